@@ -97,7 +97,7 @@ def test_a_command_imports_what_is_listed_here_and_no_more(
     loaded = loaded_by(command, base_url, tmp_path)
     of_ralph = {name.split(".")[1] for name in loaded if name.startswith("ralph.")}
     assert "ralph.permissions.judge" not in loaded, "without rules"
-    of_other_vendors = ("ralph.api.chat", "ralph.api.responses", "ralph.values.vendors")
+    of_other_vendors = ("ralph.api.chat", "ralph.api.responses", "ralph.values.servers.vendors")
     assert not {name for name in loaded if name.startswith(of_other_vendors)}
     assert of_ralph - {"__main__"} == set(rooms.split())
     assert "hashlib" in modules.split() or not {"_ssl", "_hashlib"} & loaded, "OpenSSL, which only TLS needs"

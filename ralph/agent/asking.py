@@ -34,7 +34,7 @@ from ralph.values.classify import (
 from ralph.values.errors import AgentError
 from ralph.values.events import ContextCompacted, Notice, ResponseDiscarded, SyntheticRetry
 from ralph.values.limits import SHORTEST_ANSWER
-from ralph.values.refusals import sizes_in
+from ralph.values.servers.refusals import sizes_in
 
 if TYPE_CHECKING:
     from ralph.agent.compaction import Attempt

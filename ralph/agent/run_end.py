@@ -17,7 +17,6 @@ from msgspec import Struct
 
 from ralph import __version__
 from ralph.values.classify import FailureKind, failure_kind, is_shortage
-from ralph.values.endpoint import API_NAMES, API_VERSION, URL_VARIABLES, requests_url
 from ralph.values.errors import Api, HttpError, NetworkCause, StreamParse
 from ralph.values.events import (
     AttemptEnded,
@@ -30,6 +29,7 @@ from ralph.values.events import (
 )
 from ralph.values.outcome import Outcome
 from ralph.values.screen_text import counted, dollar_limit, time_limit
+from ralph.values.servers.endpoint import API_NAMES, API_VERSION, URL_VARIABLES, requests_url
 from ralph.values.shortage import ADVICE
 from ralph.values.usage import RunUsage, TokenUsage, plain
 

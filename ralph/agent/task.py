@@ -48,7 +48,6 @@ from ralph.retry.roster import TargetLog
 from ralph.values.answer import COMMANDS
 from ralph.values.classify import FailureKind, failure_kind
 from ralph.values.controls import RunControls
-from ralph.values.endpoint import KEY_VARIABLES
 from ralph.values.errors import AgentError
 from ralph.values.events import (
     AttemptEnded,
@@ -66,6 +65,7 @@ from ralph.values.events import (
 from ralph.values.limits import Budget, LimitSettings
 from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted, JournalError, NoTurnLock, WorkingDirectoryGoneError
+from ralph.values.servers.endpoint import KEY_VARIABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -23,10 +23,10 @@ from ralph.api.reception import Reception
 from ralph.conversation.messages import RequestHead
 from ralph.conversation.target import ModelDescription, description_in_list, description_of
 from ralph.machine.network.proxies import proxy_in_words
-from ralph.values.endpoint import ANTHROPIC, API_VERSION, is_vertex, requests_url
 from ralph.values.errors import Api, HttpError, NetworkCause
 from ralph.values.events import RequestSent
 from ralph.values.ports import TIMED_OUT
+from ralph.values.servers.endpoint import ANTHROPIC, API_VERSION, is_vertex, requests_url
 from ralph.values.shortage import ShortageError
 from ralph.values.strict_json import strict_json
 
@@ -201,7 +201,7 @@ class ApiClient:
             "accept-encoding": "identity",
             **({"anthropic-version": API_VERSION} if self._dialect is None else {}),
         }
-        # The endpoint's headers override ralph's own. `values/endpoint.py` has refused the headers with which a user
+        # The endpoint's headers override ralph's own. `values/servers/endpoint.py` has refused the headers with which a user
         # could break the request.
         named = {name.lower(): value for name, value in self._endpoint.headers.plain}
         # Values are encoded here, because httpx would encode them as ASCII.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ralph.values.endpoint import OPENAI_CHAT, OPENAI_RESPONSES
+from ralph.values.servers.endpoint import OPENAI_CHAT, OPENAI_RESPONSES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

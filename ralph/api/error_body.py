@@ -19,7 +19,7 @@ from ralph.values.accounts import CODES as ACCOUNT_CODES
 from ralph.values.accounts import exhausted_account
 from ralph.values.classify import PERMANENT_KINDS, STATUS_OF_TYPE, kind_of, status_meant, words_of
 from ralph.values.errors import HttpError, StreamParse, StreamTransient
-from ralph.values.refusals import CODES as REFUSAL_CODES
+from ralph.values.servers.refusals import CODES as REFUSAL_CODES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.conversation.messages import to_json
 from ralph.values.answer import FINAL_REPORT
-from ralph.values.endpoint import host_in
+from ralph.values.servers.endpoint import host_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

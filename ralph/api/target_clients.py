@@ -15,8 +15,8 @@ from ralph.api.network_causes import shortage_error
 from ralph.api.transport import build_transport
 from ralph.values.classify import is_bad_key
 from ralph.values.credentials import Secret
-from ralph.values.endpoint import ANTHROPIC, DEFAULT_BASE_URL, host_in
 from ralph.values.errors import AgentError, Api, NetworkCause
+from ralph.values.servers.endpoint import ANTHROPIC, DEFAULT_BASE_URL, host_in
 from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:

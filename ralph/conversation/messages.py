@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from ralph.conversation.context_size import content_size, tokens_of_bytes
 from ralph.conversation.growing import GrowingSequence
 from ralph.values.answer import ToolOutput, ToolResult
-from ralph.values.models import DEFAULT_MAX_TOKENS, facts_of, is_claude, max_tokens_for
+from ralph.values.servers.models import DEFAULT_MAX_TOKENS, facts_of, is_claude, max_tokens_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

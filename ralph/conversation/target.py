@@ -12,8 +12,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.values.credentials import NO_HEADERS, secret_header_values
-from ralph.values.endpoint import ANTHROPIC
-from ralph.values.models import MOST_TOKENS, ModelFacts, Price, facts_of
+from ralph.values.servers.endpoint import ANTHROPIC
+from ralph.values.servers.models import MOST_TOKENS, ModelFacts, Price, facts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,9 +15,9 @@ from ralph.prompt.commands import read_command
 from ralph.prompt.frontmatter import as_text
 from ralph.run.parts import why_uncountable
 from ralph.settings.tables import EFFORTS
-from ralph.values.endpoint import ANTHROPIC, is_default
+from ralph.values.servers.endpoint import ANTHROPIC, is_default
+from ralph.values.servers.vendors import vendor_elsewhere
 from ralph.values.tool_choice import MCP_PREFIX
-from ralph.values.vendors import vendor_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -20,8 +20,8 @@ from ralph.fleet import export_script
 from ralph.fleet.job_rules import host_of
 from ralph.fleet.jobs import content_of
 from ralph.values.outcome import UsageError
+from ralph.values.servers.vendors import vendor_of
 from ralph.values.setting import duration_s
-from ralph.values.vendors import vendor_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -17,7 +17,7 @@ from ralph.conversation.reading import Reading
 from ralph.conversation.records import target_record
 from ralph.retry.targets import Rules, TargetsState, cooling_ends_s, forgiven, preferring, resumed
 from ralph.values.limits import SHORTEST_ANSWER
-from ralph.values.models import ALIASES, named_model
+from ralph.values.servers.models import ALIASES, named_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ralph.conversation.records import Record
     from ralph.conversation.target import ModelDescription, Target
     from ralph.values.answer import ToolDefinition
-    from ralph.values.models import NamedModel
+    from ralph.values.servers.models import NamedModel
 
 
 class Roster:

@@ -34,10 +34,10 @@ from ralph.sessions.naming import named_session
 from ralph.sessions.store import written_at
 from ralph.sessions.story import SessionStory
 from ralph.settings.tables import OF_VENDOR
-from ralph.values.endpoint import ANTHROPIC
 from ralph.values.events import SessionTotal
 from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.resume_command import resume_command, shell_word
+from ralph.values.servers.endpoint import ANTHROPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

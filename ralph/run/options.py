@@ -9,8 +9,8 @@ from msgspec import Struct, field
 from ralph.output.writer import OutputOptions
 from ralph.prompt.judged_file import ALL_SOURCES
 from ralph.settings.claude_wishes import without_values
-from ralph.values.endpoint import ANTHROPIC
-from ralph.values.models import is_claude
+from ralph.values.servers.endpoint import ANTHROPIC
+from ralph.values.servers.models import is_claude
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -142,7 +142,7 @@ class RunOptions(Struct, frozen=True):
         model, api = self.settings.get("model.name"), self.settings.get("model.api")
         if api is not None or not isinstance(model, str) or is_claude(model):
             return api not in {None, ANTHROPIC}
-        from ralph.values.vendors import vendor_of  # noqa: PLC0415 - a run on Anthropic's models needs no others
+        from ralph.values.servers.vendors import vendor_of  # noqa: PLC0415 - a run on Anthropic's models needs no others
 
         return vendor_of(model) is not None
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ralph.settings.tables import KEYS
 from ralph.values.credentials import Secret
-from ralph.values.endpoint import requests_url
+from ralph.values.servers.endpoint import requests_url
 from ralph.values.tool_choice import without_background
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ralph.conversation.target import Target
     from ralph.settings.tables import Settings
-    from ralph.values.models import Price
+    from ralph.values.servers.models import Price
     from ralph.values.setting import Key
 
 # The column of values is at most this wide. A longer value moves only the origin in its own line to the right.

@@ -27,7 +27,7 @@ from ralph.values.credentials import (
     credential_from,
     secret_header_values,
 )
-from ralph.values.endpoint import (
+from ralph.values.servers.endpoint import (
     ANTHROPIC,
     APIS,
     DEFAULT_BASE_URL,
@@ -36,7 +36,7 @@ from ralph.values.endpoint import (
     is_loopback,
     normal_base_url,
 )
-from ralph.values.models import ALIASES, Price, is_claude, named_model
+from ralph.values.servers.models import ALIASES, Price, is_claude, named_model
 from ralph.values.setting import DOLLARS, SECONDS, TEXT, Kind, at_least, one_of
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
     from ralph.settings.tables import ModelSettings
     from ralph.values.credentials import Headers
-    from ralph.values.models import NamedModel
-    from ralph.values.vendors import Vendor
+    from ralph.values.servers.models import NamedModel
+    from ralph.values.servers.vendors import Vendor
 
 API_KEY_COMMAND = "api_key_command"
 PRICE_KEYS = ("input", "output", "cache_write", "cache_read")
@@ -110,7 +110,7 @@ class ServerChoice(Struct, frozen=True):
         return self._of_another_vendor(vendor)
 
     def _of_another_vendor(self, vendor: Vendor | None) -> ChosenServer:
-        from ralph.values.vendors import OPENAI  # noqa: PLC0415 - few runs ask another vendor
+        from ralph.values.servers.vendors import OPENAI  # noqa: PLC0415 - few runs ask another vendor
 
         vendor = vendor or OPENAI
         named = self.environment.get(_OPENAI_BASE_URL, "").strip()
@@ -131,7 +131,7 @@ _OPENAI_BASE_URL = "OPENAI_BASE_URL"
 
 
 def _vendor(model: str) -> Vendor | None:
-    from ralph.values.vendors import vendor_of  # noqa: PLC0415 - a run on Anthropic's models needs no others
+    from ralph.values.servers.vendors import vendor_of  # noqa: PLC0415 - a run on Anthropic's models needs no others
 
     return vendor_of(model)
 
@@ -360,13 +360,13 @@ def _needs_key(api: str, base_url: str) -> bool:
 
 
 def _owner(base_url: str) -> Vendor | None:
-    from ralph.values.vendors import vendor_at  # noqa: PLC0415 - a run on Anthropic's models needs no others
+    from ralph.values.servers.vendors import vendor_at  # noqa: PLC0415 - a run on Anthropic's models needs no others
 
     return vendor_at(base_url)
 
 
 def _offer(environment: Mapping[str, str]) -> str:
-    from ralph.values.vendors import OTHER_MODELS, VENDORS, vendor_of  # noqa: PLC0415 - only in an error
+    from ralph.values.servers.vendors import OTHER_MODELS, VENDORS, vendor_of  # noqa: PLC0415 - only in an error
 
     for vendor in VENDORS:
         if environment.get(vendor.key_variable, "").strip():

@@ -1,8 +1,8 @@
 """Classifies an error. Decides whether a retry makes sense, what kind of failure the error is, and which outcome a
 run gets if this error ends the run.
 
-The decision is based on fields, not on message texts. There are two exceptions: context overflow (`values/refusals.py`), and an
-exhausted account (`values/refusals.py`). For these, some servers give no other sign than the text. A test compares this module
+The decision is based on fields, not on message texts. There are two exceptions: context overflow (`values/servers/refusals.py`), and an
+exhausted account (`values/servers/refusals.py`). For these, some servers give no other sign than the text. A test compares this module
 with the table in `docs/retry.md`.
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ralph.values.accounts import exhausted_account
 from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.values.outcome import Outcome
-from ralph.values.refusals import (
+from ralph.values.servers.refusals import (
     BAD_CALLS,
     BAD_KEYS,
     MISSING_MODELS,
@@ -26,7 +26,7 @@ from ralph.values.refusals import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ralph.values.refusals import KnownRefusal
+    from ralph.values.servers.refusals import KnownRefusal
 
 
 class ErrorClass(enum.Enum):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Annotated
 
     from ralph.values.events import Event
-    from ralph.values.models import ModelFacts, Price
+    from ralph.values.servers.models import ModelFacts, Price
 else:
     from ralph.values.setting import Declared as Annotated
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ralph.values.models import ModelFacts
+    from ralph.values.servers.models import ModelFacts
 
 
 # No answer has this many tokens. A larger number is a mistake, and arithmetic with very large integers raises errors.

@@ -22,7 +22,7 @@ from ralph.values.answer import FileChange, ToolDefinition, ToolOutput
 from ralph.values.controls import RunControls
 from ralph.values.errors import HttpError
 from ralph.values.events import ContextCompacted
-from ralph.values.models import Price
+from ralph.values.servers.models import Price
 from tests.conversation.conversation_rules import conversation_problems
 from tests.fakes import (
     ECHO,

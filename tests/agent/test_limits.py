@@ -18,8 +18,8 @@ from ralph.values.events import (
     TurnStarted,
 )
 from ralph.values.limits import LimitSettings
-from ralph.values.models import Price
 from ralph.values.outcome import Outcome
+from ralph.values.servers.models import Price
 from ralph.values.usage import TokenUsage
 from tests.fakes import FakeClock, FakeWaiter, answer, call, text
 from tests.fakes.played import DONE, PLAIN_FORM, Played, report

@@ -7,10 +7,10 @@ from msgspec.structs import replace
 from ralph.agent.run_end import Ending, Tally, hints_for
 from ralph.conversation.target import Target
 from ralph.values.answer import ToolCall
-from ralph.values.endpoint import ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES
 from ralph.values.errors import AgentError, Api, HttpError, NetworkCause, StreamParse
 from ralph.values.outcome import Outcome
 from ralph.values.report import Report, ReportDesk, plain_problems
+from ralph.values.servers.endpoint import ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES
 from tests.rows import every_row
 
 REPORT = Report("success", "Did it.", None, "tool_call")

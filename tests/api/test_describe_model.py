@@ -16,8 +16,8 @@ import pytest
 from ralph.api.client import DESCRIPTION_BYTES
 from ralph.conversation.target import ModelDescription
 from ralph.mock_api import Fault, MockApi, Model, Scenario, Step, Turn
-from ralph.values.endpoint import OPENAI_CHAT, OPENAI_RESPONSES
 from ralph.values.ports import SignalReceived
+from ralph.values.servers.endpoint import OPENAI_CHAT, OPENAI_RESPONSES
 from tests.api.harness import (
     KEY,
     START,

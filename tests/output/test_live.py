@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from ralph.output.live import LiveRun, doing, live_after
 from ralph.values import events as ev
 from ralph.values.answer import ToolCall, ToolOutput, ToolResult
-from ralph.values.models import ModelFacts, Price
+from ralph.values.servers.models import ModelFacts, Price
 from ralph.values.usage import TokenUsage
 
 BASH, READ = ToolCall("1", "Bash", {"command": "make\ntest"}), ToolCall("2", "Read", {"file_path": "a.py"})

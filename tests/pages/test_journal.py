@@ -9,8 +9,8 @@ from ralph.conversation.secret_spans import RecordView
 from ralph.pages.excerpts import Excerpts
 from ralph.pages.journal import PageShare, read_journal
 from ralph.values.events import AttemptEnded, TurnAsked
-from ralph.values.models import facts_of
 from ralph.values.redaction import Redactor
+from ralph.values.servers.models import facts_of
 from ralph.values.usage import TokenUsage
 from tests.fakes import call, text
 from tests.rows import every_row

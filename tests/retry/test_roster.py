@@ -14,7 +14,7 @@ from ralph.conversation.messages import Conversation, user_message
 from ralph.conversation.target import ModelDescription, Target
 from ralph.retry.roster import Roster
 from ralph.values.limits import SHORTEST_ANSWER
-from ralph.values.models import DEFAULT_MAX_TOKENS
+from ralph.values.servers.models import DEFAULT_MAX_TOKENS
 from tests.rows import every_row
 
 if TYPE_CHECKING:

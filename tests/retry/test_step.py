@@ -39,8 +39,8 @@ from ralph.values.events import (
     RetryScheduled,
 )
 from ralph.values.limits import Budget
-from ralph.values.models import Price
 from ralph.values.ports import BudgetSpent
+from ralph.values.servers.models import Price
 from ralph.values.usage import TokenUsage
 from tests.fakes import (
     FakeJournal,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.settings.claude_wishes import ALIAS_VARIABLES, aims_requests
-from ralph.values.models import ALIASES
+from ralph.values.servers.models import ALIASES
 from tests.fakes import roster_of
 from tests.rows import every_row
 from tests.settings.settings_world import World

@@ -22,10 +22,10 @@ from ralph.cli.checks.finding import Finding, Level, fail, ok, short, warn
 from ralph.conversation.messages import Conversation, user_message
 from ralph.values.answer import ToolCall, ToolDefinition
 from ralph.values.classify import FailureKind, failure_kind, is_shortage, outcome_of
-from ralph.values.endpoint import API_NAMES, KEY_VARIABLES, requests_url
 from ralph.values.errors import AgentError, Api, HttpError
 from ralph.values.events import StreamReceived
 from ralph.values.outcome import Outcome
+from ralph.values.servers.endpoint import API_NAMES, KEY_VARIABLES, requests_url
 from ralph.values.shortage import ShortageError, shortage_of
 from ralph.values.usage import TokenUsage, cost_usd, plain, tokens_of
 

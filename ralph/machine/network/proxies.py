@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from ralph.values.credentials import Secret
-from ralph.values.endpoint import is_loopback
+from ralph.values.servers.endpoint import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

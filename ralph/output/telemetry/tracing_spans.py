@@ -21,7 +21,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from ralph.output.system_events import named_fields
 from ralph.values import events as ev
 from ralph.values.answer import describe_bug
-from ralph.values.endpoint import ANTHROPIC
+from ralph.values.servers.endpoint import ANTHROPIC
 from ralph.values.usage import TokenUsage, cost_usd
 
 if TYPE_CHECKING:

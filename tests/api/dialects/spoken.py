@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ralph.values.endpoint import OPENAI_CHAT, OPENAI_RESPONSES
+from ralph.values.servers.endpoint import OPENAI_CHAT, OPENAI_RESPONSES
 from tests.api.chat import chunks
 from tests.api.responses import server
 

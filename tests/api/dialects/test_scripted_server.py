@@ -24,8 +24,8 @@ from ralph.mock_api import (
     as_message,
 )
 from ralph.values.classify import classify_error, failure_kind, is_bad_key, is_damaged
-from ralph.values.endpoint import ANTHROPIC, APIS, OPENAI_CHAT, OPENAI_RESPONSES
 from ralph.values.errors import AgentError
+from ralph.values.servers.endpoint import ANTHROPIC, APIS, OPENAI_CHAT, OPENAI_RESPONSES
 from tests.api.harness import KEY, PATIENT, limits
 from tests.rows import every_row
 

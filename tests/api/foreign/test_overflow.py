@@ -1,7 +1,7 @@
 """A prompt that is too long, in the words of other servers: the context is made smaller, and the work goes on. Also what
 must stay another failure although its words are alike, and refusals in words that ralph does not know.
 
-tests/values/test_refusals.py has each known text with each status.
+tests/values/servers/test_refusals.py has each known text with each status.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from ralph.output.telemetry.tracing_delivery import MOST_WAITING_SPANS
 from ralph.output.telemetry.tracing_spans import LONGEST_NAME
 from ralph.values import events as ev
 from ralph.values.answer import ToolCall, ToolOutput, ToolResult
-from ralph.values.models import ModelFacts, Price
 from ralph.values.outcome import Outcome
+from ralph.values.servers.models import ModelFacts, Price
 from ralph.values.shortage import ShortageError
 from ralph.values.usage import RunUsage, TokenUsage
 from tests.rows import every_row

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from ralph.values.models import MODELS, facts_of
+from ralph.values.servers.models import MODELS, facts_of
+from ralph.values.servers.vendors import OTHER_MODELS, vendor_of
 from ralph.values.usage import TokenUsage, cost_usd
-from ralph.values.vendors import OTHER_MODELS, vendor_of
 
 
 @pytest.mark.parametrize(
@@ -62,8 +62,8 @@ def test_the_window_holds_prompt_and_answer() -> None:
 
 def test_a_model_of_anthropic_needs_no_other_vendors() -> None:
     code = (
-        "import sys; from ralph.values.models import MODELS, facts_of; list(map(facts_of, MODELS));"
-        "facts_of('claude-sonnet-4-5-20250929'); facts_of('claude-x'); print('ralph.values.vendors' in sys.modules)"
+        "import sys; from ralph.values.servers.models import MODELS, facts_of; list(map(facts_of, MODELS));"
+        "facts_of('claude-sonnet-4-5-20250929'); facts_of('claude-x'); print('ralph.values.servers.vendors' in sys.modules)"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout == "False\n"

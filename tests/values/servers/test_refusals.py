@@ -18,7 +18,7 @@ from ralph.values.classify import (
     refuses_thinking,
 )
 from ralph.values.errors import AgentError, Api, HttpError, NetworkCause, StreamParse, StreamTransient
-from ralph.values.refusals import (
+from ralph.values.servers.refusals import (
     BAD_CALLS,
     BAD_KEYS,
     CODES,

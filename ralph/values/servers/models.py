@@ -133,7 +133,7 @@ def facts_of(model: str) -> ModelFacts | None:
         return _on_bedrock(facts, found["region"]) if found and found[1] and facts else facts
     if not model:
         return None  # none is chosen yet
-    from ralph.values.vendors import facts_of_other  # noqa: PLC0415 - a run on Anthropic's models needs no others
+    from ralph.values.servers.vendors import facts_of_other  # noqa: PLC0415 - a run on Anthropic's models needs no others
 
     return facts_of_other(model)
 

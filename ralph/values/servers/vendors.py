@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.values.endpoint import host_in, is_default
-from ralph.values.models import ModelFacts, Price, is_claude
+from ralph.values.servers.endpoint import host_in, is_default
+from ralph.values.servers.models import ModelFacts, Price, is_claude
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
