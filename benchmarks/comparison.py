@@ -2,7 +2,7 @@
 program plays the same scripted nights on the same server, in an empty directory with an empty home directory. Prints a
 Markdown table. The results are in `docs/comparison.md`.
 
-`claude` and `pi` are installed as `benchmarks/peers.py` does it, `aider` by pip into `.peers/aider`. A trial ends after
+`claude`, `codex` and `pi` are installed as `benchmarks/peers.py` does it, `aider` by pip into `.peers/aider`. A trial ends after
 its limit. Takes about an hour, because most of the time the programs wait.
 """
 
@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from benchmarks.harness import Workplace, ralph
-from benchmarks.peers import FOLDER, MODEL, configure, installed_peers
+from benchmarks.peers import FOLDER, MODEL, call_of, configure, installed_peers
 from ralph import __version__
-from ralph.mock_api import Fault, MockApi, Step, ToolUse, Turn
+from ralph.mock_api import Fault, MockApi, Step, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -75,6 +75,8 @@ def _agents() -> Iterator[Agent]:
         command = peer.command
         if peer.name == "claude":
             command = (*command, "--allowedTools", "Write")
+        if peer.name == "codex":
+            command = (*command, "--sandbox", "workspace-write")
         yield Agent(f"{peer.name} {peer.version}", command, peer.tool)
     aider = FOLDER / "aider"
     if not aider.exists():
@@ -163,8 +165,7 @@ def _always(fault: Fault) -> Callable[[Agent], Callable[[int], Fault]]:
 
 def _cut_call(agent: Agent) -> Callable[[int], Turn | Step]:
     """The connection breaks within a call of a tool. The second answer is whole."""
-    call = ToolUse(str(agent.tool), {"command": "echo ran >> effects", "description": "write a line"})
-    whole = Turn([call])
+    whole = Turn([call_of(str(agent.tool), "echo ran >> effects")])
 
     def answer(number: int) -> Turn | Step:
         if number == 0:
@@ -176,7 +177,7 @@ def _cut_call(agent: Agent) -> Callable[[int], Turn | Step]:
 
 def _command(text: str) -> Callable[[Agent], Callable[[int], Turn]]:
     def script(agent: Agent) -> Callable[[int], Turn]:
-        call = ToolUse(str(agent.tool), {"command": text, "description": "do it"})
+        call = call_of(str(agent.tool), text)
         return lambda number: Turn([call]) if number == 0 else Turn(ANSWER)
 
     return script

@@ -1,10 +1,10 @@
 """Compares ralph with other agents, which all talk to the same scripted server. Measures one turn, the gap between
 two turns, and an answer of 20,000 deltas. Prints a Markdown table of medians.
 
-The other agents are `claude` (`@anthropic-ai/claude-code`) and `pi` (`@mariozechner/pi-coding-agent`), which npm
-installs into `.peers`. Each program runs one prompt without a person, in an empty directory and with an empty home
-directory. Updates and telemetry are turned off, and nothing is sent to a real API. The programs are measured by
-turns.
+The other agents are `claude`, `codex exec` and `pi` in the versions of `PACKAGES`, which npm installs into `.peers`. Codex
+speaks OpenAI's Responses API, the others the Messages API. Each program runs one prompt without a person, in an empty
+directory and with an empty home directory. Updates and telemetry are turned off, and nothing is sent to a real API. The
+programs are measured by turns.
 """
 
 from __future__ import annotations
@@ -33,8 +33,16 @@ if TYPE_CHECKING:
     from ralph.mock_api import RecordedRequest
 
 FOLDER = Path(__file__).parents[1] / ".peers"
-PACKAGES = {"claude": "@anthropic-ai/claude-code", "pi": "@mariozechner/pi-coding-agent"}
+PACKAGES = {
+    "claude": ("@anthropic-ai/claude-code", "2.1.332"),
+    "codex": ("@openai/codex", "0.171.0"),
+    "pi": ("@mariozechner/pi-coding-agent", "0.73.1"),
+}
+"""Each agent's package of npm, with its version."""
 MODEL = "claude-sonnet-4-5"
+CODEX_MODEL = "gpt-5.2-codex"
+SHELLS = {"claude": "Bash", "codex": "exec_command", "pi": "bash"}
+"""The name that each agent gives to the tool that runs a command."""
 RUNS = 9
 STREAM_RUNS = 3
 COMMANDS = 20
@@ -53,15 +61,6 @@ class Program(NamedTuple):
     """The name that this program gives to the tool that runs a command."""
 
 
-class Line(NamedTuple):
-    wall_s: float
-    cpu_s: float
-    peak_mb: float
-    gap_ms: float
-    stream_wall_s: float
-    stream_cpu_s: float
-
-
 def main() -> None:
     programs = [
         Program("ralph", __version__, ralph("run", "hi"), "Bash"),
@@ -72,16 +71,19 @@ def main() -> None:
     ]
     turns = _in_turn(programs, _one_turn, RUNS)
     gaps = _in_turn(programs, lambda program: [gap_ms(program)], RUNS)
-    streams = _in_turn(programs, _stream, STREAM_RUNS)
+    # The server of the deltas speaks the Messages API alone.
+    streams = _in_turn([one for one in programs if one.name != "codex"], _stream, STREAM_RUNS)
     print(f"\n{datetime.now(tz=UTC):%Y-%m-%d}, medians of {RUNS} runs (deltas: {STREAM_RUNS}):\n")
     print("| | one turn: wall | CPU | memory | gap, `echo` | 20,000 deltas: wall | CPU |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for program in programs:
-        line = Line(*turns[program], *gaps[program], *streams[program])
+        wall_s, cpu_s, peak_mb = turns[program]
+        deltas = (
+            " | ".join(f"{took_s:.2f} s" for took_s in streams[program]) if program in streams else "- | -"
+        )
         print(
             f"| {program.name} {program.version}".rstrip()
-            + f" | {line.wall_s:.2f} s | {line.cpu_s:.2f} s | {line.peak_mb:.0f} MB | {line.gap_ms:.1f} ms"
-            f" | {line.stream_wall_s:.2f} s | {line.stream_cpu_s:.2f} s |"
+            + f" | {wall_s:.2f} s | {cpu_s:.2f} s | {peak_mb:.0f} MB | {gaps[program][0]:.1f} ms | {deltas} |"
         )
 
 
@@ -90,30 +92,50 @@ def installed_peers(names: Sequence[str] = tuple(PACKAGES)) -> Iterator[Program]
     the reason to standard error.
     """
     npm = shutil.which("npm")
-    for name, package in PACKAGES.items():
+    for name, (package, version) in PACKAGES.items():
         if name not in names:
             continue
-        home = FOLDER / "node_modules" / package
-        if npm is None and not home.exists():
-            print(f"{name} is left out: there is no npm on PATH", file=sys.stderr)
-            continue
-        if not home.exists():
-            install = [npm or "npm", "install", "--no-audit", "--no-fund", "--prefix", str(FOLDER), package]
+        if _installed_version(package) != version:
+            if npm is None:
+                print(f"{name} is left out: there is no npm on PATH", file=sys.stderr)
+                continue
+            install = [
+                npm,
+                "install",
+                "--no-audit",
+                "--no-fund",
+                "--prefix",
+                str(FOLDER),
+                f"{package}@{version}",
+            ]
             FOLDER.mkdir(exist_ok=True)
             done = subprocess.run(install, check=False, capture_output=True, text=True)
             if done.returncode:
                 print(f"{name} is left out: {done.stderr.strip()[-500:]}", file=sys.stderr)
                 continue
-        version = json.loads((home / "package.json").read_text(encoding="utf-8"))["version"]
-        yield Program(name, version, _command_of(name), {"claude": "Bash", "pi": "bash"}[name])
+        yield Program(name, version, _command_of(name), SHELLS[name])
+
+
+def _installed_version(package: str) -> str | None:
+    about = FOLDER / "node_modules" / package / "package.json"
+    return str(json.loads(about.read_text(encoding="utf-8"))["version"]) if about.exists() else None
 
 
 def _command_of(name: str) -> tuple[str, ...]:
     env = [shutil.which("env") or "/usr/bin/env", *(f"{key}={value}" for key, value in _QUIET.items())]
-    program = [*env, str(FOLDER / "node_modules" / ".bin" / name), "-p"]
+    program = [*env, str(FOLDER / "node_modules" / ".bin" / name)]
     if name == "claude":
-        return (*program, "hi", "--model", MODEL, "--allowedTools", "Bash")
-    return (*program, "--provider", "anthropic", "--model", MODEL, "--thinking", "off", "hi")
+        return (*program, "-p", "hi", "--model", MODEL, "--allowedTools", "Bash")
+    if name == "codex":
+        return (*program, "exec", "--skip-git-repo-check", "hi")
+    return (*program, "-p", "--provider", "anthropic", "--model", MODEL, "--thinking", "off", "hi")
+
+
+def call_of(tool: str, command: str) -> ToolUse:
+    """The call with which an agent runs a command by its tool of this name."""
+    if tool == SHELLS["codex"]:
+        return ToolUse(tool, {"cmd": command})
+    return ToolUse(tool, {"command": command, "description": "run it"})
 
 
 def _in_turn(
@@ -167,11 +189,20 @@ def _stream(program: Program) -> list[float]:
 
 
 def configure(place: Workplace) -> None:
-    """Writes the server's address into a file, because `pi` reads it from there and not from the environment."""
-    folder = place.home / ".pi" / "agent"
-    folder.mkdir(parents=True)
+    """Writes the server's address into files, because pi and codex read it from there and not from the environment."""
     models = {"providers": {"anthropic": {"baseUrl": place.base_url}}}
-    (folder / "models.json").write_text(json.dumps(models), encoding="utf-8")
+    _write(place.home / ".pi" / "agent" / "models.json", json.dumps(models))
+    provider = f'name = "local"\nwire_api = "responses"\nbase_url = "{place.base_url}/v1"\nenv_key = "ANTHROPIC_API_KEY"\n'
+    _write(
+        place.home / ".codex" / "config.toml",
+        f'model = "{CODEX_MODEL}"\nmodel_provider = "local"\ncheck_for_update_on_startup = false\n'
+        f"[analytics]\nenabled = false\n[model_providers.local]\n{provider}",
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_text(text, encoding="utf-8")
 
 
 class _Server:
@@ -207,10 +238,8 @@ def _answer(pipe: Connection, tool: str, commands: int) -> None:
     """
 
     def play(request: RecordedRequest, _index: int) -> Turn:
-        number = sum(message["role"] == "assistant" for message in request.json()["messages"])
-        if number >= commands:
-            return Turn("Done.")
-        return Turn([ToolUse(tool, {"command": f"echo {number}", "description": "say a number"})])
+        number = sum(message["role"] == "assistant" for message in request.messages())
+        return Turn("Done.") if number >= commands else Turn([call_of(tool, f"echo {number}")])
 
     with MockApi(script=play) as server:
         pipe.send(server.base_url)

@@ -5,9 +5,11 @@ The server stores nothing: a request must bring its whole conversation, as with 
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, defstruct
 
 from ralph.mock_api.openai_request import (
     COMMON,
@@ -77,6 +79,15 @@ _ITEM = one_of(
         "item_reference": {"id": str},
     }
 )
+_HOSTED = (
+    "apply_patch code_interpreter computer computer_use_preview custom file_search image_generation local_shell mcp namespace "
+    "programmatic_tool_calling shell tool_search web_search web_search_2025_08_26 web_search_preview web_search_preview_2025_03_11"
+)
+"""The kinds of tools that are no functions (openai 3.57.0, `ToolParam`). They are accepted as they are, because codex 0.171.0
+always sends some, and no script calls them."""
+_TOOL = shape(FUNCTION, "function") | reduce(
+    or_, (defstruct("Hosted", (), tag=kind, tag_field="type", frozen=True) for kind in _HOSTED.split())
+)
 _INCLUDE = Literal[
     "file_search_call.results",
     "web_search_call.results",
@@ -100,14 +111,17 @@ _REQUEST = shape(
         "stream_options?": shape({"include_obfuscation?": bool}) | None,
         "include?": list[_INCLUDE] | None,
         "max_output_tokens?": Annotated[int, Meta(ge=16)] | None,
-        "tools?": array(shape(FUNCTION, "function"), least=0),
+        "tools?": array(_TOOL, least=0),
         "parallel_tool_calls?": bool | None,
         "reasoning?": shape(_REASONING) | None,
         "text?": shape({"format?": JsonObject, "verbosity?": Literal["low", "medium", "high"] | None}),
         "truncation?": Literal["auto", "disabled"] | None,
         "previous_response_id?": str | None,
         "background?": Literal[False] | None,
-        **dict.fromkeys("max_tool_calls? context_management? access_programs? image?".split(), object),
+        # `client_metadata` is in no page of OpenAI: codex 0.171.0 sends it to every server.
+        **dict.fromkeys(
+            "max_tool_calls? context_management? access_programs? image? client_metadata?".split(), object
+        ),
     }
 )
 
@@ -134,7 +148,8 @@ def _check(request: JsonObject) -> None:
         text = f"Previous response with id '{before}' not found."
         raise ViolationError(text, param="previous_response_id", code="previous_response_not_found")
     for number, tool in enumerate(request.get("tools", ())):
-        check_function(tool, f"tools[{number}]")
+        if tool["type"] == "function":
+            check_function(tool, f"tools[{number}]")
     if isinstance(request["input"], list):
         for number, item in enumerate(request["input"]):
             _check_item(item, f"input[{number}]", request["model"])
