@@ -20,8 +20,7 @@ from ralph.fleet.job_rules import branch_of
 from ralph.fleet.store.claims import ClaimWriter, LostError
 from ralph.fleet.store.database import WaitStoppedError, away_reason, refusal_of
 from ralph.fleet.store.locks import LockState
-from ralph.git.answer import CheckoutError
-from ralph.git.checkout import shown
+from ralph.git.answer import CheckoutError, shown
 from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -10,10 +11,14 @@ from ralph.machine.output_capture import readable_text
 from ralph.values.outcome import CannotError, Outcome
 from ralph.values.redaction import MARK, Redactor
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 _MOST_COMPLAINT_CHARS = 500
 _LINES_OF_A_COMPLAINT = 3
 _NOISE = re.compile(
     r"hint:|warning:|To |Please make sure you have the correct access|and the repository exists\.|Done$"
+    r"|Errors logged to |Use `git lfs logs"
 )
 _COMPLAINT = re.compile(r"fatal:|error:")
 _USER_IN_URL = re.compile(r"://[^\s/@'\"]+@")
@@ -26,12 +31,13 @@ IO_ERROR: no space left on device | disk quota exceeded | read-only file system
 IO_ERROR: failed to write new configuration file | unable to write new index file
 AUTH: authentication failed | could not read username | could not read password | permission denied (
 AUTH: terminal prompts disabled | returned error: 401 | returned error: 403 | invalid username or | access denied
-AUTH: host key verification failed
+AUTH: host key verification failed | authorization error:
 API_UNAVAILABLE: could not resolve host | couldn't resolve host | name resolution | network is unreachable
 API_UNAVAILABLE: no route to host | connection refused | connection timed out | connection reset | failed to connect to
 API_UNAVAILABLE: couldn't connect to | operation timed out | connection closed by | early eof | rpc failed
 API_UNAVAILABLE: unexpected disconnect | the remote end hung up unexpectedly | returned error: 429 | returned error: 5
 API_UNAVAILABLE: operation too slow | ssl_error_syscall | empty reply from server | broken pipe
+API_UNAVAILABLE: fatal error: server error | rate limit exceeded | no such host | i/o timeout
 API_UNAVAILABLE: kex_exchange_identification | .lock': file exists
 API_UNAVAILABLE: resource temporarily unavailable | cannot allocate memory | too many open files
 """
@@ -94,6 +100,12 @@ def failure(repository: str, command: str, answer: GitAnswer, *, is_named: bool 
     reasons = (Outcome[name] for name, _, parts in rows if any(part in said for part in parts.split(" | ")))
     outcome = next(reasons, Outcome.CONFIG)
     return CheckoutError(f"{subject}git {command}: {complaint}", outcome)
+
+
+def shown(paths: Sequence[str], most: int = 3) -> str:
+    """The first `most` names and the number of the others, as text for the user. Unprintable ones are escaped."""
+    names = [path if path.isprintable() else ascii(path) for path in paths[:most]]
+    return ", ".join(names) + (f" and {len(paths) - most} more" if len(paths) > most else "")
 
 
 def without_user(repository: str) -> str:

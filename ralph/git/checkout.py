@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ralph.git.answer import CheckoutError
+from ralph.git.answer import CheckoutError, shown
 from ralph.git.commit_diffs import FOR_ALL, look_through
 from ralph.git.file_digests import FileDigests, differing
+from ralph.git.large_files import filters_of
 from ralph.git.look import counted, look, looked, status_of
 from ralph.git.own_paths import OwnPaths
 from ralph.git.pins import (
@@ -595,12 +596,6 @@ def committer(git: CheckoutGit) -> str | None:
     return answers[1].output.decode("utf-8", "replace").rpartition(">")[0] + ">"
 
 
-def shown(paths: Sequence[str], most: int = 3) -> str:
-    """The first `most` names and the number of the others, as text for the user. Unprintable ones are escaped."""
-    names = [path if path.isprintable() else ascii(path) for path in paths[:most]]
-    return ", ".join(names) + (f" and {len(paths) - most} more" if len(paths) > most else "")
-
-
 def _commit_of(git: CheckoutGit, tree: str, parent: str, message: str) -> str:
     """Makes a commit that belongs to no branch yet, and returns its id. `parent` is empty before the first commit."""
     parents = ["-p", parent] if parent else []
@@ -653,9 +648,7 @@ def _refuse_unfiltered(git: CheckoutGit, entries: Sequence[StatusEntry]) -> None
     dropped = git.settings.dropped_filters
     if not dropped:
         return
-    output = git.read("check-attr", "-z", "--stdin", "filter", given=_listed(entries))
-    fields = output.decode("utf-8", "surrogateescape").split("\0")
-    for path, value in zip(fields[0::3], fields[2::3], strict=False):
+    for path, value in filters_of(git, (entry.path for entry in entries)).items():
         if value in dropped:
             raise CheckoutError(
                 f"{shown([path])} goes through the filter {value!r}, a program that an agent can write, or that only a "

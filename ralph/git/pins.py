@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ralph.git.settings import GitSettings, Setting
 
-# git-config(1). Left out on purpose: programs (`core.sshCommand`, `core.gitProxy`, `core.askPass`, credential helpers,
+# git-config(1), git-lfs-config(5). Left out on purpose: programs (`core.sshCommand`, `core.gitProxy`, `core.askPass`, credential helpers,
 # `remote.*.receivepack`, `.vcs`), `protocol.*`, which may only be widened by the user, and `http.cookieFile` with
 # `http.saveCookies`, which writes any file.
 _HTTP = (
@@ -34,7 +34,8 @@ _HTTP = (
     "|sslcertpasswordprotected|sslcerttype|sslcipherlist|sslkey|sslkeytype|ssltry|sslverify|sslversion|useragent|version"
 )
 _PINNED = re.compile(
-    r"remote\.(?:pushdefault|.+\.(?:url|pushurl|fetch|proxy|proxyauthmethod))"
+    r"remote\.(?:pushdefault|.+\.(?:url|pushurl|fetch|proxy|proxyauthmethod|lfsurl|lfspushurl))"
+    r"|lfs\.(?:url|pushurl|concurrenttransfers|basictransfersonly|.+\.access)"
     r"|url\..+\.(?:insteadof|pushinsteadof)"
     rf"|http\.(?:.+\.)?(?:{_HTTP})"
     r"|credential\.(?:.+\.)?(?:username|usehttppath)"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,10 +18,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError
-from ralph.git.remote import PUSH, local_path, make_git_directory, reach, refuse_old
+from ralph.git.large_files import (
+    has_tracked,
+    is_elsewhere,
+    is_used,
+    large_files,
+    refuse_missing,
+    refuse_own_address,
+)
+from ralph.git.remote import PUSH, local_path, make_git_directory, reach, refuse_old, upload
 from ralph.git.runner import Git, environment_for_git, git_directory_of
 from ralph.machine.repository import common_directory
 from ralph.machine.spill_directory import OwnDirectory
+from ralph.places.git_config import LFS_STORAGE
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
@@ -31,12 +41,15 @@ if TYPE_CHECKING:
     from ralph.git.runner import CheckoutGit
 
 REMOTE_LIMIT_S = 300.0
+_UPLOAD_LIMIT_S = (
+    1800.0  # so long because of some gigabytes; git-lfs ends a connection that is silent for 30 s itself
+)
 
 # git-push(1): `<flag>\t<from>:<to>\t<summary>`. The summary of a fast-forward is "<old>..<new>".
 _PUSHED = re.compile(
     rb"^(?P<flag>[ *=])\t\S+:\S+\t(?:(?P<old>[0-9a-f]+)\.\.(?P<new>[0-9a-f]+)$)?", re.MULTILINE
 )
-_LISTED_BRANCH = re.compile(rb"^[0-9a-f]+\trefs/heads/(.+)$", re.MULTILINE)
+_LISTED_BRANCH = re.compile(rb"^([0-9a-f]+)\trefs/heads/(.+)$", re.MULTILINE)
 _REMOTE_REFS = "refs/remotes/"
 _PASSED_BY_ENVIRONMENT = re.compile(
     r"GIT_CONFIG_(?:PARAMETERS|COUNT|KEY_\d+|VALUE_\d+|GLOBAL|SYSTEM|NOSYSTEM)"
@@ -112,6 +125,16 @@ class Push:
         # It reads the user's configuration, and a relative path of a remote is relative to the checkout.
         self._asking = Git(git.seams, git.top, environment_for_git(git.seams, git.top))
 
+    @cached_property
+    def _shared(self) -> Path:
+        """The checkout's own git directory, or the one that its linked working trees share. Raises CheckoutError."""
+        theirs = git_directory_of(self._git.top)
+        return Path(common_directory(str(theirs)) or theirs)
+
+    @property
+    def _storage(self) -> Path:
+        return self._shared / LFS_STORAGE[1]
+
     def urls(self) -> list[str]:
         """Raises CheckoutError if an address leads to a repository that the agent may have created."""
         found = self._settings.push_urls(self.target.remote)
@@ -133,10 +156,17 @@ class Push:
 
     def push(self) -> int:
         """Returns the number of commits that the remote did not have before. Raises CheckoutError and Interrupted."""
-        answers = [self._pushed(url, is_tried_out=False) for url in self.urls()]
-        for answer in answers:  # fails only after all addresses were tried
-            if answer.status:
-                raise self._git.failure("push", answer)
+        answers, problems = [], []
+        for url in self.urls():  # fails only after all addresses were tried
+            try:
+                self._upload(url)
+            except CheckoutError as problem:
+                problems.append(problem)
+                continue
+            answers.append(self._pushed(url, is_tried_out=False))
+        problems += [self._git.failure("push", answer) for answer in answers if answer.status]
+        if problems:
+            raise problems[0]
         count = max(map(self._count, answers), default=0)
         # Updates the remote-tracking branch, as an ordinary `git push` does.
         fetched = self._settings.all_of(f"remote.{self.target.remote}.fetch")
@@ -146,13 +176,15 @@ class Push:
 
     def remote_branches(self, pattern: str) -> list[str]:
         """The remote's branches that match a pattern of git-ls-remote(1). Raises CheckoutError and Interrupted."""
-        found = []
-        for url in self.urls():
-            answer = self._reached(url, ("ls-remote",), f"refs/heads/{pattern}")
-            if answer.status:
-                raise self._git.failure("ls-remote", answer)
-            found += [ref.decode("utf-8", "replace") for ref in _LISTED_BRANCH.findall(answer.output)]
-        return found
+        listed = [found for url in self.urls() for found in self._branches(url, pattern)]
+        return [name.decode("utf-8", "replace") for _, name in listed]
+
+    def _branches(self, url: str, pattern: str) -> list[tuple[bytes, bytes]]:
+        """The commit and the name of each branch that an address has."""
+        answer = self._reached(url, ("ls-remote",), f"refs/heads/{pattern}")
+        if answer.status:
+            raise self._git.failure("ls-remote", answer)
+        return _LISTED_BRANCH.findall(answer.output)
 
     def try_out(self) -> None:
         """Raises Interrupted, and CheckoutError if a push would fail. Does not change the remote."""
@@ -164,6 +196,9 @@ class Push:
                 answer = self._reached(url, ("ls-remote",))
             if answer.status:
                 raise self._git.failure("push" if self._head else "ls-remote", answer)
+            if self._may_have_large_files() and has_tracked(self._git):
+                with self._pushing(url) as git:
+                    self._upload_to(git, url, ())
 
     def unpushed(self) -> int | None:
         """The number of commits that the remote lacked when git last contacted it, or None if that is unknown."""
@@ -173,13 +208,45 @@ class Push:
         options = ["--dry-run"] if is_tried_out else []
         return self._reached(url, [*PUSH, *options], f"{self._ref}:{self.target.remote_ref}")
 
+    def _upload(self, url: str) -> None:
+        """Uploads the large files that the push brings. Raises CheckoutError and Interrupted."""
+        if not self._may_have_large_files():
+            return
+        known = [commit.decode() for commit, _ in self._branches(url, "*")]
+        with self._pushing(url) as git:
+            if found := large_files(git, self._head, known):
+                self._upload_to(git, url, refuse_missing(self._git, found, self._storage))
+
+    def _may_have_large_files(self) -> bool:
+        return is_used(self._git.settings.values, self._storage)
+
+    def _upload_to(self, git: Git, url: str, identifiers: Sequence[str]) -> None:
+        if is_elsewhere(self._git.settings.values):
+            raise CheckoutError(
+                "git-lfs keeps its files elsewhere (lfs.storage), and ralph pushes none from there; git config lfs.storage lfs"
+            )
+        values, remote = self._settings.values, self.target.remote
+        if self._head:
+            refuse_own_address(git, self._head, remote, values)
+        given = tuple(map(str, self._writable))
+        upload(
+            *(git, remote, url, identifiers, values),
+            limit_s=_UPLOAD_LIMIT_S,
+            asking=self._asking,
+            given=given,
+        )
+
     def _reached(self, url: str, command: Sequence[str], *rest: str) -> GitAnswer:
-        remote = self.target.remote
-        with self._environment(self._settings.with_only_url(remote, url)) as environment:
-            git = Git(self._git.seams, self._git.top, environment)
-            limit_s, given = REMOTE_LIMIT_S, tuple(map(str, self._writable))
-            asking = self._asking
+        remote, asking = self.target.remote, self._asking
+        limit_s, given = REMOTE_LIMIT_S, tuple(map(str, self._writable))
+        with self._pushing(url) as git:
             return reach(git, command, url, rest, remote=remote, limit_s=limit_s, asking=asking, given=given)
+
+    @contextmanager
+    def _pushing(self, url: str) -> Iterator[Git]:
+        """Yields git in a temporary git directory. The remote has this address alone."""
+        with self._environment(self._settings.with_only_url(self.target.remote, url)) as environment:
+            yield Git(self._git.seams, self._git.top, environment)
 
     @contextmanager
     def _environment(self, settings: RemoteSettings) -> Iterator[dict[str, str]]:
@@ -192,13 +259,13 @@ class Push:
                 for name, value in self._asking.environment.items()
                 if not _PASSED_BY_ENVIRONMENT.fullmatch(name)
             }
-            theirs = git_directory_of(self._git.top)
-            shared = common_directory(str(theirs)) or theirs
-            for number, entry in enumerate(settings.entries):
-                kept |= {f"GIT_CONFIG_KEY_{number}": entry.name, f"GIT_CONFIG_VALUE_{number}": entry.value}
+            shared = self._shared
+            pairs = [*((entry.name, entry.value) for entry in settings.entries), LFS_STORAGE]
+            for number, (name, value) in enumerate(pairs):
+                kept |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
             yield {
                 **kept,
-                "GIT_CONFIG_COUNT": str(len(settings.entries)),
+                "GIT_CONFIG_COUNT": str(len(pairs)),
                 "GIT_CONFIG_GLOBAL": os.devnull,
                 "GIT_CONFIG_NOSYSTEM": "1",
                 "GIT_DIR": own.path,
@@ -213,6 +280,7 @@ class Push:
         form = self._git.settings.object_format
         extensions = "" if form == "sha1" else f"[extensions]\n\tobjectFormat = {form}\n"
         make_git_directory(place, f"\tbare = true\n{extensions}", version=int(bool(extensions)))
+        (place / LFS_STORAGE[1]).symlink_to(self._storage)
         if self._head:
             branch = place / self._ref
             branch.parent.mkdir(parents=True, exist_ok=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from ralph.git.answer import CheckoutError
+from ralph.git.large_files import address_names, is_elsewhere
 from ralph.git.runner import Git
 from ralph.git.settings import ALWAYS, LIST
 from ralph.machine.own_programs import programs_by_name
@@ -23,11 +24,13 @@ from ralph.places.ssh_files import ssh_files, ssh_files_of_agents, used_by_ssh
 from ralph.sandbox.left_behind import why_left_behind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from ralph.git.answer import GitAnswer
+    from ralph.git.settings import GitSettings
 
+_MOST_IDENTIFIERS = 1000  # in one command line
 COMMIT_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 # ralph's push runs no hook (git-lfs has one), signs nothing, and enters no submodule.
 PUSH = (
@@ -82,6 +85,42 @@ def reach(
     return git.call(*words, limit_s=limit_s, held=held, is_remote=True)
 
 
+def upload(
+    git: Git,
+    remote: str,
+    url: str,
+    identifiers: Sequence[str],
+    values: Mapping[str, str],
+    *,
+    limit_s: float,
+    asking: Git,
+    given: Sequence[str] = (),
+) -> None:
+    """Uploads large files, by their ids, with the user's own git-lfs to the server that belongs to `remote`. `values` are the
+    settings of `git`, in which the address of `remote` is `url`. `asking` and `given` are as in `reach`. Without ids, it only
+    looks whether that is possible, and contacts nothing. Raises CheckoutError and Interrupted.
+    """
+    _refuse_open_programs(git, "git-lfs")
+    if git.answer("lfs", "version").status:
+        raise CheckoutError(
+            "the repository has large files of git-lfs, and there is no git-lfs on PATH to upload them; install it"
+        )
+    for address in (url, *filter(None, map(values.get, address_names(remote)))):
+        if (path := local_path(address)) is not None:
+            place = _git_directory_of(asking, path, given)
+            if place is not None and is_elsewhere(_settings_there(asking, place).values):
+                raise CheckoutError(
+                    f"{path} keeps its large files elsewhere (lfs.storage), where ralph does not write"
+                )
+        elif _SSH.match(address):
+            _refuse_unsafe_ssh(git)
+    for first in range(0, len(identifiers), _MOST_IDENTIFIERS):
+        some = identifiers[first : first + _MOST_IDENTIFIERS]
+        answer = git.call("lfs", "push", "--object-id", remote, *some, limit_s=limit_s, is_remote=True)
+        if answer.status:
+            raise git.failure("lfs push", answer)
+
+
 def _refuse_open_programs(git: Git, begin: str) -> None:
     for name, program in programs_by_name(git.agents_places).items():
         if name.startswith(begin) and not git.agents_places.is_safe(program):
@@ -126,9 +165,7 @@ def _for_theirs(asking: Git, path: str, given: Sequence[str], *, refuses_checked
     place = _git_directory_of(asking, path, given)
     if place is None:  # git will report it
         return [*ALWAYS, *ours]
-    # Runs inside the directory, like `git receive-pack`, because conditions (`includeIf`) depend on it.
-    there = Git(asking.seams, asking.directory / place, {**asking.environment, "GIT_DIR": "."})
-    settings = there.settings_of(there.read(*LIST))
+    settings = _settings_there(asking, place)
     updates = settings.values.get("receive.denycurrentbranch", "").lower() == "updateinstead"
     if updates and not refuses_checked_out:
         raise CheckoutError(
@@ -136,6 +173,12 @@ def _for_theirs(asking: Git, path: str, given: Sequence[str], *, refuses_checked
             "that it names; push to a bare repository"
         )
     return [*settings.arguments, *ours]
+
+
+def _settings_there(asking: Git, place: str) -> GitSettings:
+    # Runs inside the directory, like `git receive-pack`, because conditions (`includeIf`) depend on it.
+    there = Git(asking.seams, asking.directory / place, {**asking.environment, "GIT_DIR": "."})
+    return there.settings_of(there.read(*LIST))
 
 
 def _git_directory_of(asking: Git, path: str, given: Sequence[str]) -> str | None:

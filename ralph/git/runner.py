@@ -82,7 +82,7 @@ _NOT_OURS = frozenset(
 )
 # Programs that git starts, a library that ssh loads, certificates, and files to which git adds what it does.
 _NAMES_A_FILE = re.compile(
-    r"GIT_(?:ASKPASS|SSH|SSH_COMMAND|PROXY_COMMAND|TRACE.*|SSL_.*|PROXY_SSL_.*)|SSH_ASKPASS|SSH_SK_PROVIDER"
+    r"GIT_(?:ASKPASS|LFS_PROGRESS|SSH|SSH_COMMAND|PROXY_COMMAND|TRACE.*|SSL_.*|PROXY_SSL_.*)|SSH_ASKPASS|SSH_SK_PROVIDER"
     r"|SSL_CERT_(?:FILE|DIR)|CURL_CA_BUNDLE"
 )
 # Git reads `trace2.*` of the configuration before all else, and no `-c` comes before it (git-config(1)).

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.git.answer import CheckoutError
-from ralph.places.git_config import STANDARD_LFS
+from ralph.places.git_config import LFS_STORAGE, STANDARD_LFS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -36,14 +36,15 @@ ALWAYS = (
     *("-c", "gc.auto=0", "-c", "maintenance.auto=false"),
 )
 """Arguments of every git call. ralph's calls need none of these features, whoever has set them."""
-# Each names a program. If the user names none, the value here replaces the repository's.
+# Each names a program, or where git-lfs writes. If the user names none, the value here replaces the repository's.
 _PROGRAMS = {
     "core.sshcommand": "ssh",
     "core.alternaterefscommand": "true",
     "uploadpack.packobjectshook": "env",
+    LFS_STORAGE[0]: LFS_STORAGE[1],
 }
-# Programs that a push runs, if the user names them.
-_OF_REMOTES = ("core.sshcommand", "core.askpass", "core.gitproxy")
+# Programs that a push runs, if the user names them, and the place of git-lfs.
+_OF_REMOTES = ("core.sshcommand", "core.askpass", "core.gitproxy", LFS_STORAGE[0])
 # The name between the dots may be empty: `[filter ""]`, chosen by `filter=` in `.gitattributes`.
 _FILTER = re.compile(r"filter\.(?P<name>.*)\.(?P<key>clean|smudge|process|required)", re.DOTALL)
 _CREDENTIAL_HELPER = re.compile(r"credential\.(?:.*\.)?helper", re.DOTALL)

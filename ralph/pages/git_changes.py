@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.git.answer import CheckoutError
-from ralph.git.checkout import kept_commits, shown
+from ralph.git.answer import CheckoutError, shown
+from ralph.git.checkout import kept_commits
 from ralph.git.commit_diffs import (
     DIFF_OF_EACH,
     FOR_ALL,

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 STANDARD_LFS = re.compile(r"git-lfs (?:(?:clean|smudge(?: --skip)?) -- %f|filter-process(?: --skip)?)|true")
 """The values that `git lfs install --local` writes. They run the user's own git-lfs, which git finds on PATH."""
 
+LFS_STORAGE = ("lfs.storage", "lfs")
+"""The setting with which git-lfs keeps its files in its own directory of the git directory, as it does without one."""
+
 WORKTREE = "core.worktree"
 ATTRIBUTES = "core.attributesfile"
 UNREADABLE = "a line that is no setting"

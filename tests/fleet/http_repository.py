@@ -1,7 +1,8 @@
-"""Serves a bare repository over HTTP with `git http-backend`, as a git host does."""
+"""Serves a bare repository over HTTP with `git http-backend`, and its large files by the API of Git LFS, as a git host does."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import threading
@@ -23,6 +24,10 @@ class HttpRepository:
         self.is_silent = False
         self.asked: list[str] = []
         """The paths of all requests."""
+        self.large_status = 200
+        """The status of all answers of the API of Git LFS."""
+        self.large: dict[str, bytes] = {}
+        """The large files by their ids."""
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -31,12 +36,17 @@ class HttpRepository:
                 while outer.is_silent:
                     time.sleep(0.02)
                 path, _, query = self.path.partition("?")
-                if outer.status != 200:
-                    self.send_response(outer.status)
-                    if outer.status == 401:
+                is_large = "/info/lfs/" in path
+                status = outer.large_status if is_large else outer.status
+                if status != 200:
+                    self.send_response(status)
+                    if status == 401:
                         self.send_header("WWW-Authenticate", 'Basic realm="git"')
                     self.send_header("Content-Length", "0")
                     self.end_headers()
+                    return
+                if is_large:
+                    self._answer_large(path.rpartition("/")[2])
                     return
                 environment = {
                     "PATH": os.environ["PATH"],
@@ -65,7 +75,16 @@ class HttpRepository:
                 self.end_headers()
                 self.wfile.write(answer)
 
-            do_POST = do_GET  # noqa: N815 - the name is http.server's
+            def _answer_large(self, name: str) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+                answer = outer.answer_of_lfs(self.command, name, body)
+                self.send_response(200)
+                self.send_header("Content-Type", "application/vnd.git-lfs+json")
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            do_POST = do_PUT = do_GET  # noqa: N815 - the names are http.server's
 
             def log_message(self, *_: object) -> None:
                 """Prints nothing."""
@@ -73,6 +92,19 @@ class HttpRepository:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}/{repository.name}"
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    def answer_of_lfs(self, command: str, name: str, body: bytes) -> bytes:
+        """Git LFS specification: docs/api/batch.md, docs/api/basic-transfers.md."""
+        if command == "GET":
+            return self.large[name]
+        if command == "PUT":
+            self.large[name] = body
+            return b"{}"
+        asked = json.loads(body)
+        for one in asked["objects"]:
+            if asked["operation"] == "download" or one["oid"] not in self.large:
+                one["actions"] = {asked["operation"]: {"href": f"{self.url}/info/lfs/{one['oid']}"}}
+        return json.dumps({"transfer": "basic", "objects": asked["objects"]}).encode()
 
     def __enter__(self) -> Self:
         self._thread.start()

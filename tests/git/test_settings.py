@@ -49,6 +49,8 @@ def overridden(*settings: tuple[str, str, str]) -> list[str]:
             ["filter.f.clean=mine"],
         ),
         ([("local", "hook.x.command", "x")], ["hook.x.enabled=false"]),
+        ([("local", "lfs.storage", "/x")], ["lfs.storage=lfs"]),
+        ([("global", "lfs.storage", "/mine"), ("local", "lfs.storage", "/x")], ["lfs.storage=/mine"]),
         ([("local", "user.name", "x")], []),
     ],
 )

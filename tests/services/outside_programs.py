@@ -54,7 +54,7 @@ DISTRIBUTION = {
         name: name
         for name in (
             *("zsh", "fish", "mandoc", "groff", "chromium", "parallel", "pgbouncer", "tmux"),
-            *("less", "socat", "redis-server", "shellcheck"),
+            *("less", "socat", "redis-server", "shellcheck", "git-lfs"),
         )
     },
     **dict.fromkeys(("gpg", "gpgconf"), "gnupg"),

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ralph.git.answer import CheckoutError
-from ralph.git.checkout import IDENTITY_ADVICE, GitCheckout, committer, shown
+from ralph.git.answer import CheckoutError, shown
+from ralph.git.checkout import IDENTITY_ADVICE, GitCheckout, committer
 from ralph.git.look import status_of
 from ralph.loop.directory.listing import refuse_without_ripgrep
 from ralph.loop.directory.plain_directory import PlainDirectory

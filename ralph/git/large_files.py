@@ -1,0 +1,119 @@
+"""Finds the large files of Git LFS that a push must bring too: a commit has only a pointer to each. `git push` would upload
+them in a hook, and ralph runs no hooks. `ralph.git.remote.upload` uploads them. Nothing here contacts a remote.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from typing import TYPE_CHECKING
+
+from ralph.git.answer import CheckoutError, shown
+from ralph.places.git_config import LFS_STORAGE, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+    from typing import BinaryIO
+
+    from ralph.git.runner import Git
+
+FILTER = "lfs"
+# A pointer is shorter than this (Git LFS specification, docs/spec.md).
+_MOST_POINTER_BYTES = 1024
+_POINTER = re.compile(
+    rb"version https?://(?:git-lfs\.github\.com|hawser\.github\.com|git-media\.io)/[^\n]*\n(?:[^\n]*\n)*?"
+    rb"oid sha256:(?P<id>[0-9a-f]{64})\n"
+)
+_SMALL_FILES = (
+    *("rev-list", "--objects", "--ignore-missing", "--missing=allow-any", "--filter-provided-objects"),
+    f"--filter=combine:object:type=blob+blob:limit={_MOST_POINTER_BYTES}",
+    "--stdin",
+)
+_CONFIGURATION = ".lfsconfig"
+
+
+def is_used(values: Mapping[str, str], storage: Path) -> bool:
+    """Whether a repository may have large files, by its git settings and the directory of git-lfs."""
+    return any(values.get(f"filter.{FILTER}.{key}") for key in ("clean", "process")) or storage.is_dir()
+
+
+def is_elsewhere(values: Mapping[str, str]) -> bool:
+    """Whether git settings have git-lfs keep its files in another place than `LFS_STORAGE`."""
+    return values.get(*LFS_STORAGE) != LFS_STORAGE[1]
+
+
+def path_in(storage: Path, identifier: str) -> Path:
+    """Where git-lfs keeps the large file with this id, 64 hexadecimal digits."""
+    return storage / "objects" / identifier[:2] / identifier[2:4] / identifier
+
+
+def large_files(git: Git, commit: str, known: Iterable[str]) -> dict[str, str]:
+    """The ids of the large files whose pointers the history of `commit` has, and that of the commits `known` has not, each with
+    a path. Of `known`, the repository may lack some. Raises CheckoutError and Interrupted.
+    """
+    revisions = "".join((f"{commit}\n", *(f"^{one}\n" for one in known))).encode()
+    found: dict[str, str] = {}
+    with tempfile.TemporaryFile() as listed, tempfile.TemporaryFile() as contents:
+        git.read(*_SMALL_FILES, given=revisions, output_to=listed.fileno())
+        listed.seek(0)
+        batch = ("cat-file", "--batch=%(objectsize) %(rest)")
+        git.read(*batch, input_from=listed.fileno(), output_to=contents.fileno())
+        contents.seek(0)
+        for path, content in _contents(contents):
+            if pointer := _POINTER.match(content):
+                found.setdefault(pointer["id"].decode(), path)
+    return found
+
+
+def _contents(file: BinaryIO) -> Iterator[tuple[str, bytes]]:
+    """Yields the path and the content of each file in the output of `git cat-file --batch`."""
+    while line := file.readline():
+        size, _, path = line.removesuffix(b"\n").partition(b" ")
+        if size.isdigit():  # otherwise a partial clone lacks the file
+            yield os.fsdecode(path), file.read(int(size) + 1)
+
+
+def filters_of(git: Git, paths: Iterable[str]) -> dict[str, str]:
+    """The filter of each path, by the attributes in the working tree. Raises CheckoutError and Interrupted."""
+    listed = b"".join(os.fsencode(path) + b"\0" for path in paths)
+    fields = os.fsdecode(git.read("check-attr", "-z", "--stdin", "filter", given=listed)).split("\0")
+    return dict(zip(fields[0::3], fields[2::3], strict=False))
+
+
+def has_tracked(git: Git) -> bool:
+    """Whether git tracks a file that git-lfs keeps. Raises CheckoutError and Interrupted."""
+    return bool(git.read("ls-files", "-z", "--", f":(top,attr:filter={FILTER})"))
+
+
+def refuse_missing(git: Git, found: Mapping[str, str], storage: Path) -> list[str]:
+    """The ids of those of the large files that are in `storage`. Raises CheckoutError if another one belongs to git-lfs by the
+    attributes in the working tree, and is no text that only looks like a pointer. Raises Interrupted.
+    """
+    missing = [path for one, path in found.items() if not path_in(storage, one).is_file()]
+    if missing and (lost := [path for path, name in filters_of(git, missing).items() if name == FILTER]):
+        raise CheckoutError(
+            f"what the pointers of git-lfs at {shown(lost)} stand for is not in {storage}, so that no clone could check it "
+            "out; git lfs fetch --all gets it, if a remote has it"
+        )
+    return [one for one, path in found.items() if path not in missing]
+
+
+def refuse_own_address(git: Git, commit: str, remote: str, values: Mapping[str, str]) -> None:
+    """Raises CheckoutError if a commit's `.lfsconfig` says where large files go and git's configuration `values` do not:
+    git-lfs would send them, and the user's password, where a file of the repository says. Raises Interrupted.
+    """
+    answer = git.answer("cat-file", "blob", f"{commit}:{_CONFIGURATION}")
+    named = dict(settings(answer.output)) if not answer.status else {}
+    for name in address_names(remote):
+        if name in named and name not in values:
+            raise CheckoutError(
+                f"{_CONFIGURATION} says where large files go ({name}), and no file of the repository decides that for ralph; "
+                f"if you trust it: git config {name} URL"
+            )
+
+
+def address_names(remote: str) -> tuple[str, ...]:
+    """The settings that name the server of large files, in the order in which git-lfs takes them for an upload."""
+    return "lfs.pushurl", "lfs.url", f"remote.{remote}.lfspushurl", f"remote.{remote}.lfsurl"
