@@ -20,13 +20,22 @@ import signal
 import stat
 import time
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from ralph.fleet.checkpoint import BadStateError
 from ralph.git.answer import CheckoutError, GitAnswer, without_user
-from ralph.git.remote import COMMIT_ID, PUSH, make_git_directory, reach
+from ralph.git.large_files import (
+    has_tracked,
+    is_used,
+    large_files,
+    path_in,
+    refuse_missing,
+    refuse_own_address,
+)
+from ralph.git.remote import COMMIT_ID, PUSH, make_git_directory, reach, upload
 from ralph.git.runner import Git, GitSeams, environment_for_git
 from ralph.git.settings import ALWAYS, LIST
 from ralph.machine.opened_file import open_regular_file
@@ -34,6 +43,7 @@ from ralph.machine.own_programs import search_outside
 from ralph.machine.trees import entries_below, remove_tree_if_possible
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.places.gather import named_in
+from ralph.places.git_config import LFS_STORAGE
 from ralph.places.nested_repositories import look_below
 from ralph.places.places import below_tops
 from ralph.settings.merge import SettingsError, load_with_claude
@@ -42,8 +52,7 @@ from ralph.values.ports import SignalReceived
 from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ralph.git.token import GitToken
     from ralph.machine.command_supervisor import CommandSupervisor
@@ -54,16 +63,21 @@ MOST_FILE_BYTES = 20_000_000
 MOST_UNTRACKED_BYTES = 50_000_000
 """The files that git does not track are left out of a checkpoint, the largest first, as long as their sum is larger."""
 
+LARGE = "large"
+"""The folder beside a bundle with the large files of git-lfs, of which the bundle has only pointers."""
+
 REST = "-rest"
 """Ends the ref of the work that a job has left beside its branch. The beginning is that of its checkpoints."""
 _MOST_HEADS = 100
 _TRAILER = "Ralph-Job"
+_REMOTE_URL = "remote.origin.url"
 _REMOTE_LIMIT_S = 1800.0  # the first fetch of a repository of some gigabytes takes so long
 # No git call of a worker needs these features, whoever has set them.
 _OPTIONS = (
     *ALWAYS,
     *("-c", "core.splitIndex=false", "-c", "core.untrackedCache=false", "-c", "core.sparseCheckout=false"),
     *("-c", "user.useConfigOnly=true"),  # never a name that git makes up from the machine's
+    *("-c", "=".join(LFS_STORAGE)),
 )
 _MOST_REF_FILE_BYTES = 64 * 1024 * 1024  # packed-refs of half a million refs
 _MOST_SYMBOLIC_REFS = 5  # SYMREF_MAXDEPTH of git's refs.h
@@ -388,7 +402,7 @@ class Repositories:
             (directory / ".git/objects/info").mkdir(exist_ok=True)
             (directory / ".git/objects/info/alternates").write_bytes(os.fsencode(mirror / "objects") + b"\n")
         theirs = git.at(directory, {"GIT_DIR": str(directory / ".git")})
-        theirs.change("config", "remote.origin.url", git.url)
+        theirs.change("config", _REMOTE_URL, git.url)
 
 
 def _commit_of(git: WorkerGit, ref: str | None, held: int) -> str:
@@ -463,6 +477,18 @@ class JobCheckout:
         chosen = own if git_directory is None else {"GIT_DIR": str(git_directory)}
         return self._mirror.at(self.directory, {**chosen, "GIT_WORK_TREE": str(self.directory)})
 
+    def keep_large_files(self, commits: Iterable[str], base: str, folder: Path) -> None:
+        """Keeps the large files that a bundle of the commits has only pointers to, in the folder `LARGE` below `folder`. Raises
+        CheckoutError and Interrupted.
+        """
+        if self._may_have_large_files():
+            for commit in commits:
+                found = large_files(self._git(), commit, [base])
+                self._take_large_files(found)
+                for one in found:
+                    with _disk():
+                        _link_or_copy(path_in(self._storage, one), path_in(folder / LARGE, one))
+
     def bundle(self, commits: Mapping[str, str], base: str, descriptor: int) -> None:
         """Writes a git bundle to a file: the commits, each with its ref, without what `base` has. Raises CheckoutError and
         Interrupted.
@@ -479,6 +505,9 @@ class JobCheckout:
         self._make_own()
         if bundle is None:
             return
+        with _disk():
+            if (kept := bundle.with_name(LARGE)).is_dir():
+                self._storage.symlink_to(kept)
         self._git().change("update-ref", _BASE, self.commit)  # git wants to reach it from a ref
         try:
             os.close(open_regular_file(bundle))  # git would wait for a pipe
@@ -506,10 +535,10 @@ class JobCheckout:
         if not self._has_user():  # so that the agent can commit
             theirs.change("config", "user.name", _NAME)
             theirs.change("config", "user.email", _ADDRESS)
-        # A filter of the user, such as that of git-lfs, may load a file's content from there.
-        own.change("config", "remote.origin.url", self._mirror.url)
         tree.change("read-tree", files)
         _refuse_open_programs(tree, _names_of(own.read("ls-tree", "-z", files)))
+        if self._may_have_large_files() and has_tracked(tree):
+            self._upload_to(files, ())
         # With a filter as that of git-lfs, this contacts the remote.
         tree.change("checkout-index", "--all", "--index", "--quiet", is_remote=True)
         with _disk():
@@ -526,6 +555,8 @@ class JobCheckout:
             # It names the commits whose parents the mirror lacks, if the repository is a shallow clone.
             if (shallow := self.objects.parent / "shallow").exists():
                 shutil.copyfile(shallow, self._own / "shallow")
+        # git-lfs uploads there, and loads from there, as another filter of the user may.
+        self._git().change("config", _REMOTE_URL, self._mirror.url)
 
     def snapshot(self, parent: str | None, message: str) -> MadeCommit | None:
         """Commits all files that are not ignored. The parents of the commit are HEAD and `parent`, the commit of the
@@ -614,6 +645,11 @@ class JobCheckout:
     def _pushed(self, commit: str, ref: str, expected: str | None) -> Delivered | NotDelivered:
         lease = f"--force-with-lease={ref}:{expected or ''}"
         git = self._git()
+        if self._may_have_large_files():
+            known = git.remote_refs("refs/heads/*", ref).values()
+            if large := large_files(git, commit, known):
+                self._take_large_files(large)
+                self._upload_to(commit, refuse_missing(git, commit, large, self._storage))
         answer = git.remote([*PUSH, lease], f"{commit}:{ref}")
         if not answer.status:
             return Delivered(commit)
@@ -623,6 +659,40 @@ class JobCheckout:
         if found != expected:
             return NotDelivered(found)
         raise git.failure("push", answer)
+
+    # --- the large files of git-lfs
+
+    @property
+    def _storage(self) -> Path:
+        return self._own / LFS_STORAGE[1]
+
+    def _may_have_large_files(self) -> bool:
+        git = self._git()
+        its = self.directory / ".git" / LFS_STORAGE[1]
+        return its.is_dir() or is_used(git.settings_of(git.read(*LIST)).values, self._storage)
+
+    def _upload_to(self, commit: str, identifiers: Sequence[str]) -> None:
+        """Has the large files uploaded that are in the worker's own directory of git-lfs, or only looks whether it could."""
+        git = self._git(GIT_INDEX_FILE=str(self._own / "none"))  # git-lfs reads .lfsconfig there
+        values, (_, remote, _) = git.settings_of(git.read(*LIST)).values, _REMOTE_URL.split(".")
+        refuse_own_address(git, commit, remote, values)
+        upload(git, remote, self._mirror.url, identifiers, values, limit_s=_REMOTE_LIMIT_S, asking=git)
+
+    def _take_large_files(self, identifiers: Iterable[str]) -> None:
+        """Copies the large files of the agent that the worker lacks, if their content has their ids."""
+        for one in identifiers:
+            place = path_in(self._storage, one)
+            name = str(path_in(Path(LFS_STORAGE[1]), one))
+            if place.is_file() or (source := _opened(self.directory / ".git", name)) is None:
+                continue
+            new = place.with_suffix(".new")
+            with _disk(), open(source, "rb") as reading:  # noqa: PTH123 - a descriptor
+                place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                with new.open("w+b") as file:
+                    shutil.copyfileobj(reading, file)
+                    file.seek(0)
+                    is_whole = hashlib.file_digest(file, "sha256").hexdigest() == one
+                new.rename(place) if is_whole else new.unlink()
 
     # --- the files of the checkout
 
@@ -794,6 +864,23 @@ def _text(git: Path, name: str, most_bytes: int) -> str:
     """The content of a file below a git directory. Empty if it cannot be read, or if a directory on the way to it is a
     link.
     """
+    descriptor = _opened(git, name)
+    if descriptor is None:
+        return ""
+    try:
+        parts = []
+        while most_bytes > 0 and (part := os.read(descriptor, min(most_bytes, 1 << 20))):
+            parts.append(part)
+            most_bytes -= len(part)
+        return os.fsdecode(b"".join(parts))
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
+
+
+def _opened(git: Path, name: str) -> int | None:
+    """The descriptor of a regular file below a git directory. None if there is none, or as `_text`."""
     opened: list[int] = []
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -802,18 +889,24 @@ def _text(git: Path, name: str, most_bytes: int) -> str:
         for folder in folders:
             opened.append(os.open(folder, flags | os.O_DIRECTORY, dir_fd=opened[-1]))
         opened.append(os.open(last, flags, dir_fd=opened[-1]))
-        if not stat.S_ISREG(os.fstat(opened[-1]).st_mode):
-            return ""
-        parts = []
-        while most_bytes > 0 and (part := os.read(opened[-1], min(most_bytes, 1 << 20))):
-            parts.append(part)
-            most_bytes -= len(part)
-        return os.fsdecode(b"".join(parts))
+        return opened.pop() if stat.S_ISREG(os.fstat(opened[-1]).st_mode) else None
     except (OSError, ValueError):
-        return ""
+        return None
     finally:
         for descriptor in opened:
             os.close(descriptor)
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    """Does nothing if there is no source. Raises OSError."""
+    if source.exists() and not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            os.link(source, target)
+        except OSError:  # not every file system has hard links
+            shutil.copyfile(source, target)
+        with target.open("rb") as file:
+            os.fsync(file.fileno())
 
 
 def _status(path: bytes) -> os.stat_result | None:

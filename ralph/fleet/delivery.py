@@ -289,6 +289,7 @@ class JobDelivery:
         if checkpoint is not None:
             commits[checkpoint_ref(self._claim.id, self._claim.attempt)] = checkpoint
         work = replace(work, commit=commit, checkpoint=checkpoint, rest=rest, left_out=self._left_out)
+        checkout.keep_large_files(commits.values(), work.base, place)
         write = functools.partial(checkout.bundle, commits, work.base) if commits else None
         self._worker.undelivered.keep(work, place, state=state, write=write)
 

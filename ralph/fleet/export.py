@@ -451,6 +451,8 @@ jobs:
         uses: actions/upload-artifact@v7
         with:
           name: undelivered ${{{{ matrix.id }}}}
-          path: ${{{{ runner.temp }}}}/ralph/*/*/work.bundle
+          path: |
+            ${{{{ runner.temp }}}}/ralph/*/*/work.bundle
+            ${{{{ runner.temp }}}}/ralph/*/*/large
           if-no-files-found: ignore
 """

@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.fleet.checkouts import (
+    LARGE,
     REST,
     GitCalls,
     Maker,
@@ -187,6 +188,7 @@ class ExportedJob:
             if not self._made:
                 raise
             checkout.use(self._new_calls())  # the former ones may be stopped
+            checkout.keep_large_files(self._made.values(), kept.commit, self._folder)
             write_file(new := bundle.with_suffix(".new"), partial(checkout.bundle, self._made, kept.commit))
             new.replace(bundle)
             if isinstance(error, SignalReceived):
@@ -194,6 +196,7 @@ class ExportedJob:
                 raise
             raise CannotError(f"{error}; the work is kept in {bundle}", error.outcome) from None
         bundle.unlink(missing_ok=True)
+        remove_tree_if_possible(self._folder / LARGE)
 
     def _deliver(self, kept: _JobRecord, checkout: JobCheckout) -> None:
         commit, maker = kept.made, Maker(self._set, self._job.id, 1, 1)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
+from ralph.fleet.checkouts import LARGE
 from ralph.fleet.checkpoint import BadStateError
 from ralph.fleet.decisions import Final  # noqa: TC001 - msgspec decodes it
 from ralph.fleet.job_process import exit_code_left
@@ -111,6 +112,8 @@ class Undelivered:
                 if place not in self._moved:  # it does not change, and may have many files
                     self._moved[place] = _size_below(place / CHECKOUT)
                 size += self._moved[place]
+            if (place / LARGE).is_dir():
+                size += _size_below(place / LARGE)
         return size >= MOST_BYTES
 
     def place_of(self, set_name: str, job: str, generation: int, executor: str) -> Path:
@@ -170,7 +173,7 @@ class Undelivered:
         new.rename(place / _RECORD)
         _sync(place)
         for path in place.iterdir():
-            if path.name not in {BUNDLE, _STATE, _RECORD}:
+            if path.name not in {BUNDLE, LARGE, _STATE, _RECORD}:
                 remove_tree(path)
 
     def work_at(self, place: Path) -> KeptWork | None:

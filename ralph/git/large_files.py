@@ -75,10 +75,13 @@ def _contents(file: BinaryIO) -> Iterator[tuple[str, bytes]]:
             yield os.fsdecode(path), file.read(int(size) + 1)
 
 
-def filters_of(git: Git, paths: Iterable[str]) -> dict[str, str]:
-    """The filter of each path, by the attributes in the working tree. Raises CheckoutError and Interrupted."""
+def filters_of(git: Git, paths: Iterable[str], *options: str, **how: Mapping[str, str]) -> dict[str, str]:
+    """The filter of each path, by the attributes in the working tree, or as options of git-check-attr(1) say. `how` is as in
+    `Git.call`. Raises CheckoutError and Interrupted.
+    """
     listed = b"".join(os.fsencode(path) + b"\0" for path in paths)
-    fields = os.fsdecode(git.read("check-attr", "-z", "--stdin", "filter", given=listed)).split("\0")
+    output = git.change("check-attr", *options, "-z", "--stdin", "filter", given=listed, **how)
+    fields = os.fsdecode(output).split("\0")
     return dict(zip(fields[0::3], fields[2::3], strict=False))
 
 
@@ -87,12 +90,18 @@ def has_tracked(git: Git) -> bool:
     return bool(git.read("ls-files", "-z", "--", f":(top,attr:filter={FILTER})"))
 
 
-def refuse_missing(git: Git, found: Mapping[str, str], storage: Path) -> list[str]:
+def refuse_missing(git: Git, commit: str, found: Mapping[str, str], storage: Path) -> list[str]:
     """The ids of those of the large files that are in `storage`. Raises CheckoutError if another one belongs to git-lfs by the
-    attributes in the working tree, and is no text that only looks like a pointer. Raises Interrupted.
+    attributes in the commit, and is no text that only looks like a pointer. Raises Interrupted.
     """
     missing = [path for one, path in found.items() if not path_in(storage, one).is_file()]
-    if missing and (lost := [path for path, name in filters_of(git, missing).items() if name == FILTER]):
+    lost = []
+    if missing:
+        index = {"GIT_INDEX_FILE": f"{git.environment['GIT_DIR']}/attributes"}
+        git.change("read-tree", commit, variables=index)
+        filters = filters_of(git, missing, "--cached", variables=index)
+        lost = [path for path, name in filters.items() if name == FILTER]
+    if lost:
         raise CheckoutError(
             f"what the pointers of git-lfs at {shown(lost)} stand for is not in {storage}, so that no clone could check it "
             "out; git lfs fetch --all gets it, if a remote has it"
@@ -110,7 +119,7 @@ def refuse_own_address(git: Git, commit: str, remote: str, values: Mapping[str, 
         if name in named and name not in values:
             raise CheckoutError(
                 f"{_CONFIGURATION} says where large files go ({name}), and no file of the repository decides that for ralph; "
-                f"if you trust it: git config {name} URL"
+                f"if you trust it, say it yourself: git config {name} URL"
             )
 
 

@@ -215,7 +215,8 @@ class Push:
         known = [commit.decode() for commit, _ in self._branches(url, "*")]
         with self._pushing(url) as git:
             if found := large_files(git, self._head, known):
-                self._upload_to(git, url, refuse_missing(self._git, found, self._storage))
+                some = refuse_missing(git, self._head, found, self._storage)
+                self._upload_to(git, url, some)
 
     def _may_have_large_files(self) -> bool:
         return is_used(self._git.settings.values, self._storage)

@@ -105,7 +105,8 @@ def upload(
         raise CheckoutError(
             "the repository has large files of git-lfs, and there is no git-lfs on PATH to upload them; install it"
         )
-    for address in (url, *filter(None, map(values.get, address_names(remote)))):
+    for named in (url, *filter(None, map(values.get, address_names(remote)))):
+        address = os.fsdecode(git.read("ls-remote", "--get-url", "--", named)).removesuffix("\n")
         if (path := local_path(address)) is not None:
             place = _git_directory_of(asking, path, given)
             if place is not None and is_elsewhere(_settings_there(asking, place).values):

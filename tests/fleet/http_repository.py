@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Self
+
+from tests.git.large_file_server import LargeFileServer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,10 +25,7 @@ class HttpRepository:
         self.is_silent = False
         self.asked: list[str] = []
         """The paths of all requests."""
-        self.large_status = 200
-        """The status of all answers of the API of Git LFS."""
-        self.large: dict[str, bytes] = {}
-        """The large files by their ids."""
+        self.large = LargeFileServer()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -37,7 +35,7 @@ class HttpRepository:
                     time.sleep(0.02)
                 path, _, query = self.path.partition("?")
                 is_large = "/info/lfs/" in path
-                status = outer.large_status if is_large else outer.status
+                status = outer.large.status if is_large else outer.status
                 if status != 200:
                     self.send_response(status)
                     if status == 401:
@@ -46,7 +44,7 @@ class HttpRepository:
                     self.end_headers()
                     return
                 if is_large:
-                    self._answer_large(path.rpartition("/")[2])
+                    self._answer_large(path)
                     return
                 environment = {
                     "PATH": os.environ["PATH"],
@@ -75,9 +73,11 @@ class HttpRepository:
                 self.end_headers()
                 self.wfile.write(answer)
 
-            def _answer_large(self, name: str) -> None:
+            def _answer_large(self, path: str) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-                answer = outer.answer_of_lfs(self.command, name, body)
+                answer = outer.large.answer(
+                    self.command, outer.url.removesuffix(f"/{repository.name}") + path, body
+                )
                 self.send_response(200)
                 self.send_header("Content-Type", "application/vnd.git-lfs+json")
                 self.send_header("Content-Length", str(len(answer)))
@@ -92,19 +92,6 @@ class HttpRepository:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}/{repository.name}"
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-
-    def answer_of_lfs(self, command: str, name: str, body: bytes) -> bytes:
-        """Git LFS specification: docs/api/batch.md, docs/api/basic-transfers.md."""
-        if command == "GET":
-            return self.large[name]
-        if command == "PUT":
-            self.large[name] = body
-            return b"{}"
-        asked = json.loads(body)
-        for one in asked["objects"]:
-            if asked["operation"] == "download" or one["oid"] not in self.large:
-                one["actions"] = {asked["operation"]: {"href": f"{self.url}/info/lfs/{one['oid']}"}}
-        return json.dumps({"transfer": "basic", "objects": asked["objects"]}).encode()
 
     def __enter__(self) -> Self:
         self._thread.start()

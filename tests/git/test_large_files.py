@@ -51,8 +51,9 @@ def identifier(content: str) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def kept_at(remote: Path) -> set[str]:
-    return {path.name for path in remote.glob("lfs/objects/*/*/*")}
+def kept_at(place: Path, folder: str = "lfs") -> set[str]:
+    """The ids of the large files in a git directory, or in another folder of a directory."""
+    return {path.name for path in place.glob(f"{folder}/objects/*/*/*")}
 
 
 @pytest.fixture
@@ -87,11 +88,13 @@ def test_a_clone_of_what_was_pushed_has_the_large_files(repository: Repository, 
 def test_a_server_gets_each_large_file_once(repository: Repository, served: HttpRepository) -> None:
     checkout = begun(repository)
     assert checkout.push() == 1
-    assert {one: content.decode() for one, content in served.large.items()} == {identifier(CONTENT): CONTENT}
+    assert {one: content.decode() for one, content in served.large.kept.items()} == {
+        identifier(CONTENT): CONTENT
+    }
     add(repository, "y.bin", "more")
-    served.large.clear()
+    served.large.kept.clear()
     checkout.push()
-    assert set(served.large) == {identifier("more")}
+    assert set(served.large.kept) == {identifier("more")}
     served.asked.clear()
     repository.write("small")
     repository.commit_all()
@@ -121,7 +124,7 @@ def test_a_linked_working_tree_brings_the_large_files_of_its_repository(
 def test_no_commit_is_pushed_whose_large_files_the_server_refuses(
     repository: Repository, served: HttpRepository, status: int, outcome: Outcome
 ) -> None:
-    served.large_status = status
+    served.large.status = status
     with pytest.raises(CheckoutError, match=r"^git lfs push: ") as raised:
         repository.checkout().push()
     assert raised.value.outcome is outcome
@@ -139,11 +142,11 @@ def test_what_the_repository_says_of_a_server_is_not_obeyed(
         repository.write(".lfsconfig", text)
         repository.commit_all()
         for act in (lambda: tried_out(repository), repository.checkout().push):
-            with pytest.raises(CheckoutError, match=rf"\.lfsconfig .*: git config lfs\.{key} URL"):
+            with pytest.raises(CheckoutError, match=rf"\.lfsconfig .* yourself: git config lfs\.{key} URL"):
                 act()
         repository.git("config", f"lfs.{key}", f"{served.url}/info/lfs")
         assert repository.checkout().push() == 2
-        assert (set(served.large), elsewhere.asked) == ({identifier(CONTENT)}, [])
+        assert (set(served.large.kept), elsewhere.asked) == ({identifier(CONTENT)}, [])
 
 
 def test_what_an_agent_writes_into_the_configuration_is_not_obeyed(
@@ -163,7 +166,11 @@ def test_what_an_agent_writes_into_the_configuration_is_not_obeyed(
         }.items():
             repository.git("config", name, value)
         assert checkout.push() == 1
-        assert (set(served.large), elsewhere.asked, list(marks.iterdir())) == ({identifier(CONTENT)}, [], [])
+        assert (set(served.large.kept), elsewhere.asked, list(marks.iterdir())) == (
+            {identifier(CONTENT)},
+            [],
+            [],
+        )
 
 
 def without_git_lfs(repository: Repository, place: Path) -> None:

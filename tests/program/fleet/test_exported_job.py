@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ralph.fleet.checkouts import LARGE
 from ralph.fleet.exported_job import do_exported_job
 from ralph.fleet.jobs import Job, content_of
 from ralph.mock_api import Fault, Turn
 from ralph.sandbox.kernel.landlock import support
 from tests.git.repositories import Repository, cloned
+from tests.git.test_large_files import STANDARD, identifier, kept_at
 from tests.patience import PATIENCE_S, wait_until
 from tests.program.conftest import KEY
 from tests.program.loop.git_servers import GitServer, bare_git_http_is_there
 from tests.program.model_answers import bash
 from tests.services.certificates import make_certificate
+from tests.services.outside_programs import program_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -259,6 +262,25 @@ def test_work_that_the_host_refuses_is_a_bundle_and_the_same_job_again_delivers_
     ran = do(ralph, place, job_of(server))
     assert (ran.code, api.request_count, bundle.exists()) == (0, asked, False), ran.stderr
     assert user.git("-C", str(place / "origin/remote.git"), "show", "ralph/a:one.txt") == "one"
+
+
+def test_large_files_that_the_server_refuses_are_beside_the_bundle_and_the_same_job_again_delivers_them(
+    ralph: Ralph, place: Path, server: GitServer, iterations_of_job
+) -> None:
+    program_or_skip("git-lfs")
+    user = begin(ralph, place, server)
+    for name, value in STANDARD.items():
+        user.git("config", "--global", name, value)
+    server.large.status = 403
+    iterations_of_job(bash("echo '*.bin filter=lfs -text' >.gitattributes; printf large >x.bin"))
+    refused = do(ralph, place, job_of(server))
+    (bundle,) = (place / "jobs").glob("*/a/work.bundle")
+    assert (refused.code, str(bundle) in refused.stderr) == (77, True), refused.stderr
+    assert kept_at(bundle.parent, LARGE) == {identifier("large")}
+    server.large.status = 200
+    ran = do(ralph, place, job_of(server))
+    assert (ran.code, bundle.exists(), kept_at(bundle.parent, LARGE)) == (0, False, set()), ran.stderr
+    assert server.large.kept == {identifier("large"): b"large"}
 
 
 def test_a_job_that_is_stopped_while_the_host_hangs_at_its_push_leaves_a_bundle(

@@ -12,6 +12,7 @@ from base64 import b64encode
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Self
 
+from tests.git.large_file_server import LargeFileServer
 from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
 
 
 class GitServer:
-    """Serves the repositories below a directory over HTTPS to clients that send the token."""
+    """Serves the repositories below a directory over HTTPS, and their large files, to clients that send the token."""
 
     def __init__(self, root: Path, token: str, certificate: Path) -> None:
         self.refused = 0
         """The number of requests without the token."""
+        self.large = LargeFileServer()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self, root, token))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
@@ -52,6 +54,9 @@ def _handler_of(server: GitServer, root: Path, token: str) -> type[BaseHTTPReque
         def do_POST(self) -> None:
             self._answer()
 
+        def do_PUT(self) -> None:
+            self._answer()
+
         def log_message(self, *_arguments: object) -> None:
             """Prints nothing."""
 
@@ -64,6 +69,14 @@ def _handler_of(server: GitServer, root: Path, token: str) -> type[BaseHTTPReque
                 self.end_headers()
                 return
             path, _, query = self.path.partition("?")
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            if "/info/lfs/" in path:
+                self.send_response(server.large.status)
+                fields = [["Content-Type", "application/vnd.git-lfs+json"]]
+                is_refused = server.large.status != 200
+                content = b"{}" if is_refused else server.large.answer(self.command, server.url + path, body)
+                self._send(fields, content)
+                return
             environment = {
                 "PATH": os.environ["PATH"],
                 "GIT_PROJECT_ROOT": str(root),
@@ -75,16 +88,17 @@ def _handler_of(server: GitServer, root: Path, token: str) -> type[BaseHTTPReque
                 "CONTENT_TYPE": self.headers.get("Content-Type", ""),
                 "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
             }
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             ran = subprocess.run(
                 ["git", "http-backend"], input=body, env=environment, capture_output=True, check=True
             )
             head, _, content = ran.stdout.partition(b"\r\n\r\n")
             fields = [line.split(": ", 1) for line in head.decode().split("\r\n")]
             self.send_response(int(dict(fields).get("Status", "200").split()[0]))
+            self._send([field for field in fields if field[0] != "Status"], content)
+
+        def _send(self, fields: list[list[str]], content: bytes) -> None:
             for name, value in fields:
-                if name != "Status":
-                    self.send_header(name, value)
+                self.send_header(name, value)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)

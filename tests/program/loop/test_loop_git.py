@@ -11,9 +11,11 @@ from threading import Timer
 import pytest
 
 from ralph.mock_api import Fault, Step, Turn
+from tests.git.test_large_files import STANDARD, identifier, kept_at
 from tests.patience import PATIENCE_S, wait_until
 from tests.program.conftest import loop_lines, loop_record
 from tests.program.model_answers import bash
+from tests.services.outside_programs import program_or_skip
 
 HANGS = Step(Turn("Late."), Fault(stall_before_headers_s=60))
 
@@ -199,6 +201,24 @@ def test_a_disk_that_does_not_let_a_loop_begin_exits_74(ralph_here, checkout, mo
     assert (refused.code, "No space left on device" in refused.last_line) == (74, True)
 
 
+@pytest.mark.sandboxed
+def test_a_clone_of_what_a_loop_has_pushed_has_its_large_files_exits_0(
+    ralph, checkout, iterations, tmp_path
+) -> None:
+    program_or_skip("git-lfs")
+    for name, value in STANDARD.items():
+        checkout.git("config", "--global", name, value)
+    made = "echo '*.bin filter=lfs -text' >.gitattributes; echo 1 >1.bin; git add . && git commit -qm one; echo 2 >2.bin"
+    iterations([bash(made)])
+    ran = ralph("loop", "go", "--commit", "--push", "--max-iterations", "1")
+    assert ran.code == 0, ran.stderr
+    remote = checkout.top.with_name("remote.git")
+    assert kept_at(remote) == {identifier("1\n"), identifier("2\n")}
+    checkout.git("clone", "-q", str(remote), str(tmp_path / "fresh"))
+    assert [(tmp_path / "fresh" / name).read_text() for name in ("1.bin", "2.bin")] == ["1\n", "2\n"]
+
+
+LARGE = "echo '*.bin filter=lfs' >.gitattributes; printf '[lfs]\nurl = x' >.lfsconfig; echo 1 >1.bin; git add .; git commit -qm one"
 CANNOT = {
     "no identity": (
         ["config", "user.useConfigOnly", "true"],
@@ -213,6 +233,12 @@ CANNOT = {
         (),
         ("--push",),
         "remote origin does not take branch main",
+    ),
+    "large files that only the repository's file says where to send": (
+        ["-c", f"alias.x=!{LARGE}", "x"],
+        ["config", "filter.lfs.clean", STANDARD["filter.lfs.clean"]],
+        ("--push",),
+        "git config lfs.url URL",
     ),
 }
 
