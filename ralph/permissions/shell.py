@@ -21,7 +21,7 @@ from ralph.permissions.shell_words import UNKNOWN, Word, name_of, plain, word_of
 from ralph.permissions.wrappers import within, within_assignment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 _MOST_LEVELS = 200
 """The maximum depth of the syntax tree that is searched. Real commands are much less deep."""
@@ -41,6 +41,7 @@ _CONSTANT = re.compile(
 )
 # The bash 3.2 of macOS looks for the end of `$(...)` in the text of a here-document too.
 _ENDS_EARLY = re.compile(rb"[()'\"`\\#$]" if sys.platform == "darwin" else rb"(?!)")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[.*\])?\+?=", re.DOTALL)
 # Variables that a loop or a redirection sets and that decide which program a name means, such as PATH, are in upper case.
 _LOOP_VARIABLE = re.compile(r"(?!.*_proxy$)[a-z_][a-z0-9_]*")
 # bash(1), Arithmetic Evaluation: the value of a variable in a subscript or an offset is evaluated, with its substitutions.
@@ -209,6 +210,12 @@ def _with_texts(source: bytes, constants: Mapping[tuple[int, int], bytes]) -> by
     return source
 
 
+def _with_assignments(command: SimpleCommand, words: Sequence[Word]) -> SimpleCommand:
+    """A command that another one runs. Assignments before its name, as in `time x=1 make`, are not a part of its words."""
+    at = next((at for at, word in enumerate(words) if not _ASSIGNMENT.match(word.known)), 0)
+    return replace(command, words=tuple(words[at:]), assignments=(*command.assignments, *words[:at]))
+
+
 def _last_command(node: Any) -> Any:
     """The last simple command inside a syntax node, or None."""
     if node is None:
@@ -336,7 +343,7 @@ class ParsedLine:
             self.runner = self.runner or f"`{command.name}`, which runs other commands,"
         is_inner = is_inner or not found.is_transparent
         for words in found.commands:
-            self._add(replace(command, words=words), level + 1, is_inner=is_inner)
+            self._add(_with_assignments(command, words), level + 1, is_inner=is_inner)
         for script in found.scripts:
             self._read_script(script, level + 1)
 
