@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.permissions.shell_words import UNKNOWN, Word, name_of, plain, word_of
+from ralph.permissions.wildcard import ANY
 from ralph.permissions.wrappers import within, within_assignment
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ _CONSTANT = re.compile(
 )
 # The bash 3.2 of macOS looks for the end of `$(...)` in the text of a here-document too.
 _ENDS_EARLY = re.compile(rb"[()'\"`\\#$]" if sys.platform == "darwin" else rb"(?!)")
+_SUBSTITUTION = re.compile(rb"[$<>]\(|`")
+_MAY_MAKE_NAMES = re.compile(r"[*?\[{$`]")
+_WITH_REGEX = frozenset(["binary_expression", "expansion"])
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[.*\])?\+?=", re.DOTALL)
 # Variables that a loop or a redirection sets and that decide which program a name means, such as PATH, are in upper case.
 _LOOP_VARIABLE = re.compile(r"(?!.*_proxy$)[a-z_][a-z0-9_]*")
@@ -152,6 +156,7 @@ def _problems_of(text: str, *, has_error: bool) -> Iterator[str]:
 def _words_anywhere(texts: Iterable[str], words: Iterable[Word]) -> Iterator[str]:
     """All words in the texts, without the quotes and operators around them."""
     for text in texts:
+        text = re.sub(r"(?<=[<>]&)-", " ", text)  # noqa: PLW2901 - `0<&-rm` closes a descriptor, and a word may follow
         without_quotes = re.sub(r"\\\n|\$(?=['\"])|[\"'\\]", "", text)
         without_escapes = re.sub(r"\\[abefnrtv]", " ", text)
         for one in (text, without_quotes, without_escapes):
@@ -306,7 +311,7 @@ class ParsedLine:
             root, text = _parser().parse(self._source).root_node, self._source.decode("utf-8", "replace")
         self._read(root, 0)
         self.not_understood += _problems_of(text, has_error=root.has_error)
-        self.runs_unknown |= root.has_error and re.search(r"[*?\[{$`]", text) is not None
+        self.runs_unknown |= root.has_error and _MAY_MAKE_NAMES.search(text) is not None
         backquoted = self._backquoted
         assigned = [
             *self.other_words[known:],
@@ -408,6 +413,14 @@ class ParsedLine:
     def _note(self, node: Any) -> None:
         if node.type in _NOT_UNDERSTOOD:
             self.not_understood.append(_NOT_UNDERSTOOD[node.type])
+        elif node.type == "regex" and node.parent.type not in _WITH_REGEX:
+            # Behind `=~` or `==`, the parser takes the rest of a line for one, up to `]]`, whatever is in front.
+            self.not_understood.append("a comparison outside of `[[`")
+            self.runs_unknown |= (
+                _MAY_MAKE_NAMES.search(self._bytes(node).decode("utf-8", "replace")) is not None
+            )
+        elif node.type in ("regex", "extglob_pattern") and _SUBSTITUTION.search(self._bytes(node)):
+            self.not_understood.append("a substitution")
         elif node.is_missing or (node.type in _MAY_BE_MISREAD and self._is_misread(node)):
             self.not_understood.append("something that is no valid shell")
         elif node.type == "expansion" and re.search(rb"@|^\$\{!", self._bytes(node)):
@@ -442,7 +455,7 @@ class ParsedLine:
         find everything in the `word`.
         """
         raw = self._bytes(node)
-        if re.search(rb"\$\(|`", raw):
+        if _SUBSTITUTION.search(raw):
             self.not_understood.append("a substitution")
         self.sets_variables |= re.match(rb"\$\{\w+(?:\[[^]]*\])?:?=", raw) is not None
         word = re.search(r":?[-=+?](.*)\}$", raw.decode("utf-8", "replace"), re.DOTALL)
@@ -486,7 +499,7 @@ class ParsedLine:
             gap = self._source[end : child.start_byte].replace(b"\\\n", b"")
             # The parser has read one word, such as `$a/$b.c` or `'a'\ 'b'`, as two.
             if end >= 0 and (not gap or b"\\" in gap):
-                words[-2:] = [UNKNOWN]
+                words[-2:] = [Word((*words[-2].parts, ANY, *words[-1].parts))]
             end = child.end_byte
         words += self._behind.get((node.start_byte, node.end_byte), [])
         beside = node.parent.children if node.parent.type == "redirected_statement" else ()

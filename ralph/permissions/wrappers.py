@@ -284,7 +284,7 @@ def _after_options(form: Form, words: Sequence[Word]) -> list[Word] | Within:
         rest = rest[1:] if meaning == "value" and value is None else rest
     while "environment" in form.notes and rest and rest[0].known.startswith("+"):
         rest = rest[1:]
-    while "assignments" in form.notes and rest and re.match(r"[A-Za-z_]\w*=", rest[0].known):
+    while "assignments" in form.notes and rest and "=" in rest[0].known:  # `env` and `sudo` take any name
         rest = rest[1:]
     return rest
 

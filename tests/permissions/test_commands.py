@@ -85,6 +85,25 @@ TABLE = [
     ("{rm,x}\n}", True, False),
     ("{rm,x}\n:; }", True, False),
     ("{\techo a; }", False, True),
+    # What the parser takes for the pattern of a comparison
+    ("echo a =~ x; rm y ]]", True, False),
+    ("echo a == x && rm y ]]", True, False),
+    ("echo a =~ x\nrm y ]]", True, False),
+    ("echo a =~ x; r''m y ]]", True, False),
+    ("echo a =~ x; $y ]]", True, False),
+    ("echo a =~ ${x:-$(rm y)} ]]", True, False),
+    ("echo a =~ x >f ]]", False, False),
+    ("[[ a =~ >(rm y) ]] && echo a", True, False),
+    ("[[ a =~ ^x.*[0-9]$ ]] && echo a", False, False),
+    ("echo ${x/<(rm y)/}", True, False),
+    ("echo ${x/a/b}", False, True),
+    ("0<&-rm x", True, False),
+    # Assignments of any name
+    ("env a.b=1 rm x", True, False),
+    ("env =~ rm x", True, False),
+    ("sudo a.b=1 rm x", True, False),
+    # A text in a word that the parser has read as two
+    ("test -v 'a[$(rm x)]' \\  b", True, False),
     # Quotes
     ('r""m x', True, False),
     ("r''m x", True, False),
