@@ -23,12 +23,11 @@ _TEMPORARY = r"\.ralph-[0-9a-f]{12}\.tmp"
 def replace_at(
     directory: int, name: str, data: bytes, before: os.stat_result | None, *, new_mode: int = 0o666
 ) -> None:
-    """Writes `data` as the file `name` in a directory. The directory is an open descriptor, so it does not matter if
-    the directory's path has changed. A link called `name` is replaced and not followed.
+    """Writes `data` as the file `name` in an open directory, whose path may have changed. A link called `name` is replaced, not
+    followed.
 
-    `before` is the status of the existing file, whose attributes the new file gets. If `before` is None, the new file
-    gets the mode `new_mode`, which the umask reduces. Raises OSError; then the old file is unchanged and no temporary
-    file is left.
+    The new file gets the attributes of the existing one, whose status is `before`. If that is None, it gets the mode `new_mode`,
+    which the umask reduces. Raises OSError; then the old file is unchanged and no temporary file is left.
     """
     temporary = f".ralph-{os.urandom(6).hex()}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -52,9 +51,7 @@ def replace_at(
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Removes temporary files whose writers were killed. Temporary files of running writers are locked and are not
-    removed.
-    """
+    """Removes temporary files whose writers were killed. Those of running writers are locked."""
     with suppress(OSError):
         for name in os.listdir(directory):  # noqa: PTH208 - names are what is looked at
             if re.fullmatch(_TEMPORARY, name):
@@ -72,9 +69,7 @@ def _remove_if_left(path: Path) -> None:
 
 
 def sync_directory(directory: int) -> None:
-    """Syncs a directory to disk, so that the name of a new file survives a power failure. Ignores errors, because the
-    content of the file is already on the disk.
-    """
+    """Syncs a directory, so that the name of a new file survives a power failure. Ignores errors: the content is on the disk."""
     # Some file systems cannot sync a directory, and one without read permission cannot be opened.
     with suppress(OSError):
         descriptor = os.open(os.curdir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
@@ -91,8 +86,8 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def _copy_attributes(directory: int, name: str, descriptor: int, before: os.stat_result) -> None:
-    """Copies owner, mode and extended attributes to the new file before the file gets its content. So the content can
-    never be read by more users than before. The owner is copied first, because changing the owner clears mode bits.
+    """Copies owner, mode and extended attributes before the file gets its content, so that no more users than before can ever read
+    it. The owner comes first, because changing it clears mode bits.
     """
     made = os.fstat(descriptor)
     if (made.st_uid, made.st_gid) != (before.st_uid, before.st_gid):
@@ -104,7 +99,7 @@ def _copy_attributes(directory: int, name: str, descriptor: int, before: os.stat
 
 
 def _copy_extended_attributes(source: str, descriptor: int) -> None:
-    """Copies extended attributes. `source` is a path below /proc, because these system calls do not support `dir_fd`."""
+    """`source` is a path below /proc, because these system calls do not support `dir_fd`."""
     try:
         names = os.listxattr(source, follow_symlinks=False)
     except OSError:  # a file system without any

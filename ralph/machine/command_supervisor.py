@@ -64,9 +64,7 @@ _EXCEEDED = {
 
 
 class Confinement(Struct, frozen=True):
-    """The sandbox of one command. The command's process restricts itself (`restriction.py`) before it executes the
-    program.
-    """
+    """The sandbox of one command, whose process restricts itself (`restriction.py`) before it executes the program."""
 
     ruleset: int
     """The descriptor of a Landlock ruleset, or `restriction.NO_RULESET`."""
@@ -114,9 +112,7 @@ class _Command(Struct, frozen=True):
 
 
 class CommandSupervisor:
-    """The supervisor of one run or loop. The first command starts it. If it is killed, the next command starts a new
-    supervisor.
-    """
+    """The supervisor of one run or loop. The first command starts it, and the next one if it was killed."""
 
     def __init__(
         self,
@@ -128,15 +124,14 @@ class CommandSupervisor:
         is_below_loop: bool = False,
         confinement: Callable[[str], Confinement] | None = None,
     ) -> None:
-        """`environment` is the supervisor's own environment, without credentials. `is_below_loop` is True if the
-        parent of this process is a `ralph loop`.
+        """`environment` is the supervisor's own, without credentials. `is_below_loop`: the parent of this process is a `ralph
+        loop`.
 
-        `most_processes` limits the processes of all commands together; None means the default, and 0 means no limit.
-        `most_memory_bytes` limits their memory; 0 means no limit. The kernel enforces these limits if this machine
-        can make a control group and `makes_group` is True. Otherwise the launcher enforces them.
+        `most_processes` (None: the default, 0: no limit) and `most_memory_bytes` (0: no limit) are for all commands together. The
+        kernel keeps them if a control group can be made and `makes_group` is True, otherwise the launcher.
 
-        `confinement` is called before each command with the command's directory. It returns the command's sandbox and
-        may raise OSError. None means that commands have no sandbox.
+        `confinement` returns the sandbox of a command, given its directory, and may raise OSError. None: commands have no
+        sandbox.
         """
         self._environment = environment
         self._most_processes = MOST_PROCESSES if most_processes is None else most_processes
@@ -152,9 +147,7 @@ class CommandSupervisor:
         self._serving: _Serving | None = None
 
     def start_early(self) -> None:
-        """Starts the supervisor in advance, while the model is still writing the arguments of a call. Must be called
-        on the main thread. Raises OSError if the supervisor cannot start.
-        """
+        """Starts the supervisor while the model still writes a call. On the main thread. Raises OSError if it cannot start."""
         self._running()
 
     def start(
@@ -173,21 +166,18 @@ class CommandSupervisor:
         held_directory: int | None = None,
         lasts: bool = False,
     ) -> SupervisedCommand:
-        """Starts a command. Must be called on the main thread. `grace_s` is the time in seconds from SIGTERM to
-        SIGKILL.
+        """Starts a command, on the main thread. `grace_s` is the time from SIGTERM to SIGKILL.
 
-        `held_directory` is a descriptor of the directory `cwd` from earlier. If `cwd` does not lead to it any more,
-        the command is not started, and its status is ELSEWHERE. If `held_directory` is None, `cwd` is opened now.
+        `held_directory` is a descriptor of the directory `cwd` from earlier. If `cwd` does not lead to it any more, the command
+        is not started, and its status is ELSEWHERE. None: `cwd` is opened now.
 
-        The descriptor `input_from` becomes the standard input; None means empty input. The descriptors `output_to` and
-        `errors_to` become the standard output and the standard error; None means the command's pipe. The launcher and
-        all processes of the command keep the descriptor `held` open until they have ended. `passed` is a number above 9, and the
-        descriptor that the command has under this number. If `is_confined` is True,
-        the command gets this supervisor's limits and its sandbox, if there is one. If `lasts` is True, the processes that
-        the command leaves running may end by themselves, and the command has ended when all of them have.
+        The descriptors `input_from`, `output_to` and `errors_to` become the standard streams; None means empty input, and the
+        command's pipe. The launcher and all processes of the command keep `held` open until they have ended. `passed` is a number
+        above 9, and the descriptor that the command has under it. With `is_confined`, the command gets this supervisor's limits
+        and sandbox. With `lasts`, what it leaves running may end by itself, and the command has ended when all of that has.
 
-        Raises ShortageError if the machine is short of a resource. Raises ValueError for an argument that no command
-        line can hold. Raises OSError if the command cannot start for another reason.
+        Raises ShortageError if the machine is short of a resource, ValueError for an argument that no command line can hold, and
+        OSError if the command cannot start for another reason.
         """
         streams = {0: input_from, 1: output_to, 2: errors_to, _HELD: held}
         given = {number: descriptor for number, descriptor in streams.items() if descriptor is not None}
@@ -212,8 +202,8 @@ class CommandSupervisor:
             raise shortage_of(error) or error from None
 
     def why_no_group(self) -> str | None:
-        """The reason why the kernel does not limit the processes of commands, or None if the kernel limits them.
-        Starts the supervisor and waits until it is ready. Raises OSError if the supervisor cannot start.
+        """Why the kernel does not limit the processes of commands, or None if it does. Starts the supervisor and waits until it
+        is ready. Raises OSError if it cannot start.
         """
         serving = self._running()
         if self._limit is not None and not serving.is_in_group():
@@ -297,9 +287,7 @@ class _Serving:
     """One running supervisor process, and the connection to it."""
 
     def __init__(self, environment: Mapping[str, str], entrance: str, memory_group: str) -> None:
-        """Starts the process. `entrance` and `memory_group` may be empty. Raises ShortageError if the machine is
-        short of a resource, and OSError if the process cannot start for another reason.
-        """
+        """Starts the process. `entrance` and `memory_group` may be empty. Raises ShortageError and OSError."""
         self._control, theirs = socket.socketpair()
         self._control.settimeout(_SEND_WITHIN_S)
         self._is_in_group: bool | None = None
@@ -313,8 +301,8 @@ class _Serving:
             raise start_error(error) from None
 
     def ask(self, descriptors: list[int], command: _Command) -> None:
-        """Asks the supervisor to start one command. `descriptors` are the output, the directory and the channel. If
-        this method raises OSError, no command was started.
+        """Asks for the start of one command. `descriptors` are the output, the directory and the channel. If it raises OSError,
+        none was started.
         """
         confinement = command.confinement
         sent_last = [] if confinement is None else confinement.descriptors
@@ -366,9 +354,7 @@ class _Serving:
         self._is_reaped = self._is_reaped or _is_over(self.pid)
 
     def end(self) -> None:
-        """Kills the supervisor, and waits briefly until the supervisor and its launcher are gone. Their commands end
-        too.
-        """
+        """Kills the supervisor, and waits briefly until it and its launcher are gone. Their commands end too."""
         self._control.close()
         launchers = launcher.children_of(self.pid)
         if not self._is_reaped:
@@ -415,9 +401,8 @@ class SupervisedCommand:
         """
 
     def hear(self) -> int | None:
-        """Reads what the launcher has sent, without blocking. Returns the command's exit status if the launcher has
-        sent it, and None if the command has not ended. If the launcher is gone and sent no status, returns a negative
-        number; it is then unknown what the command did.
+        """Reads what the launcher has sent, without blocking. Returns the exit status, or None if the command has not ended.
+        Negative if the launcher is gone and sent no status: it is then unknown what the command did.
         """
         if not self._has_ended:
             self._has_ended = self._is_report_over()
@@ -447,9 +432,7 @@ class SupervisedCommand:
         return status
 
     def _is_report_over(self) -> bool:
-        """Whether the launcher has sent its whole report, or is gone. A launcher sends its status when nothing of the
-        command is left. Its own end takes a little longer.
-        """
+        """Whether the launcher has sent its whole report, or is gone. It reports when nothing is left, and ends a little later."""
         try:
             while not _is_whole(self._said):
                 part = self._channel.recv(16)
@@ -463,16 +446,13 @@ class SupervisedCommand:
         return True
 
     def ask_to_stop(self) -> None:
-        """Asks the launcher to stop the command. All processes of the command get SIGTERM and, `grace_s` later,
-        SIGKILL.
-        """
+        """All processes of the command get SIGTERM and, `grace_s` later, SIGKILL."""
         with suppress(OSError):  # its launcher is gone
             self._channel.send(launcher.STOP)
 
     def kill_what_is_left(self) -> bool:
-        """Kills processes of the command that this process has adopted. If the launcher has not finished, also kills
-        the supervisor and all processes below the supervisor. Returns True if there was nothing to kill. A process
-        that is just starting can escape, so call this method again until it returns True.
+        """Kills what this process has adopted of the command, and if the launcher has not finished, the supervisor with all below
+        it. True if there was nothing to kill. What is just starting can escape, so call this again until it returns True.
         """
         self.hear()
         if self._is_finished:
@@ -494,9 +474,7 @@ class SupervisedCommand:
         return not children and not is_running
 
     def close(self) -> None:
-        """Closes the output and the connection to the launcher. Must be called after the reading of the output has
-        ended.
-        """
+        """Closes the output and the connection, after the reading of the output has ended."""
         os.close(self.output_descriptor)
         with suppress(OSError):
             self._channel.shutdown(socket.SHUT_RDWR)
@@ -504,7 +482,7 @@ class SupervisedCommand:
 
 
 def _packed(confinement: Confinement | None) -> bytes:
-    """The sandbox in the binary form that `supervisor.py` reads. Empty if the command has no sandbox."""
+    """The form that `supervisor.py` reads. Empty without a sandbox."""
     if confinement is None:
         return b""
     numbers = (
@@ -521,22 +499,18 @@ def _packed(confinement: Confinement | None) -> bytes:
 
 
 def _enclosing(confinement: Confinement | None) -> tuple[str, ...]:
-    """The part of a request that describes the namespaces: the directory and the mounts."""
     if confinement is None or not confinement.spaces:
         return ()
     return (confinement.directory, *confinement.places)
 
 
 def _is_whole(said: bytes) -> bool:
-    """Whether a launcher has sent its complete report. The report ends with STATUS, STATUS_OF_UNFINISHED or ELSEWHERE, and
-    one more byte. If the command exceeded a limit, the letter of that limit comes before.
-    """
+    """Whether a report is complete: STATUS, STATUS_OF_UNFINISHED or ELSEWHERE and a byte, perhaps behind the letter of a limit."""
     _, report = _stopped_and_report(said)
     return len(report) > (2 if report[:1] in _EXCEEDED else 1)
 
 
 def _stopped_and_report(said: bytes) -> tuple[int, bytes]:
-    """The number of processes that were stopped after the command had ended, and the report behind it."""
     report = said.removeprefix(launcher.STARTING)
     if not report.startswith(launcher.STOPPED):
         return 0, report
@@ -544,9 +518,7 @@ def _stopped_and_report(said: bytes) -> tuple[int, bytes]:
 
 
 def _spawned(theirs: socket.socket, environment: Mapping[str, str], entrance: str, memory_group: str) -> int:
-    """Starts the supervisor process and returns its pid. Does not use `subprocess`, because importing that module
-    takes 8 ms.
-    """
+    """Does not use `subprocess`, because importing that module takes 8 ms."""
     control = fcntl.fcntl(theirs, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
     try:
         line = [sys.executable, "-I", "-S", "-c", _IMPORT, _SCRIPT, str(os.getpid()), entrance, memory_group]
@@ -565,9 +537,7 @@ def _spawned(theirs: socket.socket, environment: Mapping[str, str], entrance: st
 
 
 def _is_over(pid: int) -> bool:
-    """Waits briefly for the end of a killed process, which usually takes microseconds. Returns False if the process
-    has not ended, because it is stuck in the kernel.
-    """
+    """Waits briefly for the end of a killed process, which usually takes microseconds. False if it is stuck in the kernel."""
     until_s = time.monotonic() + _KILL_S
     while (is_running := _waited(pid, os.WNOHANG)[0] == 0) and time.monotonic() < until_s:
         time.sleep(_LOOK_AGAIN_AFTER_S)
@@ -575,7 +545,7 @@ def _is_over(pid: int) -> bool:
 
 
 def _waited(pid: int, options: int) -> tuple[int, int]:
-    """Calls `os.waitpid`. Returns the pid with status 0 if the child was already reaped elsewhere."""
+    """As `os.waitpid`, with the status 0 if the child was already reaped elsewhere."""
     try:
         return os.waitpid(pid, options)
     except ChildProcessError:
@@ -583,7 +553,6 @@ def _waited(pid: int, options: int) -> tuple[int, int]:
 
 
 def _umask() -> int:
-    """The current umask of this process."""
     with suppress(OSError, ValueError, IndexError):
         status = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
         try:

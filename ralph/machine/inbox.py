@@ -66,8 +66,6 @@ class InboxMailbox:
 
 
 class _Bell:
-    """A pipe that wakes the main thread while it waits for descriptors."""
-
     def __init__(self) -> None:
         """Raises OSError if the machine has no free descriptors."""
         self.descriptor, self._rung = os.pipe()
@@ -90,8 +88,8 @@ class _Bell:
 
 
 class StopEvent:
-    """An event that a signal handler may set. The `set` of `threading.Event` needs a lock: a handler that interrupts
-    `wait` in the same thread could wait for that lock for ever.
+    """An event that a signal handler may set. With `threading.Event`, a handler that interrupts `wait` in the same thread could
+    wait for its lock for ever.
     """
 
     def __init__(self) -> None:
@@ -159,9 +157,8 @@ class Inbox:
         self.wake()
 
     def wake(self) -> None:
-        """Ends the current call of `sort_next`. A signal handler that takes longer than the call's timeout must call
-        this at its end. Otherwise the call waits for ever: CPython continues with a negative timeout, which means none
-        (`simplequeue_get`, seen in 3.11).
+        """Ends the current `sort_next`. A signal handler that takes longer than its timeout must call this at its end: CPython
+        goes on with a negative timeout, which means none (`simplequeue_get`, seen in 3.11).
         """
         self._deliver(None)
 
@@ -171,14 +168,12 @@ class Inbox:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether a recorded signal has been waiting for a second or more. The main thread is then stuck, because it
-        would have taken the signal.
-        """
+        """Whether a signal has been waiting for a second or more: the main thread would have taken it."""
         return bool(self._signals) and self._clock.now_s() - self._signals[0][1] >= _STUCK_S
 
     def sort(self) -> None:
-        """Moves each item that has arrived so far to its mailbox, and looks at the watched descriptors. Items that
-        arrive during this call are left for the next call, so that many items cannot block this one.
+        """Moves what has arrived to the mailboxes, and looks at the watched descriptors. What arrives meanwhile is left for the
+        next call, so that many items cannot block this one.
         """
         self.sort_queue()
         if self._watched:
@@ -190,9 +185,7 @@ class Inbox:
             self._take(timeout_s=0)
 
     def sort_next(self, timeout_s: float) -> None:
-        """Waits up to `timeout_s` seconds until an item arrives or a watched descriptor has something to read. Moves
-        what is there to the mailboxes.
-        """
+        """Waits until an item arrives or a watched descriptor has something to read, and moves what is there to the mailboxes."""
         if self._watched:
             self._look_at_watched(timeout_s)
             self.sort_queue()
@@ -200,9 +193,7 @@ class Inbox:
             self._take(timeout_s)
 
     def _look_at_watched(self, timeout_s: float) -> None:
-        """Waits up to `timeout_s` seconds until a watched descriptor has something to read or the bell rings. A
-        descriptor whose item has not been taken yet is left out.
-        """
+        """Waits for a watched descriptor or the bell. A descriptor whose item has not been taken yet is left out."""
         poller = select.poll()
         for descriptor, (mailbox, item) in self._watched.items():
             if item not in mailbox.items:
@@ -230,7 +221,6 @@ class Inbox:
             self._bell.ring()
 
     def _take(self, timeout_s: float) -> None:
-        """Moves one item to its mailbox, if an item arrives within `timeout_s` seconds."""
         try:
             delivery = self._queue.get(timeout=timeout_s)
         except queue.Empty:
@@ -240,12 +230,11 @@ class Inbox:
 
 
 def catch_stop_signals(inbox: Inbox) -> Callable[[], None]:
-    """Installs handlers that record the STOP_SIGNALS in the inbox. Returns a function that restores the old
-    handlers. If the parent ignores a signal (`nohup`), it stays ignored.
+    """Installs handlers that record the STOP_SIGNALS in the inbox. Returns a function that restores the old ones. A signal that the
+    parent ignores (`nohup`) stays ignored.
 
-    If the main thread is stuck when a signal arrives, the signal ends the process as if it had no handler. So a
-    second Ctrl-C does not wait for a call that never returns. Running commands end with their parent. A journal
-    record that was being written may be incomplete, and the next run repairs it.
+    If the main thread is stuck when a signal arrives, the signal ends the process as if it had no handler. So a second Ctrl-C does
+    not wait for a call that never returns. Running commands end with their parent, and the next run repairs a torn journal record.
     """
 
     def note(signal_number: int, _frame: FrameType | None) -> None:

@@ -152,9 +152,7 @@ _prctl_address = 0
 
 
 def prctl(option: int, value: int) -> bool:
-    """Sets an option of this process (man page prctl, section 2). Returns False if the kernel refuses the option, or
-    if the system is not Linux.
-    """
+    """Sets an option of this process (prctl(2)). False if the kernel refuses it, or if the system is not Linux."""
     global _prctl_address  # noqa: PLW0603 - found once, so that a fork of a supervisor need not look
     if not sys.platform.startswith("linux"):
         return False
@@ -207,9 +205,7 @@ def _children_by_scan(pid: int) -> list[int]:
 
 
 def tree_below(roots: list[int], most: int | None = None) -> list[int]:
-    """The processes in `roots` and all their descendants, parents before children. The search stops soon after it has
-    found more than `most` processes.
-    """
+    """`roots` and all their descendants, parents before children. The search stops soon after more than `most` were found."""
     tree = dict.fromkeys(roots)
     generation = roots
     while generation and (most is None or len(tree) <= most):
@@ -219,8 +215,8 @@ def tree_below(roots: list[int], most: int | None = None) -> list[int]:
 
 
 def kill_below(root: int, spared: Iterable[int] = ()) -> None:
-    """Stops and then kills all processes below `root`. Linux only. The processes in `spared` are children of `root`;
-    they and their descendants are not killed. A process that is just starting may escape, and a second call finds it.
+    """Stops and then kills all processes below `root`, but for its children `spared` and theirs. Linux only. A process that is just
+    starting may escape, and a second call finds it.
     """
     tree = _Tree(root, spared)
     until_s = time.monotonic() + _STOP_WITHIN_S
@@ -237,12 +233,9 @@ def kill_below(root: int, spared: Iterable[int] = ()) -> None:
 
 
 class _Tree:
-    """Stops the processes below a root.
-
-    It looks at all processes of the machine, the newest first, instead of walking down from the root. For each child
-    on such a walk, the kernel takes a lock, which is busy while many processes are forking. Each process could then
-    start another one and end before the walk reaches it. If the pid is known, a process can be stopped within
-    microseconds.
+    """Stops the processes below a root. It looks at all processes, the newest first, instead of walking down: for each child on a
+    walk, the kernel takes a lock that is busy while many fork, so each could start another one and end before it is reached. A
+    known process is stopped within microseconds.
     """
 
     def __init__(self, root: int, spared: Iterable[int]) -> None:
@@ -252,17 +245,13 @@ class _Tree:
         """True if a process was stopped since the last call of `look_afresh`. Also True before the first call."""
 
     def look_afresh(self) -> None:
-        """Makes the next call of `stops_what_moves` look at all processes again. This includes the processes that
-        were already stopped.
-        """
+        """Makes the next `stops_what_moves` look at all processes again, also at those that were stopped."""
         self._is_below = dict(self._known)
         self._settled = set(self._known)
         self.has_stopped_any = False
 
     def stops_what_moves(self) -> bool:
-        """Stops the processes below the root that are still running. Returns True if there were such processes. Also
-        returns True if a process ended meanwhile, because that process may have started another one.
-        """
+        """Stops what still runs below the root. True if there was something, or a process ended, which may have started another."""
         return sum(self._stop(pid) for pid in _processes() if pid not in self._settled) > 0
 
     def all_below(self) -> list[int]:
@@ -296,16 +285,12 @@ class _Tree:
 
 
 def _processes() -> list[int]:
-    """The pids of all processes, the newest first. The order may be wrong after the kernel has used up all pids and
-    starts again with low ones.
-    """
+    """The newest pids first, unless the kernel has begun with low ones again."""
     return sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True)
 
 
 def _parent_and_state(pid: int) -> tuple[int, bytes]:
-    """The pid of a process's parent, and the state of the process. They are 0 and X if the process is gone. The state is Z
-    as soon as the process is ending.
-    """
+    """0 and X if the process is gone. The state is Z as soon as the process is ending."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:
             # The command's name, in parentheses, may hold anything: count from the last one.
@@ -358,10 +343,9 @@ class Launcher:
         *,
         lasts: bool = False,
     ) -> None:
-        """`channel` is a non-blocking socket to ralph, for requests to stop and for the status. Without a channel, a
-        signal is the request to stop, and the exit code of this process is the status. `limits` are the limits on the
-        command's process tree. None means that the tree is not measured. `lasts` is True for a command in the
-        background, of which all processes may end by themselves.
+        """`channel` is a non-blocking socket to ralph, for requests to stop and for the status. Without it, a signal is the
+        request and the exit code of this process the status. `limits` are those on the process tree, or None. `lasts`: a command
+        in the background, whose processes may all end by themselves.
         """
         self._parent_pid = parent_pid
         self._grace_s = grace_s
@@ -400,14 +384,11 @@ class Launcher:
         environment: Mapping[bytes, bytes] | None = None,
         enclose: Callable[[], FirstProcess] | None = None,
     ) -> int:
-        """Runs the command, waits until all its processes are gone, and returns its exit status (128 + n after signal
-        n). If some processes cannot be killed, gives up and sets `is_all_gone` to False. If the command was not
-        started, returns TRY_AGAIN or 128 + SIGTERM.
+        """Runs the command, waits until all its processes are gone, and returns its exit status (128 + n after signal n). If some
+        cannot be killed, gives up and sets `is_all_gone` to False. If it was not started, returns TRY_AGAIN or 128 + SIGTERM.
 
-        `environment` holds the environment variables of the command; None means the variables of this process.
-
-        `enclose` makes a process start the command, or become it, and returns that process. It gets all that belongs to
-        the command in another way. Raises OSError.
+        `environment` holds its variables, or None for those of this process. `enclose` makes a process start the command, or
+        become it, and returns that process, which gets all that belongs to the command in another way. Raises OSError.
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited)
         expect_the_defaults()
@@ -468,9 +449,7 @@ class Launcher:
         self._is_asked_to_stop |= bool(said)
 
     def _supervise(self) -> None:
-        """The main loop. Each turn reaps ended children, carries out the next step if its time has come, and waits
-        for a signal or for the time of the next step.
-        """
+        """Each turn reaps ended children, takes the next step if its time has come, and waits for a signal or for that time."""
         plan: _Plan = ()
         steps, due_s = iter(plan), _FOR_EVER_S
         if self._limits is not None and _has_process_tree():
@@ -500,9 +479,7 @@ class Launcher:
             self.exceeded = self._limits.killed()
 
     def _count(self, now_s: float) -> float:
-        """Measures the command's process tree, and stores the limit that it exceeds, if any. Returns the time after
-        the measurement. Not called for a tree that is being ended.
-        """
+        """Measures the tree and stores the limit that it exceeds. Returns the time after that. Not for a tree that is being ended."""
         assert self._limits is not None  # noqa: S101 - nothing is due without limits
         tree = tree_below(self._roots(), self._limits.most_counted)
         self.exceeded = self._limits.exceeded(tree)
@@ -512,9 +489,9 @@ class Launcher:
         return counted_s
 
     def _revised(self, plan: _Plan) -> _Plan:
-        """Returns the plan for ending the processes: `plan`, or a new plan if something has changed. An empty plan
-        lets the command run. There is a plan as soon as the command has ended (unless it is in the background), has
-        exceeded a limit, or must stop. If the parent is gone, the plan for orphans replaces every other plan.
+        """The plan for ending the processes: `plan`, or a new one if something has changed. Empty lets the command run. There is
+        a plan when the command has ended (unless it is in the background), has exceeded a limit, or must stop. If the parent is
+        gone, the one for orphans replaces every other.
         """
         if self.is_orphaned():
             return _FOR_ORPHANS
@@ -529,7 +506,6 @@ class Launcher:
         return plan
 
     def _tells_of_end(self) -> bool:
-        """Whether this process is told when no process of the command is left."""
         return self.first is None or self.first.runs
 
     def _wait(self, limit_s: float) -> None:
@@ -538,15 +514,12 @@ class Launcher:
             self._is_asked_to_stop = True
 
     def _roots(self) -> list[int]:
-        """The processes of the command whose parents are not processes of the command."""
         if self.first is None:
             return children_of(os.getpid())
         return [pid for pid in children_of(self.first.adopter()) if pid != self.first.holder]
 
     def _reap(self) -> bool:
-        """Reaps ended children, including adopted ones. Stores the exit status if the command is among them. Returns
-        False if no process of the command is left.
-        """
+        """Reaps ended children, adopted ones too, and stores the command's status. False if no process of the command is left."""
         if self.first is not None:
             self.first.hear()
             if self.first.status is not None:
@@ -568,9 +541,6 @@ class Launcher:
             return not _has_process_tree() and self._is_group_alive()
 
     def _is_group_alive(self) -> bool:
-        """Whether the command's process group still has processes. If the system cannot adopt orphans, this is the
-        only way to find them.
-        """
         try:
             os.killpg(self._command_pid, 0)
         except OSError:
@@ -578,9 +548,7 @@ class Launcher:
         return True
 
     def _signal_tree(self, number: int) -> bool:
-        """Sends a signal to all processes of the command. Returns False if there are too many processes. In that case
-        it makes no sense to wait for their end.
-        """
+        """Signals all processes of the command. False if there are so many that it makes no sense to wait for their end."""
         if not _has_process_tree():
             self._signal_group(number)
         elif number == signal.SIGKILL and self.first is not None and not self.first.holder:
@@ -594,9 +562,7 @@ class Launcher:
         return True
 
     def _ask_to_end(self, roots: list[int]) -> bool:
-        """Sends SIGTERM to these processes and their descendants, but never twice to the same process. Returns False
-        if there are too many processes.
-        """
+        """Sends SIGTERM to these and their descendants, never twice to the same. False if there are too many."""
         tree = tree_below(roots, _MOST_ASKED)
         if self._status is not None and not self._asked_to_end:
             self.say(stopped(tree))
@@ -616,7 +582,6 @@ def _has_process_tree() -> bool:
 
 
 def _stop_signals() -> set[int]:
-    """The signals that request a stop, except those that were ignored when ralph was started."""
     return {signal.SIGTERM, *(number for number in STOP_SIGNALS if not _is_ignored(number))}
 
 
@@ -635,9 +600,7 @@ def expect_the_defaults() -> None:
 
 
 def _tells_by_signal(channel: socket) -> bool:
-    """Asks the kernel to send SIGIO when data arrives on the channel or the channel is closed. Returns False if the
-    system does not support that.
-    """
+    """Asks the kernel for SIGIO when the channel has data or is closed. False if the system does not support that."""
     import fcntl  # noqa: PLC0415 - only where there is a channel
 
     try:
@@ -657,9 +620,7 @@ def _next_signal(awaited: set[int], limit_s: float) -> int | None:
 
 
 def _next_signal_by_looking(awaited: set[int], limit_s: float) -> int | None:
-    """Checks once whether a signal has come. May return None before `limit_s` is over; the caller then calls again.
-    Needed on macOS, where waiting for signals has no timeout.
-    """
+    """Looks once, and may return None before `limit_s` is over. For macOS, where waiting for signals has no timeout."""
     time.sleep(min(limit_s, _LOOK_EVERY_S))
     for number in signal.sigpending() & awaited:
         return signal.sigwait({number})
@@ -671,9 +632,7 @@ def start(
     environment: Mapping[bytes, bytes] | None,
     core_limit: int,
 ) -> int:
-    """Starts the command in a session of its own (setsid(2)) and returns its pid. Raises OSError if the machine has
-    no free process, or if the program does not exist.
-    """
+    """Starts the command in a session of its own (setsid(2)) and returns its pid. Raises OSError without a free process or program."""
     if core_limit:
         _allow_core_dumps(core_limit)
     try:
@@ -688,9 +647,7 @@ def start(
 
 
 def let_go_of_streams() -> None:
-    """Replaces the standard streams of this process by the null device. If the launcher kept them open, a reader of
-    the command's output would wait for the launcher to end.
-    """
+    """Replaces the standard streams by the null device: a reader of the output would wait for the launcher to end."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nowhere, descriptor)
@@ -713,9 +670,7 @@ def _tried(
     environment: Mapping[bytes, bytes] | None,
     run: Callable[[bytes], int],
 ) -> int:
-    """Calls `run` with each path at which the program may lie, until that does not fail. `os.execvpe` would load `warnings`, which
-    takes a millisecond.
-    """
+    """Calls `run` with each path of the program until one works. `os.execvpe` would load `warnings`, which takes a millisecond."""
     name = os.fsencode(command[0])
     places = [name]
     if b"/" not in name:
@@ -733,9 +688,7 @@ def _tried(
 
 
 def forked() -> int:
-    """Calls `os.fork` and returns its result. If the machine has no free process, tries again for up to a second, and
-    then raises OSError.
-    """
+    """As `os.fork`. Without a free process, tries again for up to a second, and then raises OSError."""
     return _patiently(os.fork)
 
 
@@ -756,17 +709,13 @@ def not_begun(command: list[bytes] | list[str], error: OSError) -> int:
 
 
 def _not_run(command: list[bytes] | list[str], error: OSError) -> int:
-    """Writes to the command's output why its program could not be run. Returns the exit status that a shell returns
-    in this case.
-    """
+    """Writes why the program could not be run. Returns the exit status that a shell has for it."""
     os.write(2, os.fsencode(command[0]) + f": {error.strerror}\n".encode())
     return 127 if isinstance(error, FileNotFoundError) else 126
 
 
 def not_started(error: OSError, output: int = 2) -> int:
-    """Writes to the command's output that the command was not started, and why. Returns the exit status for this
-    case.
-    """
+    """Writes that the command was not started, and why. Returns the exit status for this case."""
     reason = f"this machine has no process left ({error.strerror})"
     os.write(output, f"{NOT_STARTED}{reason}. That passes: try again\n".encode())
     return TRY_AGAIN
@@ -792,7 +741,6 @@ def become(
 
 
 def _allow_core_dumps(core_limit: int) -> None:
-    """Sets the limit on core dumps for the command. If the system does not allow that, the limit stays as it is."""
     import resource  # noqa: PLC0415 - most commands had no such limit
 
     _, most = resource.getrlimit(resource.RLIMIT_CORE)

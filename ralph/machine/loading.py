@@ -24,24 +24,20 @@ threshold, searches took a tenth of such a run's CPU time and found nothing."""
 
 
 def put_off_garbage_collection() -> None:
-    """Makes searches for garbage rare, until `begin_garbage_collection` is called. The searches are not switched off.
-    Otherwise the garbage of an unusually long start could grow without limit.
-    """
+    """Makes searches for garbage rare until `begin_garbage_collection`. Not off: an unusually long start could grow without limit."""
     gc.set_threshold(_CONTAINERS_OF_A_START)
 
 
 def begin_garbage_collection() -> None:
-    """Restores the usual thresholds. Objects that exist at this moment, mainly modules, are never searched again,
-    because modules do not become garbage.
-    """
+    """Restores the usual thresholds. What exists now, mainly modules, is never searched again: modules do not become garbage."""
     gc.freeze()
     gc.set_threshold(*_USUAL_THRESHOLDS)
 
 
 @contextmanager
 def load_without(*names: str) -> Iterator[None]:
-    """Loads libraries as if the modules `names` were not installed. Only for modules that a library does without if
-    they are missing. A module that is already loaded stays. Afterwards, each of these modules can be imported again.
+    """Loads libraries as if `names` were not installed: modules that a library can do without. One that is already loaded stays.
+    Afterwards, each can be imported again.
     """
     # None is the import system's own way to forbid a module.
     with _replaced(dict.fromkeys(names)):
@@ -49,10 +45,9 @@ def load_without(*names: str) -> Iterator[None]:
 
 
 def load_typer() -> None:
-    """Loads typer without modules of which ralph uses nothing, or only after a mistake. They take a quarter of typer's time.
-
-    typer uses them for the shells' completion, for `launch`, for suggestions, and for translations, which it does not have.
-    `uuid`, which it loads, asks `platform` for the system's name.
+    """Loads typer without modules of which ralph uses nothing, or only after a mistake: a quarter of its time. It uses them for
+    shells' completion, `launch`, suggestions, and translations, which it does not have. `uuid` asks `platform` for the system's
+    name.
     """
     gettext, platform = ModuleType("gettext"), ModuleType("platform")
     vars(gettext)["gettext"] = str
@@ -64,10 +59,9 @@ def load_typer() -> None:
 
 @contextmanager
 def load_late(modules: Mapping[str, str]) -> Iterator[None]:
-    """Libraries that are loaded inside get stand-ins for `modules`, each of which loads its module when it is first used. The
-    value of each module names what libraries take out of it while they are loaded themselves: classes and functions, which
-    load the module when they are first called. A module that is already loaded stays, and outside, everybody imports the
-    usual ones.
+    """Libraries that are loaded inside get stand-ins for `modules`, which load their module when first used. The value of each
+    names the classes and functions that libraries take out of it while they are loaded, which load it when first called. A module
+    that is already loaded stays, and outside, everybody imports the usual ones.
     """
     stand_ins = {name: _Late(name, taken.split()) for name, taken in modules.items()}
     with _replaced(stand_ins):
@@ -80,9 +74,8 @@ def load_late(modules: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def load_without_openssl() -> Iterator[None]:
-    """Libraries that are loaded inside, and may need TLS later, do so without the 5 MB of OpenSSL. They load `ssl` when
-    they first use it, and their `hashlib` is `python_hashlib()`. If OpenSSL is already loaded, this changes nothing.
-    Outside, everybody imports the usual modules.
+    """Libraries that are loaded inside do without the 5 MB of OpenSSL: they load `ssl` when they first use it, and their
+    `hashlib` is `python_hashlib()`. Changes nothing if OpenSSL is already loaded. Outside, everybody imports the usual modules.
     """
     if "_ssl" in sys.modules or "_hashlib" in sys.modules:
         yield
@@ -93,9 +86,7 @@ def load_without_openssl() -> Iterator[None]:
 
 
 class _Late(ModuleType):
-    """Stands in for a module in libraries. It has the attributes of that module, which it loads for the first of them.
-    Until the module is loaded, the attributes `taken` are stand-ins too.
-    """
+    """Has the attributes of a module, which it loads for the first of them. Until then, the attributes `taken` are stand-ins too."""
 
     def __init__(self, name: str, taken: Iterable[str]) -> None:
         super().__init__(name)
@@ -114,8 +105,8 @@ class _Late(ModuleType):
 
 
 def _late(module: str, name: str) -> type:
-    """Stands in for a class or a function of a module that is not loaded. A call of it is one of the real one, and a subclass
-    becomes one of the real class when its first object is made.
+    """Stands in for a class or function of a module that is not loaded. A call is one of the real one, and a subclass becomes one
+    of the real class when its first object is made.
     """
 
     def call(cls: type, *arguments: Any, **keywords: Any) -> Any:
@@ -136,8 +127,8 @@ def _late(module: str, name: str) -> type:
 
 @cache
 def python_hashlib() -> ModuleType:
-    """A `hashlib` of Python's own functions, without OpenSSL. They are loaded sooner, and take four times as long for
-    large data. The usual module, if this Python was built without functions of its own, as on some distributions.
+    """A `hashlib` without OpenSSL: loaded sooner, and four times as slow for large data. The usual one, if this Python was built
+    without functions of its own, as on some distributions.
     """
     try:
         for own in ("_md5", "_sha2" if sys.version_info >= (3, 12) else "_sha256"):
@@ -155,16 +146,13 @@ def python_hashlib() -> ModuleType:
 
 
 def short_digest(data: bytes, digits: int) -> str:
-    """The first hexadecimal digits of the SHA-256 digest of `data`, for the names of directories and files that are made
-    from paths of any length. `digits` is their number, at most 64.
-    """
+    """The first `digits` (at most 64) of the hexadecimal SHA-256 of `data`, for names made from paths of any length."""
     digest: str = python_hashlib().sha256(data).hexdigest()
     return digest[:digits]
 
 
 @contextmanager
 def _replaced(modules: Mapping[str, ModuleType | None]) -> Iterator[None]:
-    """Replaces modules while the block runs: imports get the given ones. A module that is already loaded stays."""
     added = {name: module for name, module in modules.items() if name not in sys.modules}
     sys.modules.update(added)  # type: ignore[arg-type]  # see `load_without`
     try:

@@ -75,9 +75,9 @@ class Spaces:
     """The descriptors of the namespaces of a box."""
 
     def __init__(self, entered: Sequence[int], inner: int, holder: int = 0) -> None:
-        """`entered` are those to enter, in this order; the last one has the mounts. `inner` is the user namespace that a command
-        enters last, or -1 if it is among them. `holder` is a process of ralph's in a process namespace that commands share, the
-        child of the first process there. If it is 0, the command gets process and IPC namespaces of its own.
+        """`entered` are those to enter, in this order; the last one has the mounts. `inner` is the user namespace that is entered
+        last, or -1 if it is among them. `holder` is a process of ralph's in a process namespace that commands share, the child of
+        the first process there. If it is 0, the command gets process and IPC namespaces of its own.
         """
         self.entered = entered
         self.inner = inner
@@ -90,8 +90,8 @@ class FirstProcess:
     """The first process of a command's namespaces, as the launcher sees it."""
 
     def __init__(self, spaces: Spaces, start: Start, prepare: Callable[[], None] | None = None) -> None:
-        """Starts the process. `prepare` is called before it enters anything. Raises OSError if the machine has no free
-        process. An error in the namespaces becomes a reason for `start`.
+        """Starts the process, which calls `prepare` before it enters anything. Raises OSError if the machine has no free process.
+        An error in the namespaces becomes a reason for `start`.
         """
         import _socket  # noqa: PLC0415 - only with namespaces
 
@@ -134,8 +134,8 @@ class FirstProcess:
         self.is_empty |= said == _EMPTY
 
     def adopter(self) -> int:
-        """The process that adopts what the command leaves behind: this one, or where a command has killed it the first one of the
-        namespaces that commands share. 0 if that has ended too.
+        """The process that adopts what the command leaves behind: this process, or if a command has killed it, the first one of the shared
+        namespaces. 0 if that has ended too.
         """
         if self.runs:
             return self.pid
@@ -148,9 +148,7 @@ class FirstProcess:
         self.runs = False
 
     def end(self) -> None:
-        """Ends the process, which has no command any more, and waits for its end: the namespaces that commands share could not
-        end before.
-        """
+        """Ends the process, which has no command any more, and waits: shared namespaces could not end before."""
         self.channel.close()
         if self.runs:
             launcher.send_signal([self.pid], signal.SIGKILL)
@@ -213,9 +211,7 @@ def _enter(channel: socket, spaces: Spaces) -> None:
 
 
 def _shared_mounts(calls: restriction.Calls) -> list[tuple[int, bytes]]:
-    """Descriptors of the `/proc` and `/dev/shm` that commands share, each with its place. Empty before Linux 5.2, where commands
-    share neither.
-    """
+    """Descriptors of the `/proc` and `/dev/shm` that commands share, with their places. Empty before Linux 5.2: none are shared."""
     calls.mount(b"", b"/proc", _SHARED)  # what is mounted in it by one command, all of them see
     for pid in (1, 2):  # bubblewrap, and its shell
         if os.path.exists(f"/proc/{pid}/stat"):
@@ -233,7 +229,6 @@ def _hide(calls: restriction.Calls, pid: int) -> None:
 
 
 def _process_space(pid: int) -> int:
-    """The number of a process's namespace for processes. 0 if there is no such process."""
     try:
         return os.stat(f"/proc/{pid}/ns/pid").st_ino
     except OSError:
@@ -268,8 +263,8 @@ def close_all_but(channel: socket, first: int = 0) -> None:
 
 
 def tie_to_launcher(channel: socket) -> None:
-    """Makes the kernel kill this process, the first one, with the launcher. Ends it if the launcher is gone. Called when
-    the process that has entered the namespaces has ended.
+    """Makes the kernel kill this process, the first one, with the launcher, and ends it if that is gone. Called when the process
+    that has entered the namespaces has ended.
     """
     import _socket  # noqa: PLC0415 - only with namespaces
 
@@ -296,11 +291,9 @@ def not_confined(why: str) -> int:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs a command in the namespaces of a box and in a sandbox: `namespaces.py DIRECTORY ENTERED INNER RULESET FILTER ... --
-    COMMAND`.
-
-    `ENTERED` and the next two are as in `Spaces`, with commas. The words after them are those of `restriction.py`. The
-    probe and tests use this script, because they have no supervisor.
+    """Runs a command in the namespaces of a box and in a sandbox, for the probe and tests, which have no supervisor: `namespaces.py
+    DIRECTORY ENTERED INNER RULESET FILTER ... -- COMMAND`. `ENTERED` (with commas) and `INNER` are as in `Spaces`, the rest as in
+    `restriction.py`.
     """
     directory, entered, inner, *restricted = arguments
 

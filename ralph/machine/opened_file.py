@@ -24,9 +24,7 @@ _KERNEL_TYPES = frozenset({"proc", "sysfs"})
 
 
 def opened_path(descriptor: int, named: str) -> str | None:
-    """The current absolute path of an open file, with links resolved. None if the path is unknown. `named` is the
-    path with which the file was opened.
-    """
+    """The absolute path of an open file, without links. None if it is unknown. `named` is the path by which it was opened."""
     path = _reported_by_kernel(descriptor)
     if path is not None:
         return path
@@ -40,8 +38,8 @@ def opened_path(descriptor: int, named: str) -> str | None:
 
 
 def is_made_by_kernel(path: str, status: os.stat_result | None = None) -> bool:
-    """Whether the kernel generates the content of a file. `path` must contain no links. `status` is the status of the
-    open file. With `status`, the function also recognises kernel file systems that are mounted in unusual places.
+    """Whether the kernel makes the content of a file. `path` must contain no links. With `status`, that of the open file, kernel
+    file systems are also recognised in unusual places.
     """
     if any(path == place or path.startswith(f"{place}/") for place in KERNEL_PLACES):
         return True
@@ -51,7 +49,6 @@ def is_made_by_kernel(path: str, status: os.stat_result | None = None) -> bool:
 
 @cache
 def _kernel_devices() -> frozenset[int]:
-    """The device numbers of all mounted kernel file systems."""
     usual = {os.stat(place).st_dev for place in KERNEL_PLACES if os.path.ismount(place)}  # noqa: PTH116 - as ismount
     return frozenset(usual | _mounted_devices())
 
@@ -88,8 +85,8 @@ def _reported_by_kernel(descriptor: int) -> str | None:
 
 
 def open_regular_file(path: Path | str, flags: int = os.O_RDONLY) -> int:
-    """Opens a regular file and returns its descriptor. Never waits for a named pipe or a device: what was opened is
-    judged. Raises OSError if the file cannot be opened or is not a regular file (EINVAL).
+    """Opens a regular file and returns its descriptor. Never waits for a named pipe or a device: what was opened is judged. Raises
+    OSError, with EINVAL if it is no regular file.
     """
     # Merely opening a device can have an effect. What was looked at may be another file by now.
     if stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - a str or a Path
@@ -101,8 +98,8 @@ def open_regular_file(path: Path | str, flags: int = os.O_RDONLY) -> int:
 
 
 def read_regular_file(path: Path | str, most_bytes: int, flags: int = os.O_NOFOLLOW) -> bytes:
-    """The content of a regular file that is opened with `flags` by `open_regular_file`. Raises OSError if the file cannot be
-    read, is not a regular file (EINVAL) or is larger than `most_bytes` (EFBIG).
+    """The content of a file that `open_regular_file` opens with `flags`. Raises OSError, with EINVAL if it is no regular file,
+    and EFBIG if it is larger than `most_bytes`.
     """
     with os.fdopen(open_regular_file(path, flags), "rb") as file:
         data = file.read(most_bytes + 1)

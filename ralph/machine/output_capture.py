@@ -30,9 +30,9 @@ _UNDECODABLE = re.compile(r"[\udc80-\udcff]+")
 
 
 class StreamRedaction:
-    """Redacts a stream that arrives in chunks. A credential could begin in the last bytes, so these bytes are
-    withheld. The withheld bytes are searched again only when at least as many new bytes have arrived. So a stream of
-    single bytes costs no more time than a stream of large chunks. Credentials that `redactor` learns meanwhile count too.
+    """Redacts a stream in chunks. The last bytes, in which a credential could begin, are withheld, and searched again only when
+    as many new ones have arrived, so that single bytes cost no more than large chunks. What `redactor` learns meanwhile counts
+    too.
     """
 
     def __init__(self, redactor: Redactor) -> None:
@@ -65,9 +65,7 @@ class StreamRedaction:
 
 
 class OutputCapture:
-    """Stores the output of one command. One thread writes the output. Another thread may read the result, but only
-    after `close()`.
-    """
+    """Stores the output of one command. One thread writes, and another may read the result after `close()`."""
 
     def __init__(
         self, *, max_bytes: int, spill_bytes: int, spill: SpillDirectory, redaction: StreamRedaction
@@ -107,9 +105,8 @@ class OutputCapture:
         return self.has_text or self._redaction.held_bytes > 0
 
     def cut(self, *, is_quiet: bool) -> OutputCapture:
-        """Closes this capture although more output may come, and returns the capture for that. If `is_quiet` is False,
-        the end of the output may be the beginning of a credential, and the bytes that the redaction withholds come with
-        the next output.
+        """Closes this capture, and returns the one for more output. Unless `is_quiet`, the end may be the beginning of a
+        credential, and what the redaction withholds comes with the next output.
         """
         if is_quiet:
             self._keep(self._redaction.end())
@@ -123,8 +120,8 @@ class OutputCapture:
             self._descriptor = None
 
     def text(self) -> str:
-        """The whole output if it has at most `max_bytes` bytes. Otherwise its beginning and its end, with a note
-        between these two. The note says how many bytes were left out, and which file has the whole output.
+        """The whole output, or if it has more than `max_bytes`, its beginning and end, with a note between them about the bytes
+        that were left out and the file with the whole.
         """
         tail = b"".join(self._tail)[-self._half_bytes :]
         if len(self._head) + len(tail) >= self._total_bytes:
@@ -186,9 +183,7 @@ class OutputCapture:
 
 
 def _at_most(max_bytes: int, text: str, invalid_bytes: int) -> str:
-    """The text, cut to `max_bytes` if the output had invalid bytes. The replacements of invalid bytes can make a text
-    longer.
-    """
+    """The text, cut to `max_bytes` if invalid bytes, whose replacements are longer, were in it."""
     return text.encode()[:max_bytes].decode("utf-8", "ignore") if invalid_bytes else text
 
 
@@ -199,9 +194,7 @@ def _note_on(invalid_bytes: int) -> str:
 
 
 def _to_border_before(data: bytes) -> bytes:
-    """Returns the data up to the last line break. If there is no line break in the second half, returns all data
-    except an incomplete character at the end.
-    """
+    """The data up to the last line break. If the second half has none, all but an incomplete character at the end."""
     newline = data.rfind(b"\n")
     if newline >= len(data) // 2:
         return data[: newline + 1]
@@ -232,9 +225,7 @@ def _is_whole(character: bytes) -> bool:
 
 
 def readable_text(data: bytes) -> tuple[str, int]:
-    """The readable text of `data`, and the number of bytes that were not valid UTF-8. Consecutive invalid bytes
-    become one U+FFFD.
-    """
+    """The readable text, and the number of bytes that were no UTF-8. Consecutive ones become one U+FFFD."""
     text = data.decode("utf-8", "surrogateescape")
     text = _ESCAPES.sub("", text)
     text = _CARRIAGE_RETURNS_AT_END.sub("\n", text)

@@ -38,16 +38,12 @@ _why_too_few: str | None = None
 
 
 def core_limit_at_start() -> int:
-    """The soft limit on the size of core dumps with which this process was started, in bytes; -1 means no limit.
-    Commands get this limit.
-    """
+    """The soft limit on core dumps, in bytes, with which this process was started, for commands; -1 means none."""
     return _core_limit_at_start
 
 
 def is_memory_private() -> bool:
-    """Whether `keep_memory_private` succeeded. Other processes of this user then cannot read the memory and the
-    environment of this process.
-    """
+    """Whether `keep_memory_private` has kept other processes of this user from the memory and environment of this one."""
     return _is_memory_private
 
 
@@ -157,9 +153,7 @@ def link_target(place: str) -> str | None:
 
 
 def package_caches(environment: "Mapping[str, str]") -> str | None:
-    """The directory of the caches for the packages of commands, one for each checkout. None if the environment names no
-    home.
-    """
+    """The directory of the package caches of commands, one for each checkout. None if the environment names no home."""
     home, base = environment.get("HOME", ""), environment.get("XDG_CACHE_HOME", "")
     if not base.startswith("/"):
         if not home.startswith("/"):
@@ -169,9 +163,7 @@ def package_caches(environment: "Mapping[str, str]") -> str | None:
 
 
 def _directory_of_scripts() -> str:
-    """The directory of the script `ralph`, which Python put first in `sys.path`. Empty if another program started
-    ralph.
-    """
+    """That of the script `ralph`, which Python put first in `sys.path`. Empty if another program started ralph."""
     script = getattr(sys.modules["__main__"], "__file__", None)
     return (
         os.path.dirname(os.path.realpath(script))
@@ -193,17 +185,13 @@ def _python_path() -> list[str]:
 
 
 def _is_for_installed_modules(entry: str) -> bool:
-    """Whether the directory contains the standard library or installed packages. On Debian, the directory of
-    installed packages is called `dist-packages`.
-    """
+    """Whether it has the standard library or installed packages (on Debian, `dist-packages`)."""
     is_standard = (entry + os.sep).startswith(os.path.dirname(os.__file__) + os.sep)
     return is_standard or os.path.basename(entry) in ("site-packages", "dist-packages")
 
 
 def _named_directories(arguments: list[str]) -> list[str]:
-    """Every argument that could be the value of `--cd` or `--add-dir`. The result may contain other arguments too, which
-    does no harm.
-    """
+    """Every argument that could be the value of `--cd` or `--add-dir`. Others among them do no harm."""
     found = []
     for argument, following in zip(arguments, [*arguments, ""][1:], strict=True):
         if argument.startswith("--"):
@@ -232,19 +220,15 @@ def keep_memory_private(core_limit: int | None = None) -> None:
 
 
 def _becomes_non_dumpable() -> bool:
-    """Makes the process non-dumpable, and returns whether that worked. The limit on core dumps alone is not enough,
-    because the kernel ignores this limit if it pipes core dumps to a program (core_pattern).
-    """
     return _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def end_with_parent(parent_pid: int, number: int | None = None) -> None:
-    """Makes the kernel send this process a SIGTERM, or the signal `number`, when its parent dies. Exits at once if the
-    parent is dead already.
-    Works only on Linux; elsewhere the process outlives a killed parent. The kernel sends the signal when the *thread*
-    that started this process ends, so that thread must be the parent's main thread.
-
+    """Makes the kernel send this process SIGTERM, or `number`, when its parent dies, and exits at once if that is dead already.
     Restores the default actions of signals that the parent may have ignored or blocked.
+
+    Only on Linux; elsewhere the process outlives a killed parent. The kernel sends the signal when the *thread* that started this
+    process ends, so that thread must be the parent's main thread.
     """
     import signal  # noqa: PLC0415 - not before the import path is clean
 
@@ -258,7 +242,6 @@ def end_with_parent(parent_pid: int, number: int | None = None) -> None:
 
 
 def _prctl(option: int, value: int) -> bool:
-    """Sets an option of this process (man page prctl, section 2). Returns False if that is impossible."""
     try:
         # `ctypes` would add 2 ms to every start; this part of it takes half a millisecond.
         from _ctypes import call_function, dlopen, dlsym  # noqa: PLC0415 - not before the import path is clean

@@ -74,8 +74,8 @@ class ProgramSearch(Struct, frozen=True):
     """The directories for temporary files, without symbolic links. Only what nobody else can replace is used there."""
 
     def why_open(self, path: str) -> str | None:
-        """Why commands, or those who wrote the checkout, may decide what the file at the absolute path `path` says, which need
-        not exist: a clause that names the place that is theirs. None if they may not.
+        """Why commands, or who wrote the checkout, may decide what the file at an absolute path says, which need not exist: a
+        clause with the place that is theirs. None if they may not.
         """
         try:
             for place, _, _ in way_to(path):
@@ -87,18 +87,17 @@ class ProgramSearch(Struct, frozen=True):
         return self._why_named_again(path)
 
     def may_be_changed(self, path: str) -> bool:
-        """Whether commands may change what is at the absolute path `path`, and not only a link on the way there: it lies in one of
-        the roots, or has a second name that may.
+        """Whether commands may change what is at an absolute path, and not only a link on the way: it lies in a root, or has a
+        second name that does.
         """
         return is_within_any(path, self.roots) or self._why_named_again(path) is not None
 
     def _why_named_again(self, path: str) -> str | None:
-        """As `why_open`, for a file with several names (hard links), of which one is where commands may write."""
         root = self._second_place(path)
         return None if root is None else f"it has a second name (a hard link) in {root}"
 
     def _second_place(self, path: str) -> str | None:
-        """The root in which a file has a second name (a hard link). None if there is none, or if commands cannot write it."""
+        """The root with a second name (a hard link) of a file. None if there is none, or commands cannot write the file."""
         status = _status(path)
         if status is None or not stat.S_ISREG(status.st_mode) or status.st_nlink == 1:
             return None
@@ -112,9 +111,7 @@ class ProgramSearch(Struct, frozen=True):
         return next((one for one in near if _holds(one, wanted)), None) if is_ours else None
 
     def root_around(self, path: str) -> str | None:
-        """The place that commands may write and through which the absolute path `path` leads: through its own
-        directories, through each link and through what a link names.
-        """
+        """The place that commands may write and through which an absolute path leads, by its directories, a link or its target."""
         return next(filter(None, (self._root_of(place) for place, _ in _way(path))), self._second_place(path))
 
     def is_safe(self, path: str) -> bool:
@@ -158,8 +155,8 @@ class ProgramSearch(Struct, frozen=True):
 
 
 def interpreters_of(file: str, search: ProgramSearch) -> Iterator[str]:
-    """Yields the interpreter that a script names, with its options, and those of what is named there, if that is a script too. `env`
-    finds it on PATH. Raises OSError if this machine lacks file descriptors or memory.
+    """Yields the interpreter that a script names, with its options, and those of what is named there, if that is a script too.
+    `env` finds it on PATH. Raises OSError if this machine lacks file descriptors or memory.
     """
     pending = [file]
     for one in pending:
@@ -196,8 +193,8 @@ def _status(path: str) -> os.stat_result | None:
 
 @lru_cache(_MOST_SEARCHES)
 def _named_again_in(root: str) -> frozenset[tuple[int, int]] | None:
-    """The device and the inode of each file in a place that has several names. None for a place with too many names to look at, or
-    with a folder that commands can enter and ralph cannot list. Commands cannot link a file from elsewhere, so a process looks once.
+    """The device and the inode of each file in a place that has several names. None for one with too many names to look at, or
+    with a folder that commands can enter and ralph cannot list. Commands cannot link a file from elsewhere: a process looks once.
     """
     pending, count, found = [root], 0, set[tuple[int, int]]()
     for place in pending:
@@ -255,8 +252,8 @@ def _is_own_group(gid: int) -> bool:
 
 
 def search_outside(environment: Mapping[str, str], places: Iterable[Path | str]) -> ProgramSearch:
-    """A search in the PATH of `environment`, outside of `places`, of the caches for commands' packages, also of one that was used
-    before a variable named another, and of the directories for temporary files.
+    """A search in the PATH of `environment`, outside of `places`, of the directories for temporary files, and of the caches for
+    commands' packages, also of one that was used before a variable named another.
     """
     caches = map(package_caches, (environment, {"HOME": environment.get("HOME", "")}))
     roots = _with_other_paths(
@@ -277,8 +274,8 @@ def _with_other_paths(places: tuple[str, ...]) -> tuple[str, ...]:
 def search_around(
     environment: Mapping[str, str], roots: Sequence[Path | str], more: Iterable[Path | str] = ()
 ) -> ProgramSearch:
-    """As `search_outside`, for the roots of a run, which begin with the working directory, and `more` places. The checkouts around
-    the roots count too, because their files came with the work. A checkout of the home directory itself is the user's own.
+    """As `search_outside`, for the roots of a run, the working directory first, and `more`. The checkouts around the roots count
+    too, because their files came with the work, but not one of the home directory itself.
     """
     home = os.path.realpath(environment.get("HOME") or os.sep)
     tops = (repository_top(Path(root)) for root in roots)
@@ -287,10 +284,9 @@ def search_around(
 
 
 def own_python(statement: str, *arguments: str) -> list[str]:
-    """The command line of a Python interpreter that executes `statement`, with `arguments` in `sys.argv[1:]`. The
-    interpreter has the same `sys.path` as this process, so it runs the same ralph with the same dependencies. It
-    ignores the working directory, PYTHON* variables and the user's site-packages. Its environment is made by
-    `without_unsafe_loads` or `with_set_aside`.
+    """The command line of an interpreter that executes `statement`, with `arguments` in `sys.argv[1:]`. It has the `sys.path` of
+    this process, so the same ralph with the same dependencies, and ignores the working directory, PYTHON* variables and the
+    user's site-packages. Its environment is made by `without_unsafe_loads` or `with_set_aside`.
     """
     # The package is imported first, with only its directory on the path. Other modules there must not be imported.
     statements = (
@@ -303,18 +299,15 @@ def own_python(statement: str, *arguments: str) -> list[str]:
 
 
 def _kept_options() -> list[str]:
-    """Command-line options for a new interpreter. They have the effect of this interpreter's PYTHON* variables, which
-    an isolated interpreter ignores.
-    """
+    """The options with the effect of the PYTHON* variables that an isolated interpreter ignores."""
     dont_write = ["-B"] if sys.dont_write_bytecode else []
     return [*dont_write, "-X", "utf8=1"] if sys.flags.utf8_mode else dont_write
 
 
 @lru_cache(_MOST_SEARCHES)
 def own_program(name: str, search: ProgramSearch) -> str | None:
-    """The absolute path of an executable in one of the directories of a search, or None if there is none. Skips empty and
-    relative entries, and programs that commands can replace. A process looks once, so that nothing that a command does
-    later changes the answer.
+    """The absolute path of an executable in a search, or None. Skips empty and relative entries, and what commands can replace. A
+    process looks once, so that nothing that a command does later changes the answer.
     """
     for directory in absolute_entries(search.search_path):
         path = os.path.join(directory, name)  # noqa: PTH118 - a Path for each directory takes ten times as long
@@ -333,8 +326,8 @@ def why_not_used(name: str, search: ProgramSearch) -> str:
 
 
 def unsafe_loads(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, list[str]]:
-    """The variables that name code or settings which any program loads, each with its entries that are empty, relative or not
-    safe. Options for an interpreter are one entry.
+    """The variables that name code or settings which any program loads, each with its entries that are empty, relative or unsafe.
+    Options for an interpreter are one entry.
     """
 
     def is_unsafe(path: str) -> bool:
@@ -369,7 +362,7 @@ def without_unsafe_loads(environment: Mapping[str, str], search: ProgramSearch) 
 
 
 def with_set_aside(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, str]:
-    """Like `without_unsafe_loads`, for another ralph (`own_python`): it has the variables as they were when it runs, for its
+    """As `without_unsafe_loads`, for another ralph (`own_python`): it has the variables as they were when it runs, for its
     commands. The loader reads them only before that.
     """
     safe = without_unsafe_loads(environment, search)

@@ -28,16 +28,14 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 def repositories(directories: Sequence[str | Path]) -> tuple[str, ...]:
-    """The top directory of the repository around each directory, with links resolved. For a directory that is in no
-    repository, the result contains the directory itself.
-    """
+    """The top of the repository around each directory, without links, or the directory itself outside of a repository."""
     tops = (repository_top(Path(directory)) or os.path.realpath(directory) for directory in directories)
     return tuple(dict.fromkeys(map(str, tops)))
 
 
 def planted_link(path: str, tops: Sequence[str]) -> str | None:
-    """The first symbolic link on the absolute path `path` that is inside one of `tops`. If a link leads to another
-    path, the links on that path are checked too. None if no link is found, or if there are too many links.
+    """The first link on the absolute path `path` that is inside one of `tops`, also on the way on which a link leads. None if
+    there is none, or there are too many links.
     """
     with suppress(OSError):
         for place, is_link, _ in way_to(path):
@@ -49,8 +47,8 @@ def planted_link(path: str, tops: Sequence[str]) -> str | None:
 
 
 def links_and_file(path: str) -> list[str]:
-    """The symbolic links on the way to a file, and at last the file itself, if it is no directory and no ring of links. No path
-    contains links but as its last part.
+    """The links on the way to a file, and then the file, if it is no directory and no ring of links. No path contains links but
+    as its last part.
     """
     found, last = [], "/"
     try:
@@ -64,10 +62,8 @@ def links_and_file(path: str) -> list[str]:
 
 
 def leads_into(path: str, directories: Iterable[str]) -> bool:
-    """Whether an absolute path passes through one of the directories when all symbolic links in it are followed.
-
-    If so, anyone who can write to the directory can decide to which file the path leads. The result is also True if
-    the path has too many links.
+    """Whether an absolute path passes through one of the directories, whose writers then decide where it leads, when all links are
+    followed. True if there are too many.
     """
     inside = tuple(os.path.realpath(directory).rstrip("/") + "/" for directory in directories)
     try:
@@ -77,21 +73,17 @@ def leads_into(path: str, directories: Iterable[str]) -> bool:
 
 
 class LinkResolver:
-    """Resolves the links of absolute paths, which need not exist. Follows none in directories where a command could have made
-    it. Many paths in few directories are fast, because each place is looked up only once.
+    """Resolves the links of absolute paths, which need not exist, but none where a command could have made it. Each place is
+    looked up once, so that many paths in few directories are fast.
     """
 
     def __init__(self, unfollowed: tuple[str, ...] = ()) -> None:
-        """`unfollowed` are directories, without symbolic links, in which no link is followed: what lies there says nothing
-        about other places.
-        """
+        """No link is followed in `unfollowed`, directories without links: what lies there says nothing about other places."""
         self.unfollowed = unfollowed
         self._target_of = cache(link_target)
 
     def __call__(self, path: str) -> str:
-        """The path without symbolic links. If the way leads into one of `unfollowed`, the result lies there, and may
-        contain links.
-        """
+        """The path without links. If the way leads into one of `unfollowed`, the result lies there, and may contain links."""
         last = "/"
         with suppress(OSError):  # a ring of links, which leads nowhere
             for place, _, ahead in way_to(path, self._target_of):
@@ -123,9 +115,9 @@ class _Mount(Struct, frozen=True):
 def other_paths(
     places: Sequence[str], mountinfo: str, is_closed: Callable[[str], bool] = lambda _: True
 ) -> tuple[str, ...]:
-    """The other paths that lead to these places, or to what is in them, on file systems that are mounted more than once.
-    `places` have no symbolic links, and `mountinfo` is the content of /proc/self/mountinfo (proc_pid_mountinfo(5)). Of the
-    mounts inside of the places only those for whose points `is_closed` returns True count.
+    """The other paths that lead to these places (without links), or to what is in them, on file systems that are mounted more
+    than once. `mountinfo` is as /proc/self/mountinfo. Of the mounts inside of the places only those whose points `is_closed`
+    count.
     """
     mounts = _listed(mountinfo)
     if len({mount.device for mount in mounts}) == len(mounts):
@@ -142,8 +134,7 @@ def other_paths(
 
 def mounts_made(inside: str, outside: str) -> Iterator[tuple[str, str, bool]]:
     """Yields the mounts of a box that show a part of the machine, but those that the machine itself has there: the point of each,
-    that of the mount around it, and whether it shows the place with its own path. `inside` and `outside` are the mounts of the
-    box and of the machine, in the form of /proc/self/mountinfo.
+    that of the mount around it, and whether it shows the place with its own path. Both arguments are as /proc/self/mountinfo.
     """
     machine = _listed(outside)
     devices, same = {one.device for one in machine}, {(one.device, one.root, one.point) for one in machine}
@@ -179,9 +170,7 @@ def _parts_of(
 
 
 def _seen(around: Sequence[_Mount]) -> _Mount | None:
-    """The mount that is seen at a path, of those around it. Another one may be hidden behind it, at the same point or at a
-    deeper one.
-    """
+    """The mount that is seen at a path. Of those around it, others may be hidden behind it, at the same point or a deeper one."""
     numbers = {mount.number for mount in around if mount.number != mount.parent}
     seen: _Mount | None = None
     while True:
@@ -209,9 +198,7 @@ def _plain(field: str) -> str:
 
 
 def mount_points() -> dict[str, str]:
-    """The points of the mounts that this process sees, each with the type of its file system. Where one mount covers another,
-    the type is that of the upper one.
-    """
+    """The points of the mounts that this process sees, each with the type of the (upper) file system."""
     lines = [line.split(" ") for line in mounts().splitlines()]
     return {_plain(fields[4]): fields[fields.index("-", 6) + 1] for fields in lines if "-" in fields[6:]}
 

@@ -52,8 +52,8 @@ class ProcessLimit:
 
     @classmethod
     def made(cls, most: int, *, is_below_loop: bool = False) -> Self:
-        """Makes a group for at most `most` processes and threads. `is_below_loop` is True if the parent of this
-        process is a `ralph loop`, which may be in the same group. Raises NoLimitError.
+        """Makes a group for at most `most` processes and threads. `is_below_loop`: the parent is a `ralph loop`, which may be in
+        the same group. Raises NoLimitError.
         """
         place = own_place("pids")
         if place is None:
@@ -94,9 +94,8 @@ class ProcessLimit:
 
 
 class MemoryLimit:
-    """The control group that limits the memory of this run's commands. In version 2 of control groups, this is the
-    group of `ProcessLimit`. In version 1, it is a separate group, which `close()` removes. `close()` must be called
-    after `ProcessLimit.close()`.
+    """The control group that limits the memory of this run's commands. With version 2, it is that of `ProcessLimit`. With version
+    1, it is one of its own, which `close()` removes, after `ProcessLimit.close()`.
     """
 
     def __init__(self, directory: Path, lock: int | None, shared: Path | None) -> None:
@@ -108,8 +107,8 @@ class MemoryLimit:
 
     @classmethod
     def made(cls, most_bytes: int, place: ControlGroup | None, beside: ProcessLimit | None) -> Self:
-        """Makes a group in `place`, or uses the group of `beside`. Limits its memory to `most_bytes` and the memory
-        that the supervisor needs itself. `beside` is the limit on processes, or None. Raises NoLimitError.
+        """Makes a group in `place`, or uses that of `beside`, the limit on processes. The limit is `most_bytes` and what the
+        supervisor needs. Raises NoLimitError.
         """
         if place is None:
             raise NoLimitError("this system has no control groups for memory")
@@ -142,9 +141,7 @@ class MemoryLimit:
             _write(self.directory / swapped, str(most_swapped))
 
     def close(self) -> None:
-        """Removes the group if it is a separate one. If a process in it could not be killed, the group stays, and a
-        later run removes it.
-        """
+        """Removes a group of its own. One with a process that could not be killed stays, and a later run removes it."""
         with suppress(OSError):
             if self._lock is not None:
                 _remove_when_empty(self.directory)
@@ -155,11 +152,9 @@ class MemoryLimit:
 
 
 def _with_memory(group: Path) -> Path | None:
-    """Enables memory limits for the groups below `group`, which is ralph's own (cgroup version 2). Returns the
-    control file that was written, or None if the limits were already enabled.
-
-    Raises NoLimitError if systemd manages `group`. Raises OSError if the kernel refuses the change. The kernel allows
-    it only in a group without processes, and in the topmost group.
+    """Enables memory limits for the groups below `group`, ralph's own (version 2). Returns the control file that was written, or
+    None if they were enabled already. Raises NoLimitError if systemd manages `group`, and OSError if the kernel refuses: it
+    allows the change only in a group without processes, and in the topmost group.
     """
     shared = group / "cgroup.subtree_control"
     if "memory" in _read(shared).split():
@@ -190,8 +185,8 @@ def own_place(controller: str) -> ControlGroup | None:
 
 
 def place_of(groups: str, mounts: str, controller: str) -> ControlGroup | None:
-    """Finds this process's control group for `controller`. `groups` is the text of `/proc/self/cgroup`, and `mounts`
-    is the text of `/proc/self/mountinfo`. Returns None if there is no such group or it is not mounted here.
+    """The group of this process for `controller`, or None if there is none that is mounted here. `groups` is the text of
+    `/proc/self/cgroup`, and `mounts` that of `/proc/self/mountinfo`.
     """
     own = [line.split(":", 2) for line in groups.splitlines()]
     first = [path for _, controllers, path in own if controller in controllers.split(",")]
@@ -210,7 +205,6 @@ def place_of(groups: str, mounts: str, controller: str) -> ControlGroup | None:
 
 
 def _below(path: str, root: str) -> str | None:
-    """The group's path relative to the mounted directory, or None if the group is outside of that directory."""
     if root == "/":
         return path.lstrip("/") if not path.startswith("/..") else None
     if path == root or path.startswith(root + "/"):
@@ -230,7 +224,7 @@ def remove_left_over(directory: Path) -> None:
 
 
 def _remove_when_empty(group: Path) -> None:
-    """As `_remove`, and waits briefly for processes that are just ending, such as one that waited for the next command."""
+    """Waits briefly for processes that are just ending, such as one that waited for the next command."""
     until_s = time.monotonic() + _ENDS_WITHIN_S
     while True:
         try:
@@ -242,9 +236,7 @@ def _remove_when_empty(group: Path) -> None:
 
 
 def _remove(group: Path) -> None:
-    """Removes a group, and the groups inside it that belonged to killed ralph processes. Raises OSError if one of
-    these groups still contains a process.
-    """
+    """Removes a group, and those of killed ralph processes in it. Raises OSError if one still contains a process."""
     remove_left_over(group)
     group.rmdir()
 
@@ -278,12 +270,9 @@ def _locked(group: Path) -> int:
 
 
 def _passed_on(group: Path, *, is_below_loop: bool) -> Path | None:
-    """Enables process limits for the groups below `group`, which is ralph's own (cgroup version 2). Returns the
-    control file that was written, or None if the limits were already enabled.
-
-    Raises NoLimitError in three cases: the kernel offers no such limits in `group`; systemd manages `group` and would
-    undo the change; or `group` contains other processes, which could no longer make groups of their own. Raises
-    OSError.
+    """Enables process limits for the groups below `group`, ralph's own (version 2). Returns the control file that was written, or
+    None if they were enabled already. Raises OSError, and NoLimitError if the kernel offers none in `group`, systemd manages it
+    and would undo the change, or other processes are in it, which could no longer make groups of their own.
     """
     shared = group / "cgroup.subtree_control"
     if "pids" in _read(shared).split():
@@ -301,17 +290,13 @@ def _passed_on(group: Path, *, is_below_loop: bool) -> Path | None:
 
 
 def _disable(shared: Path, controller: str) -> None:
-    """Disables the limits of `controller` again that this process has enabled by the control file `shared`. They stay
-    enabled if there is another ralph's group, because that group would lose its limit. Raises OSError.
-    """
+    """Disables again the limits that this process has enabled by the file `shared`, unless another ralph's group would lose them."""
     if not any(shared.parent.glob(f"{_PREFIX}*")):
         _write(shared, f"-{controller}")
 
 
 def _is_delegated(group: Path) -> bool:
-    """Whether ralph may manage the group. Systemd marks such groups as delegated. Without systemd, ralph may manage
-    every group.
-    """
+    """Whether ralph may manage the group: systemd has marked it, or does not run."""
     if not Path("/run/systemd/system").is_dir():
         return True
     for name in ("user.delegate", "trusted.delegate"):
@@ -326,7 +311,7 @@ def _read(file: Path) -> str:
 
 
 def _write(file: Path, text: str) -> None:
-    """Writes to a control file, which must exist, in a single write(2) as the kernel requires."""
+    """In a single write(2), as the kernel requires, to a file that must exist."""
     descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode())

@@ -39,20 +39,16 @@ _protected = False
 
 
 def environment_for_commands(base: Mapping[str, str]) -> dict[str, str]:
-    """The environment `base` with additional variables that keep commands from waiting for a person. `base` must
-    contain no credentials. A variable with an empty name is left out, because Python's posix_spawn rejects it, and CDPATH, so
-    that `cd` leads where rules take it to lead.
+    """`base` with variables that keep commands from waiting for a person. It must contain no credentials. Left out are an empty
+    name, which Python's posix_spawn rejects, and CDPATH, so that `cd` leads where rules take it to lead.
     """
     environment = _DEFAULTS | dict(base) | _NOBODY_IS_THERE
     return {name: value for name, value in environment.items() if name not in ("", "CDPATH")}
 
 
 def protect_this_process() -> None:
-    """Prepares this process for having children. Must be called before the first child starts; later calls do
-    nothing. Works on Linux only.
-
-    Makes this process adopt its orphaned descendants, so that it can find and end them. Also makes it non-dumpable,
-    so that a child of an ordinary user cannot read its memory or its environment.
+    """Prepares this process for having children, before the first one; later calls do nothing. On Linux, it adopts its orphaned
+    descendants, so that it can end them, and becomes non-dumpable, so that no child can read its memory or environment.
     """
     global _protected  # noqa: PLW0603 - it is the process's state, not an object's
     if not _protected:
@@ -89,9 +85,8 @@ def facts_of(pid: int) -> ProcessFacts | None:
 
 
 class OwnedProcess:
-    """A process in a session of its own (setsid(2)), together with all processes that it starts. It must be started
-    on the main thread, because the kernel may end it when the thread that started it ends. Only one `OwnedProcess`
-    may run at a time, because every orphan that ralph adopts is counted as its descendant.
+    """A process in a session of its own (setsid(2)), with all that it starts. Must be started on the main thread: the kernel may
+    end it with the thread that started it. Only one may run at a time: every orphan that ralph adopts counts as its descendant.
     """
 
     def __init__(
@@ -102,10 +97,7 @@ class OwnedProcess:
         environment: Mapping[str, str],
         kept_descriptors: Sequence[int] = (),
     ) -> None:
-        """Starts the process. It writes to ralph's own standard output and standard error, and its standard input is
-        empty. Raises ShortageError if the machine is short of a resource, and OSError if the process cannot start for
-        another reason.
-        """
+        """Starts the process, with ralph's own standard output and error and no input. Raises ShortageError and OSError."""
         import subprocess  # noqa: PLC0415 - 8 ms that only a run with commands pays
 
         protect_this_process()
@@ -128,14 +120,12 @@ class OwnedProcess:
         return self._process.wait()
 
     def send(self, signal_number: int) -> None:
-        """Sends a signal to this process, but not to the processes that it started. Does nothing if this process has
-        ended.
-        """
+        """Signals this process, and not what it has started. Does nothing if it has ended."""
         self._process.send_signal(signal_number)
 
     def kill_what_is_left(self) -> bool:
-        """Kills the process, its descendants, and the orphans that ralph has adopted. Returns True if there was
-        nothing to kill. A process that is just starting can escape, so call this method again until it returns True.
+        """Kills the process, its descendants, and adopted orphans. True if there was nothing to kill. What is just starting can
+        escape, so call this again until it returns True.
         """
         # Check this first: the orphans of a process become our children only once it is dead.
         is_running = self._process.returncode is None
@@ -148,9 +138,7 @@ class OwnedProcess:
 
 
 def reaped_children(others: Container[int], kept: int | None = None) -> list[int]:
-    """Reaps the ended children of this process, except the children in `others`. Returns the children that remain.
-    `kept` is a child that other code reaps; it always counts as remaining.
-    """
+    """Reaps the ended children of this process, but for `others`, and returns the rest. Other code reaps `kept`, which remains."""
     mine = [pid for pid in launcher.children_of(os.getpid()) if pid not in others]
     return [pid for pid in mine if pid == kept or not _is_reaped(pid)]
 

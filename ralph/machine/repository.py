@@ -36,9 +36,8 @@ def git_entry(top: str) -> str:
 
 
 def repositories_above(directory: str) -> Iterator[tuple[str, bool]]:
-    """Yields each directory in which git may look for a repository: `directory` and those above it, the nearest first.
-    The nearest checkout is the last one, with True: it contains `.git`. The others contain only a `HEAD`, as a bare
-    repository does.
+    """Yields each directory in which git may look for a repository: `directory` and those above, the nearest first. The last one,
+    with True, is the nearest checkout: it has `.git`. The others have only a `HEAD`, as a bare repository does.
     """
     for above in (directory, *map(str, Path(directory).parents)):
         # A link that leads nowhere counts too: git will report what is wrong with it.
@@ -50,9 +49,7 @@ def repositories_above(directory: str) -> Iterator[tuple[str, bool]]:
 
 
 def repository_top(directory: Path) -> Path | None:
-    """The nearest directory that contains `.git`: `directory` with links resolved, or a directory above it. None
-    outside of a repository.
-    """
+    """The nearest directory with `.git`: `directory`, without links, or one above. None outside of a repository."""
     return _nearest_checkout(str(directory.resolve()))
 
 
@@ -61,8 +58,8 @@ def _nearest_checkout(directory: str) -> Path | None:
 
 
 def up_to_repository_root(cwd: Path) -> Sequence[Path]:
-    """The directories from the working directory up to the top of its repository. Outside of a repository, this is
-    only the working directory, because the directories above do not belong to the project.
+    """The directories from the working directory up to the top of its repository. Outside of one, only the working directory:
+    those above do not belong to the project.
     """
     directories = [cwd, *cwd.parents]
     top = _nearest_checkout(str(cwd))
@@ -70,8 +67,8 @@ def up_to_repository_root(cwd: Path) -> Sequence[Path]:
 
 
 def git_directory(top: str) -> str | None:
-    """The git directory of the checkout at `top`, the directory that contains `.git`. That is `.git` itself, or the
-    directory that the file `.git` names, as in a linked worktree and in a submodule. None if this file names none.
+    """The git directory of the checkout at `top`: `.git`, or what the file `.git` names, as in a linked worktree and in a
+    submodule. None if this file names none.
     """
     place = git_entry(top)
     if not os.path.isfile(place):  # noqa: PTH113 - strings throughout
@@ -82,8 +79,8 @@ def git_directory(top: str) -> str | None:
 
 
 def may_have_moved(directory: Path, since_s: float) -> bool:
-    """Whether the current commit of the checkout that contains `directory` may have changed since a time, in seconds of the
-    epoch. Git writes each change into the reflog of HEAD, if there is one.
+    """Whether the current commit of the checkout around `directory` may have changed since a time, in seconds of the epoch. Git
+    writes each change into the reflog of HEAD, if there is one.
     """
     top = repository_top(directory)
     place = None if top is None else git_directory(str(top))
@@ -102,8 +99,8 @@ def common_directory(git_directory: str) -> str | None:
 
 
 def directory_named_in(file: str) -> str:
-    """The directory that a file of git names, read as git reads it: without the line breaks at the end, and then up to
-    a NUL. Spaces and other line breaks are part of the name. Empty if the file names none. See `beginning_of`.
+    """The directory that a file of git names, read as git reads it: without the line breaks at the end, and then up to a NUL.
+    Other white space is part of the name. Empty if the file names none. See `beginning_of`.
     """
     return os.fsdecode(beginning_of(file).rstrip(b"\r\n").partition(b"\0")[0])
 
@@ -114,8 +111,8 @@ def git_installation() -> str:
 
 
 def beginning_of(file: str, most_bytes: int = MOST_BYTES) -> bytes:
-    """The first bytes of a file, such as one of git. Empty if the file cannot be read. Never blocks on a named pipe. Raises OSError
-    if this machine lacks file descriptors or memory.
+    """The first bytes of a file. Empty if it cannot be read. Never blocks on a named pipe. Raises OSError if this machine lacks
+    file descriptors or memory.
     """
     data = b""
     try:
@@ -146,8 +143,8 @@ def is_within_any(path: str, directories: Iterable[str]) -> bool:
 def blocking_entry(
     directories: Iterable[str], is_read: Callable[[os.DirEntry[str]], bool], is_over: Callable[[], bool]
 ) -> str | None:
-    """The path of a pipe, device or socket in or below the directories, among the entries that `is_read` selects. None if
-    there is none, or if `is_over` returned True before the end of the search. Opens no file.
+    """The path of a pipe, device or socket in or below the directories, among what `is_read` selects. None if there is none, or
+    once `is_over` returns True. Opens no file.
     """
     pending = deque(dict.fromkeys(directories))
     while pending and not is_over():

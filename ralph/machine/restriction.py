@@ -111,15 +111,11 @@ class Calls:
         return self._checked(self._capset(header, sets))
 
     def setns(self, descriptor: int) -> None:
-        """Enters the namespace to which the descriptor refers. If it is a process namespace, only children that are
-        forked later are in it. Raises OSError.
-        """
+        """Enters a namespace. If it is a process namespace, only children that are forked later are in it. Raises OSError."""
         self._checked(self._setns(*self._passed((descriptor, 0))))
 
     def unshare(self, kinds: int) -> None:
-        """Makes new namespaces of these kinds for this process (linux/sched.h), or for its children if they are process
-        namespaces. Raises OSError.
-        """
+        """Makes new namespaces (linux/sched.h) for this process, or for its children if they are of processes. Raises OSError."""
         self._checked(self._unshare(*self._passed((kinds,))))
 
     def mount(self, kind: bytes, place: bytes, flags: int, options: bytes | int = 0) -> None:
@@ -149,9 +145,7 @@ class Calls:
 
 
 def prepare() -> Calls:
-    """Returns the C library's functions, which the first call loads. Raises ImportError in an interpreter without
-    libffi.
-    """
+    """The C library's functions, which the first call loads. Raises ImportError in an interpreter without libffi."""
     global _calls  # noqa: PLW0603 - a fork must find it loaded
     if _calls is None:
         _calls = Calls()
@@ -159,12 +153,10 @@ def prepare() -> Calls:
 
 
 def restrict(ruleset: int, program: bytes) -> None:
-    """Restricts this process, which must have a single thread, and all programs that it will execute. `ruleset` is
-    the descriptor of a Landlock ruleset, or NO_RULESET. `program` holds the packed instructions of a seccomp filter,
-    or NO_FILTER.
+    """Restricts this process, which must have one thread, and all that it will execute. `ruleset` is a descriptor of Landlock's, or
+    NO_RULESET, and `program` a packed seccomp filter, or NO_FILTER.
 
-    Raises OSError if a step fails, with the step's name as `filename`. Earlier steps stay in force, and the caller
-    must not execute anything.
+    Raises OSError with the failed step as `filename`. Earlier steps stay in force, and nothing must be executed.
     """
     restrict_ahead(ruleset, program)
     drop_capabilities()
@@ -191,8 +183,8 @@ def _restrict_maker() -> None:
 
 
 def restrict_thread(ruleset: int, program: bytes) -> None:
-    """Restricts the calling thread as `restrict` restricts a process. Does not limit core dumps, because all threads
-    share that limit. The filter must ask no other process.
+    """Restricts the calling thread as `restrict` does a process, but for core dumps, whose limit threads share. The filter must
+    ask no other process.
     """
     _restrict_ahead(ruleset, program)
     drop_capabilities()
@@ -211,7 +203,6 @@ def drop_capabilities() -> None:
 
 
 def _restrict_ahead(ruleset: int, program: bytes, socket_maker: Socket | None = None) -> None:
-    """`socket_maker` is the socket to the process that the filter asks, if it asks one."""
     calls = prepare()
     step = "no_new_privs"
     try:
@@ -252,10 +243,9 @@ def _clear_ambient_set(calls: Calls) -> None:
 
 
 def allow_beneath(ruleset: int, path: str | bytes, rights: int, within: int = -1) -> None:
-    """Adds a rule to a ruleset. It grants those of `rights` that apply to the file or directory at `path`, on it and on everything
-    beneath it. A path gets no rule if it does not exist, if this process may not look it up, or if it is a symbolic link: without a
-    rule, commands may not use it either. `within` is the descriptor of the root directory of a box, if the path is one of the
-    box's. Raises OSError.
+    """Adds a rule that grants those of `rights` that apply to what is at `path`, and beneath it. No rule is made if it does not
+    exist, may not be looked up, or is a link: without one, commands may not use it either. `within` is the descriptor of the root
+    directory of a box, if the path is one of the box's. Raises OSError.
     """
     flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -278,9 +268,8 @@ def allow_beneath(ruleset: int, path: str | bytes, rights: int, within: int = -1
 
 
 def listen_for_proxy(channel: int) -> int:
-    """Listens on a free port of the loopback, and sends the listening socket to the proxy outside of this network
-    namespace. The socket is sent over `channel`, a Unix socket. Closes both sockets in this process. Returns the
-    port. Raises OSError with "proxy" as its `filename`.
+    """Listens on a free port of the loopback, and sends the socket to the proxy outside of this network namespace, over the Unix
+    socket `channel`. Closes both here. Returns the port. Raises OSError with "proxy" as its `filename`.
     """
     import _socket  # noqa: PLC0415 - `socket` would load `enum` and `selectors`
 
@@ -310,21 +299,16 @@ def name_proxy(port: int, environment: MutableMapping[bytes, bytes]) -> None:
 
 
 def allow_mounts(ruleset: int, places: Iterable[bytes]) -> None:
-    """Adds a rule to the ruleset for each of `places`, which have the form PATH=RIGHTS. The paths lead to mounts that exist only in
-    this process's namespace. Raises OSError.
-    """
+    """Adds a rule for each of `places`, which have the form PATH=RIGHTS and are mounts of this process's namespace. Raises OSError."""
     for entry in places:
         path, _, rights = entry.rpartition(b"=")
         allow_beneath(ruleset, path, int(rights))
 
 
 def main(arguments: list[str]) -> int:
-    """Restricts this process and executes a command: `restriction.py RULESET FILTER [PLACE=RIGHTS...] [proxy=CHANNEL]
-    -- COMMAND...`. FILTER is in hexadecimal digits. PLACE=RIGHTS adds a rule for a path that exists only in this
-    process's namespace. CHANNEL is the descriptor for `listen_for_proxy`.
-
-    The probe and tests use this script, because they have no supervisor. Returns NOT_RESTRICTED if a step fails.
-    Otherwise the command replaces this program, so the function does not return.
+    """Restricts this process and executes a command, for the probe and tests, which have no supervisor: `restriction.py RULESET
+    FILTER [PLACE=RIGHTS...] [proxy=CHANNEL] -- COMMAND...`. FILTER is in hexadecimal digits. PLACE=RIGHTS adds a rule for a path
+    of this process's namespace. CHANNEL is for `listen_for_proxy`. Returns NOT_RESTRICTED if a step fails, otherwise not at all.
     """
     # Python ignores both signals, and the command would inherit that: `yes | head` would print an error. The module
     # `signal` would load `enum`, which takes 3 ms.

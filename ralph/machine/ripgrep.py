@@ -80,7 +80,7 @@ def find_ripgrep(search: ProgramSearch) -> Choice:
 
 
 def _version_of(candidate: Candidate) -> Version:
-    """The version of a program. One that ralph does not know is asked for it. Raises UnusableError."""
+    """One that ralph does not know is asked for it. Raises UnusableError."""
     if candidate.version:
         return candidate.version
     import subprocess  # noqa: PLC0415 - 8 ms that only a run with searches pays
@@ -120,9 +120,9 @@ class Ripgrep:
         is_over: Callable[[], bool],
         start: Callable[..., Popen[bytes]] = start_process,
     ) -> None:
-        """Starts the search. `program` is the path of ripgrep. `is_over` is called at least ten times a second while `records` runs. It returns True to
-        end the search, and may raise an exception. `start` starts the program in the same way as `start_process`,
-        perhaps in a sandbox. Raises RipgrepError and ShortageError.
+        """Starts the search. `program` is the path of ripgrep. `is_over` is called at least ten times a second while `records`
+        runs; True ends the search, and it may raise. `start` is `start_process`, or the same in a sandbox. Raises RipgrepError
+        and ShortageError.
         """
         import subprocess  # noqa: PLC0415 - 8 ms that only a run with searches pays
 
@@ -180,8 +180,8 @@ class Ripgrep:
         return self.is_cut_short
 
     def failure(self) -> str | None:
-        """The error message of ripgrep, or None if ripgrep did not fail. Unreadable files are not a failure. Must be
-        called after all records have been read, because this method waits for the end of the program.
+        """The error message of ripgrep, or None. Unreadable files are no failure. Called after all records have been read,
+        because it waits for the end of the program.
         """
         if self.ending_signal():
             return f"the search was ended by signal {self.ending_signal()}"
@@ -232,9 +232,7 @@ class Ripgrep:
 
 
 def _limit_memory(pid: int) -> None:
-    """Limits the memory of a running process, if the system can do that. A `preexec_fn` could set the limit before
-    the start, but it is unsafe if the process has threads. Memory-mapped files do not count.
-    """
+    """Limits the memory of a running process, but for mapped files. A `preexec_fn` is unsafe beside threads."""
     import resource  # noqa: PLC0415 - only a run with searches needs it
 
     if sys.platform == "linux":

@@ -40,9 +40,7 @@ _KILL_AGAIN_EVERY_S = 0.01
 
 
 class Capture(Protocol):
-    """Receives a command's output. One thread at a time calls `feed`. After it has stopped, another thread calls
-    `close`.
-    """
+    """Receives a command's output. One thread at a time calls `feed`, and after it has stopped, another one `close`."""
 
     def fits_in_memory(self, size: int) -> bool:
         """Whether `feed` only needs memory for a chunk of `size` bytes. Otherwise `feed` may wait for a file system."""
@@ -74,9 +72,7 @@ class MemoryCapture:
 
 
 class KeptErrors:
-    """A pipe for the standard error of a command, of which the beginning and the end are kept. The command may print without
-    end.
-    """
+    """A pipe for the standard error of a command, which may print without end: the beginning and the end are kept."""
 
     def __init__(self) -> None:
         """Raises OSError and ShortageError."""
@@ -131,24 +127,19 @@ class CommandProcess(Protocol):
         ...
 
     def hear(self) -> int | None:
-        """Returns the exit status if the command has ended, and None if it has not. Does not block. NEVER_STARTED
-        means that the command never started, and so does ELSEWHERE; another negative status means that its exit status
-        is unknown.
+        """Returns the exit status if the command has ended, otherwise None. Does not block. NEVER_STARTED and ELSEWHERE mean that
+        it never started; another negative status means that the exit status is unknown.
         """
         ...
 
     @property
     def exceeded(self) -> Ended | None:
-        """The limit that the command exceeded, so that it was stopped. None if it exceeded no limit. Known when `hear`
-        has returned the status.
-        """
+        """The limit because of which it was stopped, or None. Known when `hear` has returned the status."""
         ...
 
     @property
     def stopped(self) -> int:
-        """The number of processes that were stopped after the command had ended. Known when `hear` has returned the
-        status.
-        """
+        """The number of processes that were stopped after its end. Known when `hear` has returned the status."""
         ...
 
     def ask_to_stop(self) -> None: ...
@@ -217,14 +208,10 @@ class BlockSearch(Struct, frozen=True):
 
 
 class _Blocked(Struct, frozen=True):
-    """An item in the mailbox: the command waits for this file."""
-
     by: str
 
 
 class _News(enum.Enum):
-    """The kinds of items in the mailbox."""
-
     OUTPUT = enum.auto()
     REPORT = enum.auto()
     OUTPUT_ENDED = enum.auto()
@@ -255,9 +242,8 @@ class RunningCommand:
         self._reading_thread: _ReadingThread | None = None
 
     def run(self, limit_s: float, waiting_for: str, search: BlockSearch | None = None) -> CommandEnding:
-        """Waits up to `limit_s` seconds for the end of the command, and then stops it. Also stops it if `search` finds a file
-        that the command waits for. Kills every remaining process of the command before it returns or raises. Raises
-        Interrupted if a signal arrived.
+        """Waits up to `limit_s` seconds for the end, and then stops the command. Also stops it if `search` finds a file that it
+        waits for. Kills every remaining process before it returns or raises. Raises Interrupted if a signal arrived.
         """
         try:
             os.set_blocking(self._process.output_descriptor, False)
@@ -307,8 +293,8 @@ class RunningCommand:
             self._mailbox.put(_Blocked(found))
 
     def _stop(self) -> None:
-        """Asks the command's processes to end. Waits until the command has ended, but hardly longer than `grace_s`, and
-        not longer than a stop may take. If ralph receives a signal during this wait, the wait ends at once.
+        """Asks the processes to end, and waits for the command: hardly longer than `grace_s`, not longer than a stop may take,
+        and no longer once ralph gets a signal.
         """
         self._process.ask_to_stop()
         limit_s = min(self._process.grace_s + _LAUNCHER_MARGIN_S, self._waiter.stop_left_s() - _TO_KILL_S)
@@ -345,9 +331,7 @@ class RunningCommand:
                 return
 
     def _next(self, until_s: float, waiting_for: str) -> Any:
-        """Waits for the next item, acts on it and returns it. A signal to ralph counts as an item. `run` raises
-        Interrupted later, when no process of the command is left.
-        """
+        """Waits for the next item, acts on it and returns it. A signal is one too: `run` raises Interrupted when nothing is left."""
         try:
             news = self._waiter.wait(self._mailbox, until_s=until_s, waiting_for=waiting_for)
         except Interrupted as interrupted:
@@ -365,7 +349,7 @@ class RunningCommand:
         return news
 
     def _hear(self) -> bool:
-        """Takes the command's status, and returns whether the command has ended. Returns False if that was known."""
+        """Takes the status. True if the command has ended, and that was not known."""
         if self._status is None:
             self._status = self._process.hear()
             if self._status is not None:
@@ -374,7 +358,6 @@ class RunningCommand:
         return False
 
     def _read_output(self) -> _News:
-        """Reads a chunk of the output, and returns what that tells."""
         try:
             chunk = os.read(self._process.output_descriptor, _CHUNK_BYTES)
         except BlockingIOError:
@@ -396,9 +379,8 @@ class RunningCommand:
 
 
 class _ReadingThread:
-    """Reads the rest of the output on a thread. Puts OUTPUT_ENDED into the mailbox at its end, and TOO_MUCH_OUTPUT
-    before if there was too much output. The same if the capture fails: nobody would empty the pipe, and the command would
-    wait for ever.
+    """Reads the rest of the output on a thread. Puts OUTPUT_ENDED into the mailbox at its end, and TOO_MUCH_OUTPUT before if
+    there was too much, or the capture failed: nobody would empty the pipe, and the command would wait for ever.
     """
 
     def __init__(self, descriptor: int, capture: Capture, mailbox: Mailbox, chunk: bytes) -> None:
@@ -425,7 +407,7 @@ class _ReadingThread:
             self._mailbox.put(_News.OUTPUT_ENDED)
 
     def _next_chunk(self) -> bytes:
-        """Waits for the next chunk. Empty if the output has ended or `stop` is set."""
+        """Empty if the output has ended or `stop` is set."""
         poller = select.poll()
         poller.register(self._descriptor, select.POLLIN)
         while not self.stop.is_set():

@@ -30,17 +30,13 @@ _OTHER_PLACES = ("/tmp", "/var/tmp")  # noqa: S108 - a directory of ralph's own 
 
 
 class OwnDirectory:
-    """A temporary directory that only the user can access. It exists until `remove()` is called. It is locked
-    (flock(2)), and the lock ends with this process, however the process ends. So if a directory is not locked, the
-    process that made it has ended.
+    """A temporary directory of the user alone, until `remove()` is called. It is locked (flock(2)), and the lock ends with this
+    process. So the process that made one which is not locked has ended.
     """
 
     def __init__(self, prefix: str, writable: Sequence[str] = ()) -> None:
-        """Makes the directory. Also removes directories with the same prefix that killed processes have left. Raises
-        OSError.
-
-        `writable` are the places that commands may write. The directory is made outside of them, because a command
-        could otherwise replace it by a symbolic link.
+        """Makes the directory, outside of `writable`, where a command could replace it by a link. Also removes those with the
+        same prefix that killed processes have left. Raises OSError.
         """
         import tempfile  # noqa: PLC0415 - most runs never need it
 
@@ -68,9 +64,8 @@ class OwnDirectory:
 
 
 def _place_outside(usual: str, writable: Sequence[str]) -> str:
-    """Returns a directory for temporary files. It prefers the usual one. If commands may write there, it returns
-    another one where they may not write. If commands may write in all of these directories, it returns the usual one,
-    because none of them is safe.
+    """The usual directory for temporary files, or another one where commands may not write. If they may write in all, the usual
+    one: none of them is safe.
     """
     real = [os.path.realpath(place) for place in writable]
     for place in (usual, *_OTHER_PLACES):
@@ -93,9 +88,7 @@ def locked(path: str) -> int:
 
 
 def remove_left_over(place: str, prefix: str) -> None:
-    """Removes directories in `place` that belong to the user, have a name that begins with `prefix`, and are not
-    locked.
-    """
+    """Removes the user's directories in `place` whose name begins with `prefix`, and that are not locked."""
     with suppress(OSError), os.scandir(place) as listing:
         names = [entry.name for entry in listing if entry.name.startswith(prefix)]
         for name in names:
@@ -110,9 +103,7 @@ def remove_left_over(place: str, prefix: str) -> None:
 
 
 def _removing_left_over(place: str, prefix: str) -> Thread | None:
-    """Starts a thread that removes left-over directories, because that may take long. If this process ends before the
-    thread is done, a later process removes the rest.
-    """
+    """Starts a thread for that, because it may take long. If this process ends before, a later one removes the rest."""
     from ralph.machine.starting import start_thread  # noqa: PLC0415 - only a run with such a directory needs it
     from ralph.values.shortage import ShortageError  # noqa: PLC0415 - only a run with such a directory needs it
 
@@ -123,8 +114,8 @@ def _removing_left_over(place: str, prefix: str) -> Thread | None:
 
 
 class SpillDirectory:
-    """The directory for files with the complete output of commands. The model can read parts of a long output there.
-    Only the user can access the directory. It is made when it is first needed, and `remove()` removes it.
+    """The directory, of the user alone, with the complete output of commands, of which the model can read parts. It is made when
+    it is first needed, and `remove()` removes it.
     """
 
     def __init__(self, writable: Sequence[str] = ()) -> None:
@@ -140,9 +131,7 @@ class SpillDirectory:
         return None if self._directory is None else Path(self._directory.path)
 
     def new_file(self) -> tuple[int, Path]:
-        """Makes a new file and returns its open descriptor and its path. Removes the oldest file if there are too
-        many. May be called on any thread. Raises OSError.
-        """
+        """Makes a file and returns its descriptor and path. Removes the oldest if there are too many. On any thread. Raises OSError."""
         with self._lock:
             return self._new_file()
 

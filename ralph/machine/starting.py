@@ -83,10 +83,9 @@ class ThreadJob:
 
 
 def start_job(target: Callable[..., object], *args: object, name: str) -> ThreadJob:
-    """Runs `target` on a thread that has ended its earlier jobs, or on a new daemon thread if all are busy. To start a
-    thread takes 0.2 ms. Raises ShortageError if the machine has no free thread.
-
-    The job must leave nothing behind in its thread, such as restrictions. If it raises, its thread ends.
+    """Runs `target` on a thread that has ended its earlier jobs, or on a new daemon thread, which takes 0.2 ms. Raises
+    ShortageError if the machine has none. The job must leave nothing behind in its thread, such as restrictions. If it raises,
+    its thread ends.
     """
     try:
         worker = _idle.pop()
@@ -130,9 +129,7 @@ os.register_at_fork(after_in_child=_idle.clear)
 
 
 def start_process(arguments: Sequence[str], **options: Any) -> Popen[bytes]:
-    """Starts a `subprocess.Popen` with these options. Raises ShortageError if the machine is short of a resource, and
-    OSError if the start fails for another reason.
-    """
+    """As `subprocess.Popen`. Raises ShortageError if the machine is short of a resource, otherwise OSError."""
     import subprocess  # noqa: PLC0415 - 8 ms that only a run with processes pays
 
     try:
@@ -142,12 +139,8 @@ def start_process(arguments: Sequence[str], **options: Any) -> Popen[bytes]:
 
 
 def start_confined(arguments: Sequence[str], ruleset: int, program: bytes, **options: Any) -> Popen[bytes]:
-    """Starts a process in a sandbox. `ruleset` and `program` are passed to `restriction.restrict_thread`, and the
-    other arguments to `start_process`.
-
-    A thread restricts itself, starts the process, and ends, because a process inherits the restrictions of the thread
-    that starts it. Raises the errors of `start_process`. If the thread cannot restrict itself, raises OSError with
-    the failed step as its `filename`.
+    """As `start_process`, in a sandbox: a thread restricts itself (`restriction.restrict_thread`), starts the process, which
+    inherits that, and ends. If it cannot restrict itself, raises OSError with the failed step as its `filename`.
     """
     from ralph.machine import restriction  # noqa: PLC0415 - only a run with processes pays
 
@@ -169,8 +162,8 @@ def start_confined(arguments: Sequence[str], ruleset: int, program: bytes, **opt
 
 
 def patiently(start: Callable[[], T], waiter: Waiter, clock: Clock, within_s: float = PATIENCE_S) -> T:
-    """Calls `start` and returns its value. If `start` raises ShortageError, calls it again for up to `within_s`
-    seconds, and then raises the last error. Raises Interrupted.
+    """Calls `start` and returns its value. Tries again for up to `within_s` seconds after a ShortageError. Raises the last one, and
+    Interrupted.
     """
     until_s = clock.now_s() + within_s
     while True:

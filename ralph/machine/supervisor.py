@@ -87,8 +87,6 @@ WITHOUT_GROUP = b"-"
 
 
 class _Order:
-    """The content of the bytes of a request."""
-
     def __init__(self, payload: bytes) -> None:
         grace_s, umask, core_limit, limits, of_tree, place, box, streams, words, *rest = payload.split(b"\0")
         self.place = place
@@ -139,9 +137,7 @@ class _Order:
         return (*self.box, *self.places)
 
     def restrict_ahead(self, ruleset: int) -> None:
-        """Restricts the calling process to the sandbox of this command, and of another one with the same `restricted_by`.
-        Raises OSError.
-        """
+        """Restricts the calling process to the sandbox of all commands with the same `restricted_by`. Raises OSError."""
         restriction.allow_mounts(ruleset, self.places)
         restriction.restrict_ahead(ruleset, self.program)
 
@@ -190,8 +186,8 @@ class _Request:
         inherit the others."""
 
     def is_elsewhere(self) -> bool:
-        """Whether the path of the working directory leads to another directory than the one that was sent, or to none.
-        False if ralph did not ask for this check, and if an error of the file system leaves it open.
+        """Whether the path of the working directory leads to another directory than the one that was sent, or to none. False if
+        ralph did not ask, and if an error of the file system leaves it open.
         """
         if not self.order.place:
             return False
@@ -240,8 +236,8 @@ class _Request:
 
 
 def _taken(streams: list[tuple[int, int]]) -> list[int]:
-    """Gives descriptors of this process the numbers of the command's streams. Returns the new ones that are none of the
-    standard streams: of a held one the descriptor that was sent.
+    """Gives descriptors the numbers of the command's streams. Returns the new ones that are none of the standard streams: of a
+    held one the descriptor that was sent.
     """
     others = []
     for descriptor, stream in streams:
@@ -257,9 +253,7 @@ def _taken(streams: list[tuple[int, int]]) -> list[int]:
 
 
 def _begin_ahead(channel: socket, why_not: str, earlier: _Request) -> int:
-    """As `_begin_inside`, in a process that restricts itself before there is a command: one with the same `restricted_by` as the
-    earlier one.
-    """
+    """As `_begin_inside`, in a process that restricts itself before there is a command, as the earlier one was."""
     try:
         if not why_not:
             earlier.order.restrict_ahead(earlier.ruleset)
@@ -328,9 +322,7 @@ def _begun_inside(
 
 
 def _is_restricted(restrict: Callable[[], None]) -> bool:
-    """Calls `restrict`, which restricts this process, and returns True. If that fails, writes the reason to the
-    output and returns False.
-    """
+    """Calls `restrict`, which restricts this process. If that fails, writes the reason to the output and returns False."""
     try:
         restrict()
     except OSError as error:
@@ -340,9 +332,8 @@ def _is_restricted(restrict: Callable[[], None]) -> bool:
 
 
 def main(parent_pid: str, group: str, memory_group: str) -> None:
-    """Serves ralph until its end. `parent_pid` is the pid of ralph. `group` is a control file: by writing to it, a
-    process enters the control group of the run's commands. `memory_group` is the directory of a control group that
-    limits their memory. Both may be empty.
+    """Serves ralph until its end. `parent_pid` is ralph's. By writing to the control file `group`, a process enters the control
+    group of the run's commands. `memory_group` is the directory of one that limits their memory. Both may be empty.
     """
     _begin_session()
     launcher.prctl(launcher.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -365,9 +356,8 @@ def main(parent_pid: str, group: str, memory_group: str) -> None:
 
 
 def _forked(control: socket) -> int | None:
-    """Forks this process. Returns the child's pid, and 0 in the child. If the machine has no free process, waits for
-    a request and tries again. If that fails too, refuses the request. Returns None if ralph is gone or has closed the
-    socket.
+    """Forks. Returns the child's pid, and 0 in the child. Without a free process, waits for a request and tries again, and then
+    refuses the request. None if ralph is gone or has closed the socket.
     """
     while True:
         try:
@@ -397,15 +387,13 @@ def _refuse(request: _Request, error: OSError) -> None:
 
 
 def _await_end(pid: int) -> None:
-    """Waits for the end of the launcher. If the launcher is stopped meanwhile, continues it."""
+    """Waits for the end of the launcher, and continues it if it is stopped meanwhile."""
     while os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1]):
         os.kill(pid, signal.SIGCONT)
 
 
 def _begin_session() -> None:
-    """Starts a new session (setsid(2)), so that this process gets no signals from the terminal. Closes descriptors
-    that ralph inherited from its own parent.
-    """
+    """Starts a new session (setsid(2)), without signals from the terminal, and closes what ralph has inherited from its own parent."""
     try:
         os.setsid()
     except PermissionError:  # the process has a session of its own already
@@ -424,9 +412,7 @@ def _begin_session() -> None:
 
 
 def _joins(group: str) -> bool:
-    """Moves this process into the control group and returns whether that worked. This takes about 15 ms. It is done
-    once in a run, while the model is still writing the arguments of its first command.
-    """
+    """Moves this process into the control group, if that works. Takes 15 ms, once, while the model still writes its call."""
     if not group:
         return False
     try:
@@ -438,15 +424,13 @@ def _joins(group: str) -> bool:
 
 
 def _receive(control: socket) -> _Request | None:
-    """Reads the next request. Returns None if ralph is gone or has closed the socket."""
+    """None if ralph is gone or has closed the socket."""
     payload, descriptors = _received_message(control)
     return None if payload is None else _Request(payload, descriptors)
 
 
 def _received_message(control: socket) -> tuple[bytes | None, list[int]]:
-    """Reads the bytes and the descriptors of a request. There are no bytes if the other end is gone or has closed the
-    socket.
-    """
+    """The bytes and descriptors of a request. No bytes if the other end is gone or has closed the socket."""
     try:
         size, ancillary, _, _ = control.recvmsg(
             HEAD_BYTES, CMSG_SPACE(_MOST_DESCRIPTORS * _DESCRIPTOR_BYTES), _CLOSE_ON_EXEC
@@ -470,7 +454,7 @@ def _received_message(control: socket) -> tuple[bytes | None, list[int]]:
 
 
 def _received(control: socket, size: int) -> bytes:
-    """Reads `size` bytes from the socket. Returns fewer bytes if the socket is closed before."""
+    """Reads `size` bytes, or fewer if the socket is closed before."""
     parts = []
     while size and (part := control.recv(min(size, 1 << 16))):
         parts.append(part)
@@ -479,7 +463,7 @@ def _received(control: socket, size: int) -> bytes:
 
 
 def _launch(control: socket, parent_pid: int, memory_group: str, *, is_in_group: bool) -> NoReturn:
-    """Turns this process, a forked child of the supervisor, into the launcher. Never returns."""
+    """Turns this process, a forked child of the supervisor, into the launcher."""
     try:
         os.setsid()
         commands = _Commands(parent_pid, memory_group, is_in_group=is_in_group)
@@ -491,9 +475,8 @@ def _launch(control: socket, parent_pid: int, memory_group: str, *, is_in_group:
 
 
 def _next_request(control: socket, parent_pid: int) -> _Request | None:
-    """Waits for the next request. Returns None if ralph or the supervisor is gone. If a request to stop comes during
-    this wait, it ends this process, because no command is running. A request to stop that was meant for the last
-    command is ignored.
+    """Waits for a request. None if ralph or the supervisor is gone. A request to stop ends this process, because no command runs.
+    One that was meant for the last command is ignored.
     """
     launcher.prctl(launcher.PR_SET_PDEATHSIG, signal.SIGKILL)
     for late in signal.sigpending() & launcher.STOP_SIGNALS:
@@ -516,8 +499,8 @@ class _Commands:
         """The restrictions of the waiting process (`_Order.restricted_by`)."""
 
     def serve(self, request: _Request) -> bool:
-        """Runs the command of a request. Returns False if this process must not run another command, because a process
-        of the command remains or nobody needs commands any more.
+        """Runs the command of a request. False if this process must run no other, because a process of the command remains or
+        nobody needs commands any more.
         """
         order, spaces = request.order, request.spaces()
         most_tasks = 0 if self._is_in_group else order.most_tasks
@@ -598,9 +581,7 @@ def _become_killed_first() -> None:
 
 
 def _prepared(request: _Request) -> int:
-    """Sets the directory, the umask and the resource limits for the command. Returns 0. If that fails, writes the
-    reason to the command's output and returns an exit status.
-    """
+    """Sets directory, umask and limits for the command, and returns 0. If that fails, writes the reason and returns an exit status."""
     try:
         os.fchdir(request.directory)
         os.umask(request.order.umask)
@@ -612,9 +593,7 @@ def _prepared(request: _Request) -> int:
 
 
 def _limit(limits: bytes) -> None:
-    """Sets the resource limits of this process to the limits of ralph. `limits` has the form "number:soft:hard,...".
-    A limit that cannot be set stays as it is.
-    """
+    """Sets ralph's resource limits, in the form "number:soft:hard,...". One that cannot be set stays as it is."""
     for one in limits.split(b","):
         number, soft, hard = map(int, one.split(b":"))
         if resource.getrlimit(number) != (soft, hard):

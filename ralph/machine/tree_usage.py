@@ -37,11 +37,9 @@ class Limits:
     def __init__(
         self, most_tasks: int, most_memory_bytes: int, since_s: float, memory_group: str = ""
     ) -> None:
-        """`since_s` is a time of the wall clock. Files in /dev/shm count only if they are newer than this time.
-
-        `memory_group` is the directory of the control group in which the kernel limits the memory. Empty means that
-        there is no such group. With a group, the launcher does not measure memory, but checks whether the kernel has
-        killed a process of the group.
+        """Files in /dev/shm count only if they are newer than `since_s`, of the wall clock. `memory_group` is the directory of
+        the control group in which the kernel limits the memory, or empty. With one, memory is not measured, but the launcher
+        looks whether the kernel has killed a process of the group.
         """
         self.most_tasks = most_tasks
         self.most_memory_bytes = most_memory_bytes
@@ -57,14 +55,12 @@ class Limits:
         return bool(self._memory_group)
 
     def killed(self) -> bytes:
-        """TOO_MUCH_MEMORY if the kernel has killed a process of the group because of the memory limit, otherwise an
-        empty value.
-        """
+        """TOO_MUCH_MEMORY if the kernel has killed a process of the group for that, otherwise an empty value."""
         return TOO_MUCH_MEMORY if _killed_in(self._memory_group) > self._killed_before else b""
 
     def exceeded(self, pids: Sequence[int]) -> bytes:
-        """The letter of the limit that these processes exceed, or an empty value. Takes about 30 microseconds per
-        process to check the limit on processes, and about 100 to check the limit on memory.
+        """The letter of the limit that these processes exceed, or an empty value. Takes about 30 microseconds per process for the
+        limit on processes, and 100 for that on memory.
         """
         if 0 < self.most_tasks < len(pids):
             return TOO_MANY_PROCESSES
@@ -85,9 +81,7 @@ class Limits:
 
 
 def _killed_in(memory_group: str) -> int:
-    """The number of processes in a control group that the kernel has killed because of the memory limit. 0 without a
-    group.
-    """
+    """The number of processes in a control group that the kernel has killed for memory. 0 without a group."""
     if not memory_group:
         return 0
     events = _read(f"{memory_group}/memory.events") or _read(f"{memory_group}/memory.oom_control")
@@ -99,16 +93,12 @@ def _killed_in(memory_group: str) -> int:
 
 
 def _own_bytes(state: bytes) -> int:
-    """The memory that a process uses. Memory that it shares with other processes counts in full. `state` is the text
-    of its /proc/PID/status.
-    """
+    """The memory of a process, with what it shares with others, from its /proc/PID/status."""
     return _sum(state, (b"\nRssAnon:", b"\nRssShmem:", b"\nVmSwap:"))
 
 
 def _exact_bytes(pids: Sequence[int], states: Sequence[bytes], files_bytes: int) -> int:
-    """The memory of the processes. Memory that several of them share counts once. If the memory map of a process
-    cannot be read, because the process has made itself unreadable, all of its memory counts.
-    """
+    """The memory of the processes. What several share counts once. Of one whose memory map cannot be read, all counts."""
     private_bytes, shared_bytes = 0, 0
     for pid, state in zip(pids, states, strict=True):
         shares = _read(f"/proc/{pid}/smaps_rollup")
@@ -122,9 +112,7 @@ def _exact_bytes(pids: Sequence[int], states: Sequence[bytes], files_bytes: int)
 
 
 def _files_bytes(pids: Sequence[int], since_s: float) -> int:
-    """The size of the files in memory that these processes have open or that are in /dev/shm. In the machine's own
-    /dev/shm, only the user's new files count.
-    """
+    """The size of the files in memory that they have open or that are in /dev/shm (of the machine's own: the user's new ones)."""
     found: dict[tuple[int, int], int] = {}
     separate: dict[int, int] = {}
     left = _MOST_FILES
@@ -150,7 +138,6 @@ def _files_bytes(pids: Sequence[int], since_s: float) -> int:
 
 
 def _add_new(top: str, since_s: float, found: dict[tuple[int, int], int], most: int) -> None:
-    """Adds to `found` each file beneath `top` that belongs to the user and was made or changed since `since_s`."""
     user = os.geteuid()
     pending = [top]
     for directory in pending:
@@ -205,7 +192,7 @@ def _used_bytes(path: str) -> int:
 
 
 def _sum(text: bytes, names: tuple[bytes, ...]) -> int:
-    """The sum in bytes of the values that have these names in `text`. The values in `text` are in kibibytes."""
+    """The sum in bytes of the values with these names, which are in kibibytes."""
     return sum(_number(text, name) for name in names) * _KIBIBYTE
 
 

@@ -37,8 +37,8 @@ def entries_below(top: str) -> Iterator[os.DirEntry[str]]:
 
 
 def remove_tree(top: str | os.PathLike[str]) -> None:
-    """Removes a directory with everything in it, whatever the modes of its directories are, or a file. Follows no links.
-    Removes as much as possible, then raises the first OSError.
+    """Removes a directory with everything in it, whatever its modes, or a file. Follows no links. Removes as much as possible,
+    then raises the first OSError.
     """
     top = os.fspath(top).rstrip(os.sep)  # with it, a link would be followed
     if not stat.S_ISDIR(os.lstat(top).st_mode):
@@ -66,8 +66,8 @@ def remove_tree_if_possible(top: str | os.PathLike[str]) -> None:
 
 
 def _emptied(directory: int, top: int, depth: int, errors: list[OSError]) -> list[str]:
-    """Removes what is in an open directory. Directories that are `_DEEPEST` levels down are moved into `top`, so that neither
-    a deep stack nor a long path is needed. Returns their new names there.
+    """Removes what is in an open directory. What is `_DEEPEST` levels down is moved into `top`, so that neither a deep stack nor
+    a long path is needed. Returns the new names there.
     """
     moved: list[str] = []
     for name in os.listdir(directory):

@@ -145,8 +145,8 @@ def dotted(version: Version) -> str:
 def choose(
     candidates: Iterable[Candidate], version_of: Callable[[Candidate], Version], needed: Version = ()
 ) -> Choice:
-    """The first program that works and has at least the version `needed`, otherwise the first that works. `version_of`
-    tries a program and raises UnusableError if it does not work. No program is tried twice.
+    """The first program that works and has at least the version `needed`, otherwise the first that works. `version_of` tries one,
+    and raises UnusableError if it does not work. None is tried twice.
     """
     older: tuple[Candidate, Version] | None = None
     passed_over: dict[str, str] = {}
@@ -174,8 +174,8 @@ def _told(passed_over: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def candidates(package: Package, search: ProgramSearch) -> Iterator[Candidate]:
-    """Yields the programs that are there: first the system's own in the order of PATH, then that of the package. The
-    order matters, because the security rules of a distribution may allow only its own program.
+    """Yields the programs that are there: the system's own in the order of PATH, then that of the package. In this order, because
+    the rules of a distribution may allow only its own program.
     """
     seen = set()
     for directory in absolute_entries(search.search_path):
@@ -205,11 +205,9 @@ def _why_in_a_root(path: str, search: ProgramSearch) -> str:
 
 
 def why_not_roots(path: str, lstat: Callable[[str], os.stat_result] = os.lstat) -> str:
-    """The reason why somebody besides root may be able to replace a program, or an empty string. `path` is absolute and
-    has no symbolic links.
-
-    Every directory above the program is looked at too. One that all may write does no harm if it is sticky, as /tmp,
-    and does not hold the program itself: nobody can rename what belongs to root there.
+    """Why somebody besides root may be able to replace a program, or an empty text. `path` is absolute, without links. The
+    directories above count too: one that all may write does no harm if it is sticky, as /tmp, and does not hold the program
+    itself, because nobody can rename what belongs to root there.
     """
     for depth, one in enumerate((path, *map(str, Path(path).parents))):
         try:
@@ -225,7 +223,7 @@ def why_not_roots(path: str, lstat: Callable[[str], os.stat_result] = os.lstat) 
 
 
 def packaged_program(package: Package) -> str | None:
-    """The path of the program that an installed package lists among its files, or None if there is none. Does not use importlib.metadata, because importing it takes longer than most searches."""
+    """The program that an installed package lists, or None. importlib.metadata would take longer to import than most searches."""
     beginning = f"{package.name.replace('-', '_')}-"
     for packages in sys.path:
         try:
@@ -240,9 +238,7 @@ def packaged_program(package: Package) -> str | None:
 
 
 def _listed(program: str, packages: str, description: str) -> Iterator[str]:
-    """Yields the paths at which the list of files (RECORD) of an installed package has the program. `description` is the
-    name of the package's metadata directory.
-    """
+    """Yields the paths at which the list of files (RECORD) in a package's metadata directory `description` has the program."""
     try:
         listed = Path(packages, description, "RECORD").read_text("utf-8").splitlines()
     except (OSError, ValueError):  # not a list that an installer wrote
@@ -255,9 +251,7 @@ def _listed(program: str, packages: str, description: str) -> Iterator[str]:
 
 
 def _known(package: Package, path: str) -> KnownBuild | str:
-    """The build that an installed program is, or the reason why it is none that ralph knows. `path` has no symbolic
-    links.
-    """
+    """The build that an installed program is, or why it is none that ralph knows. `path` has no symbolic links."""
     try:
         digest = _sha256(path)
         build = next((one for one in package.builds if one.sha256 == digest), None)
@@ -285,7 +279,6 @@ def _sha256(path: str) -> str:
 
 @cache
 def _digest(path: str, _device: int, _inode: int, size_bytes: int, _changed_ns: int, _status_ns: int) -> str:
-    """The hash of a file, which is read once for each state of it."""
     if size_bytes > _MOST_BYTES:
         return "0" * 64
     if size_bytes < _WORTH_OPENSSL_BYTES:

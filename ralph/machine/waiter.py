@@ -60,9 +60,7 @@ _OF_RETRIES = (RetryScheduled, RetryRecovered, RetryExhausted)
 
 
 class Heartbeats:
-    """An `Events` sink that decides when a heartbeat is due. A heartbeat shows users that ralph is still working. It
-    is due when they have seen no output for `interval_s` seconds; 0 turns heartbeats off.
-    """
+    """An `Events` sink that decides when a heartbeat is due: when users have seen no output for `interval_s` seconds; 0 means never."""
 
     def __init__(
         self,
@@ -72,9 +70,7 @@ class Heartbeats:
         shows_deltas: bool = False,
         shows_lines: bool = True,
     ) -> None:
-        """`shows_deltas` is True if the user sees each piece of an answer as it arrives, and `shows_lines` is True if
-        the user sees each complete line.
-        """
+        """Whether the user sees each piece of an answer as it arrives, and each complete line."""
         self._clock = clock
         self._interval_s = interval_s
         self._shows_deltas = shows_deltas
@@ -84,9 +80,7 @@ class Heartbeats:
         self._is_held = False  # the text of a retried answer is shown only when the retries are over
 
     def emit(self, event: Event) -> None:
-        """If the user sees the event, begins to count the time until the next heartbeat again. Users do not see
-        pings.
-        """
+        """If the user sees the event, counts the time until the next heartbeat from now. Users do not see pings."""
         if isinstance(event, StreamReceived):  # first, because these come by the thousand
             is_visible = self._shows(event.event)
         else:
@@ -97,9 +91,7 @@ class Heartbeats:
             self._last_sign_s = self._last_beat_s = self._clock.now_s()
 
     def beat(self, waiting_for: str, now_s: float) -> Heartbeat | None:
-        """The heartbeat if one is due at `now_s`, otherwise None. It reports the time since the last visible output, which
-        may include several waits.
-        """
+        """The heartbeat if one is due at `now_s`, otherwise None. Its time since the last output may be several waits."""
         if self._interval_s <= 0 or now_s - self._last_beat_s < self._interval_s:
             return None
         self._last_beat_s = now_s
@@ -127,14 +119,12 @@ class InboxWaiter:
         on_tick: Callable[[str, float], None] | None = None,
         on_look: Callable[[], None] | None = None,
     ) -> None:
-        """`inbox` receives signals and items from other threads; None makes a new inbox. `events` receives the
-        heartbeats. `driver` handles control lines during each wait. `run_ends_s` is the time of the clock at which
-        the run's time limit is reached; None means no limit.
+        """`inbox` receives signals and items from other threads; None makes one. `events` receives the heartbeats. `driver`
+        handles control lines during each wait. `run_ends_s` is when the run's time is over, by the clock; None means no limit.
 
-        `on_first_stop` is called before Interrupted is raised for the first time. It is not called in a signal
-        handler. `on_tick` is called several times a second during `sleep`, with `waiting_for` and the seconds left.
-        At the end of the sleep it is called with 0 seconds. `on_look` is called several times a second during every
-        wait.
+        `on_first_stop` is called before Interrupted is raised for the first time, not in a signal handler. `on_tick` is called
+        several times a second during `sleep`, with `waiting_for` and the seconds left, and at its end with 0. `on_look` is called
+        several times a second during every wait.
         """
         self.inbox = inbox or Inbox(clock)
         self.was_stopped = False
@@ -175,9 +165,7 @@ class InboxWaiter:
         on_tick: Callable[[str, float], None] | None,
         is_sleep: bool = False,
     ) -> Any:
-        """As `wait`. If this process was stopped during the wait, other threads and processes have a second to hand over
-        what arrived in time. A sleep awaits nothing.
-        """
+        """As `wait`. If this process was stopped, others have a second to hand over what arrived in time. A sleep awaits nothing."""
         assert isinstance(mailbox, InboxMailbox)  # noqa: S101 - only this waiter's mailboxes reach it
         lines = self._control_lines_beside(mailbox)
         catches_up = not is_sleep and until_s is not None and self._clock.now_s() < until_s
@@ -213,9 +201,7 @@ class InboxWaiter:
         return self._stops_by_s - self._clock.now_s()
 
     def _give_signs(self, waiting_for: str, now_s: float) -> None:
-        """Emits a heartbeat if one is due, and calls `on_look`. This also happens when an item has arrived, because
-        the user does not see every item, such as a ping or hidden thinking.
-        """
+        """Also when an item has arrived, because the user does not see each, such as a ping or hidden thinking."""
         if self._heartbeats is not None and self._events is not None:
             beat = self._heartbeats.beat(waiting_for, now_s)
             if beat is not None:
@@ -231,8 +217,8 @@ class InboxWaiter:
             self._stop(TimeIsUp("the time limit (--max-time) is used up"))
 
     def _may_catch_up(self, now_s: float, awaited: InboxMailbox) -> bool:
-        """Whether the wait may continue although the time of the run is over: for a second, as long as something is
-        there. If this process was stopped meanwhile, it also waits for what others hand over.
+        """Whether to wait on although the run's time is over: for a second, while something is there. If this process was stopped
+        meanwhile, it also waits for what others hand over.
         """
         if self._found_over_s is None:
             self._found_over_s = now_s
@@ -250,7 +236,7 @@ class InboxWaiter:
         raise stop
 
     def _control_lines_beside(self, awaited: InboxMailbox) -> deque[Any]:
-        """The queue of control lines. Returns an empty queue if the caller itself is waiting for control lines."""
+        """Empty if the caller itself is waiting for control lines."""
         if self._driver is None or self._driver.mailbox is awaited:
             return deque()
         assert isinstance(self._driver.mailbox, InboxMailbox)  # noqa: S101 - only this waiter's mailboxes reach it

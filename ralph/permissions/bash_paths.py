@@ -140,9 +140,7 @@ class PathJudge:
             )
 
     def _may_be_found(self, name: str) -> bool:
-        """Whether an unknown word of the command `name` may stand for any file. That is so if a search or a list
-        produces the word.
-        """
+        """Whether an unknown word of the command `name` may be any file, because a search or a list makes it."""
         names = {command.name for command in self._line.commands}
         if names & _FINDERS:
             return name not in _BLIND
@@ -185,7 +183,7 @@ class PathJudge:
         yield from self._by_names(word, rules)
 
     def _by_names(self, word: Word, rules: Sequence[KnownRule]) -> Iterator[Broken]:
-        """Judges a path whose directory is unknown. Compares each name in the path with the names in the rules."""
+        """Judges a path whose directory is unknown, by the names in it."""
         for name in _marked(word).split("/"):
             elements: list[Element] = [ANY if char == "\0" else char for char in name]
             if not name.strip("\0.") and set(name) <= {"\0", "."} and name in ("", ".", "..", "\0"):
@@ -203,7 +201,7 @@ class PathJudge:
                 yield from self._in_word(_glob_word(piece), rules)
 
     def _in_code(self) -> Iterator[Broken]:
-        """Judges everything that looks like a path. Used for a command that ralph cannot fully parse."""
+        """Judges everything that looks like a path, in what ralph cannot fully parse."""
         texts = {
             piece
             for text in self._line.texts
@@ -216,7 +214,6 @@ class PathJudge:
                     yield from self._in_word(plain(piece), self._reading)
 
     def _paths(self, word: Word) -> Sequence[str]:
-        """The absolute paths that a known word may mean."""
         is_path = word.text and "\0" not in word.text and "\n" not in word.text
         return self._places.named(word.text or "", self._bases) if is_path else ()
 
@@ -249,7 +246,6 @@ def directories_of(line: ParsedLine, places: RulePlaces) -> tuple[list[str], boo
 
 
 def _changes(command: SimpleCommand) -> bool:
-    """Whether a command may change the files that its words name."""
     words, name = command.words, command.name
     if name is None or name in _CHANGERS:
         return True

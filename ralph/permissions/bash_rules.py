@@ -29,8 +29,8 @@ _OPERATORS = re.compile(r"\s*(?:&&|\|\||\|&|[|;\n]|(?<![<>&\d])&(?![>&\d]))\s*")
 
 
 class BashPattern:
-    """The pattern of a rule for Bash. A pattern with an operator, such as `curl * | sh`, has several parts. The
-    pattern denies a call if each part matches a command in the call.
+    """The pattern of a rule for Bash. One with an operator, such as `curl * | sh`, has several parts, and denies a call in which
+    each part matches a command.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -52,8 +52,6 @@ class BashPattern:
 
 
 class _Part:
-    """The part of a pattern that stands for one simple command."""
-
     def __init__(self, text: str) -> None:
         text = text.strip()
         is_open = text.endswith((":*", " *"))
@@ -81,9 +79,7 @@ class _Part:
 
 
 def broken_by(line: ParsedLine, rules: Sequence[KnownRule]) -> Broken | None:
-    """The first rule for Bash that the line breaks, and a remark that tells the model the reason. None if the line
-    breaks none.
-    """
+    """The first rule for Bash that the line breaks, and a remark for the model. None if it breaks none."""
     problem = next(iter(line.not_understood), line.suspect)
     if not problem and line.hides_text:
         problem = "A text with a substitution"
@@ -128,9 +124,7 @@ def shown(words: Sequence[Word]) -> str:
 
 
 def _after_options(words: Sequence[Word]) -> Iterator[int]:
-    """Yields the index of each word that may be the first operand. In `git -C x push`, the index of `push` is among
-    them.
-    """
+    """Yields the index of each word that may be the first operand, such as that of `push` in `git -C x push`."""
     yield 1
     at = 1
     while at < len(words) and (words[at].known.startswith("-") or words[at].text is None):
@@ -145,7 +139,7 @@ def _after_options(words: Sequence[Word]) -> Iterator[int]:
 
 
 def _joined(words: Sequence[Word], name: str | None = None) -> list[Element]:
-    """Joins the words to one text, with the separator after each word. `name` comes first if it is given."""
+    """Joins the words, with the separator after each. `name` comes first if it is given."""
     text: list[Element] = [] if name is None else [*name, _SEPARATOR]
     for word in words:
         text += [*word.elements(), _SEPARATOR]

@@ -52,9 +52,7 @@ class HookCommand(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The program of the command for messages, with the script that it runs. The rest may hold secrets, such as the address
-        of a webhook.
-        """
+        """The program of the command, and the script that it runs, for messages. The rest may hold secrets, as in a webhook."""
         first = re.split(r"[;|&<>()]+", self.command.lstrip(" \t(!"))[0]
         words = [word for word in first.split() if "=" not in word]
         script = [word for word in words[1:2] if _SCRIPT.fullmatch(word)]
@@ -90,7 +88,7 @@ class ClaudeSettings(Struct, frozen=True, kw_only=True):
 def read_all(
     documents: Iterable[tuple[ClaudeFile, object]], sources: Collection[str]
 ) -> list[ClaudeSettings]:
-    """As `read_settings` for several files. `disableAllHooks` of a trusted file is for the hooks of all, if it is that of the
+    """As `read_settings`, for several files. `disableAllHooks` of a trusted file is for the hooks of all, if it is that of the
     option or `sources` have its kind.
     """
     documents = tuple(documents)
@@ -111,8 +109,8 @@ def strictest_mode(read: Iterable[ClaudeSettings]) -> PermissionMode | None:
 
 
 def read_settings(document: object, file: ClaudeFile, hooks_off: str = "") -> ClaudeSettings:
-    """The rules, hooks and mode in a file, whose JSON value is `document`. If `hooks_off` is the name of a file, that one says
-    that no hook runs. Raises GuardError if ralph cannot provide one of them.
+    """The rules, hooks and mode in a file with the JSON value `document`. The file `hooks_off`, if any, says that no hook runs.
+    Raises GuardError if ralph cannot provide one of them.
     """
     if not isinstance(document, dict):
         raise GuardError(f"{file.name}: a settings file must hold a JSON object")
@@ -151,7 +149,7 @@ def _object(parent: Mapping[str, Any], key: str, file: ClaudeFile, place: str = 
 
 
 def _refuse(found: tuple[str, str] | None, file: ClaudeFile, place: str) -> None:
-    """Raises GuardError if `found` is a key with the name that is perhaps meant. A misspelt key would protect nothing."""
+    """Raises GuardError for a misspelt key, which would protect nothing, with the name that is perhaps meant."""
     if found is not None:
         raise GuardError(
             f"{file.name}: {place}{found[0]} is not known, and is perhaps meant as {found[1]}: correct it; nothing runs "
@@ -181,9 +179,7 @@ def _rules(permissions: Mapping[str, Any], file: ClaudeFile) -> Iterator[Permiss
 
 
 def _sandbox(block: Mapping[str, Any], file: ClaudeFile) -> tuple[SandboxLimits, tuple[str, ...]]:
-    """Returns the restrictions of the `sandbox` block, and the keys of a repository's block that have no effect. Raises
-    GuardError for a restriction that ralph cannot keep.
-    """
+    """The restrictions of the `sandbox` block, and the keys of a repository's without effect. Raises GuardError for one not kept."""
     is_strict = bool(block.get("failIfUnavailable")) and block.get("enabled") is not False
     if file.is_trusted:
         for key in filter(block.get, _SANDBOX_GUARDS):
@@ -232,7 +228,7 @@ def _not_kept(file: ClaudeFile, key: str) -> GuardError:
 def _hooks(
     document: Mapping[str, Any], file: ClaudeFile, hooks_off: str
 ) -> tuple[tuple[HookCommand, ...], tuple[str, ...]]:
-    """Returns the hooks that ralph runs, and the names of the events whose hooks it does not run."""
+    """The hooks that ralph runs, and the names of the events whose hooks it does not run."""
     if not file.is_trusted and not isinstance(document.get("hooks"), dict | None):
         return (), ("which are no object",)
     asked = {event: entries for event, entries in _object(document, "hooks", file).items() if entries}

@@ -226,9 +226,7 @@ class Form(Struct, frozen=True):
         return "flag" if is_number else self.options.get(option)
 
     def read(self, text: str) -> tuple[tuple[str, ...], str | None] | None:
-        """The meanings of an option, or of several options of one letter, and the value if it stands in the same word. None if
-        one of them is not known.
-        """
+        """The meanings of an option, or of several of one letter, and the value in the same word. None if one of them is not known."""
         option, equals, value = text.partition("=")
         whole = self.meaning_of(option)
         if whole is not None or option.startswith("--"):

@@ -46,8 +46,8 @@ class Hooks(Protocol):
     def answers(
         self, event: str, fields: Mapping[str, Any], covers: Callable[[str | None], bool]
     ) -> Sequence[HookAnswer]:
-        """Calls the hooks for an event, and returns their answers. `fields` is their input. `covers` says whether a
-        matcher is for the event. Raises HookFailedError and `Interrupted`.
+        """The answers of the hooks for an event. `fields` is their input. `covers` says whether a matcher is for the event. Raises
+        HookFailedError and `Interrupted`.
         """
         ...
 
@@ -79,8 +79,8 @@ class Asker(Protocol):
     """Asks somebody about calls."""
 
     def decide(self, call: ToolCall, reason: str | None) -> Decision:
-        """Asks whether a call may run. `reason` is the reason for which a hook or a rule requires the question, or
-        None. A question that nobody answers is a denial. Raises `Interrupted`.
+        """Asks whether a call may run. `reason` is why a hook or a rule wants the question, or None. No answer is a denial. Raises
+        `Interrupted`.
         """
         ...
 
@@ -105,15 +105,14 @@ class CallGate:
         background: Callable[[], Mapping[str, str]] = dict,
         redact: Callable[[str], str] = str,
     ) -> None:
-        """`hooks` are asked in this order. `facts` are the fields about the session that every hook gets. `asker` is
-        asked about calls that the mode does not permit; if it is None, such calls are permitted, or refused if
-        `refuses_unasked` is True. `allowed` are the tools that the user allowed by name. `judge_by` judges a call by
-        one rule, which the matcher of a hook contains.
+        """`hooks` are asked in this order, and get the fields `facts` about the session. `asker` is asked about calls that the
+        mode does not permit; without one they are permitted, or refused with `refuses_unasked`. `allowed` are the tools that the
+        user allowed by name. `judge_by` judges a call by the rule in a hook's matcher.
 
-        `aside` does a work of a name while signals are heard, because a rule may have to look at a disk that does not
-        answer. It returns an error if the work fails. `about_place` returns the instructions for the place that a
-        call has touched, which the model gets with the call's output. `background` returns the commands that run in the
-        background, by id. `redact` removes credentials from what hooks, rules and people say to the model.
+        `aside` does a named work while signals are heard, because a rule may look at a disk that does not answer, and returns an
+        error if it fails. `about_place` returns the instructions for the place that a call has touched, for the call's output.
+        `background` returns the commands in the background, by id. `redact` removes credentials from what hooks, rules and people
+        say to the model.
         """
         self._controls = controls
         self._events = events
@@ -224,9 +223,7 @@ class CallGate:
         return found.denied is not None
 
     def _guarding(self, hooks: Hooks, event: str, about: Mapping[str, Any]) -> Sequence[HookAnswer]:
-        """The answers of hooks for the beginning or the end of a task. Raises GuardRefused if a hook fails, and
-        HookStopped if a hook ends the work.
-        """
+        """The answers at the beginning or end of a task. Raises GuardRefused if a hook fails, and HookStopped if one ends the work."""
         try:
             answers = self._answers(hooks, event, about)
         except HookFailedError as error:
@@ -235,9 +232,7 @@ class CallGate:
         return answers
 
     def _hooked(self, checked: Runnable, check: Check) -> tuple[Runnable, CallVerdict]:
-        """The call as all PreToolUse hooks leave it, and their decision. The hooks of a later origin judge what an
-        earlier one has changed.
-        """
+        """The call as all PreToolUse hooks leave it, and their decision. Later origins judge what earlier ones have changed."""
         total = hk.CallVerdict()
         for hooks in self._hooks:
             call = checked.call
@@ -273,9 +268,7 @@ class CallGate:
         return checked
 
     def _by_rules_and_mode(self, call: ToolCall) -> str | None:
-        """The reason why a rule wants somebody to be asked about the call. None if no rule wants that. Raises
-        _RefusedError if a rule or the mode denies the call.
-        """
+        """Why a rule wants somebody to be asked about the call, or None. Raises _RefusedError if a rule or the mode denies it."""
         found: RuleVerdict | ToolOutput = RuleVerdict()
         if not self._rules.are_none:
             found = self._aside("the permission rules", lambda: self._rules.judge(call))
@@ -287,7 +280,6 @@ class CallGate:
         return found.asks
 
     def _must_ask(self, tool: str) -> bool:
-        """Whether the mode requires that somebody is asked before a call of this tool runs."""
         mode = self._controls.permission_mode
         # In dontAsk, rules have denied what nobody allowed before.
         if (
@@ -300,8 +292,8 @@ class CallGate:
         return not (mode is PermissionMode.ACCEPT_EDITS and tool in FILE_TOOLS)
 
     def _apply(self, decision: Decision) -> None:
-        """Applies the changes of permissions. Raises _RefusedError if the call is denied, HookStopped if that ends the
-        run, and GuardRefused for a restriction that ralph cannot keep.
+        """Applies changes of permissions. Raises _RefusedError if the call is denied, HookStopped if that ends the run, and
+        GuardRefused for a restriction that ralph cannot keep.
         """
         if decision.denied is not None:
             if decision.ends_run:
@@ -329,9 +321,7 @@ class CallGate:
 
 
 def _changed(checked: Runnable, arguments: dict[str, Any] | None, check: Check) -> Runnable:
-    """The call with the arguments that replace its own, checked as those of the model are. None replaces nothing.
-    Raises _RefusedError if they do not fit the tool's schema.
-    """
+    """The call with the arguments that replace its own (None: nothing), checked as those of the model are. Raises _RefusedError."""
     if arguments is None:
         return checked
     changed = check(replace(checked.call, arguments=arguments))

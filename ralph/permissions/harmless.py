@@ -134,7 +134,7 @@ class HarmlessCommands:
         return self._is_harmless(form, rest)
 
     def _is_harmless(self, form: Form, words: Sequence[Word]) -> bool:
-        """Whether the table has each option of a command, and the operands are harmless. `words` are those after its name."""
+        """Whether the table has each option, and the operands are harmless. `words` are those after the command's name."""
         operands: list[Word] = []
         meanings = set(form.notes)
         rest = iter(words)

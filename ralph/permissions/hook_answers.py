@@ -86,8 +86,8 @@ class HookAnswer(Struct, frozen=True, rename="camel"):
 
 
 def hook_answer(fields: Mapping[str, Any]) -> HookAnswer:
-    """Decodes an answer. Raises ValueError if a field has the wrong type, or if a key that decides is misspelt or in the
-    wrong object; the hook then counts as failed. Other unknown keys have no effect.
+    """Decodes an answer. Raises ValueError if a field has the wrong type, or a key that decides is misspelt or in the wrong
+    object: the hook has failed. Other unknown keys have no effect.
     """
     try:
         answer = convert(fields, HookAnswer)
@@ -115,9 +115,7 @@ def context_answer(text: str) -> HookAnswer:
 
 
 class CallVerdict(Struct, frozen=True):
-    """The combined decision of all PreToolUse hooks about one call. If their decisions differ, the strictest one
-    applies.
-    """
+    """The combined decision of all PreToolUse hooks about one call: the strictest one applies."""
 
     denied: str | None = None
     """The reason why the call must not run, or None."""
@@ -163,9 +161,7 @@ def about_call(call: ToolCall) -> dict[str, Any]:
 
 
 def about_output(call: ToolCall, output: ToolOutput) -> dict[str, Any]:
-    """The fields that tell a hook about a call that ran. For Bash, all output is in `stdout`, because ralph does not
-    separate standard output and standard error.
-    """
+    """The fields that tell a hook about a call that ran. For Bash, `stdout` has all output: ralph does not separate the two."""
     if output.is_error:
         return {**about_call(call), "error": _words_of(output), "is_interrupt": False}
     if call.name == "Bash":
@@ -182,9 +178,7 @@ def _words_of(output: ToolOutput) -> str:
 
 
 def with_answers(output: ToolOutput, answers: Sequence[HookAnswer], event: str) -> ToolOutput:
-    """The output of a call after the hooks' answers were applied. A hook can add a text to the output or replace the
-    output.
-    """
+    """The output of a call with what the hooks' answers add, or in their place."""
     for answer in answers:
         new = answer.specific.updated_tool_output
         if new is not None:

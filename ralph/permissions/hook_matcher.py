@@ -63,10 +63,9 @@ class Matcher(Struct, frozen=True):
 def parse_matcher(text: str | None) -> Matcher:
     """Reads a matcher. Raises ValueError with the reason if it is none, or if it can match no call.
 
-    A matcher is a name, or a list of names such as `A|B` or `A,B`, of which each covers only the tool with exactly that name, or
-    all tools of the MCP server with that name.
-    `Tool(pattern)`, also in such a list, is a rule on that tool's input; a `|` in its pattern separates patterns. Any other
-    matcher is a regular expression. None, "" and "*" cover all tools.
+    A matcher is a name, or a list of names such as `A|B` or `A,B`, each for exactly that tool, or all tools of that MCP server.
+    `Tool(pattern)`, also in such a list, is a rule on that tool's input; a `|` in it separates patterns. Any other matcher is a
+    regular expression. None, "" and "*" cover all tools.
     """
     stripped = (text or "").strip(" \t\r\n,|")
     if stripped in ("", "*"):

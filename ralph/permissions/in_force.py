@@ -21,9 +21,7 @@ class RuleVerdict(Struct, frozen=True):
 
 
 class CommandRules(Struct, frozen=True):
-    """The permission rules of one command file. They can only forbid calls. A field is None if the file has no rules
-    of that kind.
-    """
+    """The permission rules of one command file, which can only forbid calls. None stands for no rules of that kind."""
 
     command: str
     tools: frozenset[str] | None = None
@@ -33,9 +31,7 @@ class CommandRules(Struct, frozen=True):
 
 
 class RulesInForce:
-    """Judges calls and paths by all rules in force. Implements `PathRules`. The methods that judge may be called on
-    any thread.
-    """
+    """Judges calls and paths by all rules in force, on any thread. Implements `PathRules`."""
 
     def __init__(self, of_run: Permissions | None = None) -> None:
         self._of_run = of_run

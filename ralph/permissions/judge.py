@@ -46,9 +46,7 @@ class RulePlaces:
     """The directories to which relative paths and `~` in rules and calls refer, and the disk on which they are."""
 
     def __init__(self, cwd: str, home: str, disk: Disk, added: Sequence[str] = ()) -> None:
-        """`cwd` is the absolute path of the working directory, and `added` are the other directories that the user has
-        given. `home` is empty if the home directory is unknown.
-        """
+        """`cwd` is the absolute working directory, `added` are other directories of the user. `home` is empty if it is unknown."""
         self.home = home
         self.disk = disk
         self.real_cwd = disk.real(cwd)
@@ -92,8 +90,8 @@ class KnownRule:
             self.bash = BashPattern(rule.pattern or "*")
 
     def covers(self, tool: str) -> bool:
-        """Whether the rule is for calls of this tool. A rule for Edit is for every tool that changes files, and one that
-        denies every command is for what belongs to commands.
+        """Whether the rule is for calls of this tool. One for Edit is for every tool that changes files, and one that denies
+        every command for what belongs to commands.
         """
         if tool in OF_BACKGROUND and self.of.tool == "Bash":
             return self.is_whole and self.of.effect is Effect.DENY
@@ -126,9 +124,9 @@ class Permissions:
         narrow: Sequence[PermissionRule] = (),
         is_narrow: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`rules` deny calls or require a question. Each call must match a rule in `allowed`, and also a rule in
-        `kept`, which holds the rules of the resumed session. If `allowed` or `kept` is None, it sets no condition.
-        While `is_narrow` returns True, each call must also match a rule in `narrow`. Raises RuleError.
+        """`rules` deny calls or require a question. Each call must match a rule in `allowed`, and one in `kept`, those of the
+        resumed session. None sets no condition. While `is_narrow` returns True, it must also match one in `narrow`. Raises
+        RuleError.
         """
         self._is_narrow = is_narrow
         self._places = places
@@ -173,10 +171,8 @@ class Permissions:
         return RuleVerdict()
 
     def unreadable_places(self, roots: Sequence[str] = ()) -> UnreadablePlaces:
-        """Returns what patterns of denying rules name, and in the directories `roots` also what they match now.
-
-        Outside of `roots`, only patterns that begin with `//` or `~/` are used. Any other pattern is ambiguous: `/bin/**`
-        probably means a directory of the project and not the system's directory.
+        """The places that denying patterns name, and in the directories `roots` also those that they match now. Outside of `roots`, only
+        patterns with `//` or `~/` count: any other is ambiguous, as `/bin/**`, which is probably a directory of the project.
         """
         rules, real = _about(READERS, self._denying), self._places.disk.real
         found = [
@@ -227,7 +223,7 @@ class Permissions:
     def _why_not_allowed(
         self, call: ToolCall, allowed: Sequence[KnownRule], others: Sequence[KnownRule]
     ) -> str | None:
-        """Tells the model why no rule in `allowed` allows the call. None if a rule allows it."""
+        """Why no rule in `allowed` allows the call, for the model. None if one does."""
         if call.name in READ_ONLY or call.name in OF_BACKGROUND:
             return None
         rules = [rule for rule in allowed if rule.covers(call.name)]
@@ -249,9 +245,7 @@ class Permissions:
         writers: Sequence[KnownRule],
         reading: Sequence[KnownRule],
     ) -> str | None:
-        """`writers` are the rules that allow to write the files to which a command redirects its output, and `reading` those
-        that deny to read something, or ask about it.
-        """
+        """The rules `writers` allow to write where output is redirected to. `reading` are those that deny to read something, or ask."""
         if not rules:
             return "none allows a command"
         line = parse_line(text)
@@ -271,7 +265,7 @@ class Permissions:
         return None
 
     def _path_of(self, call: ToolCall) -> tuple[str, ...] | None:
-        """The absolute paths that a call may mean. None if the call names no path."""
+        """The absolute paths that a call may mean. None if it names none."""
         argument = _PATH_ARGUMENTS.get(call.name)
         text = None if argument is None else call.arguments.get(argument, ".")
         return self._named(text) if isinstance(text, str) and "\0" not in text else None
@@ -281,7 +275,6 @@ class Permissions:
 
 
 def _about(tools: frozenset[str], rules: Sequence[KnownRule]) -> list[KnownRule]:
-    """The rules about paths for one of these tools."""
     return [rule for rule in rules if rule.is_about_paths and rule.of.tool in tools]
 
 
@@ -290,7 +283,7 @@ def _is_allowed(paths: Sequence[str], rules: Sequence[KnownRule]) -> bool:
 
 
 def _path_pattern(rule: PermissionRule, places: RulePlaces) -> PathPattern:
-    """The path pattern of a rule. If a rule denies a symbolic link, its pattern also matches the target of the link."""
+    """If a rule denies a symbolic link, its pattern also matches the target of the link."""
     plain = PathPattern(rule, places)
     if rule.effect is Effect.ALLOW:
         return plain
@@ -301,9 +294,7 @@ def _path_pattern(rule: PermissionRule, places: RulePlaces) -> PathPattern:
 def places_not_read(
     rules: Iterable[PermissionRule], disallowed: Iterable[str], places: RulePlaces, roots: Sequence[str]
 ) -> UnreadablePlaces:
-    """The places that denying rules, and patterns among the disallowed tools, keep from `Read` (`unreadable_places`). Raises
-    RuleError.
-    """
+    """The places that denying rules, and patterns among the disallowed tools, keep from `Read` (`unreadable_places`). Raises RuleError."""
     denying = [rule for rule in rules if rule.effect is Effect.DENY]
     denying += [parse_rule(one, Effect.DENY, "the disallowed tools") for one in disallowed if is_pattern(one)]
     return Permissions(denying, None, places).unreadable_places(roots)

@@ -27,9 +27,7 @@ class PathPattern:
     """The path pattern of one rule. Its methods expect absolute paths."""
 
     def __init__(self, rule: PermissionRule, places: RulePlaces, resolved: Iterable[str] = ()) -> None:
-        """`resolved` holds the targets of symbolic links that the rule names. The pattern matches these targets too.
-        Raises RuleError.
-        """
+        """The pattern also matches `resolved`, the targets of links that the rule names. Raises RuleError."""
         assert rule.pattern is not None  # noqa: S101 - a rule for the whole tool has no path
         is_wide = rule.effect is not Effect.ALLOW
         alternatives, rest = expanded(rule.pattern, _MOST_ALTERNATIVES)
@@ -56,23 +54,19 @@ class PathPattern:
         return any(wildcard.may_match(lowered) for wildcard in self._wildcards)
 
     def may_match_name(self, name: Sequence[Element]) -> bool:
-        """Whether the pattern may match a file or directory with this name in any directory. Compares the name with
-        only the last name in the pattern: `secrets` in `secrets/**`, and `.env` in `a/*/.env`.
+        """Whether the pattern may match a file with this name in any directory. Only its last name counts: `secrets` in
+        `secrets/**`, and `.env` in `a/*/.env`.
         """
         lowered = [one if one is ANY else one.lower() for one in name]
         return any(wildcard.may_match(lowered) for wildcard in self._names)
 
     def literal_paths(self) -> Iterator[str]:
-        """The paths in the pattern that contain no wildcard. A name that matches at every depth is included as a path
-        at the top level.
-        """
+        """The paths in the pattern without wildcards. A name for every depth is one at the top level."""
         plain = (glob.replace("/**/", "/") for glob in self._globs)
         return (re.sub(r"\\(.)", r"\1", glob) for glob in plain if not _WILD.search(glob))
 
     def whole_places(self) -> Iterator[str]:
-        """Yields each file, and each directory with all its content, that the pattern matches. Yields nothing for a
-        pattern with a wildcard before its end.
-        """
+        """Yields each file or whole directory that the pattern matches, unless it has a wildcard before its end."""
         for glob in self._globs:
             place = re.sub(r"/\*\*?$", "", glob)
             if place and not _WILD.search(re.sub(r"\\.", "", place)):
@@ -91,9 +85,7 @@ class PathPattern:
 
 
 def _placed(pattern: str, rule: PermissionRule, places: RulePlaces, *, is_wide: bool) -> Iterator[str]:
-    """Converts a pattern to absolute globs. If `is_wide` is True, yields globs for every possible meaning of the
-    pattern. If `is_wide` is False, yields globs for the narrowest meaning only.
-    """
+    """Converts a pattern to absolute globs: with `is_wide` for every possible meaning, otherwise for the narrowest one."""
     roots = (rule.root,) if rule.root else ()
     if pattern.startswith("//"):
         yield _normal(pattern[1:])
@@ -161,8 +153,8 @@ def _class(piece: str) -> str:
 
 
 def _elements(glob: str, *, below: int) -> Iterator[Element]:
-    """Replaces each wildcard of the glob by `ANY`. The result matches everything that the glob matches, and may match
-    more. If `below` is 1, the result matches the paths inside a matching directory, and not the directory itself.
+    """Replaces each wildcard of the glob by `ANY`, which may match more. With `below` 1, it matches what is inside a matching
+    directory, and not the directory itself.
     """
     for piece in _PIECE.findall(glob.replace("/**/", "/**")):  # `**/` may stand for no directory at all
         if piece in ("*", "**", "?") or (piece[0] == "[" and len(piece) > 2):

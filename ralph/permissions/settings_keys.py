@@ -43,9 +43,7 @@ _LEAST_LIKENESS = 0.8
 
 
 def misspelt(keys: Iterable[str], names: Iterable[str]) -> tuple[str, str] | None:
-    """Finds the first key that resembles one of `names` but equals none of them. Returns this key and the name that
-    it resembles, or None if there is no such key.
-    """
+    """The first key that resembles one of `names` but equals none, and the name that it resembles, or None."""
     names = tuple(names)
     return next(
         (
@@ -60,9 +58,7 @@ def misspelt(keys: Iterable[str], names: Iterable[str]) -> tuple[str, str] | Non
 
 
 def wrong_at_top(keys: Iterable[str]) -> tuple[str, str] | None:
-    """Finds the first top-level key that is misspelt, or that belongs into `permissions` or `hooks`, such as `deny`.
-    Returns this key and the name that is meant, or None if there is no such key.
-    """
+    """The first top-level key that is misspelt, or belongs elsewhere, such as `deny`, and what is meant, or None."""
     keys = tuple(keys)
     misplaced = ((key, _PLACES[key.lower()]) for key in keys if key.lower() in _PLACES)
     return misspelt(keys, TOP) or next(misplaced, None)

@@ -133,8 +133,8 @@ class Redirection(Struct, frozen=True):
 
 @lru_cache(maxsize=1)
 def parse_line(text: str) -> ParsedLine:
-    """Parses a shell line. If it is not valid shell, `not_understood` of the result says so, and no error is raised.
-    The last result is kept, because all rules of a run and of a command file judge the same line.
+    """Parses a shell line. Of invalid shell, `not_understood` says so, and no error is raised. The last result is kept, because
+    all rules of a run and of a command file judge the same line.
     """
     return ParsedLine(text)
 
@@ -190,8 +190,8 @@ def _ends_where_it_says(document: Any, source: bytes) -> bool:
 
 
 def _constants(root: Any) -> dict[tuple[int, int], bytes]:
-    """The substitutions `"$(cat <<'WORD' ...)"` in a syntax tree: their places and texts. Empty if the text has another
-    here-document, because then the shell may take other lines for the text.
+    """The places and texts of the substitutions `"$(cat <<'WORD' ...)"` in a syntax tree. Empty if there is another
+    here-document: the shell may take other lines for the text.
     """
     found, documents, nodes = {}, 0, [] if root.has_error else [(root, False)]
     while nodes:
@@ -222,7 +222,6 @@ def _with_assignments(command: SimpleCommand, words: Sequence[Word]) -> SimpleCo
 
 
 def _last_command(node: Any) -> Any:
-    """The last simple command inside a syntax node, or None."""
     if node is None:
         return None
     if node.type == "command" or node.type in _DECLARATIONS:
@@ -293,9 +292,7 @@ class ParsedLine:
         """All words of the line. Words inside quotes and substitutions are included."""
 
     def _read_script(self, text: str, level: int, *, is_inner: bool = False) -> None:
-        """Reads a text that a shell runs. `level` is the number of commands around it. `is_inner` is True if no command in it
-        needs a match of its own.
-        """
+        """Reads a text that a shell runs, with `level` commands around it. `is_inner`: no command in it needs a match of its own."""
         self.texts.append(text)
         self._source, self._found, self._behind = text.encode("utf-8", "surrogateescape"), [], {}
         self._backquoted = []
@@ -332,7 +329,7 @@ class ParsedLine:
             self._read_script(script, level + 1)
 
     def _add(self, command: SimpleCommand, level: int, *, is_inner: bool = False) -> None:
-        """Adds a command, and the commands that it runs. `is_inner` is True if another command runs it."""
+        """Adds a command, and those that it runs. `is_inner`: another command runs it."""
         if level > _MOST_LEVELS_OF_COMMANDS:
             self.not_understood.append("its nesting")
             self.runs_unknown = True
@@ -382,8 +379,8 @@ class ParsedLine:
             self._backquoted += [_IN_BACKQUOTES.sub(r"\1", one) for one in found if one]
 
     def _read_backquotes(self, node: Any) -> None:
-        """Notes a command in backquotes. The parser takes an escaped quotation mark in it for a letter, but the shell removes
-        the backslash first. The commands of the parser's reading are judged too.
+        """Notes a command in backquotes. The parser takes an escaped quotation mark in it for a letter, but the shell removes the
+        backslash first. The parser's reading is judged too.
         """
         raw = self._bytes(node)
         if not (raw.startswith(b"`") and raw.endswith(b"`") and b"\\" in raw):
@@ -451,9 +448,7 @@ class ParsedLine:
         return node.type == "heredoc_redirect" and not _ends_where_it_says(node, self._source)
 
     def _read_expansion(self, node: Any) -> None:
-        """Reads an expansion such as `${x:-word}`. Searches the text of the expansion, because the parser does not
-        find everything in the `word`.
-        """
+        """Reads an expansion such as `${x:-word}`. Searches its text, because the parser does not find everything in the `word`."""
         raw = self._bytes(node)
         if _SUBSTITUTION.search(raw):
             self.not_understood.append("a substitution")
@@ -463,9 +458,8 @@ class ParsedLine:
             self.other_words.append(plain(re.sub(r"[\"'\\]", "", word[1])))
 
     def _find_words_behind(self, node: Any) -> None:
-        """Finds words that belong to a command although they come after a redirection, such as `push` in `git >x
-        push`. The parser takes such words for more redirection targets. They belong to the last command before the
-        redirection.
+        """Finds words of a command behind a redirection, such as `push` in `git >x push`. The parser takes them for more targets,
+        and they belong to the last command before the redirection.
         """
         words = []
         for redirect in node.children_by_field_name("redirect"):

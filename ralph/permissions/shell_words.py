@@ -117,9 +117,7 @@ def _parts(node: Any, source: bytes) -> Iterator[Part]:
 
 
 def _in_order(node: Any, source: bytes) -> Iterator[Part]:
-    """The parts of a word that consists of several syntax nodes. Neighbouring nodes outside quotes are read as one
-    text, because a pattern such as `[a]` consists of three nodes.
-    """
+    """The parts of a word of several nodes. Neighbours outside quotes are read as one text: `[a]` consists of three nodes."""
     bare = at = node.start_byte
     for child in node.children:
         if child.type not in _BARE:
@@ -150,9 +148,7 @@ def _kept(escape: re.Match[str]) -> str:
 
 
 def _unquoted(raw: str) -> Iterator[Part]:
-    """Yields the literal parts of an unquoted text, without backslashes. Yields ANY for a wildcard, such as `*` or
-    `[ab]`.
-    """
+    """Yields the literal parts of an unquoted text, without backslashes, and ANY for a wildcard, such as `*` or `[ab]`."""
     for piece in re.findall(r"\\.|[*?]|\[[^\]]*\]|.", raw, re.DOTALL):
         if piece[0] == "\\" and len(piece) > 1:
             yield "" if piece[1] == "\n" else piece[1]
@@ -192,7 +188,6 @@ def _has_braces(node: Any, source: bytes) -> bool:
 
 
 def _bare_texts(node: Any, source: bytes) -> Iterator[str]:
-    """The parts of a word that are outside quotes and expansions."""
     if node.type in ("concatenation", "command_name"):
         for child in node.children:
             yield from _bare_texts(child, source)

@@ -25,9 +25,7 @@ _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 
 
 def expanded(text: str, most: int) -> tuple[list[str], list[str]]:
-    """Expands all braces such as `{a,b}`. Returns the resulting texts, and those that are left because there are more
-    than `most` texts. A range such as `{1..3}` is not expanded.
-    """
+    """Expands braces such as `{a,b}`, and no range such as `{1..3}`. Returns the texts, and what is left beyond `most` texts."""
     done: list[str] = []
     todo = [text]
     while todo and len(done) + len(todo) <= most:
@@ -41,9 +39,7 @@ def expanded(text: str, most: int) -> tuple[list[str], list[str]]:
 
 
 class Wildcard:
-    """A pattern with wildcards. The time of a comparison is proportional to the length of the text, whatever the
-    pattern is.
-    """
+    """A pattern with wildcards. A comparison takes time in proportion to the text, whatever the pattern is."""
 
     def __init__(self, elements: Iterable[Element]) -> None:
         known = list(elements)
@@ -91,9 +87,7 @@ class Wildcard:
         return bool(places & self._end)
 
     def _through_name(self, places: int, *, begins: bool) -> int:
-        """The positions in the pattern that can be reached from the positions `places` if an unknown text without a
-        slash comes next. Each bit is a position. If `begins` is True, the text begins a file name.
-        """
+        """The places (bits) that can be reached from `places` over an unknown text without a slash. `begins`: it begins a file name."""
         closed = self._literal.get("/", 0)
         first = closed | (self._literal.get(".", 0) if begins else 0)
         reached = places | self._past_wildcards((places & ~first & (self._end - 1)) << 1)

@@ -131,9 +131,7 @@ _GIT_RUNNING = [
 
 
 def within(words: Sequence[Word], *, has_heredoc: bool = False) -> Within:
-    """The commands that a command such as `sudo` or `bash -c` runs. The result also says whether some of them are
-    unknown.
-    """
+    """The commands that a command such as `sudo` or `bash -c` runs, and whether some of them are unknown."""
     name = name_of(words)
     if name is None:
         return Within(runs_unknown=True)
@@ -176,9 +174,7 @@ def within_assignment(word: Word) -> Within:
 
 
 def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> Within:
-    """The commands that an ordinary command may run because of its options and arguments. An ordinary command is one
-    that is not a known wrapper.
-    """
+    """The commands that an ordinary command, which is no known wrapper, may run because of its options and arguments."""
     texts = [word.text for word in words[1:]]
     if name in _RUN_WORDS and None in texts:
         return Within(runs_unknown=True)
@@ -199,7 +195,6 @@ def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> Within
 
 
 def _runs_by_git(texts: Sequence[str]) -> bool:
-    """Whether an option or a command of git, or what may be one, runs another command."""
     return not _GIT_RUNS.isdisjoint(texts) or any(
         any(map(option.fullmatch, texts))
         for commands, option in _GIT_RUNNING
@@ -208,7 +203,7 @@ def _runs_by_git(texts: Sequence[str]) -> bool:
 
 
 def _by_form(name: str, form: Form, words: Sequence[Word]) -> Within:
-    """The commands that a command of the table runs. `words` are those after its name."""
+    """The commands that one of the table runs. `words` are those after its name."""
     rest = _after_options(form, words)
     if isinstance(rest, Within):
         inner = {word for path in FORMS if path.startswith(f"{name} ") for word in path.split()}
@@ -253,9 +248,7 @@ def _program_of(form: Form, word: Word) -> Word:
 
 
 def _after_options(form: Form, words: Sequence[Word]) -> list[Word] | Within:
-    """Skips the options of a command that runs another command. Returns the words behind them. Returns what the command
-    runs if an option says it, or that it is not understood.
-    """
+    """The words behind the options of a command that runs another one. Or what it runs if an option says that, or is not understood."""
     rest = list(words)
     unknown = Within(not_understood="a command that runs others, with options that ralph does not know,")
     while rest and (rest[0].known.startswith("-") or "dashes" in form.notes):
@@ -290,7 +283,7 @@ def _after_options(form: Form, words: Sequence[Word]) -> list[Word] | Within:
 
 
 def _replaced_by_xargs(words: Sequence[Word]) -> str:
-    """The placeholder that xargs replaces by words from its input. An empty text if there is no placeholder."""
+    """The placeholder that xargs replaces by words from its input, or an empty text."""
     texts = [word.text or "" for word in words]
     for at, text in enumerate(texts):
         if text in ("-I", "--replace"):
@@ -351,7 +344,6 @@ def _of_find(words: Sequence[Word]) -> Within:
 
 
 def _is_code(name: str, words: Sequence[Word], *, has_heredoc: bool) -> bool:
-    """Whether an interpreter gets its program in an argument or on standard input."""
     plain_name = re.sub(r"[0-9.]+[a-z]*$", "", name)
     letters = _INTERPRETERS.get(plain_name)
     if letters is None:

@@ -30,8 +30,8 @@ def lay_caches(
     packages: str, bases: Bases, environment: Mapping[str, str], is_readable: Callable[[str], bool]
 ) -> None:
     """Adds what is new in the user's caches, as the table says, and removes links whose target is gone. `packages` is the
-    directory with the caches of the checkout, without symbolic links. `is_readable` says whether commands may read a path, and may
-    not write it. A cache that cannot be laid out stays as it is.
+    directory of the checkout's caches, without links. `is_readable`: commands may read a path, and not write it. What cannot be
+    laid out stays.
     """
     for place, depth, sources in LAYERS:
         for template in sources:
@@ -55,7 +55,7 @@ def _lay(source: str, packages: str, place: str, depth: int, is_readable: Callab
 
 
 def _made(name: str, directory: int) -> int:
-    """Opens a directory in an open one, which is made if it is missing. Raises OSError if it is anything else."""
+    """Opens a directory in an open one, and makes it if it is missing. Raises OSError if it is anything else."""
     with suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=directory)
     return os.open(name, _HELD, dir_fd=directory)

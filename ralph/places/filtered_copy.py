@@ -55,9 +55,7 @@ _NAMES_OF_ELEMENTS = ("name", "key", "id")
 
 
 def without_credentials(name: str, text: str) -> str:
-    """The text of a file without credentials. Equal to `text` if it holds none, and empty if it cannot be understood. `name`
-    is the file's name, which says its format.
-    """
+    """`text` without credentials: as it is if it holds none, and empty if it cannot be understood. `name` says its format."""
     start = text.lstrip("\ufeff \t\r\n")
     if not start:
         return text
@@ -71,7 +69,6 @@ def without_credentials(name: str, text: str) -> str:
 
 
 def _holds_secret(text: str) -> bool:
-    """Whether anything in a text has a credential's name or form."""
     return (
         any(map(_is_secret_name, _NAMED.findall(text)))
         or any(map(_SECRET_NAME.match, _COMMENT.findall(text)))
@@ -207,8 +204,8 @@ def _is_secret_comment(comment: str) -> bool:
 
 
 def _cut_elements(above: Element) -> bool:
-    """Cuts the secret elements below one, and the names of namespaces, which not each reader understands. Returns whether
-    there were any secrets. The parser has left out comments already.
+    """Cuts the secret elements below one, and names of namespaces, which not each reader understands. Returns whether there were
+    secrets. The parser has left out comments already.
     """
     is_cut = False
     above.tag = _plain(above)

@@ -99,11 +99,10 @@ def gather_places(
     denied: Iterable[str] = (),
     given: Iterable[str] = (),
 ) -> GuardedPlaces:
-    """Applies the table to this machine and this run. `roots` must have no symbolic links and begin with the working
-    directory.
+    """Applies the table to this machine and this run. `roots` have no symbolic links and begin with the working directory.
 
-    `configuration`, `session_directory` and `agents` (settings of agents and of MCP servers) are paths from the command line. `denied` and `given` are the paths,
-    without symbolic links, that the user's settings deny and allow.
+    `configuration`, `session_directory` and `agents` (settings of agents and of MCP servers) are paths from the command line.
+    `denied` and `given` are those, without links, that the user's settings deny and allow.
     """
     homes, given = home_directories(environment), tuple(given)
     git = git_places(roots, environment, os.getuid())
@@ -225,9 +224,7 @@ def named_in(
     environment: Mapping[str, str],
     search: ProgramSearch,
 ) -> NamedByGit:
-    """The files that the git directories, those in them, and the user's own configuration name, as far as commands may change
-    them. `search` knows where.
-    """
+    """The files that the git directories, those in them, and the user's own configuration name, if commands may change them."""
     homes = home_directories(environment)
     directories = GuardedFiles(COMPARED, roots, git_directories).git_directories
     files = _git_files(homes, environment, *roots[:1])
@@ -243,7 +240,7 @@ def users_relative_programs(environment: Mapping[str, str]) -> tuple[tuple[str, 
 
 
 def _git_files(homes: Sequence[str], environment: Mapping[str, str], directory: str = "/") -> list[str]:
-    """The user's own configuration files of git. A relative path of a variable is relative to `directory`."""
+    """A relative path of a variable is relative to `directory`."""
     # Its own file of the system lies beside the directory of its programs, but for /usr.
     beside = [
         one.rpartition("/")[0]
@@ -283,8 +280,8 @@ def _named_by_ssh(
 
 
 def changed_by_run(roots: Sequence[str], since_s: float, environment: Mapping[str, str]) -> str:
-    """A sentence for people about the programs in the roots that git's configuration names and that have changed since the
-    run began, in seconds of the epoch. Empty if there are none.
+    """A sentence for people about programs in the roots that git's configuration names and that have changed since the run began,
+    in seconds of the epoch, or an empty text.
     """
     claimed = git_places(roots, environment, os.getuid()).claimed
     named = named_in(roots, claimed, environment, search_outside(environment, roots))
@@ -292,9 +289,8 @@ def changed_by_run(roots: Sequence[str], since_s: float, environment: Mapping[st
 
 
 def why_protected(path: str, directories: Iterable[str | Path], environment: Mapping[str, str]) -> str | None:
-    """The reason why ralph must not write its output to a file that the user names: the file is a protected one. None if
-    it is not. `path` is absolute. `directories` are the directories where agents work. A link at `path` itself does not
-    count, because it is replaced.
+    """Why ralph must not write its output to a file that the user names by an absolute path: it is protected. None if it is not.
+    Agents work in `directories`. A link at `path` itself does not count, because it is replaced.
     """
     above, name = os.path.split(path)
     places = gather_places([os.path.realpath(one) for one in directories], environment)
@@ -322,15 +318,13 @@ def state_directories(environment: Mapping[str, str], homes: Sequence[str]) -> I
 
 
 def python_prefixes() -> tuple[str, ...]:
-    """The directory of the Python environment in which ralph is installed, and the directory of the Python installation
-    on which this environment is based.
-    """
+    """The directory of the Python environment in which ralph is installed, and of the installation on which that is based."""
     return tuple(dict.fromkeys((sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)))
 
 
 def own_code(writable: Sequence[str]) -> tuple[str, ...]:
-    """The package of this ralph, the virtual environment in which it is installed and the Python of that, where they lie in a
-    place that commands may write, and contain none. Empty if `_is_work`.
+    """The package of this ralph, its virtual environment and the Python of that, where they lie in a place that commands may
+    write, and contain none. Empty if `_is_work`.
     """
     if _is_work(writable):
         return ()
@@ -351,8 +345,8 @@ def _is_work(writable: Sequence[str]) -> bool:
 
 
 def _own_start(environment: Mapping[str, str], writable: Sequence[str], directory: str) -> Iterator[str]:
-    """Yields the files of this ralph that run first, or that say what runs, and the paths by which it is started. In PATH, empty
-    and relative entries stand for what they are in the working directory `directory`.
+    """Yields the files of this ralph that run first, or that say what runs, and the paths by which it is started. Empty and
+    relative entries of PATH mean the working directory `directory`.
     """
     if _is_work(writable):
         return
@@ -382,9 +376,7 @@ def _own_start(environment: Mapping[str, str], writable: Sequence[str], director
 
 
 def _code() -> Iterator[str]:
-    """Yields the paths of this Python (its library, its programs, `pyvenv.cfg` and its installed packages) and of
-    the ripgrep of its packages.
-    """
+    """Yields the library, programs, `pyvenv.cfg` and installed packages of this Python, and the ripgrep of its packages."""
     yield str(Path(os.__file__).parent)
     yield str(Path(sys.executable).parent)
     yield str(Path(sys.prefix, "pyvenv.cfg"))
@@ -395,8 +387,8 @@ def _code() -> Iterator[str]:
 
 
 class GuardedFiles:
-    """The files on the disk with a guard of commands: READ_ONLY or COMPARED. These are the guard's paths, its names at the
-    top of each root, and its entries of each git directory, also of those of submodules and linked worktrees in it.
+    """The files on the disk with the guard READ_ONLY or COMPARED: its paths, its names at the top of each root, and its entries
+    of each git directory, also of those of submodules and linked worktrees in it.
     """
 
     def __init__(
@@ -408,8 +400,8 @@ class GuardedFiles:
         *,
         writable: Iterable[str] = (),
     ) -> None:
-        """`git_directories` are those that commands may write. `.git` at the top of each root counts as one too. `paths`
-        are the guard's paths (`GuardedPlaces.guarded`). `writable` are the other directories that commands may write.
+        """Commands may write `git_directories`, to which `.git` at the top of each root belongs, and the other directories
+        `writable`. `paths` are those of the guard (`GuardedPlaces.guarded`).
         """
         own = (os.path.join(root, ".git") for root in roots)
         self.outer = tuple(dict.fromkeys((*own, *git_directories)))
@@ -480,7 +472,7 @@ class GuardedFiles:
                 known.update(found)
 
     def _configured(self, directory: str) -> Iterator[str]:
-        """Finds the git directories of the submodules that the configuration of a git directory names, and yields them."""
+        """Finds the git directories of the submodules that a configuration names."""
         for name in submodules_named(beginning_of(f"{directory}/config")):
             parts = f"modules/{name}".split("/")
             ways = [f"{directory}/{'/'.join(parts[:count])}" for count in range(1, len(parts) + 1)]
@@ -511,7 +503,6 @@ class GuardedFiles:
                             yield os.path.join(above, one), "file"
 
     def _found_in(self, directory: str) -> Iterator[tuple[str, Kind]]:
-        """Yields the guarded paths of a git directory."""
         open_folders = {""}
         for folder in self._folders:
             yield f"{directory}/{folder}", "around"
@@ -537,9 +528,7 @@ def _directories_in(directory: str) -> list[str]:
 
 
 def files_in(place: str, depth: int = sys.maxsize) -> Iterator[str]:
-    """Yields the path `place`. If it is a directory, also yields the paths in it and in `depth` levels of
-    subdirectories. Follows no links.
-    """
+    """Yields `place`, and if it is a directory, the paths in it and in `depth` levels of subdirectories. Follows no links."""
     yield place
     try:
         entries = list(os.scandir(place))
@@ -553,7 +542,6 @@ def files_in(place: str, depth: int = sys.maxsize) -> Iterator[str]:
 
 
 def _is_directory(path: str) -> bool:
-    """Whether a path is a directory, and no link to one."""
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except OSError:

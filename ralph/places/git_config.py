@@ -80,8 +80,8 @@ _VALUE = re.compile(r'(?:[^\\"\n#;]|\\(?:\n|.))+|"(?:[^\\"\n]|\\(?:\n|.))*"')
 
 
 def programs_named(content: bytes) -> tuple[tuple[str, str], ...]:
-    """The settings that make git run a program or look elsewhere, each with its value. Names are as git prints them. A
-    text that is no configuration counts as one with the setting `UNREADABLE`.
+    """The settings that make git run a program or look elsewhere, by names as git prints them, with values. A text that is no
+    configuration has the setting `UNREADABLE`.
     """
     return tuple((name, value) for name, value in settings(content) if names_program(name, value))
 

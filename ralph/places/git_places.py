@@ -63,13 +63,11 @@ class GitPlaces(Struct, frozen=True):
 
 
 def git_places(roots: Sequence[str], environment: Mapping[str, str], user: int) -> GitPlaces:
-    """Finds the git directories of the roots' checkouts, and the git directories that GIT_DIR and GIT_COMMON_DIR
-    name. `roots` must not contain symbolic links.
+    """Finds the git directories of the roots' checkouts, and those that GIT_DIR and GIT_COMMON_DIR name, relative to the first
+    root. `roots` have no symbolic links.
 
-    A relative path in these variables is relative to the first root. Each git directory must be a repository that
-    belongs to `user`, a user id. A file `.git` could come from an unpacked archive and name any directory. So the
-    directory that it names is granted only if that directory names the checkout as its working tree. `_is_only_gits`
-    decides whether a git directory is granted as a whole.
+    Each must be a repository that belongs to `user`, a user id. A file `.git` could come from an archive and name any directory:
+    what it names is granted only if it names the checkout as its working tree, and as a whole only if `_is_only_gits`.
     """
     claims: list[tuple[str, str | None, bool]] = [
         (os.path.realpath(os.path.join(*roots[:1], environment[name])), "", True)
@@ -102,13 +100,13 @@ def git_places(roots: Sequence[str], environment: Mapping[str, str], user: int) 
 def foreign_directories(
     place: str, roots: Sequence[str], *, is_bare: bool = False
 ) -> tuple[tuple[str, str], ...]:
-    """The paths that git would write for a repository although they are not the repository's own. Each comes with the
-    reason. `place` is the top of a checkout, or a git directory if `is_bare` is True, and `roots` are directories that the user has given.
-    All are without symbolic links. What lies in a root is not foreign.
+    """The paths that git would write for a repository although they are not its own, with reasons. `place` is the top of a
+    checkout, or a git directory if `is_bare`, and `roots` are given by the user. All are without links. What lies in a root is
+    not foreign.
 
-    Foreign is what `git_places` refuses because of its name: a file `.git`, a link, and a forged linked worktree or
-    submodule may come from an archive or from an agent, and name any repository. A symbolic link inside the git directory
-    is foreign too, unless it leads to a root outside of the repository. So is what could hide one, and what would block git.
+    Foreign is what `git_places` refuses because of its name: a file `.git`, a link, and a forged linked worktree or submodule may
+    come from an archive or an agent, and name any repository. So are a symbolic link inside the git directory, unless it leads to
+    a root outside of the repository, what could hide one, and what would block git.
     """
     claims = _claimed_itself(place, roots) if is_bare else _claimed_by_checkout(place, roots)
     judged = [(os.path.realpath(path), why) for path, why in claims if why is not None]
@@ -122,9 +120,8 @@ def foreign_directories(
 
 
 def _leading_on(directory: str) -> Iterator[tuple[str, str]]:
-    """Yields each path to which something leads that git may write or publish in a git directory, and what leads there: a
-    symbolic link, or a symbolic ref that is no name of a ref. Yields too what could hide one: a directory that cannot be read,
-    and what is neither a file nor a directory.
+    """Yields each path to which something leads that git may write or publish in a git directory, and what leads there: a link,
+    or a symbolic ref that is no name of a ref. Yields too what could hide one: an unreadable directory, and what is no file.
     """
     refs = f"{directory}/refs"
     pending = [directory]
@@ -155,10 +152,10 @@ def _leading_on(directory: str) -> Iterator[tuple[str, str]]:
 
 
 def borrowed_objects(top: str) -> Iterator[tuple[str, str]]:
-    """Yields each path, without symbolic links, where git finds objects of the checkout at `top` although it does not lie in the
-    checkout's own directories of objects, and what leads there: a symbolic link, or the file `alternates`
-    (gitrepository-layout(5)). Raises OSError for what cannot be judged: a directory of objects that cannot be listed or has a
-    symbolic link in it, and an `alternates` that is too large or in another form than git writes.
+    """Yields each path, without links, where git finds objects of the checkout at `top` outside of the checkout's own directories
+    of objects, and what leads there: a link, or `alternates` (gitrepository-layout(5)). Raises OSError for what cannot be judged:
+    a directory of objects that cannot be listed or has a link in it, and `alternates` that are too large or not as git writes
+    them.
     """
     pending = [f"{os.path.realpath(path)}/objects" for path, _ in _claimed_by_checkout(top, ())]
     known = {*pending}
@@ -195,9 +192,7 @@ def _refuse_links_below(directory: str) -> None:
 
 
 def _unquoted(line: str, file: str) -> str:
-    """A line of alternates as git reads it: in quotes, it has the escapes of C. Other text is a path as it is. Raises OSError
-    if git would read more than one path in it.
-    """
+    """A line of alternates as git reads it: with the escapes of C if it is in quotes. Raises OSError if that is more than one path."""
     if not line.startswith('"'):
         return line
     with suppress(ValueError, SyntaxError):
@@ -221,9 +216,8 @@ def _is_ref(name: str) -> bool:
 
 
 def _is_only_gits(path: str, roots: Sequence[str], user: int) -> bool:
-    """Whether a git directory may be granted as a whole, because it contains only git's own files. It must lie in a
-    root, in a `.git`, or in the `worktrees` of the user's repository. A git directory outside of the roots must not
-    contain a root.
+    """Whether a git directory contains only git's own files, and may be granted as a whole: it lies in a root, in a `.git`, or in
+    the `worktrees` of the user's repository. Outside of the roots, it must not contain one.
     """
     if is_within_any(path, roots):
         return True
@@ -247,9 +241,7 @@ def _may_be_part(path: str, user: int) -> bool:
 
 
 def _why_not_a_repository(path: str, user: int) -> str:
-    """The reason why a directory is not a repository of the user, or an empty string if it is such a repository. For
-    the git directory of a linked worktree, `HEAD` and `commondir` are enough.
-    """
+    """Why a directory is no repository of the user, or an empty text. For a linked worktree, `HEAD` and `commondir` are enough."""
     try:
         status = os.stat(path)
     except OSError as error:
@@ -262,8 +254,8 @@ def _why_not_a_repository(path: str, user: int) -> str:
 
 
 def _claimed(root: str, roots: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Yields each git directory that the checkout of a root names, together with the reason to refuse this directory.
-    The reason is empty if the directory is accepted, and None if the reason for another one says enough.
+    """Yields each git directory that the checkout of a root names, with the reason to refuse it: empty if it is accepted, and
+    None if the reason for another one says enough.
     """
     for above, is_checkout in repositories_above(root):
         if is_checkout:
@@ -322,7 +314,6 @@ def _claimed_by_file(checkout: str, roots: Sequence[str]) -> Iterator[tuple[str,
 
 
 def _common_of(directory: str) -> str | None:
-    """The shared git directory that the git directory of a linked worktree names, or None."""
     common = common_directory(directory)
     return None if common is None else os.path.realpath(common)
 
@@ -333,7 +324,7 @@ def _is_worktree_of(directory: str, common: str) -> bool:
 
 def _submodule_at(directory: str) -> str | None:
     """The working tree that a submodule's configuration names, or None. With `extensions.worktreeConfig`, as for a sparse
-    checkout, the name is in the other file.
+    checkout, the other file names it.
     """
     for file in ("config", "config.worktree"):
         configuration = beginning_of(f"{directory}/{file}").replace(b"\0", b"")  # no path has a NUL

@@ -30,8 +30,8 @@ _RENDER = r"renderD\d+"
 
 
 def gpu_devices(wanted: str, top: str = "") -> tuple[str, ...]:
-    """The paths of the nodes that this user may open, in a fixed order. `wanted` is `auto`, `all` (with the render nodes of
-    other makers) or `off`. `top` stands before `/dev`, `/proc` and `/sys`. Never raises OSError.
+    """The nodes that this user may open, in a fixed order. `wanted` is `auto`, `all` (with the render nodes of other makers) or
+    `off`. `top` stands before `/dev`, `/proc` and `/sys`. Never raises OSError.
     """
     found = dict.fromkeys(f"{top}/dev/{name}" for name in _named(wanted, top))
     return tuple(path for path in found if _is_device(path) and os.access(path, os.R_OK))
@@ -66,7 +66,6 @@ def _numbers(top: str, files: str, line: str) -> Iterator[str]:
 
 
 def _is_device(path: str) -> bool:
-    """Whether a path is a character device, and no link to one."""
     with suppress(OSError):
         return stat.S_ISCHR(os.lstat(path).st_mode)
     return False

@@ -44,8 +44,8 @@ def program_directories(variables: Mapping[str, str], outside: Outside) -> Itera
 
 
 def editable_packages(variables: Mapping[str, str], outside: Outside) -> Iterator[str]:
-    """Yields the directories of packages that are installed as editable in the Python environments of PATH, VIRTUAL_ENV and
-    CONDA_PREFIX. pip, setuptools and other tools name them in `.pth` files, in finders and in `direct_url.json`.
+    """Yields the directories of editable packages in the Python environments of PATH, VIRTUAL_ENV and CONDA_PREFIX. pip,
+    setuptools and other tools name them in `.pth` files, in finders and in `direct_url.json`.
     """
     named = (variables.get(name, "") for name in ("VIRTUAL_ENV", "CONDA_PREFIX"))
     above = map(os.path.dirname, _search_path(variables, outside))
@@ -72,9 +72,7 @@ def _named_in(packages: str, outside: Outside) -> Iterator[str]:
 
 
 def checkouts(roots: Sequence[str], git: GitPlaces) -> Iterator[str]:
-    """Yields the checkouts around the roots, and the main checkout or the bare repository of a linked worktree. Only a git
-    directory that knows the worktree is believed.
-    """
+    """Yields the checkouts around the roots, and the main checkout or bare repository of a linked worktree that it knows."""
     for root in roots:
         yield from islice(
             (top for top, is_checkout in repositories_above(root) if is_checkout and top != root), 1

@@ -58,9 +58,8 @@ def work_named_by_git(
     *,
     given: Sequence[tuple[str, str]] = (),
 ) -> NamedByGit:
-    """Reads the configuration of the git directories, and the user's own. No path of these contains symbolic links. `home`
-    is what `~` stands for. `search` knows where commands may write besides. `given` are settings that the user's environment
-    has.
+    """Reads the configuration of the git directories, and the user's own. No path of these contains links. `home` is what `~`
+    stands for. `search` knows where commands may write besides. `given` are settings of the user's environment.
     """
     directories, roots = tuple(git_directories), tuple(roots)
     user_files = tuple(absolute_path(file, next(iter(roots), "/"), home) for file in user_files)
@@ -106,7 +105,7 @@ def relative_programs(
     user_files: Iterable[str], home: str, given: Iterable[tuple[str, str]] = ()
 ) -> tuple[tuple[str, str], ...]:
     """The user's own settings that name a program, or a directory of hooks, in whatever working tree git runs, each with what may
-    be a relative path in its value. `given` are settings that the environment has.
+    be a relative path in its value. `given` are settings of the environment.
     """
     found = settings_with_included(user_files, home, given={"/": given})
     words = ((name, word) for _, name, value in found for word in _words_of(name, value, home))
@@ -114,7 +113,6 @@ def relative_programs(
 
 
 def _words_of(name: str, value: str, home: str) -> Iterable[str]:
-    """The words of a setting that may be paths of programs, or of a directory of hooks."""
     if name == _HOOKS:
         return [value]
     is_program = not INCLUDES.fullmatch(name) and name not in (TEMPLATES, WORKTREE, UNREADABLE)
@@ -122,8 +120,8 @@ def _words_of(name: str, value: str, home: str) -> Iterable[str]:
 
 
 def read_by_git(user_files: Iterable[str], home: str, outside: Callable[[str], str | None]) -> Iterator[str]:
-    """Yields the files and directories that the user's git configuration names: what it includes, and lists of patterns.
-    `outside` is `LinkResolver.outside`: no file is read to which it finds no way.
+    """Yields what the user's git configuration names: what it includes, and lists of patterns. No file is read to which `outside`
+    (`LinkResolver`) finds no way.
     """
 
     def beginning(file: str) -> bytes:
@@ -145,8 +143,8 @@ def settings_with_included(
     beginning: Callable[[str], bytes] = beginning_of,
     given: Mapping[str, Iterable[tuple[str, str]]] = {},
 ) -> Iterator[tuple[str, str, str]]:
-    """Yields the settings of files, and of those that they include: the file, the name and the value. `given` are settings that
-    stand in no file, each with the path of one in whose directory they count.
+    """Yields the settings of files, and of what they include: the file, the name and the value. `given` are settings that stand
+    in no file, each with the path of one in whose directory they count.
     """
     depths = dict.fromkeys((*given, *files), 0)
     pending = [*depths]

@@ -55,9 +55,7 @@ class NestedRepository(Struct, frozen=True):
     is_bare: bool = False
 
     def takes_out(self, path: str, *, is_tracked: bool) -> bool:
-        """Whether a path relative to the top must not be committed: it is the repository or lies in it. The outer repository's
-        own files in its working tree do not count.
-        """
+        """Whether a path relative to the top must not be committed: it is in the repository, and no tracked file of the outer one."""
         inside = path.rstrip("/")
         return inside == self.path or (is_within(inside, self.path) and (self.is_bare or not is_tracked))
 
@@ -117,10 +115,11 @@ def look_below(
     is_over: Callable[[], bool] = lambda: False,
     most_entries: int = MOST_ENTRIES,
 ) -> Look:
-    """Looks through the tree below `top`. Without `since_s`, the time when the run began (in seconds of the epoch), it looks
-    for repositories only. `roots` are all directories where commands may write; those elsewhere do not matter. No path
-    contains symbolic links. `gitlinks` are the repositories in git's index, relative to `top`: they are looked at even if the
-    walk does not reach them. `users` are the user's own settings that count in each of them (`users_relative_programs`). `is_over` is asked from time to time whether the look must end, and may raise an error.
+    """Looks through the tree below `top`. Without `since_s`, when the run began (in seconds of the epoch), it looks for
+    repositories only. `roots` are all directories where commands may write; those elsewhere do not matter. No path contains
+    links. `gitlinks` are the repositories in git's index, relative to `top`, which are looked at even if the walk does not reach
+    them. `users` are the user's own settings that count in each (`users_relative_programs`). `is_over` says now and then whether
+    to end, and may raise.
     """
     # Changes in these are undone, if commands may write them at all.
     files = GuardedFiles(
@@ -180,7 +179,7 @@ def _repositories(
     guarded: Collection[str],
     users: Sequence[tuple[str, str]],
 ) -> Iterator[NestedRepository]:
-    """Yields what git may take for a repository in a directory, if it names a program, or holds one that the user's own settings
+    """Yields what git may take for a repository in a directory, if it names a program, or holds one that the user's settings
     name: it has `.git`, or looks like a bare one. Git looks at the second if the first is no repository.
     """
     path = _below(top, directory)
@@ -197,24 +196,22 @@ def _repositories(
 
 
 def _is_guarded(directory: str, guarded: Collection[str]) -> bool:
-    """Whether the git directories of a checkout are guarded, and are its own. Git would run in this directory what the
-    configuration of another checkout means for that one.
-    """
+    """Whether a checkout's git directories are guarded, and its own. Git would run what another checkout's configuration means."""
     places = git_places((directory,), {}, os.getuid())
     return not places.refused and all(one in guarded for one in places.claimed)
 
 
 def _telling_names() -> frozenset[str]:
-    """The names in small letters by which a directory that may have protected files is recognised: they are in it, or it has
-    one of them. Few directories do.
+    """The names in small letters by which one knows a directory that may have protected files: they are in it, or it has one of
+    them. Few directories do.
     """
     folders_or_names = (name.rpartition("/")[0] or name for name in names_below_tops())
     return frozenset(one.rpartition("/")[2].lower() for one in folders_or_names)
 
 
 def _listed(directory: str) -> tuple[set[str], list[str]] | None:
-    """The names in a directory in small letters and without ignored characters, because some file systems do not distinguish
-    them, and the names of its directories. Empty if it is gone, and None if it cannot be read.
+    """The names in a directory, in small letters and without ignored characters, which some file systems do not distinguish, and
+    those of its directories. Empty if it is gone, and None if it cannot be read.
     """
     try:
         with os.scandir(directory) as listing:
@@ -231,7 +228,7 @@ def _listed(directory: str) -> tuple[set[str], list[str]] | None:
 
 
 def _asked(directory: str) -> set[str]:
-    """Those of the names of a repository that are in a directory. It need not be readable."""
+    """Those of the names of a repository that are in a directory, which need not be readable."""
     return {name.lower() for name in _ASKED if os.path.lexists(f"{directory}/{name}")}
 
 
@@ -258,7 +255,6 @@ def _programs(directory: str, tree: str, users: Sequence[tuple[str, str]]) -> tu
 
 
 def _all_programs(directory: str) -> Iterator[str]:
-    """Yields the names of the programs that a git directory names."""
     common = common_directory(directory)
     for place in (directory, *(() if common is None else (os.path.realpath(common),))):
         for file in ("config", "config.worktree"):

@@ -92,14 +92,14 @@ def why_changeable(
     programs: Sequence[str] | None = None,
     takes_data: bool = False,
 ) -> str:
-    """The reason for people why commands can decide what a command line runs that is started in `directory` with the variables
-    `environment`. `texts` are its words, or the text for a shell. Empty if they cannot, as far as the words tell.
+    """Why commands can decide what a command line runs that is started in `directory` with the variables `environment`, for
+    people. `texts` are its words, or the text for a shell. Empty if they cannot, as far as the words tell.
 
-    With `takes_data`, only files count that are there, and a directory is data unless an interpreter starts it or another
-    word names a file in it: the user may give a directory of the work to a program. Without it, each path counts through which
+    With `takes_data`, only files count that are there, and a directory is data unless an interpreter starts it or another word
+    names a file in it: the user may give a directory of the work to a program. Without it, each path counts through which
     commands may write, and in a directory of theirs each word that names an entry, and a program that finds its code there.
-    `names` are the entries of `directory`, each with whether it is a file; None stands for those that are there. `programs` are
-    the names that are looked for on PATH; None stands for the first word.
+    `names` are the entries of `directory`, each with whether it is a file (None: those that are there). `programs` are the names
+    that are looked for on PATH (None: the first word).
     """
     line = _line_of(texts, directory, environment, search, programs)
     texts, words = line.texts, line.words
@@ -131,8 +131,8 @@ def why_changeable(
 
 
 def scripts_of(words: Sequence[str]) -> Iterator[str]:
-    """Yields what a command may start: its program by a path, and what a shell or an interpreter among the words may take as its
-    script. Behind an option that may have a value, these are all words that look like a file. No name on PATH, text or module.
+    """Yields what a command may start: its program by a path, and what a shell or an interpreter may take as its script. Behind
+    an option that may have a value, these are all words that look like a file. No name on PATH, text or module.
     """
     plain: re.Pattern[str] | None = None
     is_first = True
@@ -159,8 +159,7 @@ def guarding_files(
     commands: Iterable[str], directory: str, environment: Mapping[str, str], search: ProgramSearch
 ) -> dict[str, str]:
     """The files that these command lines start, where commands may write them, each with the digest of its content. As far as the
-    words tell: their programs, which may be missing, files with the right to be executed, and what an interpreter or a shell
-    may take as its script.
+    words tell: their programs, which may be missing, executable files, and what an interpreter or a shell may take as its script.
     """
     paths = dict.fromkeys(
         path for one in commands for path in _started_files(_line_of([one], directory, environment, search))
@@ -358,9 +357,9 @@ def _with_values(text: str, known: Mapping[str, str]) -> str:
 
 
 def paths_in(text: str, variables: Mapping[str, str]) -> Iterator[str]:
-    """Yields what may be a path in a command or in another value: absolute paths, with `~` and variables replaced, and every
-    word that could be a relative one. A path may have spaces or be quoted, so for each place where one begins there are
-    several, of which the longest may have more behind it.
+    """Yields what may be a path in a command or another value: absolute paths, with `~` and variables replaced, and every word
+    that could be a relative one. A path may have spaces or be quoted, so there are several for each place where one begins, of
+    which the longest may have more behind it.
     """
     home, text = variables.get("HOME", ""), _with_values(text, variables)
     for form in dict.fromkeys((text, _QUOTES.sub("", text))):
@@ -379,9 +378,7 @@ def _unquoted(text: str) -> Iterator[str]:
 
 
 def absolute_path(value: str, directory: str, home: str) -> str:
-    """An absolute path as git reads it (git-config(1), pathname). `%(prefix)` stands for the directory in which git is
-    installed.
-    """
+    """An absolute path as git reads it (git-config(1), pathname). `%(prefix)` is the directory in which git is installed."""
     if value.startswith(_OF_INSTALLATION):
         return os.path.normpath(f"{git_installation()}/{value.removeprefix(_OF_INSTALLATION)}")
     if value == "~" or value.startswith("~/"):
@@ -397,8 +394,8 @@ def names_in(directory: str) -> dict[str, bool]:
 
 
 def module_variables(texts: Iterable[str], program: str = "") -> dict[str, str]:
-    """The variables with which a line takes no Python module from the directory in which it is started. Only if it, or its program
-    as a shell script, names a module or a statement, because they also keep a script from the modules beside it.
+    """The variables with which a line takes no Python module from the directory in which it is started, only if it, or its
+    program as a shell script, names a module or a statement: they also keep a script from the modules beside it.
     """
     is_named = any(map(_BY_NAME.search, texts)) or _PYTHON_BY_NAME.search(_shell_text(program))
     return {"PYTHONSAFEPATH": "1"} if is_named else {}

@@ -78,9 +78,7 @@ class GuardedPlace(Struct, frozen=True):
         return UNREAD in self.row.guards and self.row.around_work != "unshown"
 
     def has(self, path: str) -> bool:
-        """Whether `path` is this place or is inside it. Upper and lower case of a name count as equal, because some
-        file systems do not distinguish them.
-        """
+        """Whether `path` is this place or is inside it. Upper and lower case of a name are equal, as for some file systems."""
         if self.path.startswith(_NAME):
             return is_named(path, self.path.removeprefix(_NAME))
         if self.path.endswith(_DOTFILES):
@@ -89,9 +87,7 @@ class GuardedPlace(Struct, frozen=True):
 
 
 def is_named(path: str, name: str) -> bool:
-    """Whether a part of `path` has a name from the table: a file name, or several parts. `*` matches any characters but
-    a slash.
-    """
+    """Whether a part of `path` has a name from the table: one or several parts. `*` matches any characters but a slash."""
     found = re.search(f"{_pattern(name)}(/|$)", path.translate(IGNORED_CHARACTERS), re.IGNORECASE)
     return found is not None
 
@@ -101,8 +97,8 @@ def _pattern(name: str) -> str:
 
 
 def names_at(root: str, guard: str) -> tuple[str, ...]:
-    """The names of the table that are guarded at the top of a root, relative to it. A root may itself be the folder of
-    such a name: in `x/.claude`, the name `.claude/settings*.json` is `settings*.json`.
+    """The names that are guarded at the top of a root, relative to it. A root may itself be the folder of one: in `x/.claude`,
+    the name `.claude/settings*.json` is `settings*.json`.
     """
     folders = root.split("/")
     found = []
@@ -116,9 +112,9 @@ def names_at(root: str, guard: str) -> tuple[str, ...]:
 
 
 def below_tops(roots: Iterable[str]) -> Callable[[str], bool]:
-    """Returns a function that tells whether a file has a protected name below the top of each root that contains it, and there
-    is such a root. At the top of a root, changes of commands are undone. A file or link in the place of a folder of such a
-    name counts too. Repositories do not: see `nested_repositories.py`.
+    """Returns a function that tells whether a file has a protected name below the top of each root (at least one) that contains
+    it. At the top, changes of commands are undone. A file or link in the place of a folder of such a name counts too.
+    Repositories do not: see `nested_repositories.py`.
     """
     names = table.names_below_tops()
     folders = (f"{_pattern(name.rpartition('/')[0])}$" for name in names if "/" in name)
@@ -153,9 +149,7 @@ class GuardedPlaces(Struct, frozen=True):
         return tuple(dict.fromkeys((*self.by_guard.get(guard, ()), *table.paths_with(guard, sandbox))))
 
     def why_not_read(self, path: str, more_given: Iterable[str] = ()) -> GuardedPlace | None:
-        """The place because of which a path must not be read, or None if it may be read. `more_given` may be read like
-        `given`.
-        """
+        """The place because of which a path must not be read, or None. `more_given` may be read like `given`."""
         given = [one for one in (*self.given, *more_given) if is_within(path, one)]
         return self._place_of(path, UNREAD, given)
 
@@ -164,8 +158,8 @@ class GuardedPlaces(Struct, frozen=True):
         return tuple(place.row for place in self.found if place.is_secret and place.has(path))
 
     def why_judged(self, path: str) -> GuardedPlace | None:
-        """The row because of whose name a file must not be read if it holds credentials: it lies in what is shown of a home.
-        None if the content does not matter.
+        """The row because of whose name a file must not be read if it holds credentials: it lies in what is shown of a home. None
+        if its content does not matter.
         """
         name = path.rpartition("/")[2]
         row = next((row for names, row in self.judged if re.fullmatch(names, name, re.IGNORECASE)), None)
@@ -207,9 +201,7 @@ class GuardedPlaces(Struct, frozen=True):
         return tuple(place.path for place in self.found if place.row.around_work == "unshown")
 
     def hidden_beneath(self, directory: str) -> tuple[str, ...]:
-        """The paths inside a directory that must not be read, relative to the directory. The directory itself is not
-        among them.
-        """
+        """The paths inside a directory that must not be read, relative to it, and not the directory itself."""
         above = directory.rstrip("/") + "/"
         beneath = (path for path in (*self.closed_homes, *self.unread) if path.startswith(above))
         return tuple(path[len(above) :] for path in outermost(beneath))
@@ -237,10 +229,9 @@ def places_of(
     resolved: Callable[[str], str],
     outside: Callable[[str], str | None],
 ) -> GuardedPlaces:
-    """Applies the table. `bases` has the roots without symbolic links, and `given`, the paths that the settings allow to be
-    read. `variables` are the environment variables with which ralph was started. `resolved` resolves the symbolic links
-    of a path that need not exist. `outside` does the same, and returns None if the way leads through a place that
-    commands may write.
+    """Applies the table. `bases` has the roots without links, and `given`, what the settings allow to be read. `variables` are
+    those with which ralph was started. `resolved` resolves the links of a path that need not exist. `outside` does the same, and
+    returns None if the way leads through a place that commands may write.
     """
     roots, homes = tuple(bases.get("root", ())), bases.get("~", ())
     in_roots = [home for home in map(resolved, homes) if is_within_any(home, roots)]
@@ -289,8 +280,8 @@ def places_of(
 
 
 def _may_be_closed(home: str, opened: Sequence[str]) -> bool:
-    """Whether only a part of a home directory may be shown. One that is open, or lies in an open place, is open. One that
-    is a directory of the system, contains one, or lies in one with programs, is needed as a whole.
+    """Whether only a part of a home may be shown. One in an open place is open. One that is a directory of the system, contains
+    one, or lies in one with programs, is needed as a whole.
     """
     return not (
         is_within_any(home, opened)
@@ -304,7 +295,7 @@ def _real(paths: Iterable[str], outside: Callable[[str], str | None]) -> dict[st
 
 
 def _around_work(row: PlaceRow, template: str, paths: Iterable[str], roots: Sequence[str]) -> Iterator[str]:
-    """Yields what is guarded of each path. A directory that contains a root can often not be guarded as a whole."""
+    """Yields what is guarded of each path. One that contains a root can often not be guarded as a whole."""
     for path in paths:
         if not any(is_within(root, path) for root in roots):
             yield path
@@ -316,9 +307,7 @@ def _around_work(row: PlaceRow, template: str, paths: Iterable[str], roots: Sequ
 
 
 def xdg_bases(homes: Sequence[str], variables: Mapping[str, str]) -> Bases:
-    """For each name, the directory that the environment variable names, and the usual directory. The usual one may
-    contain files that were made before the variable was set.
-    """
+    """For each name, the directory that the variable names, and the usual one, whose files may be older than the variable."""
     return {
         name: tuple(
             dict.fromkeys((variables.get(variable, ""), *(f"{home.rstrip('/')}/{usual}" for home in homes)))

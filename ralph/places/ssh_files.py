@@ -42,9 +42,8 @@ _MOST_FILES = 1_000
 
 
 def ssh_files(commands: Iterable[str], homes: Sequence[str], variables: Mapping[str, str]) -> tuple[str, ...]:
-    """The files that ssh reads if it is started by one of `commands`, and the directories in which patterns look for some.
-    Neither need exist. A file after `-F` stands for the usual ones. None of the commands stands for plain `ssh`. `variables` are
-    those of the environment.
+    """The files that ssh reads if one of `commands` (none: plain `ssh`) starts it, and the directories in which patterns look for
+    some. Neither need exist. A file after `-F` replaces the usual ones. `variables` are those of the environment.
     """
     named = [found[1] for command in commands for found in _OPTION.finditer(command)]
     usual = [*(f"{home}/.ssh/config" for home in homes), f"{_SYSTEM}/ssh_config"]
@@ -84,8 +83,8 @@ def ssh_files_of_agents(
     commands: Iterable[str], search: ProgramSearch, homes: Sequence[str], variables: Mapping[str, str]
 ) -> Iterator[tuple[str, list[str]]]:
     """Yields those of `ssh_files` to which the way leads through places that commands may write, each with the parts of the way
-    there: links, a file or a directory; or of which such a place has a second name. `~/.ssh` in such a place is closed to commands all the same, unless it is or has such a
-    place itself.
+    there: links, a file or a directory; or of which such a place has a second name. `~/.ssh` in such a place is closed to
+    commands all the same, unless it is or has such a place itself.
     """
     closed = [f"{os.path.realpath(home)}/.ssh" for home in homes]
 
@@ -123,9 +122,7 @@ def _settings(file: str) -> Iterator[tuple[str, str]]:
 
 
 def _with_values(text: str, home: str, variables: Mapping[str, str], unknown: str | None = None) -> str:
-    """A text in which tokens and variables have their values (ssh_config(5)). One that depends on the host becomes `unknown`, or
-    stays as it is.
-    """
+    """Replaces tokens and variables (ssh_config(5)). One that depends on the host becomes `unknown`, or stays as it is."""
     user = {"%": "%", "d": home, "u": _login_name(), "i": str(os.getuid())}
 
     def value(found: re.Match[str]) -> str:

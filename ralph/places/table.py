@@ -148,9 +148,8 @@ class PlaceRow(Struct, frozen=True):
 
 
 def kind_of(template: str) -> str:
-    """The kind of a template. A `sandbox path` begins with a place that exists only in a sandbox, and a `pattern` is a name
-    at any depth with a `*` before its last part. Raises ValueError for a template that nothing reads: an unknown base, or a
-    `*` where it is no pattern.
+    """The kind of a template. A `sandbox path` begins with a place that exists only in a sandbox, and a `pattern` is a name at
+    any depth with a `*` before its last part. Raises ValueError for an unknown base, or a `*` where it is no pattern.
     """
     if template[0] in "/$~" and "*" not in template:
         return "path"
@@ -365,7 +364,6 @@ _PRIVATE = (
 
 
 def _kinds(text: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Yields the kinds of a block above: the kind, the source and the places."""
     for line in text.replace("\n  ", "  ").strip().split("\n"):
         named, _, places = line.partition("]:  ")
         kind, _, source = named.partition(" [")
@@ -635,9 +633,7 @@ def names_with(guard: str) -> tuple[str, ...]:
 
 
 def names_below_tops() -> tuple[str, ...]:
-    """The names that are compared at the top of a root, and looked for below it. A repository there is judged by its
-    configuration.
-    """
+    """The names that are compared at the top of a root, and looked for below it. A repository is judged by its configuration there."""
     return tuple(name for name in names_with(COMPARED) if name != ".git")
 
 
@@ -649,8 +645,8 @@ def git_entries_with(guard: str) -> tuple[str, ...]:
 def paths_with(
     guard: str, bases: Bases, variables: Mapping[str, str] = {}, rows: Iterable[PlaceRow] | None = None
 ) -> tuple[str, ...]:
-    """The absolute paths with a guard, as far as `bases` and `variables` have them. Names at any depth are not among
-    them. `rows` are all rows of the table that have the guard, or more.
+    """The absolute paths with a guard, as far as `bases` and `variables` have them, without names at any depth. `rows` have all
+    rows with the guard, or more.
     """
     found = (
         path
@@ -663,9 +659,7 @@ def paths_with(
 
 
 def expanded(template: str, bases: Bases, variables: Mapping[str, str] = {}) -> Iterator[str]:
-    """Yields the absolute paths that a template describes. Yields nothing for a name at any depth, if the template's
-    base is unknown, or if its environment variable is not set or is not an absolute path.
-    """
+    """Yields the absolute paths of a template, none for a name at any depth, an unknown base, or a variable without such a path."""
     if template.startswith(("/", _NAME)):
         yield from [template] if template[0] == "/" else []
         return

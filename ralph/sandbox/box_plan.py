@@ -76,9 +76,7 @@ class BoxNotice(Struct, frozen=True):
 
 
 class BoxPlan(Struct, frozen=True):
-    """Says which sandbox the commands of a run get. This is decided at the start of the run. The paths of the run, from
-    `places` on, are known when the first command starts (`plan_with_places`). All are absolute.
-    """
+    """The sandbox of a run's commands. `plan_with_places` adds the paths, from `places` on, at the first command. All are absolute."""
 
     means: Means
     net: Net = "full"
@@ -137,9 +135,7 @@ class BoxPlan(Struct, frozen=True):
 
     @property
     def unreadable(self) -> tuple[str, ...]:
-        """Files and directories, which need not exist. /tmp changes all the time: for a path there that does not exist, each
-        entry of /tmp would need a rule, and all rules would have to be made again after each change.
-        """
+        """Files and directories, which need not exist. A missing one in /tmp, which changes all the time, would cost many rules."""
         known, absent = self._unread, self.absent
         kept = (path for path in known if path not in absent)
         return tuple(dict.fromkeys((*kept, *self.read_deny, *self.rules_deny, *self.elsewhere)))
@@ -159,9 +155,7 @@ class BoxPlan(Struct, frozen=True):
         return path in self.devices or self.is_writable(path)
 
     def may_read(self, path: str) -> bool:
-        """Whether a command may read the content of the file at a path. The path must not contain symbolic links.
-        Directories can always be listed.
-        """
+        """Whether a command may read the file at a path without symbolic links. Directories can always be listed."""
         if self.is_writable(path) or any(path == over for _, over in self.copies):
             return True
         if is_within_any(path, self.closed):
@@ -192,9 +186,8 @@ class BoxPlan(Struct, frozen=True):
         return path
 
     def outside(self, path: str, visible: Iterable[str]) -> str:
-        """Converts a path inside the sandbox to the path outside. Both paths are the same, except in /tmp. In those
-        places of /tmp that are mounted there again, they are the same too: writable ones, and `visible`. `path` contains
-        no `..`.
+        """Converts a path inside the sandbox, without `..`, to the one outside. They differ in /tmp only, but for the places that
+        are mounted there again: writable ones and `visible`.
         """
         if not (self.has_own_temporary and is_within(path, TEMPORARY)):
             return path
@@ -225,9 +218,7 @@ class BoxPlan(Struct, frozen=True):
 
     @property
     def protections(self) -> dict[str, bool]:
-        """The names of all protections. Each name is mapped to True if this sandbox provides the protection,
-        otherwise to False.
-        """
+        """Each protection by its name, and whether this sandbox provides it."""
         return {name: not why for name, why in self.level.reaches.items()}
 
     @property
@@ -235,8 +226,8 @@ class BoxPlan(Struct, frozen=True):
         return self.means.bwrap is not None
 
     def sentence_for_model(self, added: int) -> str:
-        """Describes the rights of commands in one sentence of at most 200 bytes. Empty if commands are not confined.
-        `added` is the number of directories that commands may write in addition to the working directory.
+        """The rights of commands in one sentence of at most 200 bytes. Empty if they are not confined.
+        `added` is the number of directories that they may write besides the working directory.
         """
         if not self.is_confined:
             return ""
@@ -262,9 +253,8 @@ def _is_absent(path: str, directory: str) -> bool:
 
 
 def plan_box(wanted: SandboxSettings, environment: Mapping[str, str], roots: Sequence[Path]) -> BoxPlan:
-    """Decides which sandbox commands get on this machine. `environment` is the user's own environment. Its variable
-    `SANDBOX_READ` adds places to `wanted.read`. `roots` are the directories that commands may write, and begin with the working
-    directory. Raises CannotConfineError.
+    """Decides which sandbox commands get on this machine, from the user's own environment. `roots` are the directories that
+    commands may write, the working directory first. Raises CannotConfineError.
     """
     net: Net = wanted.asked_net  # type: ignore[assignment]  # the setting allows only these names
     real_roots = tuple(os.path.realpath(root) for root in roots)
@@ -327,9 +317,7 @@ def plan_box(wanted: SandboxSettings, environment: Mapping[str, str], roots: Seq
 
 
 def refuse_owners_work(plan: BoxPlan, directory: Path) -> None:
-    """Raises CannotConfineError if this process is root's, and commands could not work in the directory because it is another
-    user's: they have none of root's capabilities (capabilities(7)). A directory that is gone is refused elsewhere.
-    """
+    """Raises CannotConfineError if root's commands could not write another user's directory: they have no capabilities."""
     if os.geteuid() != 0 or not plan.is_confined:
         return
     with suppress(OSError):
@@ -347,18 +335,14 @@ def refuse_owners_work(plan: BoxPlan, directory: Path) -> None:
 def may_have_overlays(
     wanted: SandboxSettings, environment: Mapping[str, str], roots: Iterable[Path | str]
 ) -> bool:
-    """Whether commands may see the file system as overlays, if this machine can make them. They need a directory in /tmp where
-    commands may not write. `roots` are the directories that commands may write.
-    """
+    """Whether commands may see overlays, if this machine can make them: these need a place in /tmp that commands may not write."""
     writable = (*map(os.path.realpath, roots), *map(os.path.realpath, wanted.written(environment)))
     is_own = os.path.realpath(TEMPORARY) == TEMPORARY and not is_within_any(TEMPORARY, writable)
     return is_own and wanted.unix_sockets != "deny"
 
 
 def _roots_behind_links(roots: Sequence[Path], writable: Sequence[str]) -> Iterator[str]:
-    """Yields a complaint for each root whose way passes through another writable directory by a symbolic link: a command of an
-    earlier run could have made the link, to get access to what it leads to.
-    """
+    """Yields a complaint for each root behind a link in another writable directory: an earlier command could have made the link."""
     for root in roots:
         link = planted_link(os.path.join(os.getcwd(), root), writable)  # noqa: PTH109, PTH118 - strings throughout
         if link is not None:
@@ -371,9 +355,8 @@ def with_denied_reads(
     """A copy of `plan` in which commands also cannot read `places`, with a notice about those that they still can. The
     paths of `places` contain no symbolic links. `unsearched` are directories where rules may deny further places.
 
-    A place that contains a writable directory stays readable, because commands may need programs in this place. A
-    place inside a writable directory is masked with namespaces, and stays readable without them: Landlock grants a
-    directory with all that is in it, and without a right to the directory itself no command could make a file there.
+    A place around a writable directory stays readable: it may hold programs. One inside is masked with namespaces, and
+    readable without them: Landlock grants a directory with all that is in it, and no right to it means no new file there.
     """
     from ralph.places.places import outermost  # noqa: PLC0415 - few runs have such rules
 
@@ -394,7 +377,7 @@ def with_denied_reads(
 
 
 def _about_denied_reads(plan: BoxPlan, left: int, unsearched: Sequence[str]) -> Iterator[BoxNotice]:
-    """Notices about what commands can read although permission rules deny it. `left` is the number of such places."""
+    """`left` is the number of places that stay readable."""
     told = f"permission rules deny to read {left} {'place' if left == 1 else 'places'} that commands can read"
     if left and plan.has_namespaces:
         yield BoxNotice(
@@ -421,9 +404,7 @@ def with_hook_places(
     environment: Mapping[str, str],
     roots: Sequence[Path],
 ) -> BoxPlan:
-    """The plan for hooks, made from `plan`, which is that of commands. It is `plan` itself if hooks may do the same. Raises
-    CannotConfineError.
-    """
+    """The plan for hooks, made from that of commands. It is `plan` itself if hooks may do the same. Raises CannotConfineError."""
     if not plan.is_confined or not hooks.gives_more:
         return plan
     if hooks.outside:
@@ -458,9 +439,7 @@ def _raise_first(complaints: Iterable[str]) -> None:
 
 
 def _contradictions(wanted: SandboxSettings, net: Net) -> Iterator[str]:
-    """Yields what the settings ask for and cannot get on any level of this system. The default limit on processes is none
-    of it: it is enforced where that is possible.
-    """
+    """Yields what the settings ask for and cannot get on any level. The default limit on processes is kept where that is possible."""
     for name in ("max_memory_mb", "max_processes"):
         most = getattr(wanted, name)
         is_usual = most in (0, getattr(SandboxSettings(), name))
@@ -505,9 +484,7 @@ def _lacks(wanted: SandboxSettings, means: Means, level: BoxLevel, net: Net) -> 
 
 
 def _open_places(read_deny: Sequence[str], writable: Sequence[str]) -> Iterator[str]:
-    """Yields a complaint for each path of `read_deny` in a place that commands may write. The kernel cannot forbid
-    reading in such a place.
-    """
+    """Yields a complaint for each path of `read_deny` where commands may write: the kernel cannot forbid reading there."""
     for place in read_deny:
         for root in writable:
             if is_within(place, os.path.realpath(root)):
@@ -553,8 +530,8 @@ def _about_sockets(
 
 
 def bound_in(directories: Iterable[str]) -> list[str]:
-    """The Unix sockets in some directories that programs of this network have bound. Of one that was bound by a relative name, only
-    such as would lie at the top of a directory are found. `directories` contain no symbolic links.
+    """The Unix sockets in `directories` (without links) that programs of this network have bound. Of those with a relative name,
+    only such as would lie at the top of a directory are found.
     """
     tops = tuple(directories)
     try:
@@ -575,7 +552,6 @@ def _is_socket(path: str) -> bool:
 
 
 def _about_own_code(roots: Sequence[str], *, is_guarded: bool) -> Iterator[BoxNotice]:
-    """A notice if ralph itself lies in one of the directories that commands may write. `is_guarded` is True with namespaces."""
     package, prefix = os.path.realpath(str(Path(__file__).parents[1])), os.path.realpath(sys.prefix)
     around = [one for one in roots if is_within(package, one) or is_within(prefix, one)]
     if not around:
@@ -593,9 +569,7 @@ def _about_own_code(roots: Sequence[str], *, is_guarded: bool) -> Iterator[BoxNo
 
 
 def about_git(roots: Sequence[str], environment: Mapping[str, str]) -> tuple[BoxNotice, ...]:
-    """A notice for each git directory that a checkout names as its own, and that commands may not write. `roots` are
-    the directories that commands may write, without symbolic links.
-    """
+    """A notice for each git directory that a checkout names as its own, and that commands may not write. `roots` have no links."""
     named = environment.get("GIT_DIR") or environment.get("GIT_COMMON_DIR")
     if not named and not any(_may_be_refused(root) for root in roots):  # as in most runs
         return ()
@@ -614,8 +588,8 @@ def about_git(roots: Sequence[str], environment: Mapping[str, str]) -> tuple[Box
 def _closed_roots(
     roots: Sequence[str], environment: Mapping[str, str], denied: Sequence[str], hidden: Sequence[str]
 ) -> Mapping[str, BoxNotice]:
-    """The roots that commands may not write, because they are or lie in a protected folder, each with a notice. `denied` are
-    places that the settings deny, and `hidden` these and those that ralph's caller hides. All are without symbolic links.
+    """The roots that commands may not write, because a protected folder holds them, each with a notice. `hidden` are `denied` and
+    what ralph's caller hides. All are without symbolic links.
     """
     if not any(_may_be_closed(root, environment, hidden) for root in roots):  # as in most runs
         return {}
@@ -639,8 +613,8 @@ def _but_for(why: str) -> str:
 
 
 def _may_be_closed(root: str, environment: Mapping[str, str], hidden: Sequence[str]) -> bool:
-    """Whether the table of places may protect a root. It protects hidden folders, git directories, folders of the system and
-    of this Python, and files of the user's configuration. What another variable names never closes a root.
+    """Whether the table may protect a root: hidden folders, git directories, the system, this Python and the user's configuration.
+    What another variable names never closes a root.
     """
     home = os.path.realpath(environment.get("HOME") or "/")
     if "/." in root or ".git/" in f"{root}/" or is_within_any(root, (*_WITH_PLACES, *hidden)):
@@ -667,9 +641,8 @@ def _may_be_refused(root: str) -> bool:
 def opened_by_settings(
     wanted: SandboxSettings, environment: Mapping[str, str], real_roots: Sequence[str]
 ) -> tuple[tuple[str, ...], ...]:
-    """The paths to which `write`, `read` and `sockets` of the settings give access, with symbolic links resolved. Links where
-    commands may write are not resolved: a command of an earlier run could have made such a link to get access to its target.
-    Raises ValueError if the environment's `SANDBOX_READ` is not valid.
+    """The paths to which `write`, `read` and `sockets` give access, with links resolved, but for links where commands may write: an
+    earlier command could have made one. Raises ValueError if `SANDBOX_READ` is not valid.
     """
     lent = callers_places(SANDBOX_READ, environment.get(SANDBOX_READ, ""))
     named = (wanted.write, (*wanted.read, *lent), wanted.sockets)

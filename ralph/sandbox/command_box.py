@@ -87,11 +87,11 @@ _NOT_COMPARED = (
 
 
 class CommandBox:
-    """The sandbox of a run's commands and searches. It is made when it is first needed. With a plan that confines
-    nothing, commands run as they are, and the methods do nothing.
+    """The sandbox of a run's commands and searches, made when first needed. With a plan that confines nothing, the methods do
+    nothing.
 
-    Any thread may call the methods, and one thread works at a time. A method may never return if a file system does
-    not answer. So the main thread first calls one of those around a command, which work on another thread.
+    Any thread may call the methods, and one thread works at a time. A method may never return if a file system does not answer.
+    So the main thread first calls one of those around a command, which work on another thread.
     """
 
     def __init__(
@@ -232,7 +232,6 @@ class CommandBox:
         return parts
 
     def _copied(self, plan: BoxPlan, places: GuardedPlaces) -> Iterator[tuple[str, str]]:
-        """Makes the copies of configuration files that commands must not read as they are. Yields each with its file."""
         hidden = callers_places(SANDBOX_HIDE, self._environment.get(SANDBOX_HIDE, ""))
         denied = (*plan.read_deny, *plan.rules_deny, *hidden)
         for file in places.guarded(FILTERED, {}):
@@ -271,9 +270,8 @@ class CommandBox:
             self._disk.begin(self.prepare)
 
     def before(self, environment: Mapping[str, str], waiting_for: str) -> Mapping[str, str]:
-        """Makes the sandbox, and stores the state of the protected files. Must be called before each command, and before
-        each call of a process that runs already, such as an MCP server. Returns the command's environment, which is made
-        from `environment`. `waiting_for` is the text of a heartbeat.
+        """Makes the sandbox, and stores the state of the protected files, before each command and each call of an MCP server.
+        Returns the command's environment, made from `environment`. `waiting_for` is the text of a heartbeat.
 
         Raises OSError, SilentDiskError and Interrupted. The command must not start then.
         """
@@ -291,8 +289,7 @@ class CommandBox:
             raise
 
     def after(self, waiting_for: str) -> str:
-        """Undoes the changes that the command has made to protected files. Must be called when the command has ended.
-        Returns a note for the model, which is empty if there were no changes.
+        """Undoes what the command has changed in protected files. Returns a note for the model, or an empty text.
 
         Raises Interrupted. `after_stop` returns the note then.
         """
@@ -303,24 +300,20 @@ class CommandBox:
         return self._taken_notes()
 
     def after_stop(self) -> str:
-        """Does the same as `after` when Interrupted or another error was raised. Waits for at most 2 seconds, and is
-        not interrupted.
-        """
+        """As `after`, when an error such as Interrupted was raised. Waits for at most 2 seconds, and is not interrupted."""
         if self._disk is not None:
             self._disk.finish(self._compare)
         return self._taken_notes()
 
     def not_started(self) -> None:
-        """Must be called instead of `after` if the command was not started because the working directory is gone.
-        Undoes nothing, because another directory may be in its place. Waits for at most 2 seconds.
-        """
+        """Instead of `after` if the working directory was gone. Undoes nothing: another may be in its place. Waits for 2 s at most."""
         if self._disk is not None and self._protected is not None:
             self._disk.finish(self._protected.not_started)
 
     def watch(self, environment: Mapping[str, str], waiting_for: str) -> Mapping[str, str]:
-        """Must be called before a process starts that runs during several commands, such as an MCP server. From then
-        on, changes between two commands are undone too. Returns the process's environment, which is made from
-        `environment`. Raises OSError, SilentDiskError and Interrupted.
+        """Must be called before a process starts that runs during several commands, such as an MCP server. From then on, changes
+        between two commands are undone too. Returns its environment, as `before` does. Raises OSError, SilentDiskError and
+        Interrupted.
         """
 
         def make_and_watch() -> Mapping[str, str]:
@@ -331,9 +324,8 @@ class CommandBox:
         return self._result_of(make_and_watch, environment, waiting_for)
 
     def end_watch(self) -> str:
-        """If MCP servers ran, undoes the changes to protected files since the last command. Must be called at the end of a run,
-        after they have ended. Waits for at most 2 seconds. Returns a note for people, also about all that could not be
-        undone. Empty if there is nothing of it.
+        """If MCP servers ran, undoes the changes since the last command. Called at the end of a run, after they have ended. Waits
+        for at most 2 seconds. Returns a note for people, also about all that could not be undone, or an empty text.
         """
         if self._disk is None or self._protected is None:
             return ""
@@ -341,19 +333,16 @@ class CommandBox:
         return "; ".join(filter(None, (self.between(), left_note(self._protected.left, self._roots[0]))))
 
     def between(self) -> str:
-        """A note about changes to protected files that no command of this run made. Must be called after `after` or
-        `after_stop`. Empty if there were no such changes.
-        """
+        """A note about changes that no command of this run made, or an empty text. Called after `after` or `after_stop`."""
         if self._protected is None:
             return ""
         undone, self._protected.between = self._protected.between, ()
         return undone_note(undone, self._roots[0], is_between=True)
 
     def told(self) -> tuple[list[str], list[str]]:
-        """Notes for the model about changes that the command did not make, and those of them that people should read
-        too: the note of `between`, and one about the protected files that have changed since an earlier run was killed.
-        Must be called when a command has ended. The latter is returned once, and people may have read it at the start.
-        People read too which changes of the command could not be undone.
+        """Notes for the model about changes that the command did not make, and those of them that people should read too: that of
+        `between`, and once the one about an earlier run that was killed, which people may have read at the start. People also
+        read what could not be undone. Called when a command has ended.
 
         Raises GuardRefused with `--sandbox strict` if there is a change of this run that could not be undone.
         """
@@ -370,9 +359,7 @@ class CommandBox:
         return told, for_people if self._is_kill_told else [*for_people, told[-1]]
 
     def look_after_kill(self, waiting_for: str) -> str:
-        """Returns the note about an earlier run that was killed for people, at the start of a run. Empty if the disk
-        cannot be read. Raises Interrupted.
-        """
+        """A note for people about an earlier run that was killed. Empty if the disk cannot be read. Raises Interrupted."""
         no_paths: tuple[str, ...] = ()
         try:
             paths = self._result_of(lambda: self.protected().changed_since_kill(), no_paths, waiting_for)
@@ -382,9 +369,7 @@ class CommandBox:
         return changed_since_kill_note(paths, self._roots[0])
 
     def _result_of(self, work: Callable[[], T], without: T, waiting_for: str) -> T:
-        """The result of work on the disk, or `without` if the protected files are not compared. Raises the error that
-        `work` raises, SilentDiskError and Interrupted.
-        """
+        """The result of work on the disk, or `without` if protected files are not compared. Raises as `DiskWork.result_of`."""
         return without if self._disk is None else self._disk.result_of(work, waiting_for)
 
     def _compare(self) -> None:
@@ -410,9 +395,8 @@ class CommandBox:
             self._prepared = shares, box, self._fresh_ruleset(box, shares=shares)
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The environment of a command, made from `environment`. Adds the directories for temporary files and packages,
-        as the command sees their paths. Removes the addresses of the user's agents, such as the SSH agent, unless
-        the settings give sockets back. Raises OSError.
+        """The environment of a command: `environment` with the directories for temporary files and packages, as the command sees
+        them, and without the addresses of the user's agents unless the settings give sockets. Raises OSError.
         """
         parts = self.parts
         kept = {name: value for name, value in environment.items() if not self._is_left_out(name)}
@@ -440,9 +424,9 @@ class CommandBox:
         return partial(self.confinement, lasts=lasts, is_alone=is_alone) if self.is_confined else None
 
     def confinement(self, directory: str, *, lasts: bool = False, is_alone: bool = False) -> Confinement:
-        """The sandbox of the next command, which starts in `directory`. The result must not be used after the next
-        call. The command's way to the allowed hosts lasts until the next command, or until the end of the run if
-        `lasts` is True. If `is_alone` is True, the command shares its namespaces with no other one. Raises OSError.
+        """The sandbox of the next command, which starts in `directory`. Not to be used after the next call. The way to the
+        allowed hosts lasts until the next command, or with `lasts` until the end of the run. With `is_alone`, the command shares
+        its namespaces with no other one. Raises OSError.
         """
         with self._lock:
             self._close_door()
@@ -472,9 +456,8 @@ class CommandBox:
             )
 
     def share_namespaces(self) -> Callable[[], None]:
-        """Must be called before a command starts in the background. From then on, until the result is called, all commands share
-        namespaces, so that they find its processes and its shared memory. The result must be called when the command has
-        ended. Both on the main thread.
+        """Called before a command starts in the background. Until the result is called, all commands share namespaces, so that
+        they find its processes and shared memory. Both on the main thread.
         """
         self._sharing += 1
 
@@ -500,15 +483,11 @@ class CommandBox:
                 self._shared = None
 
     def refusals(self) -> tuple[str, ...]:
-        """Describes the connections of the last command that the proxy refused, for people and the model. Each
-        connection is one line.
-        """
+        """The connections of the last command that the proxy refused, one line each."""
         return _refused(self._close_door())
 
     def release_lasting(self) -> Callable[[], tuple[str, ...]]:
-        """Must be called when a command has started for which `lasts` was True. Returns what must be called at its end, if that
-        is before the end of the run. It returns the same as `refusals`.
-        """
+        """Called when a command with `lasts` has started. Returns what is called at its end, which returns the same as `refusals`."""
         doors = self._lasting_doors[-1:]
 
         def release() -> tuple[str, ...]:
@@ -523,8 +502,8 @@ class CommandBox:
         return () if door is None else door.close()
 
     def denial_note(self, output: str, working_directory: str, command: str) -> str | None:
-        """A line that says what the sandbox denied to a command of Bash, or to another program, whose `command` is empty. None if the output shows no denial. Looks at the paths that
-        the output names, so that it may never return.
+        """A line that says what the sandbox denied to a command of Bash, or to a program without `command`. None if the output
+        shows no denial. Looks at the paths that the output names, so that it may never return.
         """
         from ralph.sandbox.denial_hints import Refusals  # noqa: PLC0415 - only where something was denied
         from ralph.sandbox.denials import denial_note  # noqa: PLC0415 - only where something was denied
@@ -604,12 +583,10 @@ class CommandBox:
 
     @cached_property
     def _program_with_sockets(self) -> bytes:
-        """The packed filter of commands that see overlays, and so no sockets of other programs."""
         return self._filter(self._internet, unix_sockets=True)
 
     @cached_property
     def _search_program(self) -> bytes:
-        """The packed filter of searches, which need no sockets at all."""
         return self._filter("none", unix_sockets=False)
 
     @property
@@ -658,9 +635,8 @@ class CommandBox:
             )
 
     def _fresh_box(self) -> KeptBox | None:
-        """The box for a command that starts now. None without namespaces. Raises OSError.
-
-        What was removed, mounted or replaced between the look at it and bubblewrap's is looked up again, at last without overlays.
+        """The box for a command that starts now. None without namespaces. What was removed, mounted or replaced between this look
+        and bubblewrap's is looked up again, at last without overlays. Raises OSError.
         """
         for tries_left in reversed(range(_TRIES)):
             try:
@@ -689,8 +665,8 @@ class CommandBox:
     # --- Mounts
 
     def _covers(self) -> tuple[Cover, Cover] | None:
-        """How the machine, and what is mounted again in /tmp, is shown to a command that starts now. None if not by overlays:
-        they are not needed, or one cannot be made, because something was mounted since the start. Raises OSError.
+        """How the machine, and what is mounted again in /tmp, is shown to a command. None without overlays: they are not needed,
+        or one cannot be made, because something was mounted since the start. Raises OSError.
         """
         bwrap, parts = self._means.bwrap, self.parts
         # Where commands may write /tmp, they could write in the second layer.
@@ -718,9 +694,7 @@ class CommandBox:
         return Cover(tuple(words), frozenset().union(*(one.devices for one in found)))
 
     def _bwrap_words(self, *, has_covers: bool) -> tuple[tuple[str, ...], bytes]:
-        """The command line of bubblewrap for a command that starts now, and the filter of the command. Both are empty without
-        namespaces. Without `has_covers`, no overlays are made. Raises OSError.
-        """
+        """The command line of bubblewrap and the filter of the command, both empty without namespaces. Raises OSError."""
         bwrap, seen = self._means.bwrap, (self._find_own_files(), mounts())
         if bwrap is None:
             return (), restriction.NO_FILTER
@@ -801,9 +775,7 @@ class CommandBox:
         return tuple(words)
 
     def _visible(self) -> tuple[str, ...]:
-        """The places in /tmp that commands and file tools see, although the session's directory is mounted there: also what is
-        shown of a home directory in it.
-        """
+        """The places in /tmp that commands and file tools see although the session's directory is mounted there."""
         return tuple(filter(os.path.exists, self._places_in_tmp()))
 
     def _places_in_tmp(self) -> Iterator[str]:
@@ -825,16 +797,13 @@ class CommandBox:
         return visible_parts(self.parts, (path,), self._names_in) == (path,)
 
     def _names_in(self, directory: str) -> list[str]:
-        """The names in a directory, without symbolic links. Empty if it cannot be listed."""
         self._watched.add(directory)
         with suppress(OSError), os.scandir(directory) as listing:
             return sorted(entry.name for entry in listing if not entry.is_symlink())
         return []
 
     def _read_only(self) -> tuple[str, ...]:
-        """The protected files, and the directories of git hooks, that exist. A mount on a symbolic link would protect
-        the link's target, and the link could still be replaced.
-        """
+        """The protected files and directories of hooks that exist. A mount on a link would protect its target, and not the link."""
         found = (
             path
             for path, kind in self._read_only_files.found()
@@ -884,10 +853,8 @@ def _home_of(programs: str) -> str:
 
 
 def package_cache(environment: Mapping[str, str], root: str) -> str | None:
-    """The directory for the package caches of the checkout at `root`. Makes the directory if it is missing.
-
-    None if this directory cannot be made or a symbolic link leads to it. A command of an earlier run could have made
-    that link, and commands could then write to its target.
+    """The directory for the package caches of the checkout at `root`, which is made if it is missing. None if it cannot be made,
+    or if a link leads to it: a command of an earlier run could have made the link, to write its target.
     """
     caches = package_caches(environment)
     if caches is None:

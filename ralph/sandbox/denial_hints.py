@@ -170,8 +170,8 @@ def about_gpus(output: str) -> str:
 def hint_of(
     output: str, refusals: Refusals, is_kept_outside: Callable[[str], bool], command: str = ""
 ) -> str | None:
-    """A text that says what the sandbox did, and what to use instead. None if neither the output nor the command shows it. `is_kept_outside` says whether a path is
-    that of a socket outside to which the sandbox lets no command connect.
+    """Says what the sandbox did, and what to use instead. None if neither the output nor the command shows it. `is_kept_outside` says
+    whether a path is that of a socket outside to which the sandbox lets no command connect.
     """
     text = output[-_MOST_CHARACTERS:] + "\n"
     for row in OUTSIDE:

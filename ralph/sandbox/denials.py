@@ -113,7 +113,6 @@ def denial_note(
 
 
 def _is_kept_outside(plan: BoxPlan, outside: Callable[[str], str], path: str) -> bool:
-    """Whether a path is that of a socket outside to which the sandbox lets no command connect."""
     if "sockets in the file system" in plan.level.missing() or is_within_any(path, plan.sockets):
         return False
     try:
@@ -139,9 +138,7 @@ def _absolute(text: str, working_directory: str) -> str:
 
 
 def _real(path: str) -> str:
-    """Resolves all symbolic links of an absolute path, which need not exist. Raises OSError if it leads through a kernel
-    file system or through too many links, and ValueError if it is no path.
-    """
+    """A path, which need not exist, without links. Raises OSError if it leads through a kernel file system or too many links."""
     real, links, names = "/", 0, path.split("/")[::-1]
     while names:
         real = os.path.normpath(os.path.join(real, names.pop()))
@@ -155,9 +152,8 @@ def _real(path: str) -> str:
 
 
 def _denied(path: str, plan: BoxPlan, *, is_reading: bool, makes_directories: bool) -> str | None:
-    """The access to the path that the sandbox denies although this process has it, as text: `reading PATH` or
-    `writing PATH`. None if there is no such access. `is_reading` is True if a program could not read, `makes_directories` if
-    it may have made those above the path too.
+    """`reading PATH` or `writing PATH`: what the sandbox denies although this process may. None if there is no such access.
+    `is_reading`: a program could not read. `makes_directories`: it may have made those above the path too.
     """
     exists = os.path.lexists(path)
     if is_reading or (exists and not plan.may_read(path)):
@@ -174,7 +170,6 @@ def _denied(path: str, plan: BoxPlan, *, is_reading: bool, makes_directories: bo
 
 
 def _is_foreign_process(line: str) -> bool:
-    """Whether the line reports that a signal to a running process of this user was denied."""
     found = _SIGNAL.search(line)
     if found is None or _SENDING.search(line, 0, found.start()) is None:
         return False

@@ -42,16 +42,14 @@ INSTALL = "install bubblewrap, or pip install '.[sandbox]' in ralph's clone, wit
 def find_means(
     search: ProgramSearch, *, shares_network: bool = False, has_overlays: bool = False, needed: Version = ()
 ) -> Means:
-    """Finds the means of confinement on this machine. What a trial of bubblewrap has shown is remembered, unless the
-    machine was short of a resource such as processes.
+    """Finds the means of confinement on this machine. What a trial of bubblewrap has shown is remembered, unless the machine was
+    short of a resource; then the trial is repeated for about a second.
 
-    `search` says where bubblewrap may lie (`trusted_programs.py`). The first one that works and has at least the version
-    `needed` is taken, otherwise the first that works: `Means.bwrap_version` says which it is. ralph tries each program
-    that it finds at most four times: with and without overlays, with and without a network. A trial that fails for want of a resource is
-    repeated for about a second. If `shares_network` is True, no network
-    namespace is tried, because commands use the machine's network. If `has_overlays` is True, each program is tried with
-    overlays of the file system first, and one that can make them is preferred. Landlock and seccomp are tried by applying them
-    (`trial.py`).
+    `search` says where bubblewrap may lie (`trusted_programs.py`). The first one that works and has at least the version `needed`
+    is taken, otherwise the first that works. Each is tried at most four times: with and without overlays and a network.
+
+    With `shares_network`, commands use the machine's network, and no network namespace is tried. With `has_overlays`, each is
+    tried with overlays first, and one that can make them is preferred. Landlock and seccomp are tried by applying them.
     """
     if sys.platform != "linux":
         return no_means("only Linux has the means")
@@ -79,9 +77,7 @@ def no_means(why: str) -> Means:
 
 
 def begin_trial(search: ProgramSearch, *, shares_network: bool, has_overlays: bool = False) -> None:
-    """Starts in the background to try bubblewrap, which takes some milliseconds. `find_means` with the same arguments
-    waits for the result.
-    """
+    """Starts to try bubblewrap in the background, for milliseconds. `find_means` with the same arguments waits for the result."""
     if sys.platform == "linux":
         first = next((one for one in candidates(BUBBLEWRAP, search) if not one.why_not), None)
         if first is not None and (first.path, shares_network, has_overlays) not in _TRIED:
@@ -94,8 +90,6 @@ def why_not_covered(bwrap: str, covered: Cover) -> str:
 
 
 class _Tried(Struct, frozen=True):
-    """The result of a trial."""
-
     why_not: str = ""
     """The reason why the program does not work, or an empty string."""
     is_short: bool = False
@@ -166,7 +160,6 @@ def _with_overlays(means: Means, tried: _Tried, version: Version) -> Means:
 
 
 def _tried_with(bwrap: str, *, has_network: bool, has_overlays: bool) -> _Tried:
-    """Tries a program with overlays if `has_overlays` is True, and if that fails, without."""
     if has_overlays:
         overlaid = _tried(bwrap, has_network=has_network, has_overlays=True)
         if not overlaid.why_not or overlaid.is_short:
@@ -199,9 +192,8 @@ def _begun(bwrap: str, *, has_network: bool, has_overlays: bool) -> _Trial:
 
 
 def _why_not_entered() -> str:
-    """The reason why this process cannot enter a namespace, or an empty string. To find out, it makes the system call
-    with an invalid descriptor. The kernel would complain about the descriptor, but a container's filter refuses the
-    call itself.
+    """Why this process cannot enter a namespace, or an empty text. Of an invalid descriptor the kernel complains (EBADF), and a
+    container's filter refuses the call itself.
     """
     try:
         restriction.prepare().setns(-1)
@@ -257,7 +249,6 @@ class _Trial:
         return _Tried(version=version, overlaid=self._overlaid)
 
     def _complaint(self, said: bytes, *, is_late: bool) -> str:
-        """The reason why the program failed, or an empty string."""
         if not self._pid:
             return self._why
         if is_late:

@@ -84,8 +84,8 @@ class SilentDiskError(TimeoutError):
 
 
 class DiskWork:
-    """A queue of work on the disk. Each piece is a job on a thread, unless it can be done at once, which begins when all earlier pieces have ended. So no
-    piece for an earlier command runs during a later command. All methods must be called on the main thread.
+    """A queue of work on the disk. Each piece is done at once if it can be, otherwise on a thread when all earlier pieces have
+    ended: none for an earlier command runs during a later one. All methods must be called on the main thread.
     """
 
     def __init__(self, waiter: Waiter, clock: Clock, own_disks: OwnDisks | None = None) -> None:
@@ -98,8 +98,8 @@ class DiskWork:
         """Pieces of work for which there was no thread."""
 
     def result_of(self, work: Callable[[], T], waiting_for: str) -> T:
-        """Begins a piece of work, waits for its end, and returns its result. `waiting_for` is the text of a heartbeat.
-        Raises the error that `work` raises, SilentDiskError and Interrupted.
+        """Does a piece of work and returns its result. `waiting_for` is the text of a heartbeat. Raises the error that `work`
+        raises, SilentDiskError and Interrupted.
         """
         is_busy = self._waiting or (self._last is not None and self._last.is_alive())
         if not is_busy and self._own_disks is not None and self._own_disks.are_all():
@@ -137,8 +137,8 @@ class DiskWork:
             self._last.join(_STOPS_WITHIN_S)
 
     def begin(self, work: Callable[[], object]) -> None:
-        """Starts a thread for a piece of work. If the machine has no thread left, does the work on the current thread. If
-        an earlier piece of work has not ended after 2 seconds then, the next call does this piece first.
+        """Starts a thread for a piece of work. Without a free thread, does it on this one, or if an earlier piece has not ended
+        after 2 seconds, before the next piece.
         """
         earlier, pieces = self._last, [*self._waiting, work]
 

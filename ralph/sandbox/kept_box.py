@@ -54,10 +54,9 @@ class KeptBox:
         *,
         before: KeptBox | None = None,
     ) -> None:
-        """`words` is the command line of bubblewrap, up to the program that it runs. `program` is the seccomp filter of
-        bubblewrap's own processes, or `restriction.NO_FILTER`. `abi` is the version of Landlock, or 0. Commands may write the
-        places `writable`. `before` is an earlier box of the run. Raises OSError, also if somebody has put a link there in the way
-        of a mount meanwhile.
+        """`words` is the command line of bubblewrap without the program that it runs, and `program` the filter of its own
+        processes, or NO_FILTER. `abi` is the version of Landlock, or 0. Commands may write `writable`. `before` is an earlier box
+        of the run. Raises OSError, also if somebody has put a link in the way of a mount meanwhile.
         """
         self.words = words
         """Empty if it must not be used any more."""
@@ -96,8 +95,9 @@ class KeptBox:
                 self.inner = user
 
     def has_its_mounts(self) -> bool:
-        """Whether all that was mounted still is, and is what the machine has there. The kernel takes a mount away, in all namespaces,
-        whose place somebody outside replaces or removes, as editors do that save a file. A directory that is moved away stays mounted.
+        """Whether all that was mounted still is, and is what the machine has there. The kernel takes a mount away, in all
+        namespaces, whose place somebody outside replaces or removes, as editors do that save a file. A directory that is moved
+        away stays mounted.
         """
         return all(self._mount_at(point) == number for point, number in self._mounted.items())
 
@@ -128,9 +128,7 @@ class SharedSpaces:
     """The process, IPC and network namespaces, `/proc` and shared memory of commands that can find one another."""
 
     def __init__(self, words: Sequence[str], program: bytes, box: KeptBox) -> None:
-        """As `KeptBox`. Commands enter them with `box` or a later one of the run. Must be made on a thread that lives as long as
-        the commands. Raises OSError.
-        """
+        """As `KeptBox`, and on a thread that outlives the commands, which enter them with `box` or a later one. Raises OSError."""
         with ExitStack() as kept:
             running = kept.enter_context(_Bubblewrap(words, program, box))
             self.holder, self._hold = running.holder, running.hold
@@ -174,9 +172,7 @@ class _Bubblewrap:
         return self
 
     def opened(self, kept: ExitStack, *names: str) -> tuple[int, ...]:
-        """The descriptors of its namespaces, without those that are also this process's: only root of this machine could enter
-        its own again. Raises OSError.
-        """
+        """The descriptors of those namespaces that are not this process's own, which only root could enter again. Raises OSError."""
         opened = [
             _kept(kept, os.open(f"/proc/{self.holder}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC))
             for name in names
@@ -200,9 +196,8 @@ def _kept(kept: ExitStack, descriptor: int) -> int:
 
 
 def _started(words: Sequence[str], program: bytes, owner: int) -> tuple[int, int]:
-    """Starts bubblewrap and waits until its namespaces are complete. Returns the pid of bubblewrap, and a descriptor
-    whose end ends bubblewrap's shell. `owner` is the descriptor of the user namespace in which it makes the others, or -1.
-    Raises OSError.
+    """Starts bubblewrap and waits until its namespaces are complete, in the user namespace `owner` (or -1). Returns its pid, and a
+    descriptor whose end ends its shell. Raises OSError.
     """
     opened: list[int] = []
 
@@ -264,8 +259,8 @@ def _reap(pid: int) -> None:
 
 
 def _check_mounts(words: Sequence[str], writable: Collection[str], holder: int) -> None:
-    """Raises OSError if a mount that `words` name in a writable place shows another place: bubblewrap follows links that a command
-    may have made since ralph has looked, and Landlock opens all that is mounted in a writable directory.
+    """Raises OSError if a mount in a writable place shows another place: bubblewrap follows links that a command may have made
+    since ralph has looked, and Landlock opens all that is mounted in a writable directory.
     """
     pairs = [words[at + 1 : at + 3] for at, word in enumerate(words) if word in _BINDS]
     named = {to for _, to in pairs}

@@ -34,16 +34,14 @@ _MOST_BYTES = 64 * 1024 * 1024
 
 
 class CommandMark:
-    """The file in which one run describes the protected files. The file is locked until the run ends, and empty while
-    no command runs.
-    """
+    """The file in which one run describes the protected files. Locked until the run ends, and empty while no command runs."""
 
     def __init__(
         self, place: str, roots: Sequence[str], directories: Sequence[str], paths: Iterable[str] = ()
     ) -> None:
-        """`place` is the directory for the file; it need not exist. `directories` contain the protected files. `roots` are
-        all those of the run, by whose name the next run sees that there may be a file for it. `paths` are described also
-        where nothing exists.
+        """`place` is the directory for the file; it need not exist. `directories` contain the protected files. By the name of
+        `roots`, all those of the run, the next run sees that there may be a file for it. `paths` are described also where nothing
+        exists.
         """
         self._missing = dict.fromkeys(paths, "")
         self._place = place
@@ -86,9 +84,7 @@ class CommandMark:
                 os.ftruncate(self._descriptor, 0)
 
     def close(self) -> None:
-        """Removes the file. If `begin` was called and `end` was not, the file stays: changes may not be undone yet, and
-        the next run tells them.
-        """
+        """Removes the file, unless `begin` was called and `end` was not: the next run tells what may not be undone yet."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             if not self._is_running:
@@ -102,9 +98,8 @@ class CommandMark:
         git_directories: Sequence[str],
         look: Callable[[Iterable[str]], Mapping[str, Entry]],
     ) -> tuple[str, ...]:
-        """If an earlier run was killed while a command was running, returns the protected files that have changed
-        since that command began. `entries` describe the files as they are now, and `look` those that only the earlier run
-        protected. Removes the files of killed runs.
+        """The protected files that have changed since a command during which an earlier run was killed. `entries` are the files
+        as they are now, and `look` finds those that only the earlier run protected. Removes the files of killed runs.
         """
         changed: set[str] = set()
         for before in self._left_behind():
@@ -127,9 +122,8 @@ class CommandMark:
         git_directories: Sequence[str],
         look: Callable[[Iterable[str]], Mapping[str, Entry]],
     ) -> str:
-        """A protected file that the command of another run has changed, or an empty text. Its run will undo that. `others` are the
-        results of `of_others`; the other parameters are those of `changed_since_kill`. Of the descriptions only files count
-        that are in the same directories as those of this run.
+        """A protected file that the command of another run (`of_others`) has changed, or an empty text. Its run will undo that.
+        Only files in the same directories as those of this run count. The other parameters are those of `changed_since_kill`.
         """
         own = {_above(path) for path in {*entries, *self._missing, *git_directories}}
         for before in others:
@@ -163,8 +157,8 @@ def _changed_since(
 
 
 def described(path: str, *, is_taken: bool = False, is_alive: bool = False) -> dict[str, str] | None:
-    """Reads the description in the file of a run. None if no command was running when the run ended, or runs now. If the file is
-    taken, it is removed; None then also if the run is still alive. With `is_alive`, None if the run is not.
+    """The description in the file of a run. None if no command was running when the run ended, or runs now. With `is_taken`, the
+    file is removed, and None also stands for a run that is still alive; with `is_alive`, for one that is not.
     """
     # ValueError: it was killed while it wrote, so that the command had not begun.
     with suppress(OSError, ValueError):

@@ -49,9 +49,8 @@ def plan_with_places(
     programs: Sequence[str],
     own_files: Sequence[str] = (),
 ) -> BoxPlan:
-    """The plan with the paths of a run, as the table of places says. `cache` is the directory for package caches, `git` are
-    the git directories that commands may write, `programs` the directories of PATH, and `own_files` are readable. No path but
-    those of `places` contains symbolic links.
+    """The plan with the paths of a run, as the table says. `cache` is for package caches, commands may write the git directories
+    `git`, `programs` are the directories of PATH, and `own_files` are readable. No path but those of `places` contains links.
     """
     bases = {
         "root": roots,
@@ -88,12 +87,12 @@ def plan_with_places(
 
 
 def landlock_rules(plan: BoxPlan, entries: Callable[[str], Iterable[str]]) -> Iterator[Rule]:
-    """Yields the rules that allow what a plan with places allows. `entries` returns the names in a directory, without
-    symbolic links. It is called for each directory above an unreadable path, parents first, and for each path that
-    becomes unreadable when it is made.
+    """Yields the rules that allow what a plan with places allows. `entries` returns the names in a directory, without symbolic
+    links. It is called for each directory above an unreadable path, parents first, and for each path that becomes unreadable when
+    made.
 
-    Paths inside a writable place get no rule of their own, and directories there are not listed. Otherwise a command
-    could replace a part of such a path by a symbolic link, and the rule would then allow access to the link's target.
+    Paths inside a writable place get no rule, and directories there are not listed: a command could replace a part of such a path
+    by a link, and the rule would open the link's target.
     """
     yield Rule("/", landlock.READ_DIR)
     for path in plan.absent:
@@ -118,10 +117,9 @@ def landlock_rules(plan: BoxPlan, entries: Callable[[str], Iterable[str]]) -> It
 
 
 def inside_rules(plan: BoxPlan, rules: Iterable[Rule], root: int) -> Iterator[Rule]:
-    """The rules of a command in a box, with the paths that it sees. They must be made there, because an overlay has other inodes.
-    `root` is the descriptor of the box's root directory.
-
-    In /tmp, the rule for the session's directory holds for all: a command could have put a link in the way of another one.
+    """The rules of a command in a box, for the paths that it sees. Made there, because an overlay has other inodes. `root` is the
+    descriptor of the box's root directory. In /tmp, the rule for the session's directory holds for all: a command could have put a
+    link in the way of another one.
     """
     covered = dict(plan.copies)
     for rule in rules:
@@ -136,8 +134,8 @@ def inside_rules(plan: BoxPlan, rules: Iterable[Rule], root: int) -> Iterator[Ru
 def visible_parts(
     plan: BoxPlan, places: Collection[str], entries: Callable[[str], Iterable[str]]
 ) -> tuple[str, ...]:
-    """The parts of some places that commands may read, as few paths. None of them contains an unreadable path, so each may be mounted
-    where Landlock allows reading everything, such as below the session's directory. `entries` is as in `landlock_rules`.
+    """The parts of some places that commands may read, as few paths. None contains an unreadable path, so each may be mounted where
+    Landlock allows reading everything, such as in the session's directory. `entries` is as in `landlock_rules`.
     """
     shown = () if plan.places is None else plan.places.shown
     opened = dict.fromkeys(
@@ -149,10 +147,8 @@ def visible_parts(
 
 
 def own_mounts(abi: int, *, has_queues: bool) -> tuple[tuple[str, int], ...]:
-    """The file systems that each command with namespaces mounts for itself, with the rights that it needs on them.
-
-    A rule for a directory does not apply to a file system that is mounted on it, so each of these mounts needs its
-    own rule.
+    """The file systems that each command with namespaces mounts for itself, each with its rights. A rule for a directory does not
+    hold for what is mounted on it.
     """
     rights = landlock.READ | landlock.READ_DIR
     # A queue is opened past every directory, so that its own file system needs the right.
@@ -164,10 +160,8 @@ def own_mounts(abi: int, *, has_queues: bool) -> tuple[tuple[str, int], ...]:
 def _covering(
     opened: Iterable[str], closed: Collection[str], entries: Callable[[str], Iterable[str]]
 ) -> Iterator[str]:
-    """Yields paths that together cover the `opened` places except the closed paths inside of them.
-
-    It searches each directory above a closed path, and yields the entries that are not closed and contain no closed
-    path. An entry that is made there later is not covered, so commands cannot use it.
+    """Yields paths that cover the `opened` places except the closed paths in them. Searches each directory above a closed path.
+    What is made there later is not covered, so commands cannot use it.
     """
     above = {directory for place in closed for directory in directories_above(place)}
     pending = [place for place in opened if place in above and place != "/"]

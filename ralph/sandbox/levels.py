@@ -92,9 +92,8 @@ STRICT = ("write", "read", "signals", "network")
 
 
 def unix_sockets(means: Means, asked: AskedSockets, *, gives_sockets: bool) -> UnixSockets:
-    """The Unix sockets that commands may use in a sandbox with these means. `asked` is the setting, and `gives_sockets` is True
-    if the settings name a socket of another program. Where the kernel cannot tell sockets of commands from others, a sandbox
-    that allows one allows all of them.
+    """The Unix sockets that commands may use. `asked` is the setting, and `gives_sockets` says that the settings name one of
+    another program. Where the kernel cannot tell those of commands from others, a sandbox that allows one allows all of them.
     """
     if asked == "deny" and not means.why_no_filter:
         return "none"
@@ -145,7 +144,6 @@ def box_level(
 
 
 def _why_no_network(means: Means, net: Net) -> str:
-    """The reason why the network cannot be restricted to `net`, or an empty string. `net` is not `full`."""
     if means.has_own_network:
         return ""
     without = means.why_no_namespaces or "there is no network namespace"

@@ -62,9 +62,8 @@ class TooManyMountsError(Exception):
 
 
 class EmptyDirectory:
-    """The directory that each overlay needs as a second layer. It lies in none of the directories of which `cover` makes overlays,
-    because the kernel refuses layers that lie in one another. If ralph is killed, a later run removes it, as those of
-    `OwnDirectory`.
+    """The second layer of each overlay. It lies in none of the directories that `cover` shows: the kernel refuses layers that lie
+    in one another. If ralph is killed, a later run removes it, as those of `OwnDirectory`.
     """
 
     def __init__(self) -> None:
@@ -89,8 +88,8 @@ class EmptyDirectory:
 
 
 def cover(top: str, empty: str) -> Cover:
-    """Shows the directory `top` and all that is in it, now, in a box. Raises OSError and TooManyMountsError. `empty` is an empty
-    directory outside of `top`, or in /tmp.
+    """Shows the directory `top` and all that is in it, now, in a box. `empty` is an empty directory outside of `top`, or in /tmp.
+    Raises OSError and TooManyMountsError.
     """
     mounts = _Mounts()
     words: list[str] = []
@@ -111,8 +110,6 @@ def cover(top: str, empty: str) -> Cover:
 
 
 class _Mounts:
-    """The points of all mounts, each with the type of its file system."""
-
     def __init__(self) -> None:
         self.kinds = mount_points()
         if _CONTROL_GROUPS in self.kinds:
@@ -158,9 +155,7 @@ def _with_sockets_below(directory: str, mounts: _Mounts) -> Iterator[tuple[str, 
 
 
 def _entries(directory: str, kind: str, mounts: _Mounts) -> Iterator[tuple[str, str]]:
-    """As `_places`, for what is in a directory. Sockets, devices and named pipes are left out, and so is what this user may not
-    look at.
-    """
+    """As `_places`, for what is in a directory, without sockets, devices, named pipes, and what this user may not look at."""
     try:
         names = sorted(os.listdir(directory))
     except (PermissionError, FileNotFoundError, NotADirectoryError):

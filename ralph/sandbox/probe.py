@@ -224,7 +224,6 @@ def _change_limits(targets: Targets) -> None:
 
 
 def _tcp(protocol: int = 0) -> socket.socket:
-    """It is closed when the row's process ends, like the other sockets of a row."""
     return socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol)
 
 
@@ -358,9 +357,7 @@ def _write_much(targets: Targets) -> None:
 
 
 def _stay_behind(targets: Targets) -> None:
-    """Starts a process that does not end by itself and keeps the descriptor `leash` open. `self_test.py` then sees at
-    the other end of the pipe when the process ends.
-    """
+    """Starts a process that keeps the descriptor `leash` open: `self_test.py` sees at the other end of the pipe when it ends."""
     leash = targets["leash"]
     if os.fork() == 0:
         os.setsid()
@@ -524,9 +521,7 @@ ROWS = tuple(
 
 
 def tried(row: Row, targets: Targets) -> tuple[str, str]:
-    """Tries one action of the table. Returns the verdict and a detail. The detail is the name of an error, the reason
-    why the action was not tried, or empty.
-    """
+    """Tries one action of the table. Returns the verdict, and the name of an error, the reason why it was not tried, or ""."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -105,13 +105,12 @@ def changes_of(
     removable: Container[str] = (),
     folders: Container[str] = (),
 ) -> Iterator[Change]:
-    """Yields the changes to undo. A directory comes before its content. `removable` are the directories that a
-    command may remove: git itself removes that of a linked worktree. `folders` only have protected files in them: a new one
-    is no change, but a link in its place is.
+    """Yields the changes to undo. A directory comes before its content. A command may remove the directories `removable`: git
+    itself removes that of a linked worktree. `folders` only have protected files in them: a new one is no change, a link in its
+    place is.
 
-    For a missing git directory, yields a single change and none for its content, because a removed repository cannot
-    be restored. For a new directory in a forbidden place, yields a single change that covers the directory and its
-    content. So is what is now out of sight. What was out of sight before is not judged.
+    A missing git directory is one change without its content, because a removed repository cannot be restored. A new directory in
+    a forbidden place is one change with its content. So is what is now out of sight. What was out of sight before is not judged.
     """
     made: list[str] = []
     gone = missing_directories(after, git_directories)
@@ -143,8 +142,8 @@ def missing_directories(found: Mapping[str, Entry], git_directories: Sequence[st
 
 
 def may_be_made(path: str, entry: Entry, git_directories: Sequence[str]) -> bool:
-    """Whether a command may make a path. It may make the files that `git init`, `git worktree add` and `git submodule` make,
-    and directories whose content is checked separately.
+    """Whether a command may make a path: what `git init`, `git worktree add` and `git submodule` make, and directories whose
+    content is checked separately.
     """
     directory, _, name = path.rpartition("/")
     if entry.kind == _DIRECTORY:
@@ -173,9 +172,7 @@ def may_be_made(path: str, entry: Entry, git_directories: Sequence[str]) -> bool
 
 
 def is_of_submodule(content: bytes, directory: str) -> bool:
-    """Whether a new configuration of a submodule names no program and no working tree outside of the checkout.
-    `directory` is its git directory.
-    """
+    """Whether the new configuration of a submodule, with the git directory `directory`, names no program and no tree outside."""
     checkout = directory.partition(f"{_MODULES}/")[0]
     return all(
         name == WORKTREE and is_within(posixpath.normpath(posixpath.join(directory, value)), checkout)
@@ -193,9 +190,7 @@ def _lines(content: bytes) -> list[bytes]:
 
 
 def undone_note(undone: Sequence[Undone], working_directory: str, *, is_between: bool = False) -> str:
-    """One line that tells the model which changes were undone. Empty if there are none. `is_between` is True if the
-    changes were made while neither a command nor a call of an MCP tool was running.
-    """
+    """One line that tells the model what was undone, or an empty text. `is_between`: neither a command nor an MCP tool was running."""
     shown = [one.path.removeprefix(f"{working_directory}/") for one in undone]
     done = [path for path, one in zip(shown, undone, strict=True) if not one.why_not]
     failed = [f"{path} ({one.why_not})" for path, one in zip(shown, undone, strict=True) if one.why_not]
@@ -225,9 +220,7 @@ def left_note(left: Sequence[Undone], working_directory: str) -> str:
 
 
 def changed_since_kill_note(paths: Sequence[str], working_directory: str) -> str:
-    """One line that names the protected files in `paths`. ralph was killed while a command was running, and these
-    files have changed since that command began. Empty if there are no such files.
-    """
+    """One line about protected files that have changed since a command during which ralph was killed, or an empty text."""
     if not paths:
         return ""
     shown = _listed([path.removeprefix(f"{working_directory}/") for path in paths])

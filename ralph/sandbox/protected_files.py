@@ -61,11 +61,10 @@ class ProtectedFiles:
         writable: Iterable[str] = (),
         all_roots: Sequence[str] = (),
     ) -> None:
-        """`roots` are the working directory and each `--add-dir`. `git_directories` are the git directories that
-        commands may write. All are absolute and contain no symbolic links. `state` is ralph's state directory, which
-        need not exist: one directory in it holds what commands wrote to protected files, and one the description of
-        protected files while a command runs. `paths` are further files and directories to compare. `writable` are
-        the other directories that commands may write. `all_roots` are the roots with those that commands may not write.
+        """`roots` are the working directory and each `--add-dir`, and `git_directories` those that commands may write: absolute,
+        without links. `state` is ralph's state directory, which need not exist: it holds what commands wrote to protected files,
+        and their description while a command runs. `paths` are further files and directories to compare, and `writable` the other
+        directories that commands may write. `all_roots` are the roots with those that commands may not write.
         """
         paths = tuple(paths)
         self._files = GuardedFiles(COMPARED, roots, git_directories, paths, writable=writable)
@@ -100,16 +99,16 @@ class ProtectedFiles:
         return self._files.git_directories
 
     def watch(self) -> None:
-        """Call this if other processes, such as MCP servers, may change protected files between two commands. From
-        then on, changes between commands are undone too. Raises UnguardedError.
+        """Called if other processes, such as MCP servers, may change protected files. From then on, changes between commands are
+        undone too. Raises UnguardedError.
         """
         if not self._is_watching:
             self._begin()
             self._is_watching = True
 
     def look(self) -> None:
-        """Stores the state of the protected files. If `watch` was called, first undoes the changes since the last
-        command. Must be called before each command. Raises UnguardedError.
+        """Stores the state of the protected files before a command. After `watch`, first undoes the changes since the last
+        command. Raises UnguardedError.
         """
         if self._is_watching:
             self.between += self._undo()
@@ -117,17 +116,13 @@ class ProtectedFiles:
         self._may_have_changed = True
 
     def changed_since_kill(self) -> tuple[str, ...]:
-        """The protected files that have changed since a command during which an earlier run was killed. May be called
-        before the first `look`.
-        """
+        """The files that have changed since a command during which an earlier run was killed. May be called before the first `look`."""
         if self.after_kill is None:
             self._store()
         return self.after_kill or ()
 
     def undo_changes(self) -> tuple[Undone, ...]:
-        """Undoes the changes that the command has made to protected files since the last `look`, and returns them. If
-        a change cannot be undone, `Undone` contains the reason. Empty at a second call for the same command.
-        """
+        """Undoes the changes since `look`, and returns them, with a reason if one cannot be undone. Empty at a second call."""
         if not self._may_have_changed:
             return ()
         undone = self._undo()
@@ -189,8 +184,8 @@ class ProtectedFiles:
         self._mark.begin(self._known)
 
     def _store(self) -> None:
-        """Stores the state of the files. If an earlier command removed a repository or closed a directory, the stored files
-        there are kept, so that they can be compared when they can be seen again.
+        """Stores the state of the files. Of what cannot be seen, because a command removed a repository or closed a directory,
+        the old state is kept, so that it can be compared later.
         """
         found = self._found()
         hidden = (*missing_directories(found, self.git_directories), *self._unseen)
@@ -207,8 +202,8 @@ class ProtectedFiles:
             self.after_kill = self._mark.changed_since_kill(self._known, self.git_directories, entries_of)
 
     def _undo(self) -> tuple[Undone, ...]:
-        """Undoes the changes. Afterwards, the known state is the one from which they were found, but for what was undone:
-        the disk is not read again, because a server may have written meanwhile.
+        """Afterwards, the known state is the one from which the changes were found, but for what was undone: the disk is not read
+        again, because a server may have written meanwhile.
         """
         statuses, git_directories = dict(self._statuses), self.git_directories
         undoing: Undoing | None = None
@@ -303,7 +298,7 @@ class ProtectedFiles:
         found |= inside
 
     def _add(self, found: dict[str, Entry], path: str) -> bool:
-        """If the path exists, adds its entry to `found`. Returns whether the path is a directory."""
+        """Adds the entry of a path, if it exists. Returns whether it is a directory."""
         try:
             status = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):

@@ -42,9 +42,7 @@ class SandboxLimits(Struct, frozen=True):
 
 
 def restricted(wanted: SandboxSettings, limits: Sequence[tuple[str, SandboxLimits]]) -> SandboxSettings:
-    """The settings `wanted` with the restrictions of files, each with the name of its file. Raises CannotConfineError if a
-    restriction cannot be kept.
-    """
+    """The settings `wanted` with the restrictions of files, by file names. Raises CannotConfineError if one cannot be kept."""
     for name, one in limits:
         wanted = _with_limits(wanted, name, one)
     for name, one in limits:  # after the lists of all files, which may leave a denied host out
@@ -71,9 +69,7 @@ def _with_limits(wanted: SandboxSettings, name: str, limits: SandboxLimits) -> S
 
 
 def _common(name: str, users: tuple[str, ...] | None, files: tuple[str, ...]) -> tuple[str, ...]:
-    """The hosts that both the user and the file allow. `users` is None if the user allows every host. Networks in the
-    user's list stay: they only say where an allowed name may lie.
-    """
+    """The hosts that both the user (None: all) and the file allow. The user's networks stay: they only say where a name may lie."""
     try:
         allowed = allowed_hosts(files)
     except ValueError as error:
@@ -88,20 +84,16 @@ def _common(name: str, users: tuple[str, ...] | None, files: tuple[str, ...]) ->
 
 
 def _is_part(one: AllowedHost, whole: AllowedHost) -> bool:
-    """Whether `whole` allows every connection that `one` allows."""
     is_below = one.name == whole.name or (whole.name.startswith(".") and one.name.endswith(whole.name))
     return is_below and (one.port == whole.port or (whole.port is None and one.port in PORTS))
 
 
 def _is_network(host: str) -> bool:
-    """Whether an entry of a list is an address or a network, and not a name."""
     return bool(allowed_hosts((host,)).networks)
 
 
 def _refuse_denied(name: str, wanted: SandboxSettings, denied: tuple[str, ...]) -> None:
-    """Raises CannotConfineError if commands could reach one of the `denied` hosts. Ralph can allow hosts, and not deny
-    them.
-    """
+    """Raises CannotConfineError if commands could reach a `denied` host: ralph can allow hosts, and not deny them."""
     if wanted.asked_net == "off":
         return
     reached = allowed_hosts(wanted.allow_hosts).hosts

@@ -177,9 +177,7 @@ class SandboxSettings(Struct, frozen=True):
         return tuple(absolute_place(place, environment.get("HOME", "")) for place in self.write)
 
     def why_stopped(self, how: "Ended") -> str | None:
-        """A text that says which limit a stopped command exceeded and which setting contains the limit. None if the
-        command ended for another reason.
-        """
+        """Which limit a stopped command exceeded, and its setting. None if the command ended for another reason."""
         from ralph.machine.running_command import Ended  # noqa: PLC0415 - the start of a run needs no commands
 
         if how is Ended.TOO_MANY_PROCESSES:

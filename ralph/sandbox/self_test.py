@@ -134,9 +134,8 @@ def is_promised(row: probe.Row, means: Means, net: Net) -> bool:
 
 
 def words_before(confinement: Confinement) -> list[str]:
-    """The words to put before a command line so that the command runs in the sandbox. The process that executes them
-    must inherit the descriptors of `confinement`. The model's commands do not need these words: the supervisor confines
-    them, which saves the start of another interpreter.
+    """The words before a command line that runs it in the sandbox. Who executes them must inherit the descriptors of
+    `confinement`. The supervisor confines the model's commands itself, which saves an interpreter.
     """
     proxy, spaces = confinement.proxy, ",".join(map(str, confinement.spaces))
     inside = [namespaces.__file__, confinement.directory, spaces, str(confinement.inner_space)]
@@ -186,9 +185,8 @@ class SelfTest:
                 self._end_daemons()
 
     def run_proxy(self, hosts: Sequence[str], *, is_offline: bool = False) -> list[ReachedHost]:
-        """Connects through the proxy from inside the sandbox, first to a host that is not listed. Unless `is_offline`
-        is True, also connects to those of `hosts` that are names. Returns an empty list if there is no network
-        namespace, because there is no proxy then. Raises ProbeError.
+        """Connects through the proxy from inside: first to a host that is not listed, then, unless `is_offline`, to those of
+        `hosts` that are names. Empty without a network namespace, where there is no proxy. Raises ProbeError.
         """
         from ralph.sandbox.network.allowed_hosts import allowed_hosts  # noqa: PLC0415 - only with a proxy
 
@@ -206,9 +204,7 @@ class SelfTest:
         ]
 
     def run_unconfined(self, rows: Sequence[str] | None = None) -> list[ProbeResult]:
-        """Runs the probe without a sandbox. The results show what this machine denies even without a sandbox. Raises
-        ProbeError.
-        """
+        """Runs the probe without a sandbox, to show what this machine denies by itself. Raises ProbeError."""
         self._make_late_secret()
         try:
             return [*self._results(rows, None)]
@@ -249,16 +245,12 @@ class SelfTest:
             )
 
     def _is_held(self, watched: int) -> bool:
-        """Whether a process of the probe is still running and holds the other end of a pipe. `watched` is this end.
-        With namespaces, waits up to 10 seconds for the end of the process, because a killed process needs a moment to
-        end.
-        """
+        """Whether a process of the probe holds the other end of a pipe. With namespaces, a killed one may need a moment to end."""
         waits_s = _ENDS_WITHIN_S if self._means.bwrap is not None else _LOOK_S
         ended, _, _ = select.select([watched], [], [], waits_s)
         return not ended
 
     def _said(self, command: list[str], confinement: Confinement | None, leash: int = -1) -> str:
-        """The output of a program in the sandbox. The program inherits the descriptor `leash`."""
         before = [] if confinement is None else words_before(confinement)
         held = (leash, *([] if confinement is None else confinement.descriptors))
         try:
@@ -341,7 +333,6 @@ class SelfTest:
     def _started(
         self, stack: ExitStack, script: str, *arguments: str, **options: Any
     ) -> subprocess.Popen[bytes]:
-        """A program in Python that runs as long as the targets exist."""
         words = [sys.executable, "-I", "-S", "-c", script, *arguments]
         started = subprocess.Popen(words, stdin=subprocess.DEVNULL, **options)
         stack.callback(started.wait)
@@ -364,9 +355,7 @@ class SelfTest:
             self._targets["terminal"] = os.ttyname(terminal)
 
     def _end_daemons(self) -> None:
-        """Kills the processes of the probe that are still running. Each of them has left a file with its process id
-        as the name.
-        """
+        """Kills what the probe has left running: each process has left a file with its id as the name."""
         for file in (self.directory / "root").glob("daemon-*"):
             pid = int(file.name.partition("-")[2])
             with suppress(OSError):

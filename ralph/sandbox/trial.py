@@ -45,9 +45,7 @@ _ACTIONS = (0x0005_0000, 0x8000_0000)
 
 @cache
 def try_means() -> Means:
-    """Makes a thread or a child process restrict itself, with the restrictions that a command gets. Raises
-    ShortageError if the machine lacks resources for the trial.
-    """
+    """Restricts a thread or a child process as a command is. Raises ShortageError if the machine lacks resources for that."""
     try:
         restriction.prepare()
     except ImportError:
@@ -80,7 +78,6 @@ def _has_filter() -> bool:
 
 
 def _in_thread(steps: dict[str, Callable[[], str]]) -> dict[str, str]:
-    """Runs the steps one after another in a thread, and returns their results by name."""
     answers = {}
 
     def run() -> None:
@@ -92,9 +89,7 @@ def _in_thread(steps: dict[str, Callable[[], str]]) -> dict[str, str]:
 
 
 def _in_child(steps: dict[str, Callable[[], str]]) -> tuple[dict[str, str], str]:
-    """Runs the steps one after another in a child process. Returns the results of the steps by name. The second value
-    is the reason why the child ended early, or an empty string.
-    """
+    """The results of the steps in a child process, and why it ended early, or an empty text."""
     reading, writing = os.pipe()
     try:
         pid = os.fork()
@@ -138,9 +133,7 @@ def read_to_end(reading: int) -> tuple[bytes, bool]:
 
 
 def exit_code(pid: int, *, unknown: int = 0) -> int:
-    """Waits for a child process to end. Returns its exit code, which is negative if a signal ended it. Returns `unknown`
-    if something else has waited for it.
-    """
+    """Waits for a child process. Returns its exit code (negative after a signal), or `unknown` if somebody else has waited for it."""
     try:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     except ChildProcessError:
@@ -156,7 +149,7 @@ def _privileges() -> str:
 
 
 def _landlock() -> str:
-    """The version of Landlock as a decimal number. If the version is 0, the reason follows."""
+    """The version of Landlock, or 0 and the reason."""
     support = landlock.support()
     if not support.abi:
         return f"0 {support.why_not}"

@@ -40,9 +40,7 @@ class Undoing:
     def __init__(
         self, kept_in: str, git_directories: Sequence[str], statuses: Mapping[str, os.stat_result]
     ) -> None:
-        """The versions of commands are kept in a new directory beneath `kept_in`, which need not exist. `statuses` are those of
-        the files before the command.
-        """
+        """The versions of commands are kept in a new directory in `kept_in`. `statuses` are those of the files before the command."""
         self._kept_in = kept_in
         self._git_directories = git_directories
         self._statuses = statuses
@@ -61,11 +59,9 @@ class Undoing:
         return Undone(change.path, change.how, kept, why_not, is_pending)
 
     def _put_away(self, directory: int, change: Change) -> str:
-        """Keeps the command's version of a file and returns its new path, or an empty string if the version cannot be
-        kept.
-
-        If the old file can atomically replace the version, the version is copied. Otherwise it is moved, or removed
-        if that is impossible, because the protection matters more. Raises OSError.
+        """Keeps the command's version of a file and returns its new path, or an empty text if that is impossible. Copies it if
+        the old file can replace it atomically. Otherwise moves it, or removes it, because the protection matters more. Raises
+        OSError.
         """
         if change.after is not None and change.after.kind == UNSEEN:  # it was not compared
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
@@ -93,9 +89,7 @@ class Undoing:
         return f"{self._kept}/{self._count}-{name}"
 
     def _restored(self, directory: int, change: Change) -> str:
-        """Restores the state before the command. Returns an empty string, or the reason if the state cannot be
-        restored.
-        """
+        """Restores the state before the command. Returns an empty text, or the reason why that is impossible."""
         old, name = change.before, os.path.basename(change.path)
         if old is None:
             if kept := self._fresh_part(change):
@@ -138,9 +132,7 @@ class Undoing:
 
 
 def _is_replaced(change: Change) -> bool:
-    """Whether a command changed the content of a file whose old content is stored. The old content then replaces the
-    file atomically.
-    """
+    """Whether the old content of a file is known and replaces the new one atomically."""
     old, new = change.before, change.after
     return (
         old is not None
@@ -165,7 +157,6 @@ def _opened(path: str) -> Iterator[int]:
 
 
 def _keep_copy(source: str, target: str) -> None:
-    """Copies a regular file to another path. Raises OSError."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError:  # another file system, or one without links
@@ -174,7 +165,6 @@ def _keep_copy(source: str, target: str) -> None:
 
 
 def _move(source: str, target: str) -> None:
-    """Moves a file or a directory. Raises OSError."""
     try:
         os.rename(source, target)
     except OSError:  # another file system
@@ -183,9 +173,7 @@ def _move(source: str, target: str) -> None:
 
 
 def _open_up(source: str) -> None:
-    """Lets the owner read, change and enter a directory and all directories in it. A command may have taken that away.
-    Follows no link. Raises OSError.
-    """
+    """Gives the owner of a directory, and of all in it, back the rights to use it. Follows no link. Raises OSError."""
     pending = [source]
     for path in pending:
         if not stat.S_ISDIR(os.lstat(path).st_mode):
@@ -214,9 +202,6 @@ def _check_size(source: str) -> None:
 
 
 def _prune(kept_in: str) -> None:
-    """Removes the oldest directories in `kept_in` if there are too many. Each of these directories contains files
-    that commands wrote.
-    """
     with suppress(OSError):
         kept = sorted(filter(_KEPT_NAME.fullmatch, os.listdir(kept_in)))
         for name in kept[:-_KEPT]:

@@ -15,8 +15,8 @@ class WatchedDirectories:
         self._seen: dict[str, _Seen | None] = {}
 
     def add(self, directory: str) -> None:
-        """Must be called before the directory is looked at. It need not exist: it would be made in the nearest directory above
-        that exists, which is watched instead, unless everybody may write there (`/tmp`, which changes all the time).
+        """Called before the directory is looked at. Of a missing one, the nearest that exists above is watched, unless everybody
+        may write there (`/tmp`, which changes all the time).
         """
         while (seen := _seen(directory)) is None:
             above = os.path.dirname(directory)

@@ -71,7 +71,6 @@ def connect_to_first(addresses: Sequence[AddressInfo], within_s: float | None) -
 
 
 def _begin(info: AddressInfo, tried: dict[int, socket.socket], watched: select.poll) -> None:
-    """Begins to connect to an address, and adds the socket to `tried` and `watched`. Raises OSError."""
     family, kind, protocol, _, address = info
     opened = socket.socket(family, kind, protocol)
     try:

@@ -87,7 +87,6 @@ def _names(entry: str, host: str, port: int) -> bool:
 
 
 def _of_environment(scheme: str, environment: Mapping[str, str]) -> tuple[str, str]:
-    """The URL of the proxy, or an empty text, and the name of its variable."""
     for kind in (scheme, "all"):
         name = _variable(kind, environment)
         # In a CGI script, HTTP_PROXY is the header `Proxy` of somebody's request.

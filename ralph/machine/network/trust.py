@@ -83,8 +83,8 @@ def _named_places(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _add(context: ssl.SSLContext, place: str, known: set[bytes]) -> None:
-    """Adds the authorities of a file or directory to the context and to those that are `known`. OpenSSL reads those of a
-    directory when it needs them. To load the others takes 0.2 ms each, so only unknown ones are loaded.
+    """Adds the authorities of a file or directory to the context and to `known`. OpenSSL reads those of a directory when it needs
+    them. The others take 0.2 ms each, so only unknown ones are loaded.
     """
     found = _certificates(place)
     if Path(place).is_dir():
@@ -106,7 +106,6 @@ def _certificates(place: str) -> set[bytes]:
 
 
 def _hashed_in(directory: str) -> list[str]:
-    """The files of a directory in which OpenSSL finds authorities."""
     try:
         return [one.path for one in os.scandir(directory) if re.fullmatch(_HASHED, one.name)]
     except OSError:

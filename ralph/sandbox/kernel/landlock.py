@@ -101,9 +101,7 @@ class Support(Struct, frozen=True):
 
     @property
     def has_scopes(self) -> bool:
-        """Whether Landlock can keep a process from sending signals and connecting to abstract sockets outside of its
-        sandbox.
-        """
+        """Whether Landlock can deny signals to processes and connections to abstract sockets outside of the sandbox."""
         return self.abi >= _SCOPES_ABI
 
     @property
@@ -113,9 +111,7 @@ class Support(Struct, frozen=True):
 
 
 def support() -> Support:
-    """Asks the kernel which version of Landlock it supports. If the kernel answers with an error, `why_not` contains
-    it.
-    """
+    """Asks the kernel for its version of Landlock. An error of the kernel's becomes `why_not`."""
     try:
         return Support(prepare().syscall(_CREATE_RULESET, 0, 0, _CREATE_RULESET_VERSION))
     except ImportError:
@@ -134,9 +130,8 @@ def build_ruleset(
 ) -> int:
     """Builds a ruleset and returns its descriptor, which is close-on-exec. Raises OSError.
 
-    `abi` is the ABI version to use, from 1 to the kernel's version. If `denies_net` is True, the ruleset denies binding and
-    connecting sockets: TCP sockets from ABI 4 on, and UDP sockets from ABI 10 on. If `allows_signals` is True, signals may
-    be sent to processes outside, which a process namespace hides.
+    `abi` is the version to use, from 1 to the kernel's. `denies_net` denies binding and connecting: of TCP sockets from ABI 4 on,
+    of UDP sockets from 10 on. `allows_signals` allows signals to processes outside, which a process namespace hides.
     """
     calls = prepare()
     files = file_rights(abi)

@@ -42,11 +42,11 @@ class Ruleset:
         """The number of the present ruleset, which no other one of this process has."""
 
     def fresh(self, rules: Rules) -> int:
-        """The descriptor of a ruleset that fits the present state of the disk, or `restriction.NO_RULESET`. The next
-        call may close this descriptor. Raises OSError.
+        """The descriptor of a ruleset that fits the present state of the disk, or `restriction.NO_RULESET`. The next call may
+        close this descriptor. Raises OSError.
 
-        The ruleset is built again after an entry was made or removed in a directory whose names `rules` asked for. Until
-        then, commands cannot read a new entry in such a directory.
+        It is built again after an entry was made or removed in a directory whose names `rules` asked for. Until then, commands
+        cannot read a new entry there.
         """
         if not self._abi:
             return restriction.NO_RULESET

@@ -78,9 +78,7 @@ class Assembler:
         self._lines.append((_RETURN, value, None))
 
     def packed(self) -> bytes:
-        """The instructions in the kernel's binary format. Raises ValueError if a jump's label is missing, comes before
-        the jump, or is too far away.
-        """
+        """The instructions for the kernel. Raises ValueError for a jump whose label is missing, too far away, or before the jump."""
         return b"".join(
             _INSTRUCTION.pack(code, self._distance(at, label), 0, value)
             for at, (code, value, label) in enumerate(self._lines)
@@ -100,9 +98,7 @@ Internet = Literal["all", "streams", "none"]
 
 
 class Machine(Struct, frozen=True):
-    """The system calls of a processor architecture. The fields are the AUDIT_ARCH value, the number of each call by
-    name, and the first number of the second ABI (x32). That last field is None if there is only one ABI.
-    """
+    """The system calls of an architecture: AUDIT_ARCH, each number by its name, and the first number of a second ABI (x32)."""
 
     audit: int
     numbers: dict[str, int]
@@ -189,12 +185,11 @@ def make_filter(
     sequenced: bool = False,
     without_landlock: bool = False,
 ) -> bytes | None:
-    """The packed filter for an architecture, or None if ralph has no table for the architecture. `machine` is the
-    architecture's name from `platform.machine()`.
+    """The packed filter for an architecture (`platform.machine()`), or None if ralph has no table for it.
 
-    `unix_sockets` allows Unix sockets that can connect to a path. Without it, connected pairs of sockets are allowed all
-    the same, except datagram sockets, and `sequenced` allows sockets of the type SOCK_SEQPACKET that can be bound and
-    cannot connect, because another process makes them (`gpu_sockets.py`). `without_landlock` also refuses calls that look into other processes.
+    `unix_sockets` allows Unix sockets that can connect to a path. Without it, connected pairs are allowed, except datagram
+    sockets, and `sequenced` allows sockets of the type SOCK_SEQPACKET that can be bound and cannot connect, because another
+    process makes them (`gpu_sockets.py`). `without_landlock` also refuses calls that look into other processes.
     """
     table = MACHINES.get(machine)
     if table is None:
@@ -262,7 +257,6 @@ def _guard_architecture(lines: Assembler, table: Machine) -> None:
 
 
 def _judge_bits(lines: Assembler, call: str, index: int, bits: int, answer: int) -> None:
-    """Adds instructions that refuse a system call if any of `bits` is set in the argument at `index`."""
     lines.label(call)
     lines.load(argument(index))
     lines.go_if_any_bit(bits, f"{call} refused")
@@ -272,7 +266,6 @@ def _judge_bits(lines: Assembler, call: str, index: int, bits: int, answer: int)
 
 
 def _judge_values(lines: Assembler, call: str, index: int, values: tuple[int, ...], answer: int) -> None:
-    """Adds instructions that refuse a system call if the argument at `index` equals one of `values`."""
     lines.label(call)
     lines.load(argument(index))
     for value in values:
@@ -283,9 +276,7 @@ def _judge_values(lines: Assembler, call: str, index: int, values: tuple[int, ..
 
 
 def _judge_limits(lines: Assembler) -> None:
-    """Adds instructions that refuse new limits for a process that the call names: a limit on processor time, for one, makes the
-    kernel kill it, and Landlock does not judge that.
-    """
+    """Refuses new limits for a process that the call names: one on processor time kills it, and Landlock does not judge that."""
     lines.label("prlimit64")
     lines.load(argument(0))
     lines.go_if_equal(0, "limits allowed")
@@ -299,9 +290,7 @@ def _judge_limits(lines: Assembler) -> None:
 
 
 def _judge_pairs(lines: Assembler, *, unix_sockets: bool) -> None:
-    """Adds instructions that allow pairs of connected sockets. Datagram sockets can still send to any socket by its path, so
-    they are allowed only where Unix sockets are.
-    """
+    """Allows connected pairs. Datagram sockets can send to any path all the same, and are allowed only where Unix sockets are."""
     lines.label("socketpair")
     if unix_sockets:
         lines.answer(ALLOW)

@@ -66,9 +66,7 @@ class AllowedHosts(Struct, frozen=True):
         return "it is not on the list of hosts"
 
     def may_be_at(self, address: str) -> bool:
-        """Whether the proxy may connect to `address` after an allowed name resolved to it. Private addresses must be
-        on the list, because the owner of a name could make it resolve to an address in the user's network.
-        """
+        """Whether an allowed name may resolve to `address`. The owner of a name could choose a private one: it must be listed."""
         try:
             found = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
@@ -81,9 +79,7 @@ class AllowedHosts(Struct, frozen=True):
 
 
 def _meant_by(address: Address) -> list[Address]:
-    """The addresses to check for one address: the address itself, and the IPv4 address in it if it contains one. For
-    an IPv4-mapped address, only the IPv4 address is checked.
-    """
+    """The addresses to check for one: itself, and the IPv4 address in it. Of an IPv4-mapped address, only the latter."""
     if isinstance(address, ipaddress.IPv4Address):
         return [address]
     if address.ipv4_mapped is not None:
@@ -105,9 +101,7 @@ def is_address(name: str) -> bool:
 
 
 def allowed_hosts(entries: Iterable[str]) -> AllowedHosts:
-    """Parses the entries of the user's list. Raises ValueError if an entry is neither a host name nor an address nor
-    a network.
-    """
+    """Parses the user's list. Raises ValueError for an entry that is neither the name of a host nor an address nor a network."""
     hosts: list[AllowedHost] = []
     networks: list[Network] = []
     for entry in entries:

@@ -133,9 +133,7 @@ class ProxyDoor:
             raise
 
     def started(self) -> None:
-        """Call this when the command has started. Closes ralph's copy of `descriptor`, so that ralph notices if the
-        command ends before it listens for connections.
-        """
+        """Called when the command has started. Closes ralph's copy of `descriptor`, to notice if the command ends before it listens."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -170,9 +168,7 @@ class ProxyDoor:
                 self._begin(client)
 
     def _listener(self) -> socket.socket | None:
-        """Waits for the listening socket from inside the namespace. Returns None if the command ended without sending
-        a socket or the proxy was closed.
-        """
+        """Waits for the listening socket from inside. None if the command ended without sending one, or the proxy was closed."""
         if not self._is_readable(self._received):
             return None
         try:
@@ -185,7 +181,6 @@ class ProxyDoor:
         return socket.socket(fileno=descriptors[0])
 
     def _is_readable(self, one: socket.socket) -> bool:
-        """Waits until a socket is readable. Returns False if the proxy was closed in the meantime."""
         watched = select.poll()
         watched.register(one, select.POLLIN)
         watched.register(self._wakes, select.POLLIN)
@@ -209,7 +204,7 @@ class ProxyDoor:
             self._drop(client)
 
     def _keep(self, one: socket.socket) -> bool:
-        """Registers a socket that `close` must end. Returns False if the proxy is already closed."""
+        """Registers a socket that `close` must end. False if the proxy is already closed."""
         with self._lock:
             if not self._is_closed:
                 self._open.add(one)
@@ -282,7 +277,6 @@ class ProxyDoor:
 
 
 def _read_head(client: socket.socket) -> tuple[bytes, bytes]:
-    """The head of a request, and the bytes that arrived after it. Raises OSError and NoProxyRequestError."""
     held = b""
     while b"\r\n\r\n" not in held:
         chunk = client.recv(4096)
@@ -315,9 +309,7 @@ class _Way:
         return self._source.fileno(), select.POLLIN
 
     def pass_on(self) -> None:
-        """Reads the bytes that have arrived, and sends as many as the target accepts without blocking. Raises
-        OSError.
-        """
+        """Reads what has arrived, and sends as much as the target accepts without blocking. Raises OSError."""
         with contextlib.suppress(BlockingIOError):
             if not self._pending:
                 self._pending = self._source.recv(_CHUNK_BYTES)
@@ -329,9 +321,7 @@ class _Way:
 
 
 def _relay(client: socket.socket, server: socket.socket) -> None:
-    """Passes bytes on in both directions. Ends when both sides have ended, or when neither has sent anything for ten
-    minutes. Raises OSError.
-    """
+    """Ends when both sides have ended, or when neither has sent anything for ten minutes. Raises OSError."""
     client.setblocking(False)
     server.setblocking(False)
     ways = [_Way(client, server), _Way(server, client)]
