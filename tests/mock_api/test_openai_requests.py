@@ -410,7 +410,7 @@ NOT_PLAYED = {
 
 
 UNDOCUMENTED = {"client_metadata"}
-"""What codex sends beside."""
+"""Fields that codex sends and no page describes."""
 
 
 @pytest.mark.parametrize("dialect", ["chat", "responses"])
