@@ -211,7 +211,7 @@ class HookSettings(Struct, frozen=True):
         bool,
         Key(
             SWITCH,
-            "`true`: hooks run outside of the sandbox ([hooks](permissions.md#what-hooks-may-do))",
+            "`true`: hooks run outside of the sandbox ([hooks](permissions.md#hooks))",
             is_users_alone=True,
         ),
     ] = False
