@@ -1,4 +1,4 @@
-"""Measures the source code of ralph, for the table in docs/inside/architecture.md: `python -m benchmarks.house
+"""Measures the source code of ralph, for the limits of `tests/test_architecture.py`: `python -m benchmarks.house
 [CHECKOUT]`. Counts modules, functions and classes in the syntax trees. Then runs one prompt with two turns and one
 Bash call, and records through which modules it passes. Does not judge the results.
 """

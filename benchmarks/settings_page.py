@@ -22,7 +22,13 @@ def page(old: str) -> str:
 def page_of_keys(old: str) -> str:
     """The page for users of Claude Code with its table of keys made anew. Raises ValueError if `old` has no such table."""
     heading = "| Key | In ralph | As, or instead |"
-    rows = (f"| `{key.name}` | {key.does} | {key.says} |".replace("|  |", "| |") for key in CLAUDE_KEYS)
+    named: dict[tuple[str, str], list[str]] = {}
+    for key in CLAUDE_KEYS:
+        named.setdefault((key.does, key.says), []).append(f"`{key.name}`")
+    rows = (
+        f"| {', '.join(names)} | {does} | {says} |".replace("|  |", "| |")
+        for (does, says), names in named.items()
+    )
     return _with_table(old, (heading, "| --- | --- | --- |", *rows))
 
 

@@ -67,7 +67,7 @@ CLAUDE_KEYS = (
     ClaudeKey("sandbox.filesystem", Does.REFUSED, _GUARD),
     ClaudeKey("sandbox.credentials", Does.REFUSED, _GUARD),
     ClaudeKey("model", Does.HONOURED, "as `--model`; that of the user's own file is weaker than `config.toml`", is_trusted_only=True),
-    ClaudeKey("env", Does.HONOURED, "[variables](#variables)", is_trusted_only=True),
+    ClaudeKey("env", Does.HONOURED, "[variables](#variables-and-output)", is_trusted_only=True),
     ClaudeKey("apiKeyHelper", Does.HONOURED, "a shell command that prints the key", is_trusted_only=True),
     ClaudeKey("$schema", Does.HONOURED, "for editors"),
     ClaudeKey("alwaysThinkingEnabled", Does.NAMED, "`--effort`, or `thinking` of a target"),

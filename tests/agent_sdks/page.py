@@ -21,8 +21,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "agent-sdk.md"
 
 BEGIN = f"""# Claude's Agent SDKs
 
-For people who have a program that drives Claude Code by `claude-agent-sdk` (Python) or `@anthropic-ai/claude-agent-sdk`
-(TypeScript): point it at ralph, and it runs in ralph.
+For programs that drive Claude Code by `claude-agent-sdk` (Python) or `@anthropic-ai/claude-agent-sdk` (TypeScript): point
+them at ralph.
 
 ```python
 from claude_agent_sdk import ClaudeAgentOptions, query
@@ -46,29 +46,23 @@ for await (const message of query({{ prompt: "Write hello.py", options }})) cons
 ```
 
 Set `ANTHROPIC_API_KEY`: Claude Code's own login is not used. Flags that the SDKs do not know go into `extra_args`
-(`extraArgs`): `{{"max-time": "30m", "retry": "patient", "sandbox": "strict"}}`. The wire is on [the page about
-control](control.md), and flags, files and variables are on [the page for people who come from
-`claude -p`](from-claude.md).
+(`extraArgs`): `{{"max-time": "30m", "retry": "patient", "sandbox": "strict"}}`. The protocol is on the page about
+[control](control.md); flags, files and variables are on [From `claude -p`](from-claude.md). What differs on purpose:
 
-## What differs on purpose
-
-* **A hook that fails denies.** An exception in a hook, no answer in time and a program that has gone away deny the call.
-  Claude Code runs on, unless `onFailure` is `"block"`. ralph takes every hook for one that blocks.
-* **`continue: false`** ends the message as `error_during_execution`, `interrupted`, exit code 130, and the call of a
-  PreToolUse hook does not run. So do a denial with `interrupt` and a task that a UserPromptSubmit hook refused. Claude
-  Code reports success for the first and the last.
+* **A hook that fails denies**, also one that raises or does not answer in time. Claude Code runs the call, unless
+  `onFailure` is `"block"`.
+* **`continue: false`**, a denial with `interrupt` and a task that a UserPromptSubmit hook refused end the message as
+  `error_during_execution`, `interrupted`, exit code 130. Claude Code reports success for the first and the last.
 * **`allowed_tools`** limits: these tools and the reading ones are there, and nobody is asked about them.
 * **Hooks for events that ralph does not have**: those that only observe (`SessionStart`, `PreCompact`, `Notification` ...)
-  are named in a notice and never called. Any other is a guard that cannot be kept: nothing runs, exit code 78.
+  are named in a notice and never called. Any other is a guard that cannot be kept: exit code 78.
 * **Nothing runs without what was asked for.** An option of the last table ends the run before its first request, with one
   sentence. Python's SDK raises `ProcessError` for exit code 2, whose sentence is on standard error (`stderr`), and
   `ResultError` or `Exception` for 78. TypeScript's throws `Error`.
-* Every end has its own [exit code](output.md#exit-codes), `terminal_reason` says which, and a failure is never a success.
 
-## Options
-
-This page is made from the rows of a test (`python -m tests.agent_sdks.page > docs/agent-sdk.md`), which plays each with
-the real SDKs against a scripted server: {PYTHON_SDK} {VERSIONS[PYTHON_SDK]}, {TYPESCRIPT_SDK} {VERSIONS[TYPESCRIPT_SDK]}.
+A test plays each option with the real SDKs against a scripted server and makes this page from them
+(`python -m tests.agent_sdks.page > docs/agent-sdk.md`): {PYTHON_SDK} {VERSIONS[PYTHON_SDK]},
+{TYPESCRIPT_SDK} {VERSIONS[TYPESCRIPT_SDK]}.
 """
 
 TITLES: dict[Verdict, str] = {
@@ -83,12 +77,16 @@ def page() -> str:
 
 
 def _table(verdict: Verdict) -> Iterator[str]:
+    """A table. Options about which there is the same to say share a row."""
     yield f"| Python | TypeScript | {TITLES[verdict]} |"
     yield "| --- | --- | --- |"
+    said: dict[str, tuple[list[str], list[str]]] = {}
     for row in ROWS:
         if row.verdict == verdict:
-            names = (f"`{name}`" if name else "" for name in row.names)
-            yield f"| {' | '.join(names)} | {row.says} |"
+            for name, names in zip(row.names, said.setdefault(row.says, ([], [])), strict=True):
+                names.extend([f"`{name}`"] if name else [])
+    for says, columns in said.items():
+        yield f"| {' | '.join(', '.join(names) for names in columns)} | {says} |"
 
 
 if __name__ == "__main__":
