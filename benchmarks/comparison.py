@@ -1,6 +1,6 @@
 """Tries how ralph and other agents behave when nobody watches: `python -m benchmarks.comparison [PROGRAM...]`. Each
 program plays the same scripted nights on the same server, in an empty directory with an empty home directory. Prints a
-Markdown table. The results are in `docs/comparison.md`.
+Markdown table. README.md has the results.
 
 `claude`, `codex` and `pi` are installed as `benchmarks/peers.py` does it, `aider` by pip into `.peers/aider`. A trial ends after
 its limit. Takes about an hour, because most of the time the programs wait.

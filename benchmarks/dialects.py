@@ -1,6 +1,6 @@
 """Compares the other APIs that ralph speaks with the Messages API: the CPU time of a turn, which is a request, its answer and
 a Read of a line. Whole processes play the same scenario by turns. Only the process of ralph itself is counted, from its second
-request to its last one, so neither its start nor other processes. The results are in `docs/inside/performance.md`.
+request to its last one, so neither its start nor other processes. The results are in `specs/speed.md`.
 """
 
 from __future__ import annotations

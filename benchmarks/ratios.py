@@ -1,6 +1,6 @@
 """Compares ralph with the smallest possible program (`benchmarks/floor.py`). Both are measured by turns in the same
 session, and the table shows ratios of their medians. A ratio says more than a time, because both programs ran on the
-same machine under the same load. The results are in `docs/inside/performance.md`.
+same machine under the same load. The results are in `specs/speed.md`.
 """
 
 from __future__ import annotations

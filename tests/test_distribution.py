@@ -80,6 +80,7 @@ def test_the_wheel_holds_the_package_and_its_data_and_nothing_else(built) -> Non
     tracked = done(["git", "ls-files", "--cached", "--others", "--exclude-standard", "ralph"], cwd=ROOT)
     page = f"ralph_headless-{__version__}.data/data/share/man/man1/ralph.1"
     pages = {f"ralph/docs/{one.name}" for one in (ROOT / "docs").glob("*.md")}
+    pages |= {f"ralph/docs/examples/{one.name}" for one in (ROOT / "docs/examples").iterdir()}
     assert held == {page} | pages | {name for name in tracked.splitlines() if (ROOT / name).exists()}
     assert len(licenses) == 1
 

@@ -23,7 +23,6 @@ from ralph.output.narration import Narration
 from ralph.output.result_object import result_object
 from ralph.output.system_events import journal_fields, system_fields
 from ralph.sessions.story import DAMAGED, EMPTY, KILLED, NEWER_FORMAT, NOT_DELIVERED, RUNNING, UNREADABLE
-from ralph.values.accounts import ACCOUNTS
 from ralph.values.classify import ErrorClass, classify_error, failure_kind
 from ralph.values.errors import Api, HttpError, NetworkCause
 from ralph.values.events import (
@@ -113,16 +112,6 @@ def test_the_stream_error_table_is_what_classify_does() -> None:
             error = stream_error({"error": {"type": error_type, "message": "m"}})
             assert classify_error(error).value == error_class, error_type
     assert classify_error(stream_error({"error": {"message": "m"}})) is ErrorClass.TRANSIENT
-
-
-def test_the_table_of_exhausted_accounts_is_that_of_the_code() -> None:
-    page = (DOCS / "retry.md").read_text()
-    for account in ACCOUNTS:
-        codes = ", ".join(f"`{code}`" for code in account.codes) or "-"
-        text = f"`{account.text}`".replace("|", "\\|") if account.text else "-"
-        filled = "yes" if account.is_refilled else "no"
-        assert f"| {account.vendor} | {codes} | {text} | {filled} | {account.source} |\n" in page
-    assert page.count("| yes |") + page.count("| no |") == len(ACCOUNTS)
 
 
 def test_the_cause_table_is_what_classify_does() -> None:

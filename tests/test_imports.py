@@ -1,6 +1,6 @@
 """Six commands import only the rooms, packages and modules of the standard library that are listed here.
 
-Every start pays for a new import, so a review should see it in this list. `docs/inside/performance.md` says what the
+Every start pays for a new import, so a review should see it in this list. `specs/speed.md` says what the
 packages cost. Nothing here measures time.
 """
 

@@ -13,7 +13,7 @@ from tests import other_machines
 from tests.other_machines import MACHINES, PROGRAMS, ROOT, Machine, command_of, search_path
 from tests.rows import every_row
 
-PAGE = ROOT / "docs/inside/testing.md"
+PAGE = ROOT / "CONTRIBUTING.md"
 BEHIND = re.compile(
     r"""\bPATH["']\] \+=|\bPATH["']\]? ?[:=] f["'][^\n{]*(\{[^\n]*PATH["']\]\}|/usr/bin)[^\n]*:\{"""
 )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tests.program.conftest import Ralph
 
-PAGE = Path(__file__).parents[3] / "docs" / "from-claude.md"
+EXAMPLES = Path(__file__).parents[3] / "docs/examples/claude-callers.sh"
 
 WRITE = calls(("Write", {"file_path": "made.txt", "content": "made\n"}))
 ORCHESTRATOR_2 = (
@@ -70,8 +70,8 @@ def on_path(ralph) -> str:
 
 
 def example(beginning: str) -> str:
-    """The line of docs/from-claude.md that begins with this text."""
-    [line] = [line for line in PAGE.read_text().splitlines() if line.startswith(beginning)]
+    """The line of the example that begins with this text."""
+    [line] = [line for line in EXAMPLES.read_text().splitlines() if line.startswith(beginning)]
     return line
 
 

@@ -174,11 +174,11 @@ def test_the_cron_lines_run_in_the_environment_that_cron_gives(machine, serve) -
     key_file = home / ".config" / "ralph" / "night.env"
     key = machine.environment["ANTHROPIC_API_KEY"]
     key_file.write_text(f"ANTHROPIC_API_KEY={key}\nANTHROPIC_BASE_URL={server.base_url}\n")
-    [script] = blocks("loop.md", "sh")
+    script = (DOCS / "examples/night.sh").read_text()
     (home / "night.sh").write_text(of_here(script, machine))
     (home / "night.sh").chmod(0o755)
-    [crontab] = [block for block in blocks("loop.md", "") if block.startswith("PATH=")]
-    path, begins, reboot = of_here(crontab, machine).splitlines()
+    crontab = of_here((DOCS / "examples/night.cron").read_text(), machine).splitlines()
+    path, begins, reboot = (line for line in crontab if not line.startswith("#"))
     for line, requests in ((begins, 2), (reboot, 2)):
         command = re.sub(r"^(@reboot|(\S+ ){5})\s*", "", line)
         cron = {"HOME": str(home), "LOGNAME": "me", "SHELL": "/bin/sh", "PATH": path.removeprefix("PATH=")}
@@ -222,7 +222,7 @@ ENDS = {
 def test_the_script_goes_on_with_what_was_cut_off_and_begins_only_when_it_is_told(
     tmp_path, asked, record, option
 ) -> None:
-    [script] = blocks("loop.md", "sh")
+    script = (DOCS / "examples/night.sh").read_text()
     (tmp_path / "project").mkdir()
     (tmp_path / "record").write_text(record)
     status = f"cat '{tmp_path}/record'; exit {0 if record else 2}"
@@ -245,10 +245,9 @@ def test_the_script_goes_on_with_what_was_cut_off_and_begins_only_when_it_is_tol
 def test_systemd_has_nothing_to_say_about_the_unit(tmp_path) -> None:
     (tmp_path / "night.sh").write_text("#!/bin/sh\n")
     (tmp_path / "night.sh").chmod(0o755)
-    service, timer = blocks("loop.md", "ini")
-    (tmp_path / "ralph-night.service").write_text(service)
-    (tmp_path / "ralph-night.timer").write_text(timer)
     files = [str(tmp_path / f"ralph-night.{kind}") for kind in ("service", "timer")]
+    for file in files:
+        shutil.copy(DOCS / "examples" / Path(file).name, file)
     ran = subprocess.run(
         ["systemd-analyze", "--user", "verify", *files],
         env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "XDG_RUNTIME_DIR": str(tmp_path)},

@@ -40,16 +40,6 @@ EXAMPLES = {
         ],
         1,
     ),
-    "A night on one provider": (
-        [
-            LOOK,
-            Fault(status=529),
-            Fault(garbage=b"bad gateway\r\n\r\n"),
-            Fault(status=503, headers={"retry-after": "45"}),
-            DONE,
-        ],
-        100,
-    ),
 }
 
 # Its second run outlasts the cooldown of two seconds.
