@@ -23,6 +23,7 @@ from ralph.output.narration import Narration
 from ralph.output.result_object import result_object
 from ralph.output.system_events import journal_fields, system_fields
 from ralph.sessions.story import DAMAGED, EMPTY, KILLED, NEWER_FORMAT, NOT_DELIVERED, RUNNING, UNREADABLE
+from ralph.values.answer import ToolCall
 from ralph.values.classify import ErrorClass, classify_error, failure_kind
 from ralph.values.errors import Api, HttpError, NetworkCause
 from ralph.values.events import (
