@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from benchmarks.commands import ShownCommand
 
 PAGE = Path(__file__).parent.parent / "docs" / "ralph.1"
-_DATE = "2026-11-23"
+_DATE = "2026-11-29"
 """The day of the version. The page must not change without a change of the tables."""
 _WRAPPER = TextWrapper(width=79, break_long_words=False, break_on_hyphens=False)
 
