@@ -75,10 +75,11 @@ bench:
 	$(PYTHON) quickstart.py --version >/dev/null
 	.venv-run/bin/python benchmarks/all.py
 
-# ralph beside claude and pi, which npm installs into .peers: about three minutes.
+# ralph beside claude, codex and pi, which npm installs into .peers: about four minutes.
 bench-peers:
 	$(PYTHON) quickstart.py --version >/dev/null
 	.venv-run/bin/python -m benchmarks.peers
+	.venv-run/bin/python -m benchmarks.job_cost
 
 # What agents do when nobody watches, for docs/comparison.md: about an hour, mostly of waiting.
 bench-comparison:

@@ -40,7 +40,7 @@ PACKAGES = {
 }
 """Each agent's package of npm, with its version."""
 MODEL = "claude-sonnet-4-5"
-CODEX_MODEL = "gpt-5.2-codex"
+CODEX_MODEL = "gpt-5.3-codex"
 SHELLS = {"claude": "Bash", "codex": "exec_command", "pi": "bash"}
 """The name that each agent gives to the tool that runs a command."""
 RUNS = 9
