@@ -23,7 +23,7 @@ from ralph.loop.words import resume_hint
 from ralph.machine.inbox import ONE_SIGNAL_S, Inbox, catch_stop_signals
 from ralph.machine.waiter import SystemClock
 from ralph.output.standard_streams import obeys_controls
-from ralph.places.last_look import last_look
+from ralph.places.nested_repositories import last_look
 from ralph.values.answer import describe_bug
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import CannotError, Outcome, UsageError

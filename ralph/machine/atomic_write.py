@@ -14,6 +14,8 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from ralph.machine.opened_file import opened
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -37,7 +39,9 @@ def replace_at(
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if before is not None:
             _copy_attributes(directory, name, descriptor, before)
-        _write_all(descriptor, data)
+        left = memoryview(data)
+        while left:
+            left = left[os.write(descriptor, left) :]
         if before is not None and before.st_mode & (stat.S_ISUID | stat.S_ISGID):
             os.fchmod(descriptor, stat.S_IMODE(before.st_mode))  # a write by an ordinary user clears these
         os.fsync(descriptor)
@@ -55,34 +59,17 @@ def remove_leftovers(directory: Path) -> None:
     with suppress(OSError):
         for name in os.listdir(directory):  # noqa: PTH208 - names are what is looked at
             if re.fullmatch(_TEMPORARY, name):
-                _remove_if_left(directory / name)
-
-
-def _remove_if_left(path: Path) -> None:
-    with suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink()
-        finally:
-            os.close(descriptor)
+                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+                with suppress(OSError), opened(directory / name, flags) as descriptor:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    (directory / name).unlink()
 
 
 def sync_directory(directory: int) -> None:
     """Syncs a directory, so that the name of a new file survives a power failure. Ignores errors: the content is on the disk."""
     # Some file systems cannot sync a directory, and one without read permission cannot be opened.
-    with suppress(OSError):
-        descriptor = os.open(os.curdir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(descriptor, left) :]
+    with suppress(OSError), opened(os.curdir, os.O_RDONLY | os.O_DIRECTORY, dir_fd=directory) as descriptor:
+        os.fsync(descriptor)
 
 
 def _copy_attributes(directory: int, name: str, descriptor: int, before: os.stat_result) -> None:
@@ -93,19 +80,11 @@ def _copy_attributes(directory: int, name: str, descriptor: int, before: os.stat
     if (made.st_uid, made.st_gid) != (before.st_uid, before.st_gid):
         with suppress(OSError):  # only root may
             os.fchown(descriptor, before.st_uid, before.st_gid)
-    if hasattr(os, "listxattr"):  # Linux
-        _copy_extended_attributes(f"/proc/self/fd/{directory}/{name}", descriptor)
+    if hasattr(os, "listxattr"):  # Linux; the path, because these system calls do not support `dir_fd`
+        source = f"/proc/self/fd/{directory}/{name}"
+        with suppress(OSError):  # a file system without any
+            for attribute in os.listxattr(source, follow_symlinks=False):
+                with suppress(OSError):  # an attribute of the system's own, which only the system can set
+                    value = os.getxattr(source, attribute, follow_symlinks=False)
+                    os.setxattr(descriptor, attribute, value)
     os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
-
-
-def _copy_extended_attributes(source: str, descriptor: int) -> None:
-    """`source` is a path below /proc, because these system calls do not support `dir_fd`."""
-    try:
-        names = os.listxattr(source, follow_symlinks=False)
-    except OSError:  # a file system without any
-        return
-    for name in names:
-        try:
-            os.setxattr(descriptor, name, os.getxattr(source, name, follow_symlinks=False))
-        except OSError:  # an attribute of the system's own, which only the system can set
-            continue

@@ -14,11 +14,13 @@ import socket
 import sys
 import time
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from ralph.machine import launcher, tree_usage
+from ralph.machine.opened_file import opened
 from ralph.machine.own_process import core_limit_at_start
 from ralph.machine.process_limit import MOST_PROCESSES, MemoryLimit, NoLimitError, ProcessLimit, own_place
 from ralph.machine.processes import protect_this_process, reaped_children
@@ -27,7 +29,7 @@ from ralph.machine.running_command import ELSEWHERE, NEVER_STARTED, Ended
 from ralph.values.shortage import shortage_of, start_error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
 _SCRIPT = os.path.join(os.path.dirname(launcher.__file__), "supervisor.py")  # noqa: PTH118, PTH120 - as `__file__` is
@@ -92,23 +94,19 @@ class Confinement(Struct, frozen=True):
         """All of them, in the order in which a request has them."""
         return [one for one in (self.ruleset, self.proxy, *self.spaces, self.inner_space) if one >= 0]
 
-
-class _Command(Struct, frozen=True):
-    words: Sequence[str]
-    cwd: str
-    held_directory: int | None
-    """As in `CommandSupervisor.start`."""
-    environment: Mapping[str, str]
-    grace_s: float
-    streams: Mapping[int, int]
-    """The descriptors that become standard streams of the command, by the number of the stream (0, 1 or 2)."""
-    confinement: Confinement | None
-    most_processes: int
-    """The limit on the processes of the command's tree. 0 means no limit."""
-    most_memory_bytes: int
-    """The limit on the memory of the command's tree. 0 means no limit."""
-    lasts: bool
-    """As in `CommandSupervisor.start`."""
+    @property
+    def packed(self) -> str:
+        """The form that `supervisor.py` reads (`_Order.box`)."""
+        numbers = (
+            self.most_file_bytes,
+            int(self.ruleset != NO_RULESET),
+            int(self.proxy >= 0),
+            len(self.spaces),
+            int(self.inner_space >= 0),
+            self.holder,
+            len(self.places),
+        )
+        return " ".join((*map(str, numbers), self.program.hex(), str(self.ruleset_number)))
 
 
 class CommandSupervisor:
@@ -187,17 +185,33 @@ class CommandSupervisor:
             if self._confinement is not None and is_confined:
                 confinement = self._confinement(str(cwd))
             of_tree = (self._most_processes, self._most_memory_bytes) if is_confined else (0, 0)
-            place = os.fspath(cwd)
-            one = _Command(
-                command, place, held_directory, environment, grace_s, given, confinement, *of_tree, lasts
+            request = _packed_request(
+                (
+                    *map(str, (grace_s, _umask(), core_limit_at_start())),
+                    ",".join("{}:{}:{}".format(number, *resource.getrlimit(number)) for number in _LIMITS),
+                    f"{of_tree[0]} {of_tree[1]} {int(lasts)}",
+                    "" if held_directory is None else os.fspath(cwd),
+                    "" if confinement is None else confinement.packed,
+                    " ".join(map(str, given)),
+                    str(len(command)),
+                    *(
+                        (confinement.directory, *confinement.places)
+                        if confinement and confinement.spaces
+                        else ()
+                    ),
+                    *command,
+                    *(f"{name}={value}" for name, value in environment.items()),
+                )
             )
+            sent = (*given.values(), *([] if confinement is None else confinement.descriptors))
+            ask = partial(self._asked, request, sent, os.fspath(cwd), held_directory, grace_s)
             try:
-                return self._asked(one)
+                return ask()
             except (BrokenPipeError, ConnectionResetError, TimeoutError):
                 # An earlier command killed or stopped the supervisor. This command has not begun: no whole request
                 # arrived.
                 self._end()
-                return self._asked(one)
+                return ask()
         except OSError as error:
             raise shortage_of(error) or error from None
 
@@ -223,16 +237,15 @@ class CommandSupervisor:
         if self._serving is not None:
             self._serving.dismiss()
         self._end()
-        limit, self._limit = self._limit, None
-        if limit is not None:
-            limit.close()
-        memory, self._memory = self._memory, None
-        if memory is not None:
-            memory.close()
+        for limit in (self._limit, self._memory):
+            if limit is not None:
+                limit.close()
+        self._limit = self._memory = None
 
-    def _asked(self, command: _Command) -> SupervisedCommand:
-        held = command.held_directory
-        directory = os.open(command.cwd, _DIRECTORY) if held is None else held
+    def _asked(
+        self, request: bytes, sent: Sequence[int], cwd: str, held: int | None, grace_s: float
+    ) -> SupervisedCommand:
+        directory = os.open(cwd, _DIRECTORY) if held is None else held
         try:
             serving = self._running()
             others = set(launcher.children_of(os.getpid())) | {serving.pid}
@@ -243,14 +256,14 @@ class CommandSupervisor:
                     output, theirs = os.pipe()
                     ours_if_it_fails.callback(os.close, output)
                     try:
-                        serving.ask([theirs, directory, channel.fileno()], command)
+                        serving.ask(request, [theirs, directory, channel.fileno(), *sent])
                     finally:
                         os.close(theirs)
                 ours_if_it_fails.pop_all()
         finally:
             if held is None:
                 os.close(directory)
-        return SupervisedCommand(self, ours, output, others, command.grace_s)
+        return SupervisedCommand(self, ours, output, others, grace_s)
 
     def _running(self) -> _Serving:
         if self._serving is not None and not self._serving.is_running():
@@ -300,37 +313,10 @@ class _Serving:
             self._control.close()
             raise start_error(error) from None
 
-    def ask(self, descriptors: list[int], command: _Command) -> None:
-        """Asks for the start of one command. `descriptors` are the output, the directory and the channel. If it raises OSError,
-        none was started.
-        """
-        confinement = command.confinement
-        sent_last = [] if confinement is None else confinement.descriptors
-        fields: list[bytes] = [
-            *(str(number).encode() for number in (command.grace_s, _umask(), core_limit_at_start())),
-            ",".join(
-                f"{number}:{soft}:{hard}"
-                for number, (soft, hard) in zip(_LIMITS, map(resource.getrlimit, _LIMITS), strict=True)
-            ).encode(),
-            f"{command.most_processes} {command.most_memory_bytes} {int(command.lasts)}".encode(),
-            b"" if command.held_directory is None else os.fsencode(command.cwd),
-            _packed(confinement),
-            " ".join(map(str, command.streams)).encode(),
-            str(len(command.words)).encode(),
-            *map(os.fsencode, _enclosing(confinement)),
-            *map(os.fsencode, command.words),
-            *(os.fsencode(f"{name}={value}") for name, value in command.environment.items()),
-        ]
-        payload = b"\0".join(fields)
-        if payload.count(b"\0") >= len(fields):
-            raise ValueError("embedded null byte")
-        if max(map(len, fields)) > _LONGEST_WORD_BYTES:
-            raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
-        request = len(payload).to_bytes(_HEAD_BYTES, "big") + payload
+    def ask(self, request: bytes, descriptors: list[int]) -> None:
+        """Asks for the start of one command. If it raises OSError, none was started."""
         # At once, because a head by itself would wake the launcher, which then had to wait for the rest.
-        sent = socket.send_fds(
-            self._control, [request], [*descriptors, *command.streams.values(), *sent_last]
-        )
+        sent = socket.send_fds(self._control, [request], descriptors)
         self._control.sendall(request[sent:])
 
     def is_in_group(self) -> bool:
@@ -404,8 +390,7 @@ class SupervisedCommand:
         """Reads what the launcher has sent, without blocking. Returns the exit status, or None if the command has not ended.
         Negative if the launcher is gone and sent no status: it is then unknown what the command did.
         """
-        if not self._has_ended:
-            self._has_ended = self._is_report_over()
+        self._has_ended = self._has_ended or self._is_report_over()
         if not self._has_ended:
             return None
         said = self._said
@@ -434,7 +419,7 @@ class SupervisedCommand:
     def _is_report_over(self) -> bool:
         """Whether the launcher has sent its whole report, or is gone. It reports when nothing is left, and ends a little later."""
         try:
-            while not _is_whole(self._said):
+            while not self._is_whole():
                 part = self._channel.recv(16)
                 if not part:
                     break
@@ -444,6 +429,11 @@ class SupervisedCommand:
         except OSError:  # the connection has ended
             return True
         return True
+
+    def _is_whole(self) -> bool:
+        # STATUS, STATUS_OF_UNFINISHED or ELSEWHERE and a byte, perhaps behind the letter of a limit.
+        _, report = _stopped_and_report(self._said)
+        return len(report) > (2 if report[:1] in _EXCEEDED else 1)
 
     def ask_to_stop(self) -> None:
         """All processes of the command get SIGTERM and, `grace_s` later, SIGKILL."""
@@ -481,33 +471,15 @@ class SupervisedCommand:
         self._channel.close()
 
 
-def _packed(confinement: Confinement | None) -> bytes:
-    """The form that `supervisor.py` reads. Empty without a sandbox."""
-    if confinement is None:
-        return b""
-    numbers = (
-        confinement.most_file_bytes,
-        int(confinement.ruleset != NO_RULESET),
-        int(confinement.proxy >= 0),
-        len(confinement.spaces),
-        int(confinement.inner_space >= 0),
-        confinement.holder,
-        len(confinement.places),
-    )
-    words = (*map(str, numbers), confinement.program.hex(), str(confinement.ruleset_number))
-    return " ".join(words).encode()
-
-
-def _enclosing(confinement: Confinement | None) -> tuple[str, ...]:
-    if confinement is None or not confinement.spaces:
-        return ()
-    return (confinement.directory, *confinement.places)
-
-
-def _is_whole(said: bytes) -> bool:
-    """Whether a report is complete: STATUS, STATUS_OF_UNFINISHED or ELSEWHERE and a byte, perhaps behind the letter of a limit."""
-    _, report = _stopped_and_report(said)
-    return len(report) > (2 if report[:1] in _EXCEEDED else 1)
+def _packed_request(words: Iterable[str]) -> bytes:
+    """Raises ValueError for a word with a NUL, and OSError for one that is too long."""
+    fields = [*map(os.fsencode, words)]
+    payload = b"\0".join(fields)
+    if payload.count(b"\0") >= len(fields):
+        raise ValueError("embedded null byte")
+    if max(map(len, fields)) > _LONGEST_WORD_BYTES:
+        raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
+    return len(payload).to_bytes(_HEAD_BYTES, "big") + payload
 
 
 def _stopped_and_report(said: bytes) -> tuple[int, bytes]:
@@ -553,12 +525,8 @@ def _waited(pid: int, options: int) -> tuple[int, int]:
 
 
 def _umask() -> int:
-    with suppress(OSError, ValueError, IndexError):
-        status = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return int(os.read(status, 1024).partition(b"\nUmask:")[2].split()[0], 8)  # the second line
-        finally:
-            os.close(status)
+    with suppress(OSError, ValueError, IndexError), opened("/proc/self/status", os.O_RDONLY) as status:
+        return int(os.read(status, 1024).partition(b"\nUmask:")[2].split()[0], 8)  # the second line
     umask = os.umask(0o077)
     os.umask(umask)
     return umask

@@ -79,16 +79,8 @@ PR_SET_CHILD_SUBREAPER = 36
 # All signals that end a process and can be caught, but for those of faults and of a closed pipe. Batch systems send some of
 # them before a limit. SIGPWR is one of Linux.
 STOP_SIGNALS = frozenset(
-    {
-        signal.SIGHUP,
-        signal.SIGINT,
-        signal.SIGQUIT,
-        signal.SIGUSR1,
-        signal.SIGUSR2,
-        signal.SIGALRM,
-        signal.SIGTERM,
-    }
-    | {signal.SIGVTALRM, signal.SIGXCPU, getattr(signal, "SIGPWR", signal.SIGTERM)}
+    {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM}
+    | {signal.SIGTERM, signal.SIGVTALRM, signal.SIGXCPU, getattr(signal, "SIGPWR", signal.SIGTERM)}
 )
 """The signals that ask ralph to stop."""
 
@@ -180,27 +172,10 @@ def children_of(pid: int) -> list[int]:
                 os.close(listing)
             children += map(int, found.split())
     except FileNotFoundError:
-        if os.path.isdir(
-            f"/proc/{pid}/task"
-        ):  # a kernel without CONFIG_PROC_CHILDREN, or a thread just ended
-            return _children_by_scan(pid)
+        if os.path.isdir(f"/proc/{pid}/task"):  # no CONFIG_PROC_CHILDREN, or a thread just ended
+            return [one for one in _processes() if parent_of(one) == pid]
     except OSError:
         pass
-    return children
-
-
-def _children_by_scan(pid: int) -> list[int]:
-    children = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as stat:
-                    # The command's name, in parentheses, may hold anything: count from the last one.
-                    parent = int(stat.read().rpartition(b")")[2].split()[1])
-            except (OSError, IndexError):
-                continue
-            if parent == pid:
-                children.append(int(name))
     return children
 
 
@@ -262,10 +237,7 @@ class _Tree:
         if state == _GONE:
             return True
         may_wait = pid in self._told and state == _WAITS_IN_KERNEL
-        if state in _STANDS_STILL or may_wait or not self._lies_below(pid):
-            self._settled.add(pid)
-            return False
-        if not may_signal(pid):
+        if state in _STANDS_STILL or may_wait or not (self._lies_below(pid) and may_signal(pid)):
             self._settled.add(pid)
             return False
         self._told.add(pid)
@@ -351,7 +323,10 @@ class Launcher:
         self._grace_s = grace_s
         self._core_limit = core_limit
         self._channel = channel
-        self._stop_signals = _stop_signals()
+        self._stop_signals = {
+            signal.SIGTERM,
+            *(number for number in STOP_SIGNALS if not _is_ignored(number)),
+        }
         self._awaited = {
             *self._stop_signals,
             signal.SIGCHLD,
@@ -392,7 +367,10 @@ class Launcher:
         """
         signal.pthread_sigmask(signal.SIG_BLOCK, self._awaited)
         expect_the_defaults()
-        self._tie_to_parent()
+        is_adopter = prctl(PR_SET_CHILD_SUBREAPER, 1)
+        self._is_told_everything = prctl(PR_SET_PDEATHSIG, signal.SIGCONT) and is_adopter
+        if self._channel is not None:
+            self._is_told_everything &= _tells_by_signal(self._channel)
         self._hear_channel()
         if not (self.is_orphaned() or self._is_asked_to_stop or signal.sigpending() & self._stop_signals):
             self.say(STARTING)
@@ -416,13 +394,6 @@ class Launcher:
             return 128 + signal.SIGTERM
         code = os.waitstatus_to_exitcode(self._status)
         return code if code >= 0 else 128 - code
-
-    def _tie_to_parent(self) -> None:
-        is_adopter = prctl(PR_SET_CHILD_SUBREAPER, 1)
-        self._is_told_everything = prctl(PR_SET_PDEATHSIG, signal.SIGCONT) and is_adopter
-
-        if self._channel is not None:
-            self._is_told_everything &= _tells_by_signal(self._channel)
 
     def is_orphaned(self) -> bool:
         """Whether ralph or the supervisor is gone. The command is then no longer needed."""
@@ -473,7 +444,9 @@ class Launcher:
                 due_s = now_s + patience_s
                 if not self._signal_tree(number):
                     steps, due_s = iter(_WITHOUT_PATIENCE), now_s
-            self._wait(min(due_s, self._count_at_s) - now_s)
+            take = _next_signal if self._is_told_everything else _next_signal_by_looking
+            if take(self._awaited, min(due_s, self._count_at_s) - now_s) in self._stop_signals:
+                self._is_asked_to_stop = True
         # A command that has survived the kill of one of its processes has not been stopped.
         if self._limits is not None and not self.exceeded and self._status:
             self.exceeded = self._limits.killed()
@@ -508,11 +481,6 @@ class Launcher:
     def _tells_of_end(self) -> bool:
         return self.first is None or self.first.runs
 
-    def _wait(self, limit_s: float) -> None:
-        take = _next_signal if self._is_told_everything else _next_signal_by_looking
-        if take(self._awaited, limit_s) in self._stop_signals:
-            self._is_asked_to_stop = True
-
     def _roots(self) -> list[int]:
         if self.first is None:
             return children_of(os.getpid())
@@ -538,14 +506,7 @@ class Launcher:
         except ChildProcessError:
             if self.first is not None:
                 return bool(self._roots())
-            return not _has_process_tree() and self._is_group_alive()
-
-    def _is_group_alive(self) -> bool:
-        try:
-            os.killpg(self._command_pid, 0)
-        except OSError:
-            return False
-        return True
+            return not _has_process_tree() and self._signal_group(0)
 
     def _signal_tree(self, number: int) -> bool:
         """Signals all processes of the command. False if there are so many that it makes no sense to wait for their end."""
@@ -570,19 +531,17 @@ class Launcher:
         self._asked_to_end.update(tree)
         return len(tree) <= _MOST_ASKED
 
-    def _signal_group(self, number: int) -> None:
+    def _signal_group(self, number: int) -> bool:
+        """Whether there is a process of the group: where orphans are not adopted, the others cannot be found."""
         try:
             os.killpg(self._command_pid, number)
         except OSError:
-            pass
+            return False
+        return True
 
 
 def _has_process_tree() -> bool:
     return os.path.isdir("/proc/self/task")
-
-
-def _stop_signals() -> set[int]:
-    return {signal.SIGTERM, *(number for number in STOP_SIGNALS if not _is_ignored(number))}
 
 
 def _is_ignored(number: int) -> bool:
@@ -656,8 +615,7 @@ def let_go_of_streams() -> None:
 
 def _spawned(command: list[bytes] | list[str], environment: Mapping[bytes, bytes] | None) -> int:
     given: Any = os.environ if environment is None else environment
-    # The caller has decided which shell it is. No signal stays blocked, because the program that started ralph
-    # may have blocked some.
+    # No signal stays blocked, because the program that started ralph may have blocked some.
     return _tried(
         command,
         environment,
@@ -761,6 +719,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    # Exit at once: a regular shutdown of the interpreter would cost every command 3 ms, and nothing is left to
-    # write.
+    # A regular shutdown of the interpreter would cost every command 3 ms, and nothing is left to write.
     os._exit(main(sys.argv[1:]))

@@ -9,10 +9,12 @@ import errno
 import os
 import stat
 import sys
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 KERNEL_PLACES = ("/proc", "/sys")
@@ -21,6 +23,16 @@ KERNEL_PLACES = ("/proc", "/sys")
 _DELETED = " (deleted)"
 _MOST_PATH_BYTES = 1024  # MAXPATHLEN of macOS, which F_GETPATH fills
 _KERNEL_TYPES = frozenset({"proc", "sysfs"})
+
+
+@contextmanager
+def opened(path: Path | str, flags: int, mode: int = 0o600, *, dir_fd: int | None = None) -> Iterator[int]:
+    """The descriptor of what is at a path, for the time of the block. Raises OSError."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, mode, dir_fd=dir_fd)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def opened_path(descriptor: int, named: str) -> str | None:
@@ -49,22 +61,13 @@ def is_made_by_kernel(path: str, status: os.stat_result | None = None) -> bool:
 
 @cache
 def _kernel_devices() -> frozenset[int]:
-    usual = {os.stat(place).st_dev for place in KERNEL_PLACES if os.path.ismount(place)}  # noqa: PTH116 - as ismount
-    return frozenset(usual | _mounted_devices())
-
-
-def _mounted_devices() -> set[int]:
-    try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:  # noqa: PTH123 - 20 us less
-            lines = [line.split() for line in mounts]
-    except OSError:
-        return set()
-    found = set()
-    for fields in lines:  # proc(5): ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [TAGS...] - TYPE ...
-        if fields[fields.index("-") + 1] in _KERNEL_TYPES:
-            major, _, minor = fields[2].partition(":")
-            found.add(os.makedev(int(major), int(minor)))
-    return found
+    found = {os.stat(place).st_dev for place in KERNEL_PLACES if os.path.ismount(place)}  # noqa: PTH116 - as ismount
+    with suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:  # noqa: PTH123 - 20 us less
+        # proc(5): ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [TAGS...] - TYPE ...
+        for fields in map(str.split, mounts):
+            if fields[fields.index("-") + 1] in _KERNEL_TYPES:
+                found.add(os.makedev(*map(int, fields[2].split(":"))))
+    return frozenset(found)
 
 
 def _reported_by_kernel(descriptor: int) -> str | None:

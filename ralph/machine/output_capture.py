@@ -146,15 +146,11 @@ class OutputCapture:
         self._total_bytes += len(data)
         space = self._half_bytes - len(self._head)
         self._head += data[:space]
-        self._keep_at_end(data[space:] if space > 0 else data)
-
-    def _keep_at_end(self, data: bytes) -> None:
-        if not data:
-            return
-        self._tail.append(data[-self._half_bytes :])
-        self._tail_bytes += len(self._tail[-1])
-        while self._tail_bytes - len(self._tail[0]) >= self._half_bytes:
-            self._tail_bytes -= len(self._tail.popleft())
+        if rest := data[max(space, 0) :]:
+            self._tail.append(rest[-self._half_bytes :])
+            self._tail_bytes += len(self._tail[-1])
+            while self._tail_bytes - len(self._tail[0]) >= self._half_bytes:
+                self._tail_bytes -= len(self._tail.popleft())
 
     def _open_spill(self) -> None:
         try:
@@ -177,8 +173,7 @@ class OutputCapture:
             while left:
                 left = left[os.write(self._descriptor, left) :]
         except OSError as error:
-            os.close(self._descriptor)
-            self._descriptor = None
+            self._close_spill()
             self._where_the_whole_is += f" (incomplete: {os_error_text(error)})"
 
 
@@ -230,13 +225,10 @@ def readable_text(data: bytes) -> tuple[str, int]:
     text = _ESCAPES.sub("", text)
     text = _CARRIAGE_RETURNS_AT_END.sub("\n", text)
     if "\r" in text:
-        text = "\n".join(_last_state(line) for line in text.split("\n"))
+        # What is visible after all carriage returns of a line: progress bars overwrite it.
+        states = (reversed(line.split("\r")) for line in text.split("\n"))
+        text = "\n".join(next(filter(str.strip, of_line), "") for of_line in states)
     text = _OVERSTRIKES.sub("", text)
     text = _CONTROLS.sub("", text)
     invalid = sum(len(run) for run in _UNDECODABLE.findall(text))
     return (_UNDECODABLE.sub("\ufffd", text) if invalid else text), invalid
-
-
-def _last_state(line: str) -> str:
-    """The visible text of a line after all its carriage returns. Progress bars use them to overwrite a line."""
-    return next((state for state in reversed(line.split("\r")) if state.strip()), "")

@@ -23,9 +23,6 @@ READ_LATER = ("GCONV_PATH", "LOCPATH", "OPENSSL_CONF", "OPENSSL_ENGINES", "OPENS
 """Variables by which libraries find code or settings when they first need them, and not at the start of the process."""
 
 _MOST_LINKS = 40  # as many as Linux follows (path_resolution(7))
-# linux/prctl.h
-_PR_SET_PDEATHSIG = 1
-_PR_SET_DUMPABLE = 4
 
 DESCRIPTORS = 32
 """The number of file descriptors that a run or a loop may have open at the same time, with its standard streams."""
@@ -85,8 +82,12 @@ def leave_working_directory_out(arguments: list[str]) -> list[str]:
     In the same way it leaves out the directory of byte code that `PYTHONPYCACHEPREFIX` names, and hides the variables
     `READ_LATER` from the libraries of this process. `os.environ` keeps them for commands.
     """
-    here = _current_directory()
-    named = {os.path.normpath(os.path.join(here, entry)) for entry in _python_path()}
+    try:
+        here = os.getcwd()
+    except OSError:  # it is gone, and nothing can lie in it
+        here = os.sep
+    given = os.environ.get("PYTHONPATH")
+    named = {os.path.normpath(os.path.join(here, one)) for one in given.split(os.pathsep)} if given else set()
     works = (*("", *_named_directories(arguments)), SHARED_MEMORY, package_caches(os.environ) or "")
     # If the directory is the root of the file system, only the root itself counts: every path lies below it.
     inside = tuple(os.path.realpath(os.path.join(here, path)) + os.sep for path in works)
@@ -172,18 +173,6 @@ def _directory_of_scripts() -> str:
     )
 
 
-def _current_directory() -> str:
-    try:
-        return os.getcwd()
-    except OSError:  # it is gone, and nothing can lie in it
-        return os.sep
-
-
-def _python_path() -> list[str]:
-    value = os.environ.get("PYTHONPATH")
-    return value.split(os.pathsep) if value else []
-
-
 def _is_for_installed_modules(entry: str) -> bool:
     """Whether it has the standard library or installed packages (on Debian, `dist-packages`)."""
     is_standard = (entry + os.sep).startswith(os.path.dirname(os.__file__) + os.sep)
@@ -212,15 +201,14 @@ def keep_memory_private(core_limit: int | None = None) -> None:
     """
     import resource  # noqa: PLC0415 - not before the import path is clean
 
+    from ralph.machine.launcher import PR_SET_DUMPABLE, prctl  # noqa: PLC0415 - not before the import path is clean
+
     global _core_limit_at_start, _is_memory_private  # noqa: PLW0603 - it is the process's state, not an object's
     at_start, most = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, most))
     _core_limit_at_start = at_start if core_limit is None else core_limit
-    _is_memory_private = sys.platform == "linux" and _becomes_non_dumpable()
-
-
-def _becomes_non_dumpable() -> bool:
-    return _prctl(_PR_SET_DUMPABLE, 0)
+    # The limit alone is not enough: the kernel ignores it if it pipes core dumps to a program (core_pattern).
+    _is_memory_private = prctl(PR_SET_DUMPABLE, 0)
 
 
 def end_with_parent(parent_pid: int, number: int | None = None) -> None:
@@ -232,20 +220,11 @@ def end_with_parent(parent_pid: int, number: int | None = None) -> None:
     """
     import signal  # noqa: PLC0415 - not before the import path is clean
 
+    from ralph.machine.launcher import PR_SET_PDEATHSIG, prctl  # noqa: PLC0415 - not before the import path is clean
+
     for restored in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(restored, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    if sys.platform == "linux":
-        _prctl(_PR_SET_PDEATHSIG, number or signal.SIGTERM)
+    prctl(PR_SET_PDEATHSIG, number or signal.SIGTERM)
     if os.getppid() != parent_pid:  # the parent died before the call above
         os._exit(128 + signal.SIGTERM)
-
-
-def _prctl(option: int, value: int) -> bool:
-    try:
-        # `ctypes` would add 2 ms to every start; this part of it takes half a millisecond.
-        from _ctypes import call_function, dlopen, dlsym  # noqa: PLC0415 - not before the import path is clean
-    except ImportError:
-        return False  # an interpreter without libffi; `ralph doctor` reports it
-    program = dlopen(None, 0)  # type: ignore[arg-type] # None is this program; the stubs know files alone
-    return bool(call_function(dlsym(program, "prctl"), (option, value, 0, 0, 0)) == 0)

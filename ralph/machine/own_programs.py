@@ -20,7 +20,14 @@ from msgspec import Struct
 
 from ralph.machine.own_process import READ_LATER, SHARED_MEMORY, package_caches, way_to
 from ralph.machine.planted_link import mounts, other_paths
-from ralph.machine.repository import beginning_of, is_within, is_within_any, repository_top
+from ralph.machine.repository import (
+    beginning_of,
+    entries_in,
+    is_within,
+    is_within_any,
+    repository_top,
+    status_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -102,13 +109,13 @@ class ProgramSearch(Struct, frozen=True):
         if status is None or not stat.S_ISREG(status.st_mode) or status.st_nlink == 1:
             return None
         is_ours = status.st_uid == os.geteuid() or os.access(path, os.W_OK)
-        near = [
-            one
-            for one, it in zip(self.roots, map(_status, self.roots), strict=True)
-            if it and it.st_dev == status.st_dev
-        ]
-        wanted = status.st_dev, status.st_ino
-        return next((one for one in near if _holds(one, wanted)), None) if is_ours else None
+        for root in self.roots if is_ours else ():
+            around = _status(root)
+            if around and around.st_dev == status.st_dev:
+                found = _named_again_in(root)
+                if found is None or (status.st_dev, status.st_ino) in found:
+                    return root
+        return None
 
     def root_around(self, path: str) -> str | None:
         """The place that commands may write and through which an absolute path leads, by its directories, a link or its target."""
@@ -136,18 +143,16 @@ class ProgramSearch(Struct, frozen=True):
                 return f"commands may write {root}"
             if is_within(place, _OF_PROCESSES):
                 return f"{place} is another place in each process"
-            if self._is_open(place, is_link=is_link):
+            is_elsewhere = place in self.temporary or not is_within_any(place, self.temporary)
+            if not is_elsewhere and (
+                self._is_of_session(place) or _others_can_replace(place, is_link=is_link)
+            ):
                 return f"another user can replace {place}, by its owner, its mode or its group"
         return self._why_named_again(path) or ""
 
     def _root_of(self, place: str) -> str | None:
         # Who may write the root directory may write all programs: there is none that could be used instead.
         return next((root for root in self.roots if root != os.sep and is_within(place, root)), None)
-
-    def _is_open(self, place: str, *, is_link: bool) -> bool:
-        if place in self.temporary or not is_within_any(place, self.temporary):
-            return False
-        return self._is_of_session(place) or _others_can_replace(place, is_link=is_link)
 
     def _is_of_session(self, place: str) -> bool:
         above, name = os.path.split(place)
@@ -209,7 +214,9 @@ def _named_again_in(root: str) -> frozenset[tuple[int, int]] | None:
         except FileNotFoundError:  # it was removed meanwhile
             continue
         except OSError:
-            if _may_enter(place):
+            folder = _status(place)
+            # Commands can enter it, or as its owner allow themselves to, or nobody knows.
+            if folder is None or folder.st_uid == os.geteuid() or os.access(place, os.X_OK):
                 return None
         if count > _MOST_NAMES:
             return None
@@ -218,22 +225,10 @@ def _named_again_in(root: str) -> frozenset[tuple[int, int]] | None:
     return frozenset(found)
 
 
-def _may_enter(place: str) -> bool:
-    """Whether commands can enter a folder, or as its owner allow themselves to. Also if nobody knows."""
-    status = _status(place)
-    return status is None or status.st_uid == os.geteuid() or os.access(place, os.X_OK)
-
-
-def _holds(root: str, file: tuple[int, int]) -> bool:
-    found = _named_again_in(root)
-    return found is None or file in found
-
-
 def _others_can_replace(place: str, *, is_link: bool) -> bool:
     """Whether a place in a temporary directory belongs to another user, can be written by one, or is not there yet."""
-    try:
-        status = os.lstat(place)
-    except OSError:
+    status = status_of(place)
+    if status is None:
         return True
     writers = 0 if is_link else status.st_mode & _WRITABLE_BY_OTHERS
     is_open = bool(writers) and not (writers == stat.S_IWGRP and _is_own_group(status.st_gid))
@@ -295,13 +290,12 @@ def own_python(statement: str, *arguments: str) -> list[str]:
         f"sys.path[:] = [{_ABOVE_PACKAGE!r}]; import ralph; "
         f"sys.path[:] = {sys.path!r}; {statement}"
     )
-    return [sys.executable, "-I", *_kept_options(), "-c", statements, *arguments]
-
-
-def _kept_options() -> list[str]:
-    """The options with the effect of the PYTHON* variables that an isolated interpreter ignores."""
-    dont_write = ["-B"] if sys.dont_write_bytecode else []
-    return [*dont_write, "-X", "utf8=1"] if sys.flags.utf8_mode else dont_write
+    # They have the effect of PYTHON* variables, which an isolated interpreter ignores.
+    options = [
+        *(["-B"] if sys.dont_write_bytecode else []),
+        *(["-X", "utf8=1"] if sys.flags.utf8_mode else []),
+    ]
+    return [sys.executable, "-I", *options, "-c", statements, *arguments]
 
 
 @lru_cache(_MOST_SEARCHES)
@@ -382,8 +376,7 @@ def programs_by_name(search: ProgramSearch) -> Mapping[str, str]:
     found: dict[str, str] = {}
     for directory in trusted_directories(search):
         if directory not in _OF_THE_SYSTEM:
-            with suppress(OSError), os.scandir(directory) as listing:
-                found = {one.name: one.path for one in listing} | found
+            found = {one.name: one.path for one in entries_in(directory)} | found
     return found
 
 

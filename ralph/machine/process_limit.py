@@ -13,7 +13,6 @@ root.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import time
 from contextlib import suppress
@@ -21,6 +20,9 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from ralph.machine.launcher import children_of
+from ralph.machine.opened_file import opened
+from ralph.machine.repository import is_within
+from ralph.machine.spill_directory import locked, new_locked
 
 MOST_PROCESSES = 512
 """The default limit on processes and threads. Builds with 64 jobs stay below it, and so do a dozen servers with 40
@@ -30,8 +32,6 @@ killed at once."""
 # The supervisor and the launcher are in the group too: 10 MiB each, and some memory of the kernel.
 _OWN_MEMORY_BYTES = 32 * 1024 * 1024
 _PREFIX = "ralph-commands-"
-# Another ralph may remove a new group that is not locked yet, because it looks like a left-over one.
-_TRIES = 3
 _ENDS_WITHIN_S = 1.0
 _LOOK_AGAIN_AFTER_S = 0.002
 
@@ -198,17 +198,9 @@ def place_of(groups: str, mounts: str, controller: str) -> ControlGroup | None:
         is_first = kind == "cgroup" and controller in options.split(",")
         paths = first if is_first else second if kind == "cgroup2" and not first else []
         for path in paths:
-            below = _below(path, root)
-            if below is not None:
-                return ControlGroup(Path(mountpoint, below), is_first)
-    return None
-
-
-def _below(path: str, root: str) -> str | None:
-    if root == "/":
-        return path.lstrip("/") if not path.startswith("/..") else None
-    if path == root or path.startswith(root + "/"):
-        return path[len(root) :].lstrip("/")
+            # A group outside of the mounted directory is not to be seen there.
+            if is_within(path, root) and not path.startswith("/.."):
+                return ControlGroup(Path(mountpoint, path[len(root) :].lstrip("/")), is_first)
     return None
 
 
@@ -216,7 +208,7 @@ def remove_left_over(directory: Path) -> None:
     """Removes groups in `directory` that belonged to ralph processes that were killed."""
     for group in directory.glob(f"{_PREFIX}*"):
         with suppress(OSError):
-            lock = _locked(group)
+            lock = locked(str(group))
             try:
                 _remove(group)
             finally:
@@ -243,30 +235,14 @@ def _remove(group: Path) -> None:
 
 def _new_group(directory: Path) -> tuple[Path, int]:
     """Makes a group in `directory` and locks it. Returns its path and the lock's descriptor. Raises OSError."""
-    for number in range(_TRIES):
+
+    def make() -> str:
         group = directory / f"{_PREFIX}{os.getpid()}-{os.urandom(4).hex()}"
         group.mkdir()
-        try:
-            lock = _locked(group)
-        except OSError:
-            if number == _TRIES - 1:
-                raise
-            continue
-        if group.exists():
-            return group, lock
-        os.close(lock)
-    raise FileNotFoundError(2, os.strerror(2), str(directory))
+        return str(group)
 
-
-def _locked(group: Path) -> int:
-    """Locks a group and returns the descriptor that holds the lock. Raises OSError if another process holds it."""
-    lock = os.open(group, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(lock)
-        raise
-    return lock
+    path, lock = new_locked(make)
+    return Path(path), lock
 
 
 def _passed_on(group: Path, *, is_below_loop: bool) -> Path | None:
@@ -312,8 +288,5 @@ def _read(file: Path) -> str:
 
 def _write(file: Path, text: str) -> None:
     """In a single write(2), as the kernel requires, to a file that must exist."""
-    descriptor = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
-    try:
+    with opened(file, os.O_WRONLY) as descriptor:
         os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ralph.machine.opened_file import opened
 from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
@@ -50,11 +51,8 @@ def repositories_above(directory: str) -> Iterator[tuple[str, bool]]:
 
 def repository_top(directory: Path) -> Path | None:
     """The nearest directory with `.git`: `directory`, without links, or one above. None outside of a repository."""
-    return _nearest_checkout(str(directory.resolve()))
-
-
-def _nearest_checkout(directory: str) -> Path | None:
-    return next((Path(above) for above, is_checkout in repositories_above(directory) if is_checkout), None)
+    above = repositories_above(str(directory.resolve()))
+    return next((Path(top) for top, is_checkout in above if is_checkout), None)
 
 
 def up_to_repository_root(cwd: Path) -> Sequence[Path]:
@@ -62,8 +60,8 @@ def up_to_repository_root(cwd: Path) -> Sequence[Path]:
     those above do not belong to the project.
     """
     directories = [cwd, *cwd.parents]
-    top = _nearest_checkout(str(cwd))
-    return [cwd] if top is None else directories[: directories.index(top) + 1]
+    tops = (directories.index(Path(top)) for top, is_checkout in repositories_above(str(cwd)) if is_checkout)
+    return directories[: next(tops, 0) + 1]
 
 
 def git_directory(top: str) -> str | None:
@@ -116,19 +114,36 @@ def beginning_of(file: str, most_bytes: int = MOST_BYTES) -> bytes:
     """
     data = b""
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with opened(file, os.O_RDONLY | os.O_NONBLOCK) as descriptor:
+            while len(data) < most_bytes and (chunk := os.read(descriptor, most_bytes - len(data))):
+                data += chunk
     except OSError as error:
         if shortage_of(error) is not None:
             raise
         return b""
-    try:
-        while len(data) < most_bytes and (chunk := os.read(descriptor, most_bytes - len(data))):
-            data += chunk
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
     return data
+
+
+def status_of(path: str) -> os.stat_result | None:
+    """The status of what is at a path, also of a link itself. None if it cannot be looked at."""
+    try:
+        return os.lstat(path)
+    except OSError:
+        return None
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a directory, and no link to one."""
+    return entry.is_dir(follow_symlinks=False)
+
+
+def entries_in(
+    directory: str, is_wanted: Callable[[os.DirEntry[str]], bool] = lambda _: True
+) -> list[os.DirEntry[str]]:
+    """The entries of a directory. Empty if it, or one of them, cannot be looked at."""
+    with suppress(OSError), os.scandir(directory) as listing:
+        return list(filter(is_wanted, listing))
+    return []
 
 
 def is_within(path: str, directory: str) -> bool:
@@ -150,7 +165,7 @@ def blocking_entry(
     while pending and not is_over():
         with suppress(OSError), os.scandir(pending.popleft()) as listing:
             for entry in listing:
-                if entry.is_dir(follow_symlinks=False):
+                if is_folder(entry):
                     if entry.name != ".git":
                         pending.append(entry.path)
                 elif is_read(entry) and blocks(entry.path):

@@ -103,11 +103,6 @@ def _version_of(candidate: Candidate) -> Version:
     return tuple(map(int, found[1].split(".")))
 
 
-def _cannot_start(error: OSError) -> RipgrepError:
-    where = f"{error.filename}: " if error.filename else ""  # the program, or a missing working directory
-    return RipgrepError(f"ripgrep cannot be started: {where}{error.strerror}")
-
-
 class Ripgrep:
     """One running search. Must be used in a `with` statement. At the end of this statement, the program is ended."""
 
@@ -144,7 +139,8 @@ class Ripgrep:
         except ShortageError:
             raise
         except OSError as error:
-            raise _cannot_start(error) from None
+            where = f"{error.filename}: " if error.filename else ""  # the program, or a missing directory
+            raise RipgrepError(f"ripgrep cannot be started: {where}{error.strerror}") from None
         _limit_memory(self._process.pid)
         self._errors = bytearray()
         self.skipped = 0
@@ -224,11 +220,8 @@ class Ripgrep:
                 elif descriptor == output:
                     yield chunk
                 else:
-                    self._note_errors(chunk)
-
-    def _note_errors(self, chunk: bytes) -> None:
-        self.skipped += chunk.count(b"(os error ")
-        self._errors += chunk[: _MAX_ERROR_BYTES - len(self._errors)]
+                    self.skipped += chunk.count(b"(os error ")
+                    self._errors += chunk[: _MAX_ERROR_BYTES - len(self._errors)]
 
 
 def _limit_memory(pid: int) -> None:

@@ -267,6 +267,11 @@ class RunningCommand:
         return CommandEnding(how, self._status or 0, is_all_gone, self._blocked_by, self._process.stopped)
 
     def _wait_for_end(self, limit_s: float, waiting_for: str, search: BlockSearch | None) -> Ended:
+        def look(search: BlockSearch) -> None:
+            found = search.find(lambda: self._has_ended)
+            if found is not None:
+                self._mailbox.put(_Blocked(found))
+
         began_s = self._clock.now_s()
         deadline_s, search_s = began_s + limit_s, began_s + (math.inf if search is None else search.after_s)
         while self._status is None:
@@ -274,7 +279,7 @@ class RunningCommand:
             if news is TIMED_OUT and search is not None and search_s < deadline_s:
                 search_s = math.inf
                 with suppress(ShortageError):  # the limit is still there
-                    start_job(self._search, search, name="search for a block")
+                    start_job(look, search, name="search for a block")
                 continue
             if isinstance(news, _Blocked):
                 self._blocked_by = news.by
@@ -286,11 +291,6 @@ class RunningCommand:
             if news is _News.INTERRUPTED:
                 break
         return Ended.BY_ITSELF
-
-    def _search(self, search: BlockSearch) -> None:
-        found = search.find(lambda: self._has_ended)
-        if found is not None:
-            self._mailbox.put(_Blocked(found))
 
     def _stop(self) -> None:
         """Asks the processes to end, and waits for the command: hardly longer than `grace_s`, not longer than a stop may take,
@@ -363,9 +363,7 @@ class RunningCommand:
         except BlockingIOError:
             return _News.OUTPUT
         if chunk and not self._capture.fits_in_memory(len(chunk)):
-            with suppress(
-                ShortageError
-            ):  # then this thread reads on, although it may have to wait for a file
+            with suppress(ShortageError):  # then this thread reads on, and may have to wait for a file
                 self._reading_thread = _ReadingThread(
                     self._process.output_descriptor, self._capture, self._mailbox, chunk
                 )

@@ -4,6 +4,7 @@ whose output is too long for an answer. If ralph is killed, a later run removes 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections import deque
@@ -12,10 +13,11 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from ralph.machine.repository import entries_in, is_within_any
 from ralph.machine.trees import remove_tree_if_possible
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from threading import Thread
 
 # A run keeps this many files with long outputs. Older files are removed.
@@ -24,7 +26,6 @@ _KEPT_FILES = 10
 _TRIES = 3
 # A run does not wait longer at its end.
 _REMOVE_WITHIN_S = 1.0
-_LOOKED_INTO = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SPILL_PREFIX = "ralph-output-"
 _OTHER_PLACES = ("/tmp", "/var/tmp")  # noqa: S108 - a directory of ralph's own is made there
 
@@ -42,18 +43,9 @@ class OwnDirectory:
 
         above = _place_outside(tempfile.gettempdir(), writable)
         self._removing = _removing_left_over(above, prefix)
-        for number in range(_TRIES):
-            self.path = os.path.realpath(tempfile.mkdtemp(prefix=prefix, dir=above))
-            try:
-                self._lock = locked(self.path)
-            except OSError:
-                if number == _TRIES - 1:
-                    raise
-                continue
-            if os.path.isdir(self.path):  # noqa: PTH112 - the path is a string
-                return
-            os.close(self._lock)
-        raise FileNotFoundError(2, os.strerror(2), self.path)
+        self.path, self._lock = new_locked(
+            lambda: os.path.realpath(tempfile.mkdtemp(prefix=prefix, dir=above))
+        )
 
     def remove(self) -> None:
         """Removes the directory and its content, as far as that is possible."""
@@ -69,16 +61,14 @@ def _place_outside(usual: str, writable: Sequence[str]) -> str:
     """
     real = [os.path.realpath(place) for place in writable]
     for place in (usual, *_OTHER_PLACES):
-        its = os.path.realpath(place)
-        is_free = not any(os.path.commonpath([its, one]) == one for one in real)
-        if is_free and os.access(place, os.W_OK | os.X_OK):
+        if not is_within_any(os.path.realpath(place), real) and os.access(place, os.W_OK | os.X_OK):
             return place
     return usual
 
 
 def locked(path: str) -> int:
     """Locks a directory and returns the descriptor that holds the lock. Raises OSError if another process holds it."""
-    lock = os.open(path, _LOOKED_INTO)
+    lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -87,19 +77,32 @@ def locked(path: str) -> int:
     return lock
 
 
+def new_locked(make: Callable[[], str]) -> tuple[str, int]:
+    """The path of a directory that `make` makes, and the descriptor that locks it. Raises OSError."""
+    for tries_left in reversed(range(_TRIES)):
+        path = make()
+        try:
+            lock = locked(path)
+        except OSError:
+            if not tries_left:
+                raise
+            continue
+        if os.path.isdir(path):  # noqa: PTH112 - the path is a string
+            return path, lock
+        os.close(lock)
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+
 def remove_left_over(place: str, prefix: str) -> None:
     """Removes the user's directories in `place` whose name begins with `prefix`, and that are not locked."""
-    with suppress(OSError), os.scandir(place) as listing:
-        names = [entry.name for entry in listing if entry.name.startswith(prefix)]
-        for name in names:
-            path = f"{place}/{name}"
-            with suppress(OSError):
-                lock = locked(path)
-                try:
-                    if os.fstat(lock).st_uid == os.geteuid():
-                        remove_tree_if_possible(path)
-                finally:
-                    os.close(lock)
+    for entry in entries_in(place, lambda entry: entry.name.startswith(prefix)):
+        with suppress(OSError):
+            lock = locked(entry.path)
+            try:
+                if os.fstat(lock).st_uid == os.geteuid():
+                    remove_tree_if_possible(entry.path)
+            finally:
+                os.close(lock)
 
 
 def _removing_left_over(place: str, prefix: str) -> Thread | None:
@@ -133,20 +136,17 @@ class SpillDirectory:
     def new_file(self) -> tuple[int, Path]:
         """Makes a file and returns its descriptor and path. Removes the oldest if there are too many. On any thread. Raises OSError."""
         with self._lock:
-            return self._new_file()
-
-    def _new_file(self) -> tuple[int, Path]:
-        directory = self.path
-        if directory is None or not directory.is_dir():  # a command may have cleared the place
-            self.remove()
-            self._directory = OwnDirectory(_SPILL_PREFIX, self._writable)
-            directory = Path(self._directory.path)
-        if len(self._files) >= _KEPT_FILES:
-            self._files.popleft().unlink(missing_ok=True)
-        path = directory / f"output-{os.urandom(4).hex()}.txt"
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        self._files.append(path)
-        return descriptor, path
+            directory = self.path
+            if directory is None or not directory.is_dir():  # a command may have cleared the place
+                self.remove()
+                self._directory = OwnDirectory(_SPILL_PREFIX, self._writable)
+                directory = Path(self._directory.path)
+            if len(self._files) >= _KEPT_FILES:
+                self._files.popleft().unlink(missing_ok=True)
+            path = directory / f"output-{os.urandom(4).hex()}.txt"
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            self._files.append(path)
+            return descriptor, path
 
     def remove(self) -> None:
         directory, self._directory = self._directory, None

@@ -351,8 +351,9 @@ def main(parent_pid: str, group: str, memory_group: str) -> None:
     pid = _forked(control)
     if pid == 0:
         _launch(control, own_pid, memory_group, is_in_group=is_in_group)
-    if pid is not None:
-        _await_end(pid)
+    # The end of the launcher. One that was stopped goes on.
+    while pid is not None and os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1]):
+        os.kill(pid, signal.SIGCONT)
 
 
 def _forked(control: socket) -> int | None:
@@ -374,22 +375,12 @@ def _forked(control: socket) -> int | None:
             request = _receive(control)
             if request is None:
                 return None
-            _refuse(request, error)
-
-
-def _refuse(request: _Request, error: OSError) -> None:
-    status = launcher.not_started(error, request.output)
-    try:
-        request.channel.send(launcher.STATUS + bytes([status]))
-    except OSError:
-        pass
-    request.close()
-
-
-def _await_end(pid: int) -> None:
-    """Waits for the end of the launcher, and continues it if it is stopped meanwhile."""
-    while os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1]):
-        os.kill(pid, signal.SIGCONT)
+            status = launcher.not_started(error, request.output)
+            try:
+                request.channel.send(launcher.STATUS + bytes([status]))
+            except OSError:
+                pass
+            request.close()
 
 
 def _begin_session() -> None:
@@ -413,11 +404,13 @@ def _begin_session() -> None:
 
 def _joins(group: str) -> bool:
     """Moves this process into the control group, if that works. Takes 15 ms, once, while the model still writes its call."""
-    if not group:
-        return False
+    return bool(group) and _is_written(group, b"0")
+
+
+def _is_written(file: str, text: bytes) -> bool:
     try:
-        with open(group, "wb", buffering=0) as processes:  # noqa: PTH123 - pathlib would double the start-up
-            processes.write(b"0")
+        with open(file, "wb", buffering=0) as opened:  # noqa: PTH123 - pathlib would double the start-up
+            opened.write(text)
     except OSError:
         return False
     return True
@@ -572,12 +565,8 @@ class _Commands:
 
 
 def _become_killed_first() -> None:
-    """If memory is short, the kernel then kills this process before others."""
-    try:
-        with open("/proc/self/oom_score_adj", "wb", buffering=0) as score:  # noqa: PTH123 - pathlib would double the start-up
-            score.write(_KILLED_FIRST)
-    except OSError:
-        pass
+    # If memory is short, the kernel kills this process before others.
+    _is_written("/proc/self/oom_score_adj", _KILLED_FIRST)
 
 
 def _prepared(request: _Request) -> int:

@@ -13,7 +13,8 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ralph.machine.repository import HELD_DIRECTORY
+from ralph.machine.opened_file import opened
+from ralph.machine.repository import HELD_DIRECTORY, is_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +24,6 @@ _DEEPEST = 50
 _MOST_PATHS = 50_000
 """The maximum number of paths in a directory that are compared with the rules. A larger directory counts as one that
 contains a denied file."""
-_LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def entries_below(top: str) -> Iterator[os.DirEntry[str]]:
@@ -32,7 +32,7 @@ def entries_below(top: str) -> Iterator[os.DirEntry[str]]:
     while pending:
         with suppress(OSError), os.scandir(pending.pop()) as listing:
             entries = list(listing)
-            pending += [one.path for one in entries if one.is_dir(follow_symlinks=False)]
+            pending += [one.path for one in entries if is_folder(one)]
             yield from entries
 
 
@@ -93,18 +93,17 @@ def _emptied(directory: int, top: int, depth: int, errors: list[OSError]) -> lis
 @contextmanager
 def _opened_up(name: str, directory: int | None) -> Iterator[int]:
     """Opens a directory, after its owner has got the right to list and to change it. Raises OSError."""
-    held = os.open(name, HELD_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
-    try:
+    give_back_rights(name, directory)
+    with opened(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory) as listed:
+        yield listed
+
+
+def give_back_rights(name: str, directory: int | None = None) -> None:
+    """Lets the owner of a directory list, change and enter it. Follows no link. Raises OSError."""
+    with opened(name, HELD_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory) as held:
         mode = stat.S_IMODE(os.fstat(held).st_mode)
         if mode & stat.S_IRWXU != stat.S_IRWXU:
             os.chmod(f"/proc/self/fd/{held}", mode | stat.S_IRWXU)
-    finally:
-        os.close(held)
-    listed = os.open(name, _LISTED, dir_fd=directory)
-    try:
-        yield listed
-    finally:
-        os.close(listed)
 
 
 class LocalDisk:

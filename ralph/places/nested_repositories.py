@@ -10,6 +10,7 @@ It runs no program, follows no link on its way, and opens only the configuration
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -23,15 +24,17 @@ from ralph.machine.repository import (
     is_within,
     is_within_any,
 )
-from ralph.places.gather import GuardedFiles
+from ralph.machine.starting import start_job
+from ralph.places.gather import GuardedFiles, changed_by_run, users_relative_programs
 from ralph.places.git_config import programs_named
 from ralph.places.git_places import git_places
 from ralph.places.named_by_git import first_of, hooks_in, is_new, shown_path
 from ralph.places.places import IGNORED_CHARACTERS, below_tops
 from ralph.places.table import COMPARED, names_below_tops
+from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 MOST_ENTRIES = 1_000_000
 """After so many entries the look ends. This takes two seconds."""
@@ -42,6 +45,8 @@ _REPOSITORY = ({"head", "objects", "refs"}, {"head", "commondir"})
 _GIT = ".git"
 # The names of a repository, as git asks for them where a directory cannot be listed.
 _ASKED = (_GIT, "HEAD", "objects", "refs", "commondir")
+_LOOKS_FOR_S, _MOST_S = 1.8, 2.5
+"""A run ends soon, also if a file system does not answer."""
 _TOO_LARGE = "a configuration too large to be read"
 
 
@@ -263,3 +268,35 @@ def _all_programs(directory: str) -> Iterator[str]:
             if len(content) >= MOST_BYTES:
                 yield _TOO_LARGE
         yield from (f"hooks/{path.rpartition('/')[2]}" for path in hooks_in(f"{place}/hooks"))
+
+
+def last_look(roots: Sequence[str], since_s: float, environment: Mapping[str, str]) -> str:
+    """The look through the working directories at the end of a run: sentences for people. Empty if nothing was found. `since_s` is the time when the run began, in seconds of the epoch."""
+    until_s = time.monotonic() + _LOOKS_FOR_S
+    outermost = [root for root in roots if not any(root != one and is_within(root, one) for one in roots)]
+    looks: list[Look] = []
+    programs: list[str] = []
+
+    def look() -> None:
+        with suppress(OSError):  # a shortage of this machine, after the work is done
+            programs.append(changed_by_run(roots, since_s, environment))
+            users = users_relative_programs(environment)
+            looks.extend(
+                look_below(
+                    one,
+                    roots=roots,
+                    since_s=since_s,
+                    users=users,
+                    is_over=lambda: time.monotonic() > until_s,
+                )
+                for one in outermost
+            )
+
+    try:
+        start_job(look, name="last look").join(_MOST_S)
+    except ShortageError:
+        look()
+    sentences = [one.sentence() for one in [*looks]]
+    if len(sentences) < len(outermost):  # the file system does not answer
+        sentences.append(Look((), is_cut=True).sentence())
+    return "; ".join(filter(None, (*programs, *sentences)))

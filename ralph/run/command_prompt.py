@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from ralph.agent.tool_turn import PromptRefusedError
 from ralph.machine.trees import LocalDisk
-from ralph.permissions.in_force import CommandRules
+from ralph.permissions.gate import CommandRules
 from ralph.permissions.settings_keys import misspelt
 from ralph.prompt.commands import read_command
 from ralph.prompt.expansion import ShellLine, expand, may_count_from_1
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ralph.agent.tool_turn import PromptCalls
-    from ralph.permissions.in_force import RulesInForce
+    from ralph.permissions.gate import RulesInForce
     from ralph.permissions.judge import Permissions
     from ralph.permissions.rule import PermissionRule
     from ralph.prompt.commands import Command, CommandCall

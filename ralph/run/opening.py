@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.machine.repository import up_to_repository_root
-from ralph.permissions.in_force import RulesInForce
+from ralph.permissions.gate import RulesInForce
 from ralph.prompt.judged_file import Place, user_folder
 from ralph.prompt.memory import read_memory, shown_paths
 from ralph.prompt.nested_memory import NestedMemory

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ralph.permissions.claude_settings import ClaudeSettings, HookCommand
-    from ralph.permissions.in_force import RuleVerdict
+    from ralph.permissions.gate import RuleVerdict
     from ralph.permissions.judge import Permissions, RulePlaces
     from ralph.permissions.rule import PermissionRule
     from ralph.run.context import RunContext

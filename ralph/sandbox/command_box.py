@@ -37,7 +37,7 @@ from ralph.places.table import CACHES, COMPARED, FILTERED, MAVEN_OPTIONS, PNPM_S
 from ralph.sandbox.bubblewrap import DEVICES, TEMPORARY, bwrap_command
 from ralph.sandbox.disk_work import SilentDiskError
 from ralph.sandbox.kept_box import KeptBox, SharedSpaces
-from ralph.sandbox.kernel.ruleset import Ruleset
+from ralph.sandbox.kernel.landlock import Ruleset, WatchedDirectories
 from ralph.sandbox.kernel.seccomp import make_filter
 from ralph.sandbox.landlock_rules import (
     inside_rules,
@@ -49,7 +49,6 @@ from ralph.sandbox.landlock_rules import (
 from ralph.sandbox.overlays import Cover, EmptyDirectory, TooManyMountsError, cover
 from ralph.sandbox.protected_changes import changed_since_kill_note, left_note, undone_note
 from ralph.sandbox.protected_files import ProtectedFiles
-from ralph.sandbox.watched import WatchedDirectories
 from ralph.values.credentials import SANDBOX_HIDE, callers_places
 from ralph.values.ports import GuardRefused
 from ralph.values.shortage import shortage_of
@@ -505,8 +504,7 @@ class CommandBox:
         """A line that says what the sandbox denied to a command of Bash, or to a program without `command`. None if the output
         shows no denial. Looks at the paths that the output names, so that it may never return.
         """
-        from ralph.sandbox.denial_hints import Refusals  # noqa: PLC0415 - only where something was denied
-        from ralph.sandbox.denials import denial_note  # noqa: PLC0415 - only where something was denied
+        from ralph.sandbox.denials import Refusals, denial_note  # noqa: PLC0415 - only where something was denied
 
         parts = self.parts
         with self._lock:

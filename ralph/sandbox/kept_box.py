@@ -24,7 +24,7 @@ from ralph.machine import launcher
 from ralph.machine.planted_link import mounts, mounts_made
 from ralph.machine.repository import is_within_any
 from ralph.sandbox.bubblewrap import DEVICES, PROCESSES
-from ralph.sandbox.kernel.ruleset import Ruleset
+from ralph.sandbox.kernel.landlock import Ruleset
 from ralph.values.shortage import ShortageError, start_error
 
 if TYPE_CHECKING:

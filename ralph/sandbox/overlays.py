@@ -1,5 +1,5 @@
 # os.path instead of pathlib: the paths are strings, and bubblewrap takes strings.
-# ruff: noqa: PTH102, PTH106, PTH112, PTH115, PTH208
+# ruff: noqa: PTH102, PTH106, PTH115, PTH208
 """Makes bubblewrap's words that show each directory as a read-only overlay of itself, so that commands find no Unix socket of a
 program outside.
 
@@ -12,7 +12,6 @@ A directory with mounts below it is made anew, with its entries, because the ker
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from contextlib import suppress
@@ -22,8 +21,8 @@ from msgspec import Struct
 
 from ralph.machine.own_programs import TEMPORARY_PREFIX
 from ralph.machine.planted_link import mount_points
-from ralph.machine.repository import is_within, is_within_any
-from ralph.machine.spill_directory import locked
+from ralph.machine.repository import is_within, is_within_any, status_of
+from ralph.machine.spill_directory import new_locked
 from ralph.places.places import directories_above
 from ralph.sandbox.bubblewrap import DEVICES, PROCESSES, TEMPORARY
 
@@ -43,8 +42,6 @@ _WITHOUT_SOCKETS = frozenset(
 _CONTROL_GROUPS = "/sys/fs/cgroup"
 # bubblewrap makes these itself, or mounts the session's directory there.
 _LEFT_OUT = (PROCESSES, DEVICES, TEMPORARY)
-# As `OwnDirectory`.
-_TRIES = 3
 # A box with so many mounts takes a tenth of a second.
 _MOST_PLACES = 300
 
@@ -68,17 +65,13 @@ class EmptyDirectory:
 
     def __init__(self) -> None:
         """Makes the directory. Raises OSError."""
-        above = os.path.realpath(TEMPORARY)
-        for _ in range(_TRIES):
-            self.path = f"{above}/{TEMPORARY_PREFIX}{os.urandom(8).hex()}"
-            os.mkdir(self.path, 0o700)
-            # What removes the directories of killed runs may come first.
-            with suppress(OSError):
-                self._lock = locked(self.path)
-                if os.path.isdir(self.path):
-                    return
-                os.close(self._lock)
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
+
+        def make() -> str:
+            path = f"{os.path.realpath(TEMPORARY)}/{TEMPORARY_PREFIX}{os.urandom(8).hex()}"
+            os.mkdir(path, 0o700)
+            return path
+
+        self.path, self._lock = new_locked(make)
 
     def remove(self) -> None:
         """Removes the directory, which may be gone already."""
@@ -162,10 +155,8 @@ def _entries(directory: str, kind: str, mounts: _Mounts) -> Iterator[tuple[str, 
         return
     for name in names:
         path = f"{directory.rstrip('/')}/{name}"
-        try:
-            mode = os.lstat(path).st_mode
-        except OSError:  # gone, or a file system of another user
-            continue
+        status = status_of(path)  # it may be gone, or in a file system of another user
+        mode = 0 if status is None else status.st_mode
         if stat.S_ISLNK(mode):
             yield "--symlink", path
         elif stat.S_ISDIR(mode):

@@ -18,7 +18,7 @@ from ralph.machine.running_command import (
     RunningCommand,
 )
 from ralph.machine.starting import start_thread
-from ralph.sandbox.denial_hints import about_gpus
+from ralph.sandbox.denials import about_gpus
 from ralph.sandbox.disk_work import SilentDiskError
 from ralph.values.answer import ToolError, ToolOutput, os_error_text
 from ralph.values.ports import TIMED_OUT, Interrupted, WorkingDirectoryGoneError

@@ -220,7 +220,7 @@ class LocalToolbox:
         notes.append(self._context.box.end_watch() if "box" in vars(self._context) else "")
         if self._may_have_written or self._mcp is not None:
             try:
-                from ralph.places.last_look import last_look  # noqa: PLC0415 - not for runs without commands
+                from ralph.places.nested_repositories import last_look  # noqa: PLC0415 - not for runs without commands
 
                 environment = self._context.settings.places_environment
                 notes.append(last_look(self._context.roots.paths, self._began_s, environment))

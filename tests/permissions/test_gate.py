@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from ralph.permissions.gate import CallGate, Decision, HookFailedError
+from ralph.permissions.gate import CallGate, CommandRules, Decision, HookFailedError, RulesInForce
 from ralph.permissions.hook_answers import hook_answer
-from ralph.permissions.in_force import CommandRules, RulesInForce
 from ralph.permissions.judge import Permissions, RulePlaces
 from ralph.permissions.rule import Effect, parse_rule
 from ralph.values.answer import Runnable, ToolCall, ToolOutput

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from ralph.machine.trees import LocalDisk
 from ralph.permissions import command_table
+from ralph.permissions.gate import CommandRules, RulesInForce
 from ralph.permissions.harmless import FORMS, NOTES
-from ralph.permissions.in_force import CommandRules, RulesInForce
 from ralph.permissions.judge import Permissions, RulePlaces
 from ralph.permissions.rule import Effect, parse_rule
 from ralph.permissions.shell import parse_line

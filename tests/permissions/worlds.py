@@ -12,7 +12,7 @@ from ralph.values.answer import ToolCall
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ralph.permissions.in_force import RuleVerdict
+    from ralph.permissions.gate import RuleVerdict
 
 CWD, HOME = "/w/project", "/home/me"
 FILES = (

@@ -16,7 +16,7 @@ import pytest
 from ralph.git.checkout import GitCheckout
 from ralph.machine.own_programs import ProgramSearch
 from ralph.places.gather import changed_by_run, named_in
-from ralph.places.last_look import last_look
+from ralph.places.nested_repositories import last_look
 from tests.git.repositories import Repository, cloned
 from tests.rows import every_row
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from ralph.agent.tool_turn import PromptCalls, PromptRefusedError
-from ralph.permissions.gate import CallGate
-from ralph.permissions.in_force import RulesInForce
+from ralph.permissions.gate import CallGate, RulesInForce
 from ralph.prompt.commands import find_commands
 from ralph.run.command_prompt import CommandPrompt
 from ralph.values.answer import Runnable, ToolCall, ToolOutput

@@ -14,8 +14,8 @@ import pytest
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.sandbox import disk_work
 from ralph.sandbox.disk_work import SilentDiskError
+from ralph.sandbox.kernel.landlock import WatchedDirectories
 from ralph.sandbox.protected_changes import Undone
-from ralph.sandbox.watched import WatchedDirectories
 from ralph.values.ports import SignalReceived
 from ralph.values.shortage import ShortageError
 from tests.fakes.box import FakeBox, no_box, note_of

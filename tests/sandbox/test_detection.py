@@ -264,13 +264,13 @@ def test_looking_at_the_machine_leaves_this_process_as_it_was() -> None:
     code = (
         "import os, resource, sys; sys.path[:] = sys.argv[1:]\n"
         "from pathlib import Path\n"
-        "from ralph.sandbox import trial\n"
+        "from ralph.sandbox import detection\n"
         "def state():\n"
         "    status = [line for line in Path('/proc/self/status').read_text().splitlines()\n"
         "        if line.startswith(('Cap', 'NoNewPrivs', 'Seccomp'))]\n"
         "    return [*status, resource.getrlimit(resource.RLIMIT_CORE), sorted(os.listdir('/proc/self/fd'))]\n"
-        "before = state(); trial.try_means(); trial.try_means.cache_clear(); trial._has_filter = lambda: True\n"
-        "trial.try_means(); print(before == state() or (before, state()))"
+        "before = state(); detection.try_means(); detection.try_means.cache_clear(); detection._has_filter = lambda: True\n"
+        "detection.try_means(); print(before == state() or (before, state()))"
     )
     paths = [entry for entry in sys.path if entry.startswith("/")]
     ran = subprocess.run(

@@ -1,21 +1,31 @@
+# os.path instead of pathlib: this runs before each command.
+# ruff: noqa: PTH116, PTH120
 """Builds Landlock rulesets (man page landlock, section 7). `landlock_rules.landlock_rules` decides which rules they contain.
 
 A ruleset handles certain kinds of access. It denies every access of these kinds that no rule allows. A rule grants
-rights on a path and on everything beneath it, and no other rule can take these rights away.
+rights on a path and on everything beneath it, and no other rule can take these rights away. `Ruleset` keeps one, and builds it
+again when the disk has changed.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import stat
+from itertools import count
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ralph.machine import restriction
 from ralph.machine.restriction import allow_beneath, prepare
+from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
+
+    Rules = Callable[[Callable[[str], Iterable[str]]], Iterable["Rule"]]
+    """Takes a function that returns the names in a directory, without symbolic links."""
 
 # linux/landlock.h
 _CREATE_RULESET = 444
@@ -66,6 +76,11 @@ WRITE = (
 
 _SCOPES_ABI = 6
 _NET_ABI = 4
+# With namespaces, each command adds a rule for its own /proc to the ruleset, and restricting copies all rules. So the
+# ruleset is built again sometimes, which takes milliseconds.
+_MOST_USES = 100
+_numbers = count(1)
+_Seen = tuple[int, int, int, int]
 
 
 class Rule(Struct, frozen=True):
@@ -159,3 +174,91 @@ def file_rights(abi: int) -> int:
 
 def _since(table: dict[int, int], abi: int) -> int:
     return sum(right for right, first in table.items() if first <= abi)
+
+
+class WatchedDirectories:
+    """Notices that an entry was made, removed or replaced in one of some directories."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, _Seen | None] = {}
+
+    def add(self, directory: str) -> None:
+        """Called before the directory is looked at. Of a missing one, the nearest that exists above is watched, unless everybody
+        may write there (`/tmp`, which changes all the time).
+        """
+        while (seen := _seen(directory)) is None:
+            above = os.path.dirname(directory)
+            try:
+                if os.stat(above).st_mode & stat.S_IWOTH:
+                    break
+            except OSError:
+                pass  # missing too
+            directory = above
+        self._seen.setdefault(directory, seen)
+
+    def have_changed(self) -> bool:
+        return any(_seen(directory) != seen for directory, seen in self._seen.items())
+
+    def clear(self) -> None:
+        self._seen = {}
+
+
+def _seen(directory: str) -> _Seen | None:
+    try:
+        status = os.stat(directory)
+    except OSError:
+        return None
+    # A command may set the first time back, and nobody the second one.
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev
+
+
+class Ruleset:
+    """A ruleset that is built when it is first needed."""
+
+    def __init__(self, abi: int, *, is_worn_by_uses: bool = False, allows_signals: bool = False) -> None:
+        """`abi` is the version of Landlock, 0 if there is none. `is_worn_by_uses` is True if each command adds rules.
+        `allows_signals` is as in `build_ruleset`.
+        """
+        self._abi = abi
+        self._allows_signals = allows_signals
+        self._is_worn_by_uses = is_worn_by_uses
+        self._descriptor = restriction.NO_RULESET
+        self._watched = WatchedDirectories()
+        self._uses = 0
+        self.number = 0
+        """The number of the present ruleset, which no other one of this process has."""
+
+    def fresh(self, rules: Rules) -> int:
+        """The descriptor of a ruleset that fits the present state of the disk, or `restriction.NO_RULESET`. The next call may
+        close this descriptor. Raises OSError.
+
+        It is built again after an entry was made or removed in a directory whose names `rules` asked for. Until then, commands
+        cannot read a new entry there.
+        """
+        if not self._abi:
+            return restriction.NO_RULESET
+        is_worn = self._is_worn_by_uses and self._uses >= _MOST_USES
+        if self._descriptor == restriction.NO_RULESET or is_worn or self._watched.have_changed():
+            self.close()
+            self._watched.clear()
+            self._uses, self.number = 0, next(_numbers)
+            self._descriptor = build_ruleset(
+                self._abi, rules(self._entries), allows_signals=self._allows_signals
+            )
+        self._uses += 1
+        return self._descriptor
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, restriction.NO_RULESET
+        if descriptor != restriction.NO_RULESET:
+            os.close(descriptor)
+
+    def _entries(self, directory: str) -> Iterator[str]:
+        self._watched.add(directory)
+        try:
+            with os.scandir(directory) as listing:
+                yield from [entry.name for entry in listing if not entry.is_symlink()]
+        except OSError as error:
+            if shortage_of(error) is not None:
+                raise
+            return  # it cannot be listed: no rule is made, and everything in it stays closed to commands

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 from ralph.places.places import places_of
 from ralph.sandbox.box_plan import BoxPlan
-from ralph.sandbox.denial_hints import GPUS, OUTSIDE, SOCKETS, Refusals, hint_of
-from ralph.sandbox.denials import denial_note
+from ralph.sandbox.denials import GPUS, OUTSIDE, SOCKETS, Refusals, denial_note, hint_of
 from ralph.sandbox.kernel.landlock import Support
 from ralph.sandbox.levels import Means
 from tests.rows import every_row
