@@ -157,6 +157,7 @@ TOUCHES_THE_WORLD = (
     "run.report_schema",
     "run.session",
     "run.session_run",
+    "sandbox.box_mounts",
     "sandbox.box_plan",
     "sandbox.command_box",
     "sandbox.denials",

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from ralph.machine.opened_file import opened
 from ralph.places.table import LAYERS, expanded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from ralph.places.table import Bases
 
@@ -23,7 +25,7 @@ _MOST_ENTRIES = 2000
 """The maximum number of entries of one directory. Caches of models and browsers have tens."""
 _MOST_COPIED_BYTES = 64 * 1024
 """The maximum size of a file that is copied. A tool may write such a file again in its place, as Hugging Face's hub does with the name of a revision."""
-_HELD = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_HELD = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def lay_caches(
@@ -44,21 +46,18 @@ def lay_caches(
 
 def _lay(source: str, packages: str, place: str, depth: int, is_readable: Callable[[str], bool]) -> None:
     names = os.listdir(source)
-    held = [os.open(packages, _HELD)]
-    try:
+    with ExitStack() as held:
+        into = held.enter_context(opened(packages, _HELD))
         for part in place.split("/"):
-            held.append(_made(part, held[-1]))
-        _lay_entries(source, names, held[-1], depth, is_readable)
-    finally:
-        for descriptor in held:
-            os.close(descriptor)
+            into = held.enter_context(_made(part, into))
+        _lay_entries(source, names, into, depth, is_readable)
 
 
-def _made(name: str, directory: int) -> int:
+def _made(name: str, directory: int) -> AbstractContextManager[int]:
     """Opens a directory in an open one, and makes it if it is missing. Raises OSError if it is anything else."""
     with suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=directory)
-    return os.open(name, _HELD, dir_fd=directory)
+    return opened(name, _HELD, dir_fd=directory)
 
 
 def _lay_entries(
@@ -73,29 +72,15 @@ def _lay_entries(
         path = f"{source}/{name}"
         status = os.lstat(path)
         if depth > 1 and stat.S_ISDIR(status.st_mode):
-            below = _made(name, into)
-            try:
+            with _made(name, into) as below:
                 _lay_entries(path, os.listdir(path), below, depth - 1, is_readable)
-            finally:
-                os.close(below)
         elif name in there or not is_readable(path):
             continue
         elif stat.S_ISREG(status.st_mode) and status.st_size <= _MOST_COPIED_BYTES:
-            _copy(path, name, into)
+            with opened(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK) as read:
+                content = os.read(read, _MOST_COPIED_BYTES)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            with opened(name, flags, dir_fd=into) as written:
+                os.write(written, content)
         else:
             os.symlink(path, name, dir_fd=into)
-
-
-def _copy(path: str, name: str, into: int) -> None:
-    read = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        content = os.read(read, _MOST_COPIED_BYTES)
-    finally:
-        os.close(read)
-    written = os.open(
-        name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=into
-    )
-    try:
-        os.write(written, content)
-    finally:
-        os.close(written)

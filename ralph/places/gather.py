@@ -1,5 +1,5 @@
 # os.path instead of pathlib: these are strings throughout.
-# ruff: noqa: PTH114, PTH112, PTH118, PTH207, PTH208
+# ruff: noqa: PTH114, PTH112, PTH118, PTH207
 """Finds out where the places of the table are on this machine and in this run: home directories, ralph's own files, its
 Python and git directories.
 """
@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Literal
 
 from ralph.machine.own_programs import absolute_entries, search_outside
 from ralph.machine.planted_link import LinkResolver, links_and_file
-from ralph.machine.repository import beginning_of, is_within, is_within_any
+from ralph.machine.repository import (
+    beginning_of,
+    entries_in,
+    is_folder,
+    is_within,
+    is_within_any,
+    status_of,
+)
 from ralph.machine.trusted_programs import RIPGREP, packaged_program
 from ralph.places.git_config import submodules_named
 from ralph.places.git_places import git_places
@@ -114,6 +121,7 @@ def gather_places(
     named = (str(path.absolute()) for path in configuration if path is not None)
     of_agents = (path for one in _AGENTS for path in expanded(one, known))
     chosen = tuple(str(one) for one in (chosen_state_directory(environment), session_directory) if one)
+    private = (one for one in known["runtime"] if _is_private(one))
     bases = {
         "root": tuple(roots),
         "~": homes,
@@ -135,20 +143,20 @@ def gather_places(
         "denied": tuple(denied),
         "given": given,
         "hidden": callers_places(SANDBOX_HIDE, environment.get(SANDBOX_HIDE, "")),
-        "runtime directory": tuple(
-            one
-            for one in known["runtime"]
-            if _is_private(one) and not any(is_within(it, one) for it in homes)
-        ),
+        "runtime directory": tuple(one for one in private if not any(is_within(it, one) for it in homes)),
+        "gitconfig": tuple(read_by_git(_git_files(homes, environment), next(iter(homes), "/"), outside)),
     }
-    known = {**known, **bases}
-    git_files = _git_files(homes, environment)
-    known["gitconfig"] = bases["gitconfig"] = tuple(read_by_git(git_files, next(iter(homes), "/"), outside))
-    for name, templates in PATTERNS.items():
-        known[name] = bases[name] = tuple(_matching(templates, known, environment))
+    bases |= _with_credentials({**known, **bases}, environment)
+    return places_of(bases, environment, LinkResolver(), outside)
+
+
+def _with_credentials(known: Bases, environment: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """The bases that stand for files with credentials, which depend on what is there."""
+    homes, found = known["~"], {name: tuple(_matching(known, environment, name)) for name in PATTERNS}
     own = (pattern.replace("*", str(os.getuid())) for pattern in PATTERNS["tickets"].split())
     # A link in /tmp may be another user's, and would close what it leads to.
-    bases["tickets"] = tuple(one for one in (*own, *bases["tickets"]) if not os.path.islink(one))
+    tickets = tuple(one for one in (*own, *found["tickets"]) if not os.path.islink(one))
+    known = {**known, **found}
     may_be_mixed = paths_with(FILTERED, known, environment)
     # What lies directly in a home or in a base directory is not shown, and neither are copies of it.
     unshown = {*homes, *chain.from_iterable(known[name] for name in ("config", "data", "cache", "runtime"))}
@@ -158,18 +166,18 @@ def gather_places(
         if path.rpartition("/")[0] not in unshown and is_within_any(path, homes)
     )
     for name, beside in (("secret files", secret), ("mixed files", may_be_mixed)):
-        known[name] = bases[name] = (*known[name], *_beside(beside))
-    mixed = filter(holds_credentials, paths_with(FILTERED, known, environment))
-    bases["mixed"] = tuple(path for path in mixed if not is_within_any(os.path.realpath(path), roots))
-    return places_of(bases, environment, LinkResolver(), outside)
+        found[name] = (*found[name], *_beside(beside))
+    mixed = filter(holds_credentials, paths_with(FILTERED, {**known, **found}, environment))
+    outside = (path for path in mixed if not is_within_any(os.path.realpath(path), known["root"]))
+    return {**found, "tickets": tickets, "mixed": tuple(outside)}
 
 
-def _matching(templates: str, bases: Bases, environment: Mapping[str, str]) -> Iterator[str]:
-    """Yields the existing paths that match the patterns of a text block of the table."""
-    literal = {name: [*map(escape, paths)] for name, paths in bases.items()}
-    variables = {name: escape(value) for name, value in environment.items()}
+def _matching(bases: Bases, environment: Mapping[str, str], name: str) -> Iterator[str]:
+    """Yields the existing paths that match those of `PATTERNS` of a name."""
+    literal = {base: [*map(escape, paths)] for base, paths in bases.items()}
+    variables = {variable: escape(value) for variable, value in environment.items()}
     is_there: dict[str, bool] = {}
-    for template in templates.split():
+    for template in PATTERNS[name].split():
         for pattern in expanded(template, literal, variables):
             above = _MAGIC.split(pattern, maxsplit=1)[0].rpartition("/")[0] or "/"
             if above not in is_there:
@@ -185,25 +193,20 @@ def _beside(paths: Iterable[str]) -> Iterator[str]:
         above, name = os.path.split(path)
         names.setdefault(above, []).append(name.lstrip("."))
     for above, known in names.items():
-        with suppress(OSError):
-            for entry in os.listdir(above):
-                start = next((name for name in known if entry.lstrip(".#").startswith(name)), None)
-                rest = "" if start is None else entry.lstrip(".#").removeprefix(start)
-                if rest and not rest[0].isalpha():
-                    yield os.path.join(above, entry)
+        for entry in entries_in(above):
+            plain = entry.name.lstrip(".#")
+            start = next((name for name in known if plain.startswith(name)), plain)
+            rest = plain.removeprefix(start)
+            if rest and not rest[0].isalpha():
+                yield os.path.join(above, entry.name)
 
 
 def _is_private(directory: str) -> bool:
     """Whether a directory is this user's alone, as a runtime directory must be: the variable may also name one such as /tmp."""
-    try:
-        status = os.lstat(directory)
-    except OSError:
+    status = status_of(directory)
+    if status is None or not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         return False
-    return (
-        stat.S_ISDIR(status.st_mode)
-        and status.st_uid == os.getuid()
-        and not stat.S_IMODE(status.st_mode) & 0o077
-    )
+    return not stat.S_IMODE(status.st_mode) & 0o077
 
 
 def _ways(files: Iterable[str], writable: Sequence[str]) -> dict[str, None]:
@@ -413,15 +416,20 @@ class GuardedFiles:
         self.overfull = ""
         """A folder with so many others that not all are guarded, or empty if there is none."""
         self._entries = git_entries_with(guard)
-        above = (reversed([*directories_above(f"/{one}")][:-1]) for one in self._entries)
-        self._folders = tuple(dict.fromkeys(folder[1:] for folders in above for folder in folders))
+        around_entries = (reversed([*directories_above(f"/{one}")][:-1]) for one in self._entries)
+        self._folders = tuple(dict.fromkeys(one[1:] for one in chain.from_iterable(around_entries)))
         names = (os.path.join(root, name) for root in roots for name in names_at(root, guard))
         self._names = [os.path.split(path) for path in dict.fromkeys(names)]
         self._tops = {root for root in roots if not any(is_within(root, one) for one in roots if one != root)}
         self._paths = tuple(paths)
         tops = (*roots, *self.outer, *writable)
-        self.folders = {above: None for path in self._paths for above in _between(tops, path)}
+        self.folders: dict[str, None] = {}
         """The folders between a directory that commands may write and a path of the guard in it, outer ones first."""
+        for path in self._paths:
+            around = [top for top in tops if is_within(path, top) and path != top]
+            top = min(around, key=len, default=path)
+            above = (one for one in directories_above(path) if is_within(one, top) and one != top)
+            self.folders |= dict.fromkeys([*above][::-1])
         inside = (*self._paths, *self.outer, *(os.path.join(*name) for name in self._names))
         outside = {one for path in inside for one in directories_above(path)}
         self.above = tuple(sorted(outside.difference(self.folders, self.outer)))
@@ -452,18 +460,14 @@ class GuardedFiles:
                 self.nested |= dict.fromkeys(found)
                 for one in between:
                     self.around[one] = None
-                    for name in () if self.overfull else _directories_in(one):
+                    inside = () if self.overfull else entries_in(one, is_folder)
+                    for path in sorted(entry.path for entry in inside):
                         count += 1
                         if count > _MOST_NESTED:
                             self.overfull = above
                             break
-                        path = f"{one}/{name}"
-                        # A submodule may have a name with slashes.
-                        if (
-                            folder == "modules"
-                            and not os.path.lexists(f"{path}/HEAD")
-                            and path not in self.nested
-                        ):
+                        is_known = path in self.nested or os.path.lexists(f"{path}/HEAD")
+                        if folder == "modules" and not is_known:  # a submodule may have a name with slashes
                             between.append(path)
                             continue
                         self.nested[path] = None
@@ -497,10 +501,9 @@ class GuardedFiles:
                 yield os.path.join(above, name), "file"
             elif _is_directory(above):
                 start, _, end = name.partition("*")
-                with suppress(OSError):  # it is gone
-                    for one in os.listdir(above):
-                        if one.startswith(start) and one.endswith(end):
-                            yield os.path.join(above, one), "file"
+                for one in entries_in(above):
+                    if one.name.startswith(start) and one.name.endswith(end):
+                        yield one.path, "file"
 
     def _found_in(self, directory: str) -> Iterator[tuple[str, Kind]]:
         open_folders = {""}
@@ -513,36 +516,16 @@ class GuardedFiles:
                 yield f"{directory}/{entry}", "tree"
 
 
-def _between(tops: Iterable[str], path: str) -> Sequence[str]:
-    around = [top for top in tops if is_within(path, top) and path != top]
-    if not around:
-        return ()
-    top = min(around, key=len)
-    return [one for one in directories_above(path) if is_within(one, top) and one != top][::-1]
-
-
-def _directories_in(directory: str) -> list[str]:
-    with suppress(OSError), os.scandir(directory) as listing:
-        return sorted(entry.name for entry in listing if entry.is_dir(follow_symlinks=False))
-    return []
-
-
 def files_in(place: str, depth: int = sys.maxsize) -> Iterator[str]:
     """Yields `place`, and if it is a directory, the paths in it and in `depth` levels of subdirectories. Follows no links."""
     yield place
-    try:
-        entries = list(os.scandir(place))
-    except OSError:  # it is no directory, or this user may not read it
-        return
-    for entry in entries:
-        if not entry.is_dir(follow_symlinks=False):
+    for entry in entries_in(place):
+        if not is_folder(entry):
             yield entry.path
         elif depth:
             yield from files_in(entry.path, depth - 1)
 
 
 def _is_directory(path: str) -> bool:
-    try:
-        return stat.S_ISDIR(os.lstat(path).st_mode)
-    except OSError:
-        return False
+    status = status_of(path)
+    return status is not None and stat.S_ISDIR(status.st_mode)

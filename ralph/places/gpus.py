@@ -1,5 +1,3 @@
-# os instead of pathlib: these are strings throughout.
-# ruff: noqa: PTH208
 """Finds the device nodes of this machine's GPUs that commands get, as `sandbox.gpu` says. The nodes that control screens
 (`card*`) are never among them.
 """
@@ -12,6 +10,8 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ralph.machine.repository import entries_in, status_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,9 @@ def gpu_devices(wanted: str, top: str = "") -> tuple[str, ...]:
     `off`. `top` stands before `/dev`, `/proc` and `/sys`. Never raises OSError.
     """
     found = dict.fromkeys(f"{top}/dev/{name}" for name in _named(wanted, top))
-    return tuple(path for path in found if _is_device(path) and os.access(path, os.R_OK))
+    statuses = {path: status_of(path) for path in found}
+    devices = (path for path, status in statuses.items() if status and stat.S_ISCHR(status.st_mode))
+    return tuple(path for path in devices if os.access(path, os.R_OK))
 
 
 def _named(wanted: str, top: str) -> Iterator[str]:
@@ -54,18 +56,10 @@ def _named(wanted: str, top: str) -> Iterator[str]:
 
 
 def _names_in(directory: str, pattern: str) -> list[str]:
-    with suppress(OSError):
-        return sorted(name for name in os.listdir(directory) if re.fullmatch(pattern, name))
-    return []
+    return sorted(entry.name for entry in entries_in(directory) if re.fullmatch(pattern, entry.name))
 
 
 def _numbers(top: str, files: str, line: str) -> Iterator[str]:
     for path in sorted(Path(top or "/").glob(files)):
         with suppress(OSError):
             yield from re.findall(line, path.read_text(encoding="ascii", errors="replace"))
-
-
-def _is_device(path: str) -> bool:
-    with suppress(OSError):
-        return stat.S_ISCHR(os.lstat(path).st_mode)
-    return False

@@ -1,5 +1,5 @@
 # os.path instead of pathlib: these are strings throughout.
-# ruff: noqa: PTH110, PTH112, PTH113, PTH119, PTH120, PTH208
+# ruff: noqa: PTH110, PTH112, PTH113, PTH119, PTH120
 """Finds out what this run needs of a home directory besides the fixed places of the table: directories of PATH, packages
 that are installed as editable, and the checkouts of the roots. What lies where commands
 may write is not believed, and no link there is followed: `outside` resolves a path (`LinkResolver`), and returns None for those.
@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from ralph.machine.repository import MOST_BYTES, beginning_of, is_within, repositories_above
+from ralph.machine.repository import MOST_BYTES, beginning_of, entries_in, is_within, repositories_above
 from ralph.places.filtered_copy import without_credentials
 from ralph.places.table import GIT_ENTRIES
 
@@ -50,7 +50,7 @@ def editable_packages(variables: Mapping[str, str], outside: Outside) -> Iterato
     named = (variables.get(name, "") for name in ("VIRTUAL_ENV", "CONDA_PREFIX"))
     above = map(os.path.dirname, _search_path(variables, outside))
     for prefix in dict.fromkeys((*filter(os.path.isabs, named), *above)):
-        for version in _entries(f"{prefix}/lib"):
+        for version in sorted(entry.path for entry in entries_in(f"{prefix}/lib")):
             if os.path.basename(version).startswith("python3"):
                 for packages in ("site-packages", "dist-packages"):
                     # These files name directories and modules.
@@ -59,7 +59,7 @@ def editable_packages(variables: Mapping[str, str], outside: Outside) -> Iterato
 
 
 def _named_in(packages: str, outside: Outside) -> Iterator[str]:
-    for file in islice(_entries(packages), _MOST_PACKAGES):
+    for file in islice(sorted(entry.path for entry in entries_in(packages)), _MOST_PACKAGES):
         if file.endswith(".pth"):
             yield from (line.strip() for line in _text(file, outside).splitlines() if line.startswith("/"))
         elif file.endswith(".py") and os.path.basename(file).startswith("__editable__"):
@@ -99,11 +99,6 @@ def filtered(path: str) -> str | None:
         return None if len(data) >= MOST_BYTES else without_credentials(os.path.basename(path), data.decode())
     except UnicodeDecodeError:
         return None
-
-
-def _entries(directory: str) -> Iterator[str]:
-    with suppress(OSError):
-        yield from (f"{directory}/{name}" for name in sorted(os.listdir(directory)))
 
 
 def _text(file: str, outside: Outside) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.machine.planted_link import leads_into, links_and_file
-from ralph.machine.repository import beginning_of, directory_named_in, is_within_any
+from ralph.machine.repository import beginning_of, directory_named_in, entries_in, is_within_any
 from ralph.places.git_config import ATTRIBUTES, UNREADABLE, WORKTREE, names_program, settings
 from ralph.places.own_commands import absolute_path, paths_in
 
@@ -70,7 +70,11 @@ def work_named_by_git(
     } | dict.fromkeys(chain.from_iterable(map(links_and_file, user_files)))
     programs: dict[str, None] = {}
     # Git runs programs in a working tree.
-    trees = [(_working_tree(directory),) for directory in directories]
+    trees = []
+    for directory in directories:
+        named = [value for name, value in settings(beginning_of(f"{directory}/config")) if name == WORKTREE]
+        usual = os.path.dirname(directory_named_in(f"{directory}/gitdir") or directory)
+        trees.append((os.path.realpath(f"{directory}/{named[-1]}") if named else usual,))
     top = next(iter(roots), "/")
     all_trees = (*roots, *chain.from_iterable(trees))
     everything = (*((*one, ()) for one in zip(own, trees, strict=True)), (user_files, all_trees, given))
@@ -85,8 +89,8 @@ def work_named_by_git(
                 configuration |= dict.fromkeys(links_and_file(f"{copied}/config"))
                 programs[f"{copied}/hooks"] = None
             elif name == ATTRIBUTES:
-                named = (links_and_file(absolute_path(value, tree, home)) for tree in of_files)
-                configuration |= dict.fromkeys(chain.from_iterable(named))
+                files_of = (links_and_file(absolute_path(value, tree, home)) for tree in of_files)
+                configuration |= dict.fromkeys(chain.from_iterable(files_of))
             else:
                 words = [*_words_of(name, value, home)]
                 programs |= dict.fromkeys(
@@ -193,18 +197,10 @@ def first_of(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _working_tree(directory: str) -> str:
-    named = [value for name, value in settings(beginning_of(f"{directory}/config")) if name == WORKTREE]
-    linked = directory_named_in(f"{directory}/gitdir")
-    return os.path.realpath(f"{directory}/{named[-1]}") if named else os.path.dirname(linked or directory)
-
-
 def hooks_in(directory: str) -> list[str]:
     """The paths of the hooks in a directory that git would run."""
-    with suppress(OSError), os.scandir(directory) as listing:
-        files = [entry.path for entry in listing if not entry.name.endswith(".sample") and entry.is_file()]
-        return sorted(path for path in files if os.access(path, os.X_OK))
-    return []
+    files = entries_in(directory, lambda entry: not entry.name.endswith(".sample") and entry.is_file())
+    return sorted(entry.path for entry in files if os.access(entry.path, os.X_OK))
 
 
 def is_new(path: str, since_s: float) -> bool:

@@ -20,9 +20,12 @@ from ralph.machine.repository import (
     MOST_BYTES,
     beginning_of,
     common_directory,
+    entries_in,
     git_directory,
+    is_folder,
     is_within,
     is_within_any,
+    status_of,
 )
 from ralph.machine.starting import start_job
 from ralph.places.gather import GuardedFiles, changed_by_run, users_relative_programs
@@ -87,19 +90,21 @@ class Look(Struct, frozen=True):
         """For people: one sentence, or empty if there is nothing to tell."""
         parts = []
         if self.found:
-            names = [
+            programs = [
                 f"{shown_path(one.path or '.')} ({', '.join(one.names[:_MOST_SHOWN])})" for one in self.found
             ]
-            parts.append(f"git runs programs that these repositories below the work name: {first_of(names)}")
-        if self.changed:
-            names = [shown_path(path) for path in self.changed]
             parts.append(
-                "these files below the work, which agents and later runs obey there, were made or changed: "
-                + first_of(names)
+                f"git runs programs that these repositories below the work name: {first_of(programs)}"
             )
-        if self.closed:
-            names = [shown_path(path or ".") for path in self.closed]
-            parts.append(f"these could not be looked into for such repositories and files: {first_of(names)}")
+        for paths, what in (
+            (
+                self.changed,
+                "files below the work, which agents and later runs obey there, were made or changed",
+            ),
+            (self.closed, "could not be looked into for such repositories and files"),
+        ):
+            if paths:
+                parts.append(f"these {what}: {first_of([shown_path(path or '.') for path in paths])}")
         if self.overfull:
             parts.append(
                 f"{shown_path(self.overfull)} holds more folders than ralph guards: look at them, and remove those that no "
@@ -127,14 +132,15 @@ def look_below(
     to end, and may raise.
     """
     # Changes in these are undone, if commands may write them at all.
-    files = GuardedFiles(
-        COMPARED, (), git_places(tuple({top: 0, **dict.fromkeys(roots)}), {}, os.getuid()).claimed
-    )
-    guarded = frozenset(files.git_directories)
+    claimed = git_places(tuple(dict.fromkeys((top, *roots))), {}, os.getuid()).claimed
+    compared = GuardedFiles(COMPARED, (), claimed)
+    guarded = frozenset(compared.git_directories)
     found: list[NestedRepository] = []
     changed: list[str] = []
     closed: list[str] = []
-    telling = frozenset[str]() if since_s is None else _telling_names()
+    # A directory that may have protected files has one of these names, or one of them in it. Few directories do.
+    folders_or_names = (name.rpartition("/")[0] or name for name in names_below_tops() if since_s is not None)
+    telling = frozenset(one.rpartition("/")[2].lower() for one in folders_or_names)
     is_below = below_tops(roots or (top,))
     pending, left, is_cut, count = [top], most_entries, False, 0
     for count, directory in enumerate(pending):
@@ -143,7 +149,9 @@ def look_below(
             break
         listed = _listed(directory)
         if listed is None:
-            if _may_be_planted(directory):
+            status = status_of(directory)
+            # This user, and so a command, may have made something there, or nobody knows.
+            if status is None or status.st_uid == os.getuid() or os.access(directory, os.W_OK | os.X_OK):
                 closed.append(directory)
             listed = _asked(directory), []
         names, folders = listed
@@ -156,7 +164,8 @@ def look_below(
         if is_telling or not telling.isdisjoint(names):
             # An old folder can get a protected name.
             has_new_name = is_telling and is_new(above, since_s or 0.0)
-            paths = filter(is_below, sorted(f"{above}/{name}" for name in _files(directory)))
+            files = entries_in(directory, lambda entry: not is_folder(entry))
+            paths = filter(is_below, sorted(f"{above}/{entry.name}" for entry in files))
             changed += (path for path in paths if has_new_name or is_new(path, since_s or 0.0))
         pending += (f"{above}/{name}" for name in folders if name != _GIT)
         if _GIT in names or "head" in names:
@@ -169,7 +178,7 @@ def look_below(
         is_cut,
         tuple(_below(top, path) for path in changed),
         tuple(_below(top, path) for path in closed),
-        files.overfull,
+        compared.overfull,
     )
 
 
@@ -181,14 +190,16 @@ def _repositories(
     directory: str,
     names: Collection[str],
     top: str,
-    guarded: Collection[str],
+    guarded: frozenset[str],
     users: Sequence[tuple[str, str]],
 ) -> Iterator[NestedRepository]:
     """Yields what git may take for a repository in a directory, if it names a program, or holds one that the user's settings
     name: it has `.git`, or looks like a bare one. Git looks at the second if the first is no repository.
     """
     path = _below(top, directory)
-    if _GIT in names and directory != top and not _is_guarded(directory, guarded):
+    places = git_places((directory,), {}, os.getuid()) if _GIT in names and directory != top else None
+    # Git would run here what the configuration of another checkout, which is guarded too, means for that one.
+    if places is not None and (places.refused or not guarded.issuperset(places.claimed)):
         named = git_directory(directory)
         if named is not None and (programs := _programs(os.path.realpath(named), directory, users)):
             yield NestedRepository(path, programs)
@@ -198,20 +209,6 @@ def _repositories(
     )
     if is_bare and (programs := _programs(directory, directory, users)):
         yield NestedRepository(path, programs, is_bare=True)
-
-
-def _is_guarded(directory: str, guarded: Collection[str]) -> bool:
-    """Whether a checkout's git directories are guarded, and its own. Git would run what another checkout's configuration means."""
-    places = git_places((directory,), {}, os.getuid())
-    return not places.refused and all(one in guarded for one in places.claimed)
-
-
-def _telling_names() -> frozenset[str]:
-    """The names in small letters by which one knows a directory that may have protected files: they are in it, or it has one of
-    them. Few directories do.
-    """
-    folders_or_names = (name.rpartition("/")[0] or name for name in names_below_tops())
-    return frozenset(one.rpartition("/")[2].lower() for one in folders_or_names)
 
 
 def _listed(directory: str) -> tuple[set[str], list[str]] | None:
@@ -235,21 +232,6 @@ def _listed(directory: str) -> tuple[set[str], list[str]] | None:
 def _asked(directory: str) -> set[str]:
     """Those of the names of a repository that are in a directory, which need not be readable."""
     return {name.lower() for name in _ASKED if os.path.lexists(f"{directory}/{name}")}
-
-
-def _may_be_planted(directory: str) -> bool:
-    """Whether this user, and so a command, may have made something in a directory that cannot be listed."""
-    try:
-        status = os.lstat(directory)
-    except OSError:
-        return True
-    return status.st_uid == os.getuid() or os.access(directory, os.W_OK | os.X_OK)
-
-
-def _files(directory: str) -> list[str]:
-    with suppress(OSError), os.scandir(directory) as listing:
-        return [entry.name for entry in listing if not entry.is_dir(follow_symlinks=False)]
-    return []
 
 
 def _programs(directory: str, tree: str, users: Sequence[tuple[str, str]]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from ralph.machine.own_programs import search_around, search_outside
 from ralph.machine.planted_link import LinkResolver, planted_link
-from ralph.machine.repository import is_within, is_within_any, repositories_above, repository_top
+from ralph.machine.repository import is_within, is_within_any, repositories_above, repository_top, status_of
 from ralph.places.gpus import gpu_devices
 from ralph.sandbox.bubblewrap import TEMPORARY
 from ralph.sandbox.detection import INSTALL, find_means, no_means
@@ -136,15 +136,16 @@ class BoxPlan(Struct, frozen=True):
     @property
     def unreadable(self) -> tuple[str, ...]:
         """Files and directories, which need not exist. A missing one in /tmp, which changes all the time, would cost many rules."""
-        known, absent = self._unread, self.absent
-        kept = (path for path in known if path not in absent)
+        absent = self.absent
+        kept = (path for path in self._unread if path not in absent)
         return tuple(dict.fromkeys((*kept, *self.read_deny, *self.rules_deny, *self.elsewhere)))
 
     @property
     def absent(self) -> frozenset[str]:
         """The unreadable paths directly in /tmp that do not exist yet."""
         shared = os.path.realpath(TEMPORARY)
-        return frozenset(path for path in self._unread if _is_absent(path, shared))
+        in_tmp = (path for path in self._unread if path.rpartition("/")[0] == shared)
+        return frozenset(path for path in in_tmp if not os.path.lexists(path))
 
     @property
     def _unread(self) -> tuple[str, ...]:
@@ -225,6 +226,11 @@ class BoxPlan(Struct, frozen=True):
     def has_namespaces(self) -> bool:
         return self.means.bwrap is not None
 
+    @property
+    def has_own_network(self) -> bool:
+        """Whether commands have a network without the machine's."""
+        return self.net != "full" and self.means.has_own_network
+
     def sentence_for_model(self, added: int) -> str:
         """The rights of commands in one sentence of at most 200 bytes. Empty if they are not confined.
         `added` is the number of directories that they may write besides the working directory.
@@ -248,15 +254,12 @@ class BoxPlan(Struct, frozen=True):
         return f"{SANDBOX_WORDS} they {', '.join(rights)}." if rights else ""
 
 
-def _is_absent(path: str, directory: str) -> bool:
-    return os.path.dirname(path) == directory and not os.path.lexists(path)  # noqa: PTH120 - strings throughout
-
-
 def plan_box(wanted: SandboxSettings, environment: Mapping[str, str], roots: Sequence[Path]) -> BoxPlan:
     """Decides which sandbox commands get on this machine, from the user's own environment. `roots` are the directories that
     commands may write, the working directory first. Raises CannotConfineError.
     """
     net: Net = wanted.asked_net  # type: ignore[assignment]  # the setting allows only these names
+    asked: AskedSockets = wanted.unix_sockets  # type: ignore[assignment]  # the setting allows only these names
     real_roots = tuple(os.path.realpath(root) for root in roots)
     try:
         hidden = callers_places(SANDBOX_HIDE, environment.get(SANDBOX_HIDE, ""))
@@ -269,50 +272,48 @@ def plan_box(wanted: SandboxSettings, environment: Mapping[str, str], roots: Seq
     _raise_first(_roots_behind_links(roots, written))
     if wanted.mode == "off":
         return BoxPlan(no_means("--sandbox off"), read=read)  # Read keeps its rules
-    read_deny = tuple(os.path.realpath(absolute_place(place, home)) for place in wanted.read_deny)
     search = search_around(environment, roots, wanted.written(environment))
-    writable = (*map(str, roots), *write)
-    means = find_means(
-        search, shares_network=net == "full", has_overlays=may_have_overlays(wanted, environment, roots)
-    )
-    asked: AskedSockets = wanted.unix_sockets  # type: ignore[assignment]  # the setting allows only these names
-    level = box_level(means, net, sockets=asked, gives_sockets=bool(sockets))
-    _raise_first(_lacks(wanted, means, level, net))
-    _raise_first(_open_places(read_deny, writable))
-    notices = [*_about_means(net, means), *_about_own_code(written, is_guarded=means.bwrap is not None)]
-    if home and (
-        around := [one for one in writable if is_within(os.path.realpath(home), os.path.realpath(one))]
-    ):
-        told = (
-            f"commands may read and write the home directory with its secrets, because it lies in {around[0]}"
-        )
-        if wanted.mode == "strict":
-            raise CannotConfineError(f"--sandbox strict: {told}")
-        notices.append(BoxNotice(told, "work in a directory of its own, or allow less"))
-    is_confined = not means.why_no_privileges
-    gpus = gpu_devices(wanted.asked_gpu) if is_confined else ()
-    notices += _about_gpus(gpus)
-    if is_confined:
-        given = unix_sockets(means, asked, gives_sockets=bool(sockets))
-        notices += _about_sockets(asked, given, level, writable)
-    others = [root for root in real_roots if not is_within_any(root, write)]
-    hides = (*read_deny, *hidden)
-    closed = {} if "write" in level.missing() else _closed_roots(others, environment, read_deny, hides)
-    return BoxPlan(
+    has_overlays = may_have_overlays(wanted, environment, roots)
+    means = find_means(search, shares_network=net == "full", has_overlays=has_overlays)
+    plan = BoxPlan(
         means,
         net,
         write,
         read,
         sockets,
-        read_deny,
-        gpus=gpus,
+        tuple(os.path.realpath(absolute_place(place, home)) for place in wanted.read_deny),
+        gpus=() if means.why_no_privileges else gpu_devices(wanted.asked_gpu),
         allow_hosts=wanted.allow_hosts,
         asked_sockets=asked,
         most_file_bytes=min((wanted.max_file_mb or 0) * _MEGABYTE, _MOST_LIMIT),
         is_strict=wanted.mode == "strict",
+    )
+    writable = (*map(str, roots), *write)
+    _raise_first(_lacks(wanted, plan))
+    _raise_first(_open_places(plan.read_deny, writable))
+    notices = [*_about_means(plan), *_about_own_code(written, is_guarded=plan.has_namespaces)]
+    real_home = os.path.realpath(home)
+    around = next((one for one in writable if home and is_within(real_home, os.path.realpath(one))), None)
+    if around is not None:
+        told = f"commands may read and write the home directory with its secrets, because it lies in {around}"
+        if plan.is_strict:
+            raise CannotConfineError(f"--sandbox strict: {told}")
+        notices.append(BoxNotice(told, "work in a directory of its own, or allow less"))
+    if plan.is_confined:
+        notices += (*_about_gpus(plan.gpus), *_about_sockets(plan, writable))
+    others = [root for root in real_roots if not is_within_any(root, write)]
+    hides = (*plan.read_deny, *hidden)
+    is_open = "write" in plan.level.missing()
+    closed = {} if is_open else _closed_roots(others, environment, plan.read_deny, hides)
+    return replace(
+        plan,
         closed_roots=tuple(closed),
-        is_work_closed=bool(real_roots) and real_roots[0] in closed,
-        notices=(*notices, *closed.values(), *(about_git(real_roots, environment) if is_confined else ())),
+        is_work_closed=not closed.keys().isdisjoint(real_roots[:1]),
+        notices=(
+            *notices,
+            *closed.values(),
+            *(about_git(real_roots, environment) if plan.is_confined else ()),
+        ),
     )
 
 
@@ -410,10 +411,9 @@ def with_hook_places(
     if hooks.outside:
         return BoxPlan(no_means("hooks.outside"), read=plan.read)
     asked = SandboxSettings(write=hooks.write, sockets=hooks.sockets)
+    around = (*map(os.path.realpath, roots), *plan.write)
     try:
-        write, _, sockets = opened_by_settings(
-            asked, environment, (*map(os.path.realpath, roots), *plan.write)
-        )
+        write, _, sockets = opened_by_settings(asked, environment, around)
     except ValueError as error:
         raise CannotConfineError(str(error)) from None
     _raise_first(
@@ -422,14 +422,13 @@ def with_hook_places(
         if not Path(place).parent.is_dir()
     )
     _raise_first(_open_places(plan.read_deny, write))
-    asked_sockets: AskedSockets = "auto" if sockets else plan.asked_sockets
     made = replace(
         plan,
         write=(*plan.write, *write),
         sockets=(*plan.sockets, *sockets),
-        asked_sockets=asked_sockets,
+        asked_sockets="auto" if sockets else plan.asked_sockets,
     )
-    _raise_first(_lacks(wanted, plan.means, made.level, plan.net))
+    _raise_first(_lacks(wanted, made))
     return made
 
 
@@ -440,16 +439,13 @@ def _raise_first(complaints: Iterable[str]) -> None:
 
 def _contradictions(wanted: SandboxSettings, net: Net) -> Iterator[str]:
     """Yields what the settings ask for and cannot get on any level. The default limit on processes is kept where that is possible."""
-    for name in ("max_memory_mb", "max_processes"):
+    for name in ("max_memory_mb", "max_processes") if not Path(_COUNTED_BY).is_dir() else ():
         most = getattr(wanted, name)
-        is_usual = most in (0, getattr(SandboxSettings(), name))
-        if not is_usual and not os.path.isdir(_COUNTED_BY):  # noqa: PTH112 - strings throughout
+        if most not in (0, getattr(SandboxSettings(), name)):
             yield f"sandbox.{name} = {most} cannot be kept: this system has no /proc to count by; leave it out"
     if net == "full" and wanted.allow_hosts:
-        yield (
-            "sandbox.net = full (--net full) reaches every host, sandbox.allow_hosts (--allow-host) only the listed "
-            "ones: leave one of the two out"
-        )
+        every = "sandbox.net = full (--net full) reaches every host"
+        yield f"{every}, sandbox.allow_hosts (--allow-host) only the listed ones: leave one of the two out"
     guards = {
         "net": net != "full",
         "read_deny": wanted.read_deny,
@@ -464,9 +460,10 @@ def _contradictions(wanted: SandboxSettings, net: Net) -> Iterator[str]:
         yield f"{names} cannot be kept with sandbox.mode = off (--sandbox off): leave one of the two out"
 
 
-def _lacks(wanted: SandboxSettings, means: Means, level: BoxLevel, net: Net) -> Iterator[str]:
+def _lacks(wanted: SandboxSettings, plan: BoxPlan) -> Iterator[str]:
     """Yields what the settings ask for and this machine cannot give. Raises ShortageError if it may give it later."""
-    missing = {name: why for name, why in level.missing().items() if name in STRICT}
+    means, net = plan.means, plan.net
+    missing = {name: why for name, why in plan.level.missing().items() if name in STRICT}
     if wanted.mode == "strict" and missing:
         if means.is_short_of_namespaces:
             raise ShortageError("process")
@@ -491,7 +488,8 @@ def _open_places(read_deny: Sequence[str], writable: Sequence[str]) -> Iterator[
                 yield f"sandbox.read_deny: {place} cannot be closed, because it lies in {root}, which commands may write"
 
 
-def _about_means(net: Net, means: Means) -> Iterator[BoxNotice]:
+def _about_means(plan: BoxPlan) -> Iterator[BoxNotice]:
+    net, means = plan.net, plan.means
     if means.is_short_of_namespaces:
         yield BoxNotice(f"commands have no namespaces in this run: {means.why_no_namespaces}", ADVICE)
     if net != "full" and not means.has_own_network:
@@ -512,16 +510,14 @@ def _about_gpus(gpus: Sequence[str]) -> Iterator[BoxNotice]:
         )
 
 
-def _about_sockets(
-    asked: AskedSockets, given: UnixSockets, level: BoxLevel, writable: Iterable[str]
-) -> Iterator[BoxNotice]:
+def _about_sockets(plan: BoxPlan, writable: Iterable[str]) -> Iterator[BoxNotice]:
     """Notices about the sockets of other programs that commands can reach. `writable` are the directories that they may write."""
-    if asked == "allow" and (why := level.missing().get(SOCKETS_IN_FILES)):
+    if plan.asked_sockets == "allow" and (why := plan.level.missing().get(SOCKETS_IN_FILES)):
         yield BoxNotice(
             f"commands may use every Unix socket that you may, such as those of agents, Docker and the desktop ({why})",
             "they stay closed without --unix-sockets allow (sandbox.unix_sockets)",
         )
-    elif given == "own" and (found := bound_in(map(os.path.realpath, writable))):
+    elif plan.unix_sockets == "own" and (found := bound_in(map(os.path.realpath, writable))):
         named = ", ".join(found[:_MOST_NAMED]) + (" and others" if len(found) > _MOST_NAMED else "")
         yield BoxNotice(
             f"commands may connect to sockets that other programs have bound where commands may write: {named}",
@@ -541,14 +537,8 @@ def bound_in(directories: Iterable[str]) -> list[str]:
         return []
     names = {line[7] for line in lines[1:] if len(line) > 7 and not line[7].startswith("@")}
     paths = {os.path.join(top, name) for name in names for top in tops}  # noqa: PTH118 - strings throughout
-    return sorted(path for path in paths if is_within_any(path, tops) and _is_socket(path))
-
-
-def _is_socket(path: str) -> bool:
-    try:
-        return stat.S_ISSOCK(os.lstat(path).st_mode)
-    except OSError:
-        return False
+    statuses = {path: status_of(path) for path in paths if is_within_any(path, tops)}
+    return sorted(path for path, status in statuses.items() if status and stat.S_ISSOCK(status.st_mode))
 
 
 def _about_own_code(roots: Sequence[str], *, is_guarded: bool) -> Iterator[BoxNotice]:
@@ -571,7 +561,10 @@ def _about_own_code(roots: Sequence[str], *, is_guarded: bool) -> Iterator[BoxNo
 def about_git(roots: Sequence[str], environment: Mapping[str, str]) -> tuple[BoxNotice, ...]:
     """A notice for each git directory that a checkout names as its own, and that commands may not write. `roots` have no links."""
     named = environment.get("GIT_DIR") or environment.get("GIT_COMMON_DIR")
-    if not named and not any(_may_be_refused(root) for root in roots):  # as in most runs
+    tops = filter(None, (repository_top(Path(root)) for root in roots))
+    statuses = ((top / ".git").lstat() for top in tops)
+    # As in most runs, `.git` is a directory of the user, or there is none.
+    if not named and all(stat.S_ISDIR(one.st_mode) and one.st_uid == os.getuid() for one in statuses):
         return ()
     from ralph.places.git_places import git_places  # noqa: PLC0415 - 0.7 ms
 
@@ -599,17 +592,15 @@ def _closed_roots(
     found = ((root, places.why_not_written(root)) for root in dict.fromkeys(roots))
     return {
         root: BoxNotice(
-            f"commands may not write {root}{_but_for(place.row.why)}, because {place.path} {place.row.why}",
+            # The git directories around the roots can be used.
+            f"commands may not write {root}"
+            + (" but for what git itself writes there" if place.row.why.startswith("is git's own") else "")
+            + f", because {place.path} {place.row.why}",
             "name a directory elsewhere, or open it: sandbox.write in your config.toml",
         )
         for root, place in found
         if place is not None
     }
-
-
-def _but_for(why: str) -> str:
-    """The exception for a closed root that is git's own: commands may use the git directories around the roots."""
-    return " but for what git itself writes there" if why.startswith("is git's own") else ""
 
 
 def _may_be_closed(root: str, environment: Mapping[str, str], hidden: Sequence[str]) -> bool:
@@ -625,17 +616,6 @@ def _may_be_closed(root: str, environment: Mapping[str, str], hidden: Sequence[s
         return True
     named = [value for name, value in environment.items() if name.startswith(_WITH_FOLDERS)]
     return any(is_within(root, one) for one in named if one.startswith("/"))
-
-
-def _may_be_refused(root: str) -> bool:
-    """Whether there may be a git directory that commands cannot use. False if `.git` is a directory of the user, or if
-    there is none.
-    """
-    top = repository_top(Path(root))
-    if top is None:
-        return False
-    status = (top / ".git").lstat()
-    return not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid()
 
 
 def opened_by_settings(

@@ -45,15 +45,15 @@ def bwrap_command(
     """The command line of bubblewrap, without `--` and the program that it runs. All paths are absolute, contain no symbolic
     links, and exist. Later mounts cover earlier ones.
 
-    `devices` are device nodes, and directories with some, that work for the command: elsewhere bubblewrap's mounts make them useless.
     `cover` are the words that show the file system as overlays (`overlays.py`), and `visible_covers` those for directories in
-    /tmp. Without them, it is one read-only mount, in which the command finds every socket.
-    `temporary` is the session's directory, which is mounted on /tmp; None leaves the machine's own /tmp to the command.
-    `visible` are paths that the command must be able to read, such as its Python: a path in /tmp is mounted there again,
-    read-only. Landlock gives these paths the same rights as the session's directory, so none may contain an unreadable one. `copies` are
-    mounted over their files, each after its copy. `pinned` are directories that the command cannot rename or replace, such as `.git`. A command cannot open an empty file, because it is a device. `closed`
-    is an empty directory in which nothing can be looked up; it is mounted on the `closed_directories`. `has_queues` gives the command message queues of its own, for which the kernel must have them. Without
-    `has_network`, the command's network has only a loopback device.
+    /tmp. Without them, it is one read-only mount, in which the command finds every socket. `temporary` is the session's directory,
+    which is mounted on /tmp; None leaves it the machine's own. `visible` are paths, such as the command's Python, of which those in
+    /tmp are mounted there again, read-only. They get the rights of the session's directory: none may contain an unreadable one.
+
+    `devices` are device nodes, and directories with some: other mounts make them useless. `pinned` are directories, such as `.git`,
+    that the command cannot rename or replace. `copies` are mounted over their files, each after its copy. An empty file is a device,
+    which cannot be opened. In `closed`, which is mounted on the `closed_directories`, nothing can be looked up. `has_queues` gives
+    message queues of the command's own, if the kernel has them. Without `has_network`, there is only a loopback device.
     """
     namespaces = ("--die-with-parent", "--unshare-pid", "--unshare-ipc")
     words = [bwrap, *namespaces, *(() if has_network else ("--unshare-net",))]
@@ -62,25 +62,22 @@ def bwrap_command(
     words += ("--proc", PROCESSES, "--dev", DEVICES, *(("--mqueue", QUEUES) if has_queues else ()))
     if temporary is not None:
         words += ("--bind", temporary, TEMPORARY)
-        for place in visible:
-            if is_within(place, TEMPORARY):
-                words += ("--ro-bind", place, place)
+        for place in (one for one in visible if is_within(one, TEMPORARY)):
+            words += ("--ro-bind", place, place)
         words += visible_covers
-    for place in writable:
-        # bubblewrap's `/dev` has its own `shm`, and the session's directory is on /tmp already.
-        if place not in ("/", temporary) and not is_within(place, DEVICES):
-            words += ("--bind", place, place)
-    for option, places in (("--dev-bind", devices), ("--bind", pinned), ("--ro-bind", read_only)):
+    # bubblewrap's `/dev` has its own `shm`, and the session's directory is on /tmp already.
+    work = (one for one in writable if one not in ("/", temporary) and not is_within(one, DEVICES))
+    bound = (("--bind", work), ("--dev-bind", devices), ("--bind", pinned), ("--ro-bind", read_only))
+    for option, places in bound:
         for place in places:
             words += (option, place, place)
     for copy, file in copies:
         words += ("--ro-bind", copy, file)
     for directory in empty_directories:
         words += ("--tmpfs", directory)
-    for file in empty_files:
-        words += ("--ro-bind", "/dev/null", file)
-    for directory in closed_directories:
-        words += ("--ro-bind", closed, directory)
+    for source, places in (("/dev/null", empty_files), (closed, closed_directories)):
+        for place in places:
+            words += ("--ro-bind", source, place)
     # What one command makes there would be there for the next one. With a cover, the root directory is a file system of the box.
     words += ("--tmpfs", f"{DEVICES}/shm", "--remount-ro", DEVICES)
     return [*words, "--remount-ro", "/"] if covered else words

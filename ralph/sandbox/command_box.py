@@ -1,5 +1,5 @@
 # os.path instead of pathlib: the places are strings, and the kernel takes strings.
-# ruff: noqa: PTH101, PTH102, PTH103, PTH110, PTH112, PTH113, PTH114, PTH116, PTH120
+# ruff: noqa: PTH101, PTH102, PTH103, PTH110, PTH112, PTH113, PTH120
 """The sandbox of a run's commands and searches: makes the Landlock ruleset, the seccomp filter and the command line of
 namespaces when the first command starts, and keeps them until the run ends. Before and after each command, it compares
 the protected files.
@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import os
 import platform
-import stat
 from contextlib import suppress
-from functools import cached_property, partial
-from itertools import islice
+from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,8 +21,8 @@ from ralph.machine.command_supervisor import Confinement
 from ralph.machine.loading import short_digest
 from ralph.machine.own_process import package_caches
 from ralph.machine.own_programs import TEMPORARY_PREFIX, search_outside
-from ralph.machine.planted_link import mount_points, mounts, other_paths
-from ralph.machine.repository import beginning_of, is_within, is_within_any
+from ralph.machine.planted_link import mounts, other_paths
+from ralph.machine.repository import beginning_of, is_within_any
 from ralph.machine.spill_directory import OwnDirectory
 from ralph.machine.starting import start_confined, start_process
 from ralph.places.cache_layers import lay_caches
@@ -34,19 +32,18 @@ from ralph.places.gpus import gpu_devices
 from ralph.places.home_needs import filtered
 from ralph.places.places import xdg_bases
 from ralph.places.table import CACHES, COMPARED, FILTERED, MAVEN_OPTIONS, PNPM_STORE, READ_ONLY
-from ralph.sandbox.bubblewrap import DEVICES, TEMPORARY, bwrap_command
+from ralph.sandbox.box_mounts import HAS_QUEUES, BoxMounts
+from ralph.sandbox.bubblewrap import TEMPORARY, bwrap_command
 from ralph.sandbox.disk_work import SilentDiskError
 from ralph.sandbox.kept_box import KeptBox, SharedSpaces
-from ralph.sandbox.kernel.landlock import Ruleset, WatchedDirectories
+from ralph.sandbox.kernel.landlock import Ruleset
 from ralph.sandbox.kernel.seccomp import make_filter
 from ralph.sandbox.landlock_rules import (
     inside_rules,
     landlock_rules,
     own_mounts,
     plan_with_places,
-    visible_parts,
 )
-from ralph.sandbox.overlays import Cover, EmptyDirectory, TooManyMountsError, cover
 from ralph.sandbox.protected_changes import changed_since_kill_note, left_note, undone_note
 from ralph.sandbox.protected_files import ProtectedFiles
 from ralph.values.credentials import SANDBOX_HIDE, callers_places
@@ -54,7 +51,7 @@ from ralph.values.ports import GuardRefused
 from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from subprocess import Popen
 
     from ralph.places.places import GuardedPlaces
@@ -68,17 +65,8 @@ T = TypeVar("T")
 
 # Sockets of other programs that act for the user: agents with keys, the desktop, containers.
 _SOCKET_VARIABLES = ("SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "DBUS_SYSTEM_BUS_ADDRESS", "DOCKER_HOST")
-_MOST_READ_ONLY = 400
-"""The maximum number of read-only mounts of protected files: a repository with many submodules has hundreds. The files of
-the others are compared."""
-# The terminals, the shared memory and the message queues of a command are its own.
-_OWN_DEVICES = tuple(f"{DEVICES}/{name}" for name in ("pts", "ptmx", "tty", "console", "shm", "mqueue"))
-_HAS_QUEUES = os.path.isdir("/proc/sys/fs/mqueue")
-"""Whether this kernel has POSIX message queues (mq_overview(7))."""
 _TRIES, _TRIES_WITHOUT_COVERS = 6, 3
 """How often a box is made of what is found then."""
-_KERNELS = ("/dev", "/proc", "/sys")
-"""Places of the kernel, which change all the time."""
 _NOT_COMPARED = (
     "[the protected files were not compared, because their file system does not answer; ralph undoes changes to them "
     "before the next command]"
@@ -110,7 +98,6 @@ class CommandBox:
         protected files are not compared.
         """
         self._plan = plan
-        self._means = plan.means
         self._roots = tuple(roots)
         self._environment = environment
         self._places = places
@@ -124,12 +111,6 @@ class CommandBox:
         self._closed: OwnDirectory | None = None
         """The empty directory that is mounted on directories that commands must not read."""
         self._copies: OwnDirectory | None = None
-        self._empty: EmptyDirectory | None = None
-        """The second layer of overlays."""
-        self._overlaid = plan.means.overlaid
-        """The file systems of which overlays can be made."""
-        self._not_covered: Cover | None = None
-        """Overlays that could not be made."""
         self._made: BoxPlan | None = None
         self._cache = ""
         self._ruleset = Ruleset(plan.means.landlock.abi)
@@ -137,10 +118,6 @@ class CommandBox:
         self._box: KeptBox | None = None
         self._shared: SharedSpaces | None = None
         """The namespaces that commands share as long as one runs in the background."""
-        self._watched = WatchedDirectories()
-        self._words: tuple[tuple[str | None, str] | None, tuple[str, ...], bytes] = None, (), b""
-        """The directory of ralph's own files and the mounts of the machine, and the result of `_bwrap_words` with them, as long as
-        `_watched` is unchanged."""
         self._prepared: tuple[bool, KeptBox | None, int] | None = None
         """Whether the next command shares namespaces, and its box and ruleset, which `prepare` has made."""
         self._sharing = 0
@@ -148,7 +125,8 @@ class CommandBox:
         self._door: ProxyDoor | None = None
         self._lasting_doors: list[ProxyDoor] = []
         self._protected: ProtectedFiles | None = None
-        """None until the sandbox is made."""
+        self._mounts: BoxMounts | None = None
+        """Both are None until the sandbox is made."""
         self._notes: list[str] = []
         """Notes about undone changes that no method has returned yet."""
         self._not_undone: list[Undone] = []
@@ -163,6 +141,11 @@ class CommandBox:
     @property
     def notices(self) -> tuple[BoxNotice, ...]:
         return self._plan.notices
+
+    @property
+    def is_covered(self) -> bool:
+        """False if overlays that are needed could not be made."""
+        return self._mounts is None or self._mounts.not_covered is None
 
     # --- Parts
 
@@ -220,9 +203,9 @@ class CommandBox:
         state = next(iter(state_directories(environment, home_directories(environment))))
         # Commands may also write what is refused to be a checkout's own, but lies in a root.
         guarded = (*granted, *(one for one in git.claimed if is_within_any(one, open_roots)))
-        self._read_only_files = GuardedFiles(
-            READ_ONLY, open_roots, guarded, parts.read_only, writable=parts.writable
-        )
+        files = GuardedFiles(READ_ONLY, open_roots, guarded, parts.read_only, writable=parts.writable)
+        closed = "" if self._closed is None else self._closed.path
+        self._mounts = BoxMounts(parts, files, lambda: self._own_files, closed)
         search = search_outside(environment, (*parts.writable, *guarded))
         compared = filter(search.may_be_changed, places.guarded(COMPARED, {}))
         self._protected = ProtectedFiles(
@@ -430,7 +413,7 @@ class CommandBox:
         with self._lock:
             self._close_door()
             door = None
-            if self._has_own_network and self._plan.net == "proxy":
+            if self._plan.has_own_network and self._plan.net == "proxy":
                 from ralph.sandbox.network.allowed_hosts import allowed_hosts  # noqa: PLC0415 - only with a proxy
                 from ralph.sandbox.network.proxy import ProxyDoor  # noqa: PLC0415 - only with a proxy
 
@@ -440,8 +423,19 @@ class CommandBox:
                 else:
                     self._door = door
             shares = self._sharing > 0 and not is_alone
-            box, ruleset = self._taken(shares=shares)
-            shared = self._shared_spaces(box) if box is not None and shares else None
+            prepared, self._prepared = self._prepared, None
+            if (
+                prepared is None or prepared[0] != shares
+            ):  # those of `prepare` are for other namespaces, or taken
+                box = self._fresh_box()
+                prepared = shares, box, self._fresh_ruleset(box, shares=shares)
+            _, box, ruleset = prepared
+            if self._shared is not None and self._shared.has_ended:
+                self._close_shared()
+            if box is not None and shares and self._shared is None:
+                words = bwrap_command(box.words[0], has_network=not self._plan.has_own_network)
+                self._shared = SharedSpaces(words, box.program, box)
+            shared = self._shared if box is not None and shares else None
             return Confinement(
                 ruleset,
                 self._program if box is None else box.program,
@@ -450,7 +444,7 @@ class CommandBox:
                 (self._ruleset if box is None else box.rulesets[shares]).number,
                 0 if shared is None else shared.holder,
                 directory if directory in self._roots else os.path.realpath(directory),
-                () if box is None else self._mounts,
+                () if box is None else own_mounts(self._plan.means.landlock.abi, has_queues=HAS_QUEUES),
                 -1 if door is None else door.descriptor,
             )
 
@@ -466,14 +460,6 @@ class CommandBox:
                 self._close_shared()
 
         return end
-
-    def _shared_spaces(self, box: KeptBox) -> SharedSpaces:
-        if self._shared is not None and self._shared.has_ended:
-            self._close_shared()
-        if self._shared is None:
-            words = bwrap_command(box.words[0], has_network=not self._has_own_network)
-            self._shared = SharedSpaces(words, box.program, box)
-        return self._shared
 
     def _close_shared(self) -> None:
         with self._lock:
@@ -508,7 +494,7 @@ class CommandBox:
 
         parts = self.parts
         with self._lock:
-            protected = self._read_only() if self._means.bwrap is not None else ()
+            protected = self._mounts.read_only() if parts.has_namespaces and self._mounts is not None else ()
         others = (*(one for one in self._open_roots if one != self._roots[0]), *self._plan.write)
         return denial_note(
             output,
@@ -517,7 +503,7 @@ class CommandBox:
             others,
             command=command,
             refusals=Refusals(
-                unix_sockets=self._plan.unix_sockets == "none" or self._not_covered is not None,
+                unix_sockets=self._plan.unix_sockets == "none" or not self.is_covered,
                 tmp=not (parts.has_own_temporary or parts.may_write(os.path.realpath(TEMPORARY))),
                 gpus=not all(map(parts.may_write, gpu_devices("auto"))),
                 processes=self._sharing > 0,
@@ -536,92 +522,57 @@ class CommandBox:
             return start_process(arguments, **options)
         with self._lock:
             self._prepared = None  # whose ruleset may be closed now
-            return start_confined(arguments, self._fresh_ruleset(), self._search_program, **options)
+            return start_confined(arguments, self._fresh_ruleset(), self._filter("none"), **options)
 
     def outside(self, path: str) -> str:
         """As `BoxPlan.outside`. Raises OSError."""
-        return self.parts.outside(path, self._visible())
+        parts = self.parts
+        return parts.outside(path, () if self._mounts is None else self._mounts.visible())
 
     def close(self) -> None:
         """Closes the ruleset and the proxy, and removes the temporary files. Must be called when no command runs."""
         self._close_door()
-        for door in self._lasting_doors:
-            door.close()
-        if self._protected is not None:
-            self._protected.close()
-        if self._disk is not None:
-            self._disk.close()
-        self._ruleset.close()
-        if self._empty is not None:
-            self._empty.remove()
-            self._empty = None
         self._close_shared()
-        if self._box is not None:
-            self._box.close()
-            self._box = None
-        if self._temporary is not None:
-            self._temporary.remove()
-            self._temporary = self._made = None
-        for directory in (self._closed, self._copies):
+        for one in (
+            *self._lasting_doors,
+            self._protected,
+            self._disk,
+            self._ruleset,
+            self._mounts,
+            self._box,
+        ):
+            if one is not None:
+                one.close()
+        for directory in (self._temporary, self._closed, self._copies):
             if directory is not None:
                 directory.remove()
-        self._closed = self._copies = None
+        self._made = self._mounts = self._box = self._temporary = self._closed = self._copies = None
 
     # --- Means
 
     @property
-    def _has_own_network(self) -> bool:
-        return self._plan.net != "full" and self._means.has_own_network
-
-    @cached_property
     def _program(self) -> bytes:
         """The packed seccomp filter of commands that see the machine's own files, or `restriction.NO_FILTER`."""
         has_sockets = self._plan.unix_sockets != "none" and not self._plan.needs_overlays
         return self._filter(self._internet, unix_sockets=has_sockets, sequenced=bool(self._plan.gpus))
 
-    @cached_property
-    def _program_with_sockets(self) -> bytes:
-        return self._filter(self._internet, unix_sockets=True)
-
-    @cached_property
-    def _search_program(self) -> bytes:
-        return self._filter("none", unix_sockets=False)
-
     @property
     def _internet(self) -> Internet:
         if self._plan.net == "full":
             return "all"
-        return "streams" if self._has_own_network else "none"
+        return "streams" if self._plan.has_own_network else "none"
 
-    def _filter(self, internet: Internet, *, unix_sockets: bool, sequenced: bool = False) -> bytes:
-        if self._means.why_no_filter:
+    def _filter(self, internet: Internet, *, unix_sockets: bool = False, sequenced: bool = False) -> bytes:
+        if self._plan.means.why_no_filter:
             return restriction.NO_FILTER
         made = make_filter(
             platform.machine(),
             internet=internet,
             unix_sockets=unix_sockets,
             sequenced=sequenced,
-            without_landlock=not self._means.landlock.abi,
+            without_landlock=not self._plan.means.landlock.abi,
         )
         return restriction.NO_FILTER if made is None else made
-
-    @cached_property
-    def _mounts(self) -> tuple[str, ...]:
-        """The mounts that each command makes for itself, in the form PATH=RIGHTS. Landlock needs a rule for each of them."""
-        abi = self._means.landlock.abi
-        return (
-            tuple(f"{place}={rights}" for place, rights in own_mounts(abi, has_queues=_HAS_QUEUES))
-            if abi
-            else ()
-        )
-
-    def _taken(self, *, shares: bool) -> tuple[KeptBox | None, int]:
-        """The box and the ruleset for a command that starts now: those of `prepare`, if no command has had them."""
-        prepared, self._prepared = self._prepared, None
-        if prepared is not None and prepared[0] == shares:
-            return prepared[1:]
-        box = self._fresh_box()
-        return box, self._fresh_ruleset(box, shares=shares)
 
     def _fresh_ruleset(self, box: KeptBox | None = None, *, shares: bool = False) -> int:
         with self._lock:
@@ -638,187 +589,32 @@ class CommandBox:
         """
         for tries_left in reversed(range(_TRIES)):
             try:
-                words, program = self._bwrap_words(has_covers=tries_left >= _TRIES_WITHOUT_COVERS)
-                return self._box_of(words, program)
+                return self._box_now(has_covers=tries_left >= _TRIES_WITHOUT_COVERS)
             except TimeoutError:
                 raise
             except OSError as error:
-                self._words = None, (), b""
+                if self._mounts is not None:
+                    self._mounts.forget()
                 if shortage := shortage_of(error):
                     raise shortage from None
                 if not tries_left:
                     raise
         raise AssertionError
 
-    def _box_of(self, words: tuple[str, ...], program: bytes) -> KeptBox | None:
-        """The kept box that bubblewrap makes with these words, or a new one. None without words. Raises OSError."""
-        box = self._box
-        if words and (box is None or box.words != words):
-            abi, writable = self._means.landlock.abi, self.parts.writable
-            self._box = KeptBox(words, program, abi, writable, before=box)
+    def _box_now(self, *, has_covers: bool) -> KeptBox | None:
+        """The kept box, or a new one if it shows other places by now."""
+        parts, box = self.parts, self._box
+        if parts.means.bwrap is None or self._mounts is None:
+            return None
+        words, is_covered, is_new = self._mounts.words(parts.means.bwrap, has_covers=has_covers)
+        if box is not None and is_new and not box.has_its_mounts():
+            box.words = ()
+        if box is None or box.words != words:
+            program = self._filter(self._internet, unix_sockets=True) if is_covered else self._program
+            self._box = KeptBox(words, program, parts.means.landlock.abi, parts.writable, before=box)
             if box is not None:
                 box.close()
         return self._box
-
-    # --- Mounts
-
-    def _covers(self) -> tuple[Cover, Cover] | None:
-        """How the machine, and what is mounted again in /tmp, is shown to a command. None without overlays: they are not needed,
-        or one cannot be made, because something was mounted since the start. Raises OSError.
-        """
-        bwrap, parts = self._means.bwrap, self.parts
-        # Where commands may write /tmp, they could write in the second layer.
-        if bwrap is None or not (parts.needs_overlays and parts.has_own_temporary):
-            return None
-        try:
-            self._empty = self._empty or EmptyDirectory()
-            covers = cover("/", self._empty.path), self._cover_of_visible(self._empty.path)
-        except TooManyMountsError:
-            return None
-        both = Cover((*covers[0].words, *covers[1].words), covers[0].devices | covers[1].devices)
-        if not both.devices <= self._overlaid:
-            from ralph.sandbox.detection import why_not_covered  # noqa: PLC0415 - only after something was mounted
-
-            if both == self._not_covered or why_not_covered(bwrap, both):
-                self._not_covered = both
-                return None
-            self._overlaid |= both.devices
-        return covers
-
-    def _cover_of_visible(self, empty: str) -> Cover:
-        own = self._own_files  # ralph writes there all the time, and nobody makes a socket
-        found = [cover(one, empty) for one in self._mounted_again() if one not in own and os.path.isdir(one)]
-        words = (word for one in found for word in one.words)
-        return Cover(tuple(words), frozenset().union(*(one.devices for one in found)))
-
-    def _bwrap_words(self, *, has_covers: bool) -> tuple[tuple[str, ...], bytes]:
-        """The command line of bubblewrap and the filter of the command, both empty without namespaces. Raises OSError."""
-        bwrap, seen = self._means.bwrap, (self._find_own_files(), mounts())
-        if bwrap is None:
-            return (), restriction.NO_FILTER
-        known, words, program = self._words
-        if known != seen or self._watched.have_changed():
-            self._watched.clear()
-            for path in self._places_of_mounts():
-                above = os.path.dirname(path)
-                self._watched.add(path if above == TEMPORARY else above)  # which changes all the time
-            if self._box is not None and not self._box.has_its_mounts():
-                self._box.words = ()
-            covers = self._covers() if has_covers else None
-            words = self._made_words(bwrap, *(covers or ()))
-            program = self._program if covers is None else self._program_with_sockets
-            self._words = seen if has_covers else None, words, program
-        return words, program
-
-    def _places_of_mounts(self) -> Iterator[str]:
-        """Yields the paths on which the command line depends: what exists there, and whether it is a link."""
-        parts, guarded = self.parts, self._read_only_files
-        yield from (
-            *self._plan.masked,
-            *parts.writable,
-            *parts.empty,
-            *parts.gpus,
-            *guarded.outer,
-            *guarded.around,
-        )
-        yield from (file for _, file in parts.copies)
-        yield from (path for path, _ in guarded.found())
-        yield from self._places_in_tmp()
-        if parts.needs_overlays:  # what has mounts below it is shown entry by entry
-            yield from (point for point in mount_points() if not is_within_any(point, _KERNELS))
-
-    def _made_words(self, bwrap: str, covered: Cover = Cover(), visible: Cover = Cover()) -> tuple[str, ...]:  # noqa: B008 - it is frozen
-        parts, read_only, guarded = self.parts, self._read_only(), self._read_only_files
-        # git could not work without its own files.
-        masked = [
-            place
-            for place in self._plan.masked
-            if os.path.lexists(place)
-            and os.path.realpath(place) == place
-            and not any(is_within(place, one) or is_within(one, place) for one in guarded.git_directories)
-        ]
-        sockets = filter(os.path.exists, parts.sockets) if covered.words else ()
-        tops = {*parts.writable, *guarded.outer}
-        above = {one for path in (*read_only, *masked) for one in _above_within(path, tops)}
-        pinned = (*guarded.outer, *sorted({*above, *guarded.around}))
-        words = bwrap_command(
-            bwrap,
-            temporary=parts.temporary if parts.has_own_temporary else None,
-            writable=[one for one in parts.writable if os.path.exists(one) and os.path.realpath(one) == one],
-            devices=filter(
-                os.path.exists, dict.fromkeys((*parts.gpus, *filter(_has_devices, self._plan.write)))
-            ),
-            visible=(
-                one
-                for one in self._mounted_again()
-                # A socket would be that of a program outside.
-                if not covered.words or one in self._own_files or os.path.isfile(one)
-            ),
-            cover=covered.words,
-            visible_covers=visible.words,
-            pinned=(path for path in pinned if os.path.isdir(path) and not os.path.islink(path)),
-            read_only=(*read_only, *sockets),
-            copies=[
-                (copy, file)
-                for copy, file in parts.copies
-                if os.path.isfile(file) and not os.path.islink(file)
-            ],
-            empty_directories=filter(os.path.isdir, parts.empty),
-            empty_files=(place for place in (*parts.empty, *masked) if not os.path.isdir(place)),
-            closed="" if self._closed is None else self._closed.path,
-            closed_directories=filter(os.path.isdir, masked),
-            has_queues=_HAS_QUEUES,
-            has_network=not self._has_own_network,
-        )
-        return tuple(words)
-
-    def _visible(self) -> tuple[str, ...]:
-        """The places in /tmp that commands and file tools see although the session's directory is mounted there."""
-        return tuple(filter(os.path.exists, self._places_in_tmp()))
-
-    def _places_in_tmp(self) -> Iterator[str]:
-        parts = self.parts
-        shown = () if parts.places is None else parts.places.shown
-        places = dict.fromkeys((*parts.visible, *parts.readable, *shown, *self._own_files))
-        return (one for one in places if is_within(one, TEMPORARY))
-
-    def _mounted_again(self) -> tuple[str, ...]:
-        """The parts of these places that are mounted for commands. Landlock allows reading all that lies in the session's
-        directory, so no part contains an unreadable path. A place with a symbolic link is mounted as a whole, or not at all.
-        """
-        real = {one: os.path.realpath(one) for one in self._visible()}
-        parts = visible_parts(self.parts, [one for one in real if real[one] == one], self._names_in)
-        linked = (one for one, to in real.items() if to != one and self._is_readable_as_whole(to))
-        return (*(one for one in parts if os.path.exists(one) and os.path.realpath(one) == one), *linked)
-
-    def _is_readable_as_whole(self, path: str) -> bool:
-        return visible_parts(self.parts, (path,), self._names_in) == (path,)
-
-    def _names_in(self, directory: str) -> list[str]:
-        self._watched.add(directory)
-        with suppress(OSError), os.scandir(directory) as listing:
-            return sorted(entry.name for entry in listing if not entry.is_symlink())
-        return []
-
-    def _read_only(self) -> tuple[str, ...]:
-        """The protected files and directories of hooks that exist. A mount on a link would protect its target, and not the link."""
-        found = (
-            path
-            for path, kind in self._read_only_files.found()
-            if (os.path.isfile(path) or (kind == "tree" and os.path.exists(path)))
-            and not os.path.islink(path)
-        )
-        return tuple(islice(found, _MOST_READ_ONLY))
-
-
-def _has_devices(place: str) -> bool:
-    """Whether what may be written is a device node, or a directory of `/dev` that bubblewrap does not make anew."""
-    if is_within(place, DEVICES):
-        return place != DEVICES and not is_within_any(place, _OWN_DEVICES)
-    with suppress(OSError):
-        mode = os.stat(place).st_mode
-        return stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
-    return False
 
 
 def _is_of_pnpm(root: str) -> bool:
@@ -833,12 +629,6 @@ def _refused(connections: Sequence[RefusedConnection]) -> tuple[str, ...]:
         + (f" ({one.count} times)" if one.count > 1 else "")
         for one in connections
     )
-
-
-def _above_within(path: str, tops: Collection[str]) -> Iterator[str]:
-    """Yields the directories above a path, up to one of `tops`, which is not among them."""
-    while (path := os.path.dirname(path)) not in tops and path != "/":
-        yield path
 
 
 def _home_of(programs: str) -> str:

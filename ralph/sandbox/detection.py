@@ -14,7 +14,6 @@ import re
 import select
 import signal
 import sys
-from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -73,7 +72,14 @@ def find_means(
     """
     if sys.platform != "linux":
         return no_means("only Linux has the means")
-    means = _without_shortage(try_means)
+    for pause_s in (*_PAUSES_S, None):
+        try:
+            means = try_means()
+            break
+        except ShortageError:
+            if pause_s is None:
+                raise
+            select.select([], [], [], pause_s)
     if means.why_no_privileges:
         return no_means(means.why_no_privileges)
     # What Landlock itself confines needs no overlays, and without its scopes they do not help.
@@ -81,15 +87,6 @@ def find_means(
     if has_overlays:
         needed = max(needed, OVERLAYS_SINCE)
     return _with_namespaces(means, search, needed, shares_network=shares_network, has_overlays=has_overlays)
-
-
-def _without_shortage(find: Callable[[], Means]) -> Means:
-    """Calls `find`, and again while it fails for want of a resource. Raises ShortageError if it always does."""
-    for pause_s in _PAUSES_S:
-        with suppress(ShortageError):
-            return find()
-        select.select([], [], [], pause_s)
-    return find()
 
 
 def no_means(why: str) -> Means:
@@ -138,7 +135,9 @@ def _with_namespaces(
     def version_of(candidate: Candidate) -> Version:
         why_not = ""
         for has_network in (True,) if shares_network else (False, True):
-            tried = _tried_with(candidate.path, has_network=has_network, has_overlays=has_overlays)
+            tried = _tried(candidate.path, has_network=has_network, has_overlays=has_overlays)
+            if has_overlays and tried.why_not and not tried.is_short:
+                tried = _tried(candidate.path, has_network=has_network, has_overlays=False)
             if tried.is_short:
                 raise _ShortError(f"{candidate.path}: {tried.why_not}")
             why = tried.why_not or _why_not_entered()
@@ -159,9 +158,11 @@ def _with_namespaces(
     bwrap = choice.candidate.path
     why_no_network = without_network.get(bwrap, "")
     if has_overlays:
-        means = _with_overlays(
-            means, _tried(bwrap, has_network=bwrap in without_network, has_overlays=True), choice.version
-        )
+        tried = _tried(bwrap, has_network=bwrap in without_network, has_overlays=True)
+        why_none = tried.why_not
+        if why_none and choice.version < OVERLAYS_SINCE:
+            why_none = f"bubblewrap makes them from version {dotted(OVERLAYS_SINCE)} on"
+        means = replace(means, why_no_overlays=why_none, overlaid=tried.overlaid)
     return replace(
         means,
         bwrap=bwrap,
@@ -170,21 +171,6 @@ def _with_namespaces(
         why_no_namespaces=f"{bwrap}: {why_no_network}" if why_no_network else "",
         has_network_namespace=bwrap not in without_network,
     )
-
-
-def _with_overlays(means: Means, tried: _Tried, version: Version) -> Means:
-    why_none = tried.why_not
-    if why_none and version < OVERLAYS_SINCE:
-        why_none = f"bubblewrap makes them from version {dotted(OVERLAYS_SINCE)} on"
-    return replace(means, why_no_overlays=why_none, overlaid=tried.overlaid)
-
-
-def _tried_with(bwrap: str, *, has_network: bool, has_overlays: bool) -> _Tried:
-    if has_overlays:
-        overlaid = _tried(bwrap, has_network=has_network, has_overlays=True)
-        if not overlaid.why_not or overlaid.is_short:
-            return overlaid
-    return _tried(bwrap, has_network=has_network, has_overlays=False)
 
 
 def _tried(bwrap: str, *, has_network: bool, has_overlays: bool) -> _Tried:
@@ -239,9 +225,7 @@ class _Trial:
         self._overlaid = covered.devices
         words = bwrap_command(bwrap, cover=covered.words, temporary=TEMPORARY, has_network=has_network)
         # The program has process id 1: otherwise bubblewrap's own one might end last, as an orphan of this process.
-        self._start([*words, "--as-pid-1", "--cap-drop", "ALL", "--", bwrap, "--version"])
-
-    def _start(self, command: list[str]) -> None:
+        command = [*words, "--as-pid-1", "--cap-drop", "ALL", "--", bwrap, "--version"]
         self._reading, writing = os.pipe()
         nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         streams = [(os.POSIX_SPAWN_DUP2, fd, to) for fd, to in ((nowhere, 0), (writing, 1), (writing, 2))]

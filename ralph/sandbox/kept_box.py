@@ -21,6 +21,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Self
 
 from ralph.machine import launcher
+from ralph.machine.opened_file import opened
 from ralph.machine.planted_link import mounts, mounts_made
 from ralph.machine.repository import is_within_any
 from ralph.sandbox.bubblewrap import DEVICES, PROCESSES
@@ -68,10 +69,16 @@ class KeptBox:
         with ExitStack() as kept, _Bubblewrap(words, program, before) as running:
             (self._mounts,) = running.opened(kept, "mnt")
             self._network = running.opened(kept, "net")
-            self.root = running.opened_root(kept)
+            root = os.open(f"/proc/{running.holder}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            self.root = _kept(kept, root)
             """That of the box's root directory, through which this process can look at the mounts of the box."""
             if before is None:
-                self._find_users(kept, running)
+                # The others may belong to one around it: bubblewrap makes two where it needs user id 0 for a moment.
+                owner = _kept(kept, fcntl.ioctl(self._mounts, _NS_GET_USERNS))
+                self.owner = -1 if _is_own(owner, "user") else owner  # root has none
+                for user in running.opened(kept, "user"):
+                    if not os.path.samestat(os.fstat(user), os.fstat(owner)):
+                        self.inner = user
             else:
                 self.owner, self.inner = (
                     one if one < 0 else _kept(kept, os.dup(one)) for one in (before.owner, before.inner)
@@ -85,15 +92,6 @@ class KeptBox:
             shares: Ruleset(abi, is_worn_by_uses=True, allows_signals=shares) for shares in (False, True)
         }
 
-    def _find_users(self, kept: ExitStack, running: _Bubblewrap) -> None:
-        # The other namespaces may belong to one around it: bubblewrap makes two where it needs user id 0 for a moment.
-        owner = _kept(kept, fcntl.ioctl(self._mounts, _NS_GET_USERNS))
-        if not _is_own(owner, "user"):  # root has none
-            self.owner = owner
-        for user in running.opened(kept, "user"):
-            if not os.path.samestat(os.fstat(user), os.fstat(owner)):
-                self.inner = user
-
     def has_its_mounts(self) -> bool:
         """Whether all that was mounted still is, and is what the machine has there. The kernel takes a mount away, in all
         namespaces, whose place somebody outside replaces or removes, as editors do that save a file. A directory that is moved
@@ -103,13 +101,13 @@ class KeptBox:
 
     def _mount_at(self, point: str) -> bytes:
         """Identifies the mount that the box has at a path (proc_pid_fdinfo(5)), and what the machine has there. Empty without one."""
-        with suppress(OSError):
-            opened = os.open(f"/proc/self/fd/{self.root}{point}", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                with open(f"/proc/self/fdinfo/{opened}", "rb", buffering=0) as file:  # noqa: PTH123 - for speed
-                    return file.read() + b"%d" % os.lstat(point).st_ino
-            finally:
-                os.close(opened)
+        inside = f"/proc/self/fd/{self.root}{point}"
+        with (
+            suppress(OSError),
+            opened(inside, os.O_PATH | os.O_NOFOLLOW) as held,
+            open(f"/proc/self/fdinfo/{held}", "rb", buffering=0) as file,  # noqa: PTH123 - for speed
+        ):
+            return file.read() + b"%d" % os.lstat(point).st_ino
         return b""
 
     def spaces(self, shared: SharedSpaces | None = None) -> tuple[int, ...]:
@@ -178,9 +176,6 @@ class _Bubblewrap:
             for name in names
         ]
         return tuple(one for one, name in zip(opened, names, strict=True) if not _is_own(one, name))
-
-    def opened_root(self, kept: ExitStack) -> int:
-        return _kept(kept, os.open(f"/proc/{self.holder}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
 
     def __exit__(self, *_: object) -> None:
         """Ends bubblewrap, and with it all processes in its own process namespace."""

@@ -1,5 +1,5 @@
 # os instead of pathlib: this runs before and after each command.
-# ruff: noqa: PTH103, PTH108, PTH208
+# ruff: noqa: PTH103, PTH108
 """Finds out what a command changed in protected files if ralph was killed before it could undo the changes, and what the
 commands of other runs have changed that are still running.
 
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.machine.loading import python_hashlib
-from ralph.machine.opened_file import read_regular_file
+from ralph.machine.opened_file import opened, read_regular_file
+from ralph.machine.repository import entries_in
 from ralph.places.places import directories_above
 from ralph.places.state import name_for
 from ralph.sandbox.protected_changes import may_be_made
@@ -61,20 +62,19 @@ class CommandMark:
         self._is_running = True
         with suppress(OSError):
             if self._descriptor is None:
-                self._descriptor = self._opened()
+                os.makedirs(self._place, mode=0o700, exist_ok=True)
+                flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                descriptor = os.open(self._path, flags, 0o600)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except (
+                    OSError
+                ):  # another run took it for one that was left behind, or there are no locks here
+                    os.close(descriptor)
+                    raise
+                self._descriptor = descriptor
             os.pwrite(self._descriptor, self._described, 0)
             os.ftruncate(self._descriptor, len(self._described))
-
-    def _opened(self) -> int:
-        os.makedirs(self._place, mode=0o700, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(self._path, flags, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # another run took it for one that was left behind, or there are no locks here
-            os.close(descriptor)
-            raise
-        return descriptor
 
     def end(self) -> None:
         """Empties the file. Must be called after the command's changes were undone."""
@@ -102,18 +102,22 @@ class CommandMark:
         as they are now, and `look` finds those that only the earlier run protected. Removes the files of killed runs.
         """
         changed: set[str] = set()
-        for before in self._left_behind():
+        for before in self._descriptions(is_taken=True):
             now = {**look(path for path in before if path not in entries), **entries}
             changed.update(_changed_since(before, now, {*before, *entries}, git_directories))
         return tuple(sorted(changed))
 
     def of_others(self) -> list[dict[str, str]]:
         """The descriptions of the other runs of which a command runs now."""
-        found: list[dict[str, str]] = []
-        with suppress(OSError):  # no command has run
-            paths = (f"{self._place}/{name}" for name in os.listdir(self._place))
-            found += filter(None, (described(one, is_alive=True) for one in paths if one != self._path))
-        return found
+        return [one for one in self._descriptions(is_alive=True) if one]
+
+    def _descriptions(self, *, is_taken: bool = False, is_alive: bool = False) -> Iterator[dict[str, str]]:
+        """Yields those of other runs: with `is_taken` those with the same directories. They may be empty: no protected files."""
+        prefix = self._prefix if is_taken else ""
+        for entry in entries_in(self._place, lambda entry: entry.name.startswith(prefix)):
+            if entry.path != self._path:
+                before = described(entry.path, is_taken=is_taken, is_alive=is_alive)
+                yield from () if before is None else (before,)
 
     def changed_by_others(
         self,
@@ -136,14 +140,6 @@ class CommandMark:
                 return changed
         return ""
 
-    def _left_behind(self) -> Iterator[dict[str, str]]:
-        with suppress(OSError):
-            for name in os.listdir(self._place):
-                path = f"{self._place}/{name}"
-                before = described(path, is_taken=True) if name.startswith(self._prefix) else None
-                if before is not None:  # it may be empty: there were no protected files
-                    yield before
-
 
 def _changed_since(
     before: Mapping[str, str], now: Mapping[str, Entry], paths: Iterable[str], git_directories: Sequence[str]
@@ -162,18 +158,17 @@ def described(path: str, *, is_taken: bool = False, is_alive: bool = False) -> d
     """
     # ValueError: it was killed while it wrote, so that the command had not begun.
     with suppress(OSError, ValueError):
-        lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
+        with opened(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK) as lock:
             if is_taken:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if is_alive and not _is_locked(lock):
-                return None
+            if is_alive:
+                with suppress(BlockingIOError):
+                    fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    return None
             text = read_regular_file(path, _MOST_BYTES)
             if is_taken:
                 os.unlink(path)
             found = json.loads(text) if text else None
-        finally:
-            os.close(lock)
         if isinstance(found, dict):
             return {str(name): str(digest) for name, digest in found.items()}
     return None
@@ -181,14 +176,6 @@ def described(path: str, *, is_taken: bool = False, is_alive: bool = False) -> d
 
 def _above(path: str) -> str:
     return path.rpartition("/")[0] or "/"
-
-
-def _is_locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    return False
 
 
 def differs(before: str, entry: Entry | None) -> bool:

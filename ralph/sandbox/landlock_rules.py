@@ -146,15 +146,16 @@ def visible_parts(
     return outermost(path for path in found if plan.may_read(path))
 
 
-def own_mounts(abi: int, *, has_queues: bool) -> tuple[tuple[str, int], ...]:
-    """The file systems that each command with namespaces mounts for itself, each with its rights. A rule for a directory does not
-    hold for what is mounted on it.
+def own_mounts(abi: int, *, has_queues: bool) -> tuple[str, ...]:
+    """The file systems that each command with namespaces mounts for itself, in the form PATH=RIGHTS: a rule for a directory does
+    not hold for what is mounted on it. Empty without Landlock.
     """
     rights = landlock.READ | landlock.READ_DIR
     # A queue is opened past every directory, so that its own file system needs the right.
-    queues = ((QUEUES, rights | landlock.WRITE),) if has_queues else ()
-    places = (("/proc", rights), *queues)
-    return tuple((place, right & landlock.file_rights(abi)) for place, right in places)
+    places = {"/proc": rights, **({QUEUES: rights | landlock.WRITE} if has_queues else {})}
+    return (
+        tuple(f"{path}={right & landlock.file_rights(abi)}" for path, right in places.items()) if abi else ()
+    )
 
 
 def _covering(

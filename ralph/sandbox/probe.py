@@ -13,9 +13,11 @@ processes.
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import platform
+import resource
 import signal
 import socket
 import sys
@@ -53,6 +55,7 @@ _UNREACHABLE = frozenset(
     {errno.ECONNREFUSED, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL, errno.ENODEV}
 )
 
+_FILES = resource.RLIMIT_NOFILE
 Targets = dict[str, Any]
 
 
@@ -63,6 +66,10 @@ class Row(NamedTuple):
     attempt: Callable[[Targets], object]
     also: frozenset[int]
     """Errors that show a denial in this row, beyond those that show it in every row."""
+
+
+def _error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
 
 
 class UntriedError(Exception):
@@ -86,25 +93,26 @@ def _call(name: str, *arguments: int | bytes) -> int:
     return _call_number(_number(name), *arguments)
 
 
-def _call_number(number: int, *arguments: int | bytes) -> int:
-    import ctypes  # noqa: PLC0415 - in the row's own process
+def _ctypes() -> Any:
+    import ctypes  # noqa: PLC0415 - in the row's own process, because a Python may have none
 
+    return ctypes
+
+
+def _call_number(number: int, *arguments: int | bytes) -> int:
+    ctypes = _ctypes()
     syscall = ctypes.CDLL(None, use_errno=True).syscall
     syscall.restype = ctypes.c_long
     passed = [one if isinstance(one, bytes) else ctypes.c_long(one) for one in arguments]
     result = int(syscall(ctypes.c_long(number), *passed))
     if result < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        raise _error(ctypes.get_errno())
     return result
 
 
 def _append(path: str) -> None:
     with open(path, "ab", buffering=0) as file:
         file.write(b"x")
-
-
-def _open_to_read(path: str) -> None:
-    os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC))
 
 
 def _read(path: str) -> None:
@@ -157,7 +165,7 @@ def _read_secrets(targets: Targets) -> None:
             raise
         read.append(path)
     if not read:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        raise _error(errno.EACCES)
 
 
 def _read_secret_through_link(targets: Targets) -> None:
@@ -172,15 +180,11 @@ def _copy_secret(targets: Targets) -> None:
 
 
 def _read_disk(_targets: Targets) -> None:
-    disks = [
-        entry.path
-        for entry in os.scandir("/dev")
-        if entry.name.startswith(("sd", "vd", "nvme", "mem", "dm-"))
-    ]
-    readable = [path for path in disks if os.access(path, os.R_OK)]
+    names = ("sd", "vd", "nvme", "mem", "dm-")
+    disks = [entry.path for entry in os.scandir("/dev") if entry.name.startswith(names)]
     if not disks:
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-    _read((readable or disks)[0])
+        raise _error(errno.ENOENT)
+    _read(next((path for path in disks if os.access(path, os.R_OK)), disks[0]))
 
 
 def _use_device(_targets: Targets) -> None:
@@ -198,8 +202,7 @@ def _trace(targets: Targets) -> None:
 
 
 def _read_by_call(targets: Targets) -> None:
-    import ctypes  # noqa: PLC0415 - in the row's own process
-
+    ctypes = _ctypes()
     # The other process has nothing mapped at this address, so EFAULT means that reading was allowed.
     local = ctypes.create_string_buffer(8)
     ours = ctypes.addressof(local).to_bytes(8, sys.byteorder) + (8).to_bytes(8, sys.byteorder)
@@ -209,18 +212,6 @@ def _read_by_call(targets: Targets) -> None:
     except OSError as error:
         if error.errno != errno.EFAULT:
             raise
-
-
-def _limit_another(targets: Targets) -> None:
-    import resource  # noqa: PLC0415 - in the row's own process
-
-    resource.prlimit(targets["pid"], resource.RLIMIT_NOFILE)
-
-
-def _change_limits(targets: Targets) -> None:
-    import resource  # noqa: PLC0415 - in the row's own process
-
-    resource.prlimit(targets["pid"], resource.RLIMIT_NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE))
 
 
 def _tcp(protocol: int = 0) -> socket.socket:
@@ -268,8 +259,6 @@ def _clone_user_namespace(_targets: Targets) -> None:
 
 
 def _type_ahead(_targets: Targets) -> None:
-    import fcntl  # noqa: PLC0415 - in the row's own process
-
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the kernel sends it when the terminal closes
     master, terminal = os.openpty()
     os.setsid()
@@ -279,8 +268,7 @@ def _type_ahead(_targets: Targets) -> None:
 
 
 def _make_ring(_targets: Targets) -> None:
-    import ctypes  # noqa: PLC0415 - in the row's own process
-
+    ctypes = _ctypes()
     parameters = ctypes.create_string_buffer(120)
     os.close(_call("io_uring_setup", 1, ctypes.addressof(parameters)))
 
@@ -292,10 +280,9 @@ def _other_numbers(_targets: Targets) -> None:
 
 
 def _gain_privileges(_targets: Targets) -> None:
-    import ctypes  # noqa: PLC0415 - in the row's own process
-
+    ctypes = _ctypes()
     if ctypes.CDLL(None).prctl(39, 0, 0, 0, 0) == 1:  # PR_GET_NO_NEW_PRIVS
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        raise _error(errno.EPERM)
 
 
 def _hold_capabilities(_targets: Targets) -> None:
@@ -304,22 +291,25 @@ def _hold_capabilities(_targets: Targets) -> None:
             line.split()[1] for line in status if line.startswith(("CapInh", "CapPrm", "CapEff", "CapAmb"))
         ]
     if not any(int(one, 16) for one in sets):
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        raise _error(errno.EPERM)
 
 
 def _dump_core(_targets: Targets) -> None:
-    import resource  # noqa: PLC0415 - in the row's own process
-
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
     except ValueError:  # the module `resource` raises it for EPERM
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM)) from None
+        raise _error(errno.EPERM) from None
+
+
+def _limit_of(targets: Targets, name: str, most: float = float("inf")) -> int:
+    limit: int = targets.get(name, 0)
+    if not 0 < limit < most:
+        raise UntriedError(f"not part of this probe: sandbox.{name}")
+    return limit
 
 
 def _storm(targets: Targets) -> None:
-    most = targets.get("max_processes", 0)
-    if not 0 < most < _MOST_TRIED_PROCESSES:
-        raise UntriedError("not part of this probe: sandbox.max_processes")
+    most = _limit_of(targets, "max_processes", _MOST_TRIED_PROCESSES)
     waiting, ending = os.pipe()
     pids = []
     try:
@@ -337,20 +327,16 @@ def _storm(targets: Targets) -> None:
 
 
 def _take_memory(targets: Targets) -> None:
-    most = targets.get("max_memory_mb", 0)
-    if not most:
-        raise UntriedError("not part of this probe: sandbox.max_memory_mb")
+    most = _limit_of(targets, "max_memory_mb")
     try:
         taken = [bytearray(_MIB) for _ in range(most + 16)]
         taken.clear()
     except MemoryError:
-        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from None
+        raise _error(errno.ENOMEM) from None
 
 
 def _write_much(targets: Targets) -> None:
-    most = targets.get("max_file_mb", 0)
-    if not most:
-        raise UntriedError("not part of this probe: sandbox.max_file_mb")
+    most = _limit_of(targets, "max_file_mb")
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     with open("much", "wb") as file:
         os.ftruncate(file.fileno(), (most + 1) * _MIB)
@@ -437,7 +423,7 @@ _ATTEMPTS: dict[str, dict[str, Callable[[Targets], object]]] = {
     },
     "processes hidden": {
         "read another process's command line": lambda t: _read(f"/proc/{t['pid']}/cmdline"),
-        "look at another process's limits": _limit_another,
+        "look at another process's limits": lambda t: resource.prlimit(t["pid"], _FILES),
         "attach another process's shared memory": lambda t: _call(
             "shmat", t["shared_memory"], 0, _SHM_RDONLY
         ),
@@ -448,7 +434,7 @@ _ATTEMPTS: dict[str, dict[str, Callable[[Targets], object]]] = {
     },
     "user's terminals": {
         "write to the user's terminal": lambda t: _append(t["terminal"]),
-        "read what the user types": lambda t: _open_to_read(t["terminal"]),
+        "read what the user types": lambda t: os.close(os.open(t["terminal"], os.O_NONBLOCK | os.O_NOCTTY)),
     },
     "the whole tree ends": {
         "leave a process behind": _stay_behind,
@@ -468,7 +454,9 @@ _ATTEMPTS: dict[str, dict[str, Callable[[Targets], object]]] = {
         "make a user namespace by clone": _clone_user_namespace,
         "type into a terminal": _type_ahead,
         "use io_uring": _make_ring,
-        "change another process's limits": _change_limits,
+        "change another process's limits": lambda t: resource.prlimit(
+            t["pid"], _FILES, resource.getrlimit(_FILES)
+        ),
         "look at the session's key ring": lambda _t: _call("keyctl", _GET_KEYRING_ID, -3, 0),
         "make a system call by its x32 number": _other_numbers,
     },

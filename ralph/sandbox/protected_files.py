@@ -1,5 +1,5 @@
 # os instead of pathlib: this runs before and after each command.
-# ruff: noqa: PTH115, PTH208
+# ruff: noqa: PTH208
 """Keeps a run's protected files as they are: compares them before and after each command, if no mount prevents changes,
 and finds out what has changed since an earlier run was killed. `protected_changes.py` decides which changes are undone,
 and `undoing.py` undoes them.
@@ -16,7 +16,9 @@ from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from ralph.machine.repository import is_within, is_within_any
+from ralph.machine.opened_file import opened
+from ralph.machine.own_process import link_target
+from ralph.machine.repository import is_within, is_within_any, status_of
 from ralph.places.gather import GuardedFiles
 from ralph.places.places import directories_above
 from ralph.places.state import running_below
@@ -38,7 +40,6 @@ _MOST_REMEMBERED_BYTES = 64 * 1024 * 1024
 kilobytes, and the largest programs among them have some megabytes. No command starts beside more."""
 # A file that changed this shortly before it was read may have changed again within one tick of the kernel's clock.
 _SETTLED_NS = 100_000_000
-_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class UnguardedError(OSError):
@@ -88,10 +89,6 @@ class ProtectedFiles:
         """The result of `changed_since_kill`, until the caller empties it. None before the first look."""
         self.between: tuple[Undone, ...] = ()
         """The changes that no command of this run made, and that were undone since the caller last emptied this."""
-
-    def entries(self) -> dict[str, Entry]:
-        """The files as they are now."""
-        return self._found()
 
     @property
     def git_directories(self) -> tuple[str, ...]:
@@ -187,7 +184,7 @@ class ProtectedFiles:
         """Stores the state of the files. Of what cannot be seen, because a command removed a repository or closed a directory,
         the old state is kept, so that it can be compared later.
         """
-        found = self._found()
+        found = self.found()
         hidden = (*missing_directories(found, self.git_directories), *self._unseen)
         gone = tuple(f"{one}/" for one in hidden)
         kept = {path: entry for path, entry in self._known.items() if path.startswith(gone)} if gone else {}
@@ -216,13 +213,13 @@ class ProtectedFiles:
             return undoing.undone(change)
 
         opened = [undo(change) for change in self._closings()]
-        found = self._found()
+        found = self.found()
         if not (opened or self._pending) and found == self._known:
             return ()
         changes = self._changes(found)
         by_mode = [undo(change) for change in changes if change.is_of_mode]
         if by_mode:  # what could not be seen in a closed directory can be seen now
-            found = self._found()
+            found = self.found()
             changes = self._changes(found)
         undone = [undo(change) for change in changes if not change.is_of_mode]
         self._pending = tuple(one.path for one in (*opened, *by_mode, *undone) if one.is_pending)
@@ -249,23 +246,19 @@ class ProtectedFiles:
 
     def _changes(self, found: Mapping[str, Entry]) -> list[Change]:
         files = self._files
+        known = [path for path, entry in self._known.items() if entry.kind != "directory"]
         missing = (one for one in files.folders if one not in found)
-        removable = files.removable.union(one for one in missing if not self._holds_files(one))
+        empty = (one for one in missing if not any(is_within(path, one) for path in known))
+        removable = files.removable.union(empty)
         return [*changes_of(self._known, found, self.git_directories, removable, files.folders)]
 
-    def _holds_files(self, folder: str) -> bool:
-        return any(
-            entry.kind != "directory" and is_within(path, folder) for path, entry in self._known.items()
-        )
-
-    def _found(self) -> dict[str, Entry]:
+    def found(self) -> dict[str, Entry]:
+        """The files as they are now."""
         found: dict[str, Entry] = {}
-        self._unseen = []
-        self._left_bytes = _MOST_REMEMBERED_BYTES
+        self._unseen, self._left_bytes = [], _MOST_REMEMBERED_BYTES
         self._files.look_for_nested()
-        elsewhere: list[
-            str
-        ] = []  # links and files in the place of directories: a path through a link is another file
+        # Links and files in the place of directories: a path through a link is another file.
+        elsewhere: list[str] = []
         for path, kind in self._files.found():
             if elsewhere and any(path.startswith(one) for one in elsewhere):
                 continue
@@ -288,8 +281,9 @@ class ProtectedFiles:
                 pending += [f"{path}/{name}" for name in os.listdir(path)]
             except (FileNotFoundError, NotADirectoryError):  # it was removed meanwhile
                 continue
-            except OSError:
-                is_unlisted = _may_be_changed(path)
+            except OSError:  # this user, and so a command, may make files there, or nobody knows
+                status = status_of(path)
+                is_unlisted = status is None or status.st_uid == os.geteuid() or os.access(path, os.W_OK)
             else:
                 is_unlisted = len(pending) > _MOST_NAMES
             if is_unlisted:
@@ -326,7 +320,8 @@ class ProtectedFiles:
             self._left_bytes -= len(content or b"")
             found[path] = Entry("file", stat.S_IMODE(mode), content, stamp, is_settled)
         elif stat.S_ISLNK(mode):
-            found[path] = Entry("link", content=_target(path))
+            target = link_target(path)
+            found[path] = Entry("link", content=None if target is None else os.fsencode(target))
         else:
             found[path] = Entry("other")
         return False
@@ -334,45 +329,26 @@ class ProtectedFiles:
 
 def entries_of(paths: Iterable[str]) -> dict[str, Entry]:
     """The files at `paths`, and below them, as they are now."""
-    return ProtectedFiles((), (), "", paths).entries()
+    return ProtectedFiles((), (), "", paths).found()
 
 
 def _own_closed_directory(path: str) -> str:
     """The directory above a path that this user may not enter, but may open, as commands may. Empty if there is none."""
     for above in [*directories_above(path)][::-1]:
-        try:
-            status = os.lstat(above)
-        except OSError:
+        status = status_of(above)
+        if status is None:
             return ""
         if status.st_uid == os.geteuid() and not status.st_mode & stat.S_IXUSR:
             return above
     return ""
 
 
-def _may_be_changed(directory: str) -> bool:
-    """Whether this user, and so a command, may make files in a directory. True if nobody knows."""
-    try:
-        return os.lstat(directory).st_uid == os.geteuid() or os.access(directory, os.W_OK)
-    except OSError:
-        return True
-
-
 _stamp = attrgetter("st_ino", "st_dev", "st_mode", "st_size", "st_mtime_ns", "st_ctime_ns")
 
 
 def _content(path: str, most_bytes: int) -> bytes | None:
-    with suppress(OSError):
-        descriptor = os.open(path, _FLAGS)
-        try:
-            size = min(os.fstat(descriptor).st_size, most_bytes)
-            found = os.read(descriptor, size + 1)
-        finally:
-            os.close(descriptor)
+    with suppress(OSError), opened(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK) as descriptor:
+        size = min(os.fstat(descriptor).st_size, most_bytes)
+        found = os.read(descriptor, size + 1)
         return found if len(found) <= size else None  # it may grow meanwhile
-    return None
-
-
-def _target(path: str) -> bytes | None:
-    with suppress(OSError):
-        return os.readlink(os.fsencode(path))
     return None

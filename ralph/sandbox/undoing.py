@@ -16,8 +16,9 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from ralph.machine.atomic_write import replace_at
-from ralph.machine.repository import HELD_DIRECTORY
-from ralph.machine.trees import entries_below, remove_tree, remove_tree_if_possible
+from ralph.machine.opened_file import opened
+from ralph.machine.repository import HELD_DIRECTORY, is_folder
+from ralph.machine.trees import entries_below, give_back_rights, remove_tree, remove_tree_if_possible
 from ralph.places.git_config import fresh_part
 from ralph.sandbox.protected_changes import UNSEEN, Undone
 
@@ -67,14 +68,22 @@ class Undoing:
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         name = os.path.basename(change.path)
         source = f"/proc/self/fd/{directory}/{name}"
+        is_copied = _is_replaced(change)
         try:
             target = self._place_for(name)
-            if _is_replaced(change):
-                _keep_copy(source, target)
-            else:
-                _move(source, target)
+            try:
+                if is_copied:
+                    os.link(source, target, follow_symlinks=False)
+                else:
+                    os.rename(source, target)
+            except OSError:  # another file system, or one without links
+                _check_size(source)
+                if is_copied:
+                    shutil.copy2(source, target, follow_symlinks=False)
+                else:
+                    shutil.move(source, target)
         except OSError:
-            if not _is_replaced(change):
+            if not is_copied:
                 remove_tree(source)
             return ""
         return target
@@ -84,7 +93,10 @@ class Undoing:
             place = f"{self._kept_in}/{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
             os.makedirs(place, mode=0o700)
             self._kept = place
-            _prune(self._kept_in)
+            with suppress(OSError):
+                kept = sorted(filter(_KEPT_NAME.fullmatch, os.listdir(self._kept_in)))
+                for old in kept[:-_KEPT]:
+                    remove_tree_if_possible(f"{self._kept_in}/{old}")
         self._count += 1
         return f"{self._kept}/{self._count}-{name}"
 
@@ -96,11 +108,8 @@ class Undoing:
                 replace_at(directory, name, kept, None)
             return ""
         if change.is_of_mode:
-            held = os.open(name, HELD_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
-            try:
+            with opened(name, HELD_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory) as held:
                 os.chmod(f"/proc/self/fd/{held}", old.mode)
-            finally:
-                os.close(held)
             return ""
         if old.kind == "directory":
             if change.path in self._git_directories:
@@ -134,12 +143,9 @@ class Undoing:
 def _is_replaced(change: Change) -> bool:
     """Whether the old content of a file is known and replaces the new one atomically."""
     old, new = change.before, change.after
-    return (
-        old is not None
-        and new is not None
-        and (old.kind, new.kind) == ("file", "file")
-        and old.content is not None
-    )
+    if old is None or new is None or old.content is None:
+        return False
+    return old.kind == new.kind == "file"
 
 
 @contextmanager
@@ -156,42 +162,14 @@ def _opened(path: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _keep_copy(source: str, target: str) -> None:
-    try:
-        os.link(source, target, follow_symlinks=False)
-    except OSError:  # another file system, or one without links
-        _check_size(source)
-        shutil.copy2(source, target, follow_symlinks=False)
-
-
-def _move(source: str, target: str) -> None:
-    try:
-        os.rename(source, target)
-    except OSError:  # another file system
-        _check_size(source)
-        shutil.move(source, target)
-
-
-def _open_up(source: str) -> None:
-    """Gives the owner of a directory, and of all in it, back the rights to use it. Follows no link. Raises OSError."""
-    pending = [source]
-    for path in pending:
-        if not stat.S_ISDIR(os.lstat(path).st_mode):
-            continue
-        held = os.open(path, HELD_DIRECTORY | os.O_NOFOLLOW)
-        try:
-            mode = stat.S_IMODE(os.fstat(held).st_mode)
-            if mode & stat.S_IRWXU != stat.S_IRWXU:
-                os.chmod(f"/proc/self/fd/{held}", mode | stat.S_IRWXU)
-            with os.scandir(path) as listing:
-                pending += [one.path for one in listing if one.is_dir(follow_symlinks=False)]
-        finally:
-            os.close(held)
-
-
 def _check_size(source: str) -> None:
     """Raises OSError if a file or a directory is too large or too deep to be copied to another file system."""
-    _open_up(source)
+    pending = [source]
+    for path in pending:  # a command may have taken the rights away
+        if stat.S_ISDIR(os.lstat(path).st_mode):
+            give_back_rights(path)
+            with os.scandir(path) as listing:
+                pending += [one.path for one in listing if is_folder(one)]
     size = os.lstat(source).st_size
     for entry in entries_below(source):
         size += entry.stat(follow_symlinks=False).st_size
@@ -199,10 +177,3 @@ def _check_size(source: str) -> None:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
     if size > _MOST_COPIED_BYTES:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-
-
-def _prune(kept_in: str) -> None:
-    with suppress(OSError):
-        kept = sorted(filter(_KEPT_NAME.fullmatch, os.listdir(kept_in)))
-        for name in kept[:-_KEPT]:
-            remove_tree_if_possible(f"{kept_in}/{name}")

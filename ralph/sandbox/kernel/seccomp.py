@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import struct
+from functools import cache
 from typing import Literal
 
 from msgspec import Struct
@@ -79,18 +80,13 @@ class Assembler:
 
     def packed(self) -> bytes:
         """The instructions for the kernel. Raises ValueError for a jump whose label is missing, too far away, or before the jump."""
-        return b"".join(
-            _INSTRUCTION.pack(code, self._distance(at, label), 0, value)
-            for at, (code, value, label) in enumerate(self._lines)
-        )
-
-    def _distance(self, at: int, label: str | None) -> int:
-        if label is None:
-            return 0
-        distance = self._labels.get(label, -1) - at - 1
-        if not 0 <= distance <= _FARTHEST:
-            raise ValueError(f"no jump from line {at} to the label {label!r}")
-        return distance
+        packed = b""
+        for at, (code, value, label) in enumerate(self._lines):
+            distance = 0 if label is None else self._labels.get(label, -1) - at - 1
+            if not 0 <= distance <= _FARTHEST:
+                raise ValueError(f"no jump from line {at} to the label {label!r}")
+            packed += _INSTRUCTION.pack(code, distance, 0, value)
+        return packed
 
 
 Internet = Literal["all", "streams", "none"]
@@ -105,51 +101,18 @@ class Machine(Struct, frozen=True):
     first_foreign: int | None = None
 
 
-# System calls added since Linux 5.1 have the same number on every architecture.
-_EVERYWHERE = {
-    "io_uring_setup": 425,
-    "io_uring_enter": 426,
-    "io_uring_register": 427,
-    "clone3": 435,
-    "pidfd_getfd": 438,
-}
-# arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h
+# arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h: the numbers on x86_64 and aarch64. Calls since
+# Linux 5.1 have the same on every architecture.
+_NUMBERS = """
+socket 41 198  socketpair 53 199  listen 50 201  sendto 44 206  sendmsg 46 211  sendmmsg 307 269  ioctl 16 29  prlimit64 302 261
+clone 56 220  unshare 272 97  setns 308 268  ptrace 101 117  kcmp 312 272  process_vm_readv 310 270  process_vm_writev 311 271
+add_key 248 217  request_key 249 218  keyctl 250 219  clone3 435 435  pidfd_getfd 438 438
+io_uring_setup 425 425  io_uring_enter 426 426  io_uring_register 427 427
+"""
+_CALLS = tuple(zip(*[iter(_NUMBERS.split())] * 3, strict=True))
 MACHINES = {
-    "x86_64": Machine(
-        0xC000_003E,
-        _EVERYWHERE
-        | {
-            "socket": 41,
-            "socketpair": 53,
-            "listen": 50,
-            "sendto": 44,
-            "sendmsg": 46,
-            "sendmmsg": 307,
-            "ioctl": 16,
-            "prlimit64": 302,
-        }
-        | {"clone": 56, "unshare": 272, "setns": 308, "ptrace": 101, "kcmp": 312}
-        | {"process_vm_readv": 310, "process_vm_writev": 311}
-        | {"add_key": 248, "request_key": 249, "keyctl": 250},
-        first_foreign=0x4000_0000,
-    ),
-    "aarch64": Machine(
-        0xC000_00B7,
-        _EVERYWHERE
-        | {
-            "socket": 198,
-            "socketpair": 199,
-            "listen": 201,
-            "sendto": 206,
-            "sendmsg": 211,
-            "sendmmsg": 269,
-            "ioctl": 29,
-            "prlimit64": 261,
-        }
-        | {"clone": 220, "unshare": 97, "setns": 268, "ptrace": 117, "kcmp": 272}
-        | {"process_vm_readv": 270, "process_vm_writev": 271}
-        | {"add_key": 217, "request_key": 218, "keyctl": 219},
-    ),
+    "x86_64": Machine(0xC000_003E, {name: int(number) for name, number, _ in _CALLS}, 0x4000_0000),
+    "aarch64": Machine(0xC000_00B7, {name: int(number) for name, _, number in _CALLS}),
 }
 
 # asm-generic/ioctls.h: both can put characters into a terminal's input.
@@ -173,10 +136,12 @@ _UNSUPPORTED = refuse(errno.EOPNOTSUPP)
 # These calls look into other processes. Landlock limits them to the command's own processes; where the kernel has no
 # Landlock, the filter refuses them.
 _LOOKS_INTO_PROCESSES = ("ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd", "kcmp")
+_JUDGED = tuple("clone unshare ioctl prlimit64 sendto sendmsg sendmmsg socketpair socket".split())
 # A key ring can hold keys of the user's session. It has no path, so Landlock does not protect it.
 _KEY_RINGS = ("add_key", "request_key", "keyctl")
 
 
+@cache
 def make_filter(
     machine: str,
     *,
@@ -207,19 +172,8 @@ def make_filter(
         refused |= dict.fromkeys(_LOOKS_INTO_PROCESSES, _NO_RIGHT)
     for name in refused:
         lines.go_if_equal(numbers[name], f"refused {refused[name]}")
-    judged = (
-        "clone",
-        "unshare",
-        "ioctl",
-        "prlimit64",
-        "sendto",
-        "sendmsg",
-        "sendmmsg",
-        "socketpair",
-        "socket",
-    )
     makes_sequenced = sequenced and not unix_sockets
-    for name in (*judged, "listen") if makes_sequenced else judged:
+    for name in (*_JUDGED, "listen") if makes_sequenced else _JUDGED:
         lines.go_if_equal(numbers[name], name)
     lines.answer(ALLOW)
     for answer in dict.fromkeys(refused.values()):

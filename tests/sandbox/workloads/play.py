@@ -88,7 +88,7 @@ class _Answer(BaseRequestHandler):
 def box_has_sockets(toolbox: LocalToolbox) -> bool:
     """Whether the sandbox lets commands make Unix sockets."""
     box = toolbox._context.box
-    return box._plan.unix_sockets != "none" and box._not_covered is None
+    return box._plan.unix_sockets != "none" and box.is_covered
 
 
 def play(workload: Workload, level: str) -> dict[str, Any]:
