@@ -126,7 +126,10 @@ def other_paths(
         path
         for place in places
         for mount, inside in _parts_of(place, mounts, is_closed)
-        for path in _paths_to(inside, [one for one in mounts if one.device == mount.device])
+        for one in mounts
+        if one.device == mount.device and (is_within(inside, one.root) or is_within(one.root, inside))
+        # Or only a part of the place is mounted there.
+        for path in (one.path_of(inside) if is_within(inside, one.root) else one.point,)
         if path not in (place, mount.point)
     )
     return tuple(dict.fromkeys(path for path in found if path not in places))
@@ -183,14 +186,6 @@ def _seen(around: Sequence[_Mount]) -> _Mount | None:
         if below is None:
             return seen
         seen = below
-
-
-def _paths_to(inside: str, mounts: Sequence[_Mount]) -> Iterator[str]:
-    for mount in mounts:
-        if is_within(inside, mount.root):
-            yield mount.path_of(inside)
-        elif is_within(mount.root, inside):  # a part of the place is mounted there
-            yield mount.point
 
 
 def _plain(field: str) -> str:

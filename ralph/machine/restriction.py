@@ -80,24 +80,21 @@ class Calls:
         class Long(_ctypes._SimpleCData):  # type: ignore[type-arg]  # noqa: SLF001 - `ctypes` makes its own from it
             _type_ = "l"
 
-        class Function(_ctypes.CFuncPtr):
-            _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
-            _restype_ = Long
-
-        class IntFunction(_ctypes.CFuncPtr):
-            _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
-            _restype_ = type("Int", (_ctypes._SimpleCData,), {"_type_": "i"})  # noqa: SLF001 - as `ctypes` does
+        def function(name: str, result: type) -> Callable[..., int]:
+            flags = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
+            kind = type("Function", (_ctypes.CFuncPtr,), {"_flags_": flags, "_restype_": result})
+            made: Callable[..., int] = kind(_ctypes.dlsym(program, name))
+            return made
 
         program = _ctypes.dlopen(None, 0)  # type: ignore[arg-type] # None is this program
         self._long = Long
         self._pointer = type("Pointer", (_ctypes._SimpleCData,), {"_type_": "z"})  # noqa: SLF001 - as `ctypes` does
         self._errno = _ctypes.get_errno
-        self._syscall: Callable[..., int] = Function(_ctypes.dlsym(program, "syscall"))
-        self._prctl: Callable[..., int] = IntFunction(_ctypes.dlsym(program, "prctl"))
-        self._capset: Callable[..., int] = IntFunction(_ctypes.dlsym(program, "capset"))
-        self._setns: Callable[..., int] = IntFunction(_ctypes.dlsym(program, "setns"))
-        self._unshare: Callable[..., int] = IntFunction(_ctypes.dlsym(program, "unshare"))
-        self._mount: Callable[..., int] = IntFunction(_ctypes.dlsym(program, "mount"))
+        whole = type("Int", (_ctypes._SimpleCData,), {"_type_": "i"})  # noqa: SLF001 - as `ctypes` does
+        self._syscall = function("syscall", Long)
+        self._prctl, self._capset, self._setns, self._unshare, self._mount = (
+            function(name, whole) for name in ("prctl", "capset", "setns", "unshare", "mount")
+        )
 
     def syscall(self, number: int, *arguments: int | bytes) -> int:
         """Makes a system call. Bytes are passed as the address of their first byte. Raises OSError."""
@@ -195,7 +192,11 @@ def drop_capabilities() -> None:
     calls = prepare()
     step = "ambient set"
     try:
-        _clear_ambient_set(calls)
+        try:
+            calls.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # Linux before 4.3 has no ambient capabilities
+                raise
         step = "capabilities"
         calls.capset(_CAPABILITY_HEADER, _NO_CAPABILITIES)
     except OSError as error:
@@ -231,14 +232,6 @@ def _drop_bounding_set(calls: Calls) -> None:
             # does no harm: after no_new_privs, an exec gives no capability that the process does not have.
             if error.errno in {errno.EINVAL, errno.EPERM}:
                 return
-            raise
-
-
-def _clear_ambient_set(calls: Calls) -> None:
-    try:
-        calls.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # Linux before 4.3 has no ambient capabilities
             raise
 
 

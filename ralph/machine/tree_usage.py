@@ -119,18 +119,28 @@ def _files_bytes(pids: Sequence[int], since_s: float) -> int:
     own_device = _device(_SHARED)
     for pid in pids:
         directory = f"/proc/{pid}/fd"
-        names = _names(directory)[:left]
+        try:
+            names = os.listdir(directory)[:left]
+        except OSError:
+            names = []
         left -= len(names)
         for name in names:
             path = f"{directory}/{name}"
             # The link's text is looked at first, because a file system that does not answer would block a stat(2).
-            if _link(path).startswith(_FILES_IN_MEMORY):
-                _add(path, found)
+            try:
+                if os.readlink(path).startswith(_FILES_IN_MEMORY):
+                    _add(path, found)
+            except OSError:  # gone meanwhile
+                continue
         place = f"/proc/{pid}/root{_SHARED}"
         device = _device(place)
         if device is not None and device != own_device and device not in separate:
             # With namespaces, /dev/shm is the command's own.
-            separate[device] = _used_bytes(place)
+            try:
+                system = os.statvfs(place)
+            except OSError:
+                continue
+            separate[device] = (system.f_blocks - system.f_bfree) * system.f_frsize
     if own_device is not None:
         _add_new(_SHARED, since_s, found, left)
     in_files = sum(size for (device, _), size in found.items() if device not in separate)
@@ -162,33 +172,11 @@ def _add(path: str, found: dict[tuple[int, int], int], since_s: float = 0, user:
         found[one.st_dev, one.st_ino] = one.st_blocks * _BLOCK_BYTES
 
 
-def _names(directory: str) -> list[str]:
-    try:
-        return os.listdir(directory)
-    except OSError:
-        return []
-
-
-def _link(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
-
-
 def _device(path: str) -> int | None:
     try:
         return os.stat(path).st_dev
     except OSError:
         return None
-
-
-def _used_bytes(path: str) -> int:
-    try:
-        system = os.statvfs(path)
-    except OSError:
-        return 0
-    return (system.f_blocks - system.f_bfree) * system.f_frsize
 
 
 def _sum(text: bytes, names: tuple[bytes, ...]) -> int:

@@ -111,8 +111,12 @@ class PathJudge:
             return
         for command in self._line.commands:
             yield from self._in_command(command)
-        for word in self._line.other_words:
-            yield from self._in_text(word, self._reading)
+        for (
+            word
+        ) in self._line.other_words:  # which may hold paths among other text, as the value of a variable
+            in_code = (piece for text in word.parts for piece in _IN_CODE.findall(text or ""))
+            for piece in (*_pieces(word), *map(_glob_word, in_code)):
+                yield from self._in_word(piece, self._reading)
         if not is_clear:
             yield from self._in_code()
 
@@ -191,14 +195,6 @@ class PathJudge:
             for one in rules:
                 if one.path.may_match_name(elements):
                     yield one, f"{word.known} in it may name such a file: write the whole path out."
-
-    def _in_text(self, word: Word, rules: Sequence[KnownRule]) -> Iterator[Broken]:
-        """Judges a word that may contain paths among other text, such as the value of a variable."""
-        for piece in _pieces(word):
-            yield from self._in_word(piece, rules)
-        for text in word.parts:
-            for piece in _IN_CODE.findall(text or ""):
-                yield from self._in_word(_glob_word(piece), rules)
 
     def _in_code(self) -> Iterator[Broken]:
         """Judges everything that looks like a path, in what ralph cannot fully parse."""

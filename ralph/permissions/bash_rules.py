@@ -55,7 +55,11 @@ class _Part:
     def __init__(self, text: str) -> None:
         text = text.strip()
         is_open = text.endswith((":*", " *"))
-        words = _pattern_words(text[:-2] if is_open else text)
+        text = text[:-2] if is_open else text
+        try:
+            words = shlex.split(text)
+        except ValueError:
+            words = text.split()
         self._name = words[0].rpartition("/")[2].lower() if words else "*"
         self._exact = _wildcard(words, is_open=is_open)
         # People do not expect that `/bin/rm` or `RM` gets past a rule for `rm`.
@@ -144,13 +148,6 @@ def _joined(words: Sequence[Word], name: str | None = None) -> list[Element]:
     for word in words:
         text += [*word.elements(), _SEPARATOR]
     return text
-
-
-def _pattern_words(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return text.split()
 
 
 def _wildcard(words: Sequence[str], *, is_open: bool) -> Wildcard:

@@ -233,7 +233,13 @@ def _hooks(
         return (), ("which are no object",)
     asked = {event: entries for event, entries in _object(document, "hooks", file).items() if entries}
     if not file.is_trusted:
-        return (), tuple(_named(asked))
+        named = []  # with a hint for a misspelt name
+        for event, entries in asked.items():
+            listed = entries if isinstance(entries, list) else ()
+            inner = [key for entry in listed if isinstance(entry, dict) for key in entry]
+            found = names.misspelt((event,), names.KNOWN_EVENTS) or names.misspelt(inner, names.OF_HOOKS)
+            named.append(event if found is None else f"{event}: {found[0]} is perhaps meant as {found[1]}")
+        return (), tuple(named)
     if hooks_off:
         return (), tuple(asked)
     _refuse(names.misspelt(document.get("hooks") or (), names.KNOWN_EVENTS), file, "hooks.")
@@ -245,15 +251,6 @@ def _hooks(
             )
     made = [hook for event in asked if event in EVENTS for hook in _commands(event, asked[event], file)]
     return tuple(made), tuple(event for event in asked if event not in EVENTS)
-
-
-def _named(events: Mapping[str, object]) -> Iterator[str]:
-    """The events of a repository's hooks, with a hint for a misspelt name."""
-    for event, entries in events.items():
-        listed = entries if isinstance(entries, list) else ()
-        inner = [key for entry in listed if isinstance(entry, dict) for key in entry]
-        found = names.misspelt((event,), names.KNOWN_EVENTS) or names.misspelt(inner, names.OF_HOOKS)
-        yield event if found is None else f"{event}: {found[0]} is perhaps meant as {found[1]}"
 
 
 def _commands(event: str, entries: object, file: ClaudeFile) -> Iterator[HookCommand]:

@@ -269,19 +269,18 @@ class CallGate:
     ) -> Sequence[HookAnswer]:
         from ralph.permissions.hook_matcher import parse_matcher  # noqa: PLC0415 - few runs have hooks
 
+        def is_about(rule: PermissionRule, call: ToolCall) -> bool:
+            found = self._aside("the matcher of a hook", lambda: self._judge_by(rule, call))
+            if isinstance(found, ToolOutput):
+                raise HookFailedError(str(found.content))
+            return found.denied is not None
+
         mode = self._controls.permission_mode.value
         fields = {**self._facts, "permission_mode": mode, "hook_event_name": event, **about}
         answers = hooks.answers(
-            event, fields, lambda text: call is None or parse_matcher(text).covers(call, self._is_about)
+            event, fields, lambda text: call is None or parse_matcher(text).covers(call, is_about)
         )
         return [answer.without_secrets(self._redact) for answer in answers]
-
-    def _is_about(self, rule: PermissionRule, call: ToolCall) -> bool:
-        """Whether the pattern of a hook's matcher is about a call. Raises HookFailedError."""
-        found = self._aside("the matcher of a hook", lambda: self._judge_by(rule, call))
-        if isinstance(found, ToolOutput):
-            raise HookFailedError(str(found.content))
-        return found.denied is not None
 
     def _guarding(self, hooks: Hooks, event: str, about: Mapping[str, Any]) -> Sequence[HookAnswer]:
         """The answers at the beginning or end of a task. Raises GuardRefused if a hook fails, and HookStopped if one ends the work."""
@@ -343,14 +342,11 @@ class CallGate:
     def _must_ask(self, tool: str) -> bool:
         mode = self._controls.permission_mode
         # In dontAsk, rules have denied what nobody allowed before.
-        if (
-            mode in (PermissionMode.BYPASS, PermissionMode.DONT_ASK)
-            or tool in READ_ONLY
-            or tool in OF_BACKGROUND  # as in Claude Code: the command itself was judged
-            or tool in self._allowed
-        ):
+        if mode in (PermissionMode.BYPASS, PermissionMode.DONT_ASK):
             return False
-        return not (mode is PermissionMode.ACCEPT_EDITS and tool in FILE_TOOLS)
+        # As in Claude Code, tools for background commands need no question: the command itself was judged.
+        edits = FILE_TOOLS if mode is PermissionMode.ACCEPT_EDITS else ()
+        return not any(tool in tools for tools in (READ_ONLY, OF_BACKGROUND, self._allowed, edits))
 
     def _apply(self, decision: Decision) -> None:
         """Applies changes of permissions. Raises _RefusedError if the call is denied, HookStopped if that ends the run, and

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from ralph.permissions.bash_paths import directories_of
 from ralph.permissions.command_table import WITH_VALUE, forms
-from ralph.permissions.shell_words import plain
+from ralph.permissions.shell_words import UNKNOWN, plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ralph.permissions.command_table import Form
     from ralph.permissions.judge import RulePlaces
-    from ralph.permissions.shell import ParsedLine, Redirection, SimpleCommand
+    from ralph.permissions.shell import ParsedLine, SimpleCommand
     from ralph.permissions.shell_words import Word
 
 NOTES = {
@@ -85,6 +85,8 @@ _SETTERS = frozenset(
     """.split()
 )
 _FORMAT = re.compile(r"(?!-)(?:[^%]|%%|%[-+ #0]*\d*(?:\.\d+)?[sdiouxXeEfFgGcbq])*", re.DOTALL)
+# What is surely the value of the option before it. Numbers may be negative.
+_VALUE = re.compile(r"-|-\d+|(?!-).*", re.DOTALL)
 _NOT_BELOW = re.compile(r"-?|.*(?:^|/)\.\.(?:/|$).*|~.*", re.DOTALL)
 # Git takes its settings, which may name programs, from the repository around the directory in which it runs.
 _USES_GIT = re.compile(r"git(?:-.*)?|gh|glab|hub", re.IGNORECASE)
@@ -107,16 +109,16 @@ class HarmlessCommands:
             is_lost
             or (line.has_loop and len(self._bases) > 1)  # each round may lead one directory further
             or not all(map(places.is_below_root, directories))
-            or not all(map(self._is_harmless_redirection, line.redirections))
+            or not all(
+                one.is_harmless or (one.operator == "<" and self._may_be_read(one.target))
+                for one in line.redirections
+            )
             or any(one.name in _SETTERS and not self._is_in_table(one) for one in line.commands)
         )
 
     def has(self, command: SimpleCommand) -> bool:
         """Whether a command of the line is harmless."""
         return not self._is_off and self._is_in_table(command)
-
-    def _is_harmless_redirection(self, one: Redirection) -> bool:
-        return one.is_harmless or (one.operator == "<" and self._may_be_read(one.target))
 
     def _is_in_table(self, command: SimpleCommand) -> bool:
         name, *rest = command.words or (None,)
@@ -147,8 +149,10 @@ class HarmlessCommands:
                 found = form.read(word.text or "")
                 if found is None or not found[0]:
                     return False
-                if found[0][-1] in WITH_VALUE and found[1] is None and not _is_value(next(rest, None)):
-                    return False
+                if found[0][-1] in WITH_VALUE and found[1] is None:
+                    value = next(rest, UNKNOWN).text
+                    if value is None or not _VALUE.fullmatch(value):
+                        return False
                 meanings |= set(found[0])
         # A word of which no part is known at its beginning may be an option, or several words.
         if any(word.text is None and not (word.is_glob and word.parts[0]) for word in operands):
@@ -181,12 +185,3 @@ class HarmlessCommands:
         places = self._places
         paths = [places.disk.real(posixpath.join(base, text)) for base in self._bases]
         return all(places.is_below_root(path) and not places.is_near_home(path) for path in paths)
-
-
-def _is_value(word: Word | None) -> bool:
-    """Whether the word behind an option is surely its value. Numbers may be negative."""
-    return (
-        word is not None
-        and word.text is not None
-        and re.fullmatch(r"-|-\d+|(?!-).*", word.text, re.DOTALL) is not None
-    )

@@ -85,7 +85,11 @@ class KnownRule:
         self.is_about_paths = not self.is_whole and rule.tool in READERS | WRITERS
         self.is_about_commands = rule.names("Bash")
         if self.is_about_paths:
-            self.path = _path_pattern(rule, places)
+            self.path = PathPattern(rule, places)
+            if rule.effect is not Effect.ALLOW:  # the target of a link that is denied is denied too
+                real = {path: places.disk.real(path) for path in self.path.literal_paths()}
+                links = [to for path, to in real.items() if to != path]
+                self.path = PathPattern(rule, places, links) if links else self.path
         if self.is_about_commands:
             self.bash = BashPattern(rule.pattern or "*")
 
@@ -231,10 +235,8 @@ class Permissions:
             return None
         if call.name == "Bash":
             writers = [rule for rule in allowed if rule.of.tool in WRITERS]
-            reading = (*self.guards_of_reading, *others)
-            return self._why_command_not_allowed(
-                str(call.arguments.get("command", "")), rules, writers, reading
-            )
+            text, reading = str(call.arguments.get("command", "")), (*self.guards_of_reading, *others)
+            return self._why_command_not_allowed(text, rules, writers, reading)
         path = self._path_of(call)
         return None if path and _is_allowed(path, rules) else f"none allows this call of {call.name}"
 
@@ -280,15 +282,6 @@ def _about(tools: frozenset[str], rules: Sequence[KnownRule]) -> list[KnownRule]
 
 def _is_allowed(paths: Sequence[str], rules: Sequence[KnownRule]) -> bool:
     return any(rule.is_about_paths and all(map(rule.path.matches, paths)) for rule in rules)
-
-
-def _path_pattern(rule: PermissionRule, places: RulePlaces) -> PathPattern:
-    """If a rule denies a symbolic link, its pattern also matches the target of the link."""
-    plain = PathPattern(rule, places)
-    if rule.effect is Effect.ALLOW:
-        return plain
-    links = [real for path in plain.literal_paths() if (real := places.disk.real(path)) != path]
-    return PathPattern(rule, places, links) if links else plain
 
 
 def places_not_read(

@@ -118,13 +118,8 @@ class Redirection(Struct, frozen=True):
     def is_harmless(self) -> bool:
         """Whether the redirection only duplicates or closes a file descriptor, or leads to /dev/null."""
         text = self.target.text
-        if text == "/dev/null":
-            return True
-        return (
-            self.operator in (">&", "<&")
-            and text is not None
-            and re.fullmatch(r"[0-9]+-?|-", text) is not None
-        )
+        is_copy = self.operator in (">&", "<&") and re.fullmatch(r"[0-9]+-?|-", text or "") is not None
+        return is_copy or text == "/dev/null"
 
     @property
     def writes(self) -> bool:
@@ -208,13 +203,6 @@ def _constants(root: Any) -> dict[tuple[int, int], bytes]:
     return {} if documents else found
 
 
-def _with_texts(source: bytes, constants: Mapping[tuple[int, int], bytes]) -> bytes:
-    """The source with the texts of the constants in their places, as they are written between double quotes."""
-    for (begin, end), text in sorted(constants.items(), reverse=True):
-        source = source[:begin] + re.sub(rb'([\\$"`])', rb"\\\1", text) + source[end:]
-    return source
-
-
 def _with_assignments(command: SimpleCommand, words: Sequence[Word]) -> SimpleCommand:
     """A command that another one runs. Assignments before its name, as in `time x=1 make`, are not a part of its words."""
     at = next((at for at, word in enumerate(words) if not _ASSIGNMENT.match(word.known)), 0)
@@ -222,15 +210,10 @@ def _with_assignments(command: SimpleCommand, words: Sequence[Word]) -> SimpleCo
 
 
 def _last_command(node: Any) -> Any:
-    if node is None:
-        return None
-    if node.type == "command" or node.type in _DECLARATIONS:
+    if node is None or node.type == "command" or node.type in _DECLARATIONS:
         return node
-    for child in reversed(node.named_children):
-        found = _last_command(child)
-        if found is not None:
-            return found
-    return None
+    found = map(_last_command, reversed(node.named_children))
+    return next((one for one in found if one is not None), None)
 
 
 class ParsedLine:
@@ -303,7 +286,10 @@ class ParsedLine:
         root = _parser().parse(self._source).root_node
         constants = _constants(root) if b"<<" in self._source else {}
         if constants:
-            self._source = _with_texts(self._source, constants)
+            # As they are written between double quotes.
+            for (begin, end), constant in sorted(constants.items(), reverse=True):
+                written = re.sub(rb'([\\$"`])', rb"\\\1", constant)
+                self._source = self._source[:begin] + written + self._source[end:]
             self._found += [SimpleCommand((plain("cat"),), has_heredoc=True)] * len(constants)
             root, text = _parser().parse(self._source).root_node, self._source.decode("utf-8", "replace")
         self._read(root, 0)
@@ -316,8 +302,10 @@ class ParsedLine:
         ]
         for command in self._found:
             self._add(command, level, is_inner=is_inner)
-        for word in assigned if level < _MOST_LEVELS_OF_COMMANDS else ():
-            self._read_assigned(word, level)
+        for named in map(within_assignment, assigned if level < _MOST_LEVELS_OF_COMMANDS else ()):
+            self.not_understood += filter(None, (named.not_understood,))
+            for script in named.scripts:
+                self._read_script(script, level + 1, is_inner=True)
         for script in dict.fromkeys(backquoted):
             if script in self._seen:  # what is nested is found more than once
                 continue
@@ -337,8 +325,7 @@ class ParsedLine:
         found = within(command.words, has_heredoc=command.has_heredoc)
         is_needed = not (is_inner or found.is_transparent)
         self.commands.append(replace(command, is_needed=is_needed))
-        if found.not_understood:
-            self.not_understood.append(found.not_understood)
+        self.not_understood += filter(None, (found.not_understood,))
         self.suspect = self.suspect or found.suspect
         self.runs_unknown |= found.runs_unknown
         if found.scripts or (found.commands and not (found.is_transparent or found.is_runner)):
@@ -348,14 +335,6 @@ class ParsedLine:
             self._add(_with_assignments(command, words), level + 1, is_inner=is_inner)
         for script in found.scripts:
             self._read_script(script, level + 1)
-
-    def _read_assigned(self, word: Word, level: int) -> None:
-        """Reads the command that a variable names, if the word sets one."""
-        found = within_assignment(word)
-        if found.not_understood:
-            self.not_understood.append(found.not_understood)
-        for script in found.scripts:
-            self._read_script(script, level + 1, is_inner=True)
 
     def _read(self, node: Any, level: int) -> None:
         if level > _MOST_LEVELS:
@@ -504,14 +483,14 @@ class ParsedLine:
     def _read_declaration(self, node: Any) -> None:
         first = node.children[0]
         name = self._bytes(first).decode("utf-8", "replace")
-        rest = [self._declared(child) for child in node.children[1:]]
+        rest = []
+        for child in node.children[1:]:
+            if child.type == "variable_assignment":
+                rest.append(self._assignment(child))
+            else:
+                rest.append(word_of(child, self._source) if child.type in _WORDS else self._whole(child))
         rest += self._behind.get((node.start_byte, node.end_byte), [])
         self._found.append(SimpleCommand((plain(name), *rest)))
-
-    def _declared(self, node: Any) -> Word:
-        if node.type == "variable_assignment":
-            return self._assignment(node)
-        return word_of(node, self._source) if node.type in _WORDS else self._whole(node)
 
     def _read_redirection(self, node: Any) -> None:
         operators = [child.type for child in node.children if not child.is_named]

@@ -185,21 +185,18 @@ def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> Within
     short = _SHORT_RUNNING.get(name, "(?!)")
     if any(re.fullmatch(short, text) or _RUNNING_OPTION.fullmatch(text) for text in texts if text):
         return Within(not_understood=f"an option of `{name}` that runs another command")
-    if name == "git" and _runs_by_git([text for text in texts if text]):
+    known = [text for text in texts if text]
+    # Of an option or a command of git, or what may be one.
+    running = (option for of, option in _GIT_RUNNING if any(map(of.fullmatch, known)))
+    if name == "git" and (
+        not _GIT_RUNS.isdisjoint(known) or any(any(map(one.fullmatch, known)) for one in running)
+    ):
         return Within(not_understood="an option of `git` that can run another command")
     if name in _RUN_OTHERS:
         return Within(suspect=f"`{name}`, which can run other commands,")
     if _is_code(name, words[1:], has_heredoc=has_heredoc):
         return Within(suspect=f"code for `{name}`")
     return NOTHING
-
-
-def _runs_by_git(texts: Sequence[str]) -> bool:
-    return not _GIT_RUNS.isdisjoint(texts) or any(
-        any(map(option.fullmatch, texts))
-        for commands, option in _GIT_RUNNING
-        if any(map(commands.fullmatch, texts))
-    )
 
 
 def _by_form(name: str, form: Form, words: Sequence[Word]) -> Within:

@@ -164,9 +164,18 @@ class SelfTest:
             self._make_files()
             self._make_sockets(stack)
             self._start_binding(stack)
-            self._start_victim(stack)
-            self._make_shared_memory(stack)
-            self._open_terminal(stack)
+            self._targets["pid"] = self._started(stack, _IDLE, env={"SECRET": "x"}).pid
+            with suppress(OSError, KeyError, ImportError):  # no shared memory here: the row stays untried
+                calls = restriction.prepare()
+                get, control = _SHARED_MEMORY_CALLS[platform.machine()]
+                segment = calls.syscall(get, 0, 1, _IPC_CREAT | 0o600)
+                stack.callback(calls.syscall, control, segment, _IPC_RMID, 0)
+                self._targets["shared_memory"] = segment
+            with suppress(OSError):  # no terminals here: the row stays untried
+                master, terminal = os.openpty()
+                stack.callback(os.close, master)
+                stack.callback(os.close, terminal)
+                self._targets["terminal"] = os.ttyname(terminal)
             self._stack = stack.pop_all()
         return self
 
@@ -228,7 +237,9 @@ class SelfTest:
             said = self._said([sys.executable, "-I", "-S", probe.__file__, targets], confinement, leash)
             os.close(leash)
             leash = -1
-            is_left = self._is_held(watched)
+            # With namespaces, a process of the probe that was killed may need a moment to end.
+            waits_s = _ENDS_WITHIN_S if self._means.bwrap is not None else _LOOK_S
+            is_left = not select.select([watched], [], [], waits_s)[0]
         finally:
             os.close(watched)
             if leash >= 0:
@@ -243,12 +254,6 @@ class SelfTest:
             yield ProbeResult(
                 row.name, row.protection, verdict, detail, is_promised(row, self._means, self._net)
             )
-
-    def _is_held(self, watched: int) -> bool:
-        """Whether a process of the probe holds the other end of a pipe. With namespaces, a killed one may need a moment to end."""
-        waits_s = _ENDS_WITHIN_S if self._means.bwrap is not None else _LOOK_S
-        ended, _, _ = select.select([watched], [], [], waits_s)
-        return not ended
 
     def _said(self, command: list[str], confinement: Confinement | None, leash: int = -1) -> str:
         before = [] if confinement is None else words_before(confinement)
@@ -291,21 +296,20 @@ class SelfTest:
 
     def _make_sockets(self, stack: ExitStack) -> None:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        receiver = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
-        agent = stack.enter_context(socket.socket(socket.AF_UNIX))
-        abstract = stack.enter_context(socket.socket(socket.AF_UNIX))
-        places = {
-            "socket": str(self.directory / "sockets" / "agent"),
-            "datagram_socket": str(self.directory / "sockets" / "log"),
-        }
-        agent.bind(places["socket"])
-        agent.listen()
-        receiver.bind(places["datagram_socket"])
-        abstract.bind(f"\0{self.directory}")
-        abstract.listen()
-        abstract_receiver = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
-        abstract_receiver.bind(f"\0{self.directory}/log")
-        self._targets |= places | {
+        places = {name: f"{self.directory}/sockets/{name}" for name in ("agent", "log")}
+        for address, kind in (
+            (places["agent"], socket.SOCK_STREAM),
+            (places["log"], socket.SOCK_DGRAM),
+            (f"\0{self.directory}", socket.SOCK_STREAM),
+            (f"\0{self.directory}/log", socket.SOCK_DGRAM),
+        ):
+            bound = stack.enter_context(socket.socket(socket.AF_UNIX, kind))
+            bound.bind(address)
+            if kind is socket.SOCK_STREAM:
+                bound.listen()
+        self._targets |= {
+            "socket": places["agent"],
+            "datagram_socket": places["log"],
             "abstract": str(self.directory),
             "abstract_datagram": f"{self.directory}/log",
             "port": server.getsockname()[1],
@@ -327,9 +331,6 @@ class SelfTest:
                     self._targets |= {name: str(sockets / socket_) for name, socket_ in targets.items()}
         self._targets |= {"wish_for_socket": wish, "late_socket_is_bound": answer}
 
-    def _start_victim(self, stack: ExitStack) -> None:
-        self._targets["pid"] = self._started(stack, _IDLE, env={"SECRET": "x"}).pid
-
     def _started(
         self, stack: ExitStack, script: str, *arguments: str, **options: Any
     ) -> subprocess.Popen[bytes]:
@@ -338,21 +339,6 @@ class SelfTest:
         stack.callback(started.wait)
         stack.callback(started.kill)
         return started
-
-    def _make_shared_memory(self, stack: ExitStack) -> None:
-        with suppress(OSError, KeyError, ImportError):  # no shared memory here: the row stays untried
-            calls = restriction.prepare()
-            get, control = _SHARED_MEMORY_CALLS[platform.machine()]
-            segment = calls.syscall(get, 0, 1, _IPC_CREAT | 0o600)
-            stack.callback(calls.syscall, control, segment, _IPC_RMID, 0)
-            self._targets["shared_memory"] = segment
-
-    def _open_terminal(self, stack: ExitStack) -> None:
-        with suppress(OSError):  # no terminals here: the row stays untried
-            master, terminal = os.openpty()
-            stack.callback(os.close, master)
-            stack.callback(os.close, terminal)
-            self._targets["terminal"] = os.ttyname(terminal)
 
     def _end_daemons(self) -> None:
         """Kills what the probe has left running: each process has left a file with its id as the name."""

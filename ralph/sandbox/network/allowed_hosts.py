@@ -71,11 +71,8 @@ class AllowedHosts(Struct, frozen=True):
             found = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
             return False
-        return all(self._is_public_or_listed(one) for one in _meant_by(found))
-
-    def _is_public_or_listed(self, address: Address) -> bool:
-        is_public = address.is_global and not address.is_multicast
-        return is_public or any(address in network for network in self.networks)
+        private = (one for one in _meant_by(found) if not one.is_global or one.is_multicast)
+        return all(any(one in network for network in self.networks) for one in private)
 
 
 def _meant_by(address: Address) -> list[Address]:

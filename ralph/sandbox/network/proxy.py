@@ -163,7 +163,9 @@ class ProxyDoor:
                 try:
                     client, _ = listener.accept()
                 except OSError:  # the client has gone, or ralph has no descriptor left for now
-                    self._wait_a_moment()
+                    watched = select.poll()
+                    watched.register(self._wakes, select.POLLIN)
+                    watched.poll(_MOMENT_MS)
                     continue
                 self._begin(client)
 
@@ -185,11 +187,6 @@ class ProxyDoor:
         watched.register(one, select.POLLIN)
         watched.register(self._wakes, select.POLLIN)
         return self._wakes.fileno() not in dict(watched.poll())
-
-    def _wait_a_moment(self) -> None:
-        watched = select.poll()
-        watched.register(self._wakes, select.POLLIN)
-        watched.poll(_MOMENT_MS)
 
     def _begin(self, client: socket.socket) -> None:
         client.setblocking(True)
