@@ -7,6 +7,7 @@ anything else (EISCONN). Its `listen` does nothing and succeeds. As for `restric
 
 from __future__ import annotations
 
+import _socket
 import errno
 import os
 
@@ -43,8 +44,6 @@ def start(restrict: Callable[[], None]) -> Socket:
     """Starts a process that makes the sockets for which a filter asks, until every process with this filter has ended. It
     restricts itself with `restrict`. Returns the socket by which it gets the filter's descriptor. Raises OSError.
     """
-    import _socket  # noqa: PLC0415 - only where GPUs are given
-
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
     between = os.fork()
     if between == 0:  # its child is the launcher's, so that the command has no child that it does not know
@@ -60,7 +59,6 @@ def start(restrict: Callable[[], None]) -> Socket:
 
 
 def _make_sockets(channel: Socket, restrict: Callable[[], None]) -> None:
-    import _socket  # noqa: PLC0415 - only where GPUs are given
     import fcntl  # noqa: PLC0415 - only where GPUs are given
     import select  # noqa: PLC0415 - only where GPUs are given
     import struct  # noqa: PLC0415 - only where GPUs are given

@@ -55,7 +55,9 @@ The rules:
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import resource
 import sys
 import time
 
@@ -560,8 +562,6 @@ def expect_the_defaults() -> None:
 
 def _tells_by_signal(channel: socket) -> bool:
     """Asks the kernel for SIGIO when the channel has data or is closed. False if the system does not support that."""
-    import fcntl  # noqa: PLC0415 - only where there is a channel
-
     try:
         fcntl.fcntl(channel.fileno(), fcntl.F_SETOWN, os.getpid())
         flags = fcntl.fcntl(channel.fileno(), fcntl.F_GETFL)
@@ -699,8 +699,6 @@ def become(
 
 
 def _allow_core_dumps(core_limit: int) -> None:
-    import resource  # noqa: PLC0415 - most commands had no such limit
-
     _, most = resource.getrlimit(resource.RLIMIT_CORE)
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (core_limit, most))

@@ -28,6 +28,7 @@ The rules:
 
 from __future__ import annotations
 
+import _socket
 import os
 import sys
 import time
@@ -93,8 +94,6 @@ class FirstProcess:
         """Starts the process, which calls `prepare` before it enters anything. Raises OSError if the machine has no free process.
         An error in the namespaces becomes a reason for `start`.
         """
-        import _socket  # noqa: PLC0415 - only with namespaces
-
         restriction.prepare()
         self._space = _process_space(spaces.holder) if spaces.holder else 0
         self.names = spaces.names
@@ -266,8 +265,6 @@ def tie_to_launcher(channel: socket) -> None:
     """Makes the kernel kill this process, the first one, with the launcher, and ends it if that is gone. Called when the process
     that has entered the namespaces has ended.
     """
-    import _socket  # noqa: PLC0415 - only with namespaces
-
     launcher.prctl(launcher.PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
         if channel.recv(1, _socket.MSG_PEEK | _socket.MSG_DONTWAIT) == b"":

@@ -6,7 +6,9 @@ PATH.
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import re
 import stat
 import sys
@@ -237,9 +239,6 @@ def _others_can_replace(place: str, *, is_link: bool) -> bool:
 
 def _is_own_group(gid: int) -> bool:
     """Whether a group has only this user, as the one with the user's name that adduser(8) and useradd(8) make."""
-    import grp  # noqa: PLC0415 - few directories of PATH are in a temporary directory
-    import pwd  # noqa: PLC0415 - few directories of PATH are in a temporary directory
-
     with suppress(KeyError):  # a container's user need not be known to the system
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
         return (user.pw_gid, user.pw_name) == (gid, group.gr_name) and {*group.gr_mem} <= {user.pw_name}

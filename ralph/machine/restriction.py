@@ -9,8 +9,11 @@ the filter, which `sandbox/kernel/seccomp.py` builds. `prepare` loads the C func
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # `signal` would load `enum`, which takes 3 ms
+import _socket
 import errno
 import os
+import resource
 import sys
 
 TYPE_CHECKING = False
@@ -75,7 +78,6 @@ class Calls:
         """Finds the functions in the C library. Raises ImportError in an interpreter without libffi."""
         # Importing `_ctypes` takes half a millisecond, `ctypes` three.
         import _ctypes  # noqa: PLC0415 - only what restricts itself or builds a ruleset needs it
-        import resource  # noqa: F401, PLC0415 - loaded before a fork, for `restrict`
 
         class Long(_ctypes._SimpleCData):  # type: ignore[type-arg]  # noqa: SLF001 - `ctypes` makes its own from it
             _type_ = "l"
@@ -161,8 +163,6 @@ def restrict(ruleset: int, program: bytes) -> None:
 
 def restrict_ahead(ruleset: int, program: bytes) -> None:
     """Does the part of `restrict` that comes before `drop_capabilities`: a process with them may still enter any directory."""
-    import resource  # noqa: PLC0415 - only what restricts itself needs it
-
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     except OSError as error:
@@ -264,8 +264,6 @@ def listen_for_proxy(channel: int) -> int:
     """Listens on a free port of the loopback, and sends the socket to the proxy outside of this network namespace, over the Unix
     socket `channel`. Closes both here. Returns the port. Raises OSError with "proxy" as its `filename`.
     """
-    import _socket  # noqa: PLC0415 - `socket` would load `enum` and `selectors`
-
     with_proxy = _socket.socket(fileno=channel)
     listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
     try:
@@ -303,10 +301,7 @@ def main(arguments: list[str]) -> int:
     FILTER [PLACE=RIGHTS...] [proxy=CHANNEL] -- COMMAND...`. FILTER is in hexadecimal digits. PLACE=RIGHTS adds a rule for a path
     of this process's namespace. CHANNEL is for `listen_for_proxy`. Returns NOT_RESTRICTED if a step fails, otherwise not at all.
     """
-    # Python ignores both signals, and the command would inherit that: `yes | head` would print an error. The module
-    # `signal` would load `enum`, which takes 3 ms.
-    import _signal  # type: ignore[import-not-found]  # noqa: PLC0415 - only the script needs it
-
+    # Python ignores both signals, and the command would inherit that: `yes | head` would print an error.
     for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
         _signal.signal(number, _signal.SIG_DFL)
     end = arguments.index("--")

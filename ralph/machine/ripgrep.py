@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import select
 import sys
 from functools import cache
 from typing import TYPE_CHECKING
 
+from ralph.machine.processes import protect_this_process
 from ralph.machine.starting import start_process
 from ralph.machine.trusted_programs import RIPGREP, UnusableError, candidates, choose
 from ralph.values.shortage import ShortageError
@@ -121,8 +123,6 @@ class Ripgrep:
         """
         import subprocess  # noqa: PLC0415 - 8 ms that only a run with searches pays
 
-        from ralph.machine.processes import protect_this_process  # noqa: PLC0415 - only a run with searches needs it
-
         protect_this_process()
         self._is_over = is_over
         try:
@@ -226,8 +226,6 @@ class Ripgrep:
 
 def _limit_memory(pid: int) -> None:
     """Limits the memory of a running process, but for mapped files. A `preexec_fn` is unsafe beside threads."""
-    import resource  # noqa: PLC0415 - only a run with searches needs it
-
     if sys.platform == "linux":
         try:
             resource.prlimit(pid, resource.RLIMIT_DATA, (_MOST_MEMORY_BYTES, _MOST_MEMORY_BYTES))

@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import tempfile
 from collections import deque
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,9 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from ralph.machine.repository import entries_in, is_within_any
+from ralph.machine.starting import start_thread
 from ralph.machine.trees import remove_tree_if_possible
+from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,8 +42,6 @@ class OwnDirectory:
         """Makes the directory, outside of `writable`, where a command could replace it by a link. Also removes those with the
         same prefix that killed processes have left. Raises OSError.
         """
-        import tempfile  # noqa: PLC0415 - most runs never need it
-
         above = _place_outside(tempfile.gettempdir(), writable)
         self._removing = _removing_left_over(above, prefix)
         self.path, self._lock = new_locked(
@@ -107,9 +108,6 @@ def remove_left_over(place: str, prefix: str) -> None:
 
 def _removing_left_over(place: str, prefix: str) -> Thread | None:
     """Starts a thread for that, because it may take long. If this process ends before, a later one removes the rest."""
-    from ralph.machine.starting import start_thread  # noqa: PLC0415 - only a run with such a directory needs it
-    from ralph.values.shortage import ShortageError  # noqa: PLC0415 - only a run with such a directory needs it
-
     try:
         return start_thread(remove_left_over, place, prefix, name="left-over directories")
     except ShortageError:

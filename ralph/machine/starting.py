@@ -11,6 +11,7 @@ import time
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ralph.machine import restriction
 from ralph.values.shortage import ShortageError, start_error
 
 if TYPE_CHECKING:
@@ -142,8 +143,6 @@ def start_confined(arguments: Sequence[str], ruleset: int, program: bytes, **opt
     """As `start_process`, in a sandbox: a thread restricts itself (`restriction.restrict_thread`), starts the process, which
     inherits that, and ends. If it cannot restrict itself, raises OSError with the failed step as its `filename`.
     """
-    from ralph.machine import restriction  # noqa: PLC0415 - only a run with processes pays
-
     restriction.prepare()
     result: list[Popen[bytes] | Exception] = []
 

@@ -7,10 +7,12 @@ Python and git directories.
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shlex
 import stat
 import sys
+import tempfile
 from contextlib import suppress
 from glob import escape, iglob
 from itertools import chain
@@ -303,8 +305,6 @@ def why_protected(path: str, directories: Iterable[str | Path], environment: Map
 
 def home_directories(environment: Mapping[str, str]) -> tuple[str, ...]:
     """The home directories of the user: the directory in HOME, and the one in the user database, which ssh uses."""
-    import pwd  # noqa: PLC0415 - only a file tool needs it
-
     found = [environment.get("HOME", "")]
     with suppress(KeyError):  # a container's user need not be known to the system
         found.append(pwd.getpwuid(os.getuid()).pw_dir)
@@ -313,8 +313,6 @@ def home_directories(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 def state_directories(environment: Mapping[str, str], homes: Sequence[str]) -> Iterator[str]:
     """Yields every directory in which a run of this user may store sessions or the records of loops."""
-    import tempfile  # noqa: PLC0415 - only a file tool needs it
-
     yield from named_state_directories(environment)
     yield from (f"{home.rstrip('/')}/.local/state/ralph" for home in homes)
     yield str(Path(tempfile.gettempdir(), f"ralph-sessions-{os.getuid()}"))

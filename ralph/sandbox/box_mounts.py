@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from ralph.machine.planted_link import mount_points, mounts
 from ralph.machine.repository import entries_in, is_within, is_within_any
+from ralph.sandbox import detection
 from ralph.sandbox.bubblewrap import DEVICES, TEMPORARY, bwrap_command
 from ralph.sandbox.kernel.landlock import WatchedDirectories
 from ralph.sandbox.landlock_rules import visible_parts
@@ -101,9 +102,7 @@ class BoxMounts:
         devices = frozenset().union(*(one.devices for one in found))
         both = Cover((*whole.words, *words), whole.devices | devices)
         if not both.devices <= self._overlaid:
-            from ralph.sandbox.detection import why_not_covered  # noqa: PLC0415 - only after something was mounted
-
-            if both == self.not_covered or why_not_covered(bwrap, both):
+            if both == self.not_covered or detection.why_not_covered(bwrap, both):
                 self.not_covered = both
                 return None
             self._overlaid |= both.devices

@@ -18,6 +18,7 @@ from ralph.machine.own_programs import search_around, search_outside
 from ralph.machine.planted_link import LinkResolver, planted_link
 from ralph.machine.repository import is_within, is_within_any, repositories_above, repository_top, status_of
 from ralph.places.gpus import gpu_devices
+from ralph.places.places import outermost
 from ralph.sandbox.bubblewrap import TEMPORARY
 from ralph.sandbox.detection import INSTALL, find_means, no_means
 from ralph.sandbox.levels import STRICT, AskedSockets, BoxLevel, Means, UnixSockets, box_level, unix_sockets
@@ -359,8 +360,6 @@ def with_denied_reads(
     A place around a writable directory stays readable: it may hold programs. One inside is masked with namespaces, and
     readable without them: Landlock grants a directory with all that is in it, and no right to it means no new file there.
     """
-    from ralph.places.places import outermost  # noqa: PLC0415 - few runs have such rules
-
     writable = (*(os.path.realpath(root) for root in roots), *plan.write)
     closed = [place for place in places if not any(is_within(one, place) for one in writable)]
     inside = [place for place in closed if is_within_any(place, writable)]

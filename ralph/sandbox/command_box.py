@@ -32,6 +32,7 @@ from ralph.places.gpus import gpu_devices
 from ralph.places.home_needs import filtered
 from ralph.places.places import xdg_bases
 from ralph.places.table import CACHES, COMPARED, FILTERED, MAVEN_OPTIONS, PNPM_STORE, READ_ONLY
+from ralph.sandbox import denials
 from ralph.sandbox.box_mounts import HAS_QUEUES, BoxMounts
 from ralph.sandbox.bubblewrap import TEMPORARY, bwrap_command
 from ralph.sandbox.disk_work import SilentDiskError
@@ -490,19 +491,17 @@ class CommandBox:
         """A line that says what the sandbox denied to a command of Bash, or to a program without `command`. None if the output
         shows no denial. Looks at the paths that the output names, so that it may never return.
         """
-        from ralph.sandbox.denials import Refusals, denial_note  # noqa: PLC0415 - only where something was denied
-
         parts = self.parts
         with self._lock:
             protected = self._mounts.read_only() if parts.has_namespaces and self._mounts is not None else ()
         others = (*(one for one in self._open_roots if one != self._roots[0]), *self._plan.write)
-        return denial_note(
+        return denials.denial_note(
             output,
             parts,
             working_directory,
             others,
             command=command,
-            refusals=Refusals(
+            refusals=denials.Refusals(
                 unix_sockets=self._plan.unix_sockets == "none" or not self.is_covered,
                 tmp=not (parts.has_own_temporary or parts.may_write(os.path.realpath(TEMPORARY))),
                 gpus=not all(map(parts.may_write, gpu_devices("auto"))),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ralph.sandbox.network.allowed_hosts import allowed_hosts
 from ralph.values.setting import SWITCH, Flag, Key, Kind, Takes, at_least, one_of, printable
 
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ def _places(paths: tuple[str, ...]) -> tuple[str, ...]:
 
 def _hosts(names: tuple[str, ...]) -> tuple[str, ...]:
     if names:
-        from ralph.sandbox.network.allowed_hosts import allowed_hosts  # noqa: PLC0415 - few users list hosts
-
         try:
             allowed_hosts(names)
         except ValueError as error:
@@ -178,11 +177,9 @@ class SandboxSettings(Struct, frozen=True):
 
     def why_stopped(self, how: "Ended") -> str | None:
         """Which limit a stopped command exceeded, and its setting. None if the command ended for another reason."""
-        from ralph.machine.running_command import Ended  # noqa: PLC0415 - the start of a run needs no commands
-
-        if how is Ended.TOO_MANY_PROCESSES:
+        if how.name == "TOO_MANY_PROCESSES":
             return f"it had more than {self.max_processes} processes and threads (sandbox.max_processes)"
-        if how is Ended.TOO_MUCH_MEMORY:
+        if how.name == "TOO_MUCH_MEMORY":
             return (
                 f"the command's processes used more than {self.max_memory_mb} MB, files in /dev/shm included "
                 "(sandbox.max_memory_mb)"

@@ -30,6 +30,7 @@ from ralph.sandbox import probe
 from ralph.sandbox.box_plan import BoxPlan
 from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.levels import box_level
+from ralph.sandbox.network.allowed_hosts import allowed_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -197,8 +198,6 @@ class SelfTest:
         """Connects through the proxy from inside: first to a host that is not listed, then, unless `is_offline`, to those of
         `hosts` that are names. Empty without a network namespace, where there is no proxy. Raises ProbeError.
         """
-        from ralph.sandbox.network.allowed_hosts import allowed_hosts  # noqa: PLC0415 - only with a proxy
-
         if not self._means.has_own_network:
             return []
         listed = allowed_hosts(hosts).hosts
