@@ -277,8 +277,8 @@ def denial_note(
             told["POSIX message queues (use pipes or files)"] = None
         is_reading = _READING.search(line) is not None
         for found in islice(_PATH.finditer(line), _MOST_PATHS):
-            named = os.path.expanduser(found[1] or found[2])  # noqa: PTH111 - Path raises without a home
             try:
+                named = os.path.expanduser(found[1] or found[2])  # noqa: PTH111 - Path raises without a home
                 path = _real(outside(os.path.normpath(os.path.join(working_directory, named))))
                 denied: str | None
                 if is_within_any(path, masked):

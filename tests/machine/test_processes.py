@@ -101,10 +101,17 @@ def test_cd_leads_where_its_word_says() -> None:
 
 
 @linux_only
-def test_children_are_found_with_and_without_the_kernels_list() -> None:
+def test_children_are_found_with_and_without_the_kernels_list(monkeypatch) -> None:
+    opened = os.open
+
+    def without_lists(path: str, flags: int) -> int:
+        return opened(f"{path}-missing" if path.endswith("/children") else path, flags)
+
     with subprocess.Popen(["sleep", "99"]) as child:
-        assert child.pid in launcher.children_of(os.getpid())
-        assert sorted(launcher._children_by_scan(os.getpid())) == sorted(launcher.children_of(os.getpid()))
+        listed = launcher.children_of(os.getpid())
+        assert child.pid in listed
+        monkeypatch.setattr(os, "open", without_lists)
+        assert sorted(launcher.children_of(os.getpid())) == sorted(listed)
         child.kill()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from ralph.machine import spill_directory
 from ralph.machine.own_programs import ProgramSearch
 from ralph.machine.planted_link import mount_points
 from ralph.machine.spill_directory import locked
@@ -290,11 +291,11 @@ def test_a_second_layer_that_was_removed_at_once_is_made_again(monkeypatch) -> N
         locks.append(path)
         return locked(path)
 
-    monkeypatch.setattr(overlays, "locked", removed_first)
+    monkeypatch.setattr(spill_directory, "locked", removed_first)
     empty = EmptyDirectory()
     assert [Path(path).exists() for path in locks] == [False, False, True]
     empty.remove()
     locks.clear()
-    monkeypatch.setattr(overlays, "_TRIES", 2)
+    monkeypatch.setattr(spill_directory, "_TRIES", 2)
     with pytest.raises(FileNotFoundError):
         EmptyDirectory()
