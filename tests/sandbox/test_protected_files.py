@@ -433,7 +433,7 @@ def test_an_old_file_is_written_where_only_the_place_of_the_new_one_is_left(work
 def test_while_a_server_runs_only_the_first_look_says_what_the_files_must_be(work, monkeypatch) -> None:
     """It may write between an undone change and the next look, in any moment."""
     work.files.watch()
-    found = ProtectedFiles._found
+    found = ProtectedFiles.found
 
     def with_a_server(files: ProtectedFiles) -> dict[str, Entry]:
         entries = found(files)
@@ -442,7 +442,7 @@ def test_while_a_server_runs_only_the_first_look_says_what_the_files_must_be(wor
         return entries
 
     with monkeypatch.context() as patch:
-        patch.setattr(ProtectedFiles, "_found", with_a_server)
+        patch.setattr(ProtectedFiles, "found", with_a_server)
         for _ in range(3):
             work.run("true")
     work.files.end_watch()

@@ -212,7 +212,7 @@ def test_a_file_system_that_was_mounted_meanwhile_closes_the_sockets_of_the_box(
             return "no such mount"
 
         monkeypatch.setattr(detection, "why_not_covered", fails)
-        monkeypatch.setattr(box, "_overlaid", frozenset())
+        monkeypatch.setattr(box._mounts, "_overlaid", frozenset())
         for _ in range(2):
             (tmp_path / "work/own").unlink(missing_ok=True)
             refused = run_in(box, tmp_path / "work", OWN)
