@@ -53,6 +53,8 @@ _ARITHMETIC = re.compile(
     rb"\(\(|\$\{[!#]?\w+\[(?!(?:\d+|[@*])\])|\$\{[\w@*]+(?:\[[^]]*\])?:(?![-=+?]|\s*-?\d+(?::\s*-?\d+)?\}$)"
 )
 
+# Not "no valid shell": the grammar lacks some of what bash takes, such as two here-documents in a line and `exec 3<>f`.
+_UNKNOWN_SYNTAX = "syntax that ralph does not understand"
 # Nodes whose effect on what follows, or whose content, is not known before the command runs.
 _NOT_UNDERSTOOD = {
     "command_substitution": "a substitution",
@@ -60,7 +62,7 @@ _NOT_UNDERSTOOD = {
     "function_definition": "a function",
     "arithmetic_expansion": "arithmetic",
     "c_style_for_statement": "arithmetic",
-    "ERROR": "something that is no valid shell",
+    "ERROR": _UNKNOWN_SYNTAX,
 }
 # Inside of these, bash reads quotes in its own way, or the text is expanded once more.
 _AROUND = frozenset(
@@ -128,8 +130,8 @@ class Redirection(Struct, frozen=True):
 
 @lru_cache(maxsize=1)
 def parse_line(text: str) -> ParsedLine:
-    """Parses a shell line. Of invalid shell, `not_understood` says so, and no error is raised. The last result is kept, because
-    all rules of a run and of a command file judge the same line.
+    """Parses a shell line. Of syntax that the parser does not know, `not_understood` says so, and no error is raised. The last
+    result is kept, because all rules of a run and of a command file judge the same line.
     """
     return ParsedLine(text)
 
@@ -137,7 +139,7 @@ def parse_line(text: str) -> ParsedLine:
 def _problems_of(text: str, *, has_error: bool) -> Iterator[str]:
     """The parts of a text that ralph cannot understand although the parser may accept them."""
     if has_error:
-        yield "something that is no valid shell"
+        yield _UNKNOWN_SYNTAX
     if re.search(r"<<-?\s*[\"'][^\"'\n]*\n", text):
         yield "a here-document"
     if re.search(r"\{[A-Za-z_]\w*(?:\[[^]]*\])?\}[<>]", text):
@@ -398,7 +400,7 @@ class ParsedLine:
         elif node.type in ("regex", "extglob_pattern") and _SUBSTITUTION.search(self._bytes(node)):
             self.not_understood.append("a substitution")
         elif node.is_missing or (node.type in _MAY_BE_MISREAD and self._is_misread(node)):
-            self.not_understood.append("something that is no valid shell")
+            self.not_understood.append(_UNKNOWN_SYNTAX)
         elif node.type == "expansion" and re.search(rb"@|^\$\{!", self._bytes(node)):
             self.not_understood.append("an indirect expansion")
         elif node.type in ("expansion", "compound_statement") and _ARITHMETIC.match(self._bytes(node)):

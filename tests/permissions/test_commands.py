@@ -291,7 +291,7 @@ TABLE = [
     ("echo 'the $(date) of it'", False, True),
     ('trap "$(cat x)" EXIT', True, False),
     ("tar cf x y -I 'rm z'", True, False),
-    # What is no valid shell
+    # Syntax that the parser does not know
     ("rm x (", True, False),
     ("echo 'rm", True, False),
     ("if; then rm; fi fi", True, False),
@@ -816,6 +816,18 @@ def test_a_command_that_is_not_understood_is_told_what_to_do() -> None:
     told = verdict(permissions(deny=["Bash(rm:*)"]), "Bash", command="echo $(date) rm").denied
     assert told is not None
     assert told.endswith("A substitution in it cannot be judged, and it names that: write it plainly.")
+
+
+@every_row("command", ["exec 3<>f", "cat <<A <<B\na\nA\nb\nB", "cat <<E >out; echo x\na\nE"])
+def test_of_what_bash_takes_and_the_parser_does_not_the_refusal_says_no_more_than_that(command: str) -> None:
+    checked = subprocess.run(["bash", "-n", "-c", command], capture_output=True, check=False)
+    assert (checked.returncode, checked.stderr) == (0, b"")
+    told = verdict(permissions(allow=["Bash(cat *)", "Bash(exec *)"]), "Bash", command=command).denied
+    assert told is not None
+    assert "and syntax that ralph does not understand in it cannot be judged" in told
+    told = verdict(permissions(deny=["Bash(rm:*)"]), "Bash", command=f"{command}\n: rm").denied
+    assert told is not None
+    assert "Syntax that ralph does not understand in it cannot be judged, and it names that" in told
 
 
 def test_a_command_that_no_rule_allows_is_told_which_part() -> None:
