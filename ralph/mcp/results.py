@@ -16,8 +16,15 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+_RESOURCE = "[resource "
 EMPTY = "(no output)"
 EMPTY_FAILURE = "(the server says that the call failed, and nothing else)"
+SAME_TEXT, SAME_IMAGE = "(the same text as above)", "[the same image as above]"
+AS_ABOVE = "(as above)"
+_WORTH_CHARS = 100
+"""A shorter text may be sent twice: that costs less than the question what was meant."""
+# The only key around a result that texts repeat: of the SDK for Python, and of the reference server for files.
+_WRAPPERS = ({"result"}, {"content"})
 
 
 class ReceivedImage(Struct, frozen=True):
@@ -30,20 +37,36 @@ Part = str | ReceivedImage
 
 
 def parts_of(result: Mapping[str, Any]) -> list[Part]:
-    """The texts and images of a result, in order, without blank texts. The list has at least one item. A result may have its
-    content, its structured content, or both; neither of them says whether the call failed.
+    """The texts and images of a result, in order, without blank texts and without what it says twice. The list has at least one
+    item. A result may have its content, its structured content, or both; neither of them says whether the call failed.
     """
     content = result.get("content")
-    found = (part for block in content for part in _parts(block)) if isinstance(content, list) else ()
+    blocks = content if isinstance(content, list) else []
+    seen: set[str | bytes] = set()
+    found = (_once(part, seen) for block in blocks for part in _parts(block))
     parts = [part for part in found if not isinstance(part, str) or part.strip()]
     structured = result.get("structuredContent")
-    if structured is not None and not _repeats([part for part in parts if isinstance(part, str)], structured):
-        parts.append(json.dumps(structured, ensure_ascii=False))
+    texts = [part for part in parts if isinstance(part, str)]
+    if structured is not None and (rest := _rest_of(structured, texts, blocks)) is not None:
+        parts.append(json.dumps(rest, ensure_ascii=False))
     return parts or [EMPTY_FAILURE if is_error(result) else EMPTY]
 
 
 def is_error(result: Mapping[str, Any]) -> bool:
     return result.get("isError") is True
+
+
+def _once(part: Part, seen: set[str | bytes]) -> Part:
+    """The part, or a note if what it shows is in `seen`, to which it is added."""
+    head, text = "", part if isinstance(part, str) else part.data
+    if isinstance(text, str) and text.startswith(_RESOURCE):
+        head, line_end, text = text.partition("\n")
+        head += line_end
+    if text in seen:
+        return f"{head}{SAME_TEXT}" if isinstance(text, str) else SAME_IMAGE
+    if len(text) >= _WORTH_CHARS:
+        seen.add(text)
+    return part
 
 
 def _parts(block: Any) -> Iterator[Part]:
@@ -70,9 +93,9 @@ def _resource(resource: Any) -> Iterator[Part]:
         return
     uri = resource.get("uri")
     if isinstance(resource.get("text"), str):
-        yield f"[resource {uri}]\n{resource['text']}"
+        yield f"{_RESOURCE}{uri}]\n{resource['text']}"
         return
-    yield f"[resource {uri}]"
+    yield f"{_RESOURCE}{uri}]"
     yield _data(resource.get("blob"), resource.get("mimeType"), "data")
 
 
@@ -95,14 +118,31 @@ def _named(size_bytes: int, media_type: Any, word: str) -> str:
     return f"[{word} that cannot be shown: {media_type or 'no type'}, {size_bytes:,} bytes]"
 
 
-def _repeats(texts: Sequence[str], structured: Any) -> bool:
-    """Whether texts say the same as the structured content."""
-    is_wrapped = isinstance(structured, dict) and structured.keys() == {"result"}
-    value = structured["result"] if is_wrapped else structured
-    if any(_is_same(text, structured) or _is_same(text, value) for text in texts):
+def _rest_of(structured: Any, texts: Sequence[str], blocks: Sequence[Any]) -> Any:
+    """The structured content without what the texts or the blocks say too. None if nothing is left."""
+    is_wrapped = isinstance(structured, dict) and structured.keys() in _WRAPPERS
+    value = next(iter(structured.values())) if is_wrapped else structured
+    if _is_said(structured, texts, blocks) or _is_said(value, texts, blocks):
+        return None
+    if not isinstance(structured, dict):
+        return structured
+    said = [
+        key
+        for key, one in structured.items()
+        if len(json.dumps(one)) >= _WORTH_CHARS and _is_said(one, texts, blocks)
+    ]
+    if said and len(said) == len(structured):
+        return None
+    return {key: AS_ABOVE if key in said else one for key, one in structured.items()}
+
+
+def _is_said(value: Any, texts: Sequence[str], blocks: Sequence[Any]) -> bool:
+    """Whether a text says the same, or the texts the same as the items, or a block or all of them are the same."""
+    if any(_is_same(text, value) for text in texts):
         return True
-    are_items = isinstance(value, list) and 0 < len(value) == len(texts)
-    return are_items and all(map(_is_same, texts, value))
+    if isinstance(value, list) and 0 < len(value) == len(texts) and all(map(_is_same, texts, value)):
+        return True
+    return bool(blocks) and (value == blocks or value in blocks)
 
 
 def _is_same(text: str, value: Any) -> bool:

@@ -5,9 +5,19 @@ from __future__ import annotations
 import base64
 import json
 
-from ralph.mcp.results import EMPTY, EMPTY_FAILURE, ReceivedImage, is_error, parts_of
+from ralph.mcp.results import (
+    AS_ABOVE,
+    EMPTY,
+    EMPTY_FAILURE,
+    SAME_IMAGE,
+    SAME_TEXT,
+    ReceivedImage,
+    is_error,
+    parts_of,
+)
 from tests.rows import every_row
 
+LONG = "line of text\n" * 10
 DATA = base64.b64encode(b"abc").decode()
 
 
@@ -104,11 +114,35 @@ def texts(*found: str) -> list[dict[str, str]]:
         (texts("a"), {"found": "a"}, ['{"found": "a"}']),
         ([], {"result": []}, ['{"result": []}']),
         (texts("3 rows"), {"result": [1, 2, 3]}, ['{"result": [1, 2, 3]}']),
+        (texts("a"), {"content": "a"}, []),
+        (texts(LONG), {"found": LONG}, []),
+        (texts(json.dumps([LONG])), {"found": [LONG]}, []),
+        (texts(LONG), {"found": LONG, "size": 1}, [f'{{"found": "{AS_ABOVE}", "size": 1}}']),
+        (texts("a"), {"found": "a", "size": 1}, ['{"found": "a", "size": 1}']),
+        (texts("a"), {"found": LONG}, [json.dumps({"found": LONG})]),
+        (texts("a"), {}, ["{}"]),
     ],
 )
 def test_a_typed_result_is_shown_once(content, structured, added) -> None:
     shown = [one["text"] for one in content]
     assert parts_of({"content": content, "structuredContent": structured}) == [*shown, *added]
+
+
+def test_an_image_in_the_structured_content_is_not_sent_as_text() -> None:
+    """As `read_media_file` of the reference server for files answers."""
+    image = {"type": "image", "data": base64.b64encode(bytes(200)).decode(), "mimeType": "image/png"}
+    for structured in ({"content": [image]}, {"content": image}, {"found": [image]}):
+        shown = parts_of({"content": [image], "structuredContent": structured})
+        assert shown == [ReceivedImage(bytes(200), "image/png, 200 bytes")]
+
+
+def test_what_the_blocks_of_a_result_repeat_is_sent_once() -> None:
+    image = {"type": "image", "data": base64.b64encode(bytes(200)).decode(), "mimeType": "image/png"}
+    resource = {"type": "resource", "resource": {"uri": "u://a", "text": LONG}}
+    shown = parts_of({"content": [*texts(LONG, "a", LONG, "a"), resource, image, image]})
+    assert shown[:5] == [LONG, "a", SAME_TEXT, "a", f"[resource u://a]\n{SAME_TEXT}"]
+    assert shown[5:] == [ReceivedImage(bytes(200), "image/png, 200 bytes"), SAME_IMAGE]
+    assert parts_of({"content": [resource, *texts(LONG)]}) == [f"[resource u://a]\n{LONG}", SAME_TEXT]
 
 
 @every_row(("result", "expected"), [({}, False), ({"isError": True}, True), ({"isError": "yes"}, False)])
