@@ -122,7 +122,7 @@ class _Connection:
         """Notes the status of a failed request, and limits the size of an answer."""
         if response.status_code >= _LEAST_FAILURE and response.request.method == "POST":
             self.http_status = response.status_code
-        kind = response.headers.get("content-type", "")
+        kind = response.headers.get("content-type", "").lower()
         encoding = response.headers.get("content-encoding", "identity").lower()
         if encoding != "identity" or kind.startswith("application/json"):
             assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 - the client is asynchronous

@@ -101,7 +101,7 @@ def _resource(resource: Any) -> Iterator[Part]:
 
 def _data(text: Any, media_type: Any, word: str) -> Part:
     """The image that a Base64 text contains. If the text is not a valid image, a description of the data."""
-    if not str(media_type).startswith("image/"):
+    if not str(media_type).lower().startswith("image/"):
         return _named(_size(text), media_type, word)
     try:
         data = base64.b64decode(str(text), validate=True)

@@ -34,6 +34,10 @@ DATA = base64.b64encode(b"abc").decode()
             [ReceivedImage(b"abc", "image/png, 3 bytes")],
         ),
         (
+            {"content": [{"type": "image", "data": DATA, "mimeType": "Image/PNG"}]},
+            [ReceivedImage(b"abc", "Image/PNG, 3 bytes")],
+        ),
+        (
             {"content": [{"type": "image", "data": "%%%", "mimeType": "image/png"}]},
             ["[an image that is no valid Base64 (image/png)]"],
         ),

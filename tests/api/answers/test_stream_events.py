@@ -13,7 +13,7 @@ from ralph.mock_api import ErrorEvent, Fault, Step, as_events, as_message
 from ralph.values.answer import MalformedCall
 from ralph.values.classify import ErrorClass, FailureKind, classify_error, failure_kind
 from ralph.values.errors import AgentError, StreamParse, StreamTransient
-from ralph.values.events import ResponseDiscarded
+from ralph.values.events import Notice, ResponseDiscarded, StreamReceived
 from ralph.values.usage import TokenUsage
 from tests.api.harness import KEY, START, STOP, WHOLE_TURN, end, sse, text_block
 from tests.rows import every_row
@@ -70,6 +70,17 @@ def test_every_line_end_of_the_standard_is_read(serve, rig, line_ending) -> None
 @every_row("first", [b"\xef\xbb\xbf", b"\xef\xbb\xbf\n", b"\n\n", b": a comment\n\n", b"id: 1\nretry: 5\n"])
 def test_what_may_stand_before_the_first_event_is_skipped(answering, first) -> None:
     assert answering(first + sse(START, *text_block(0, "ok"), *end())).send().text == "ok"
+
+
+@every_row(
+    "nothing", [b"retry: 5\n\n", b"id: 7\n\n", b": a comment\n\n", b"id: 7\nretry: 5\n\n: a comment\n\n"]
+)
+def test_fields_and_comments_alone_are_no_event(answering, nothing) -> None:
+    events = [START, *text_block(0, "ok"), *end()]
+    client = answering(b"".join(nothing + sse(event) for event in events), "Text/Event-Stream; Charset=UTF-8")
+    assert client.send().text == "ok"
+    assert [one.event for one in client.events.of(StreamReceived)] == events
+    assert not client.events.of(Notice)
 
 
 def test_a_byte_order_mark_inside_the_stream_is_text(answering) -> None:

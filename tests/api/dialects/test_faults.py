@@ -22,7 +22,7 @@ from ralph.values.classify import (
     is_damaged,
 )
 from ralph.values.errors import AgentError, HttpError, Json, StreamParse, StreamTransient
-from ralph.values.events import ClockFired, Notice, ResponseDiscarded
+from ralph.values.events import ClockFired, Notice, ResponseDiscarded, StreamReceived
 from tests.api.answers.pieces import PieceClient, Pieces, split
 from tests.api.dialects.spoken import CALLS, JSON, SPOKEN, TEXT, Spoken, text_only
 from tests.api.harness import KEY, Rig, http_answer, limits, read_request, reset
@@ -130,6 +130,41 @@ def test_a12_in_each_dialect_json_that_does_not_parse_is_damage_wherever_it_stan
         )
         assert isinstance(error, Json)
         assert is_damaged(error)
+
+
+# HTML standard, 9.2.6: without data, nothing is dispatched.
+NO_EVENTS = (b"retry: 5\n\n", b"id: 7\n\n", b": a comment\n\n", b"id: 7\nretry: 5\n\n: a comment\n\n")
+
+
+@every_row("spoken", SPOKEN)
+@every_row("nothing", NO_EVENTS)
+def test_in_each_dialect_fields_and_comments_alone_are_no_event(
+    clients, spoken: Spoken, nothing: bytes
+) -> None:
+    client = clients[spoken.api]
+
+    def received(pieces: list[bytes]) -> list[Any]:
+        kinds = StreamReceived, Notice
+        before = [len(client.rig.events.of(kind)) for kind in kinds]
+        assert client.receive(pieces).calls == MEANT
+        return [client.rig.events.of(kind)[count:] for kind, count in zip(kinds, before, strict=True)]
+
+    plain = received([*spoken.events])
+    assert received([nothing + event for event in spoken.events]) == plain
+    for place in range(len(spoken.events)):
+        assert received([*spoken.events[:place], nothing, *spoken.events[place:]]) == plain
+
+
+@every_row("spoken", SPOKEN)
+@every_row("content_type", ["Text/Event-Stream", "TEXT/EVENT-STREAM; Charset=UTF-8"])
+@every_row("mark", [b"", b"\xef\xbb\xbf"])
+def test_in_each_dialect_a_media_type_has_no_case_and_a_first_byte_order_mark_is_skipped(
+    clients, spoken: Spoken, content_type: str, mark: bytes
+) -> None:
+    client = clients[spoken.api]
+    before = len(client.rig.events.of(Notice))
+    assert client.receive([mark + spoken.stream], content_type).calls == MEANT
+    assert len(client.rig.events.of(Notice)) == before
 
 
 @every_row("spoken", SPOKEN)

@@ -279,8 +279,9 @@ class Server:
 
     def _call(self, to: BaseHTTPRequestHandler, message: dict[str, Any], how: str, session: str) -> None:
         told = _result(message, {"content": [{"type": "text", "text": session}]})
-        if how == "long":
-            _reply(to, 200, told.replace(b"session", b"x" * 65 * MIB))
+        if how in {"long", "long, in another case"}:
+            kind = "application/json" if how == "long" else "Application/JSON"
+            _reply(to, 200, told.replace(b"session", b"x" * 65 * MIB), kind)
         elif how == "long event":
             _reply(to, 200, b"data: " + b"x" * 65 * MIB + b"\n\n", "text/event-stream")
         elif how == "gzip":
@@ -391,7 +392,7 @@ def test_an_answer_over_http_that_cannot_be_used_is_an_error_and_the_session_is_
     ralph, serve, remote
 ) -> None:
     """Compressed, an answer could be of any size, and is not looked at."""
-    asked = ["long", "long event", "gzip", "gzip event", "cut", "refuse", "echo"]
+    asked = ["long", "long event", "gzip", "gzip event", "cut", "refuse", "long, in another case", "echo"]
     server = serve(*(calls(do(how)) for how in asked), DONE)
     ran = run(ralph, *at(remote))
     assert ran.code == 0
@@ -402,13 +403,14 @@ def test_an_answer_over_http_that_cannot_be_used_is_an_error_and_the_session_is_
         "SSE stream failed: it is compressed (gzip), which is not taken",
         "SSE stream ended without a response",
         "no such thing (HTTP 400)",
+        "it has 68,157,",
     )
     for nth, words in enumerate(says, 1):
         text, is_error = result(server, nth)
         assert is_error
         assert words in text
         assert ("effects are unknown" in text) is (nth in {2, 4, 5})
-    assert result(server, 7) == ("session-1", False)
+    assert result(server, 8) == ("session-1", False)
     assert remote.calls == asked
     assert not notices(ran)
 
