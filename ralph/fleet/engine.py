@@ -44,7 +44,7 @@ _LIVE = {"PENDING", "ENQUEUED"}
 
 class Engine:
     """The engine in one process, which has one executor id and works on one job at a time. The process must have taken
-    the executor's lock before: launching continues the workflows of this id.
+    the executor's lock before: launching puts the workflows of this id back on their queue, whoever works on them.
     """
 
     def __init__(

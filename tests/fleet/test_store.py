@@ -50,6 +50,18 @@ def jobs(count: int) -> list[Job]:
     return [job(f"j{number}") for number in range(count)]
 
 
+@pytest.mark.parametrize("has_it", [False, True])
+def test_a_set_keeps_or_lacks_a_limit_per_host_for_ever(store: Claims, has_it: bool) -> None:
+    """The engine strands a job without a key in a queue with such a limit (DBOS 3.4.0)."""
+    first, then = SetLimits(per_host=2 if has_it else None), SetLimits(per_host=None if has_it else 2)
+    store.submit("s", first, jobs(1))
+    with pytest.raises(UsageError, match="cannot change: submit another set"):
+        store.submit("s", then, jobs(2))
+    assert store.job_row("s", "j1") is None
+    store.submit("s", replace(first, concurrency=3), jobs(2))
+    assert store.limits("s").concurrency == 3
+
+
 def take(store: Claims, name: str, *, attempt: int = 1, by: str = "w-1", key: str = "k") -> Any:
     return store.claim("s", name, attempt, executor=by, machine="m", credential=key)
 

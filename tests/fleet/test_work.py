@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from ralph.fleet.checkpoint import unpack_state
 from ralph.fleet.jobs import SetLimits
 from ralph.machine.inbox import ONE_SIGNAL_S
 from ralph.mock_api import Fault, Step, Turn
+from tests.fleet.http_repository import HttpRepository
 from tests.fleet.scripted import DONE, KEY, NEVER, SET, Asked, Place, bash, job_of
 from tests.patience import PATIENCE_S, wait_until
 
@@ -96,6 +98,21 @@ def test_a_drained_job_is_resumed_on_another_machine_and_leaves_no_credential_an
         assert not [name for name in names if name.startswith(("RALPH_FLEET", "PG", "ANTHROPIC_API"))]
         assert holders(KEY, tmp_path) == []
         assert holders(PASSWORD, tmp_path) == []
+
+
+def test_with_a_limit_per_host_no_job_is_stranded_also_one_whose_worker_was_killed(tmp_path: Path) -> None:
+    """The engine never takes a job without a key from such a queue (DBOS 3.4.0), and a job's path has no host."""
+    models = {"killed": lambda asked: NEVER if asked.times == 1 else DONE, "other": lambda _asked: DONE}
+    with Place(tmp_path, models) as place, HttpRepository(place.repository) as host:
+        other = place.job("other", repository=host.url)
+        place.submit(place.job("killed"), other, limits=SetLimits(per_host=1))
+        first = place.work("a")
+        wait_until(lambda: place.asked("killed", 0) and place.row("other").state.value == "done")
+        for pid in (first.pid, *place.processes()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        place.finish("a")
+        assert [place.row(name).exit_code for name in models] == [0, 0]
 
 
 def holders(secret: str, folder: Path) -> list[Path]:
