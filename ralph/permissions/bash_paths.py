@@ -12,6 +12,7 @@ from itertools import pairwise, product
 from typing import TYPE_CHECKING
 
 from ralph.permissions.command_table import FORMS
+from ralph.permissions.shell import MISREAD
 from ralph.permissions.shell_words import UNKNOWN, Word, plain
 from ralph.permissions.wildcard import ANY, NAME, Element
 
@@ -204,10 +205,11 @@ class PathJudge:
             for piece in _IN_CODE.findall(re.sub(r"\\\n|[\"'\\]", "", text))
         }
         texts |= {piece for word in self._line.everywhere for piece in (word, *_IN_WORD.split(word))}
+        rules = (*self._reading, *(() if MISREAD.isdisjoint(self._line.not_understood) else self._changing))
         for text in sorted(texts):
             for piece in (text, *_IN_WORD.split(text)):
                 if piece.strip("./*"):
-                    yield from self._in_word(plain(piece), self._reading)
+                    yield from self._in_word(plain(piece), rules)
 
     def _paths(self, word: Word) -> Sequence[str]:
         is_path = word.text and "\0" not in word.text and "\n" not in word.text

@@ -55,6 +55,10 @@ _ARITHMETIC = re.compile(
 
 # Not "no valid shell": the grammar lacks some of what bash takes, such as two here-documents in a line and `exec 3<>f`.
 _UNKNOWN_SYNTAX = "syntax that ralph does not understand"
+_COMPARISON = "a comparison outside of `[[`"
+MISREAD = frozenset([_UNKNOWN_SYNTAX, _COMPARISON])
+"""Descriptions of parts in which even the redirections are not known."""
+
 # Nodes whose effect on what follows, or whose content, is not known before the command runs.
 _NOT_UNDERSTOOD = {
     "command_substitution": "a substitution",
@@ -393,7 +397,7 @@ class ParsedLine:
             self.not_understood.append(_NOT_UNDERSTOOD[node.type])
         elif node.type == "regex" and node.parent.type not in _WITH_REGEX:
             # Behind `=~` or `==`, the parser takes the rest of a line for one, up to `]]`, whatever is in front.
-            self.not_understood.append("a comparison outside of `[[`")
+            self.not_understood.append(_COMPARISON)
             self.runs_unknown |= (
                 _MAY_MAKE_NAMES.search(self._bytes(node).decode("utf-8", "replace")) is not None
             )

@@ -249,6 +249,7 @@ COMMANDS = [
     ("sed s/a/b/ tests/test_main.py", False),
     ("git checkout tests/test_main.py", True),
     ("tee tests/x < y", True),
+    ("echo a =~ x > tests/x ]]", True),
     ("echo x > tests/x", True),
     ("echo x >> ./tests/x", True),
     ("echo x > $X", True),
