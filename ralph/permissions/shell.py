@@ -478,7 +478,7 @@ class ParsedLine:
             gap = self._source[end : child.start_byte].replace(b"\\\n", b"")
             # The parser has read one word, such as `$a/$b.c` or `'a'\ 'b'`, as two.
             if end >= 0 and (not gap or b"\\" in gap):
-                words[-2:] = [Word((*words[-2].parts, ANY, *words[-1].parts))]
+                words[-2:] = [Word((ANY, *(part for word in words[-2:] for part in word.parts)))]
             end = child.end_byte
         words += self._behind.get((node.start_byte, node.end_byte), [])
         beside = node.parent.children if node.parent.type == "redirected_statement" else ()

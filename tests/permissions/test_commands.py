@@ -98,6 +98,7 @@ TABLE = [
     ("echo ${x/<(rm y)/}", True, False),
     ("echo ${x/a/b}", False, True),
     ("0<&-rm x", True, False),
+    ("2>&1 x=1 ", True, False),
     # Assignments of any name
     ("env a.b=1 rm x", True, False),
     ("env =~ rm x", True, False),
