@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from ralph.fleet.checkpoint import BadStateError
-from ralph.git.answer import CheckoutError, GitAnswer, without_user
+from ralph.git.answer import CheckoutError, GitAnswer, shown, without_user
 from ralph.git.large_files import (
     has_tracked,
     is_used,
@@ -35,6 +35,7 @@ from ralph.git.large_files import (
     refuse_missing,
     refuse_own_address,
 )
+from ralph.git.look import is_refused
 from ralph.git.remote import COMMIT_ID, PUSH, make_git_directory, reach, upload
 from ralph.git.runner import Git, GitSeams, environment_for_git
 from ralph.git.settings import ALWAYS, LIST
@@ -618,7 +619,7 @@ class JobCheckout:
         if not left:
             return None, left, unread
         tree = self._git().read("rev-parse", f"{final}^{{tree}}").decode().strip()
-        text = f"Work beside the branch: {', '.join(left)}\n\n{maker.trailer}\n"
+        text = f"Work beside the branch: {shown(left, len(left))}\n\n{maker.trailer}\n"
         return self._committed(tree, [final, *names], text, _OURS), left, unread
 
     def _committed(self, tree: str, parents: Sequence[str], message: str, maker: Mapping[str, str]) -> str:
@@ -760,7 +761,7 @@ class JobCheckout:
                 protected[path] = None
             elif is_untracked and path.endswith(b"/"):
                 left_out.append(f"{os.fsdecode(path)} (a repository of its own)")
-            elif status and stat.S_ISREG(status.st_mode) and not os.access(whole, os.R_OK):
+            elif is_refused(os.fsdecode(whole)):
                 unreadable[path] = None
             elif (self._carried.pop(path, None) is not None and status) or is_untracked:
                 if status:

@@ -23,7 +23,7 @@ from ralph.git.answer import CheckoutError, shown
 from ralph.git.commit_diffs import FOR_ALL, look_through
 from ralph.git.file_digests import FileDigests, differing
 from ralph.git.large_files import filters_of
-from ralph.git.look import counted, look, looked, status_of
+from ralph.git.look import counted, is_refused, look, looked, status_of
 from ralph.git.own_paths import OwnPaths
 from ralph.git.pins import (
     Pins,
@@ -77,7 +77,8 @@ _WITH_OWN_INDEX = ("-c", "core.splitIndex=false")
 _LOCKS = ("index.lock", "HEAD.lock")
 _MESSAGES = ("MERGE_MSG", "SQUASH_MSG")
 """Files with a message for the next commit, which each commit removes."""
-_TIP_FORMAT = "--format=%(objectname) %(committerdate:unix) %(refname)"
+_TIP_FORMAT = "--format=%(objectname) %(refname)"
+"""With a commit's date in it, one branch without its commit would be an error."""
 _SAY_WHERE = ("commondir", "gitdir", "config", "config.worktree")
 """Files in a git directory that say where its remotes are, or where that stands (gitrepository-layout(5))."""
 _COMMIT_HOOKS = ("pre-commit", "prepare-commit-msg", "commit-msg")
@@ -197,11 +198,19 @@ class GitCheckout:
         """A sentence about branches and a stash with commits since the loop began that neither HEAD nor a remote has. Empty
         without such commits. `after` is the last snapshot.
         """
-        left, known = list[str](), ["--not", *filter(None, [after.head]), "--remotes"]
-        for line in self._tips:
-            commit, made_at, ref = line.split(" ", 2)
-            is_new = ref != f"refs/heads/{after.branch}" and int(made_at or 0) >= int(self._began_s)
-            if is_new and self.git().read("rev-list", "--max-count=1", commit, *known):
+        git, left, known = self.git(), list[str](), ["--not", *filter(None, [after.head]), "--remotes"]
+        tips = [line.split(" ", 1) for line in self._tips]
+        commits = "".join(f"{commit}\n" for commit, _ in tips).encode()
+        dated = git.answer(
+            "rev-list", "--no-walk", "--ignore-missing", "--timestamp", "--stdin", given=commits
+        )
+        made_at = {commit: int(date) for date, commit in map(str.split, dated.output.decode().splitlines())}
+        for commit, ref in tips:
+            is_new = ref != f"refs/heads/{after.branch}" and made_at.get(commit, 0) >= int(self._began_s)
+            if not is_new:
+                continue
+            found = git.answer("rev-list", "--max-count=1", commit, *known)
+            if found.output or found.status:  # a commit before it may be missing
                 left.append(ref.removeprefix("refs/heads/").removeprefix("refs/"))
         return (
             f"work was left on {shown(left)}, which the loop neither goes on with nor pushes; git log NAME shows it"
@@ -327,7 +336,9 @@ class GitCheckout:
         all_entries = [*counted(found.status.entries, self._own)]
         protected = {entry.path for entry in all_entries if self._is_protected(entry)}
         nested = {*found.unsaved, *(entry.path.rstrip("/") for entry in all_entries if entry.is_nested)}
-        unread = {entry.path for entry in all_entries if entry.is_unstaged and self._is_closed(entry.path)}
+        unread = {
+            entry.path for entry in all_entries if entry.is_unstaged and is_refused(self.top / entry.path)
+        }
         look = self._look_for_planted(found.links, protected, nested, unread, self._changed_hidden(found))
         entries, left_out = [], []
         for entry in all_entries:
@@ -339,20 +350,25 @@ class GitCheckout:
         return entries, left_out
 
     def _changed_hidden(self, found: RepositoryLook) -> list[str]:
-        """The hidden files of a look (`RepositoryLook.hidden`) whose content is not that of the index."""
-        paths = [path for path in found.hidden if "\n" not in path and os.path.isfile(self.top / path)]  # noqa: PTH113 - it never raises
+        """The hidden files of a look (`RepositoryLook.hidden`) whose content is not that of the index, or cannot be compared."""
+        # `hash-object` follows links: a filter such as that of git-lfs would copy a file from elsewhere into the repository.
+        readable = {path for path in found.hidden if self._is_own_file(path)}
+        closed = [path for path in found.hidden if path not in readable]
+        paths = [path for path in found.hidden if path in readable]
         if not paths:
-            return []
-        given = b"".join(os.fsencode(path) + b"\n" for path in paths)
-        ids = self.git().read("hash-object", "--stdin-paths", given=given).decode().split()
-        return [path for path, oid in zip(paths, ids, strict=True) if found.hidden[path] != oid]
+            return closed
+        quoted = (path.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n") for path in paths)
+        given = b"".join(os.fsencode(f'"{path}"\n') for path in quoted)
+        answer = self.git().answer("hash-object", "--stdin-paths", given=given)
+        if answer.status:  # a filter has failed
+            return [*found.hidden]
+        ids = answer.output.decode().split()
+        return closed + [path for path, oid in zip(paths, ids, strict=True) if found.hidden[path] != oid]
 
-    def _is_closed(self, path: str) -> bool:
-        """Whether a path is a file that cannot be read: git would refuse the whole commit."""
-        whole = self.top / path
-        if os.access(whole, os.R_OK) or os.path.islink(whole):  # noqa: PTH114 - it never raises
-            return False
-        return os.path.isfile(whole)  # noqa: PTH113 - it never raises
+    def _is_own_file(self, path: str) -> bool:
+        """Whether there is a file that git can read, to which no link leads."""
+        whole = os.path.join(os.path.realpath(self.top), path)  # noqa: PTH118 - strings throughout
+        return os.path.realpath(whole) == whole and os.path.isfile(whole) and os.access(whole, os.R_OK)  # noqa: PTH113 - it never raises
 
     def look_through(self, since: str) -> tuple[str, tuple[LookedCommit, ...]]:
         """The id of the current commit, and its ancestors that `since` does not have. Tells the user if git fails, and

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -162,6 +163,19 @@ def look(
         except CheckoutError as error:
             lines.append(f"{below}\0{error}")
     return replace(found, unsaved=tuple(unsaved))
+
+
+def is_refused(path: str | os.PathLike[str]) -> bool:
+    """Whether git would refuse a whole commit because of what is at a path: a file that cannot be read, a pipe, a socket or a
+    device.
+    """
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError:
+        return False
+    if stat.S_ISREG(mode):
+        return not os.access(path, os.R_OK)
+    return not (stat.S_ISLNK(mode) or stat.S_ISDIR(mode))
 
 
 def counted(entries: Iterable[StatusEntry], own: OwnPaths, prefix: str = "") -> Iterator[StatusEntry]:

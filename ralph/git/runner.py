@@ -148,9 +148,9 @@ class Git:
         """As `change`, for a command that changes nothing."""
         return self.change(*arguments, variables=_OF_READING, **options)
 
-    def answer(self, *arguments: str) -> GitAnswer:
+    def answer(self, *arguments: str, given: bytes | None = None) -> GitAnswer:
         """As `call`, for a command that changes nothing."""
-        return self.call(*arguments, variables=_OF_READING)
+        return self.call(*arguments, given=given, variables=_OF_READING)
 
     def change(self, *arguments: str, **options: Any) -> bytes:
         """Runs a git command that changes this repository, and returns its output. The parameters are those of `call`.
@@ -165,6 +165,14 @@ class Git:
         """Brings the index up to date with files of the working tree, whose paths are NUL-terminated. `git add` would look into
         submodules. Returns the paths that git refuses, such as `git~1`. Raises CheckoutError and Interrupted.
         """
+        top = os.path.realpath(os.fsencode(self.directory))
+        paths = [(path.rpartition(b"/")[0], path + b"\0") for path in listed.split(b"\0")[:-1]]
+        folders = {folder for folder, _ in paths} - {b""}
+        linked = {one for one in folders if os.path.realpath(top + b"/" + one) != top + b"/" + one}
+        if linked:  # a link has taken the place of their folder, and git refuses such paths
+            gone = b"".join(path for folder, path in paths if folder in linked)
+            self.change("update-index", "--force-remove", "-z", "--stdin", given=gone, variables=variables)
+            listed = b"".join(path for folder, path in paths if folder not in linked)
         answer = self.call(*_UPDATE_INDEX, given=listed, variables=variables)
         if answer.status:
             raise self.failure(_UPDATE_INDEX[0], answer)

@@ -312,7 +312,7 @@ def test_files_that_cannot_be_read_are_left_out_and_named(world: World, monkeypa
     closed = [os.fsencode(checkout.directory / name) for name in ("a.txt", "closed")]
     # Root can read all files.
     monkeypatch.setattr(
-        os, "access", lambda path, mode, may=os.access: path not in closed and may(path, mode)
+        os, "access", lambda path, mode, may=os.access: os.fsencode(path) not in closed and may(path, mode)
     )
     taken = checkout.snapshot(None, "Checkpoint")
     assert taken is not None
@@ -444,6 +444,41 @@ def test_what_the_agent_left_beside_its_branch_is_one_commit(world: World) -> No
     ref = f"{REF}{checkouts.REST}"
     assert checkout.push_checkpoint(str(rest), ref) == Delivered(str(rest))
     assert world.repositories.remove_checkpoints(world.remote, "job") == 0, "it is no checkpoint"
+
+
+def test_names_of_branches_are_escaped_in_the_commit_with_what_is_left_beside_the_branch(
+    world: World,
+) -> None:
+    checkout = world.check_out()
+    agent = world.agent(checkout)
+    agent.git("switch", "-q", "-c", "feature")
+    agent.write("f")
+    commit = agent.commit_all()
+    agent.git("switch", "-q", "ralph/job")
+    for name in (b"\xff", b"x\n\nRalph-Job: other"):
+        heads = os.fsencode(checkout.directory / ".git/refs/heads")
+        Path(os.fsdecode(heads + b"/" + name)).write_text(commit)
+    rest, names, _ = checkout.rest(checkout.finish("Do it", FIRST).commit, FIRST)
+    assert sorted(names) == ["feature", "x\n\nRalph-Job: other", "\udcff"]
+    message = world.in_own(checkout, "log", "-1", "--format=%B", str(rest)).split("\n")
+    assert message[0].startswith("Work beside the branch: ")
+    assert message[1:] == ["", FIRST.trailer]
+
+
+def test_what_is_no_file_or_behind_a_link_in_the_place_of_a_file_hinders_no_commit(world: World) -> None:
+    checkout = world.check_out()
+    agent = world.agent(checkout)
+    agent.write("d/f")
+    agent.commit_all()
+    (agent.top / "d").rename(agent.top / "e")
+    (agent.top / "d").symlink_to("e")
+    (agent.top / "a.txt").unlink()
+    os.mkfifo(agent.top / "a.txt")
+    made = checkout.finish("Do it", FIRST)
+    assert made.left_out == ("a.txt (cannot be read)",)
+    listed = world.in_own(checkout, "ls-tree", "-r", "--name-only", made.commit).split()
+    assert {"a.txt", "d", "e/f"} <= {*listed}
+    assert "d/f" not in listed
 
 
 def test_what_the_remote_or_the_branch_has_is_not_left_beside_it(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -183,6 +184,87 @@ def test_what_no_commit_takes_is_named(repository: Repository, act, told: str) -
     assert checkout.commit("all", checkout.snapshot())
     assert lines == [f"{told}; commits leave them out"]
     assert repository.git("diff-tree", "--no-commit-id", "--name-only", "-r", "HEAD") == "new"
+
+
+def odd_name(repository: Repository) -> None:
+    for name in ('"q', "a\\b\nc"):
+        repository.write(name)
+        repository.git("add", "-A")
+        repository.git("commit", "-q", "-m", "odd")
+        repository.git("update-index", "--assume-unchanged", name)
+    repository.write('"q', "changed")
+
+
+def pipe(repository: Repository) -> None:
+    hidden(repository, "--assume-unchanged")
+    (repository.top / "a.txt").unlink()
+    os.mkfifo(repository.top / "a.txt")
+
+
+def closed(repository: Repository) -> None:
+    hidden(repository, "--skip-worktree")
+    (repository.top / "a.txt").chmod(0)
+
+
+@pytest.mark.ordinary_user
+@pytest.mark.parametrize(("act", "name"), [(odd_name, '"q'), (pipe, "a.txt"), (closed, "a.txt")])
+def test_no_hidden_file_hinders_a_commit(repository: Repository, act, name: str) -> None:
+    act(repository)
+    repository.write("new")
+    lines: list[str] = []
+    assert repository.checkout(warn=lines.append).commit("all")
+    assert lines == [f"git is told to see no change of these: {name}; commits leave them out"]
+
+
+@pytest.mark.parametrize("path", ["x", "dir/x"])
+def test_no_filter_of_the_users_gets_what_a_link_in_the_place_of_a_hidden_file_leads_to(
+    repository: Repository, tmp_path: Path, path: str
+) -> None:
+    """A filter such as that of git-lfs copies what it gets into the repository."""
+    filtered(repository, f"tee -a {tmp_path}/seen")
+    repository.write(path)
+    repository.commit_all()
+    repository.git("update-index", "--assume-unchanged", path)
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys/x").write_text("KEY")
+    if path == "x":
+        (repository.top / "x").unlink()
+        (repository.top / "x").symlink_to(tmp_path / "keys/x")
+    else:
+        (repository.top / "dir").rename(tmp_path / "dir")
+        (repository.top / "dir").symlink_to(tmp_path / "keys")
+    repository.write("new")
+    lines: list[str] = []
+    assert repository.checkout(warn=lines.append).commit("all")
+    assert lines == [f"git is told to see no change of these: {path}; commits leave them out"]
+    assert "KEY" not in (tmp_path / "seen").read_text()
+
+
+def make_socket(path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(path)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, make_socket])
+def test_what_is_no_file_in_the_place_of_one_is_named_and_hinders_no_commit(
+    repository: Repository, monkeypatch, make
+) -> None:
+    (repository.top / "a.txt").unlink()
+    monkeypatch.chdir(repository.top)  # the name of a socket is short
+    make("a.txt")
+    repository.write("new")
+    told: list[str] = []
+    assert repository.checkout(warn=told.append).commit("all")
+    assert files_of(repository) == {".gitignore", "a.txt", "dir/b.txt", "new"}
+    assert told == ["these cannot be read: a.txt; commits leave them out"]
+
+
+def test_a_link_takes_the_place_of_a_directory_in_a_commit(repository: Repository) -> None:
+    (repository.top / "dir").rename(repository.top / "other")
+    (repository.top / "dir").symlink_to("other")
+    assert repository.checkout().commit("all")
+    assert files_of(repository) == {".gitignore", "a.txt", "dir", "other/b.txt"}
+    assert repository.git("status", "--porcelain") == ""
 
 
 def test_a_message_for_the_next_commit_is_used_up_by_a_commit(repository: Repository) -> None:

@@ -156,6 +156,35 @@ def test_work_that_is_left_beside_the_branch_is_progress_and_named(
     assert [line.partition(",")[0] for line in lines] == ([f"work was left on {name}"] if name else [])
 
 
+def written_commit(repository: Repository, parent: str) -> str:
+    about = "me <me@x> 4000000000 +0000"
+    text = (
+        f"tree {repository.git('rev-parse', 'HEAD^{tree}')}\n{parent}author {about}\ncommitter {about}\n\nx\n"
+    )
+    file = repository.write("../commit", text)
+    return repository.git("hash-object", "--literally", "-t", "commit", "-w", str(file))
+
+
+@pytest.mark.parametrize(
+    ("commit", "is_named"),
+    [
+        (lambda _: "1" * 40, False),
+        (lambda one: one.git("rev-parse", "HEAD^{tree}"), False),
+        (lambda one: written_commit(one, ""), True),
+        (lambda one: written_commit(one, f"parent {'1' * 40}\n"), True),
+    ],
+    ids=["missing", "a tree", "without a parent", "with a missing parent"],
+)
+def test_no_branch_that_a_command_has_broken_hinders_a_look(
+    repository: Repository, commit, *, is_named: bool
+) -> None:
+    lines: list[str] = []
+    watch = Watch(repository.checkout(warn=lines.append))
+    repository.write(".git/refs/heads/odd", commit(repository) + "\n")
+    assert watch.changes() is not None
+    assert [line.partition(",")[0] for line in lines] == (["work was left on odd"] if is_named else [])
+
+
 def test_history_that_was_taken_back_is_progress_of_no_commits(repository: Repository) -> None:
     repository.write("a.txt", "x")
     repository.commit_all()
