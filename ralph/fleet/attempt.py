@@ -34,6 +34,7 @@ from ralph.values.answer import describe_bug
 from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted, SignalReceived
+from ralph.values.screen_text import in_one_line
 from ralph.values.usage import plain
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ class JobAttempt:
         """Works until the store knows how it ended. Raises LostError, MachineError, StoreError and WaitStoppedError."""
         try:
             self._log.start()
-            self._log.add(f"[fleet] attempt {self.claim.attempt} on {self._worker.machine}\n")
+            self._log.tell(f"attempt {self.claim.attempt} on {self._worker.machine}")
             self._work()
         except UnknownFormatError as error:
             self._end(Outcome.CONFIG, str(error))
@@ -257,7 +258,7 @@ class JobAttempt:
             held.ask(held.record, base=checkout.commit)
         if saved is not None:
             unpack_state(saved.state, self._folder / "state", 8 * MOST_STATE_BYTES)
-            self._log.add(f"[fleet] restored the checkpoint {(saved.commit or 'without files')[:12]}\n")
+            self._log.tell(f"restored the checkpoint {(saved.commit or 'without files')[:12]}")
         return checkout
 
     # --- the job's process
@@ -501,7 +502,7 @@ class JobAttempt:
             except CheckoutError as error:
                 if goes_on or error.is_temporary:
                     raise
-                self._log.add(f"[fleet] no checkpoint: {error}\n")
+                self._log.tell(f"no checkpoint: {error}")
         if work.commit is not None and decision is not None and delivery.at_branch is None:
             delivered = delivery.kept_branch(checkout, work.commit, decision)
             goes_on = goes_on and delivered is decision
@@ -512,7 +513,7 @@ class JobAttempt:
         end = ProcessEnd(exit_code=0 if decision is None else decision.exit_code, result=work.result)
         if decision is None or goes_on:
             return self._plan(end, Again(max(work.resumes_at - time.time(), 0.0), "its work was delivered"))
-        self._log.add("[fleet] delivered what was kept here\n")
+        self._log.tell("delivered what was kept here")
         is_resumable = decision.exit_code not in BEGINS_ANEW
         return self._tell_delivered(
             end, decision, delivery.at_branch or work.commit, is_resumable=is_resumable
@@ -572,7 +573,7 @@ class JobAttempt:
             self.held.ask(self.held.keep, replace(kept, tries=tries))
         end = ProcessEnd(exit_code=outcome.exit_code(), reason=reason, cost_usd=self.claim.cost_usd)
         decision = after_end(end, tries=tries, most_tries=self.claim.most_tries)
-        self._log.add(f"[fleet] {reason}\n")
+        self._log.tell(reason)
         if isinstance(decision, Again):
             self._plan(end, decision)
         else:
@@ -620,6 +621,10 @@ class JobLog:
             if self._left > 0:
                 self._left -= len(text)
                 self._pieces.append(text if self._left > 0 else "[fleet] the log is cut here\n")
+
+    def tell(self, line: str) -> None:
+        """Adds a line of ralph's own, which a name in it cannot end."""
+        self.add(f"[fleet] {in_one_line(line)}\n")
 
     def hold(self, credential: str, for_s: float) -> None:
         with self._lock:

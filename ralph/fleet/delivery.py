@@ -109,7 +109,7 @@ class JobDelivery:
         """The commit for the branch, when it was made."""
         self._rest: str | None = None
         """The commit with the work that the job has left beside its branch."""
-        self._left_out: tuple[str, ...] = ()
+        self._lacks = ""
         self.at_branch: str | None = None
         """The checkpoint that was pushed to the job's branch, because the host takes no other refs."""
 
@@ -129,7 +129,7 @@ class JobDelivery:
                 state = pack_state(process.state, MOST_STATE_BYTES)
             ref = None if made is None else self._pushed_checkpoint(checkout, made, is_last=is_last)
         except (CheckoutError, TooLargeError, OSError) as error:
-            self._log.add(f"[fleet] no checkpoint: {error}\n")
+            self._log.tell(f"no checkpoint: {error}")
             self.next_checkpoint = time.monotonic() + self._worker.checkpoint_every_s
             if is_last and not isinstance(error, TooLargeError):
                 raise
@@ -148,7 +148,7 @@ class JobDelivery:
         """The commit of a checkpoint of the files as they are. None if no file has changed since the job began."""
         made = checkout.snapshot(self.last_commit, f"Checkpoint of {self._claim.name}")
         for path in made.left_out if made is not None else ():
-            self._log.add(f"[fleet] not in the checkpoint: {path}\n")
+            self._log.tell(f"not in the checkpoint: {path}")
         return self.last_commit if made is None else made.commit
 
     def kept_checkpoint(self, checkout: JobCheckout, commit: str | None, state: bytes) -> None:
@@ -173,7 +173,7 @@ class JobDelivery:
             if problem is not None:
                 advice = f"the host must take a push to {ref} or to {self._branch}: {problem}"
                 raise CheckoutError(f"{refused} ({advice})", refused.outcome) from None
-            self._log.add(f"[fleet] the host does not take {ref}: the checkpoint is at {self._branch}\n")
+            self._log.tell(f"the host does not take {ref}: the checkpoint is at {self._branch}")
             self.at_branch = commit
             return f"refs/heads/{self._branch}"
         return ref
@@ -210,11 +210,12 @@ class JobDelivery:
             maker = Maker(claim.set_name, claim.id, claim.attempt, claim.generation)
             final = checkout.finish(f"{claim.id}: {_subject(self._job)}", maker)
             self._rest, names, unread = checkout.rest(final.commit, maker)
-            self._left_out = (*final.left_out, *(f"{name} (a branch that cannot be read)" for name in unread))
+            left_out = (*final.left_out, *(f"{name} (a branch that cannot be read)" for name in unread))
+            self._lacks = shown(left_out)
             self._final = final.commit
-            told = [f"not in the branch: {path}" for path in self._left_out]
+            told = [f"not in the branch: {path}" for path in left_out]
             for line in [*told, *(f"beside the branch: {name}" for name in names)]:
-                self._log.add(f"[fleet] {line}\n")
+                self._log.tell(line)
         return None if self._final == (claim.base or checkout.commit) else self._final
 
     def branch(self, checkout: JobCheckout, commit: str, decision: Final, expected: str | None) -> Final:
@@ -232,8 +233,8 @@ class JobDelivery:
     def rest(self, checkout: JobCheckout, decision: Final) -> Final:
         """Pushes what the job has left beside its branch. Returns how the job ends, with what its branch lacks."""
         reasons = [decision.reason]
-        if self._left_out:
-            reasons.append(f"not in the branch, and gone: {shown(self._left_out)}")
+        if self._lacks:
+            reasons.append(f"not in the branch, and gone: {self._lacks}")
         if self._rest is not None:
             ref = f"{checkpoint_ref(self._claim.id, self._claim.attempt)}{REST}"
             self._push_ref(checkout, self._rest, ref)
@@ -242,7 +243,7 @@ class JobDelivery:
 
     def take_rest(self, work: KeptWork) -> None:
         """From now on, `rest` pushes what an earlier claim left, which was kept here."""
-        self._rest, self._left_out = work.rest, work.left_out
+        self._rest, self._lacks = work.rest, work.lacks
 
     def kept_branch(self, checkout: JobCheckout, commit: str, decision: Final) -> Final:
         """As `branch`, for the commit of an earlier claim that was kept here."""
@@ -288,7 +289,7 @@ class JobDelivery:
                 checkpoint = self.snapshot(checkout)
         if checkpoint is not None:
             commits[checkpoint_ref(self._claim.id, self._claim.attempt)] = checkpoint
-        work = replace(work, commit=commit, checkpoint=checkpoint, rest=rest, left_out=self._left_out)
+        work = replace(work, commit=commit, checkpoint=checkpoint, rest=rest, lacks=self._lacks)
         checkout.keep_large_files(commits.values(), work.base, place)
         write = functools.partial(checkout.bundle, commits, work.base) if commits else None
         self._worker.undelivered.keep(work, place, state=state, write=write)

@@ -65,8 +65,8 @@ class KeptWork(Struct, frozen=True, kw_only=True):
     """The commit of the last checkpoint. None if no file had changed, or if the job cannot be resumed."""
     rest: str | None = None
     """The commit with the work that the job has left beside its branch. An older ralph kept none."""
-    left_out: tuple[str, ...] = ()
-    """Paths and branches that are in neither commit."""
+    lacks: str = ""
+    """The first paths and branches that are in neither commit, and the number of the others."""
     ending: Final | None
     """How the job ends when its work is delivered. None if it then goes on."""
     resumes_at: float

@@ -145,7 +145,7 @@ def test_work_beside_the_branch_is_delivered_too_and_what_is_in_neither_is_named
         aside = (
             "git switch -qc aside; echo paid > aside.txt; git add .; git commit -qm aside; git switch -q -"
         )
-        refused.command = f"{aside}; git init -q own; touch own/x"
+        refused.command = f'{aside}; own=$\'own\\n[fleet] \\xff\'; git init -q "$own"; touch "$own/x"'
         refused.refuse = lambda: setattr(host, "status", status)
         place.worst("a")
         if status != 200:
@@ -157,11 +157,13 @@ def test_work_beside_the_branch_is_delivered_too_and_what_is_in_neither_is_named
         assert (row.state.value, row.exit_code, row.commit) == ("done", 0, None), place.log("a")
         (ref,) = (ref for ref in place.refs() if ref.endswith("-rest"))
         assert row.reason == (
-            "not in the branch, and gone: own/ (a repository of its own); "
+            "not in the branch, and gone: 'own\\n[fleet] \\udcff/ (a repository of its own)'; "
             f"what it left on other branches or in a stash is at {ref}: {place.refs()[ref]}"
         )
         assert place.git("show", f"{ref}^2:aside.txt") == "paid"
         assert refused.bundles() == []
+        logs = fleet(place, "a", "logs", "paid")
+        assert logs.count("[fleet] not in the branch: own [fleet] ") == logs.count("not in the branch") > 0
 
 
 def stop(worker: subprocess.Popen[bytes]) -> None:
