@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ralph.loop.record import RecordError
-from ralph.loop.status import safe_lines, status_of_record
+from ralph.loop.status import redact_of, safe_lines, status_of_record
 from ralph.loop.store import LoopStore
 from ralph.loop.words import LoopStatus, local, status_lines
 from ralph.machine.opened_file import open_regular_file
@@ -76,7 +76,7 @@ def show_loop(directory: Path, number: str | None, *, prints_log: bool) -> int:
         complain(str(error))
         return error.outcome.exit_code()
     with suppress(ReaderLeftError):
-        print_lines(safe_lines(_story(status), redact))
+        print_lines(safe_lines(_story(status), redact_of(status)))
     return 0
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.output.iteration_log import LiveIteration, read_live
 from ralph.output.screen import Screen
 from ralph.output.standard_streams import ReaderLeftError, complain, obeys_controls, print_lines
-from ralph.values.credentials import argument_secrets, known_secrets, line_secrets
+from ralph.values.credentials import known_secrets
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.ports import Interrupted
 from ralph.values.redaction import Redactor, redacted
@@ -40,14 +39,16 @@ _NO_PROC = not os.path.isdir("/proc/self")  # noqa: PTH112 - `Path` would be mad
 
 
 def _fields(status: LoopStatus) -> dict[str, Any]:
-    """The facts of the lines, and the loop's whole record, without the credentials in the options that it repeats."""
-    state, plan = status.present, status.state.plan
+    """The facts of the lines, and the loop's whole record."""
+    state = status.present
     told = {"is_running": status.is_running, "folder": str(status.folder), "totals": state.totals}
     about = {"left": to_builtins(left_of(state)), "live": to_builtins(status.live)}
-    lines = filter(None, (plan.notify, plan.gate, plan.until, plan.agent))
-    secrets = [*argument_secrets(plan.run_arguments), *chain.from_iterable(map(line_secrets, lines))]
-    redact = Redactor(known_secrets({}, secrets)).redact
-    return {**told, **about, **redacted(state_fields(status.state), redact)}
+    return {**told, **about, **state_fields(status.state)}
+
+
+def redact_of(status: LoopStatus) -> Callable[[str], str]:
+    """Cuts the secrets of the environment, and those in the options that the loop's record repeats."""
+    return Redactor(known_secrets(os.environ, tuple(status.state.plan.secrets()))).redact_all
 
 
 def _change_text(status: LoopStatus) -> str:
@@ -68,16 +69,16 @@ def loop_status(directory: Path, *, is_json: bool = False, watches: bool = False
     Raises UsageError if the directory has no recorded loop.
     """
     store = LoopStore.to_read(os.environ, directory)
-    redact = Redactor(known_secrets(os.environ)).redact_all
     try:
         if watches:
-            return _watch(directory, store, redact, is_json=is_json)
+            return _watch(directory, store, is_json=is_json)
         status = read_status(directory, store)
     except RecordError as error:
         if error.outcome is Outcome.USAGE:
             raise UsageError(str(error)) from None
         complain(str(error))
         return error.outcome.exit_code()
+    redact = redact_of(status)
     with suppress(ReaderLeftError):
         print_lines([_json(status, redact)] if is_json else safe_lines(status_lines(status), redact))
     return 0
@@ -111,7 +112,7 @@ def _is_current(live: LiveIteration, state: LoopState) -> bool:
     return _NO_PROC or (facts is not None and facts.parent == state.pid)
 
 
-def _watch(directory: Path, store: LoopStore, redact: Callable[[str], str], *, is_json: bool) -> int:
+def _watch(directory: Path, store: LoopStore, *, is_json: bool) -> int:
     """Shows the loop every second until it has ended, and returns the exit code. On a terminal, draws the status
     again in the same place. Elsewhere, and as JSON, prints one line per change. Raises RecordError.
     """
@@ -123,6 +124,7 @@ def _watch(directory: Path, store: LoopStore, redact: Callable[[str], str], *, i
     last = ""
     try:
         status = read_status(directory, store)
+        redact = redact_of(status)
         while True:
             if screen is not None:
                 screen.draw(safe_lines(status_lines(status), redact))

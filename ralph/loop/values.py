@@ -12,9 +12,11 @@ from ralph.loop import DEFAULT_CHECK_TIMEOUT_S, DEFAULT_PLAN_FILE
 from ralph.prompt.judged_file import ALL_SOURCES
 from ralph.settings.files import RecordedFile  # noqa: TC001 - records are read by their hints
 from ralph.values.claude_file import ClaudeFile  # noqa: TC001 - records are read by their hints
+from ralph.values.credentials import argument_secrets, line_secrets
 from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from datetime import datetime
 
 _CANNOT_RUN = {126: "no program that can be run", 127: "no such command"}
@@ -94,8 +96,25 @@ class LoopPlan(Struct, frozen=True):
     plan_file: str = DEFAULT_PLAN_FILE
     """The path of the agent's plan file, relative to `directory`."""
     limits: LoopLimits = field(default_factory=LoopLimits)
+    secret_places: tuple[tuple[int, int, int], ...] = ()
+    """Where known secrets are in `option_texts`: the index of a text, an offset and a length. The texts stay as they are, because
+    `--continue` uses them, and who looks at the loop may not know the secrets."""
     own_paths: tuple[str, ...] = ()
     """Absolute paths other than `OWN_DIRECTORY` that ralph itself writes to, or that receive its output."""
+
+    @property
+    def option_texts(self) -> tuple[str, ...]:
+        """The texts of the command line that are repeated where the loop is shown."""
+        return (*(one or "" for one in (self.notify, self.gate, self.until, self.agent)), *self.run_arguments)
+
+    def secrets(self) -> Iterator[str]:
+        """The secrets in `option_texts`, by their form and by their places."""
+        texts = self.option_texts
+        yield from argument_secrets(self.run_arguments)
+        for line in texts[: len(texts) - len(self.run_arguments)]:
+            yield from line_secrets(line)
+        for at, offset, length in self.secret_places:
+            yield "".join(texts[at : at + 1])[offset : offset + length]
 
     @property
     def has_condition(self) -> bool:

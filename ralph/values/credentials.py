@@ -341,7 +341,9 @@ def line_secrets(line: str) -> Iterator[str]:
     import shlex  # noqa: PLC0415 - few runs have such a line
 
     try:
-        words = shlex.split(line)
+        split = shlex.shlex(line, posix=True, punctuation_chars=True)
+        split.whitespace_split, split.commenters = True, ""
+        words = list(split)
     except ValueError:
         words = line.split()
     return argument_secrets(words)

@@ -34,7 +34,7 @@ from ralph.sandbox.box_plan import CannotConfineError, plan_box, refuse_owners_w
 from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.disk_work import DiskWork, OwnDisks
 from ralph.settings.claude_files import judged
-from ralph.values.credentials import TURN_LOCK, argument_secrets, child_environment, known_secrets
+from ralph.values.credentials import TURN_LOCK, child_environment, known_secrets
 from ralph.values.events import EventStream, Notice
 from ralph.values.outcome import CannotError, Outcome
 from ralph.values.ports import JournalError
@@ -140,6 +140,11 @@ def event_stream(
     return EventStream(summary, told)  # so a problem with the summary is told before the loop's end
 
 
+def _secret_places(plan: LoopPlan, redactor: Redactor) -> tuple[tuple[int, int, int], ...]:
+    spans = ((at, span) for at, text in enumerate(plan.option_texts) for span in redactor.spans(text))
+    return tuple((at, begin, end - begin) for at, (begin, end) in spans)
+
+
 def open_context(
     options: LoopOptions,
     environment: Mapping[str, str],
@@ -165,8 +170,9 @@ def open_context(
     environment = {**environment, **settings.variables.plain}
     plan = _with_wishes(plan, environment, settings)
     # The settings have nothing of the options that only the iterations read, such as MCP servers in JSON.
-    secrets = known_secrets(environment, (*settings.secrets, *argument_secrets(plan.run_arguments)))
+    secrets = known_secrets(environment, (*settings.secrets, *plan.secrets()))
     redactor = Redactor(secrets)
+    plan = replace(plan, secret_places=_secret_places(plan, redactor))
     events = event_stream(options, environment, redactor, log, is_quiet=plan.is_quiet)
     ours = child_environment(environment, settings.tools.pass_env, secrets, settings.key_variables)
     waiter = _waiter(inbox, clock, events, settings)

@@ -276,3 +276,32 @@ def test_the_record_of_a_loop_shows_no_credential_of_its_options(ralph, ralph_he
     plan = json.loads(told)["plan"]
     assert "[redacted]" in plan["notify"], "the record is shown, without the password"
     assert "[redacted]" in plan["claude_settings"]
+
+
+KNOWN_BY_VALUE = "zebra-quux7-flume9"
+
+
+@pytest.mark.parametrize(
+    ("gate", "variables"),
+    [
+        (f'sh -c true -H "X-Api-Key: {KNOWN_BY_VALUE}"; true', {}),
+        (f"true --password={KNOWN_BY_VALUE}; true", {}),
+        (f"echo {KNOWN_BY_VALUE}", {"MY_TOKEN": KNOWN_BY_VALUE}),
+    ],
+)
+def test_neither_the_model_nor_who_looks_at_a_loop_later_sees_a_secret_of_its_gate(
+    ralph, ralph_here, iterations, gate: str, variables: dict[str, str]
+) -> None:
+    api = iterations([Turn("Done.")])
+    ralph.environment |= variables
+    ran = ralph("loop", "go", "--max-iterations", "1", "--gate", gate)
+    assert (ran.code, KNOWN_BY_VALUE in ran.stderr) == (0, False), ran.stderr
+    assert not any(KNOWN_BY_VALUE.encode() in request.body for request in api.requests)
+    for name in variables:
+        del ralph.environment[name]
+    for words in (("--status",), ("--status", "--json"), ("--status", "--watch"), ("show",)):
+        told = ralph_here("loop", *words).stdout
+        assert told
+        assert KNOWN_BY_VALUE not in told, words
+    again = ralph("loop", "--continue", "--max-iterations", "2")
+    assert (again.code, "gate passed" in again.stderr) == (0, True), again.stderr
