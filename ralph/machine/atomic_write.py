@@ -1,8 +1,8 @@
 """Replaces a file's content atomically: at every moment the path leads to the complete old or the complete new file.
 
-The new file keeps the mode and extended attributes of the old file, and its owner if the system allows that. The new
-file is first written under a temporary name, and locked meanwhile. If a temporary file is not locked, the process
-that wrote it has died.
+The new file keeps the mode and extended attributes of the old file, and its owner if the system allows that. It is first
+written under a temporary name, and locked meanwhile: a temporary file without a lock is left over from a process that has
+died.
 """
 
 from __future__ import annotations

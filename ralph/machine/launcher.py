@@ -325,10 +325,7 @@ class Launcher:
         self._grace_s = grace_s
         self._core_limit = core_limit
         self._channel = channel
-        self._stop_signals = {
-            signal.SIGTERM,
-            *(number for number in STOP_SIGNALS if not _is_ignored(number)),
-        }
+        self._stop_signals = {signal.SIGTERM, *(number for number in STOP_SIGNALS if not _is_ignored(number))}
         self._awaited = {
             *self._stop_signals,
             signal.SIGCHLD,
@@ -587,9 +584,7 @@ def _next_signal_by_looking(awaited: set[int], limit_s: float) -> int | None:
 
 
 def start(
-    command: list[bytes] | list[str],
-    environment: Mapping[bytes, bytes] | None,
-    core_limit: int,
+    command: list[bytes] | list[str], environment: Mapping[bytes, bytes] | None, core_limit: int
 ) -> int:
     """Starts the command in a session of its own (setsid(2)) and returns its pid. Raises OSError without a free process or program."""
     if core_limit:
@@ -617,16 +612,12 @@ def _spawned(command: list[bytes] | list[str], environment: Mapping[bytes, bytes
     given: Any = os.environ if environment is None else environment
     # No signal stays blocked, because the program that started ralph may have blocked some.
     return _tried(
-        command,
-        environment,
-        lambda place: os.posix_spawn(place, command, given, setsid=True, setsigmask=()),
+        command, environment, lambda place: os.posix_spawn(place, command, given, setsid=True, setsigmask=())
     )
 
 
 def _tried(
-    command: list[bytes] | list[str],
-    environment: Mapping[bytes, bytes] | None,
-    run: Callable[[bytes], int],
+    command: list[bytes] | list[str], environment: Mapping[bytes, bytes] | None, run: Callable[[bytes], int]
 ) -> int:
     """Calls `run` with each path of the program until one works. `os.execvpe` would load `warnings`, which takes a millisecond."""
     name = os.fsencode(command[0])

@@ -1,13 +1,8 @@
-"""Makes control groups (cgroups(7)) that limit the number of processes and the memory of one run's commands, if the
-machine allows that.
+"""Makes control groups (cgroups(7)) that limit the number of processes and the memory of one run's commands, if the machine
+allows that. A limit per user (`RLIMIT_NPROC`) would also count the user's other programs, and would not apply to root.
 
-A group is below ralph's own group, so the user's own limits still apply. ralph itself is not in the new group, and
-other groups are not affected. The group is removed when the run ends. If ralph is killed, a later run removes the
-group. A later run knows that a group is unused if its directory is not locked, because a lock ends with the process
-that holds it.
-
-A limit per user (`RLIMIT_NPROC`) is no alternative: it also counts the user's other programs, and does not apply to
-root.
+A group is below ralph's own group, so the user's own limits still apply. ralph itself is not in it. It is removed when the
+run ends, or by a later run if ralph was killed: the directory of a group in use is locked.
 """
 
 from __future__ import annotations

@@ -61,10 +61,8 @@ class ProcessFacts(Struct, frozen=True):
     """Facts about a process, from /proc/PID/stat (proc_pid_stat(5))."""
 
     is_stopped: bool
-    """True if the process is suspended, as after Ctrl-Z."""
     parent: int
     group: int
-    """The id of the process group."""
     has_terminal: bool
     foreground_group: int
     """The id of the process group in the foreground of the terminal. -1 without a terminal."""

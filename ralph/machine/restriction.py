@@ -1,10 +1,8 @@
-"""Restricts the calling process permanently: no core dump, no new privileges, no capabilities, a Landlock ruleset and
-a seccomp filter. Programs that the process executes inherit these restrictions. Linux only.
+"""Restricts the calling process permanently: no core dump, no new privileges, no capabilities, a Landlock ruleset and a
+seccomp filter. Programs that the process executes inherit these restrictions. Linux only.
 
-This module imports only small modules of the standard library, because it runs between a fork and an exec, and also
-in interpreters started by `python -I -S`. It only applies the ruleset, which `sandbox/kernel/landlock.py` builds, and
-the filter, which `sandbox/kernel/seccomp.py` builds. `prepare` loads the C functions that `restrict` needs. If
-`prepare` is called before a fork, the child need not load them again.
+Only small modules of the standard library are imported, because it runs between a fork and an exec, and also in interpreters
+started by `python -I -S`. `prepare` loads the C functions that `restrict` needs, so that a child need not load them again.
 """
 
 from __future__ import annotations

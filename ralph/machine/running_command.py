@@ -1,8 +1,8 @@
-"""Waits for a supervised command to end, and limits its time and its output. If ralph gets a signal, it stops the
-command too. At the end, every remaining process of the command is killed.
+"""Waits for a supervised command to end, and limits its time and its output. If ralph gets a signal, it stops the command
+too. At the end, every remaining process of the command is killed.
 
-The thread that waits also reads the command's output, as long as the output is kept in memory. Before the capture
-writes to a file, a thread takes over the reading, because a file system may not answer.
+The thread that waits also reads the output, until the capture writes to a file: then a thread takes over the reading, because
+a file system may not answer.
 """
 
 from __future__ import annotations
@@ -220,14 +220,7 @@ class _News(enum.Enum):
 
 
 class RunningCommand:
-    def __init__(
-        self,
-        process: CommandProcess,
-        capture: Capture,
-        *,
-        waiter: Waiter,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, process: CommandProcess, capture: Capture, *, waiter: Waiter, clock: Clock) -> None:
         self._process = process
         self._capture = capture
         self._waiter = waiter

@@ -50,11 +50,7 @@ class ThreadJob:
     """A function that runs on a thread beside the others. The thread may have run other jobs before."""
 
     def __init__(
-        self,
-        target: Callable[..., object],
-        arguments: Sequence[object],
-        name: str,
-        thread: threading.Thread,
+        self, target: Callable[..., object], arguments: Sequence[object], name: str, thread: threading.Thread
     ) -> None:
         self.name = name
         self._thread = thread

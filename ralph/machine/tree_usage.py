@@ -1,12 +1,11 @@
 # os functions and no regular expressions: as in launcher.py.
 # ruff: noqa: PTH115, PTH116, PTH123, PTH208
-"""Measures the processes and the memory of a command's process tree, and says which limit they exceed. A limit per
-user (`RLIMIT_NPROC`) would also count the user's other programs, and would not apply to root. Linux only; without
-/proc nothing is measured. The launcher calls this module, so the module imports nothing of ralph.
+"""Measures the processes and the memory of a command's process tree, and says which limit they exceed. Linux only; without
+/proc nothing is measured. The launcher calls this module, so it imports nothing of ralph.
 
-Memory includes private and shared memory of the processes, swapped memory, and files in memory: files in /dev/shm,
-removed files that are still open, and files of memfd_create(2). It does not include cached files of a disk, System V
-shared memory that no process has mapped, and memory of the kernel, such as pipes and sockets.
+Memory includes private and shared memory of the processes, swapped memory, and files in memory: files in /dev/shm, removed
+files that are still open, and files of memfd_create(2). It does not include cached files of a disk, System V shared memory
+that no process has mapped, and memory of the kernel, such as pipes and sockets.
 """
 
 from __future__ import annotations

@@ -63,12 +63,7 @@ class Heartbeats:
     """An `Events` sink that decides when a heartbeat is due: when users have seen no output for `interval_s` seconds; 0 means never."""
 
     def __init__(
-        self,
-        clock: Clock,
-        interval_s: float,
-        *,
-        shows_deltas: bool = False,
-        shows_lines: bool = True,
+        self, clock: Clock, interval_s: float, *, shows_deltas: bool = False, shows_lines: bool = True
     ) -> None:
         """Whether the user sees each piece of an answer as it arrives, and each complete line."""
         self._clock = clock

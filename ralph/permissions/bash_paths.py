@@ -1,8 +1,7 @@
 """Finds the paths that a shell command names, and judges them by the rules for reading and changing files.
 
-A rule names paths, but a command consists of words. So a command is refused if any of its words is a denied path,
-whatever the command does with that path. It is also refused if it reads a directory that contains a denied path. A
-program can also open files that the command does not name, such as the data of a test. These files are not judged.
+A command is refused if any of its words is a denied path, whatever it does with that path, or if it reads a directory that
+contains one. Files that a program opens although the command does not name them, such as the data of a test, are not judged.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Judges a shell command by the patterns for Bash. `bash_paths.py` judges the paths in the command.
 
-A command may run if each simple command in it matches an allowed pattern and none matches a denied pattern. A part
-that ralph cannot parse matches no allowed pattern. Such a part matches a denied pattern if one of its words is the
-pattern's command name. A command whose name is known only at run time matches every denied pattern.
+A command may run if each simple command in it matches an allowed pattern and none matches a denied one. A part that ralph
+cannot parse matches no allowed pattern, and a denied one if one of its words is the pattern's command name. A command whose
+name is known only at run time matches every denied pattern.
 """
 
 from __future__ import annotations

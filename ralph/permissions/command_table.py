@@ -1,11 +1,10 @@
 """The table of commands that run another command, such as `timeout`, `sudo`, `uv run` and `npx`: how the other command is
-found in the words of a line.
+found in the words of a line. What the table does not name is not understood.
 
-Each line of the table is one command: its name, its options without a value, its options with a value, notes, and where this
-is documented. A slash separates words of a name, and a comma whole names, that have
-the same line. A name of several words has a line for each of its beginnings,
-with the options that may stand there. A word without a dash stands for several options of one letter. What the table does not
-name is not understood.
+Each line is one command: its name, its options without a value, its options with a value, notes, and where this is
+documented. A slash separates words of a name, and a comma whole names, that have the same line. A name of several words has a
+line for each of its beginnings, with the options that may stand there. A word without a dash stands for several options of
+one letter.
 """
 
 from __future__ import annotations
@@ -261,8 +260,4 @@ def forms(table: str, *, is_runner: bool) -> Iterator[tuple[str, Form]]:
             )
 
 
-FORMS = {
-    **dict(forms(_WRAPPERS, is_runner=False)),
-    **dict(forms(_RUNNERS, is_runner=True)),
-}
-"""The forms of all commands in the table, by their names."""
+FORMS = {**dict(forms(_WRAPPERS, is_runner=False)), **dict(forms(_RUNNERS, is_runner=True))}

@@ -1,10 +1,9 @@
-"""Decides about each tool call once, immediately before the intent of the call is recorded. Also decides whether a
-task may begin and end.
+"""Decides about each tool call once, immediately before its intent is recorded. Also decides whether a task may begin and
+end.
 
-The order for a call: PreToolUse hooks, rules that deny, rules that ask, the permission mode, somebody who is asked.
-Each of them judges the arguments that those before it have changed. When somebody has answered, the rules that deny and
-the mode judge once more, because the answer may have changed the arguments and the mode. A hook that fails and a
-question that nobody answers refuse the call.
+The order for a call: PreToolUse hooks, rules that deny, rules that ask, the permission mode, somebody who is asked. Each
+judges the arguments that those before it have changed, and the rules that deny and the mode judge once more what somebody has
+answered. A hook that fails and a question that nobody answers refuse the call.
 """
 
 from __future__ import annotations
@@ -40,9 +39,7 @@ class RuleVerdict(Struct, frozen=True):
     """The decision of the permission rules about one tool call."""
 
     denied: str | None = None
-    """The reason why a rule denies the call, written for the model. None if no rule denies the call."""
     asks: str | None = None
-    """The reason why somebody must be asked before the call runs. None if nobody must be asked."""
 
 
 class CommandRules(Struct, frozen=True):
@@ -121,13 +118,11 @@ class Decision(Struct, frozen=True):
     """A decision of somebody who was asked about one call, with the permissions that they changed."""
 
     denied: str | None = None
-    """The reason why the call must not run, written for the model. None if the call may run."""
     ends_run: bool = False
     """True if the denial also ends the work on the current message."""
     arguments: dict[str, Any] | None = None
     """The arguments that replace those of the call, or None."""
     mode: str | None = None
-    """The name of the permission mode to set, or None."""
     allowed: tuple[str, ...] = ()
     """The tools that need no question any more."""
     ignored: tuple[str, ...] = ()

@@ -76,7 +76,6 @@ git log  | {_GIT_LOG} pu=content --patch=content | nSG | | git-log(1)
 git show | {_GIT_DIFF} | n | content | git-show(1)
 """
 FORMS = dict(forms(_TABLE, is_runner=False))
-"""The forms of the harmless commands, by their names."""
 # Commands by which a shell changes what the words after them mean, as with PATH. `printf %n` sets a variable too.
 _SETTERS = frozenset(
     """

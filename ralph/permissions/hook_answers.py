@@ -118,9 +118,7 @@ class CallVerdict(Struct, frozen=True):
     """The combined decision of all PreToolUse hooks about one call: the strictest one applies."""
 
     denied: str | None = None
-    """The reason why the call must not run, or None."""
     asks: str | None = None
-    """The reason why somebody must be asked about the call, or None."""
     allows: bool = False
     """True if a hook allowed the call. Then nobody is asked about it, unless a rule requires that."""
     arguments: dict[str, Any] | None = None

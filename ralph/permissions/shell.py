@@ -1,9 +1,9 @@
-"""Parses a shell line once, into the list of all simple commands that it runs. Says which parts of it ralph cannot
-understand. Rules and paths are judged on this list.
+"""Parses a shell line once, into the list of all simple commands that it runs, on which rules and paths are judged. Says
+which parts of it ralph cannot understand.
 
-The parser searches the whole syntax tree. A command may be anywhere in it: inside a substitution or a function, or
-after the beginning of a here-document. The list also has the commands that other commands run, such as `make` in
-`timeout 5 make` and in `sh -c 'make'`. tree-sitter is imported only when a rule needs a parsed line.
+A command may be anywhere in the syntax tree: inside a substitution or a function, or after the beginning of a here-document.
+The list also has the commands that other commands run, such as `make` in `timeout 5 make` and in `sh -c 'make'`. tree-sitter
+is imported only when a rule needs a parsed line.
 """
 
 from __future__ import annotations
@@ -117,7 +117,6 @@ class SimpleCommand(Struct, frozen=True):
 
 class Redirection(Struct, frozen=True):
     operator: str
-    """The operator, such as `>`, `>>`, `<` or `&>`."""
     target: Word
 
     @property
@@ -251,9 +250,7 @@ class ParsedLine:
         self._seen: set[str] = set()
         """The commands in backquotes that have been read."""
         self._source = b""
-        """The text that is read now."""
         self._found: list[SimpleCommand] = []
-        """The commands in the text that is read now."""
         self._behind: dict[tuple[int, int], list[Word]] = {}
         """The words that belong to a command although they come after a redirection. The key is the command's
         position in the text."""
@@ -276,7 +273,6 @@ class ParsedLine:
         arithmetic."""
         words += [*self.other_words, *self._heredocs, *(one.target for one in self.redirections)]
         self.has_glob = any(word.has_glob for word in words)
-        """Whether a word is a file name pattern, or has one."""
         self.everywhere = frozenset(_words_anywhere(self.texts, words))
         """All words of the line. Words inside quotes and substitutions are included."""
 

@@ -20,7 +20,6 @@ class Within(Struct, frozen=True):
     """The commands and scripts that another command, the wrapper, runs."""
 
     commands: tuple[tuple[Word, ...], ...] = ()
-    """The words of each command that the wrapper runs."""
     scripts: tuple[str, ...] = ()
     """The texts that the wrapper runs as shell commands."""
     is_transparent: bool = False

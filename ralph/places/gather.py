@@ -21,23 +21,11 @@ from typing import TYPE_CHECKING, Literal
 
 from ralph.machine.own_programs import absolute_entries, search_outside
 from ralph.machine.planted_link import LinkResolver, links_and_file
-from ralph.machine.repository import (
-    beginning_of,
-    entries_in,
-    is_folder,
-    is_within,
-    is_within_any,
-    status_of,
-)
+from ralph.machine.repository import beginning_of, entries_in, is_folder, is_within, is_within_any, status_of
 from ralph.machine.trusted_programs import RIPGREP, packaged_program
 from ralph.places.git_config import submodules_named
 from ralph.places.git_places import git_places
-from ralph.places.home_needs import (
-    checkouts,
-    editable_packages,
-    holds_credentials,
-    program_directories,
-)
+from ralph.places.home_needs import checkouts, editable_packages, holds_credentials, program_directories
 from ralph.places.named_by_git import (
     INCLUDES,
     TEMPLATES,
@@ -50,15 +38,7 @@ from ralph.places.named_by_git import (
 from ralph.places.places import directories_above, names_at, outermost, places_of, xdg_bases
 from ralph.places.ssh_files import ssh_files_of_agents
 from ralph.places.state import chosen_state_directory, named_state_directories
-from ralph.places.table import (
-    COMPARED,
-    FILTERED,
-    PATTERNS,
-    UNREAD,
-    expanded,
-    git_entries_with,
-    paths_with,
-)
+from ralph.places.table import COMPARED, FILTERED, PATTERNS, UNREAD, expanded, git_entries_with, paths_with
 from ralph.values.credentials import SANDBOX_HIDE, callers_places
 
 if TYPE_CHECKING:

@@ -265,11 +265,7 @@ def last_look(roots: Sequence[str], since_s: float, environment: Mapping[str, st
             users = users_relative_programs(environment)
             looks.extend(
                 look_below(
-                    one,
-                    roots=roots,
-                    since_s=since_s,
-                    users=users,
-                    is_over=lambda: time.monotonic() > until_s,
+                    one, roots=roots, since_s=since_s, users=users, is_over=lambda: time.monotonic() > until_s
                 )
                 for one in outermost
             )

@@ -1,8 +1,7 @@
 """Applies the table of places to one run: which paths its tools must not read or write. No I/O happens here.
 
-The rules apply to absolute paths without symbolic links. `tools/files/path_guard.py` resolves links, and checks which
-file was really opened. A separate rule in `tools/files/roots.py` says that file tools write only inside certain
-directories.
+The rules apply to absolute paths without symbolic links: `tools/files/path_guard.py` resolves links, and checks which file
+was really opened.
 """
 
 from __future__ import annotations

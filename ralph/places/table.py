@@ -1,16 +1,12 @@
-"""The table of places: which files and directories are protected, from whom, and by which means. Every part of ralph
-that refuses, hides, mounts, compares or lists a place reads this table. No I/O happens here.
+"""The table of places: which files and directories are protected, from whom, and by which means. Every part of ralph that
+refuses, hides, mounts, compares or lists a place reads this table. No I/O happens here. A place is a file, or a directory
+with everything inside it, and need not exist. Each row has templates, which say where the places are:
 
-Each row has templates, which say where the places are:
-
-* `~/x` is in each home directory. `{config}/x`, `{data}/x`, `{cache}/x` and `{runtime}/x` are in the directories of the
-  XDG specification. `{root}`, `{git}` and the other names in `Bases` stand for paths of this run.
+* `~/x` is in each home directory. `{config}/x`, `{data}/x`, `{cache}/x` and `{runtime}/x` are in the directories of the XDG
+  specification. `{root}`, `{git}` and the other names in `Bases` stand for paths of this run.
 * `$NAME` and `$NAME/x` begin with the value of an environment variable. If it names a kind before its path, as Kerberos has
   it (`FILE:/x`), only the path counts.
-* `**/x` is a name at any depth. `*` matches any characters but a slash.
-* Any other template is an absolute path.
-
-A place is a file, or a directory with everything inside it. It need not exist.
+* `**/x` is a name at any depth. `*` matches any characters but a slash. Any other template is an absolute path.
 """
 
 from __future__ import annotations

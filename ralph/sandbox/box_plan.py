@@ -94,7 +94,6 @@ class BoxPlan(Struct, frozen=True):
     """Such places where commands may write, which only mounts can hide. They need not exist."""
     allow_hosts: tuple[str, ...] = ()
     asked_sockets: AskedSockets = "auto"
-    """The setting `unix_sockets`."""
     most_file_bytes: int = 0
     """The maximum size of a file that a command writes. 0 means no limit."""
     is_strict: bool = False
@@ -104,7 +103,6 @@ class BoxPlan(Struct, frozen=True):
     is_work_closed: bool = False
     """Whether the working directory is one of them."""
     notices: tuple[BoxNotice, ...] = ()
-    """Notices for people."""
     places: GuardedPlaces | None = None
     """The places that the tools, and so commands, must not use."""
     elsewhere: tuple[str, ...] = ()
@@ -124,7 +122,6 @@ class BoxPlan(Struct, frozen=True):
     copies: tuple[tuple[str, str], ...] = ()
     """Copies of configuration files without credentials, each with the file over which namespaces mount it."""
     temporary: str = ""
-    """The directory for temporary files."""
     has_own_temporary: bool = False
     """Whether the directory for temporary files is mounted on /tmp. It is not mounted if commands may write to the machine's
     /tmp."""

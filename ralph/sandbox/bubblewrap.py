@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 TEMPORARY = "/tmp"  # noqa: S108 - the session's directory is mounted there
 DEVICES = "/dev"
-"""The place of the devices that bubblewrap makes for a command."""
 QUEUES = f"{DEVICES}/mqueue"
 """The place of the command's own POSIX message queues (mq_overview(7))."""
 PROCESSES = "/proc"

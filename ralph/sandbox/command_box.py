@@ -39,12 +39,7 @@ from ralph.sandbox.disk_work import SilentDiskError
 from ralph.sandbox.kept_box import KeptBox, SharedSpaces
 from ralph.sandbox.kernel.landlock import Ruleset
 from ralph.sandbox.kernel.seccomp import make_filter
-from ralph.sandbox.landlock_rules import (
-    inside_rules,
-    landlock_rules,
-    own_mounts,
-    plan_with_places,
-)
+from ralph.sandbox.landlock_rules import inside_rules, landlock_rules, own_mounts, plan_with_places
 from ralph.sandbox.protected_changes import changed_since_kill_note, left_note, undone_note
 from ralph.sandbox.protected_files import ProtectedFiles
 from ralph.values.credentials import SANDBOX_HIDE, callers_places

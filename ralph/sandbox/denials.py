@@ -3,15 +3,12 @@
 """Finds out from the output of a command whether the sandbox denied something. If so, the model is told not to try again, and
 what to use instead.
 
-A line of the output shows a denial if it contains a path and one of the kernel's messages for a denied access. In
-addition, the sandbox must deny this path, and this process, which is outside of the sandbox, must be able to use the
-path.
+A line shows a denial if it contains a path and one of the kernel's messages for a denied access, and if the sandbox must deny
+this path and this process, which is outside of it, can use it. The output is foreign text, and a note is only a help: a path
+that cannot be looked at, or that lies in a kernel file system, shows nothing.
 
-The output is foreign text, and a note is only a help: a path that cannot be looked at shows nothing. A path in a kernel
-file system, such as `/proc/self/cwd`, means something else in this process, and shows nothing either.
-
-Where a program says it in its own words, or says something else, a table of such texts has what to use instead. They are
-those of real programs; the tests have them with their versions. A row counts only where its subject is refused.
+Where a program has words of its own, a table has what to use instead. They are those of real programs; the tests have them
+with their versions. A row counts only where its subject is refused.
 """
 
 from __future__ import annotations

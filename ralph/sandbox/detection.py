@@ -1,9 +1,8 @@
-"""Finds out which means of confinement work on this machine. If a means does not work, no error is raised, and the
-result contains the reason.
+"""Finds out which means of confinement work on this machine, by applying them: in a container, the kernel may name a means
+that the container forbids. If a means does not work, no error is raised, and the result contains the reason.
 
-The kernel's means are tried by applying them. In a container, the kernel may name a means that the container forbids, or kill
-the process that uses it. Normally a thread restricts itself and ends, in 0.3 ms. Where a seccomp filter is in force already, as
-in most containers, it may kill a process that makes a forbidden call: a child process restricts itself then, in milliseconds.
+Normally a thread restricts itself and ends, in 0.3 ms. Where a seccomp filter is in force already, as in most containers, it
+may kill a process that makes a forbidden call: a child process restricts itself then, in milliseconds.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 """Finds out what a command changed in protected files if ralph was killed before it could undo the changes, and what the
 commands of other runs have changed that are still running.
 
-While a command runs, a file in ralph's state directory describes the protected files as they were before the command.
-The next run with the same directories finds this file. It reports the changes but does not undo them, because
-somebody else may have made changes since then. If this file cannot be written, nothing is reported.
+While a command runs, a file in ralph's state directory describes the protected files as they were before. The next run with
+the same directories reports the changes, but does not undo them: somebody else may have made some since. If this file cannot
+be written, nothing is reported.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Applies the table of places to the plan of a sandbox, and makes the rules of Landlock for it. No I/O happens here:
-`command_box.py` collects the places, and `kernel/` and bubblewrap make the kernel enforce the decisions.
+"""Applies the table of places to the plan of a sandbox, and makes the rules of Landlock for it. No I/O happens here.
 
 A command may read everything except the places that the table of places (`places/table.py`) and the user deny, and of the
-home only what the table shows. It may write only in the roots and in a few places that ordinary work needs. If a denied
-path is inside a root, commands can read and write it nevertheless: Landlock grants a right for a whole directory and cannot
-take it away for a part.
+home only what the table shows. It may write only in the roots and in a few places that ordinary work needs. A denied path
+inside a root can be read and written nevertheless: Landlock grants a right for a whole directory and cannot take it away for
+a part.
 """
 
 from __future__ import annotations
@@ -15,15 +14,7 @@ from msgspec.structs import replace
 
 from ralph.machine.repository import is_within, is_within_any
 from ralph.places.places import directories_above, outermost
-from ralph.places.table import (
-    CLOSED,
-    DEVICE,
-    EMPTY,
-    GUARDS,
-    READ_ONLY,
-    VISIBLE,
-    WRITABLE,
-)
+from ralph.places.table import CLOSED, DEVICE, EMPTY, GUARDS, READ_ONLY, VISIBLE, WRITABLE
 from ralph.sandbox.bubblewrap import DEVICES, QUEUES, TEMPORARY
 from ralph.sandbox.kernel import landlock
 from ralph.sandbox.kernel.landlock import Rule

@@ -1,13 +1,12 @@
 # os.path instead of pathlib: the paths are strings, and bubblewrap takes strings.
 # ruff: noqa: PTH102, PTH106, PTH115, PTH208
-"""Makes bubblewrap's words that show each directory as a read-only overlay of itself, so that commands find no Unix socket of a
-program outside.
+"""Makes bubblewrap's words that show each directory as a read-only overlay of itself, so that commands find no Unix socket of
+a program outside.
 
 The kernel finds a socket by the inode of its file, and the overlay has an inode of its own. So a socket in an overlay has no
 listener, however it was named, whenever it was bound and in whichever network namespace. A hard link to it cannot be made in
-a writable directory, which is on another file system.
-
-A directory with mounts below it is made anew, with its entries, because the kernel makes no overlay of it for an ordinary user.
+a writable directory, which is on another file system. A directory with mounts below it is made anew, with its entries,
+because the kernel makes no overlay of it for an ordinary user.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Tries actions that a sandbox must deny to a command, and prints which actions were denied.
 
-The script runs inside the sandbox, in the root among its targets, and needs only the standard library (`python -I -S probe.py TARGETS`).
-`self_test.py` makes the targets outside the sandbox, and compares the verdicts with what the level promises. Each row
-of the table is one action. The script tries each row in a separate process with a time limit, and prints one JSON
-line for it. It changes only its targets, sends other processes only signal 0, and starts a limited number of
-processes.
+The script runs inside the sandbox, in the root among its targets, and needs only the standard library (`python -I -S probe.py
+TARGETS`). `self_test.py` makes the targets, and compares the verdicts with what the level promises. Each row of the table is
+one action, which is tried in a process with a time limit and gets one JSON line. It changes only its targets, sends other
+processes only signal 0, and starts a limited number of processes.
 """
 
 # Each row is about one system call. The functions of `os` name it, and pathlib would hide it.
@@ -405,22 +404,14 @@ _ATTEMPTS: dict[str, dict[str, Callable[[Targets], object]]] = {
         "read a secret through /proc/self/root": lambda t: _read(f"/proc/self/root{t['secrets'][0]}"),
         "read a secret that was made after the start": lambda t: _read(t["late_secret"]),
     },
-    "devices": {
-        "read a disk": _read_disk,
-        "use a device that is not given": _use_device,
-    },
-    "": {
-        "read a secret by a hard link that is there": lambda t: _read(t["hard_link"]),
-    },
+    "devices": {"read a disk": _read_disk, "use a device that is not given": _use_device},
+    "": {"read a secret by a hard link that is there": lambda t: _read(t["hard_link"])},
     _PROCESSES: {
         "read another process's environment": lambda t: _read(f"/proc/{t['pid']}/environ"),
         "read another process's memory": lambda t: os.close(os.open(f"/proc/{t['pid']}/mem", os.O_RDONLY)),
         "follow another process's working directory": lambda t: os.readlink(f"/proc/{t['pid']}/cwd"),
     },
-    "tracing": {
-        "read another process's memory by a call": _read_by_call,
-        "trace another process": _trace,
-    },
+    "tracing": {"read another process's memory by a call": _read_by_call, "trace another process": _trace},
     "processes hidden": {
         "read another process's command line": lambda t: _read(f"/proc/{t['pid']}/cmdline"),
         "look at another process's limits": lambda t: resource.prlimit(t["pid"], _FILES),
@@ -436,9 +427,7 @@ _ATTEMPTS: dict[str, dict[str, Callable[[Targets], object]]] = {
         "write to the user's terminal": lambda t: _append(t["terminal"]),
         "read what the user types": lambda t: os.close(os.open(t["terminal"], os.O_NONBLOCK | os.O_NOCTTY)),
     },
-    "the whole tree ends": {
-        "leave a process behind": _stay_behind,
-    },
+    "the whole tree ends": {"leave a process behind": _stay_behind},
     "network": {
         "connect by TCP": lambda t: _tcp().connect(("127.0.0.1", t["port"])),
         "connect by MPTCP": lambda t: _tcp(262).connect(("127.0.0.1", t["port"])),

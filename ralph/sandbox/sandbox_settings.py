@@ -65,11 +65,7 @@ class SandboxSettings(Struct, frozen=True):
             ),
         ),
     ] = "auto"
-    """One of `SANDBOX_MODES`."""
-    write: Annotated[
-        tuple[str, ...],
-        Key(PLACES, "more files and directories that commands may write"),
-    ] = ()
+    write: Annotated[tuple[str, ...], Key(PLACES, "more files and directories that commands may write")] = ()
     """Paths that commands may write in addition to the working directory and each `--add-dir`. In this setting and
     the next three, a path is absolute or begins with `~/`."""
     read: Annotated[
@@ -82,7 +78,6 @@ class SandboxSettings(Struct, frozen=True):
         tuple[str, ...],
         Key(PLACES, "sockets in the file system that commands may connect to, such as that of an agent"),
     ] = ()
-    """Paths of sockets that commands may connect to."""
     unix_sockets: Annotated[
         str,
         Key(
@@ -97,12 +92,9 @@ class SandboxSettings(Struct, frozen=True):
             ),
         ),
     ] = "auto"
-    """One of `UNIX_SOCKETS`."""
     read_deny: Annotated[
-        tuple[str, ...],
-        Key(PLACES, "more files and directories that commands and tools must not read"),
+        tuple[str, ...], Key(PLACES, "more files and directories that commands and tools must not read")
     ] = ()
-    """Paths that commands and tools must not read."""
     net: Annotated[
         str | None,
         Key(
@@ -112,7 +104,6 @@ class SandboxSettings(Struct, frozen=True):
             Flag("--net", "Network of commands. Default: full, or proxy with --allow-host.", choices=NETS),
         ),
     ] = None
-    """One of `NETS`. None means "proxy" if there are `allow_hosts`, otherwise "full"."""
     allow_hosts: Annotated[
         tuple[str, ...],
         Key(
@@ -122,7 +113,6 @@ class SandboxSettings(Struct, frozen=True):
             Flag("--allow-host", "Let commands reach this host, and no others.", "HOST", Takes.NAMES),
         ),
     ] = ()
-    """The hosts that commands may reach with the network "proxy", in the forms of `allowed_hosts.py`."""
     gpu: Annotated[
         str | None,
         Key(
@@ -137,24 +127,16 @@ class SandboxSettings(Struct, frozen=True):
             ),
         ),
     ] = None
-    """One of `GPUS`. None means "off" with the mode "strict", otherwise "auto"."""
     max_processes: Annotated[
-        int,
-        Key(
-            at_least(0),
-            "most processes and threads of a command at a time; 0: no limit",
-        ),
+        int, Key(at_least(0), "most processes and threads of a command at a time; 0: no limit")
     ] = 512
-    """The maximum number of processes and threads that a command may have at a time. 0 means no limit."""
     max_memory_mb: Annotated[
         int | None,
         Key(at_least(1), "most megabytes of memory of a command, files in /dev/shm included; none: no limit"),
     ] = None
-    """The maximum memory of a command in megabytes, or None if there is no limit."""
     max_file_mb: Annotated[
         int | None, Key(at_least(1), "most megabytes of one file that a command writes; none: no limit")
     ] = None
-    """The maximum size of a file that a command writes, in megabytes, or None if there is no limit."""
 
     @property
     def asked_net(self) -> str:
@@ -203,7 +185,6 @@ class HookSettings(Struct, frozen=True):
         tuple[str, ...],
         Key(PLACES, "sockets that hooks may connect to, such as that of the desktop", is_users_alone=True),
     ] = ()
-    """Paths of sockets that hooks may connect to."""
     outside: Annotated[
         bool,
         Key(
@@ -212,7 +193,6 @@ class HookSettings(Struct, frozen=True):
             is_users_alone=True,
         ),
     ] = False
-    """True if hooks run outside of the sandbox."""
 
     @property
     def gives_more(self) -> bool:

@@ -1,8 +1,5 @@
 """Runs the probe program (`probe.py`) inside a sandbox, and compares each row's verdict with what the sandbox's level
-promises.
-
-The probe's targets are made in a new directory under /var/tmp: a root, files outside the root, secrets and Unix
-sockets. A TCP server, an abstract socket and another process are targets too.
+promises. The probe's targets are made in a new directory under /var/tmp.
 """
 
 from __future__ import annotations
@@ -100,7 +97,6 @@ class ProbeResult(Struct, frozen=True):
     """`allowed`, `denied` or `untried`."""
     detail: str
     is_promised: bool
-    """True if the level promises that the row is denied."""
 
     @property
     def is_broken(self) -> bool:

@@ -1,10 +1,9 @@
 # os.path instead of pathlib: this runs before each command.
 # ruff: noqa: PTH116, PTH120
-"""Builds Landlock rulesets (man page landlock, section 7). `landlock_rules.landlock_rules` decides which rules they contain.
+"""Builds Landlock rulesets (man page landlock, section 7) of the rules that `landlock_rules.landlock_rules` decides.
 
-A ruleset handles certain kinds of access. It denies every access of these kinds that no rule allows. A rule grants
-rights on a path and on everything beneath it, and no other rule can take these rights away. `Ruleset` keeps one, and builds it
-again when the disk has changed.
+A ruleset denies every access of the kinds that it handles, unless a rule allows it. A rule grants rights on a path and on
+everything beneath it, and no other rule can take these rights away.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""Makes the seccomp filter of a command. The filter decides which system calls fail, and with which errno. No I/O
-happens here.
+"""Makes the seccomp filter of a command, which decides which system calls fail, and with which errno. No I/O happens here.
 
-A filter sees the arguments of a system call as numbers. It cannot see the memory to which a pointer argument leads.
-So it can judge the family of a socket, but not the address to which the socket connects. System calls that the filter
-does not name are allowed. Landlock controls the access to files and signals.
-
-`Assembler` assembles the classic BPF programs that seccomp runs (linux/filter.h, linux/seccomp.h).
+A filter sees the arguments of a system call as numbers, and not the memory to which a pointer leads: it can judge the family
+of a socket, but not the address to which the socket connects. Calls that it does not name are allowed. Landlock controls the
+access to files and signals.
 """
 
 from __future__ import annotations

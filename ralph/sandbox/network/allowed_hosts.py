@@ -1,9 +1,8 @@
 """Decides which hosts a command may reach through the proxy (`proxy.py`). No I/O happens here.
 
-The user's list holds host names (`example.org`), wildcards (`*.example.org` for all names below `example.org`, but
-not `example.org` itself), and addresses or networks (`10.0.0.0/8`). An entry with a port (`example.org:8443`) allows
-only that port. An entry without a port allows the ports 443 and 80. A name may resolve to a private address only if
-that address is on the list too.
+The user's list holds host names (`example.org`), wildcards (`*.example.org`, without `example.org` itself), and addresses or
+networks (`10.0.0.0/8`). An entry with a port (`example.org:8443`) allows only that port; one without allows 443 and 80. A
+name may resolve to a private address only if that address is on the list too.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """The proxy through which commands reach the listed hosts if their network namespace has only a loopback.
 
-It runs in ralph's process, outside of the namespace. `machine/restriction.py` makes the listening socket inside the
-namespace before the command starts, and sends this socket to ralph. While the command runs, a `ProxyDoor` accepts
-connections on the socket. The proxy resolves names itself, and connects only to the address that `allowed_hosts.py`
-has judged. In a tunnel (CONNECT), it passes on all bytes without reading them. In a plain request (`GET http://...`),
-it replaces the URL by a path.
+It runs in ralph's process. `machine/restriction.py` makes the listening socket inside the namespace and sends it to ralph,
+where a `ProxyDoor` accepts connections while the command runs. The proxy resolves names itself, and connects only to the
+address that `allowed_hosts.py` has judged. In a tunnel (CONNECT), it passes on all bytes without reading them. In a plain
+request (`GET http://...`), it replaces the URL by a path.
 """
 
 from __future__ import annotations
