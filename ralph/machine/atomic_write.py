@@ -57,7 +57,7 @@ def replace_at(
 def remove_leftovers(directory: Path) -> None:
     """Removes temporary files whose writers were killed. Those of running writers are locked."""
     with suppress(OSError):
-        for name in os.listdir(directory):  # noqa: PTH208 - names are what is looked at
+        for name in os.listdir(directory):
             if re.fullmatch(_TEMPORARY, name):
                 flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
                 with suppress(OSError), opened(directory / name, flags) as descriptor:

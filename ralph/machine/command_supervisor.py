@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-_SCRIPT = os.path.join(os.path.dirname(launcher.__file__), "supervisor.py")  # noqa: PTH118, PTH120 - as `__file__` is
+_SCRIPT = os.path.join(os.path.dirname(launcher.__file__), "supervisor.py")
 # Imported, because the interpreter would compile a script anew at each start.
 _IMPORT = (
     "import os, sys; sys.path.append(os.path.dirname(sys.argv[1])); import supervisor; sys.path.pop(); "

@@ -105,7 +105,7 @@ def _make_sockets(channel: Socket, restrict: Callable[[], None]) -> None:
                 failed = -(error.errno or errno.EMFILE)
         else:
             try:
-                name = os.readlink(f"/proc/{pid}/fd/{first & 0xFFFF_FFFF}")  # noqa: PTH115 - as small as a launcher
+                name = os.readlink(f"/proc/{pid}/fd/{first & 0xFFFF_FFFF}")
             except OSError:
                 name = ""
             # A thread may put another socket in its place, on which listening is allowed too.

@@ -1,5 +1,5 @@
 # pathlib and contextlib would double the start-up that every command pays.
-# ruff: noqa: PTH112, PTH118, PTH123, PTH208, SIM105
+# ruff: noqa: SIM105
 """Runs a command, and makes sure that no process of the command outlives it. Imports nothing of ralph.
 
 The supervisor (`supervisor.py`) forks one launcher, which runs the commands of a run or a loop one after another. The

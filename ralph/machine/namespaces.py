@@ -1,5 +1,3 @@
-# os.path instead of pathlib, no contextlib: as in launcher.py.
-# ruff: noqa: PTH110, PTH112, PTH116, PTH120
 """Runs one command in the namespaces of a kept box (`sandbox/kept_box.py`). Of ralph's modules, it imports only
 `launcher.py` and `restriction.py`. Linux only.
 

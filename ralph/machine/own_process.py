@@ -6,9 +6,6 @@ come from the working directory. Python may run code before ralph's first line i
 (`sitecustomize.py`). This module cannot undo what such code has done.
 """
 
-# `pathlib` would have to be imported.
-# ruff: noqa: PTH109, PTH115, PTH117, PTH118, PTH119, PTH120
-
 import os
 import sys
 

@@ -194,7 +194,7 @@ def _way(path: str) -> Iterator[tuple[str, bool]]:
 
 def _status(path: str) -> os.stat_result | None:
     with suppress(OSError):
-        return os.stat(path)  # noqa: PTH116 - strings throughout
+        return os.stat(path)
     return None
 
 
@@ -303,7 +303,7 @@ def own_program(name: str, search: ProgramSearch) -> str | None:
     process looks once, so that nothing that a command does later changes the answer.
     """
     for directory in absolute_entries(search.search_path):
-        path = os.path.join(directory, name)  # noqa: PTH118 - a Path for each directory takes ten times as long
+        path = os.path.join(directory, name)
         # Links are followed last, because that takes longer than a look for the program.
         if os.access(path, os.X_OK) and Path(path).is_file() and search.is_safe(path):
             return path
@@ -312,7 +312,7 @@ def own_program(name: str, search: ProgramSearch) -> str | None:
 
 def why_not_used(name: str, search: ProgramSearch) -> str:
     """The reason for people why the first program of a name in PATH is not used, or empty if there is none."""
-    found = (os.path.join(directory, name) for directory in absolute_entries(search.search_path))  # noqa: PTH118 - strings throughout
+    found = (os.path.join(directory, name) for directory in absolute_entries(search.search_path))
     path = next((one for one in found if os.access(one, os.X_OK) and Path(one).is_file()), "")
     why = search.why_unsafe(path) if path else ""
     return f"{path} does not count: {why}" if why else ""

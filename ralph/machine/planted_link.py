@@ -39,7 +39,7 @@ def planted_link(path: str, tops: Sequence[str]) -> str | None:
     """
     with suppress(OSError):
         for place, is_link, _ in way_to(path):
-            above = os.path.dirname(place)  # noqa: PTH120 - strings throughout
+            above = os.path.dirname(place)
             is_of_system = above in _OF_THE_SYSTEM or is_within_any(above, _OF_THE_KERNEL)
             if is_link and is_within_any(above, tops) and not is_of_system:
                 return place
@@ -57,7 +57,7 @@ def links_and_file(path: str) -> list[str]:
             found += [place] if is_link else []
     except OSError:
         return found
-    is_known = last in found or os.path.isdir(last)  # noqa: PTH112 - strings throughout
+    is_known = last in found or os.path.isdir(last)
     return found if is_known else [*found, last]
 
 
@@ -201,7 +201,7 @@ def mount_points() -> dict[str, str]:
 def mounts(process: int | str = "self") -> str:
     """The content of `/proc/PROCESS/mountinfo`: the mounts that the process sees. Empty on a system without /proc."""
     try:
-        with open(f"/proc/{process}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:  # noqa: PTH123 - a string
+        with open(f"/proc/{process}/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
             return file.read()
     except OSError:
         return ""

@@ -71,7 +71,7 @@ class ProcessFacts(Struct, frozen=True):
 def facts_of(pid: int) -> ProcessFacts | None:
     """The facts about a process. None if the process does not exist or has ended, and on systems without /proc."""
     try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:  # noqa: PTH123 - called once a second
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as stat:
             # The command's name, in parentheses, may hold anything: count from the last one.
             fields = stat.read().rpartition(b")")[2].split()
         state, (parent, group, _, terminal, foreground) = fields[0], map(int, fields[1:6])

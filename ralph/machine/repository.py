@@ -1,5 +1,3 @@
-# os.path instead of pathlib: strings throughout, because a tree may have many thousand directories.
-# ruff: noqa: PTH116, PTH119, PTH120, PTH121
 """Finds the top directory of a repository and what its files name by reading the file system. Runs no program, not
 even git, because a repository can name programs that git would run. Also compares absolute paths as texts, and says how
 a directory is held open.
@@ -69,11 +67,11 @@ def git_directory(top: str) -> str | None:
     submodule. None if this file names none.
     """
     place = git_entry(top)
-    if not os.path.isfile(place):  # noqa: PTH113 - strings throughout
+    if not os.path.isfile(place):
         return place
     words = directory_named_in(place)
     named = words.removeprefix("gitdir: ")
-    return None if named == words else os.path.join(top, named)  # noqa: PTH118 - strings throughout
+    return None if named == words else os.path.join(top, named)
 
 
 def may_have_moved(directory: Path, since_s: float) -> bool:
@@ -93,7 +91,7 @@ def may_have_moved(directory: Path, since_s: float) -> bool:
 def common_directory(git_directory: str) -> str | None:
     """The directory that `commondir` in a git directory names (gitrepository-layout(5)), or None."""
     named = directory_named_in(f"{git_directory}/commondir")
-    return os.path.join(git_directory, named) if named else None  # noqa: PTH118 - strings throughout
+    return os.path.join(git_directory, named) if named else None
 
 
 def directory_named_in(file: str) -> str:

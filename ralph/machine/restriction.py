@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 if TYPE_CHECKING or __package__:
     from ralph.machine import gpu_sockets
 else:  # imported from this module's own directory, because ralph is not on the path there
-    sys.path.append(os.path.dirname(__file__))  # noqa: PTH120 - pathlib would delay a command
+    sys.path.append(os.path.dirname(__file__))
     import gpu_sockets
 
     sys.path.pop()

@@ -88,7 +88,7 @@ def new_locked(make: Callable[[], str]) -> tuple[str, int]:
             if not tries_left:
                 raise
             continue
-        if os.path.isdir(path):  # noqa: PTH112 - the path is a string
+        if os.path.isdir(path):
             return path, lock
         os.close(lock)
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)

@@ -1,5 +1,5 @@
-# os.path instead of pathlib, no contextlib: as in launcher.py.
-# ruff: noqa: PTH116, PTH120, SIM105
+# No pathlib and no contextlib: as in launcher.py.
+# ruff: noqa: SIM105
 """The supervisor process of one run or loop. Its launcher runs the commands, one at a time. Starting an interpreter
 for each command instead would take 17 ms per command.
 
@@ -390,7 +390,7 @@ def _begin_session() -> None:
     except PermissionError:  # the process has a session of its own already
         pass
     try:
-        inherited = [int(name) for name in os.listdir("/dev/fd")]  # noqa: PTH208 - pathlib would double the start-up
+        inherited = [int(name) for name in os.listdir("/dev/fd")]
     except OSError:
         inherited = list(range(1024))
     for descriptor in inherited:
@@ -409,7 +409,7 @@ def _joins(group: str) -> bool:
 
 def _is_written(file: str, text: bytes) -> bool:
     try:
-        with open(file, "wb", buffering=0) as opened:  # noqa: PTH123 - pathlib would double the start-up
+        with open(file, "wb", buffering=0) as opened:
             opened.write(text)
     except OSError:
         return False

@@ -1,5 +1,3 @@
-# os functions and no regular expressions: as in launcher.py.
-# ruff: noqa: PTH115, PTH116, PTH123, PTH208
 """Measures the processes and the memory of a command's process tree, and says which limit they exceed. Linux only; without
 /proc nothing is measured. The launcher calls this module, so it imports nothing of ralph.
 

@@ -2,9 +2,6 @@
 longest path, which the functions of the standard library do not survive.
 """
 
-# os instead of pathlib: it names entries of open directories.
-# ruff: noqa: PTH101, PTH106, PTH108
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-# os instead of pathlib: entries of open directories.
-# ruff: noqa: PTH208
 """Lays the user's own caches under those of a checkout: what they hold appears there as links, which commands can read and not
 change. Follows no link in the caches of the checkout, because commands write there.
 """

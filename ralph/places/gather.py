@@ -1,5 +1,3 @@
-# os.path instead of pathlib: these are strings throughout.
-# ruff: noqa: PTH114, PTH112, PTH118, PTH207
 """Finds out where the places of the table are on this machine and in this run: home directories, ralph's own files, its
 Python and git directories.
 """

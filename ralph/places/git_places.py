@@ -1,5 +1,3 @@
-# os.path instead of pathlib: git directories are compared as strings.
-# ruff: noqa: PTH110, PTH112, PTH113, PTH114, PTH115, PTH116, PTH118, PTH120
 """Finds the git directories of the checkouts around the roots. It decides which of them the sandbox lets commands write, and
 whether ralph's own git commits and pushes there. It runs no program and writes nothing.
 """

@@ -1,5 +1,3 @@
-# os.path instead of pathlib: these are strings throughout.
-# ruff: noqa: PTH110, PTH112, PTH113, PTH119, PTH120
 """Finds out what this run needs of a home directory besides the fixed places of the table: directories of PATH, packages
 that are installed as editable, and the checkouts of the roots. What lies where commands
 may write is not believed, and no link there is followed: `outside` resolves a path (`LinkResolver`), and returns None for those.

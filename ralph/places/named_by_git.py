@@ -1,5 +1,3 @@
-# os.path instead of pathlib: these are strings throughout.
-# ruff: noqa: PTH112, PTH113, PTH114, PTH118, PTH120
 """Finds the files that git's configuration names. In the work, these are further configuration, which commands must not
 change, and programs, which are the project's own code. In the home, they are what git reads. It runs no program.
 """

@@ -237,7 +237,7 @@ def _asked(directory: str) -> set[str]:
 def _programs(directory: str, tree: str, users: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     """The names of the programs that a git directory names, and of the user's settings that name one in its working tree."""
     places = ((name, f"{tree}/{word}") for name, word in users)
-    theirs = (name for name, place in places if os.path.isfile(place) or hooks_in(place))  # noqa: PTH113 - it never raises
+    theirs = (name for name, place in places if os.path.isfile(place) or hooks_in(place))
     return tuple(dict.fromkeys((*_all_programs(directory), *theirs)))
 
 

@@ -1,5 +1,3 @@
-# os.path instead of pathlib: these are strings throughout.
-# ruff: noqa: PTH111, PTH112, PTH113, PTH118, PTH119, PTH207
 """Decides whether commands can change what a command line of the user's runs: a program of git's configuration, of `--notify`, of
 keys, a hook outside of the sandbox, or an MCP server. It sees the words of the line, and runs nothing.
 """

@@ -1,5 +1,3 @@
-# os.path instead of pathlib: these are strings throughout.
-# ruff: noqa: PTH111, PTH118, PTH120, PTH207
 """Finds the configuration files that ssh reads, and what it runs because of them (ssh_config(5)). It runs no program."""
 
 from __future__ import annotations

@@ -1,5 +1,3 @@
-# os.path instead of pathlib: the places are strings, and bubblewrap takes strings.
-# ruff: noqa: PTH110, PTH112, PTH113, PTH114, PTH116, PTH120
 """Decides what the box of a run's commands shows of the machine: makes the command line of bubblewrap from the plan with the paths
 of the run and from what is there now.
 """

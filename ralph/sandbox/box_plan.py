@@ -343,7 +343,7 @@ def may_have_overlays(
 def _roots_behind_links(roots: Sequence[Path], writable: Sequence[str]) -> Iterator[str]:
     """Yields a complaint for each root behind a link in another writable directory: an earlier command could have made the link."""
     for root in roots:
-        link = planted_link(os.path.join(os.getcwd(), root), writable)  # noqa: PTH109, PTH118 - strings throughout
+        link = planted_link(os.path.join(os.getcwd(), root), writable)
         if link is not None:
             yield f"{root} is not opened to the work: {link} is a link in a directory that commands may write; name what it leads to"
 
@@ -527,12 +527,12 @@ def bound_in(directories: Iterable[str]) -> list[str]:
     """
     tops = tuple(directories)
     try:
-        with open(_BOUND_SOCKETS, encoding="utf-8", errors="surrogateescape") as listed:  # noqa: PTH123 - a string
+        with open(_BOUND_SOCKETS, encoding="utf-8", errors="surrogateescape") as listed:
             lines = [line.rstrip("\n").split(None, 7) for line in listed]
     except OSError:
         return []
     names = {line[7] for line in lines[1:] if len(line) > 7 and not line[7].startswith("@")}
-    paths = {os.path.join(top, name) for name in names for top in tops}  # noqa: PTH118 - strings throughout
+    paths = {os.path.join(top, name) for name in names for top in tops}
     statuses = {path: status_of(path) for path in paths if is_within_any(path, tops)}
     return sorted(path for path, status in statuses.items() if status and stat.S_ISSOCK(status.st_mode))
 

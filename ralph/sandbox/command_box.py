@@ -1,5 +1,3 @@
-# os.path instead of pathlib: the places are strings, and the kernel takes strings.
-# ruff: noqa: PTH101, PTH102, PTH103, PTH110, PTH112, PTH113, PTH120
 """The sandbox of a run's commands and searches: makes the Landlock ruleset, the seccomp filter and the command line of
 namespaces when the first command starts, and keeps them until the run ends. Before and after each command, it compares
 the protected files.

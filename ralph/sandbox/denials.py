@@ -1,5 +1,3 @@
-# os.path instead of pathlib: these are strings from a command's output.
-# ruff: noqa: PTH114, PTH115, PTH118, PTH120
 """Finds out from the output of a command whether the sandbox denied something. If so, the model is told not to try again, and
 what to use instead.
 
@@ -275,7 +273,7 @@ def denial_note(
         is_reading = _READING.search(line) is not None
         for found in islice(_PATH.finditer(line), _MOST_PATHS):
             try:
-                named = os.path.expanduser(found[1] or found[2])  # noqa: PTH111 - Path raises without a home
+                named = os.path.expanduser(found[1] or found[2])
                 path = _real(outside(os.path.normpath(os.path.join(working_directory, named))))
                 denied: str | None
                 if is_within_any(path, masked):
@@ -304,7 +302,7 @@ def _is_kept_outside(plan: BoxPlan, outside: Callable[[str], str], path: str) ->
         return False
     try:
         real = _real(outside(path))
-        return not plan.is_writable(real) and stat.S_ISSOCK(os.stat(real).st_mode)  # noqa: PTH116 - a string
+        return not plan.is_writable(real) and stat.S_ISSOCK(os.stat(real).st_mode)
     except (OSError, ValueError):
         return False
 
@@ -345,6 +343,6 @@ def _is_foreign_process(line: str) -> bool:
     if found is None or _SENDING.search(line, 0, found.start()) is None:
         return False
     try:
-        return os.stat(f"/proc/{found[1]}").st_uid == os.getuid()  # noqa: PTH116 - the path is a string
+        return os.stat(f"/proc/{found[1]}").st_uid == os.getuid()
     except OSError:
         return False

@@ -1,5 +1,3 @@
-# os.path instead of pathlib: the kernel takes strings.
-# ruff: noqa: PTH116, PTH120
 """The box of a run's commands: namespaces that bubblewrap (`bwrap`) makes once, and that descriptors keep alive.
 
 bubblewrap runs a shell that only waits, and is ended as soon as this process holds its namespaces. So nothing of the box
@@ -105,7 +103,7 @@ class KeptBox:
         with (
             suppress(OSError),
             opened(inside, os.O_PATH | os.O_NOFOLLOW) as held,
-            open(f"/proc/self/fdinfo/{held}", "rb", buffering=0) as file,  # noqa: PTH123 - for speed
+            open(f"/proc/self/fdinfo/{held}", "rb", buffering=0) as file,
         ):
             return file.read() + b"%d" % os.lstat(point).st_ino
         return b""

@@ -1,5 +1,3 @@
-# os instead of pathlib: this runs before and after each command.
-# ruff: noqa: PTH103, PTH108
 """Finds out what a command changed in protected files if ralph was killed before it could undo the changes, and what the
 commands of other runs have changed that are still running.
 

@@ -22,7 +22,7 @@ def why_left_behind(path: str, environment: Mapping[str, str]) -> str | None:
     for place in map(running_below, named_state_directories(environment)):
         names: list[str] = []
         with suppress(OSError):  # no command has run
-            names = os.listdir(place)  # noqa: PTH208 - each start does this
+            names = os.listdir(place)
         for name in names:
             if _is_changed_since(f"{place}/{name}", path):
                 return (
@@ -40,7 +40,7 @@ def _is_changed_since(mark: str, path: str) -> bool:
     if before is None:
         return False
     with suppress(OSError):  # more links than the system follows: nothing can be read there
-        way = [one for one, is_link, _ in way_to(path) if is_link or not os.path.isdir(one)]  # noqa: PTH112 - strings throughout
+        way = [one for one, is_link, _ in way_to(path) if is_link or not os.path.isdir(one)]
         places = dict.fromkeys((path, *way))
         found = entries_of(places)
         return any(one in before and differs(before[one], found.get(one)) for one in places)

@@ -1,5 +1,3 @@
-# os.path instead of pathlib: the paths are strings, and bubblewrap takes strings.
-# ruff: noqa: PTH102, PTH106, PTH115, PTH208
 """Makes bubblewrap's words that show each directory as a read-only overlay of itself, so that commands find no Unix socket of
 a program outside.
 

@@ -6,9 +6,6 @@ one action, which is tried in a process with a time limit and gets one JSON line
 processes only signal 0, and starts a limited number of processes.
 """
 
-# Each row is about one system call. The functions of `os` name it, and pathlib would hide it.
-# ruff: noqa: PTH101, PTH102, PTH104, PTH108, PTH115, PTH123, PTH211
-
 from __future__ import annotations
 
 import errno
@@ -245,7 +242,7 @@ def _connect_to_late(targets: Targets) -> None:
     """Asks a program outside to bind a socket now, when all mounts of this process exist."""
     _append(targets["wish_for_socket"])
     until_s = time.monotonic() + _WITHIN_S / 2
-    while not os.path.exists(targets["late_socket_is_bound"]):  # noqa: PTH110 - a string
+    while not os.path.exists(targets["late_socket_is_bound"]):
         if time.monotonic() > until_s:
             raise UntriedError("no program outside has bound the socket")
         time.sleep(0.01)

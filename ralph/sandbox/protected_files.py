@@ -1,5 +1,3 @@
-# os instead of pathlib: this runs before and after each command.
-# ruff: noqa: PTH208
 """Keeps a run's protected files as they are: compares them before and after each command, if no mount prevents changes,
 and finds out what has changed since an earlier run was killed. `protected_changes.py` decides which changes are undone,
 and `undoing.py` undoes them.

@@ -1,5 +1,3 @@
-# os instead of pathlib: this runs after each command, and names entries of open directories.
-# ruff: noqa: PTH101, PTH103, PTH104, PTH119, PTH120, PTH208
 """Undoes changes that commands made to protected files. Changed files are restored, and new files are moved into a
 directory of ralph. Symbolic links are never followed.
 """

@@ -1,5 +1,3 @@
-# os.path instead of pathlib: this runs before each command.
-# ruff: noqa: PTH116, PTH120
 """Builds Landlock rulesets (man page landlock, section 7) of the rules that `landlock_rules.landlock_rules` decides.
 
 A ruleset denies every access of the kinds that it handles, unless a rule allows it. A rule grants rights on a path and on
