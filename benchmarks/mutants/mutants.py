@@ -1420,7 +1420,7 @@ MUTANTS = (
     Mutant(
         "background-ends-with-its-shell",
         "a command in the background lives as long as one of its processes",
-        "        if self._status is not None and not (self._lasts and self._tells_of_end()):\n",
+        "        if self._status is not None and not (self._lasts and (self.first is None or self.first.runs)):\n",
         "        if self._status is not None:\n",
         BACKGROUND,
     ),

@@ -95,6 +95,11 @@ class Confinement(Struct, frozen=True):
         return [one for one in (self.ruleset, self.proxy, *self.spaces, self.inner_space) if one >= 0]
 
     @property
+    def inside(self) -> tuple[str, ...]:
+        """What the request says of the namespaces, if there are any."""
+        return (self.directory, *self.places) if self.spaces else ()
+
+    @property
     def packed(self) -> str:
         """The form that `supervisor.py` reads (`_Order.box`)."""
         numbers = (
@@ -181,9 +186,7 @@ class CommandSupervisor:
         given = {number: descriptor for number, descriptor in streams.items() if descriptor is not None}
         given |= {} if passed is None else dict([passed])
         try:
-            confinement = None
-            if self._confinement is not None and is_confined:
-                confinement = self._confinement(str(cwd))
+            confinement = self._confinement(str(cwd)) if self._confinement and is_confined else None
             of_tree = (self._most_processes, self._most_memory_bytes) if is_confined else (0, 0)
             request = _packed_request(
                 (
@@ -194,11 +197,7 @@ class CommandSupervisor:
                     "" if confinement is None else confinement.packed,
                     " ".join(map(str, given)),
                     str(len(command)),
-                    *(
-                        (confinement.directory, *confinement.places)
-                        if confinement and confinement.spaces
-                        else ()
-                    ),
+                    *(() if confinement is None else confinement.inside),
                     *command,
                     *(f"{name}={value}" for name, value in environment.items()),
                 )
@@ -208,8 +207,7 @@ class CommandSupervisor:
             try:
                 return ask()
             except (BrokenPipeError, ConnectionResetError, TimeoutError):
-                # An earlier command killed or stopped the supervisor. This command has not begun: no whole request
-                # arrived.
+                # An earlier command killed or stopped the supervisor. This one has not begun: no whole request arrived.
                 self._end()
                 return ask()
         except OSError as error:
@@ -419,7 +417,8 @@ class SupervisedCommand:
     def _is_report_over(self) -> bool:
         """Whether the launcher has sent its whole report, or is gone. It reports when nothing is left, and ends a little later."""
         try:
-            while not self._is_whole():
+            # STATUS, STATUS_OF_UNFINISHED or ELSEWHERE and a byte, perhaps behind the letter of a limit.
+            while len(report := _stopped_and_report(self._said)[1]) <= (2 if report[:1] in _EXCEEDED else 1):
                 part = self._channel.recv(16)
                 if not part:
                     break
@@ -429,11 +428,6 @@ class SupervisedCommand:
         except OSError:  # the connection has ended
             return True
         return True
-
-    def _is_whole(self) -> bool:
-        # STATUS, STATUS_OF_UNFINISHED or ELSEWHERE and a byte, perhaps behind the letter of a limit.
-        _, report = _stopped_and_report(self._said)
-        return len(report) > (2 if report[:1] in _EXCEEDED else 1)
 
     def ask_to_stop(self) -> None:
         """All processes of the command get SIGTERM and, `grace_s` later, SIGKILL."""

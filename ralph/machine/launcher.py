@@ -471,14 +471,11 @@ class Launcher:
             return plan
         if self.exceeded:
             return _FOR_ORPHANS
-        if self._status is not None and not (self._lasts and self._tells_of_end()):
+        if self._status is not None and not (self._lasts and (self.first is None or self.first.runs)):
             return _FOR_LEFTOVERS
         if self._is_asked_to_stop:
             return ((signal.SIGTERM, self._grace_s), *_WITHOUT_PATIENCE)
         return plan
-
-    def _tells_of_end(self) -> bool:
-        return self.first is None or self.first.runs
 
     def _roots(self) -> list[int]:
         if self.first is None:

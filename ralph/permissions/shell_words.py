@@ -77,7 +77,10 @@ def word_of(node: Any, source: bytes) -> Word:
     raw = source[node.start_byte : node.end_byte].decode("utf-8", "replace")
     bare = "".join(_bare_texts(node, source))
     has_glob = re.search(r"[*?]|\[.*\]", bare, re.DOTALL) is not None
-    if _has_braces(node, source):
+    # The shell may expand the word to several, because of `{a,b}` or `{1..3}`.
+    if any(child.type == "brace_expression" for child in node.children) or (
+        "{" in bare and ("," in bare or ".." in bare)
+    ):
         done, rest = expanded(re.sub(r"[\"'\\]", "", raw), _MOST_CHOICES)
         return Word((ANY,), has_glob=has_glob, choices=(*done, *rest))
     is_known = not any("expansion" in one.type or "substitution" in one.type for one in _below(node))
@@ -177,14 +180,6 @@ def _below(node: Any) -> Iterator[Any]:
     yield node
     for child in node.children:
         yield from _below(child)
-
-
-def _has_braces(node: Any, source: bytes) -> bool:
-    """Whether the shell may expand the word to several words, because it contains `{a,b}` or `{1..3}`."""
-    if any(child.type == "brace_expression" for child in node.children):
-        return True
-    bare = "".join(_bare_texts(node, source))
-    return "{" in bare and ("," in bare or ".." in bare)
 
 
 def _bare_texts(node: Any, source: bytes) -> Iterator[str]:

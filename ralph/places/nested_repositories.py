@@ -152,7 +152,7 @@ def look_below(
             status = status_of(directory)
             # This user, and so a command, may have made something there, or nobody knows.
             if status is None or status.st_uid == os.getuid() or os.access(directory, os.W_OK | os.X_OK):
-                closed.append(directory)
+                closed.append(_below(top, directory))
             listed = _asked(directory), []
         names, folders = listed
         left -= len(names)
@@ -166,20 +166,14 @@ def look_below(
             has_new_name = is_telling and is_new(above, since_s or 0.0)
             files = entries_in(directory, lambda entry: not is_folder(entry))
             paths = filter(is_below, sorted(f"{above}/{entry.name}" for entry in files))
-            changed += (path for path in paths if has_new_name or is_new(path, since_s or 0.0))
+            changed += (_below(top, path) for path in paths if has_new_name or is_new(path, since_s or 0.0))
         pending += (f"{above}/{name}" for name in folders if name != _GIT)
         if _GIT in names or "head" in names:
             found += _repositories(directory, names, top, guarded, users)
     links = {f"{top.rstrip('/')}/{link}" for link in gitlinks}
     for directory in sorted(links.difference(pending[:count] if is_cut else pending)) if links else ():
         found += _repositories(directory, _asked(directory), top, guarded, users)
-    return Look(
-        tuple(found),
-        is_cut,
-        tuple(_below(top, path) for path in changed),
-        tuple(_below(top, path) for path in closed),
-        compared.overfull,
-    )
+    return Look(tuple(found), is_cut, tuple(changed), tuple(closed), compared.overfull)
 
 
 def _below(top: str, path: str) -> str:

@@ -76,13 +76,12 @@ judged | name | tools | Read and Grep refuse a file of this name in what is show
 """
 
 
-def _guards() -> Iterator[tuple[str, Guard]]:
-    for line in _GUARDS.replace(" \\\n  ", " ").strip().split("\n"):
-        name, takes, levels, effect = line.split(" | ")
-        yield name, Guard(tuple(takes.split(", ")), tuple(levels.split(", ")), effect)
-
-
-GUARDS = dict(_guards())
+GUARDS = {
+    name: Guard(tuple(takes.split(", ")), tuple(levels.split(", ")), effect)
+    for name, takes, levels, effect in (
+        line.split(" | ") for line in _GUARDS.replace(" \\\n  ", " ").strip().split("\n")
+    )
+}
 
 _NAME = "**/"
 _KIND = re.compile(r"\A(?:(?:WR)?FILE:|DIR::?)")

@@ -289,16 +289,12 @@ def plan_box(wanted: SandboxSettings, environment: Mapping[str, str], roots: Seq
     writable = (*map(str, roots), *write)
     _raise_first(_lacks(wanted, plan))
     _raise_first(_open_places(plan.read_deny, writable))
-    notices = [*_about_means(plan), *_about_own_code(written, is_guarded=plan.has_namespaces)]
-    real_home = os.path.realpath(home)
-    around = next((one for one in writable if home and is_within(real_home, os.path.realpath(one))), None)
-    if around is not None:
-        told = f"commands may read and write the home directory with its secrets, because it lies in {around}"
-        if plan.is_strict:
-            raise CannotConfineError(f"--sandbox strict: {told}")
-        notices.append(BoxNotice(told, "work in a directory of its own, or allow less"))
-    if plan.is_confined:
-        notices += (*_about_gpus(plan.gpus), *_about_sockets(plan, writable))
+    notices = [
+        *_about_means(plan),
+        *_about_own_code(written, is_guarded=plan.has_namespaces),
+        *(_about_home(home, writable, is_strict=plan.is_strict) if home else ()),
+        *((*_about_gpus(plan.gpus), *_about_sockets(plan, writable)) if plan.is_confined else ()),
+    ]
     others = [root for root in real_roots if not is_within_any(root, write)]
     hides = (*plan.read_deny, *hidden)
     is_open = "write" in plan.level.missing()
@@ -494,6 +490,16 @@ def _about_means(plan: BoxPlan) -> Iterator[BoxNotice]:
             f"network of commands: without namespaces, {net!r} refuses all internet sockets, {included} included",
             f"{INSTALL}, where namespaces are allowed; or give the network back: --net full",
         )
+
+
+def _about_home(home: str, writable: Sequence[str], *, is_strict: bool) -> Iterator[BoxNotice]:
+    real = os.path.realpath(home)
+    around = next((one for one in writable if is_within(real, os.path.realpath(one))), None)
+    if around is not None:
+        told = f"commands may read and write the home directory with its secrets, because it lies in {around}"
+        if is_strict:
+            raise CannotConfineError(f"--sandbox strict: {told}")
+        yield BoxNotice(told, "work in a directory of its own, or allow less")
 
 
 def _about_gpus(gpus: Sequence[str]) -> Iterator[BoxNotice]:

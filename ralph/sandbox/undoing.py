@@ -141,9 +141,7 @@ class Undoing:
 def _is_replaced(change: Change) -> bool:
     """Whether the old content of a file is known and replaces the new one atomically."""
     old, new = change.before, change.after
-    if old is None or new is None or old.content is None:
-        return False
-    return old.kind == new.kind == "file"
+    return bool(old and new and old.content is not None and old.kind == new.kind == "file")
 
 
 @contextmanager
