@@ -96,7 +96,7 @@ class Confinement(Struct, frozen=True):
 
     @property
     def inside(self) -> tuple[str, ...]:
-        """What the request says of the namespaces, if there are any."""
+        """The part of a request about the namespaces, if there are any."""
         return (self.directory, *self.places) if self.spaces else ()
 
     @property
