@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ralph.machine.own_process import way_to
 from ralph.machine.repository import beginning_of, is_within, is_within_any
+from ralph.places.own_commands import absolute_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,7 +47,7 @@ def ssh_files(commands: Iterable[str], homes: Sequence[str], variables: Mapping[
     named = [found[1] for command in commands for found in _OPTION.finditer(command)]
     usual = [*(f"{home}/.ssh/config" for home in homes), f"{_SYSTEM}/ssh_config"]
     pending = [
-        (_absolute(file, "/", next(iter(homes), "")), True) for file in named or usual if file != "none"
+        (absolute_path(file, "/", next(iter(homes), "")), True) for file in named or usual if file != "none"
     ]
     known = {file for file, _ in pending}
     for file, is_file in pending:
@@ -60,7 +61,7 @@ def ssh_files(commands: Iterable[str], homes: Sequence[str], variables: Mapping[
         for one, home in product(included, homes):
             # Relative paths are relative to the directory of the user's or of the system's configuration.
             directory = _SYSTEM if is_within(file, _SYSTEM) else f"{home}/.ssh"
-            path = _absolute(_with_values(one, home, variables, "*"), directory, home)
+            path = absolute_path(_with_values(one, home, variables, "*"), directory, home)
             pattern = _PATTERN.search(path)
             found = [(path, True)]
             if pattern:
@@ -136,8 +137,3 @@ def _login_name() -> str:
     with suppress(KeyError):  # a container's user need not be known to the system
         return pwd.getpwuid(os.getuid()).pw_name
     return ""
-
-
-def _absolute(path: str, directory: str, home: str) -> str:
-    path = f"{home}{path[1:]}" if path.startswith("~/") else path
-    return os.path.join(directory, os.path.expanduser(path) if path.startswith("~") else path)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.machine.opened_file import KERNEL_PLACES
+from ralph.machine.own_process import way_to
 from ralph.machine.repository import is_within_any
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ _MOST_LINES = 200
 _MOST_PATHS = 20
 _MOST_TOLD = 3
 _LONGEST_LINE = 2000
-_MOST_LINKS = 40  # as in Linux
 _MESSAGES = r"Permission denied|Operation not permitted|Read-only file system|Device or resource busy"
 # Python says of each refusal that there are no more pseudo-terminals.
 _NO_MORE = "out of pty devices"
@@ -309,14 +309,9 @@ def _is_kept_outside(plan: BoxPlan, outside: Callable[[str], str], path: str) ->
 
 def _real(path: str) -> str:
     """A path, which need not exist, without links. Raises OSError if it leads through a kernel file system or too many links."""
-    real, links, names = "/", 0, path.split("/")[::-1]
-    while names:
-        real = os.path.normpath(os.path.join(real, names.pop()))
-        if os.path.islink(real):
-            target, links = os.readlink(real), links + 1
-            names += target.split("/")[::-1]
-            real = "/" if target.startswith("/") else os.path.dirname(real)
-        if links > _MOST_LINKS or is_within_any(real, KERNEL_PLACES):
+    real = path
+    for real, _, _ in way_to(path):
+        if is_within_any(real, KERNEL_PLACES):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
     return real
 
