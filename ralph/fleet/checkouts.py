@@ -29,7 +29,6 @@ from ralph.fleet.checkpoint import BadStateError
 from ralph.git.answer import CheckoutError, GitAnswer, shown, without_user
 from ralph.git.large_files import (
     has_tracked,
-    is_used,
     large_files,
     path_in,
     refuse_missing,
@@ -538,7 +537,7 @@ class JobCheckout:
             theirs.change("config", "user.email", _ADDRESS)
         tree.change("read-tree", files)
         _refuse_open_programs(tree, _names_of(own.read("ls-tree", "-z", files)))
-        if self._may_have_large_files() and has_tracked(tree):
+        if self._has_tracked():
             self._upload_to(files, ())
         # With a filter as that of git-lfs, this contacts the remote.
         tree.change("checkout-index", "--all", "--index", "--quiet", is_remote=True)
@@ -668,9 +667,13 @@ class JobCheckout:
         return self._own / LFS_STORAGE[1]
 
     def _may_have_large_files(self) -> bool:
-        git = self._git()
-        its = self.directory / ".git" / LFS_STORAGE[1]
-        return its.is_dir() or is_used(git.settings_of(git.read(*LIST)).values, self._storage)
+        if self._storage.is_dir() or (self.directory / ".git" / LFS_STORAGE[1]).is_dir():
+            return True
+        return self.directory.is_dir() and self._has_tracked()  # the checkout of a bundle has no files
+
+    def _has_tracked(self) -> bool:
+        tree = self._tree()
+        return has_tracked(tree, tree.settings_of(tree.read(*LIST)).values, self._storage)
 
     def _upload_to(self, commit: str, identifiers: Sequence[str]) -> None:
         """Has the large files uploaded that are in the worker's own directory of git-lfs, or only looks whether it could."""

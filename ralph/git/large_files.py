@@ -34,9 +34,13 @@ _SMALL_FILES = (
 _CONFIGURATION = ".lfsconfig"
 
 
-def is_used(values: Mapping[str, str], storage: Path) -> bool:
-    """Whether a repository may have large files, by its git settings and the directory of git-lfs."""
-    return any(values.get(f"filter.{FILTER}.{key}") for key in ("clean", "process")) or storage.is_dir()
+def has_tracked(git: Git, values: Mapping[str, str], storage: Path) -> bool:
+    """Whether git tracks a file of git-lfs, and git-lfs is in the git settings `values` or was used with `storage`. Raises
+    CheckoutError and Interrupted.
+    """
+    is_set = any(values.get(f"filter.{FILTER}.{key}") for key in ("clean", "process"))
+    tracked = ("ls-files", "-z", "--", f":(top,attr:filter={FILTER})")
+    return (is_set or storage.is_dir()) and bool(git.read(*tracked))
 
 
 def is_elsewhere(values: Mapping[str, str]) -> bool:
@@ -85,28 +89,23 @@ def filters_of(git: Git, paths: Iterable[str], *options: str, **how: Mapping[str
     return dict(zip(fields[0::3], fields[2::3], strict=False))
 
 
-def has_tracked(git: Git) -> bool:
-    """Whether git tracks a file that git-lfs keeps. Raises CheckoutError and Interrupted."""
-    return bool(git.read("ls-files", "-z", "--", f":(top,attr:filter={FILTER})"))
-
-
 def refuse_missing(git: Git, commit: str, found: Mapping[str, str], storage: Path) -> list[str]:
     """The ids of those of the large files that are in `storage`. Raises CheckoutError if another one belongs to git-lfs by the
     attributes in the commit, and is no text that only looks like a pointer. Raises Interrupted.
     """
-    missing = [path for one, path in found.items() if not path_in(storage, one).is_file()]
+    missing = {one: path for one, path in found.items() if not path_in(storage, one).is_file()}
     lost = []
     if missing:
         index = {"GIT_INDEX_FILE": f"{git.environment['GIT_DIR']}/attributes"}
         git.change("read-tree", commit, variables=index)
-        filters = filters_of(git, missing, "--cached", variables=index)
+        filters = filters_of(git, missing.values(), "--cached", variables=index)
         lost = [path for path, name in filters.items() if name == FILTER]
     if lost:
         raise CheckoutError(
             f"what the pointers of git-lfs at {shown(lost)} stand for is not in {storage}, so that no clone could check it "
             "out; git lfs fetch --all gets it, if a remote has it"
         )
-    return [one for one, path in found.items() if path not in missing]
+    return [one for one in found if one not in missing]
 
 
 def refuse_own_address(git: Git, commit: str, remote: str, values: Mapping[str, str]) -> None:

@@ -21,7 +21,6 @@ from ralph.git.answer import CheckoutError
 from ralph.git.large_files import (
     has_tracked,
     is_elsewhere,
-    is_used,
     large_files,
     refuse_missing,
     refuse_own_address,
@@ -196,7 +195,7 @@ class Push:
                 answer = self._reached(url, ("ls-remote",))
             if answer.status:
                 raise self._git.failure("push" if self._head else "ls-remote", answer)
-            if self._may_have_large_files() and has_tracked(self._git):
+            if self._has_tracked():
                 with self._pushing(url) as git:
                     self._upload_to(git, url, ())
 
@@ -210,7 +209,7 @@ class Push:
 
     def _upload(self, url: str) -> None:
         """Uploads the large files that the push brings. Raises CheckoutError and Interrupted."""
-        if not self._may_have_large_files():
+        if not (self._storage.is_dir() or self._has_tracked()):
             return
         known = [commit.decode() for commit, _ in self._branches(url, "*")]
         with self._pushing(url) as git:
@@ -218,8 +217,8 @@ class Push:
                 some = refuse_missing(git, self._head, found, self._storage)
                 self._upload_to(git, url, some)
 
-    def _may_have_large_files(self) -> bool:
-        return is_used(self._git.settings.values, self._storage)
+    def _has_tracked(self) -> bool:
+        return has_tracked(self._git, self._git.settings.values, self._storage)
 
     def _upload_to(self, git: Git, url: str, identifiers: Sequence[str]) -> None:
         if is_elsewhere(self._git.settings.values):

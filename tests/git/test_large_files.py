@@ -209,6 +209,23 @@ def test_a_pointer_without_its_file_is_refused(repository: Repository, tmp_path:
     assert kept_at(tmp_path / "remote.git") == set()
 
 
+def test_each_version_of_a_file_is_brought_whatever_another_one_is(
+    repository: Repository, tmp_path: Path
+) -> None:
+    """The older version is a text that only looks like a pointer, so that nothing is missing."""
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 5\n"
+    repository.git("rm", "-q", "--cached", ".gitattributes")
+    repository.write(".gitattributes", "")
+    repository.write("y.bin", pointer)
+    repository.commit_all()
+    add(repository, "y.bin", "more")
+    repository.write(".gitattributes", "x.bin filter=lfs -text\n")
+    repository.git("add", ".gitattributes")
+    repository.git("commit", "-q", "-m", "text again")
+    repository.checkout().push()
+    assert identifier("more") in kept_at(tmp_path / "remote.git")
+
+
 def test_a_text_that_looks_like_a_pointer_is_pushed(repository: Repository) -> None:
     pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 5\n"
     repository.write("example.txt", pointer)
@@ -241,6 +258,8 @@ def test_large_files_in_another_place_are_refused(repository: Repository, tmp_pa
 
 def test_a_repository_without_large_files_asks_nothing_more(tmp_path: Path) -> None:
     plain = cloned(tmp_path / "work", tmp_path / "home")
+    for name, value in STANDARD.items():  # as somebody has them who has installed git-lfs
+        plain.git("config", "--global", name, value)
     Repository(tmp_path / "remote.git", tmp_path / "home").git("config", "http.receivepack", "true")
     with HttpRepository(tmp_path / "remote.git") as server:
         plain.git("remote", "set-url", "origin", server.url)

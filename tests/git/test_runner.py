@@ -196,7 +196,10 @@ def test_lfs_does_not_run_by_a_link_to_what_an_agent_can_write(tmp_path: Path, s
     assert CheckoutGit(repository.top, seams).settings.dropped_filters == {"lfs"}
 
 
-@every_row("name", "GIT_ASKPASS GIT_SSH GIT_SSH_COMMAND GIT_PROXY_COMMAND SSH_ASKPASS GIT_TRACE".split())
+@every_row(
+    "name",
+    "GIT_ASKPASS GIT_SSH GIT_SSH_COMMAND GIT_PROXY_COMMAND SSH_ASKPASS GIT_TRACE GIT_LFS_PROGRESS".split(),
+)
 def test_a_variable_that_names_what_an_agent_can_write_is_left_out(tmp_path_factory, name: str) -> None:
     place = tmp_path_factory.mktemp("place")
     repository = Repository.empty(place / "work", place / "home")
