@@ -38,7 +38,7 @@ PROGRAMS: Mapping[str, Sequence[str]] = {
 """Software that some people have installed and others have not, each with its programs."""
 
 # Tests start the others if they are there, so a program that only stands for one would not be what it seems.
-_STANDS_FOR = ("git-lfs", "tmux", "redis-server", "redis-cli", "docker")
+_STANDS_FOR = ("docker",)
 _REFUSES = '#!/bin/sh\necho "$0: no test asks for this program" >&2\nexit 97\n'
 
 _TOLD_TO_GIT = """[init]
