@@ -22,7 +22,7 @@ from ralph.machine.repository import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 # The files that git reads in each directory of a working tree, and `.git` itself, which may be a file.
 _READ_IN_TREE = frozenset((".gitignore", ".gitattributes", ".gitmodules", ".mailmap", ".git"))
@@ -45,11 +45,30 @@ def blocking_file(top: str, environment: Mapping[str, str], is_over: Callable[[]
     for path in _named(files, home):
         if blocks(path):
             return path
+    own += _alternates(own)
+
+    def is_gits(path: str) -> bool:
+        """Whether a path is in the repository's git directory, in one that lends it objects, or in one of a repository below."""
+        return "/.git/" in f"{path[len(top) :]}/" or any(is_within(path, place) for place in own)
+
     return blocking_entry(
-        (*own, top),
-        lambda entry: entry.name in _READ_IN_TREE or any(is_within(entry.path, place) for place in own),
-        is_over,
+        (*own, top), lambda entry: entry.name in _READ_IN_TREE or is_gits(entry.path), is_over, is_gits
     )
+
+
+def _alternates(own: Sequence[str]) -> list[str]:
+    """The directories of objects that `info/alternates` names (gitrepository-layout(5)), also those that these name."""
+    pending = deque(f"{place}/objects" for place in own)
+    found: dict[str, None] = {}
+    while pending and len(found) < _MOST_CONFIGURATIONS:
+        objects = pending.popleft()
+        file = f"{objects}/info/alternates"
+        for line in () if blocks(file) else beginning_of(file).splitlines():
+            path = os.path.join(objects, os.fsdecode(line).replace("\0", ""))
+            if path not in found:
+                found[path] = None
+                pending.append(path)
+    return list(found)
 
 
 def _named(files: list[str], home: str) -> Iterator[str]:

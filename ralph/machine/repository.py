@@ -154,17 +154,28 @@ def is_within_any(path: str, directories: Iterable[str]) -> bool:
 
 
 def blocking_entry(
-    directories: Iterable[str], is_read: Callable[[os.DirEntry[str]], bool], is_over: Callable[[], bool]
+    directories: Iterable[str],
+    is_read: Callable[[os.DirEntry[str]], bool],
+    is_over: Callable[[], bool],
+    is_followed: Callable[[str], bool] | None = None,
 ) -> str | None:
     """The path of a pipe, device or socket in or below the directories, among what `is_read` selects. None if there is none, or
-    once `is_over` returns True. Opens no file.
+    once `is_over` returns True. Opens no file. `is_followed` says whether links in a directory are followed; without it, none is,
+    and no `.git` is searched.
     """
     pending = deque(dict.fromkeys(directories))
+    linked: set[str] = set()
     while pending and not is_over():
-        with suppress(OSError), os.scandir(pending.popleft()) as listing:
+        directory = pending.popleft()
+        follows = is_followed is not None and is_followed(directory)
+        with suppress(OSError), os.scandir(directory) as listing:
             for entry in listing:
                 if is_folder(entry):
-                    if entry.name != ".git":
+                    if entry.name != ".git" or is_followed is not None:
+                        pending.append(entry.path)
+                elif follows and entry.is_dir():
+                    if (place := os.path.realpath(entry.path)) not in linked:
+                        linked.add(place)
                         pending.append(entry.path)
                 elif is_read(entry) and blocks(entry.path):
                     return entry.path

@@ -33,13 +33,36 @@ def test_an_ordinary_repository_has_none(repository: Repository, monkeypatch) ->
         assert found(repository) is None
 
 
-@pytest.mark.parametrize("name", [".gitignore", "dir/.gitattributes", ".git/HEAD", ".git/logs/HEAD"])
+@pytest.mark.parametrize(
+    "name", [".gitignore", "dir/.gitattributes", ".git/HEAD", ".git/logs/HEAD", "below/.git/HEAD"]
+)
 def test_a_pipe_in_the_place_of_a_file_is_found(repository: Repository, name: str) -> None:
     path = repository.top / name
     path.unlink(missing_ok=True)
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(exist_ok=True, parents=True)
     os.mkfifo(path)
     assert found(repository) == str(path)
+
+
+def test_a_pipe_behind_a_link_in_the_git_directory_is_found(repository: Repository, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "again").symlink_to(elsewhere)
+    (repository.top / "unread").symlink_to(elsewhere)
+    os.mkfifo(elsewhere / "HEAD")
+    assert found(repository) is None
+    (repository.top / ".git/refs/heads/linked").symlink_to(elsewhere)
+    assert found(repository) == f"{repository.top}/.git/refs/heads/linked/HEAD"
+
+
+def test_a_pipe_in_the_repository_that_lends_objects_is_found(repository: Repository, tmp_path: Path) -> None:
+    for name, lender in (("one", "../two"), ("two", "../one")):
+        (tmp_path / name / "info").mkdir(parents=True)
+        (tmp_path / name / "info/alternates").write_text(f"{lender}\n")
+    (repository.top / ".git/objects/info/alternates").write_text(f"{tmp_path}/one\n")
+    assert found(repository) is None
+    os.mkfifo(tmp_path / "two/pack")
+    assert (found(repository) or "").endswith("/two/pack")
 
 
 def test_a_device_that_a_users_file_names_is_found(repository: Repository, tmp_path: Path) -> None:
