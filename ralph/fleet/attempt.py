@@ -281,6 +281,7 @@ class JobAttempt:
             # A session without an answer is of no use elsewhere, and may name a server that only this machine asks.
             if not self._has_left_nothing() and (end.turns or not is_refused):
                 self._delivery.checkpoint(checkout, process, is_last=True)
+                decision = self._delivery.rest_of_checkpoint(checkout, decision)
             self._plan(end, decision)
             if is_refused:
                 self._refused = decision.reason
@@ -374,7 +375,7 @@ class JobAttempt:
         assert process is not None  # noqa: S101 - it has ended, or must not start
         if self._stop is Stop.CANCELLED:
             if not self._has_left_nothing():
-                self._checkpoint_of_cancelled(checkout, process)
+                decision = self._checkpoint_of_cancelled(checkout, process, decision)
             self._tell_end(end, decision, None, keeps_checkpoint=True)
             return
         is_resumable = decision.exit_code not in BEGINS_ANEW
@@ -384,7 +385,8 @@ class JobAttempt:
             except CheckoutError as error:
                 if error.is_temporary:
                     raise
-        commit = delivery.at_branch or delivery.finished(checkout)
+        finished = delivery.finished(checkout)
+        commit = delivery.at_branch or finished
         if commit is not None and delivery.at_branch is None:
             delivered = delivery.branch(checkout, commit, decision, expected)
             is_resumable = is_resumable or delivered is not decision
@@ -392,7 +394,7 @@ class JobAttempt:
         decision = delivery.rest(checkout, decision)
         self._tell_delivered(end, decision, commit, is_resumable=is_resumable)
 
-    def _checkpoint_of_cancelled(self, checkout: JobCheckout, process: JobProcess) -> None:
+    def _checkpoint_of_cancelled(self, checkout: JobCheckout, process: JobProcess, decision: Final) -> Final:
         """Takes the last checkpoint of a job whose git calls were stopped, within the time that a cancellation may take."""
         calls = self._git_calls()
         checkout.use(calls)
@@ -400,6 +402,7 @@ class JobAttempt:
         stopping.start()
         try:
             self._delivery.checkpoint(checkout, process, is_last=True)
+            return self._delivery.rest_of_checkpoint(checkout, decision)
         finally:
             stopping.cancel()
 
@@ -507,17 +510,15 @@ class JobAttempt:
             delivered = delivery.kept_branch(checkout, work.commit, decision)
             goes_on = goes_on and delivered is decision
             decision = delivered
-        if decision is not None:
-            decision = delivery.rest(checkout, decision)
+        again = Again(max(work.resumes_at - time.time(), 0.0), "its work was delivered")
+        then = delivery.rest(checkout, again if decision is None or goes_on else decision)
         self._kept = None
         end = ProcessEnd(exit_code=0 if decision is None else decision.exit_code, result=work.result)
-        if decision is None or goes_on:
-            return self._plan(end, Again(max(work.resumes_at - time.time(), 0.0), "its work was delivered"))
+        if isinstance(then, Again):
+            return self._plan(end, then)
         self._log.tell("delivered what was kept here")
-        is_resumable = decision.exit_code not in BEGINS_ANEW
-        return self._tell_delivered(
-            end, decision, delivery.at_branch or work.commit, is_resumable=is_resumable
-        )
+        is_resumable = then.exit_code not in BEGINS_ANEW
+        return self._tell_delivered(end, then, delivery.at_branch or work.commit, is_resumable=is_resumable)
 
     def _bundled_later(self, place: Path) -> KeptWork | None:
         """Makes the bundle of a checkout that was moved to `place`."""
@@ -589,9 +590,10 @@ class JobAttempt:
         if self._stop is Stop.LOST or (self._stop is Stop.AT_ONCE and self._kept is None):
             raise LostError
         end = ProcessEnd(exit_code=_CANCELLED.exit_code, cost_usd=self.claim.cost_usd)
-        if self._stop is Stop.CANCELLED:
-            return self._tell_end(end, _CANCELLED, None, keeps_checkpoint=True)
         where = "" if self._kept is None else f"; {_where(self._kept)}"
+        if self._stop is Stop.CANCELLED:
+            cancelled = replace(_CANCELLED, reason=f"{_CANCELLED.reason}{where}")
+            return self._tell_end(end, cancelled, None, keeps_checkpoint=True)
         return self._plan(end, replace(_HANDED_BACK, reason=f"{_HANDED_BACK.reason}{where}"))
 
     def _hold(self, for_s: float) -> None:

@@ -52,7 +52,7 @@ from ralph.values.ports import SignalReceived
 from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from ralph.git.token import GitToken
     from ralph.machine.command_supervisor import CommandSupervisor
@@ -66,8 +66,9 @@ MOST_UNTRACKED_BYTES = 50_000_000
 LARGE = "large"
 """The folder beside a bundle with the large files of git-lfs, of which the bundle has only pointers."""
 
-REST = "-rest"
-"""Ends the ref of the work that a job has left beside its branch. The beginning is that of its checkpoints."""
+REST, WORK = "-rest", "-work"
+"""End the refs of the work that a job has left beside its branch, and of its branch's if that cannot be pushed. The beginning is
+that of its checkpoints."""
 _MOST_HEADS = 100
 _TRAILER = "Ralph-Job"
 _REMOTE_URL = "remote.origin.url"
@@ -131,9 +132,11 @@ class NotDelivered(Struct, frozen=True):
     """The commit at the remote. None if the ref does not exist there."""
 
 
-def checkpoint_ref(job: str, attempt: int) -> str:
-    """The ref of a job's checkpoints at the remote. It is no branch, so no CI starts."""
-    return f"refs/ralph/{job}/{attempt}"
+def checkpoint_ref(set_name: str, job: str, attempt: int) -> str:
+    """The ref of a job's checkpoints at the remote. It is no branch, so no CI starts. Each night may have a set with a job of the
+    same id.
+    """
+    return f"refs/ralph/{set_name}/{job}/{attempt}"
 
 
 def places_of_jobs(environment: Mapping[str, str], folder: Path) -> tuple[str, ...]:
@@ -336,18 +339,23 @@ class Repositories:
                 )
         return found.get(ref)
 
-    def remove_checkpoints(self, repository: str, job: str) -> int:
-        """Removes all checkpoints of a job at the remote, but not what `JobCheckout.rest` makes, and returns the number of
-        removed refs. Raises CheckoutError and Interrupted.
+    def remove_checkpoints(self, repository: str, set_name: str, job: str, own: Collection[str] = ()) -> int:
+        """Removes all checkpoints of a job at the remote, and the refs that end with `WORK` whose commits are in `own`. Returns the
+        number of removed refs. Raises CheckoutError and Interrupted.
         """
         git = self._mirror(repository)
-        beginning = f"refs/ralph/{job}/"
+        beginning = re.escape(f"refs/ralph/{set_name}/{job}/")
+        is_checkpoint, is_work = (re.compile(f"{beginning}[0-9]+{end}") for end in ("", f"{WORK}.*"))
         # A pattern of ls-remote may also fit the end of a name.
-        found = git.remote_refs(f"{beginning}*")
-        refs = {ref for ref in found if ref.startswith(beginning) and not ref.endswith(REST)}
+        found = git.remote_refs(f"refs/ralph/{set_name}/{job}/*")
+        refs = {
+            ref
+            for ref, commit in found.items()
+            if is_checkpoint.fullmatch(ref) or (commit in own and is_work.fullmatch(ref))
+        }
         if refs:
             answer = git.remote(PUSH, *(f":{ref}" for ref in sorted(refs)))
-            if answer.status and not refs.isdisjoint(git.remote_refs(f"{beginning}*")):
+            if answer.status and not refs.isdisjoint(git.remote_refs(*sorted(refs))):
                 raise git.failure("push", answer)
         return len(refs)
 
@@ -592,26 +600,32 @@ class JobCheckout:
         commit = self._committed(tree, [head], text, {} if self._has_user() else _OURS)
         return MadeCommit(commit, left_out)
 
-    def rest(self, final: str, maker: Maker) -> tuple[str | None, list[str], list[str]]:
+    def rest(
+        self, final: str, base: str, branch: str, maker: Maker
+    ) -> tuple[str | None, list[str], list[str]]:
         """Commits on top of what the agent has left on other branches and in stashes, with the files of `final`, if `final` and the
-        repository at the beginning lack any of it. Returns the commit, the names of these branches and stashes, and of those
-        that cannot be read. Raises CheckoutError and Interrupted.
+        repository at the beginning lack any of it. `base` is the commit at which the job began, and `branch` its branch, which
+        `final` may replace. Returns the commit, the names of these branches and stashes, and of those that cannot be read.
+        Raises CheckoutError and Interrupted.
         """
         names: dict[str, list[str]] = {}
         unread: list[str] = []
-        usual = {self.commit, self._taken, final}
+        usual = {base, self._taken, final}
         heads = [one for one in other_heads(self.directory).items() if one[1] not in usual]
-        known = self._mirror.read("for-each-ref", "--format=^%(objectname)") if heads else b""
-        for name, commit in heads[:_MOST_HEADS]:
+        known = self._known(branch) if heads else ()
+        given = "".join(f"^{commit}\n" for commit in (base, final, *known))
+        for name, head in heads[:_MOST_HEADS]:
             try:
-                self._take_in(commit)
+                self._take_in(head)
             except CheckoutError as error:
                 if error.outcome is not Outcome.CONFIG:
                     raise
+            commit = self._git().resolved(head)  # a file of a branch may have the id of a tag
+            if commit is None:
                 unread.append(name)
-                continue
-            given = known + f"^{final}\n{commit}\n".encode()
-            if self._git().read("rev-list", "--max-count=1", "--stdin", given=given):
+            elif self._git().read(
+                "rev-list", "--max-count=1", "--stdin", given=f"{given}{commit}\n".encode()
+            ):
                 names.setdefault(commit, []).append(name)
         unread += [name for name, _ in heads[_MOST_HEADS:]]
         left = [name for same in names.values() for name in same]
@@ -620,6 +634,33 @@ class JobCheckout:
         tree = self._git().read("rev-parse", f"{final}^{{tree}}").decode().strip()
         text = f"Work beside the branch: {shown(left, len(left))}\n\n{maker.trailer}\n"
         return self._committed(tree, [final, *names], text, _OURS), left, unread
+
+    def _known(self, branch: str) -> list[str]:
+        """The commits that the remote's branches and tags had when the mirror was last fetched. Checkpoints are removed, and a
+        checkpoint at the job's branch is replaced.
+        """
+        listed = self._mirror.read(
+            "for-each-ref", "--format=%(objectname) %(refname)", "refs/heads", "refs/tags"
+        )
+        refs = (line.split(" ", 1) for line in os.fsdecode(listed).splitlines())
+        return [commit for commit, ref in refs if ref != f"refs/heads/{branch}"]
+
+    def push_beside(self, commit: str, ref: str, branch: str) -> str:
+        """Pushes work to `ref`, and overwrites nothing: if something else is there, to a ref of its own, and where the host takes
+        branches only, to a branch beside `branch`. Returns the ref. Raises CheckoutError and Interrupted.
+        """
+        own = f"-{commit[:12]}"
+        end = ref.rpartition("/")[2]
+        refused: CheckoutError | None = None
+        for name in (ref, f"{ref}{own}", f"refs/heads/{branch}-{end}{own}"):
+            try:
+                if isinstance(self._pushed(commit, name, None), Delivered):
+                    return name
+            except CheckoutError as error:
+                if error.outcome is not Outcome.CONFIG:
+                    raise
+                refused = refused or error
+        raise refused or CheckoutError(f"{ref} is somebody else's, and so is {ref}{own}", Outcome.IO_ERROR)
 
     def _committed(self, tree: str, parents: Sequence[str], message: str, maker: Mapping[str, str]) -> str:
         words = ("commit-tree", tree, *(word for one in parents for word in ("-p", one)))

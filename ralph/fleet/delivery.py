@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ralph.fleet.checkouts import REST, Delivered, Maker, checkpoint_ref
+from ralph.fleet.checkouts import REST, WORK, Delivered, Maker, checkpoint_ref
 from ralph.fleet.checkpoint import TooLargeError, pack_state
 from ralph.fleet.decisions import Final
 from ralph.fleet.job_rules import branch_of
@@ -31,12 +31,14 @@ if TYPE_CHECKING:
 
     from ralph.fleet.attempt import JobLog, Worker
     from ralph.fleet.checkouts import JobCheckout, Repositories
+    from ralph.fleet.decisions import Again
     from ralph.fleet.job_process import JobProcess
     from ralph.fleet.jobs import Job
     from ralph.fleet.store.claims import Claim
     from ralph.fleet.undelivered import KeptWork
 
     T = TypeVar("T")
+    D = TypeVar("D", bound=Again | Final)
 
 MOST_STATE_BYTES = 64 * 1024 * 1024
 """A larger state directory, compressed, is not carried to other machines."""
@@ -113,6 +115,9 @@ class JobDelivery:
         self.at_branch: str | None = None
         """The checkpoint that was pushed to the job's branch, because the host takes no other refs."""
 
+    def _ref(self) -> str:
+        return checkpoint_ref(self._claim.set_name, self._claim.id, self._claim.attempt)
+
     # --- checkpoints
 
     def checkpoint(self, checkout: JobCheckout, process: JobProcess, *, is_last: bool) -> bool:
@@ -160,7 +165,7 @@ class JobDelivery:
         """Pushes a checkpoint, and returns its ref. Where the host takes no such refs, the last one of an attempt goes to the
         job's branch, and what follows replaces it there.
         """
-        ref = checkpoint_ref(self._claim.id, self._claim.attempt)
+        ref = self._ref()
         try:
             self._push_ref(checkout, commit, ref)
         except CheckoutError as refused:
@@ -188,7 +193,10 @@ class JobDelivery:
 
     def remove_checkpoints(self) -> None:
         with suppress(CheckoutError, Interrupted):
-            self._repositories.remove_checkpoints(self._job.repository, self._job.id)
+            claim = self._claim
+            self._repositories.remove_checkpoints(
+                self._job.repository, claim.set_name, claim.id, claim.own_commits
+            )
 
     # --- the branch
 
@@ -207,37 +215,53 @@ class JobDelivery:
         """The commit for the branch. None if the job has made none."""
         claim = self._claim
         if self._final is None:
-            maker = Maker(claim.set_name, claim.id, claim.attempt, claim.generation)
-            final = checkout.finish(f"{claim.id}: {_subject(self._job)}", maker)
-            self._rest, names, unread = checkout.rest(final.commit, maker)
-            left_out = (*final.left_out, *(f"{name} (a branch that cannot be read)" for name in unread))
-            self._lacks = shown(left_out)
+            final = checkout.finish(f"{claim.id}: {_subject(self._job)}", self._maker())
+            self._find_rest(checkout, final.commit, final.left_out)
             self._final = final.commit
-            told = [f"not in the branch: {path}" for path in left_out]
-            for line in [*told, *(f"beside the branch: {name}" for name in names)]:
-                self._log.tell(line)
         return None if self._final == (claim.base or checkout.commit) else self._final
+
+    def _maker(self) -> Maker:
+        claim = self._claim
+        return Maker(claim.set_name, claim.id, claim.attempt, claim.generation)
+
+    def _find_rest(self, checkout: JobCheckout, final: str, left_out: tuple[str, ...] = ()) -> None:
+        """Commits what the job has left beside its branch, and what `final` lacks. `left_out` is not in `final`."""
+        base = self._claim.base or checkout.commit
+        self._rest, names, unread = checkout.rest(final, base, self._branch, self._maker())
+        lacks = (*left_out, *(f"{name} (a branch that cannot be read)" for name in unread))
+        self._lacks = shown(lacks)
+        told = [f"not in the branch: {path}" for path in lacks]
+        for line in [*told, *(f"beside the branch: {name}" for name in names)]:
+            self._log.tell(line)
 
     def branch(self, checkout: JobCheckout, commit: str, decision: Final, expected: str | None) -> Final:
         """Pushes the commit to the branch, or to another ref if the branch cannot be pushed. Returns how the job ends."""
         problem = self._pushed(checkout, commit, expected)
         if problem is None:
             return decision
-        ref = f"{checkpoint_ref(self._claim.id, self._claim.attempt)}-work"
         try:
-            self._push_ref(checkout, commit, ref)
+            ref = self._push_beside(checkout, commit, WORK)
         except CheckoutError as error:
             raise error if error.is_temporary or problem.outcome is Outcome.IO_ERROR else problem from None
         return Final(problem.outcome.exit_code(), f"{problem}; the work is at {ref}: {commit}")
 
-    def rest(self, checkout: JobCheckout, decision: Final) -> Final:
-        """Pushes what the job has left beside its branch. Returns how the job ends, with what its branch lacks."""
+    def _push_beside(self, checkout: JobCheckout, commit: str, end: str) -> str:
+        """Pushes work that is not at the branch, and returns its ref."""
+        self._held.refuse_lost()
+        return checkout.push_beside(commit, f"{self._ref()}{end}", self._branch)
+
+    def rest_of_checkpoint(self, checkout: JobCheckout, decision: D) -> D:
+        """As `rest`, after the last checkpoint of an attempt, which has no other branches."""
+        self._find_rest(checkout, self.last_commit or checkout.commit)
+        return self.rest(checkout, decision)
+
+    def rest(self, checkout: JobCheckout, decision: D) -> D:
+        """Pushes what the job has left beside its branch. Returns how the job ends or goes on, with what its branch lacks."""
         reasons = [decision.reason]
         if self._lacks:
             reasons.append(f"not in the branch, and gone: {self._lacks}")
         if self._rest is not None:
-            ref = f"{checkpoint_ref(self._claim.id, self._claim.attempt)}{REST}"
-            self._push_ref(checkout, self._rest, ref)
+            ref = self._push_beside(checkout, self._rest, REST)
             reasons.append(f"what it left on other branches or in a stash is at {ref}: {self._rest}")
         return replace(decision, reason="; ".join(filter(None, reasons)))
 
@@ -280,16 +304,17 @@ class JobDelivery:
         commits, commit, checkpoint, state = {}, None, None, None
         if work.ending is not None and (commit := self.finished(checkout)) is not None:
             commits[f"refs/heads/{self._branch}"] = commit
-        rest = self._rest if work.ending is not None else None
-        if rest is not None:
-            commits[f"{checkpoint_ref(self._claim.id, self._claim.attempt)}{REST}"] = rest
         if work.ending is None or work.ending.exit_code not in BEGINS_ANEW:
             with suppress(TooLargeError):  # then it begins anew
                 state = pack_state(place / "state", MOST_STATE_BYTES)
                 checkpoint = self.snapshot(checkout)
         if checkpoint is not None:
-            commits[checkpoint_ref(self._claim.id, self._claim.attempt)] = checkpoint
-        work = replace(work, commit=commit, checkpoint=checkpoint, rest=rest, lacks=self._lacks)
+            commits[self._ref()] = checkpoint
+        if work.ending is None:
+            self._find_rest(checkout, checkpoint or self.last_commit or checkout.commit)
+        if self._rest is not None:
+            commits[f"{self._ref()}{REST}"] = self._rest
+        work = replace(work, commit=commit, checkpoint=checkpoint, rest=self._rest, lacks=self._lacks)
         checkout.keep_large_files(commits.values(), work.base, place)
         write = functools.partial(checkout.bundle, commits, work.base) if commits else None
         self._worker.undelivered.keep(work, place, state=state, write=write)

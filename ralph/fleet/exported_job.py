@@ -205,10 +205,10 @@ class ExportedJob:
             made = checkout.finish("What ralph left uncommitted", maker)
             commit, left_out = made.commit, [*made.left_out]
             self._keep(replace(kept, made=commit))
-        rest, _, unread = checkout.rest(commit, maker)
+        branch, beside = branch_of(self._job), f"{checkpoint_ref(self._set, self._job.id, 1)}{REST}"
+        rest, _, unread = checkout.rest(commit, kept.commit, branch, maker)
         for path in (*left_out, *unread):
             self._say(f"left out of the commit: {in_one_line(path)}\n")
-        branch, beside = branch_of(self._job), f"{checkpoint_ref(self._job.id, 1)}{REST}"
         wanted = {f"refs/heads/{branch}": None if commit == kept.commit else commit, beside: rest}
         self._made = {ref: one for ref, one in wanted.items() if one is not None}
         if commit != kept.commit:
@@ -218,11 +218,7 @@ class ExportedJob:
                 )
             self._say(f"pushed {branch}\n")
         if rest is not None:
-            pushed = checkout.push_checkpoint(rest, beside)
-            if isinstance(pushed, NotDelivered):  # by an earlier attempt
-                pushed = checkout.push_checkpoint(rest, beside)
-            if isinstance(pushed, NotDelivered):
-                raise CannotError(f"{beside} was not pushed: it changes again and again", Outcome.IO_ERROR)
+            beside = checkout.push_beside(rest, beside, branch)
             self._say(f"pushed what is on other branches or in a stash as {beside}\n")
 
     @contextmanager

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from ralph.fleet.checkouts import JobCheckout
 
-REF = checkpoint_ref("job", 1)
+REF = checkpoint_ref("set", "job", 1)
 FIRST = Maker("set", "job", 1, 1)
 
 
@@ -316,7 +316,7 @@ def test_files_that_cannot_be_read_are_left_out_and_named(world: World, monkeypa
     )
     taken = checkout.snapshot(None, "Checkpoint")
     assert taken is not None
-    assert taken.left_out == ("closed (cannot be read)", "a.txt (cannot be read)")
+    assert taken.left_out == tuple(f"{name} (cannot be read)" for name in ("closed", "a.txt", "dir/b.txt"))
     assert checkout.push_checkpoint(taken.commit, REF) == Delivered(taken.commit)
     assert world.at_remote("diff", "--name-only", "main", taken.commit) == "open"
 
@@ -379,18 +379,27 @@ def test_a_zombie_does_not_overwrite_the_checkpoint_of_its_successor(world: Worl
     assert world.restore(second.commit).commit == successor.commit
 
 
-def test_checkpoints_are_removed(world: World) -> None:
+def test_checkpoints_are_removed_but_nothing_of_another_job_and_no_work_that_the_job_has_not_made(
+    world: World,
+) -> None:
     checkout = checked_out(world.source)
+    own = world.agent(checkout)
+    own.write("f")
+    commit = own.commit_all()
+    checkout.finish("Do it", FIRST)
     for attempt in (1, 2):
-        checkout.push_checkpoint(checkout.commit, checkpoint_ref("job", attempt))
-    for other in ("refs/ralph/job2/1", "refs/heads/x/refs/ralph/job/1"):
+        checkout.push_checkpoint(checkout.commit, checkpoint_ref("set", "job", attempt))
+    assert checkout.push_beside(commit, f"{REF}{checkouts.WORK}", "ralph/job") == f"{REF}-work"
+    others = (
+        *("refs/heads/x/refs/ralph/set/job/1", "refs/ralph/later/job/1", "refs/ralph/set/job/1-rest"),
+        *("refs/ralph/set/job/2-work", "refs/ralph/set/job2/1"),
+    )
+    for other in others:
         checkout.push_checkpoint(checkout.commit, other)
-    assert world.repositories.remove_checkpoints(world.remote, "job") == 2
-    assert world.repositories.remove_checkpoints(world.remote, "job") == 0
-    assert world.at_remote("for-each-ref", "--format=%(refname)").split() == [
-        *("refs/heads/main", "refs/heads/x/refs/ralph/job/1", "refs/ralph/job2/1")
-    ]
-    with pytest.raises(CheckoutError, match="the checkpoint 1111111 at refs/ralph/job/1 is gone"):
+    assert world.repositories.remove_checkpoints(world.remote, "set", "job", (commit,)) == 3
+    assert world.repositories.remove_checkpoints(world.remote, "set", "job", (commit,)) == 0
+    assert world.at_remote("for-each-ref", "--format=%(refname)").split() == ["refs/heads/main", *others]
+    with pytest.raises(CheckoutError, match="the checkpoint 1111111 at refs/ralph/set/job/1 is gone"):
         world.restore("1111111")
 
 
@@ -433,17 +442,23 @@ def test_what_the_agent_left_beside_its_branch_is_one_commit(world: World) -> No
         agent.write("a.txt", text)
         agent.git("stash", "-q")
         ids[text] = agent.git("rev-parse", "stash")
+    agent.git("tag", "-a", "-m", "x", "v1", "packed")
+    for name, of in (
+        ("tagged", agent.git("rev-parse", "v1")),
+        ("tree", agent.git("rev-parse", "HEAD^{tree}")),
+    ):
+        (checkout.directory / f".git/refs/heads/{name}").write_text(of)
     (checkout.directory / ".git/refs/heads/broken").write_text("1" * 40)
     agent.write("f")
     final = checkout.finish("Do it", FIRST).commit
-    rest, names, unread = checkout.rest(final, FIRST)
-    assert (names, unread) == (["packed", "loose", "stash@{0}", "stash@{1}"], ["broken"])
+    rest, names, unread = checkout.rest(final, checkout.commit, "ralph/job", FIRST)
+    assert (names, unread) == (
+        ["packed", "tagged", "loose", "stash@{0}", "stash@{1}"],
+        ["broken", "tree"],
+    )
     parents = [final, ids["packed"], ids["loose"], ids["second"], ids["first"]]
     assert world.in_own(checkout, "log", "-1", "--format=%P", str(rest)).split() == parents
     assert world.in_own(checkout, "diff", "--name-only", final, str(rest)) == ""
-    ref = f"{REF}{checkouts.REST}"
-    assert checkout.push_checkpoint(str(rest), ref) == Delivered(str(rest))
-    assert world.repositories.remove_checkpoints(world.remote, "job") == 0, "it is no checkpoint"
 
 
 def test_names_of_branches_are_escaped_in_the_commit_with_what_is_left_beside_the_branch(
@@ -493,7 +508,58 @@ def test_what_the_remote_or_the_branch_has_is_not_left_beside_it(world: World) -
     agent.git("merge", "-q", "feature")
     agent.write("g")
     final = checkout.finish("Do it", FIRST).commit
-    assert checkout.rest(final, FIRST) == (None, [], [])
+    assert checkout.rest(final, checkout.commit, "ralph/job", FIRST) == (None, [], [])
+
+
+def test_a_commit_that_only_a_checkpoint_has_is_left_beside_the_branch(world: World) -> None:
+    """The checkpoint is removed when the job has ended, whether the mirror has it at its own ref or at the branch."""
+    checkout = checked_out(world.source)
+    agent = world.agent(checkout)
+    agent.write("paid")
+    head = agent.commit_all()
+    taken = checkout.snapshot(None, "Checkpoint")
+    assert taken is not None
+    for ref in (REF, "refs/heads/ralph/job"):
+        checkout.push_checkpoint(taken.commit, ref)
+    restored = world.restore(taken.commit)
+    assert restored.commit == head
+    there = world.agent(restored)
+    there.git("branch", "keep")
+    there.git("reset", "-q", "--hard", "HEAD~1")
+    final = restored.finish("Do it", FIRST).commit
+    rest, names, _ = restored.rest(final, checkout.commit, "ralph/job", FIRST)
+    assert names == ["keep"]
+    assert world.in_own(restored, "log", "-1", "--format=%P", str(rest)).split() == [final, head]
+
+
+def test_work_beside_a_branch_replaces_nothing(world: World) -> None:
+    checkout = checked_out(world.source)
+    agent = world.agent(checkout)
+    made = []
+    for text in ("one", "two"):
+        agent.write("a.txt", text)
+        made.append(agent.commit_all())
+        checkout.finish("Do it", FIRST)
+    one, two = made
+    ref = f"{REF}{checkouts.REST}"
+    assert checkout.push_beside(one, ref, "ralph/job") == ref
+    assert checkout.push_beside(one, ref, "ralph/job") == ref, "the same twice is one"
+    assert checkout.push_beside(two, ref, "ralph/job") == f"{ref}-{two[:12]}"
+    hook = Path(world.remote, "hooks/pre-receive")
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\nwhile read o n ref; do case $ref in refs/ralph/*) exit 1;; esac; done\n")
+    hook.chmod(0o755)
+    with HttpRepository(Path(world.remote)) as host:
+        there = world.check_out(repository=host.url)
+        own = world.agent(there)
+        own.write("b.txt")
+        commit = own.commit_all()
+        there.finish("Do it", FIRST)
+        at = f"refs/heads/ralph/job-1-rest-{commit[:12]}"
+        assert there.push_beside(commit, ref, "ralph/job") == at
+        hook.write_text("#!/bin/sh\nexit 1\n")
+        with pytest.raises(CheckoutError, match="pre-receive hook declined"):
+            there.push_beside(there.commit, ref, "ralph/job")
 
 
 def test_a_branch_is_pushed_only_from_where_it_was_expected(world: World) -> None:

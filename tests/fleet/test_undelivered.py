@@ -166,6 +166,83 @@ def test_work_beside_the_branch_is_delivered_too_and_what_is_in_neither_is_named
         assert logs.count("[fleet] not in the branch: own [fleet] ") == logs.count("not in the branch") > 0
 
 
+ASIDE = "git switch -qc aside; echo paid > aside.txt; git add .; git commit -qm aside; git switch -q -"
+
+
+@pytest.mark.parametrize("how", ["drained", "kept", "cancelled"])
+def test_work_beside_the_branch_of_an_attempt_that_has_not_ended_the_job_is_delivered_and_named(
+    tmp_path: Path, how: str
+) -> None:
+    with refusing(tmp_path) as refused:
+        place, host = refused.place, refused.host
+
+        def model(asked: Asked) -> Playable:
+            if asked.said == 0:
+                return bash(f"{ASIDE}; echo paid >> kept.txt")
+            host.is_silent = how == "kept" and asked.times == 1
+            return NEVER if asked.times == 1 else DONE
+
+        refused.answers = model
+        worker = place.work("a", "--drain", "0.1s")
+        wait_until(lambda: place.asked("paid", 1) == 1)
+        if how == "cancelled":
+            place.store.cancel(SET, ["paid"])
+            wait_until(lambda: refused.row.state.value == "cancelled")
+        else:
+            worker.send_signal(signal.SIGTERM)
+        if how == "kept":
+            wait_until(lambda: has_ended(place))
+            wait_until(lambda: ends_after_another_signal(worker))
+            host.is_silent = False
+            refused.hurry()
+            place.finish("a")
+            assert place.asked("paid", 0) == 1, "the first turn was paid again"
+        else:
+            wait_until(lambda: f"at refs/ralph/{SET}/paid/1-rest: " in (refused.row.reason or ""))
+        (ref,) = (ref for ref in place.refs() if ref.endswith("-rest"))
+        assert place.git("show", f"{ref}^2:aside.txt") == "paid"
+
+
+def test_work_beside_the_branch_is_delivered_to_a_host_that_takes_branches_only(tmp_path: Path) -> None:
+    with refusing(tmp_path) as refused:
+        place = refused.place
+        place.store.cancel(SET, ["paid"])
+        hook = place.repository / "hooks/pre-receive"
+        hook.parent.mkdir(exist_ok=True)
+        hook.write_text(TAKES_BRANCHES_ONLY)
+        hook.chmod(0o755)
+        place._models["short"] = refused.paid  # type: ignore[index] # a dictionary
+        refused.command = f"{ASIDE}; echo paid >> kept.txt"
+        place.submit(place.job("short", repository=refused.host.url, max_turns=1))
+        place.worst("a")
+        row = place.row("short")
+        (ref,) = (ref for ref in place.refs() if ref.startswith("refs/heads/ralph/short-1-rest-"))
+        assert (row.state.value, row.exit_code, ref in (row.reason or "")) == ("done", 3, True), row.reason
+        assert place.git("show", f"{ref}^2:aside.txt") == "paid"
+
+
+def test_a_later_set_with_a_job_of_the_same_id_takes_nothing_from_the_earlier_one(tmp_path: Path) -> None:
+    def model(asked: Asked) -> Playable:
+        if asked.said == 0:
+            return bash(f"{ASIDE}; echo {asked.times} > mine.txt")
+        if asked.times == 1:
+            place.commit_first("ralph/again", {"theirs.txt": "theirs\n"})
+        return DONE
+
+    with Place(tmp_path, {"again": model}) as place:
+        place.store.submit("first", SetLimits(), [place.job("again")])
+        assert place.worst("a") == 74
+        kept = {ref: one for ref, one in place.refs().items() if ref.startswith("refs/ralph/")}
+        assert {ref.rpartition("/")[2] for ref in kept} == {"1", "1-rest", "1-work"}
+        place.git("branch", "-D", "ralph/again")
+        place.store.submit("second", SetLimits(), [place.job("again")])
+        place.worst("a")
+        row = place.store.job_row("second", "again")
+        assert row is not None
+        assert row.exit_code == 0
+        assert kept.items() <= place.refs().items()
+
+
 def stop(worker: subprocess.Popen[bytes]) -> None:
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(PATIENCE_S) == 0

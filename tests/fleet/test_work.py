@@ -69,8 +69,8 @@ def test_a_drained_job_is_resumed_on_another_machine_and_leaves_no_credential_an
         assert [path for path in files if path.lstat().st_mode & 0o077] == []
         first.send_signal(signal.SIGTERM)
         assert first.wait(PATIENCE_S) == 0
-        assert "refs/ralph/moved/1" in place.refs()
-        assert place.git("show", "refs/ralph/moved/1:kept.txt") == "kept\nline"
+        assert "refs/ralph/night/moved/1" in place.refs()
+        assert place.git("show", "refs/ralph/night/moved/1:kept.txt") == "kept\nline"
         handed_back = place.row("moved")
         assert (handed_back.state.value, handed_back.attempt, handed_back.tries) == ("queued", 2, 0)
 

@@ -77,6 +77,7 @@ _MOST_PARAMETERS = 10_000
 """Postgres takes 65,535 parameters in one statement."""
 _CANCELLED_EXIT = 143
 """A cancelled job ends as a process that got a SIGTERM."""
+_CANCELLED = "cancelled"
 
 # --- The states of a job
 
@@ -114,6 +115,13 @@ def _ended(now: float, exit_code: int, reason: str) -> dict[str, Any]:
     outcome = outcome_of(exit_code).value
     end = {"exit_code": exit_code, "outcome": outcome, "reason": reason, "ended_at": now}
     return {**end, "holder": None, "reserved_usd": 0.0}
+
+
+def _cancelled(reason: str) -> str:
+    """The reason of a cancelled job, with why its claim ended, which may say where its work is."""
+    if reason.startswith(_CANCELLED):
+        return reason
+    return f"{_CANCELLED}; {reason}" if reason else _CANCELLED
 
 
 def _planned(attempt: int, not_before: float, reason: str | None) -> dict[str, Any]:
@@ -214,7 +222,7 @@ class Claims(FleetStore):
         some = [] if ids is None else [jobs.c.id.in_(list(ids))]
         runs = jobs.c.state == JobState.RUNNING.value
         with self.writing() as c:
-            end = _ended(self.now(c), _CANCELLED_EXIT, "cancelled")
+            end = _ended(self.now(c), _CANCELLED_EXIT, _CANCELLED)
             idle = c.execute(moved(Move.CANCEL, set_name, *some, ~runs, **end, is_cancelled=True)).rowcount
             told = jobs.update().where(jobs.c.set_name == set_name, *some, runs).values(is_cancelled=True)
             return idle, c.execute(told).rowcount
@@ -584,7 +592,7 @@ class ClaimWriter:
             now = self._claims.now(c)
             end = _ended(now, exit_code, reason)
             if row.is_cancelled:
-                move, end = Move.CANCEL, _ended(now, _CANCELLED_EXIT, "cancelled")
+                move, end = Move.CANCEL, _ended(now, _CANCELLED_EXIT, _cancelled(reason))
             end |= {"result": storable(result), "commit": commit or row.commit}
             c.execute(moved(move, claim.set_name, jobs.c.id == claim.id, **end))
             self._end_attempt(c, row, exit_code, reason, is_delivered=is_delivered)
@@ -605,7 +613,7 @@ class ClaimWriter:
             now = self._claims.now(c)
             self._end_attempt(c, row, exit_code, reason, is_delivered=is_delivered)
             if row.is_cancelled:
-                end = _ended(now, _CANCELLED_EXIT, "cancelled")
+                end = _ended(now, _CANCELLED_EXIT, _cancelled(reason))
                 c.execute(moved(Move.CANCEL, claim.set_name, this, **end))
             else:
                 again = _planned(row.attempt, now + delay_s, reason)
@@ -719,7 +727,7 @@ def _is_over(c: sa.Connection, row: Any, now: float) -> bool:
     """Closes the attempts of lost workers, and ends the job if it was cancelled while one of them worked."""
     _close_lost_attempts(c, row, now)
     if row.is_cancelled:
-        end = {**_ended(now, _CANCELLED_EXIT, "cancelled"), "generation": row.generation + 1}
+        end = {**_ended(now, _CANCELLED_EXIT, _CANCELLED), "generation": row.generation + 1}
         c.execute(moved(Move.CANCEL, row.set_name, jobs.c.id == row.id, **end))
     return bool(row.is_cancelled)
 

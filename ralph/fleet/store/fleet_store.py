@@ -266,8 +266,8 @@ def _refuse_others(c: sa.Connection, set_name: str, new: Sequence[Job]) -> None:
     for job in new:
         if (other := open_ids.get((job.repository, job.id))) is not None:
             raise UsageError(
-                f"the set {other} has an open job {job.id} on the same repository, and both would use "
-                f"refs/ralph/{job.id}: give this job another id, or wait for that set"
+                f"the set {other} has an open job {job.id} on the same repository, and both may push to one branch: "
+                "give this job another id, or wait for that set"
             )
 
 

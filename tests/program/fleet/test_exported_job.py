@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import stat
 from typing import TYPE_CHECKING
@@ -357,7 +358,13 @@ def test_what_the_agent_left_beside_the_branch_is_pushed_too(
         "git switch -qc aside; echo x > aside.txt; git add aside.txt; git commit -qm aside; git switch -q -"
     )
     iterations_of_job(bash(aside))
+    remote = str(place / "origin/remote.git")
+    earlier = user.git("rev-parse", "HEAD")
+    user.git("push", "-q", remote, f"{earlier}:refs/ralph/night/a/1-rest")
     ran = do(ralph, place, job_of(server))
-    assert (ran.code, "refs/ralph/a/1-rest" in ran.stdout + ran.stderr) == (0, True), ran.stderr
-    user.git("fetch", "-q", str(place / "origin/remote.git"), "refs/ralph/a/1-rest")
+    pushed = re.search(r"as (refs/ralph/night/a/1-rest-[0-9a-f]{12})$", ran.stdout + ran.stderr, re.MULTILINE)
+    assert ran.code == 0, ran.stderr
+    assert pushed is not None, ran.stderr
+    user.git("fetch", "-q", remote, pushed[1])
     assert user.git("show", "FETCH_HEAD^2:aside.txt") == "x"
+    assert user.git("ls-remote", remote, "refs/ralph/night/a/1-rest").split()[0] == earlier, "it is kept"
