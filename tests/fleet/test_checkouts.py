@@ -309,6 +309,8 @@ def test_files_that_cannot_be_read_are_left_out_and_named(world: World, monkeypa
     (checkout.directory / "a.txt").write_text("changed\n")
     for name in ("closed", "open"):
         (checkout.directory / name).touch()
+    (checkout.directory / "dir/b.txt").unlink()
+    os.mkfifo(checkout.directory / "dir/b.txt")
     closed = [os.fsencode(checkout.directory / name) for name in ("a.txt", "closed")]
     # Root can read all files.
     monkeypatch.setattr(

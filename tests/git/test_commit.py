@@ -154,6 +154,16 @@ def test_a_file_that_cannot_be_read_is_named_and_hinders_no_commit(repository: R
     assert told == ["these cannot be read: a.txt, of-root; commits leave them out"]
 
 
+def test_a_pipe_in_the_place_of_a_file_is_named_and_hinders_no_commit(repository: Repository) -> None:
+    (repository.top / "a.txt").unlink()
+    os.mkfifo(repository.top / "a.txt")
+    repository.write("new")
+    told: list[str] = []
+    assert repository.checkout(warn=told.append).commit("all")
+    assert files_of(repository) == {".gitignore", "a.txt", "dir/b.txt", "new"}
+    assert told == ["these cannot be read: a.txt; commits leave them out"]
+
+
 def hidden(repository: Repository, option: str) -> None:
     repository.git("update-index", option, "a.txt", ".gitignore")
     repository.write("a.txt", "hidden")
