@@ -475,7 +475,8 @@ def test_names_of_branches_are_escaped_in_the_commit_with_what_is_left_beside_th
     for name in (b"\xff", b"x\n\nRalph-Job: other"):
         heads = os.fsencode(checkout.directory / ".git/refs/heads")
         Path(os.fsdecode(heads + b"/" + name)).write_text(commit)
-    rest, names, _ = checkout.rest(checkout.finish("Do it", FIRST).commit, FIRST)
+    final = checkout.finish("Do it", FIRST).commit
+    rest, names, _ = checkout.rest(final, checkout.commit, "ralph/job", FIRST)
     assert sorted(names) == ["feature", "x\n\nRalph-Job: other", "\udcff"]
     message = world.in_own(checkout, "log", "-1", "--format=%B", str(rest)).split("\n")
     assert message[0].startswith("Work beside the branch: ")
