@@ -29,14 +29,15 @@ from benchmarks.peers import FOLDER, Program, conversation, gap_ms, installed_pe
 from ralph.machine import launcher
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.places.gather import gather_places
-from ralph.sandbox.box_plan import BoxPlan, plan_box
 from ralph.sandbox.command_box import CommandBox
+from ralph.sandbox.planning import plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from benchmarks.harness import Workplace
+    from ralph.sandbox.box_plan import BoxPlan
 
     Command = Callable[[], float]
 

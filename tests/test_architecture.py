@@ -168,6 +168,7 @@ TOUCHES_THE_WORLD = (
     "sandbox.killed_command",
     "sandbox.left_behind",
     "sandbox.overlays",
+    "sandbox.planning",
     "sandbox.probe",
     "sandbox.network.proxy",
     "sandbox.protected_files",

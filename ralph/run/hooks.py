@@ -35,8 +35,9 @@ from ralph.places.own_commands import (
     why_changeable,
 )
 from ralph.run.permission_rules import has_parser
-from ralph.sandbox.box_plan import CannotConfineError, with_hook_places
+from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.bubblewrap import TEMPORARY
+from ralph.sandbox.planning import with_hook_places
 from ralph.settings.merge import SettingsError
 from ralph.tools.hook_command import HookEnding
 from ralph.values.events import HookEnded, HookStarted, Notice

@@ -31,7 +31,8 @@ from ralph.run.parts import (
 )
 from ralph.run.permission_rules import build_guards, patterns_of_tools
 from ralph.run.session import OpenSession, open_new_session
-from ralph.sandbox.box_plan import CannotConfineError, refuse_owners_work, with_denied_reads
+from ralph.sandbox.box_plan import CannotConfineError
+from ralph.sandbox.planning import refuse_owners_work, with_denied_reads
 from ralph.settings.merge import SettingsError, refuse_resumed
 from ralph.values.answer import ToolError
 from ralph.values.events import Notice, RunStarted

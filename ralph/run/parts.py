@@ -17,8 +17,9 @@ from ralph.prompt.judged_file import user_folder
 from ralph.prompt.memory import Memory, PromptParts, system_prompt
 from ralph.retry import backoff
 from ralph.retry.roster import Roster
-from ralph.sandbox.box_plan import CannotConfineError, may_have_overlays, plan_box
+from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.detection import begin_trial
+from ralph.sandbox.planning import may_have_overlays, plan_box
 from ralph.settings.merge import SettingsError
 from ralph.values.answer import FINAL_REPORT
 from ralph.values.credentials import CALLERS_VARIABLES

@@ -20,7 +20,7 @@ from ralph.machine.repository import (
     up_to_repository_root,
 )
 from ralph.places.git_places import git_places
-from ralph.sandbox.box_plan import about_git
+from ralph.sandbox.planning import about_git
 from tests.git.repositories import Repository
 
 if TYPE_CHECKING:

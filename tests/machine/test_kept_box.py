@@ -17,9 +17,9 @@ from ralph.machine import launcher, restriction
 from ralph.machine.command_supervisor import CommandSupervisor, SupervisedCommand
 from ralph.places.gather import gather_places
 from ralph.sandbox import command_box, kept_box
-from ralph.sandbox.box_plan import plan_box
 from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.kept_box import KeptBox
+from ralph.sandbox.planning import plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from tests.patience import TEST_S, wait_until
 from tests.program.namespaces import needs_namespaces

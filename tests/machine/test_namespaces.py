@@ -13,8 +13,8 @@ import pytest
 from ralph.machine import launcher
 from ralph.machine.command_supervisor import CommandSupervisor, SupervisedCommand
 from ralph.places.gather import gather_places
-from ralph.sandbox.box_plan import plan_box
 from ralph.sandbox.command_box import CommandBox
+from ralph.sandbox.planning import plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from tests.patience import wait_until
 from tests.processes.descriptors import open_descriptors, wait_until_closed

@@ -19,7 +19,7 @@ import pytest
 from ralph.cli.checks.machine import look_at_sandbox
 from ralph.machine import restriction
 from ralph.places.gpus import gpu_devices
-from ralph.sandbox import box_plan
+from ralph.sandbox import planning
 from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.kernel.seccomp import make_filter
 from ralph.sandbox.sandbox_settings import SandboxSettings
@@ -181,7 +181,7 @@ def test_terminals_and_shared_memory_stay_the_commands_own(nodes) -> None:
     ],
 )
 def test_strict_gives_gpus_only_to_those_who_ask(monkeypatch, nodes, wanted, count) -> None:
-    monkeypatch.setattr(box_plan, "gpu_devices", lambda wanted: gpu_devices(wanted, str(nodes)))
+    monkeypatch.setattr(planning, "gpu_devices", lambda wanted: gpu_devices(wanted, str(nodes)))
     assert len(planned(monkeypatch, FULL, wanted).gpus) == count
     told = [one.line for one in planned(monkeypatch, FULL, wanted).notices if "nvidia-uvm" in one.line]
     assert len(told) == bool(count), "the stand-in nodes lack it"
@@ -190,7 +190,7 @@ def test_strict_gives_gpus_only_to_those_who_ask(monkeypatch, nodes, wanted, cou
 
 
 def test_doctor_names_the_gpus_of_commands(monkeypatch, nodes) -> None:
-    monkeypatch.setattr(box_plan, "gpu_devices", lambda wanted: gpu_devices(wanted, str(nodes)))
+    monkeypatch.setattr(planning, "gpu_devices", lambda wanted: gpu_devices(wanted, str(nodes)))
     for wanted, said in (
         ("auto", [f"commands may use {nodes}/dev/nvidia0, {nodes}/dev/nvidiactl"]),
         ("off", []),

@@ -34,7 +34,7 @@ from ralph.places.table import (
 )
 from ralph.prompt.judged_file import Place, why_not_for_model
 from ralph.sandbox import command_box
-from ralph.sandbox.box_plan import plan_box
+from ralph.sandbox.planning import plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.values.redaction import LookedCommit, Redactor
 from tests.git.repositories import committed

@@ -11,18 +11,11 @@ from tempfile import TemporaryDirectory
 import pytest
 from msgspec.structs import replace
 
-from ralph.sandbox import box_plan
-from ralph.sandbox.box_plan import (
-    SANDBOX_WORDS,
-    BoxPlan,
-    CannotConfineError,
-    bound_in,
-    may_have_overlays,
-    plan_box,
-    with_denied_reads,
-)
+from ralph.sandbox import planning
+from ralph.sandbox.box_plan import SANDBOX_WORDS, BoxPlan, CannotConfineError
 from ralph.sandbox.kernel.landlock import Support
 from ralph.sandbox.levels import Means
+from ralph.sandbox.planning import bound_in, may_have_overlays, plan_box, with_denied_reads
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.values.shortage import ShortageError
 from tests.rows import every_row
@@ -35,9 +28,9 @@ ENVIRONMENT = {"HOME": "/home/me", "PATH": "/usr/bin"}
 
 
 def planned(monkeypatch, means: Means, wanted: SandboxSettings, root: str = "/work"):
-    monkeypatch.setattr(box_plan, "find_means", lambda *_arguments, **_options: means)
+    monkeypatch.setattr(planning, "find_means", lambda *_arguments, **_options: means)
     # The tests may run in a checkout below this root.
-    monkeypatch.setattr(box_plan, "_about_own_code", lambda *_arguments, **_options: ())
+    monkeypatch.setattr(planning, "_about_own_code", lambda *_arguments, **_options: ())
     return plan_box(wanted, ENVIRONMENT, (Path(root),))
 
 
@@ -91,7 +84,7 @@ def test_a_limit_on_processes_and_memory_is_refused_where_nothing_can_be_counted
     for wanted in (SandboxSettings(max_memory_mb=1), SandboxSettings(max_processes=7)):
         for mode in ("auto", "off"):
             planned(monkeypatch, FULL, replace(wanted, mode=mode))
-    monkeypatch.setattr(box_plan, "_COUNTED_BY", "/no/such")
+    monkeypatch.setattr(planning, "_COUNTED_BY", "/no/such")
     with pytest.raises(
         CannotConfineError, match=r"sandbox\.max_memory_mb = 1 cannot be kept: this system has no"
     ):
@@ -304,7 +297,7 @@ def test_a_root_in_a_protected_folder_is_told_at_the_start(tmp_path_factory, nam
     told = {}
     with pytest.MonkeyPatch.context() as patch:
         for means in (FULL, WITHOUT_LANDLOCK):
-            patch.setattr(box_plan, "find_means", lambda *_arguments, means=means, **_options: means)
+            patch.setattr(planning, "find_means", lambda *_arguments, means=means, **_options: means)
             wanted = SandboxSettings(read_deny=(f"{home}/denied",) if means is FULL else ())
             for place in ("work", "added"):
                 roots = (root,) if place == "work" else (home / "work", root)
@@ -345,7 +338,7 @@ def test_a_place_of_the_settings_does_not_follow_links_where_commands_may_write(
         (tmp_path / f"to-{above.name}").symlink_to(above / "planted")
     named = tuple(f"{tmp_path}/to-{name}" for name in ("work", "scratch", "packages"))
     wanted = SandboxSettings(read=named, write=(f"{tmp_path}/scratch", *named), sockets=named)
-    monkeypatch.setattr(box_plan, "find_means", lambda *_, **__: FULL)
+    monkeypatch.setattr(planning, "find_means", lambda *_, **__: FULL)
     environment = {"HOME": f"{tmp_path}/home"}
     plan = plan_box(wanted, environment, (tmp_path / "work",))
     planted = tuple(f"{above}/planted" for above in (tmp_path / "work", tmp_path / "scratch", cache))

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from ralph.places import table
 from ralph.places.gather import gather_places
-from ralph.sandbox.box_plan import plan_box
+from ralph.sandbox.planning import plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from tests.places.test_one_table import LEVELS
 from tests.tools.conftest import Tools

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from ralph.places import gather
 from ralph.places.table import COMPARED
-from ralph.sandbox import box_plan
-from ralph.sandbox.box_plan import plan_box
+from ralph.sandbox import planning
 from ralph.sandbox.kernel.landlock import Support
 from ralph.sandbox.levels import Means
+from ralph.sandbox.planning import plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.sandbox.self_test import words_before
 from tests.patience import TEST_S
@@ -239,14 +239,14 @@ def test_a_package_in_the_work_itself_is_the_work(work: Path, monkeypatch) -> No
 
 def test_people_are_told_if_commands_may_change_ralph(work: Path, monkeypatch) -> None:
     def told(means: Means) -> str:
-        monkeypatch.setattr(box_plan, "find_means", lambda *_arguments, **_options: means)
+        monkeypatch.setattr(planning, "find_means", lambda *_arguments, **_options: means)
         environment = {"HOME": str(work.parent / "home"), "PATH": "/usr/bin"}
         return " ".join(one.line for one in plan_box(SandboxSettings(), environment, (work,)).notices)
 
     means = Means(Support(7), why_no_namespaces="no bubblewrap")
     elsewhere = work.parent / "elsewhere"
     elsewhere.mkdir()
-    monkeypatch.setattr(box_plan, "find_means", lambda *_arguments, **_options: means)
+    monkeypatch.setattr(planning, "find_means", lambda *_arguments, **_options: means)
     wanted = SandboxSettings(write=(str(work),))
     [notice] = plan_box(wanted, {"HOME": str(work.parent / "home")}, (elsewhere,)).notices
     assert f"ralph itself lies in {work}, where commands may change it" in notice.line

@@ -23,7 +23,8 @@ from ralph.permissions.judge import RulePlaces, places_not_read
 from ralph.permissions.rule import RuleError
 from ralph.run.hooks import doubts, missing_program, plan_hooks
 from ralph.run.permission_rules import not_kept
-from ralph.sandbox.box_plan import CannotConfineError, plan_box, with_denied_reads
+from ralph.sandbox.box_plan import CannotConfineError
+from ralph.sandbox.planning import plan_box, with_denied_reads
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.settings.claude_files import ClaudeFileError, document_of, read_claude_files
 from ralph.settings.merge import SettingsError

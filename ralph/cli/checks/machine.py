@@ -21,7 +21,8 @@ from ralph.machine.own_programs import own_program, search_around, unsafe_loads
 from ralph.machine.repository import HELD_DIRECTORY
 from ralph.machine.ripgrep import REINSTALL, RipgrepError, find_ripgrep
 from ralph.machine.starting import patiently, start_thread
-from ralph.sandbox.box_plan import CannotConfineError, plan_box, refuse_owners_work
+from ralph.sandbox.box_plan import CannotConfineError
+from ralph.sandbox.planning import plan_box, refuse_owners_work
 from ralph.sessions.places import places_to_read
 from ralph.sessions.store import SessionStore
 from ralph.tools.files.beneath import open_by_kernel

@@ -18,8 +18,8 @@ from ralph.machine.repository import is_within_any
 from ralph.places.gather import files_in, gather_places
 from ralph.places.table import FILTERED
 from ralph.sandbox import probe
-from ralph.sandbox.box_plan import about_git, may_have_overlays, opened_by_settings
 from ralph.sandbox.detection import find_means
+from ralph.sandbox.planning import about_git, may_have_overlays, opened_by_settings
 from ralph.sandbox.sandbox_settings import absolute_place
 from ralph.sandbox.self_test import ProbeError, ProbeResult, ReachedHost, SelfTest
 

@@ -30,9 +30,10 @@ from ralph.machine.waiter import Heartbeats, InboxWaiter
 from ralph.output.notifier import Notifier
 from ralph.output.standard_streams import has_color, obeys_controls
 from ralph.places.gather import gather_places
-from ralph.sandbox.box_plan import CannotConfineError, plan_box, refuse_owners_work, with_denied_reads
+from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.disk_work import DiskWork, OwnDisks
+from ralph.sandbox.planning import plan_box, refuse_owners_work, with_denied_reads
 from ralph.settings.claude_files import judged
 from ralph.values.credentials import TURN_LOCK, child_environment, known_secrets
 from ralph.values.events import EventStream, Notice

@@ -16,7 +16,7 @@ import pytest
 from ralph.fleet.checkouts import GitCalls, Repositories
 from ralph.fleet.job_process import child_environment
 from ralph.fleet.store.database import database_of
-from ralph.sandbox.box_plan import plan_box
+from ralph.sandbox.planning import plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from tests.git.repositories import committed
 from tests.processes.one_supervisor import SUPERVISOR

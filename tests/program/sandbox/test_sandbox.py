@@ -18,7 +18,7 @@ import pytest
 
 from ralph.machine.trees import remove_tree
 from ralph.mock_api import Turn
-from ralph.sandbox.box_plan import plan_box
+from ralph.sandbox.planning import plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from tests.patience import wait_until
 from tests.program.conftest import loop_lines

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.machine.trees import remove_tree
 from ralph.machine.waiter import InboxWaiter, SystemClock
-from ralph.sandbox.box_plan import plan_box
+from ralph.sandbox.planning import plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.tools.tool_context import ToolSettings
 from ralph.tools.toolbox import LocalToolbox
