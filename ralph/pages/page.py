@@ -177,6 +177,13 @@ def _problems_of(section: Section, name: str, parts: list[PartView]) -> list[Pro
         for view in parts
         if view.part.problem
     ]
+    if section.is_problem and not bad:
+        why = f" ({section.reason})" if section.reason else ""
+        bad = [
+            Problem(
+                f"The {'loop' if section.is_loop else 'run'} ended early: {section.outcome.replace('_', ' ')}{why}"
+            )
+        ]
     bad, broken = _first_of(bad, section), _first_of(broken, section)
     if section.outages:
         lost_s = sum(length_s(outage) for outage in section.outages)

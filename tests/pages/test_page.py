@@ -10,9 +10,9 @@ from html.parser import HTMLParser
 
 from msgspec.structs import replace
 
-from ralph.pages.content import CheckRun, PageContent, Stretch, StretchKind, TranscriptEntry
+from ralph.pages.content import CheckRun, Count, PageContent, Stretch, StretchKind, TranscriptEntry
 from ralph.pages.page import html_of
-from tests.pages.contents import BEGAN_S, NIGHT, SEVERAL, loop_of_eight
+from tests.pages.contents import BEGAN_S, NIGHT, SEVERAL, failed_session, loop_of_eight
 from tests.pages.hostile_content import FULL, HOSTILE, Walk
 from tests.rows import every_row
 
@@ -107,13 +107,22 @@ def test_the_headline_has_the_answers_to_the_three_questions() -> None:
         "Iteration 5: killed (signal 9, perhaps for its memory; it was resumed)",
         "The loop waited 2 times for the API or the machine: 51m00s",
         "Stopped at a limit exit 3",
-        "Go on with ralph --resume e2b94d10 --max-budget-usd 2",
+        "Continue with ralph --resume e2b94d10 --max-budget-usd 2",
         "Session 0aa1 could not be read",
     ):
         assert words in texts
     headline = texts.partition("Timeline")[0]
     assert "On the way:" in headline
     assert "waits of the loop" not in headline
+
+
+def test_an_interruption_is_named_beside_what_happened_on_the_way() -> None:
+    stopped = replace(
+        failed_session(), outcome="interrupted", reason="SIGTERM", counts=(Count("retries", 2, ()),)
+    )
+    text = " ".join(Structure(html_of(replace(SEVERAL, sections=(stopped,)), UTC)).texts)
+    wrong = " ".join(text.split("What went wrong")[1].split("Timeline")[0].split())
+    assert wrong.startswith("The run ended early: interrupted (SIGTERM) On the way: retries (2)")
 
 
 def test_a_run_that_a_fork_copied_is_shown_and_counts_nowhere() -> None:
