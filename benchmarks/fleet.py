@@ -106,7 +106,7 @@ def measure(postgres: PostgresServer, base_url: str, jobs: int, slots: int) -> M
         postgres.administer("CREATE EXTENSION IF NOT EXISTS pg_stat_statements", database=name)
         write_jobs(folder, "warm", 1)
         write_jobs(folder, "bench", jobs)
-        # The first worker makes the tables and the mirror, which is no part of the figures.
+        # The first worker makes the tables and the mirror, which is not a part of the figures.
         fleet(environment, folder, "submit", "warm.jsonl")
         fleet(environment, folder, "work", "--until-done")
         before_s = time.monotonic()

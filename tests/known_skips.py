@@ -19,7 +19,7 @@ KNOWN = {
     r"needs to mount file systems, as root on Linux": "a container gives no mounts",
     r"mounts are not allowed here": "the same",
     r"only root (may (mount|look into .*)|can become somebody .*|can give files away)": "a developer's machine is not run as root",
-    r"other users may not run this Python": "it lies in root's home, where pyenv and uv put it",
+    r"other users may not run this Python": "it is in root's home, where pyenv and uv put it",
     r"needs the right to read the kernel's log": "a container does not give it",
     r"no limit on processes can be set here: .*": "a container's control groups are often read-only",
     r"no limit on memory can be set here: .*": "the same; only version 1 of control groups lets ralph make one",
@@ -42,5 +42,5 @@ def is_known(reason: str) -> bool:
 
 
 def is_told(reason: str) -> bool:
-    """Whether a skip is named at the end of the tests, even outside of CI."""
+    """Whether a skip is named at the end of the tests, even outside CI."""
     return re.fullmatch(f"{NPM}|{DISTRIBUTION}", reason) is not None

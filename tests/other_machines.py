@@ -92,14 +92,14 @@ class Machine:
     has_old_bubblewrap: bool = False
     is_of_ordinary_user: bool = False
     is_below_tmp: bool = False
-    """Whether the home directory lies below /tmp, and with it an ordinary user's clone."""
+    """Whether the home directory is below /tmp, and with it an ordinary user's clone."""
 
 
 MACHINES = (
     Machine("everything", "root; all of the programs, and a ~/.gitconfig", has_programs=True),
     Machine("nothing", "root; none of the programs", has_programs=False),
     Machine("old-bubblewrap", "root; bubblewrap 0.4.1 is on PATH", has_old_bubblewrap=True),
-    Machine("home-below-tmp", "root; HOME lies below /tmp", is_below_tmp=True),
+    Machine("home-below-tmp", "root; HOME is below /tmp", is_below_tmp=True),
     Machine(
         "ordinary-user",
         "another user's clone; all of the programs, and a ~/.gitconfig",
@@ -231,7 +231,7 @@ def _ordinary_user() -> pwd.struct_passwd:
 
 
 def _python_for_all(path: Sequence[str]) -> str:
-    """A Python >= 3.11 that everybody may run. That of pyenv or uv often lies in root's home."""
+    """A Python >= 3.11 that everybody may run. That of pyenv or uv often is in root's home."""
     for directory in path:
         python = Path(directory, "python3")
         if not python.exists() or not _may_be_run_by_all(python.resolve()):

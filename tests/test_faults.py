@@ -67,7 +67,7 @@ FAULTS = {
     "t3": "A grandchild that keeps the output open",
     "t4": "Gigabytes of output",
     "t5": "Commands that wait for somebody",
-    "t6": "Output that is no text",
+    "t6": "Output that is not text",
     "t7": "Commands that kill",
     "t8": "A working directory that is gone",
     "t10": "Ways out of the directory",

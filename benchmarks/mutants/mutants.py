@@ -181,7 +181,7 @@ MUTANTS = (
     ),
     Mutant(
         "cut-responses-are-whole",
-        "a response without its own end is no answer",
+        "a response without its own end is not an answer",
         '_ENDS = frozenset({"response.completed", "response.incomplete"})',
         '_ENDS = frozenset({"response.completed", "response.incomplete", "response.output_item.done"})',
         RESPONSES,
@@ -266,7 +266,7 @@ MUTANTS = (
     ),
     Mutant(
         "anthropics-base-url-for-all",
-        "ANTHROPIC_BASE_URL is no server of another API",
+        "ANTHROPIC_BASE_URL is not a server of another API",
         "and base_url.origin == BY_NAME[_BASE_URL].variable",
         "and False",
         VENDORS,
@@ -996,7 +996,7 @@ MUTANTS = (
     ),
     Mutant(
         "a-root-in-a-protected-folder-is-writable",
-        "a root that is or lies in a protected folder is closed to commands",
+        "a root that is or is in a protected folder is closed to commands",
         "return tuple(root for root in roots if self._place_of(root, UNWRITTEN) is None)",
         "return tuple(roots)",
         ROOTS,
@@ -1052,7 +1052,7 @@ MUTANTS = (
     ),
     Mutant(
         "a-given-place-opens-the-secrets-in-it",
-        "a secret place inside of what the user allows stays closed",
+        "a secret place inside what the user allows stays closed",
         "and not any(map(place.has, given))",
         "and not given",
         ("test_home_needs.py",),

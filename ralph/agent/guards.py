@@ -49,7 +49,7 @@ MOST_BLOCKS = 20
 """The number of refused ends that end a task."""
 
 _WAITS = frozenset({BASH_OUTPUT})
-"""The tools that wait for something. A call of them that worked is no part of a loop."""
+"""The tools that wait for something. A call of them that worked is not a part of a loop."""
 _SAYS_ONLY = {"Bash": frozenset({"description"})}
 """For each tool, the arguments that have no effect. Calls that differ only in these arguments are treated as equal."""
 _MOST_COUNTERS = 256

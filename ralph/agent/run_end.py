@@ -78,7 +78,7 @@ class Ending(Struct, frozen=True):
     report: Report | None = None
     dead_end: DeadEnd | None = None
     is_short: bool = False
-    """Whether a shortage of this machine, outside of a request, ended the work."""
+    """Whether a shortage of this machine, outside a request, ended the work."""
 
     def lacks_answer(self, *, needs_report: bool) -> bool:
         """Whether a report must be added to this end. True if there is no report, and a report is required or an

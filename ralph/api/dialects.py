@@ -28,7 +28,7 @@ class Dialect(Protocol):
         ...
 
     def whole(self, value: dict[str, Any]) -> Sequence[dict[str, Any]] | None:
-        """The events of the Messages API that an answer in one JSON object means. None if `value` is no answer."""
+        """The events of the Messages API that an answer in one JSON object means. None if `value` is not an answer."""
         ...
 
 

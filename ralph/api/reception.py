@@ -130,7 +130,7 @@ class Reception:
         """Reads the body until it can be seen what it is. Returns all that was read. Raises the errors of `_next_of_body`."""
         first = b""
         while len(first) <= EVENT_BYTES and len(first.strip()) < ENOUGH_BYTES:
-            chunk = self._next_of_body("the answer to go on")
+            chunk = self._next_of_body("the answer to continue")
             if chunk is None:
                 break
             first += chunk
@@ -234,7 +234,7 @@ class Reception:
                 raise StreamParse(f"one stream event is larger than {EVENT_BYTES >> 20} MiB")
             yield self._text.decoded(item)
             try:
-                item = self._next_of_body("the answer to go on")
+                item = self._next_of_body("the answer to continue")
             except StreamTransient:
                 # Servers of other APIs leave connections open behind an answer that has ended, or break them.
                 if self._translator is None or not self._translator.end():
@@ -288,7 +288,7 @@ class Reception:
             raise stream_error(told, self._clock.utc_now())
         event = out_of_list(event)
         if not isinstance(event, dict) or not isinstance(event.get("type", ""), str):
-            raise StreamParse(f"a stream event that is no object with a type: {self._excerpt(data)}")
+            raise StreamParse(f"a stream event that is not an object with a type: {self._excerpt(data)}")
         if "type" not in event and name != "message":
             event["type"] = name
         return event

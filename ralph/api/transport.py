@@ -33,7 +33,7 @@ def route_to(base_url: str, ca_file: str | None) -> EndpointRoute:
     try:
         url = httpx.URL(base_url)
     except httpx.InvalidURL as error:
-        raise ValueError(f"{base_url} is no usable URL: {error}") from error
+        raise ValueError(f"{base_url} is not a usable URL: {error}") from error
     named = proxy_for(base_url)
     try:
         proxy = None if named is None else httpx.Proxy(named.url.plain)

@@ -24,9 +24,7 @@ _NO_PLUGINS = (
     "ralph has no plugins: copy the plugin's commands and skills into .claude/commands and .claude/skills"
 )
 _NO_CLOUD = "ralph runs on this machine alone: `ralph loop` works unattended"
-_ONE_MACHINE = (
-    "sessions stay on this machine: `ralph sessions ls` lists them, and --resume ID goes on with one"
-)
+_ONE_MACHINE = "sessions stay on this machine: `ralph sessions ls` lists them, and --resume ID resumes one"
 _NO_WINDOW = "ralph has no window of its own: `ralph loop --status` shows what a loop is doing"
 _BACKGROUND = "start ralph in the background with the shell: nohup ralph ... </dev/null >out.json 2>log &"
 _WORKTREE = "make the worktree with git, and name it: git worktree add DIR && ralph -C DIR ..."
@@ -63,7 +61,7 @@ _NOBODY_ASKS = (
     "ralph never asks, and all tools of a run work: --tools, --permission-mode and --sandbox limit them"
 )
 _IMAGE = "name the file in the prompt: the model sees an image when it reads the file"
-_SESSION = "--resume ID goes on with a session, and --continue with the last one of this directory"
+_SESSION = "--resume ID resumes a session, and --continue the last one of this directory"
 _OF_PEERS = {
     **dict.fromkeys(
         ("--yolo", "-y", "--yes", "--yes-always", "--auto", "--force", "--full-auto", "--approval-mode"),

@@ -157,7 +157,7 @@ def refuse_lone_word(prompt: str | None, of_what: str, says_prompt: str) -> None
     """
     if prompt is not None and _LONE_WORD.fullmatch(prompt):
         raise UsageError(
-            f"`{prompt}` is no command of {of_what} (`{says_prompt} {prompt}` runs it as a prompt)"
+            f"`{prompt}` is not a command of {of_what} (`{says_prompt} {prompt}` runs it as a prompt)"
         )
 
 
@@ -178,7 +178,7 @@ def instead_of(arguments: Sequence[str], commands: Sequence[str]) -> str | None:
     if meant is None:
         return None
     instead = meant if meant.startswith(("see", "set")) else f"did you mean {meant}?"
-    return f"`{word}` is no command of ralph: {instead} (`ralph run {word}` runs it as a prompt)"
+    return f"`{word}` is not a command of ralph: {instead} (`ralph run {word}` runs it as a prompt)"
 
 
 def instead_of_in_loop(word: str) -> str | None:
@@ -188,7 +188,7 @@ def instead_of_in_loop(word: str) -> str | None:
     known = _alike(word.lower(), _IN_LOOP)
     if known is None:
         return None
-    return f"`{word}` is no command of `ralph loop`: did you mean {_IN_LOOP[known]}? (`ralph loop -p {word}` runs it as a prompt)"
+    return f"`{word}` is not a command of `ralph loop`: did you mean {_IN_LOOP[known]}? (`ralph loop -p {word}` runs it as a prompt)"
 
 
 def _alike(word: str, commands: Iterable[str]) -> str | None:

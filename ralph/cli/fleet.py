@@ -233,7 +233,7 @@ def retry(
         bool,
         typer.Option(
             "--discard",
-            help="Give up work that a machine keeps because it was not delivered, and begin anew.",
+            help="Give up work that a machine keeps because it was not delivered, and start over.",
         ),
     ] = False,
     set_name: SetName = None,

@@ -65,8 +65,8 @@ _STATUS_TAKES = "status json_ watch directory".split()
 _CONTINUE_TAKES = "continue_ directory max_iterations max_budget_usd max_time base_url moved".split()
 
 REFUSED = {
-    "resume": "each iteration begins afresh; `ralph loop --continue` goes on with a loop",
-    "fork_session": "each iteration begins afresh; `ralph loop --continue` goes on with a loop",
+    "resume": "each iteration starts over; `ralph loop --continue` resumes a loop",
+    "fork_session": "each iteration starts over; `ralph loop --continue` resumes a loop",
     "session_id": "each iteration has a session and an id of its own",
     "no_session_persistence": "an iteration that meets an outage is resumed, so its session is kept",
     "iteration": "the loop hands its values on itself",
@@ -151,7 +151,10 @@ class LoopLine(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     no_outage_waits: Annotated[
-        bool, option("End with exit 75 at once if the API is away: the caller tries again, with --continue.")
+        bool,
+        option(
+            "End with exit 75 at once if the API is unavailable: the caller tries again, with --continue."
+        ),
     ] = False
     directory: Directory = None
     continue_: Annotated[
@@ -164,7 +167,9 @@ class LoopLine(Struct, frozen=True, kw_only=True):
     ] = False
     moved: Annotated[
         bool,
-        option("With --continue: the only loop of the state directory goes on here, wherever it was before."),
+        option(
+            "With --continue: the only loop of the state directory is resumed here, wherever it was before."
+        ),
     ] = False
     status: Annotated[bool, option("Show the state of this directory's loop, and exit.")] = False
     json_: Annotated[bool, option("With --status: the loop's whole record, as one JSON object.")] = False

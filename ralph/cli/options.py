@@ -224,7 +224,7 @@ def refuse_contradictions(line: RunLine) -> None:
         (
             is_old and line.no_session_persistence,
             "--no-session-persistence",
-            "a session that goes on is kept",
+            "a resumed session is kept",
         ),
     ):
         if is_wrong:

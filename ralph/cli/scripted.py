@@ -22,7 +22,7 @@ def demo(
         Literal["fix", "fallback", "outage", "loop"],
         option(
             "fix: a rate limit, an overload and a broken stream on the way (6 s). fallback: an overloaded "
-            "model, a spare one with two keys, and back (4 s). outage: a server that is away for a while, under "
+            "model, a spare one with two keys, and back (4 s). outage: a server that is down for a while, under "
             "--retry patient, a second for a minute (10 s). loop: `ralph loop` over three iterations, with an outage "
             "in the second, a second for a minute (7 s)."
         ),

@@ -154,7 +154,7 @@ class SettingsCommand(TyperCommand):
 
 def _show_all(context: typer.Context, is_asked: bool) -> None:
     if is_asked and not context.help_option_names:
-        raise UsageError("--help-all shows the help, and is no option of a run")
+        raise UsageError("--help-all shows the help, and is not an option of a run")
     if is_asked:
         context.meta["shows all"] = True
         typer.echo(context.get_help())

@@ -99,7 +99,7 @@ def directories(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
         if not path:  # `Path("")` would mean the current directory
             raise wrong_value(option, "is empty: name a directory, or leave it out to name none")
         if not Path(path).is_dir():
-            problem = "is no directory" if Path(path).exists() else "does not exist"
+            problem = "is not a directory" if Path(path).exists() else "does not exist"
             raise wrong_value(option, f"{path} {problem}")
     return tuple(str(absolute(path)) for path in paths)
 

@@ -34,7 +34,7 @@ _SEAL_BYTES = len(_CHECKSUM) + 8 + len(_CHECKSUM_TAIL)
 _NUL = b"\0"
 """A byte that never occurs in a valid journal, because JSON writes it as an escape."""
 _HOLDS_NULS = (
-    "holds NUL bytes, as a power cut or a restored snapshot leaves them: what came last is lost, and commands may "
+    "contains NUL bytes, as a power cut or a restored snapshot leaves them: what came last is lost, and commands may "
     "have run that it does not tell of"
 )
 
@@ -230,11 +230,11 @@ def _read(
         fields.pop("at", None)
         number, kind = fields.pop("seq"), fields.pop("kind")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise JournalDamage(seq + 1, "is no record") from None
+        raise JournalDamage(seq + 1, "is not a record") from None
     if number != seq:
         raise JournalDamage(seq + 1, "is out of order")
     if not isinstance(kind, str):
-        raise JournalDamage(seq + 1, "is no record")
+        raise JournalDamage(seq + 1, "is not a record")
     try:
         return decoded(kind, fields if view is None else view(kind, fields))
     except RecursionError:

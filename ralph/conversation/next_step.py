@@ -117,7 +117,7 @@ class End(Struct, frozen=True):
     outcome: Outcome
     result: str | None
     """The text of the model's last answer. It begins with the text of the answers that were cut off before it. None
-    if there is no text."""
+    if there is not text."""
     error: str | None = None
     notice: str | None = None
 

@@ -92,7 +92,7 @@ def near_limit(what: str) -> str:
 
 def moved(there: str, here: str) -> str:
     """The notice for the model that the working directory `there` has become `here`."""
-    # Half of a surrogate pair, which stands for a byte that is no text, becomes a question mark.
+    # Half of a surrogate pair, which stands for a byte that is not text, becomes a question mark.
     return MOVED.format(here=here, there=there).encode("utf-8", "replace").decode()
 
 

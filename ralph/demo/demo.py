@@ -138,7 +138,7 @@ ralph demo: an agent fixes a failing test in {directory}
 Task: {task}
 """
 
-_IS_GONE = "\nThe demo's directory is removed, so there is nothing to go on with (--keep leaves it)."
+_IS_GONE = "\nThe demo's directory is removed, so there is nothing to resume (--keep leaves it)."
 
 # The time limit of the demo's run, in seconds. The run takes 10 s at most, unless something hangs.
 LONGEST_S = 300

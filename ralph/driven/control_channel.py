@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # The API takes requests of up to 32 MB.
 LONGEST_LINE_BYTES = 32 * 1024 * 1024
-# As much as the output keeps for a reader who has fallen behind. It must hold at least one line of maximum length.
+# As much as the output keeps for a reader who has fallen behind. It must contain at least one line of maximum length.
 MOST_UNREAD_BYTES = 64 * 1024 * 1024
 _CHUNK_BYTES = 65_536
 # The interpreter's memory for a line in addition to its bytes. Millions of empty lines need much memory too.

@@ -58,7 +58,7 @@ class ImageSource(Struct, frozen=True, tag_field="type", tag="base64"):
             raise ValueError("data must be the image in base64, without line breaks")
         if not IMAGE_TYPES[self.media_type].match(image):
             # The API would refuse this image, and each later request that contains it.
-            raise ValueError(f"data is no {self.media_type}")
+            raise ValueError(f"data is not {self.media_type}")
 
 
 class ImageBlock(Struct, frozen=True, tag_field="type", tag="image"):
@@ -238,7 +238,7 @@ def parse_control_line(line: bytes) -> ControlLine:
     try:
         value = strict_json(line.removeprefix(_BYTE_ORDER_MARK).decode())
     except (ValueError, RecursionError) as error:
-        return Malformed(f"the line is no JSON: {str(error)[:_LONGEST_REASON]}")
+        return Malformed(f"the line is not JSON: {str(error)[:_LONGEST_REASON]}")
     if not isinstance(value, dict):
         return Malformed(f"the line must be a JSON object, not {in_short(value)}")
     if value.get("type") in _IGNORED_TYPES:

@@ -358,7 +358,7 @@ class _Messages:
         with suppress(Interrupted):  # after a second signal, the lines read so far must suffice
             self._steering.take_last_lines(self._waiter)
         why = end.errors[-1] if end.errors else end.outcome.value
-        early = self._run.ended_early(end.outcome, f"not begun: {why}")
+        early = self._run.ended_early(end.outcome, f"not started: {why}")
         refused = replace(early, exit_code=end.exit_code, duration_s=0.0)
         has_refused = self._steering.has_message
         while self._steering.has_message:

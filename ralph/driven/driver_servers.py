@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ralph.mcp.server_process import ServerProcess
 
 PROTOCOL_VERSION = "2025-11-25"
-# A list of tools may come in pages. A server that never ends its list must not hold the run.
+# A list of tools may come in pages. A server that never ends its list must not contain the run.
 _MOST_PAGES = 100
 _UNKNOWN = "Its effects are unknown: look at the state of things before you repeat it."
 

@@ -564,7 +564,7 @@ class JobAttempt:
         self._worker.tell(f"{self.claim.name}: again in {decision.delay_s:.0f} s ({reason})")
 
     def _end(self, outcome: Outcome, reason: str) -> None:
-        """Ends a claim that failed outside of the job's process."""
+        """Ends a claim that failed outside the job's process."""
         tries, kept = self.claim.tries, self._kept
         if kept is None and self._stop is not None and self._stop >= Stop.AT_ONCE:
             raise LostError

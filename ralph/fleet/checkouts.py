@@ -133,7 +133,7 @@ class NotDelivered(Struct, frozen=True):
 
 
 def checkpoint_ref(set_name: str, job: str, attempt: int) -> str:
-    """The ref of a job's checkpoints at the remote. It is no branch, so no CI starts. Each night may have a set with a job of the
+    """The ref of a job's checkpoints at the remote. It is not a branch, so no CI starts. Each night may have a set with a job of the
     same id.
     """
     return f"refs/ralph/{set_name}/{job}/{attempt}"
@@ -315,7 +315,7 @@ class Repositories:
             head = git.resolved(f"{commit}^1")
             if head is None:
                 raise CheckoutError(
-                    f"{without_user(repository)}: {commit} is no checkpoint: it has no parent"
+                    f"{without_user(repository)}: {commit} is not a checkpoint: it has no parent"
                 )
             seen = git.resolved(checkpoint_ref)
             self._clone(git, directory)

@@ -1,5 +1,5 @@
 """Packs the state directory of a job's ralph into bytes for the store, and unpacks them on another machine. The store is
-not trusted: links, devices and paths outside of the directory are refused, and so is more than the given size.
+not trusted: links, devices and paths outside the directory are refused, and so is more than the given size.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def unpack_state(data: bytes, directory: Path, most_bytes: int) -> None:
             raise TooLargeError(f"the packed state is larger than {most_bytes:,} bytes")
         raise BadStateError("the packed state is cut short")
     if not packed.endswith(bytes(2 * tarfile.BLOCKSIZE)):  # the end of an archive
-        raise BadStateError("the packed state is no whole archive")
+        raise BadStateError("the packed state is not a complete archive")
     directory.mkdir(mode=_FOLDER_MODE)
     left = most_bytes
     try:

@@ -286,7 +286,7 @@ class Fleet:
                 raise KeyboardInterrupt
             left = self._still_running([(row.set_name, row.id) for row in left])
         self._console.write(
-            [f"cancelled: {counted(idle, 'job')} that had not begun, {count - len(left)} that ran"]
+            [f"cancelled: {counted(idle, 'job')} that had not started, {count - len(left)} that ran"]
         )
         if idle + count < len(chosen.names):
             self._console.tell(f"{len(chosen.names) - idle - count} had ended already")

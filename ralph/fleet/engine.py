@@ -1,7 +1,7 @@
 """The engine of workflows, DBOS, as the fleet uses it: one queue for each set, one workflow for each attempt. No other
 module of ralph knows it. Only its public interface is used.
 
-The workflow has no steps of the engine's own. What must survive lies in the fleet's tables and in the checkpoint,
+The workflow has no steps of the engine's own. What must survive is in the fleet's tables and in the checkpoint,
 because the result of a step that was made on another machine, such as a checkout, would be false here. Nor does it take
 arguments: the id of a workflow names the job, and all else comes from the fleet's tables.
 """

@@ -64,11 +64,11 @@ def export(
     """
     unknown = sorted(set(without) - set(LIMITS))
     if unknown:
-        raise UsageError(f"{unknown[0]!r} is no limit of a set: {', '.join(LIMITS)}")
+        raise UsageError(f"{unknown[0]!r} is not a limit of a set: {', '.join(LIMITS)}")
     if not jobs:
         raise UsageError("there are no jobs to export")
     if format_name not in FORMATS:
-        raise UsageError(f"{format_name!r} is no format: {', '.join(FORMATS)}")
+        raise UsageError(f"{format_name!r} is not a format: {', '.join(FORMATS)}")
     write = dict(zip(FORMATS, (_github_matrix, _kubernetes, _slurm, _parallel), strict=True))[format_name]
     limits = replace(limits, **{name: None for name in without if name != "max_attempts"})
     _refuse_lost_limits(jobs, limits, format_name)
@@ -168,7 +168,7 @@ def _parallel(jobs: Sequence[Job], limits: SetLimits, set_name: str) -> str:
         [
             "#!/bin/sh",
             f"# The jobs of the set {set_name}, by GNU parallel: sh THIS_FILE. Needs parallel, and ralph and its git on PATH.",
-            "# Run it again to go on: jobs that ended are left alone. `ralph fleet export` wrote it.",
+            "# Run it again to continue: jobs that ended are left alone. `ralph fleet export` wrote it.",
             f"set_name={quote(set_name)}",
             f"ids={quote(' '.join(job.id for job in jobs))}",
             f"options={quote(' '.join(options))}",

@@ -133,7 +133,7 @@ class ExportedJob:
             try:
                 kept = msgspec.json.Decoder(_JobRecord).decode(text)
             except msgspec.MsgspecError as error:
-                problem = f"{self._folder / _KEPT} is damaged ({error}); remove {self._folder} to begin anew"
+                problem = f"{self._folder / _KEPT} is damaged ({error}); remove {self._folder} to start over"
                 raise CannotError(problem, Outcome.IO_ERROR) from None
             return kept, self._repositories.reopen(job.repository, place, kept.commit)
         remove_tree_if_possible(place)  # of an attempt that was killed before it could begin

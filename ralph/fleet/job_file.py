@@ -224,9 +224,9 @@ class _Reading:
         except tomllib.TOMLDecodeError as error:
             where = re.search(r" \(at line (\d+), column \d+\)$", str(error))
             place = f"{self._source}:{where[1]}" if where else self._source
-            raise JobsFileError([f"{place}: is no TOML: {str(error).partition(' (at ')[0]}"], 1) from None
+            raise JobsFileError([f"{place}: is not TOML: {str(error).partition(' (at ')[0]}"], 1) from None
         except (ValueError, RecursionError) as error:  # 5,000 digits, lists 1,000 deep
-            raise _hopeless(self._path, f"is no TOML: {type(error).__name__}") from None
+            raise _hopeless(self._path, f"is not TOML: {type(error).__name__}") from None
         for key in tables.keys() - {"jobs", "set", "defaults"}:
             self._tell(
                 self._source, JobFault(key, "is unknown: a jobs file has [[jobs]], [set] and [defaults]")
@@ -335,7 +335,7 @@ class _Reading:
         if name not in self._prompts:
             try:
                 if not name.strip() or "\0" in name:
-                    raise ValueError("is no name of a file")  # noqa: TRY301 - told with the others
+                    raise ValueError("is not a file name")  # noqa: TRY301 - told with the others
                 path = str(self._folder / name)
                 data = read_named_file(path, (str(self._folder),), MOST_PROMPT_BYTES, takes_pipe=False)
                 self._prompts[name] = prompt_text(data)
@@ -358,7 +358,7 @@ def _decoded_line(line: str, where: str) -> _RawJob:
     try:
         return _RawJob(where, msgspec.json.decode(line))
     except msgspec.DecodeError as error:
-        return _RawJob(where, problem=f"is no JSON: {str(error).removeprefix('JSON is malformed: ')}")
+        return _RawJob(where, problem=f"is not JSON: {str(error).removeprefix('JSON is malformed: ')}")
     except RecursionError:
         return _RawJob(where, problem="is nested too deep")
 

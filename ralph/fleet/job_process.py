@@ -117,7 +117,7 @@ class JobProcess:
         self._result.unlink(missing_ok=True)
         call = f"from ralph.__main__ import main; main({core_limit_at_start()}, {os.getpid()})"
         words = list(self._words(budget_usd))
-        # The task is no word of a command: Linux takes 128 KiB as one word, and other users see all words.
+        # The task is not a word of a command: Linux takes 128 KiB as one word, and other users see all words.
         has_task = words[-2:] == _TASK_FROM_INPUT
         self._task.write_bytes(self._job.prompt.encode())
         with self._task.open("rb") as task:

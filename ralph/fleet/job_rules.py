@@ -83,7 +83,7 @@ def _unclean_texts(job: Job) -> Iterator[JobFault]:
         try:
             size = len(text.encode())
         except UnicodeEncodeError:
-            yield JobFault(field, "contains half of a surrogate pair, which is no character")
+            yield JobFault(field, "contains half of a surrogate pair, which is not a character")
             continue
         if size > most:
             yield JobFault(field, f"has more than {most:,} bytes")
@@ -209,7 +209,7 @@ def _why_wrong_url(url: str) -> str | None:
         parts = urlsplit(url)
         host = parts.hostname
     except ValueError:
-        return "is no URL that git understands"
+        return "is not a URL that git understands"
     if parts.scheme not in _SCHEMES:
         return (
             f"must begin with one of {', '.join(f'{one}://' for one in _SCHEMES)}, or be a path or HOST:PATH"
@@ -246,7 +246,7 @@ def faults_of_set(jobs: Sequence[Job], earlier: Collection[str] = ()) -> Iterato
     for index, job in enumerate(jobs):
         for name in job.after:
             if name not in first and name not in earlier:
-                yield index, JobFault("after", f"names {name!r}, which is no job of this set")
+                yield index, JobFault("after", f"names {name!r}, which is not a job of this set")
     cycle = _cycle({job.id: job.after for job in jobs})
     if cycle:
         yield first[cycle[0]], JobFault("after", f"makes a circle: {' -> '.join([*cycle, cycle[0]])}")

@@ -93,7 +93,7 @@ def job_from(content: bytes) -> Job:
     try:
         values: dict[str, Any] = msgspec.json.decode(content, type=dict[str, Any])
     except (ValueError, RecursionError) as error:
-        raise UnknownFormatError(f"the stored job is no JSON object: {error}") from None
+        raise UnknownFormatError(f"the stored job is not a JSON object: {error}") from None
     written = values.pop(_FORMAT_KEY, None)
     if written != FORMAT or isinstance(written, bool):
         raise UnknownFormatError(

@@ -208,7 +208,7 @@ def _facts(row: JobRow, job: Job | None, now: float) -> Iterator[tuple[str, str]
         yield "spent", f"{counted(row.turns, 'turn')}, {dollars(row.cost_usd)}"
     times = [f"submitted {_local(row.created_at)}"]
     if row.started_at is not None:
-        times.append(f"begun {_local(row.started_at)}")
+        times.append(f"started {_local(row.started_at)}")
     if row.ended_at is not None:
         times.append(f"ended {_local(row.ended_at)}")
     if row.state is JobState.QUEUED and row.not_before > now:

@@ -213,7 +213,7 @@ class GitCheckout:
             if found.output or found.status:  # a commit before it may be missing
                 left.append(ref.removeprefix("refs/heads/").removeprefix("refs/"))
         return (
-            f"work was left on {shown(left)}, which the loop neither goes on with nor pushes; git log NAME shows it"
+            f"work was left on {shown(left)}, which the loop neither continues nor pushes; git log NAME shows it"
             if left
             else ""
         )

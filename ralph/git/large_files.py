@@ -91,7 +91,7 @@ def filters_of(git: Git, paths: Iterable[str], *options: str, **how: Mapping[str
 
 def refuse_missing(git: Git, commit: str, found: Mapping[str, str], storage: Path) -> list[str]:
     """The ids of those of the large files that are in `storage`. Raises CheckoutError if another one belongs to git-lfs by the
-    attributes in the commit, and is no text that only looks like a pointer. Raises Interrupted.
+    attributes in the commit, and is not text that only looks like a pointer. Raises Interrupted.
     """
     missing = {one: path for one, path in found.items() if not path_in(storage, one).is_file()}
     lost = []

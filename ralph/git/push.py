@@ -120,7 +120,7 @@ class Push:
         self._writable, self._known = writable, known
         self._ref = f"refs/heads/{self.target.branch}"
         if os.path.normpath(self._ref) != self._ref:
-            raise CheckoutError(f"{self.target.branch!r} is no name of a branch")
+            raise CheckoutError(f"{self.target.branch!r} is not a branch name")
         # It reads the user's configuration, and a relative path of a remote is relative to the checkout.
         self._asking = Git(git.seams, git.top, environment_for_git(git.seams, git.top))
 
@@ -149,8 +149,8 @@ class Push:
         real = Path(os.path.realpath(top / path))
         if any(real.is_relative_to(directory) for directory in self._writable):
             raise CheckoutError(
-                f"{path} lies where the agent may write, and was not there when the loop began: it is no remote to "
-                "push to"
+                f"{path} is where the agent may write, and was not there when the loop began: it "
+                "cannot be pushed to"
             )
 
     def push(self) -> int:

@@ -183,7 +183,7 @@ def _settings_there(asking: Git, place: str) -> GitSettings:
 
 
 def _git_directory_of(asking: Git, path: str, given: Sequence[str]) -> str | None:
-    """The git directory that git would use for a remote at `path`, or None if `path` is no repository."""
+    """The git directory that git would use for a remote at `path`, or None if `path` is not a repository."""
     for suffix in _SUFFIXES:
         place = asking.directory / (path + suffix)
         if os.path.lexists(place):

@@ -408,7 +408,7 @@ def _refuse_other_ends(command: str, ending: CommandEnding, limit_s: float) -> N
     match ending.how:
         case Ended.TIMED_OUT if ending.blocked_by:
             raise CheckoutError(
-                f"git {command} waits for {ending.blocked_by}, which is no file but a pipe, a device or a socket: remove it"
+                f"git {command} waits for {ending.blocked_by}, which is not a file but a pipe, a device or a socket: remove it"
             )
         case Ended.TIMED_OUT:
             problem = f"git {command} took longer than {limit_s:g} s and was stopped"

@@ -1,7 +1,7 @@
 """Decides which programs git may run for ralph: those that the user's configuration names, not those that only the
 repository's names. An agent can write `.git/config`, and many git settings are commands. If the repository sets a command,
 ralph replaces it by the user's value of this setting, or else by an empty or harmless one. The same holds for a file of the
-user's that lies where an agent can write it, or is found through a link there, and for a setting whose value leads there.
+user's that is where an agent can write it, or is found through a link there, and for a setting whose value leads there.
 This module runs nothing: it only parses the output of `git config --list`.
 
 These rules are for git calls without a remote, and depend on a list of the settings that name programs. Calls with a

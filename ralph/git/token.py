@@ -37,7 +37,7 @@ class GitToken:
         if len(self._record) > _RECORD_BYTES or not token.isprintable() or " " in token:
             raise TokenError("the git token is too long, or has spaces or control characters")
         if not host or not all(one.isalnum() or one in ".-:[]" for one in host):
-            raise TokenError(f"{host!r} is no host for a git token")
+            raise TokenError(f"{host!r} is not a host for a git token")
         reading = f"dd bs={_RECORD_BYTES} count=1 </dev/fd/{PIPE} 2>/dev/null"
         helper = f'!f() {{ test "$1" = get && {reading}; }}; f'
         self.options = ("-c", f"credential.https://{host}.helper={helper}")

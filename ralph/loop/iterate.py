@@ -252,9 +252,7 @@ class _Loop:
         try:
             is_committed = recorder.retry_locked(lambda: checkout.commit(message, seen))
         except CheckoutError as error:
-            problem = (
-                f"iteration {iteration.number}: its work could not be committed, and stays as it is: {error}"
-            )
+            problem = f"iteration {iteration.number}: its work could not be committed, and is left as it is: {error}"
             recorder.warn(problem)
         if problem != self.state.commit_problem:
             recorder.save(commit_problem=problem)
@@ -399,9 +397,9 @@ class _Loop:
                 unpushed = self._save_rest(end)
             is_saved = True
         except Interrupted:
-            recorder.warn("stopped once more: git status tells what is not committed")
+            recorder.warn("stopped once more: git status shows what is not committed")
         except (CheckoutError, OSError) as error:
-            recorder.warn(f"what the last iteration has done stays as it is: {_reason(error)}")
+            recorder.warn(f"what the last iteration has done is left as it is: {_reason(error)}")
         state = self.state
         end = end_with_unsaved_work(
             end,
@@ -465,7 +463,7 @@ class _Loop:
                 )
             )
         except (CheckoutError, OSError) as error:
-            problem = f"what the gate did not let through could not be committed, and stays as it is: {_reason(error)}"
+            problem = f"what the gate did not let through could not be committed, and is left as it is: {_reason(error)}"
             recorder.warn(problem)
         recorder.save(red_branch=branch, commit_problem=problem)
         if branch is not None and not is_stopped:

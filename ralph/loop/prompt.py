@@ -41,7 +41,7 @@ def _where_it_stands(state: LoopState) -> str:
     number = f"{len(state.iterations) + 1}" + (f" of {most}" if most is not None else "")
     return (
         f"[ralph loop {number}] The same task is given again and again, each time to a fresh context. "
-        "What earlier iterations did stands in the files and in git, nowhere else."
+        "What earlier iterations did is in the files and in git, nowhere else."
     )
 
 
@@ -69,7 +69,9 @@ def _how_it_ends(state: LoopState) -> list[str]:
             f"{ends}; create it for nothing else."
         )
     if state.has_removed_stop_file:
-        parts.append(f"The file {STOP_FILE} was removed, because {what_is_missing(state)}: the work goes on.")
+        parts.append(
+            f"The file {STOP_FILE} was removed, because {what_is_missing(state)}: the work continues."
+        )
     return parts
 
 

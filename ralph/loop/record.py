@@ -136,7 +136,7 @@ class FileRecord:
         try:
             return read_regular_file(self.path, _MOST_BYTES).decode()
         except UnicodeDecodeError as error:
-            raise ValueError(f"is damaged: it is no UTF-8 ({error.reason})") from None
+            raise ValueError(f"is damaged: it is not UTF-8 ({error.reason})") from None
 
 
 def _check_file(iteration: int) -> str:

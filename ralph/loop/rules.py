@@ -245,7 +245,7 @@ def end_if_done(state: LoopState, *, has_stop_file: bool) -> LoopEnd | None:
     ]
     reason = " and ".join(filter(None, (", ".join(reasons[:-1]), reasons[-1])))
     if not was_begun:
-        reason += " already, so nothing was begun (--at-least-once begins all the same)"
+        reason += " already, so nothing was started (--at-least-once starts anyway)"
     return loop_end(Outcome.COMPLETED, reason)
 
 

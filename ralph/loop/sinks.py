@@ -201,5 +201,5 @@ def append_text(path: str, text: str, directories: Sequence[str]) -> None:
     descriptor = os.open(path, flags, 0o644)
     with os.fdopen(descriptor, "wb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", path)
+            raise OSError(errno.EINVAL, "it is not a regular file", path)
         file.write(text.encode("utf-8", "replace"))  # names of files may be no text

@@ -91,7 +91,7 @@ def _line_about_iteration(event: Event) -> str | None:
             rest = f", {' and '.join(left)} left" if left else ""
             return f"{_which(number, most, session_id)}{rest}"
         case IterationResumed(number=number, max_iterations=most, session_id=session_id):
-            how = "begins anew: nothing of it was kept" if event.is_anew else "goes on"
+            how = "starts over: nothing of it was kept" if event.is_anew else "resumes"
             return f"{_which(number, most, session_id)}, {how}"
         case IterationEnded(record=record, max_iterations=most):
             return iteration_line(record, most)
@@ -123,7 +123,7 @@ def _waiting_line(event: LoopWaits) -> str:
         # An iteration that was killed or not started may have no session yet.
         is_outage = event.setback is Setback.OUTAGE
         who = f"session {event.session_id[:8]}" if is_outage else f"iteration {event.iteration}"
-        then = f"{who} goes on"
+        then = f"{who} resumes"
     until = f"{event.until.astimezone():%H:%M:%S}"
     return f"{what}: waiting {time_limit(event.wait_s)} ({why}), until {until}, then {then}"
 
@@ -215,7 +215,7 @@ def status_lines(
     """
     state, is_running = status.present, status.is_running
     plan = state.plan
-    yield f"loop in {plan.directory}, begun {local(state.started_at)}"
+    yield f"loop in {plan.directory}, started {local(state.started_at)}"
     if state.ended is not None:
         yield f"ended {local(state.updated_at)}: {ending_line(state, state.ended)}"
     elif is_running:
@@ -242,7 +242,7 @@ def status_lines(
     if state.ended is not None:
         yield from filter(None, [resume_hint(state, state.ended)])
     elif not is_running:
-        yield f"go on with: {continue_command(state)}"
+        yield f"continue with: {continue_command(state)}"
 
 
 def _left_text(state: LoopState) -> Iterator[str]:
@@ -288,7 +288,7 @@ def _now_at(status: LoopStatus, current: CurrentIteration) -> str:
     if current.waits_until is not None:
         doing += f" until {local(current.waits_until)} ({counted(current.outages, 'outage')})"
     age_s = _age_s(current.started_at, status.at)
-    return f"{which}: {doing}, begun {current.started_at if age_s is None else f'{duration(age_s)} ago'}"
+    return f"{which}: {doing}, started {current.started_at if age_s is None else f'{duration(age_s)} ago'}"
 
 
 def progress_text(live: LiveIteration, now: datetime, *, has_times: bool = True) -> str:
@@ -335,7 +335,7 @@ def resume_hint(state: LoopState, end: LoopEnd) -> str | None:
         return None
     if end.outcome is Outcome.CONFIG and not state.iterations and state.current is None:
         return None
-    return f"go on with: {continue_command(state)}{_twice_the_limit(state, end.outcome)}"
+    return f"continue with: {continue_command(state)}{_twice_the_limit(state, end.outcome)}"
 
 
 def _twice_the_limit(state: LoopState, outcome: Outcome) -> str:

@@ -207,7 +207,7 @@ class CommandSupervisor:
             try:
                 return ask()
             except (BrokenPipeError, ConnectionResetError, TimeoutError):
-                # An earlier command killed or stopped the supervisor. This one has not begun: no whole request arrived.
+                # An earlier command killed or stopped the supervisor. This one has not started: no whole request arrived.
                 self._end()
                 return ask()
         except OSError as error:

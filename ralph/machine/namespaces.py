@@ -8,7 +8,7 @@ its orphans. So no interpreter has to start inside, and the first process can do
 The rules:
 
 1. A command has its own process, mount and IPC namespaces, with a new `/proc` and a new `/dev/shm`. They end with the
-   command's last process, and nothing outside of them enters them. Only while commands run in the background, commands
+   command's last process, and nothing outside them enters them. Only while commands run in the background, commands
    share process and IPC namespaces, and `/proc` and `/dev/shm` with them, that live as long as they do. Then the first process is
    not the one with number 1, and something empty is mounted on the entry in `/proc` of each process of ralph's. A command may know
    the first process all the same, and kill it: its processes are then ended by the launcher.

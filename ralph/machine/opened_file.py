@@ -89,7 +89,7 @@ def _reported_by_kernel(descriptor: int) -> str | None:
 
 def open_regular_file(path: Path | str, flags: int = os.O_RDONLY) -> int:
     """Opens a regular file and returns its descriptor. Never waits for a named pipe or a device: what was opened is judged. Raises
-    OSError, with EINVAL if it is no regular file.
+    OSError, with EINVAL if it is not a regular file.
     """
     # Merely opening a device can have an effect. What was looked at may be another file by now.
     if stat.S_ISREG(os.stat(path).st_mode):
@@ -97,11 +97,11 @@ def open_regular_file(path: Path | str, flags: int = os.O_RDONLY) -> int:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):
             return descriptor
         os.close(descriptor)
-    raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
 
 
 def read_regular_file(path: Path | str, most_bytes: int, flags: int = os.O_NOFOLLOW) -> bytes:
-    """The content of a file that `open_regular_file` opens with `flags`. Raises OSError, with EINVAL if it is no regular file,
+    """The content of a file that `open_regular_file` opens with `flags`. Raises OSError, with EINVAL if it is not a regular file,
     and EFBIG if it is larger than `most_bytes`.
     """
     with os.fdopen(open_regular_file(path, flags), "rb") as file:

@@ -86,7 +86,7 @@ def leave_working_directory_out(arguments: list[str]) -> list[str]:
     given = os.environ.get("PYTHONPATH")
     named = {os.path.normpath(os.path.join(here, one)) for one in given.split(os.pathsep)} if given else set()
     works = (*("", *_named_directories(arguments)), SHARED_MEMORY, package_caches(os.environ) or "")
-    # If the directory is the root of the file system, only the root itself counts: every path lies below it.
+    # If the directory is the root of the file system, only the root itself counts: every path is below it.
     inside = tuple(os.path.realpath(os.path.join(here, path)) + os.sep for path in works)
 
     def leads_inside(path: str) -> bool:
@@ -143,7 +143,7 @@ def way_to(
 
 
 def link_target(place: str) -> str | None:
-    """Where a symbolic link leads. None if it is no link, or not there."""
+    """Where a symbolic link leads. None if it is not a link, or not there."""
     try:
         return os.readlink(place)
     except OSError:

@@ -96,7 +96,7 @@ class ProgramSearch(Struct, frozen=True):
         return self._why_named_again(path)
 
     def may_be_changed(self, path: str) -> bool:
-        """Whether commands may change what is at an absolute path, and not only a link on the way: it lies in a root, or has a
+        """Whether commands may change what is at an absolute path, and not only a link on the way: it is in a root, or has a
         second name that does.
         """
         return is_within_any(path, self.roots) or self._why_named_again(path) is not None
@@ -246,7 +246,7 @@ def _is_own_group(gid: int) -> bool:
 
 
 def search_outside(environment: Mapping[str, str], places: Iterable[Path | str]) -> ProgramSearch:
-    """A search in the PATH of `environment`, outside of `places`, of the directories for temporary files, and of the caches for
+    """A search in the PATH of `environment`, outside `places`, of the directories for temporary files, and of the caches for
     commands' packages, also of one that was used before a variable named another.
     """
     caches = map(package_caches, (environment, {"HOME": environment.get("HOME", "")}))

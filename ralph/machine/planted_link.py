@@ -28,7 +28,7 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 def repositories(directories: Sequence[str | Path]) -> tuple[str, ...]:
-    """The top of the repository around each directory, without links, or the directory itself outside of a repository."""
+    """The top of the repository around each directory, without links, or the directory itself outside a repository."""
     tops = (repository_top(Path(directory)) or os.path.realpath(directory) for directory in directories)
     return tuple(dict.fromkeys(map(str, tops)))
 
@@ -47,7 +47,7 @@ def planted_link(path: str, tops: Sequence[str]) -> str | None:
 
 
 def links_and_file(path: str) -> list[str]:
-    """The links on the way to a file, and then the file, if it is no directory and no ring of links. No path contains links but
+    """The links on the way to a file, and then the file, if it is not a directory and no ring of links. No path contains links but
     as its last part.
     """
     found, last = [], "/"
@@ -116,7 +116,7 @@ def other_paths(
     places: Sequence[str], mountinfo: str, is_closed: Callable[[str], bool] = lambda _: True
 ) -> tuple[str, ...]:
     """The other paths that lead to these places (without links), or to what is in them, on file systems that are mounted more
-    than once. `mountinfo` is as /proc/self/mountinfo. Of the mounts inside of the places only those whose points `is_closed`
+    than once. `mountinfo` is as /proc/self/mountinfo. Of the mounts inside the places only those whose points `is_closed`
     count.
     """
     mounts = _listed(mountinfo)

@@ -193,7 +193,7 @@ def place_of(groups: str, mounts: str, controller: str) -> ControlGroup | None:
         is_first = kind == "cgroup" and controller in options.split(",")
         paths = first if is_first else second if kind == "cgroup2" and not first else []
         for path in paths:
-            # A group outside of the mounted directory is not to be seen there.
+            # A group outside the mounted directory is not to be seen there.
             if is_within(path, root) and not path.startswith("/.."):
                 return ControlGroup(Path(mountpoint, path[len(root) :].lstrip("/")), is_first)
     return None

@@ -48,7 +48,7 @@ def repositories_above(directory: str) -> Iterator[tuple[str, bool]]:
 
 
 def repository_top(directory: Path) -> Path | None:
-    """The nearest directory with `.git`: `directory`, without links, or one above. None outside of a repository."""
+    """The nearest directory with `.git`: `directory`, without links, or one above. None outside a repository."""
     above = repositories_above(str(directory.resolve()))
     return next((Path(top) for top, is_checkout in above if is_checkout), None)
 

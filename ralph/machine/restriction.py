@@ -259,7 +259,7 @@ def allow_beneath(ruleset: int, path: str | bytes, rights: int, within: int = -1
 
 
 def listen_for_proxy(channel: int) -> int:
-    """Listens on a free port of the loopback, and sends the socket to the proxy outside of this network namespace, over the Unix
+    """Listens on a free port of the loopback, and sends the socket to the proxy outside this network namespace, over the Unix
     socket `channel`. Closes both here. Returns the port. Raises OSError with "proxy" as its `filename`.
     """
     with_proxy = _socket.socket(fileno=channel)

@@ -39,7 +39,7 @@ class OwnDirectory:
     """
 
     def __init__(self, prefix: str, writable: Sequence[str] = ()) -> None:
-        """Makes the directory, outside of `writable`, where a command could replace it by a link. Also removes those with the
+        """Makes the directory, outside `writable`, where a command could replace it by a link. Also removes those with the
         same prefix that killed processes have left. Raises OSError.
         """
         above = _place_outside(tempfile.gettempdir(), writable)

@@ -201,7 +201,7 @@ def candidates(package: Package, search: ProgramSearch) -> Iterator[Candidate]:
 
 def _why_in_a_root(path: str, search: ProgramSearch) -> str:
     root = search.root_around(path)
-    return "" if root is None else f"it lies in {root}, which commands may write"
+    return "" if root is None else f"it is in {root}, which commands may write"
 
 
 def why_not_roots(path: str, lstat: Callable[[str], os.stat_result] = os.lstat) -> str:

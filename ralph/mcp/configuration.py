@@ -43,7 +43,7 @@ class McpServer(Struct, frozen=True, kw_only=True):
     call_s: float | None = None
     """The time limit of a call in seconds. If it is None, the general setting applies."""
     is_confined: bool = True
-    """False if the server runs outside of the sandbox."""
+    """False if the server runs outside the sandbox."""
     variables: frozenset[str] = frozenset()
     """The names of the variables whose values are in the configuration."""
     is_asked_for: bool = False
@@ -79,7 +79,7 @@ def entries_of(document: Any) -> dict[str, dict[str, Any]]:
     try:
         return convert(document, _Document).mcp_servers
     except ValidationError as error:
-        raise ValueError(f'must hold {{"mcpServers": {{NAME: {{...}}}}}}: {error}') from None
+        raise ValueError(f'must contain {{"mcpServers": {{NAME: {{...}}}}}}: {error}') from None
 
 
 def server_of(

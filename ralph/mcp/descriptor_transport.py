@@ -1,7 +1,7 @@
 """The stdio transport of the Model Context Protocol for a server that another process has started.
 
 The helper process uses this transport. The `mcp` package has its own stdio transport, but that one starts the server
-itself, outside of any sandbox.
+itself, outside any sandbox.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ async def _read(output: asyncio.StreamReader, to_session: Any, ended: anyio.Even
 
 
 def _message(line: bytes) -> SessionMessage | UnusableMessageError | None:
-    """The message of a line. None if it is no answer to ralph and cannot be decoded, such as words that a server prints
+    """The message of a line. None if it is not an answer to ralph and cannot be decoded, such as words that a server prints
     there.
     """
     try:

@@ -106,7 +106,7 @@ def _data(text: Any, media_type: Any, word: str) -> Part:
     try:
         data = base64.b64decode(str(text), validate=True)
     except (binascii.Error, ValueError):
-        return f"[an image that is no valid Base64 ({media_type})]"
+        return f"[an image that is not valid Base64 ({media_type})]"
     return ReceivedImage(data, f"{media_type}, {len(data):,} bytes")
 
 

@@ -225,7 +225,7 @@ class OwnServers:
             wait_s = link.next_try_s - self._clock.now_s()
             if link.next_try_s > until_s:
                 raise CallFailedError(
-                    f"The call was not made: the MCP server {name!r} is away ({why}). The first call after {wait_s:.0f} s "
+                    f"The call was not made: the MCP server {name!r} is unavailable ({why}). The first call after {wait_s:.0f} s "
                     "tries to reach it again. Do without its tools until then."
                 )
             if wait_s > 0:

@@ -64,7 +64,7 @@ def _faults(schema: Any) -> Iterator[str]:
         if isinstance(one, bool):
             continue
         if not isinstance(one, dict):
-            yield f"{path.lstrip('.')}: {shown(one)} is no schema"
+            yield f"{path.lstrip('.')}: {shown(one)} is not a schema"
             continue
         for keyword, value in one.items():
             where = f"{path}.{keyword}"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Event = dict[str, Any]
 Line = Event | str
-"""An event of a stream in any dialect. A string stands for a line that is no JSON: a comment, or `data: [DONE]`."""
+"""An event of a stream in any dialect. A string stands for a line that is not JSON: a comment, or `data: [DONE]`."""
 _Line = TypeVar("_Line", Event, Line)
 
 DEFAULT_MODEL = "claude-mock"

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-_JOIN_LIMIT_S = 2.0  # threads end within milliseconds; a stuck one is a daemon and must not hold up the user
+_JOIN_LIMIT_S = (
+    2.0  # threads end within milliseconds; a stuck one is a daemon and must not contain up the user
+)
 _BACKLOG = 128
 
 

@@ -85,7 +85,7 @@ class LogFiles:
             if not self._has_failed:
                 self._has_failed = True
                 why = error.strerror or type(error).__name__
-                self._tell(f"the loop's log in {self._folder} is incomplete, the work goes on: {why}")
+                self._tell(f"the loop's log in {self._folder} is incomplete, the work continues: {why}")
 
     def _shown(self, fields: dict[str, Any]) -> Any:
         return redacted(fields, self._text)
@@ -118,7 +118,7 @@ def _opened_to_append(path: str) -> int:
     descriptor = os.open(path, flags, _PRIVATE)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is no regular file", path)
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
     return descriptor
 
 

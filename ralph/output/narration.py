@@ -41,7 +41,7 @@ _NO_USE = {
     "empty": "the answer was empty",
     "thinking_only": "the answer held thinking only",
     "no_call": "the answer stopped for a tool and called none",
-    "no_report": "the answer was no final report",
+    "no_report": "the answer was not a final report",
     "invalid_report": "the final report was not accepted",
     "report_failed": "the final report was not accepted",
     "refused_calls": "all calls of the answer were refused",

@@ -1,6 +1,6 @@
 """Tells a program of the user's how a run or a loop has ended, and that it waits in an outage (`--notify`).
 
-The program runs outside of the sandbox, because the user named it, but without credentials, and only if commands can replace none of
+The program runs outside the sandbox, because the user named it, but without credentials, and only if commands can replace none of
 its files. Whatever becomes of it, the outcome stays.
 """
 

@@ -272,7 +272,7 @@ class Writer:
 
     def _text_answer(self, ended: RunEnded) -> str | None:
         """The answer as text: the payload of the final report if there is one, otherwise the model's last text. None
-        if there is no text, or if the screen already shows the text.
+        if there is not text, or if the screen already shows the text.
         """
         report = ended.report
         if report is not None and report.payload is not None:

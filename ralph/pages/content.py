@@ -89,7 +89,7 @@ class TranscriptEntry(Struct, frozen=True):
     text: str
     """The text, the arguments of a call, or the fields of an event. May be cut."""
     result: str | None = None
-    """The result of a call. None if the entry is no call, or if the call has no result. May be cut."""
+    """The result of a call. None if the entry is not a call, or if the call has no result. May be cut."""
     is_error: bool = False
     cut_chars: int = 0
     """The number of characters that were left out of `text` and `result`."""

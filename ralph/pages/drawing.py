@@ -79,7 +79,7 @@ class Axis(Struct, frozen=True):
         return self._drawn_s(self.ended_s)
 
     def place(self, at_s: float) -> float:
-        """The place of a moment in per cent, at the nearest end if the moment is outside of the axis."""
+        """The place of a moment in per cent, at the nearest end if the moment is outside the axis."""
         if not math.isfinite(at_s):
             return 0.0
         return round(min(max(self._drawn_s(at_s) / self.length_s, 0.0), 1.0) * WHOLE, 3)

@@ -169,13 +169,13 @@ class GitReader:
         except OSError as error:
             return GitFacts(notes=(f"git is not asked: {error.strerror}",))
         if top is None:
-            return GitFacts(notes=("the directory is not under git: only the record tells what was changed",))
+            return GitFacts(notes=("the directory is not under git: only the record shows what was changed",))
         try:
             self._refuse_borrowed(str(top))
             seams = replace(self._seams, writable=question.writable)
             return self._asked(CheckoutGit(top, seams, FOR_ALL), question)
         except (CheckoutError, ShortageError, OSError, ValueError) as error:
-            return GitFacts(notes=(self._excerpts.plain(f"git told nothing of the commits: {error}"),))
+            return GitFacts(notes=(self._excerpts.plain(f"git could not list the commits: {error}"),))
 
     def _refuse_borrowed(self, top: str) -> None:
         """Raises CheckoutError if git would read objects that the work may not read."""
@@ -201,7 +201,7 @@ class GitReader:
             files += [] if ends is None or marks.have_names else self._between(git, *ends)
             files += self._uncommitted(git, question) if question.has_uncommitted else []
         except CheckoutError as error:  # the commits are known all the same
-            notes.append(self._excerpts.plain(f"git did not tell all changed files: {error}"))
+            notes.append(self._excerpts.plain(f"git did not list all changed files: {error}"))
         more_files = max(len(files) - self._most_files, 0)
         if more_files:
             notes.append(f"the first {self._most_files} of {len(files)} changed files are shown")

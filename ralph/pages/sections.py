@@ -180,7 +180,7 @@ def loop_section(facts: LoopFacts, git: GitFacts, budget: PageBudget, *, now_s: 
     notes = (
         *state.warnings,
         # The page has the command itself. A hint says more only after a limit.
-        *([hint] if hint and resumes and hint != f"go on with: {continue_command(state)}" else []),
+        *([hint] if hint and resumes and hint != f"continue with: {continue_command(state)}" else []),
         *_notes_on_times(all_times),
         *_notes_on_secrets(facts.journals.values()),
         *_first_of(git.notes),

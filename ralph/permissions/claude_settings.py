@@ -113,7 +113,7 @@ def read_settings(document: object, file: ClaudeFile, hooks_off: str = "") -> Cl
     Raises GuardError if ralph cannot provide one of them.
     """
     if not isinstance(document, dict):
-        raise GuardError(f"{file.name}: a settings file must hold a JSON object")
+        raise GuardError(f"{file.name}: a settings file must contain a JSON object")
     _refuse(names.wrong_at_top(document), file, "")
     permissions = _object(document, "permissions", file)
     _refuse(names.misspelt(permissions, names.OF_PERMISSIONS), file, "permissions.")
@@ -230,7 +230,7 @@ def _hooks(
 ) -> tuple[tuple[HookCommand, ...], tuple[str, ...]]:
     """The hooks that ralph runs, and the names of the events whose hooks it does not run."""
     if not file.is_trusted and not isinstance(document.get("hooks"), dict | None):
-        return (), ("which are no object",)
+        return (), ("which are not objects",)
     asked = {event: entries for event, entries in _object(document, "hooks", file).items() if entries}
     if not file.is_trusted:
         named = []  # with a hint for a misspelt name

@@ -312,7 +312,7 @@ class CallGate:
         by_rule = self._by_rules_and_mode(checked.call)
         asks = by_rule or hooked.asks
         if self._asker is None and asks is not None:
-            why = by_rule or f"a hook wants somebody to be asked first: {asks}."
+            why = by_rule or f"a hook requires somebody to be asked first: {asks}."
             raise _RefusedError(f"This call was not run: {why} Nobody is asked in this run.")
         if self._asker is None or (asks is None and (hooked.allows or not self._must_ask(checked.call.name))):
             return checked
@@ -359,13 +359,13 @@ class CallGate:
         self._allowed.update(decision.allowed)
         if decision.ignored:
             names = ", ".join(decision.ignored)
-            self._events.emit(Notice(f"permission updates not applied, ralph goes on asking: {names}"))
+            self._events.emit(Notice(f"permission updates not applied, ralph keeps asking: {names}"))
         if decision.mode is None:
             return
         try:
             mode = self._controls.choose_mode(decision.mode)
         except ModeFixedError as error:
-            self._events.emit(Notice(f"the permission mode stays: {error}"))
+            self._events.emit(Notice(f"the permission mode is unchanged: {error}"))
             return
         except ValueError as error:
             raise GuardRefused(f"the driver asked for a permission mode: it {error}") from error

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _PLAIN = re.compile(r"[\w\s|,-]*")
 _SEPARATOR = re.compile(r"\s*[|,]\s*")
-# `|` and `,` between alternatives, but not inside of parentheses.
+# `|` and `,` between alternatives, but not inside parentheses.
 _OUTER_SEPARATOR = re.compile(r"[|,](?![^()]*\))")
 _RULE = re.compile(r"(?P<tool>\w+)\((?P<pattern>.+)\)", re.DOTALL)
 _KNOWN = (*TOOL_NAMES, FINAL_REPORT, *OTHER_NAMES, *sorted(ELSEWHERE))
@@ -107,7 +107,7 @@ def _expression(text: str) -> re.Pattern[str]:
     try:
         expression = re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
-        raise ValueError(f"it is no regular expression: {error}") from error
+        raise ValueError(f"it is not a regular expression: {error}") from error
     if _OF_SERVERS not in text and not any(map(expression.search, _KNOWN)):
         raise ValueError(f"as a regular expression it matches the name of no tool{_WAY_OUT}")
     return expression

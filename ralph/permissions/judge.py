@@ -67,11 +67,11 @@ class RulePlaces:
         return tuple(dict.fromkeys((*paths, *map(self.disk.real, paths))))
 
     def is_below_root(self, path: str) -> bool:
-        """Whether a path without symbolic links is a root or lies in one. False if the root is the whole disk."""
+        """Whether a path without symbolic links is a root or is in one. False if the root is the whole disk."""
         return any(f"{path}/".startswith(f"{root}/") for root in self.roots if root != "/")
 
     def is_near_home(self, path: str) -> bool:
-        """Whether a path without symbolic links is a hidden file of the home directory, or the home directory lies in it."""
+        """Whether a path without symbolic links is a hidden file of the home directory, or the home directory is in it."""
         return any(path.startswith(f"{home}/.") or f"{home}/".startswith(f"{path}/") for home in self.homes)
 
 
@@ -171,7 +171,7 @@ class Permissions:
         broken = self._broken(call, self._asking)
         if broken is not None:
             place, remark = broken[0].of.place, broken[1]
-            return RuleVerdict(asks=f"the rule {place} wants somebody to be asked first.{remark}")
+            return RuleVerdict(asks=f"the rule {place} requires somebody to be asked first.{remark}")
         return RuleVerdict()
 
     def unreadable_places(self, roots: Sequence[str] = ()) -> UnreadablePlaces:

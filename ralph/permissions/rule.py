@@ -72,7 +72,7 @@ def parse_rule(text: object, effect: Effect, source: str, root: str = "") -> Per
         raise RuleError(f"a rule of {len(stripped):,} characters cannot be understood")
     form = _FORM.fullmatch(stripped)
     if form is None:
-        raise RuleError(f"{stripped!r} is no rule: write Tool or Tool(pattern)")
+        raise RuleError(f"{stripped!r} is not a rule: write Tool or Tool(pattern)")
     tool, pattern = known_name(form["tool"]), form["pattern"]
     is_known = tool == "*" or tool in TOOL_NAMES or _MCP.fullmatch(tool)
     if not is_known and not (re.fullmatch(r"[A-Za-z_]+", tool) and is_elsewhere(tool)):

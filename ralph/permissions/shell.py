@@ -55,7 +55,7 @@ _ARITHMETIC = re.compile(
 
 # Not "no valid shell": the grammar lacks some of what bash takes, such as two here-documents in a line and `exec 3<>f`.
 _UNKNOWN_SYNTAX = "syntax that ralph does not understand"
-_COMPARISON = "a comparison outside of `[[`"
+_COMPARISON = "a comparison outside `[[`"
 MISREAD = frozenset([_UNKNOWN_SYNTAX, _COMPARISON])
 """Descriptions of parts in which even the redirections are not known."""
 
@@ -148,7 +148,7 @@ def _problems_of(text: str, *, has_error: bool) -> Iterator[str]:
     if re.search(r"\{[A-Za-z_]\w*(?:\[[^]]*\])?\}[<>]", text):
         yield "a redirection that sets a variable"
     if re.search(r"\S\\\n\S", text):
-        yield "a word that goes on in the next line"
+        yield "a word that continues on the next line"
     if re.search(r"[\0\r\x0b\x0c]", text) or "\udc80" <= max(text, default="") <= "\udfff":
         yield "a control character"
 

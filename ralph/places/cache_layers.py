@@ -63,7 +63,7 @@ def _lay_entries(
 ) -> None:
     there = {*os.listdir(into)}
     for name in there.difference(names):
-        with suppress(OSError):  # it is no link
+        with suppress(OSError):  # it is not a link
             if os.readlink(name, dir_fd=into) == f"{source}/{name}":
                 os.unlink(name, dir_fd=into)
     for name in islice(names, _MOST_ENTRIES):

@@ -386,7 +386,7 @@ class GuardedFiles:
         self.outer = tuple(dict.fromkeys((*own, *git_directories)))
         """The git directories that contain all others."""
         self.nested: dict[str, None] = {}
-        """The git directories inside of these that `look_for_nested` has found until now. They may be gone."""
+        """The git directories inside these that `look_for_nested` has found until now. They may be gone."""
         self.around: dict[str, None] = {}
         """The directories on the way to them, such as `.git/modules`."""
         self.overfull = ""

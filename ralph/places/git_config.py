@@ -19,7 +19,7 @@ LFS_STORAGE = ("lfs.storage", "lfs")
 
 WORKTREE = "core.worktree"
 ATTRIBUTES = "core.attributesfile"
-UNREADABLE = "a line that is no setting"
+UNREADABLE = "a line that is not a setting"
 _SUBMODULE = "submodule."
 
 # git-config(1). The name between the dots may be empty, and may contain any character.

@@ -46,7 +46,7 @@ GIT_VARIABLES = ("GIT_DIR", "GIT_COMMON_DIR")
 
 
 class GitPlaces(Struct, frozen=True):
-    """The git directories of the checkouts that contain the roots. They may be inside or outside of the roots."""
+    """The git directories of the checkouts that contain the roots. They may be inside or outside the roots."""
 
     claimed: tuple[str, ...] = ()
     """All directories that a checkout or the environment names as its git directory, whoever may write them."""
@@ -99,12 +99,12 @@ def foreign_directories(
     place: str, roots: Sequence[str], *, is_bare: bool = False
 ) -> tuple[tuple[str, str], ...]:
     """The paths that git would write for a repository although they are not its own, with reasons. `place` is the top of a
-    checkout, or a git directory if `is_bare`, and `roots` are given by the user. All are without links. What lies in a root is
+    checkout, or a git directory if `is_bare`, and `roots` are given by the user. All are without links. What is in a root is
     not foreign.
 
     Foreign is what `git_places` refuses because of its name: a file `.git`, a link, and a forged linked worktree or submodule may
     come from an archive or an agent, and name any repository. So are a symbolic link inside the git directory, unless it leads to
-    a root outside of the repository, what could hide one, and what would block git.
+    a root outside the repository, what could hide one, and what would block git.
     """
     claims = _claimed_itself(place, roots) if is_bare else _claimed_by_checkout(place, roots)
     judged = [(os.path.realpath(path), why) for path, why in claims if why is not None]
@@ -119,7 +119,7 @@ def foreign_directories(
 
 def _leading_on(directory: str) -> Iterator[tuple[str, str]]:
     """Yields each path to which something leads that git may write or publish in a git directory, and what leads there: a link,
-    or a symbolic ref that is no name of a ref. Yields too what could hide one: an unreadable directory, and what is no file.
+    or a symbolic ref that is not a name of a ref. Yields too what could hide one: an unreadable directory, and what is not a file.
     """
     refs = f"{directory}/refs"
     pending = [directory]
@@ -150,7 +150,7 @@ def _leading_on(directory: str) -> Iterator[tuple[str, str]]:
 
 
 def borrowed_objects(top: str) -> Iterator[tuple[str, str]]:
-    """Yields each path, without links, where git finds objects of the checkout at `top` outside of the checkout's own directories
+    """Yields each path, without links, where git finds objects of the checkout at `top` outside the checkout's own directories
     of objects, and what leads there: a link, or `alternates` (gitrepository-layout(5)). Raises OSError for what cannot be judged:
     a directory of objects that cannot be listed or has a link in it, and `alternates` that are too large or not as git writes
     them.
@@ -202,7 +202,7 @@ def _unquoted(line: str, file: str) -> str:
 
 
 def _named_as_ref(file: str) -> str:
-    """The text of a symbolic ref, if it is no name of a ref. Empty otherwise."""
+    """The text of a symbolic ref, if it is not a name of a ref. Empty otherwise."""
     head, colon, name = directory_named_in(file).partition(":")
     return "" if head != "ref" or not colon or _is_ref(name.strip()) else name.strip() or "."
 
@@ -214,7 +214,7 @@ def _is_ref(name: str) -> bool:
 
 
 def _is_only_gits(path: str, roots: Sequence[str], user: int) -> bool:
-    """Whether a git directory contains only git's own files, and may be granted as a whole: it lies in a root, in a `.git`, or in
+    """Whether a git directory contains only git's own files, and may be granted as a whole: it is in a root, in a `.git`, or in
     the `worktrees` of the user's repository. Outside of the roots, it must not contain one.
     """
     if is_within_any(path, roots):
@@ -239,7 +239,7 @@ def _may_be_part(path: str, user: int) -> bool:
 
 
 def _why_not_a_repository(path: str, user: int) -> str:
-    """Why a directory is no repository of the user, or an empty text. For a linked worktree, `HEAD` and `commondir` are enough."""
+    """Why a directory is not a repository of the user, or an empty text. For a linked worktree, `HEAD` and `commondir` are enough."""
     try:
         status = os.stat(path)
     except OSError as error:
@@ -248,7 +248,7 @@ def _why_not_a_repository(path: str, user: int) -> str:
         return "it belongs to another user"
     is_repository = all(os.path.exists(f"{path}/{name}") for name in _REPOSITORY)
     is_linked = os.path.exists(f"{path}/HEAD") and os.path.exists(f"{path}/commondir")
-    return "" if is_repository or is_linked else "it is no repository"
+    return "" if is_repository or is_linked else "it is not a repository"
 
 
 def _claimed(root: str, roots: Sequence[str]) -> Iterator[tuple[str, str | None]]:
@@ -306,7 +306,7 @@ def _claimed_by_file(checkout: str, roots: Sequence[str]) -> Iterator[tuple[str,
     elif not _is_worktree_of(directory, common):
         yield common, f"{directory} is not one of its worktrees"
     elif is_within_any(directory, roots) and not is_within_any(common, roots):
-        yield common, f"{directory}, which names it, lies where commands may write"
+        yield common, f"{directory}, which names it, is where commands may write"
     else:
         yield common, ""
 

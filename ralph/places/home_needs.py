@@ -1,5 +1,5 @@
 """Finds out what this run needs of a home directory besides the fixed places of the table: directories of PATH, packages
-that are installed as editable, and the checkouts of the roots. What lies where commands
+that are installed as editable, and the checkouts of the roots. What is where commands
 may write is not believed, and no link there is followed: `outside` resolves a path (`LinkResolver`), and returns None for those.
 """
 
@@ -91,7 +91,7 @@ def holds_credentials(path: str) -> bool:
 
 
 def filtered(path: str) -> str | None:
-    """The text of a configuration file without credentials. None if it is no text, or too long."""
+    """The text of a configuration file without credentials. None if it is not text, or too long."""
     data = beginning_of(path)
     try:
         return None if len(data) >= MOST_BYTES else without_credentials(os.path.basename(path), data.decode())

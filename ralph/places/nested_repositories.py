@@ -83,7 +83,7 @@ class Look(Struct, frozen=True):
     """The absolute path of a folder of a git directory with so many others that not all are guarded, or empty."""
 
     def is_closed(self, path: str) -> bool:
-        """Whether a path lies in a directory that could not be looked into."""
+        """Whether a path is in a directory that could not be looked into."""
         return is_within_any(path, self.closed)
 
     def sentence(self) -> str:
@@ -188,7 +188,7 @@ def _repositories(
     users: Sequence[tuple[str, str]],
 ) -> Iterator[NestedRepository]:
     """Yields what git may take for a repository in a directory, if it names a program, or holds one that the user's settings
-    name: it has `.git`, or looks like a bare one. Git looks at the second if the first is no repository.
+    name: it has `.git`, or looks like a bare one. Git looks at the second if the first is not a repository.
     """
     path = _below(top, directory)
     places = git_places((directory,), {}, os.getuid()) if _GIT in names and directory != top else None

@@ -1,5 +1,5 @@
 """Decides whether commands can change what a command line of the user's runs: a program of git's configuration, of `--notify`, of
-keys, a hook outside of the sandbox, or an MCP server. It sees the words of the line, and runs nothing.
+keys, a hook outside the sandbox, or an MCP server. It sees the words of the line, and runs nothing.
 """
 
 from __future__ import annotations

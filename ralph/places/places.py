@@ -153,11 +153,11 @@ class GuardedPlaces(Struct, frozen=True):
         return self._place_of(path, UNREAD, given)
 
     def secrets_around(self, path: str) -> tuple[PlaceRow, ...]:
-        """The rows of the secret places that a path is, or lies in, whatever the settings allow."""
+        """The rows of the secret places that a path is, or is in, whatever the settings allow."""
         return tuple(place.row for place in self.found if place.is_secret and place.has(path))
 
     def why_judged(self, path: str) -> GuardedPlace | None:
-        """The row because of whose name a file must not be read if it holds credentials: it lies in what is shown of a home. None
+        """The row because of whose name a file must not be read if it holds credentials: it is in what is shown of a home. None
         if its content does not matter.
         """
         name = path.rpartition("/")[2]
@@ -171,7 +171,7 @@ class GuardedPlaces(Struct, frozen=True):
         return self._place_of(path, UNWRITTEN)
 
     def open_of(self, roots: Iterable[str]) -> tuple[str, ...]:
-        """Those of the roots that commands may write: a root that is, or lies in, a protected place is none of them."""
+        """Those of the roots that commands may write: a root that is, or is in, a protected place is none of them."""
         return tuple(root for root in roots if self._place_of(root, UNWRITTEN) is None)
 
     def _place_of(self, path: str, guard: str, given: Iterable[str] = ()) -> GuardedPlace | None:
@@ -280,7 +280,7 @@ def places_of(
 
 def _may_be_closed(home: str, opened: Sequence[str]) -> bool:
     """Whether only a part of a home may be shown. One in an open place is open. One that is a directory of the system, contains
-    one, or lies in one with programs, is needed as a whole.
+    one, or is in one with programs, is needed as a whole.
     """
     return not (
         is_within_any(home, opened)

@@ -64,11 +64,11 @@ compared | path, git entry, name | landlock, namespaces | compared after a comma
   undone. Names: at the top of a root
 told | git entry | tools | a loop says if an iteration has changed it
 empty | path, sandbox path | namespaces | an empty mount
-visible | path, sandbox path | namespaces | mounted again, read-only, if it lies in /tmp, but what is unread
+visible | path, sandbox path | namespaces | mounted again, read-only, if it is in /tmp, but what is unread
 writable | path, sandbox path | landlock, namespaces | commands may write it: a Landlock rule, and a mount with namespaces
 device | path, sandbox path | landlock | commands may use it: a Landlock rule. With namespaces, bubblewrap makes its own
 closed | path, sandbox path | landlock, namespaces | Landlock denies to commands what no other row opens
-shown | path | tools, landlock, namespaces | may be read although it lies in the home, unless another row or a credential in \
+shown | path | tools, landlock, namespaces | may be read although it is in the home, unless another row or a credential in \
   a filtered file forbids it
 filtered | path | tools, landlock, namespaces | unread if it holds credentials. With namespaces, commands see a copy without \
   their lines
@@ -330,7 +330,7 @@ programs and what they look at [systemd.directories(7), fonts-conf(5), terminfo(
   $GIT_CONFIG_GLOBAL  {gitconfig}  {data}/git-lfs
   ~/.claude/CLAUDE.md  ~/.claude/commands  ~/.claude/skills  ~/.claude/agents  ~/.claude/hooks  ~/.claude/plugins  ~/.claude/rules
 """
-# What Read could get out of kernel file systems: it runs in ralph's own process, outside of the sandbox.
+# What Read could get out of kernel file systems: it runs in ralph's own process, outside the sandbox.
 _PRIVATE = (
     (
         "shows the environment or memory of a process",
@@ -461,7 +461,7 @@ ROWS: tuple[PlaceRow, ...] = (
         around_work="nothing",
         source=_SPEC,
     ),
-    # The rows above come first, so that they keep closed what lies in a place that is shown.
+    # The rows above come first, so that they keep closed what is in a place that is shown.
     PlaceRow(
         ("{closed home}",),
         "is the home directory, of which only what programs need may be read",

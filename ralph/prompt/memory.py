@@ -1,6 +1,6 @@
 """Reads the project's memory: files with instructions for models in a repository and in the user's own folder. They are
 AGENTS.md, CLAUDE.md, .claude/CLAUDE.md and CLAUDE.local.md in the working directory and above it, up to the top of the
-repository, ~/.claude/CLAUDE.md, and .claude/rules beside these. A rule that names the files for which it is, is no part of
+repository, ~/.claude/CLAUDE.md, and .claude/rules beside these. A rule that names the files for which it is, is not a part of
 the system prompt (`nested_memory.py`). A file may import others by `@path`. All files together may have 32 KB.
 
 The system prompt contains the role of the agent, its working directory, and these instructions, and no time: a change
@@ -190,7 +190,7 @@ class MemoryReader:
         if not stat.S_ISREG(status.st_mode) and not os.path.islink(file.path):  # noqa: PTH114 - it is a str
             # Prose names directories as `@src/`, which is no import.
             if file.imported_by is None or not stat.S_ISDIR(status.st_mode):
-                self.notices.append(f"{file.path} is left out: it is no regular file")
+                self.notices.append(f"{file.path} is left out: it is not a regular file")
             return []
         why = why_not_for_model(descriptor, file.path, place, is_named_by_ralph=file.imported_by is None)
         if why is not None:
@@ -293,7 +293,7 @@ Working directory: {cwd}
 
 - Look before you change: read the files and search instead of guessing.
 - Do what the task asks, whole, and no more. Keep to the style of the code around you.
-- Check your work with the project's own tests and tools, and mend what you broke.
+- Check your work with the project's own tests and tools, and fix what you broke.
 - Never wait for input, and start nothing that must outlive its command.
 - Never reveal or store credentials.
 - When the task is done, or cannot be done, end with a short plain answer: what you did, what you checked, \

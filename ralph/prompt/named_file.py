@@ -65,7 +65,7 @@ def read_named_file(
                 raise OSError(errno.EINVAL, "it is a named pipe, to which nobody may ever write", path)
         elif not stat.S_ISREG(mode):
             raise OSError(
-                errno.EINVAL, "it is no regular file" + (" and no pipe" if takes_pipe else ""), path
+                errno.EINVAL, "it is not a regular file" + (" and no pipe" if takes_pipe else ""), path
             )
         return _read_to_end(descriptor, path, most_bytes)
     finally:
@@ -89,13 +89,13 @@ def why_not_inside(
     status = os.fstat(descriptor)
     real = opened_path(descriptor, path)
     if not stat.S_ISREG(status.st_mode) or real is None:
-        return "it is no regular file"
+        return "it is not a regular file"
     where = "it" if real == path else f"it is {real}, which"
     if is_made_by_kernel(real, status):
         return f"{where} is made up by the kernel"
     real_top = os.path.dirname(real) if top is None else os.path.realpath(top)  # noqa: PTH120 - it is a str
     if not is_within_any(real, (real_top,)):
-        return f"{where} lies outside of {top_name}"
+        return f"{where} is outside {top_name}"
     return _why_secret(real, real_top, denied, status)
 
 

@@ -44,7 +44,7 @@ class SilentPipe(Struct, frozen=True):
     def notice(self) -> str:
         return (
             f"standard input is an open pipe on which nothing came in {self.waited_s:g}s: it is left alone, and what "
-            "comes later stays unread; start ralph with </dev/null where nothing is to come, or raise clocks.input_s"
+            "comes later is not read; start ralph with </dev/null where nothing is to come, or raise clocks.input_s"
         )
 
     @property

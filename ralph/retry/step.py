@@ -319,7 +319,7 @@ def _changes(state: RetryState, choice: TargetsState, error: AgentError) -> list
         events.append(ModelFallback(old.name, new.name, reason, state.turn, state.attempt))
     elif choice.route.key != before.route.key:
         now, was = (old.credentials[route.key].source for route in (choice.route, before.route))
-        events.append(Notice(f"{old.name}: on with the key of {now}, not {was} ({reason})"))
+        events.append(Notice(f"{old.name}: using the key of {now} instead of {was} ({reason})"))
     return events
 
 

@@ -221,6 +221,6 @@ def _files(naming: str, teller: str, cwd: Path, events: Events) -> Iterator[tupl
             if count <= _MOST_FILES:
                 yield name, path
         elif is_meant_as_path(name):
-            events.emit(Notice(f"{teller} names @{name}, which is no file"))
+            events.emit(Notice(f"{teller} names @{name}, which is not a file"))
     if count > _MOST_FILES:
         events.emit(Notice(f"{teller} names {count} files: the first {_MOST_FILES} are in the prompt"))

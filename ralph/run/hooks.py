@@ -1,7 +1,7 @@
 """The hooks of settings files, which are commands: runs them and reads their answers, and decides what they may do beside
 commands. `permissions/gate.py` decides when they run and what their answers lead to.
 
-`[hooks]` in the user's own settings file lets hooks write and connect elsewhere, or run outside of the sandbox.
+`[hooks]` in the user's own settings file lets hooks write and connect elsewhere, or run outside the sandbox.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def answer_of(ending: HookEnding, event: str) -> HookAnswer | None:
     """Converts the exit code and the output of a hook's command to the hook's answer. Returns None for text that contains
     no answer. Raises HookFailedError if the hook failed.
 
-    Where the hook can refuse something, output with a `{` must hold exactly one answer: an object that begins a line
+    Where the hook can refuse something, output with a `{` must contain exactly one answer: an object that begins a line
     and ends the output. So a refusal behind a line of a log is not lost.
     """
     if ending.status is None:

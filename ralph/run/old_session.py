@@ -88,7 +88,7 @@ class _Opening:
         move = moved_record(str(self._cwd)) if old.cwd != str(self._cwd) else None
         try:
             story = records.story
-            notices = [f"going on with {named_session(old.id, age_s, story.given_title or story.task)}"]
+            notices = [f"resuming {named_session(old.id, age_s, story.given_title or story.task)}"]
             total = SessionTotal(story.turns, story.cost_usd)
             self._refuse_another_directory(old)  # first, because other settings may apply in that directory
             again = story.runs[-1].opening.again if story.runs else {}
@@ -97,11 +97,11 @@ class _Opening:
             if move is not None:
                 there, here = shell_word(old.cwd), shell_word(str(self._cwd))
                 has = "has moved" if self._options.has_moved else "is gone"
-                notices.append(f"the session's directory {there} {has}; it goes on in {here}")
+                notices.append(f"the session's directory {there} {has}; it continues in {here}")
                 old = apply(old, move)
             if self._options.forks:
                 return OpenSession(new_id, self._copy(journal, records, new_id, move), old, tuple(notices))
-            journal.mend()
+            journal.fix()
             if move is not None:
                 journal.append(move)
         except BaseException:
@@ -124,7 +124,7 @@ class _Opening:
             return named_journal(self._store, self._options.resume, self._cwd)
         last = last_resumable(self._store, self._cwd)
         if last is None:
-            raise NoSessionError(f"there is no session of {self._cwd} to go on with")
+            raise NoSessionError(f"there is no session of {self._cwd} to resume")
         return last
 
     def _read(self, path: Path, records: _Records) -> tuple[FileJournal, Session]:
@@ -145,7 +145,7 @@ class _Opening:
             raise CannotError(f"session {path.stem} cannot be read: {error}") from error
         except NoMessageError as error:
             kind = NoSessionError if self._options.resume is None else UsageError
-            raise kind(f"there is nothing to go on with in session {path.stem}: {error}") from error
+            raise kind(f"there is nothing to resume in session {path.stem}: {error}") from error
         except (JournalDamage, SessionError) as error:
             raise CannotError(self._damaged(path, error), Outcome.IO_ERROR) from error
         finally:
@@ -158,8 +158,8 @@ class _Opening:
             words += ["--session-dir", str(self._options.directory)]
         look = " ".join(map(shell_word, words))
         return (
-            f"the journal {path} is damaged: {error}. Nothing was changed, and nothing can go on from it: "
-            f"`{look}` tells what it still holds; begin anew with that in the prompt"
+            f"the journal {path} is damaged: {error}. Nothing was changed, and nothing can be resumed from it: "
+            f"`{look}` shows what it still contains; start over with that in the prompt"
         )
 
     def _refuse_another_directory(self, old: Session) -> None:
@@ -170,7 +170,7 @@ class _Opening:
             return
         name = self._store.short_name(old.id)
         there = resume_command(name, cwd=old.cwd, session_dir=self._options.directory_text)
-        raise UsageError(f"session {old.id} belongs to {shell_word(old.cwd)}; go on with it there: {there}")
+        raise UsageError(f"session {old.id} belongs to {shell_word(old.cwd)}; resume it there: {there}")
 
     def _copy(
         self, journal: FileJournal, records: _Records, new_id: str, move: MovedRecord | None
@@ -229,7 +229,7 @@ def _refuse_another_server(old: Session, settings: Settings, again: Mapping[str,
     ways = (there, {**here, "--base-url": first.base_url})
     flags = (" ".join(f"{name} {value}" for name, value in way.items()) for way in ways)
     raise CannotError(
-        f"session {old.id} was with {old.shape.endpoint}, and this run would go on with {first.base_url}: "
+        f"session {old.id} was with {old.shape.endpoint}, and this run would use {first.base_url}: "
         f"say which by {' or '.join(flags)}"
     )
 

@@ -129,7 +129,7 @@ class SessionParts:
         return guards.hooks, guards.notices
 
     def _take_places_of_session(self) -> None:
-        """Sets the directories outside of the working directory in which tools may write, and closes what rules deny to
+        """Sets the directories outside the working directory in which tools may write, and closes what rules deny to
         read. A resumed session keeps its directories, unless the command line names some.
         """
         context, old, writable = self.context, self.session.old, self.context.options.writable

@@ -349,5 +349,5 @@ def withheld_notice(context: RunContext) -> tuple[str, ...]:
     if not names:
         return ()
     return (
-        f"kept from tools, as they look like credentials: {', '.join(names)} (--pass-env NAME lets one through)",
+        f"withheld from tools because they look like credentials: {', '.join(names)} (--pass-env NAME passes one)",
     )

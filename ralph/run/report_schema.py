@@ -62,17 +62,17 @@ def read_schema(
         schema = strict_json(text)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise ValueError(f"{where} is no JSON: {error.msg} ({place})") from None
+        raise ValueError(f"{where} is not JSON: {error.msg} ({place})") from None
     except (ValueError, RecursionError) as error:
         why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise ValueError(f"{where} is no JSON that can be used: {why}") from None
+        raise ValueError(f"{where} is not usable JSON: {why}") from None
     if not isinstance(schema, dict):
         raise ValueError(  # noqa: TRY004 - the value of an option is wrong, not the caller's type
             f"{where} must be a JSON object, got {shown(schema)}"
         )
     fault = _fault_of(schema)
     if fault is not None:
-        raise ValueError(f"{where} is no JSON Schema that can be used: {fault}")
+        raise ValueError(f"{where} is not a usable JSON Schema: {fault}")
     return schema
 
 
@@ -125,7 +125,7 @@ def _keyword_faults(root: dict[str, Any], pointer: str, schema: dict[str, Any]) 
     patterns = schema.get("patternProperties")
     for pattern in (schema.get("pattern"), *(patterns if isinstance(patterns, dict) else ())):
         if isinstance(pattern, str) and not _is_regular_expression(pattern):
-            yield f"{where}: {shown(pattern)} is no regular expression that Python understands"
+            yield f"{where}: {shown(pattern)} is not a regular expression that Python understands"
 
 
 def _is_regular_expression(pattern: str) -> bool:

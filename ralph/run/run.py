@@ -320,7 +320,7 @@ class Run:
             self._opened.record_delivery(ended, self.writer.delivery)
         except JournalError as error:
             if ended.outcome is not Outcome.IO_ERROR:  # else the journal's failure has been reported already
-                self._tell_aside(Notice(f"the session does not tell what became of the result: {error}"))
+                self._tell_aside(Notice(f"the session does not say what became of the result: {error}"))
 
     def deliver_misuse(self, error: UsageError, notices: tuple[str, ...] = ()) -> int:
         """Writes the result after a wrong command line, and returns the exit code. `notices` become part of the
@@ -354,7 +354,7 @@ class Run:
             self._tell_aside(event)
 
     def _tell_aside(self, event: Event) -> None:
-        """Writes a line for people that is no part of the run's events: before the run begins, or after its result."""
+        """Writes a line for people that is not a part of the run's events: before the run begins, or after its result."""
         self.writer.tell(event)
         if self._log is not None:
             self._log.emit(event)
@@ -362,7 +362,7 @@ class Run:
 
 def _own_part(found: PromptFound, options: RunOptions) -> slice | None:
     """The range of the prompt that contains the user's own words. Piped data and the text that a loop adds are
-    outside of it. None means that the user wrote the whole prompt.
+    outside it. None means that the user wrote the whole prompt.
     """
     task_chars = None if options.of_loop is None else options.of_loop.task_chars
     if found.text is not None and task_chars is not None:

@@ -111,10 +111,10 @@ def journal_errors_told(context: RunContext, new_id: str) -> Iterator[None]:
     except JournalError as error:
         cause = error.__cause__
         if isinstance(cause, FileExistsError):
-            raise UsageError(f"there is a session {new_id} already: --resume goes on with it") from error
+            raise UsageError(f"there is a session {new_id} already: continue it with --resume") from error
         is_read_only = isinstance(cause, OSError) and cause.errno in {EROFS, EACCES}
         is_old = context.options.session.is_old
-        instead = ": --fork-session goes on with a copy" if is_read_only and is_old else ""
+        instead = ": --fork-session resumes a copy" if is_read_only and is_old else ""
         raise CannotError(f"{error}{instead}", Outcome.IO_ERROR) from error
 
 

@@ -51,7 +51,7 @@ _RESUMABLE = frozenset(
 """The outcomes after which another run can resume the task. Their causes are a limit, the disk, the network or a
 signal."""
 _RETOLD = "the work is completed: its result is delivered now, and no model is asked"
-_NO_LIMIT = "no limit is set: this run goes on until it is done (--max-time 2h would end it)"
+_NO_LIMIT = "no limit is set: this run continues until it is done (--max-time 2h would end it)"
 
 
 class SessionRun:
@@ -258,7 +258,7 @@ class SessionRun:
         """
         is_resumable = ended.outcome in _RESUMABLE and self._context.options.of_loop is None
         command = self._resume_command() if is_resumable and self.loop.has_messages else None
-        hint = f"go on with: {command}"
+        hint = f"continue with: {command}"
         return ended if command is None or hint in ended.hints else replace(ended, hints=(*ended.hints, hint))
 
     def _resume_command(self, prompt: str | None = None) -> str | None:

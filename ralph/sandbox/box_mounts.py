@@ -175,7 +175,7 @@ class BoxMounts:
         return (one for one in places if is_within(one, TEMPORARY))
 
     def _mounted_again(self) -> tuple[str, ...]:
-        """The parts of these places that are mounted for commands. Landlock allows reading all that lies in the session's
+        """The parts of these places that are mounted for commands. Landlock allows reading all that is in the session's
         directory, so no part contains an unreadable path. A place with a symbolic link is mounted as a whole, or not at all.
         """
 

@@ -142,11 +142,11 @@ class BoxPlan(Struct, frozen=True):
         return None if place is None else str(place)
 
     def is_writable(self, path: str) -> bool:
-        """Whether a path lies in a writable place."""
+        """Whether a path is in a writable place."""
         return is_within_any(path, self.writable)
 
     def inside(self, path: str) -> str:
-        """Converts a path outside of the sandbox to the path inside."""
+        """Converts a path outside the sandbox to the path inside."""
         if self.has_own_temporary and is_within(path, self.temporary):
             return TEMPORARY + path.removeprefix(self.temporary)
         return path

@@ -98,7 +98,7 @@ class CommandBox:
         self._find_own_files = own_files
         self._disk = disk if plan.is_confined else None
         self._open_roots: tuple[str, ...] = ()
-        """The roots that the table lets commands write: not one that is or lies in a protected folder."""
+        """The roots that the table lets commands write: not one that is or is in a protected folder."""
         self._lock = RLock()
         """Held while a part is made, and while a ruleset is used: the next use may close it."""
         self._temporary: OwnDirectory | None = None
@@ -195,7 +195,7 @@ class CommandBox:
             lambda path: parts.may_read(path) and not parts.is_writable(path),
         )
         state = next(iter(state_directories(environment, home_directories(environment))))
-        # Commands may also write what is refused to be a checkout's own, but lies in a root.
+        # Commands may also write what is refused to be a checkout's own, but is in a root.
         guarded = (*granted, *(one for one in git.claimed if is_within_any(one, open_roots)))
         files = GuardedFiles(READ_ONLY, open_roots, guarded, parts.read_only, writable=parts.writable)
         closed = "" if self._closed is None else self._closed.path

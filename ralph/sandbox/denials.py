@@ -2,8 +2,8 @@
 what to use instead.
 
 A line shows a denial if it contains a path and one of the kernel's messages for a denied access, and if the sandbox must deny
-this path and this process, which is outside of it, can use it. The output is foreign text, and a note is only a help: a path
-that cannot be looked at, or that lies in a kernel file system, shows nothing.
+this path and this process, which is outside it, can use it. The output is foreign text, and a note is only a help: a path
+that cannot be looked at, or that is in a kernel file system, shows nothing.
 
 Where a program has words of its own, a table has what to use instead. They are those of real programs; the tests have them
 with their versions. A row counts only where its subject is refused.
@@ -92,7 +92,7 @@ class Hint(Struct, frozen=True):
 
 _REFUSED = "PermissionError: [Errno 13] Permission denied\n"
 """Python's words for a socket that the sandbox refuses. For a file, they end with its name."""
-_IN_BACKGROUND = "start what shall go on with run_in_background of Bash"
+_IN_BACKGROUND = "start what must keep running with run_in_background of Bash"
 _NO_BROWSER = "no Chromium starts without them"
 _MARIADB = "let the database listen on TCP alone: --socket= --port=3306 --bind-address=127.0.0.1"
 _NO_SIGNATURE = "sign nothing (git commit --no-gpg-sign)"
@@ -283,7 +283,7 @@ def denial_note(
                 else:
                     makes = _MAKING.search(line) is not None
                     denied = _denied(path, plan, is_reading=is_reading, makes_directories=makes)
-            except (OSError, ValueError):  # it cannot be looked at, or is no path at all
+            except (OSError, ValueError):  # it cannot be looked at, or is not a path at all
                 continue
             if denied is not None:
                 told[denied] = None

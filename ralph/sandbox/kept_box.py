@@ -257,7 +257,7 @@ def _check_mounts(words: Sequence[str], writable: Collection[str], holder: int) 
     """
     pairs = [words[at + 1 : at + 3] for at, word in enumerate(words) if word in _BINDS]
     named = {to for _, to in pairs}
-    # No command can replace what is mounted from elsewhere, or what lies outside of these places.
+    # No command can replace what is mounted from elsewhere, or what is outside these places.
     safe = {to for source, to in pairs if source != to or not is_within_any(os.path.dirname(to), writable)}
 
     if not (seen := mounts(holder)):

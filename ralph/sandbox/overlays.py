@@ -56,7 +56,7 @@ class TooManyMountsError(Exception):
 
 
 class EmptyDirectory:
-    """The second layer of each overlay. It lies in none of the directories that `cover` shows: the kernel refuses layers that lie
+    """The second layer of each overlay. It is in none of the directories that `cover` shows: the kernel refuses layers that lie
     in one another. If ralph is killed, a later run removes it, as those of `OwnDirectory`.
     """
 
@@ -78,7 +78,7 @@ class EmptyDirectory:
 
 
 def cover(top: str, empty: str) -> Cover:
-    """Shows the directory `top` and all that is in it, now, in a box. `empty` is an empty directory outside of `top`, or in /tmp.
+    """Shows the directory `top` and all that is in it, now, in a box. `empty` is an empty directory outside `top`, or in /tmp.
     Raises OSError and TooManyMountsError.
     """
     mounts = _Mounts()

@@ -276,7 +276,7 @@ def _open_places(read_deny: Sequence[str], writable: Sequence[str]) -> Iterator[
     for place in read_deny:
         for root in writable:
             if is_within(place, os.path.realpath(root)):
-                yield f"sandbox.read_deny: {place} cannot be closed, because it lies in {root}, which commands may write"
+                yield f"sandbox.read_deny: {place} cannot be closed, because it is in {root}, which commands may write"
 
 
 def _about_means(plan: BoxPlan) -> Iterator[BoxNotice]:
@@ -295,7 +295,7 @@ def _about_home(home: str, writable: Sequence[str], *, is_strict: bool) -> Itera
     real = os.path.realpath(home)
     around = next((one for one in writable if is_within(real, os.path.realpath(one))), None)
     if around is not None:
-        told = f"commands may read and write the home directory with its secrets, because it lies in {around}"
+        told = f"commands may read and write the home directory with its secrets, because it is in {around}"
         if is_strict:
             raise CannotConfineError(f"--sandbox strict: {told}")
         yield BoxNotice(told, "work in a directory of its own, or allow less")
@@ -352,11 +352,11 @@ def _about_own_code(roots: Sequence[str], *, is_guarded: bool) -> Iterator[BoxNo
     where = "the working directory" if around[0] == roots[0] else around[0]
     if is_guarded and (own := own_code(roots)):
         yield BoxNotice(
-            f"ralph itself lies in {where}, so that commands cannot change {', '.join(own)}, and install nothing there",
+            f"ralph itself is in {where}, so that commands cannot change {', '.join(own)}, and install nothing there",
             "install ralph elsewhere",
         )
     else:
-        yield BoxNotice(f"ralph itself lies in {where}, where commands may change it", "install it elsewhere")
+        yield BoxNotice(f"ralph itself is in {where}, where commands may change it", "install it elsewhere")
 
 
 def about_git(roots: Sequence[str], environment: Mapping[str, str]) -> tuple[BoxNotice, ...]:

@@ -1,7 +1,7 @@
 """Decides which changes to protected files are undone after a command. No I/O happens here.
 
 The protected files are git's configuration and hooks, `ralph.toml`, `.mcp.json` and the settings in `.claude`, which can make
-git, ralph or another agent run programs outside of the sandbox.
+git, ralph or another agent run programs outside the sandbox.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def _places(paths: tuple[str, ...]) -> tuple[str, ...]:
     for place in places:
         # A relative path would mean another place in each working directory.
         if not place.startswith(("/", "~/")):
-            raise ValueError(f"must hold absolute paths, or paths that begin with ~/, not {place!r}")
+            raise ValueError(f"must contain absolute paths, or paths that begin with ~/, not {place!r}")
     return places
 
 
@@ -40,7 +40,7 @@ def _hosts(names: tuple[str, ...]) -> tuple[str, ...]:
         try:
             allowed_hosts(names)
         except ValueError as error:
-            raise ValueError(f"must hold names of hosts, NAME:PORT, *.NAME or networks: {error}") from None
+            raise ValueError(f"must contain names of hosts, NAME:PORT, *.NAME or networks: {error}") from None
     return tuple(dict.fromkeys(name.lower() for name in names))
 
 
@@ -73,7 +73,7 @@ class SandboxSettings(Struct, frozen=True):
         Key(PLACES, "files and directories, of the home or secret, that may be read all the same"),
     ] = ()
     """Paths that tools and commands may read although they lie in the home or are on the list of secret places. Secret places
-    inside of them stay closed."""
+    inside them stay closed."""
     sockets: Annotated[
         tuple[str, ...],
         Key(PLACES, "sockets in the file system that commands may connect to, such as that of an agent"),
@@ -189,7 +189,7 @@ class HookSettings(Struct, frozen=True):
         bool,
         Key(
             SWITCH,
-            "`true`: hooks run outside of the sandbox ([hooks](permissions.md#hooks))",
+            "`true`: hooks run outside the sandbox ([hooks](permissions.md#hooks))",
             is_users_alone=True,
         ),
     ] = False

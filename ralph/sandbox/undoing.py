@@ -115,7 +115,7 @@ class Undoing:
             os.mkdir(name, old.mode, dir_fd=directory)
             return ""
         if old.content is None:
-            return "its content was not known" if old.kind == "file" else "it was no file"
+            return "its content was not known" if old.kind == "file" else "it was not a file"
         if old.kind == "link":
             os.symlink(os.fsdecode(old.content), name, dir_fd=directory)
         else:

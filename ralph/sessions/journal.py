@@ -95,7 +95,7 @@ class FileJournal:
         spans_of: SpansOf | None = None,
     ) -> FileJournal:
         """Opens and locks an existing journal, and checks its lines. Does not change the file. `take` gets the lines.
-        If the last line is incomplete, `take` does not get it, and `mend` can repair it later. Raises
+        If the last line is incomplete, `take` does not get it, and `fix` can repair it later. Raises
         SessionLockedError, JournalDamage, JournalError, and what `take` raises.
         """
         try:
@@ -117,7 +117,7 @@ class FileJournal:
             raise
         return cls(path, descriptor, checked, spans_of=spans_of)
 
-    def mend(self) -> None:
+    def fix(self) -> None:
         """Repairs the end of the journal. If the last line is complete except for its line break, adds the line
         break. Moves an incomplete line to a new `.torn` file beside the journal. Raises JournalError.
         """
@@ -216,7 +216,7 @@ class FileJournal:
                 _sync(self._descriptor)
         except (OSError, JournalError) as error:
             self._failure = error if isinstance(error, JournalError) else JournalError(self.path, error)
-            # If this fails too, `mend` removes the incomplete line when the journal is opened again.
+            # If this fails too, `fix` removes the incomplete line when the journal is opened again.
             with suppress(OSError):
                 os.ftruncate(self._descriptor, self._size)
             raise self._failure from error

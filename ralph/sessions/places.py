@@ -37,7 +37,7 @@ def places_to_read(environment: Mapping[str, str], named: Path | None = None) ->
 
 
 def journals_in(directory: Path) -> Iterator[Path]:
-    """The journals in a directory. Raises OSError as `listed` does. A pipe, device, socket or directory is no journal."""
+    """The journals in a directory. Raises OSError as `listed` does. A pipe, device, socket or directory is not a journal."""
     return (path for path in listed(directory, files_only=True) if path.name.endswith(SUFFIX))
 
 

@@ -1,7 +1,7 @@
 """The store of sessions. Each session is one file. All sessions of a working directory are in the same directory of
 the store.
 
-By default, the store is in the user's state directory. It is outside of any repository, because an agent must not
+By default, the store is in the user's state directory. It is outside any repository, because an agent must not
 change its own history. Only the user can access the directories that ralph makes for the store.
 """
 
@@ -85,7 +85,9 @@ class SessionStore:
         root, *others = places_to_read(environment, named)
         there = next((place for place in (root, *root.parents) if place.exists()), root)
         if there.exists() and not there.is_dir():
-            raise CannotError(f"sessions would be in {root}, but {there} is no directory", Outcome.IO_ERROR)
+            raise CannotError(
+                f"sessions would be in {root}, but {there} is not a directory", Outcome.IO_ERROR
+            )
         return cls(root, others=tuple(others))
 
     def create(self, session_id: str, cwd: Path, spans_of: SpansOf | None = None) -> FileJournal:
@@ -133,7 +135,7 @@ class SessionStore:
         return chain.from_iterable(journals_in(root / name) for root in self._roots)
 
     def skipped(self, cwd: Path | None) -> Iterator[str]:
-        """A line for each entry that is named like a journal but is no regular file, so that it is left out. `cwd` is as in
+        """A line for each entry that is named like a journal but is not a regular file, so that it is left out. `cwd` is as in
         `of`; None means all directories.
         """
         places = [root / directory_name(cwd) for root in self._roots] if cwd is not None else None
@@ -141,7 +143,7 @@ class SessionStore:
             found = set(journals_in(place))
             for path in listed(place):
                 if path.name.endswith(SUFFIX) and path not in found:
-                    yield f"skipped {path}: it is no regular file"
+                    yield f"skipped {path}: it is not a regular file"
 
     def all(self) -> Iterator[Path]:
         """All journals. Skips a directory that this user may not read. Raises OSError if a directory cannot be listed
@@ -189,7 +191,7 @@ def _make_directory(path: Path) -> None:
     try:
         path.mkdir(mode=0o700, exist_ok=True)
     except FileExistsError as error:  # which would mean that a session exists
-        raise NotADirectoryError(errno.ENOTDIR, f"{path} is no directory", str(path)) from error
+        raise NotADirectoryError(errno.ENOTDIR, f"{path} is not a directory", str(path)) from error
 
 
 def written_at(path: Path) -> float:

@@ -68,7 +68,7 @@ class SessionText:
         return self._color("red", f"[damaged] {one_line(problem)}; what follows cannot be read")
 
     def resume_line(self, command: str) -> str:
-        return self._color("dim", f"[ralph] go on with: {command}")
+        return self._color("dim", f"[ralph] continue with: {command}")
 
     def _run_end(self, run: RunStory, outcome: str) -> Iterator[str]:
         if run.ended is not None:

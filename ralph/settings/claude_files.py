@@ -115,9 +115,9 @@ def document_of(file: ClaudeFile) -> Any:
     try:
         document = json.loads(file.text) if file.text.strip() else {}
     except (ValueError, RecursionError):
-        raise _unusable(file.name, "is no valid JSON", from_flag=file.kind == "flag") from None
+        raise _unusable(file.name, "is not valid JSON", from_flag=file.kind == "flag") from None
     if not isinstance(document, dict):
-        raise _unusable(file.name, "is no JSON object", from_flag=file.kind == "flag")
+        raise _unusable(file.name, "is not a JSON object", from_flag=file.kind == "flag")
     return document
 
 
@@ -175,7 +175,7 @@ def _text(data: bytes, name: str, *, from_flag: bool = False) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise _unusable(name, "is no valid JSON", from_flag=from_flag) from None
+        raise _unusable(name, "is not valid JSON", from_flag=from_flag) from None
 
 
 def _unusable(name: str, why: str, *, from_flag: bool) -> ClaudeFileError:

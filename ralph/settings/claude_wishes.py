@@ -171,7 +171,7 @@ def wishes_of(
 
 def without_values(text: str) -> str:
     """The text of a file or of `--settings` without the keys whose values may be credentials, for what is kept on disk. A text
-    that is no JSON object is unchanged.
+    that is not a JSON object is unchanged.
     """
     try:
         document = json.decode(text)
@@ -191,7 +191,7 @@ def _trusted_only(document: Mapping[str, Any]) -> list[str]:
 def _value(document: Mapping[str, Any], name: str) -> Any:
     above, _, key = name.rpartition(".")
     inside = document.get(above) if above else document
-    # What is no object is refused with the rules.
+    # What is not an object is refused with the rules.
     return inside.get(key) if isinstance(inside, dict) else None
 
 

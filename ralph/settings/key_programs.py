@@ -1,6 +1,6 @@
 """Runs the programs that print keys: `api_key_command` of a target, and `apiKeyHelper` of Claude Code's settings.
 
-They are the user's own, so they run outside of the sandbox, but without credentials, and only if commands can replace none of
+They are the user's own, so they run outside the sandbox, but without credentials, and only if commands can replace none of
 their files. A program is run when a run begins, again before a request when its key has become old, and after the server has
 refused the key. A loop runs each once at its start, so that it knows the keys before its first check can print one.
 """

@@ -57,14 +57,14 @@ def decoded_table(
 def _target_name(text: str) -> str:
     name = printable(text)
     if "," in name:
-        raise ValueError(f"must not hold a comma, which separates names in flags, not {name!r}")
+        raise ValueError(f"must not contain a comma, which separates names in flags, not {name!r}")
     return name
 
 
 def _comma_separated(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(printable(name) for name in printable(text).split(",") if name.strip()))
     if not names:
-        raise ValueError("must hold at least one name")
+        raise ValueError("must contain at least one name")
     return names
 
 
@@ -99,14 +99,14 @@ def _exact_tools(names: tuple[str, ...]) -> tuple[str, ...]:
 def _variable_names(names: tuple[str, ...]) -> tuple[str, ...]:
     for number, name in enumerate(names, start=1):
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise ValueError(f"must hold names of variables, without values; entry {number} is none")
+            raise ValueError(f"must contain names of variables, without values; entry {number} is none")
     return tuple(dict.fromkeys(names))
 
 
 def _betas(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
-            raise ValueError(f"must hold names of betas, not {printable(name)!r}")
+            raise ValueError(f"must contain names of betas, not {printable(name)!r}")
     return tuple(dict.fromkeys(names))
 
 

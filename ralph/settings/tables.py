@@ -410,7 +410,7 @@ class NotifySettings(Struct, frozen=True):
         str | None,
         Key(
             TEXT,
-            "a command that gets the result at the end and word of a long outage ([notify](output.md#a-notification))",
+            "a command that gets the result at the end and a notice of a long outage ([notify](output.md#a-notification))",
             Flag(
                 "--notify",
                 "Run this command at the end, and in an outage, with an object on its standard input.",

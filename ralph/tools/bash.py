@@ -233,9 +233,9 @@ def checked_command(command: str) -> str:
     try:
         size = len(command.encode())
     except UnicodeEncodeError:
-        raise ToolError("the command holds half a surrogate pair, which no shell can read") from None
+        raise ToolError("the command contains half a surrogate pair, which no shell can read") from None
     if "\0" in command:
-        raise ToolError("the command holds a NUL character, which no shell can read; use printf '\\0'")
+        raise ToolError("the command contains a NUL character, which no shell can read; use printf '\\0'")
     if size > _LONGEST_COMMAND_BYTES:
         raise ToolError(
             f"the command has {size:,} bytes; the system takes {_LONGEST_COMMAND_BYTES:,}. "

@@ -81,7 +81,7 @@ def _check_strings(old: str, new: str) -> None:
     try:
         (old + new).encode()
     except UnicodeEncodeError:
-        raise ToolError("a string holds half a surrogate pair, which no text file can") from None
+        raise ToolError("a string contains half a surrogate pair, which no text file can") from None
 
 
 def _content(path: Path, shown: str, context: ToolContext) -> tuple[bytes, os.stat_result]:

@@ -144,11 +144,11 @@ def _counted(records: Iterable[Record]) -> Iterator[Record]:
 
 def _check_pattern(pattern: str) -> None:
     if "\0" in pattern or not _is_encodable(pattern):
-        raise ToolError("the pattern holds a character that no text file does")
+        raise ToolError("the pattern contains a character that no text file does")
     without_escapes = _OTHER_ESCAPE.sub("", pattern)
     if _LINE_BREAK.search(_NEGATED_CLASS.sub("", without_escapes)):
         raise ToolError(
-            "the pattern holds a line break, which never matches: lines are searched one by one. "
+            "the pattern contains a line break, which never matches: lines are searched one by one. "
             "Search for one of the lines, with -A or -B to see those around it"
         )
 

@@ -45,7 +45,7 @@ def start_server(server: McpServer, context: ToolContext) -> ServerProcess:
         refused, way_out = (
             ("gets no credential", "let commands have it too (--pass-env)")
             if server.is_confined
-            else ("does not run outside of the sandbox", "leave out sandbox = false")
+            else ("does not run outside the sandbox", "leave out sandbox = false")
         )
         raise ServerFailedError(
             f"the MCP server {server.name!r} {refused}: {why}; keep it elsewhere, or {way_out}"

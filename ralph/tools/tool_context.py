@@ -246,7 +246,7 @@ class ToolContext(Struct, frozen=True, dict=True):
 
     @property
     def safe_environment(self) -> dict[str, str]:
-        """The variables for processes outside of the sandbox, which load nothing that commands can replace."""
+        """The variables for processes outside the sandbox, which load nothing that commands can replace."""
         return without_unsafe_loads(self.settings.environment, self.search)
 
     @property

@@ -30,7 +30,7 @@ def plan(arguments: Arguments, context: ToolContext) -> PlannedWrite | ToolOutpu
     try:
         data, kept = _as_before(target.path, content) if before is not None else (content.encode(), "")
     except UnicodeEncodeError:
-        raise ToolError("the content holds half a surrogate pair, which no text file can") from None
+        raise ToolError("the content contains half a surrogate pair, which no text file can") from None
     lines = content.count("\n") + (not content.endswith("\n") and bool(content))
     size = f"{lines:,} line{'' if lines == 1 else 's'}, {len(data):,} bytes"
     if before is None:

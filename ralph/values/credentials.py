@@ -77,7 +77,7 @@ def callers_places(variable: str, text: str) -> tuple[str, ...]:
     places = tuple(filter(None, text.split(":")))
     for place in places:
         if not place.startswith("/"):
-            raise ValueError(f"{variable} must hold absolute paths, not {place!r}")
+            raise ValueError(f"{variable} must contain absolute paths, not {place!r}")
     return places
 
 

@@ -114,7 +114,7 @@ JSON_TYPES: dict[str, Callable[[Any], bool]] = {
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _finite(text: str) -> float:

@@ -51,7 +51,7 @@ WRITE = ToolDefinition("Write", "Changes a file.", {"type": "object", "propertie
 TOOLS = (ECHO, TOUCH, WRITE)
 PRICE = Price(input=2, output=10, cache_write=2.5, cache_write_1h=4, cache_read=0.1)
 DONE = answer(text("All done."))
-SUMMARY = "The parser is half mended; the tests are red."
+SUMMARY = "The parser is half fixed; the tests are red."
 MARKER = b',"cache_control":{"type":"ephemeral"}'
 
 
@@ -192,7 +192,7 @@ class World:
         self,
         server: SmallServer,
         *targets: Target,
-        prompt: str | Sequence[Block] | None = "Mend the parser.",
+        prompt: str | Sequence[Block] | None = "Fix the parser.",
         result_bytes: int = 22_000,
         journal: FakeJournal | None = None,
         waiter: FakeWaiter | None = None,

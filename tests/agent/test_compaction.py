@@ -58,7 +58,7 @@ def test_d8_each_trigger_leads_to_a_fresh_context_and_the_run_goes_on(
     assert (compaction.trigger, compaction.source) == (trigger, "model")
     assert compaction.post_tokens < compaction.pre_tokens * 3 / 4
     [fresh] = world.fresh_requests
-    assert "Mend the parser." in fresh.texts
+    assert "Fix the parser." in fresh.texts
     assert SUMMARY in "".join(fresh.texts)
     assert (world.ended.retries, world.ended.waited_s) == (0, 0), "no retry, and nothing to wait for"
     assert world.events.of(RetryScheduled) == []
@@ -198,7 +198,7 @@ def test_two_summaries_that_are_no_use_are_enough_then_the_history_is_cut(summar
     [compaction] = world.compactions
     assert (compaction.source, len(server.summary_calls)) == ("cut", 2)
     [fresh] = world.fresh_requests
-    assert "Mend the parser." in fresh.texts
+    assert "Fix the parser." in fresh.texts
     assert any("Assistant: Step 2." in one for one in fresh.texts)
     assert_nothing_of_the_old_context_but_its_words(fresh)
 
@@ -208,7 +208,7 @@ def assert_nothing_of_the_old_context_but_its_words(request: Request) -> None:
     assert not any(secret in written for secret in ("SIGNED", "THOUGHT", "tool_use", "tool_result"))
 
 
-HUGE_TASK = "Mend the parser. " * 1_500
+HUGE_TASK = "Fix the parser. " * 1_500
 
 
 def test_d8_where_nothing_helps_the_model_gives_its_closing_answer_in_a_final_turn() -> None:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 SHAPE = RequestShape("claude-opus-5-5", "Be good.", (ECHO,))
 SCREENSHOT = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "VEFTSw=="}}
 TASKS = [
-    [text("  Mend the parser.\n\n* keep `a  b`\t\n* never touch größe.py \u2028 \n")],
+    [text("  Fix the parser.\n\n* keep `a  b`\t\n* never touch größe.py \u2028 \n")],
     [text("And this"), SCREENSHOT, text("as well.")],
     [text("Go on.")],
 ]
@@ -172,7 +172,7 @@ def test_tasks_between_go_only_when_all_exceed_the_bound_and_it_is_said(
 
 
 HISTORY = [
-    user_message("Mend it."),
+    user_message("Fix it."),
     said(
         {"type": "thinking", "thinking": "THOUGHT", "signature": "SIGNED"},
         text("I look."),
@@ -188,7 +188,7 @@ HISTORY = [
 def test_the_last_steps_say_who_said_and_did_what() -> None:
     steps = last_steps(HISTORY, 100_000).split("\n\n")
     assert steps[0] == "[0 earlier messages left out]"
-    assert steps[1:3] == ["User: Mend it.", "Assistant: I look."]
+    assert steps[1:3] == ["User: Fix it.", "Assistant: I look."]
     assert steps[3].startswith('Call of Echo: {"text":"xxx')
     assert steps[3].endswith("xxx ...")
     assert len(steps[3].splitlines()) == 1

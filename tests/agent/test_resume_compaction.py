@@ -23,7 +23,7 @@ from tests.sessions.session_journals import JournalBuilder
 
 TURNS = [works(number) for number in range(1, 8)]
 SCRIPT = [*TURNS, DONE]
-TASK = "Mend the parser,\n\n  and keep `a  b`. \u2028"
+TASK = "Fix the parser,\n\n  and keep `a  b`. \u2028"
 WHOLE = World(SmallServer(SCRIPT), prompt=TASK)
 RECORDS = WHOLE.journal.records
 BEGUN = WHOLE.journal.kinds.index("user") + 1
@@ -130,7 +130,7 @@ def test_p14_a_recorded_journal_of_any_format_tells_its_tasks(name: str, tasks: 
 
 def test_a_record_of_a_compaction_takes_the_place_of_all_messages_before_it() -> None:
     journal = JournalBuilder().run()
-    journal.prompt("Mend it.")
+    journal.prompt("Fix it.")
     journal.answers(text("I look."), call("a"))
     fresh = user_message([text("fresh")])
     journal.append(compacted_record(fresh, "All is well.", ContextCompacted("overflow", "model", 9, 3)))

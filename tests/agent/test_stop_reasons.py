@@ -175,7 +175,9 @@ def test_a_full_window_is_made_room_in_and_the_answer_dropped() -> None:
     played = Played(long, full, answer(text("Summed up.")), DONE)
     assert played.ended.exit_code == 0
     assert [event.trigger for event in played.events.of(ContextCompacted)] == ["window_exceeded"]
-    assert len(played.events.of(ResponseDiscarded)) == 2, "the summary was shown, and is no part of it either"
+    assert len(played.events.of(ResponseDiscarded)) == 2, (
+        "the summary was shown, and is not a part of it either"
+    )
     assert "Half of" not in played.says
     assert "the task" in played.says
     assert played.ran == ["a"]

@@ -225,7 +225,7 @@ NO_EFFECT = (
     unused("ralph has no button for it; `KillBash` is the model's", typescript="perTaskStopAffordance"),
     unused("ralph shows no dialogs", typescript="supportedDialogKinds"),
     unused("ralph has no `AskUserQuestion`", typescript="toolConfig"),
-    unused("the SDK's own: ralph is no script of node's", typescript="executable"),
+    unused("the SDK's own: ralph is not a Node script", typescript="executable"),
     unused("a label for Anthropic's statistics", python="client_app"),
     unused("only with a session store", python="session_store_flush", typescript="sessionStoreFlush"),
     unused("only with a session store", python="load_timeout_ms", typescript="loadTimeoutMs"),

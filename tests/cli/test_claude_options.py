@@ -109,7 +109,7 @@ def test_what_ralph_does_not_have_says_what_to_use_instead(row: str) -> None:
         ),
         (
             "run -s abc",
-            "-s is an option of other agents that ralph does not have: --resume ID goes on with a",
+            "-s is an option of other agents that ralph does not have: --resume ID resumes a",
         ),
         (
             "run --json",

@@ -44,7 +44,7 @@ VALUES = {
     ),
     "an empty list": (["--tools", "", "-q"], {"tools.exact": (), "quiet": True}),
     "a list that is one text": (["--fallback-model=a", "--fallback-model=b,c"], {"model.fallback": "a,b,c"}),
-    "JSON is no path": (["--mcp-config", "/x", '{"a": "b, c"}'], {"mcp.config": ("/x", '{"a": "b, c"}')}),
+    "JSON is not a path": (["--mcp-config", "/x", '{"a": "b, c"}'], {"mcp.config": ("/x", '{"a": "b, c"}')}),
     "number": (["--max-budget-usd=1e3"], {"limits.max_budget_usd": 1000.0}),
     "choice": (["--effort=high"], {"model.effort": "high"}),
     "negation": (["--strict-mcp-config", "--no-strict-mcp-config"], {"mcp.strict": False}),
@@ -158,7 +158,7 @@ CONTRADICTIONS = {
     "no original": ("--fork-session", "--fork-session: needs --continue or --resume"),
     "not there": ("--moved -c", "--moved: needs --resume"),
     "a second id": (f"-c --session-id {'0' * 32}", "--session-id: an old session has its id"),
-    "not kept": ("-c --no-session-persistence", "--no-session-persistence: a session that goes on is kept"),
+    "not kept": ("-c --no-session-persistence", "--no-session-persistence: a resumed session is kept"),
 }
 
 

@@ -90,7 +90,7 @@ def _unmarked(hint: Any) -> Any:
 
 def _list_problems(value: object, item: Any, where: str) -> Iterator[str]:
     if not isinstance(value, list):
-        yield f"{where}: {value!r} is no list"
+        yield f"{where}: {value!r} is not a list"
         return
     for index, one in enumerate(value):
         yield from _problems(one, item, f"{where}.{index}")
@@ -98,7 +98,7 @@ def _list_problems(value: object, item: Any, where: str) -> Iterator[str]:
 
 def _dict_problems(value: object, item: Any, where: str) -> Iterator[str]:
     if not isinstance(value, dict):
-        yield f"{where}: {value!r} is no object"
+        yield f"{where}: {value!r} is not an object"
         return
     for name, one in value.items():
         yield from _problems(one, item, f"{where}.{name}")
@@ -106,7 +106,7 @@ def _dict_problems(value: object, item: Any, where: str) -> Iterator[str]:
 
 def _object_problems(value: object, expected: Any, where: str) -> Iterator[str]:
     if not isinstance(value, dict):
-        yield f"{where}: {value!r} is no object"
+        yield f"{where}: {value!r} is not an object"
         return
     fields, required = _fields_of(expected)
     yield from (f"{where}: {name} is missing" for name in sorted(required - value.keys()))

@@ -105,7 +105,7 @@ def test_what_stands_before_the_damage_can_be_read(position) -> None:
 def test_a_line_with_a_right_checksum_and_no_record_is_damage() -> None:
     for body in (b'{"a":1', b"[1", b'{"seq":0'):
         line = b'%s,"crc":"%08x"}\n' % (body, zlib.crc32(body))
-        assert str(readable_part(line)[1]) == "line 1 is no record"
+        assert str(readable_part(line)[1]) == "line 1 is not a record"
 
 
 @given(st.dictionaries(names.filter(str.isascii), json_values, max_size=3))
@@ -114,5 +114,5 @@ def test_a_line_has_the_time_at_which_it_was_written_whatever_its_record_contain
     line = line_of(0, record, 1764012345.6789)
     assert written_at(line) == written_at(line[:-1]) == 1764012345.679
     assert read_lines(line).records == read_lines(line_of(0, record)).records, (
-        "the time is no part of the record"
+        "the time is not a part of the record"
     )

@@ -76,7 +76,7 @@ def test_data_of_another_kind_than_it_says_is_refused_at_the_door(media_type) ->
     line = user([{"type": "image", "source": {**SOURCE, "media_type": media_type, "data": data}}])
     refused = parsed(line)
     assert isinstance(refused, Malformed)
-    assert refused.reason.endswith(f"is no {media_type}")
+    assert refused.reason.endswith(f"is not {media_type}")
 
 
 def test_a_request_is_its_id_its_subtype_and_the_rest() -> None:
@@ -190,7 +190,7 @@ def nested(depth: int) -> bytes:
 def test_what_is_no_json_or_too_deep_is_told_in_short(line) -> None:
     found = parse_control_line(line)
     assert isinstance(found, Malformed)
-    assert found.reason.startswith("the line is no JSON: ")
+    assert found.reason.startswith("the line is not JSON: ")
     assert len(found.reason) < 250
 
 

@@ -37,7 +37,7 @@ def test_each_hook_is_called_once_with_its_own_time() -> None:
         ({"PermissionRequest": [{"hookCallbackIds": ["h"]}]}, "ralph has no hook PermissionRequest"),
         ({"PreToolUse": [{"matcher": "bash", "hookCallbackIds": ["h"]}]}, "did you mean Bash?"),
         ({"PreToolUse": [{"matcher": "/Bash/", "hookCallbackIds": ["h"]}]}, "it matches the name of no tool"),
-        ({"PreToolUse": [{"matcher": "(", "hookCallbackIds": ["h"]}]}, "is no regular expression"),
+        ({"PreToolUse": [{"matcher": "(", "hookCallbackIds": ["h"]}]}, "is not a regular expression"),
         ({"PreToolUse": [{"hookCallbackIds": []}]}, "hooks: Expected `array` of length >= 1"),
         ({"PreToolUse": [{"hookCallbackIds": ["h"], "timeout": 0}]}, "hooks: Expected `float` > 0"),
         ({"PreToolUse": [{"hookCallbackIds": ["h"], "onFailure": "x"}]}, "hooks: Invalid enum value 'x'"),

@@ -78,7 +78,7 @@ REFUSED = [
         "github-matrix cannot pass on a variable GITHUB_X",
     ),
     ([job("a", env=("RALPH_X",))], FREE, "kubernetes", "kubernetes cannot pass on a variable RALPH_X"),
-    ([job("a")], FREE, "nomad", "'nomad' is no format: github-matrix, kubernetes, slurm, parallel"),
+    ([job("a")], FREE, "nomad", "'nomad' is not a format: github-matrix, kubernetes, slurm, parallel"),
     ([], FREE, "slurm", "there are no jobs"),
 ]
 
@@ -95,7 +95,7 @@ def test_a_limit_can_be_given_up_by_its_name() -> None:
         export([job("a")], limits, "slurm", "night", {"max_budget_usd"})
     written = export([job("a")], limits, "slurm", "night", {"max_budget_usd", "rate", "max_attempts"})
     assert "RALPH_ATTEMPTS=2\n" in written
-    with pytest.raises(UsageError, match="'budget' is no limit of a set: concurrency"):
+    with pytest.raises(UsageError, match="'budget' is not a limit of a set: concurrency"):
         export([job("a")], FREE, "slurm", "night", {"budget"})
 
 

@@ -25,8 +25,8 @@ def test_a_job_is_read_as_it_was_stored() -> None:
         (b'{"format":2,"id":"a"}', "has format 2, and this ralph reads format 1"),
         (b'{"format":true,"id":"a"}', "has format True"),
         (b'{"id":"a"}', "has format None"),
-        (b"[]", "is no JSON object"),
-        (b"\xff", "is no JSON object"),
+        (b"[]", "is not a JSON object"),
+        (b"\xff", "is not a JSON object"),
         (b'{"format":1,"id":"a","repository":"/x","prompt":"x","new":1}', "does not fit format 1"),
     ],
 )

@@ -154,12 +154,12 @@ REFUSED: list[tuple[object, str]] = [
     (changed(priority=10**7), "$.priority: must be a whole number from -1,000,000"),
     (changed(max_time="soon"), "$.max_time: must be a time such as"),
     (changed(sandbox="none"), "$.sandbox: invalid enum value 'none'"),
-    (changed(base_url="https://u:p@x"), "$.base_url: must not hold a user"),
+    (changed(base_url="https://u:p@x"), "$.base_url: must not contain a user"),
     (changed(model="\x1b[2J"), "$.model: must be a text of printable"),
-    (changed(env=["TOKEN=abc"]), "$.env: must hold names of variables, without values; entry 1 is none"),
+    (changed(env=["TOKEN=abc"]), "$.env: must contain names of variables, without values; entry 1 is none"),
     (changed(env=["PGPASSWORD"]), "$.env: names PGPASSWORD, which belongs to the fleet"),
     (changed(env=["RALPH_FLEET_DB"]), "$.env: names RALPH_FLEET_DB"),
-    (changed(after=["b"]), "$.after: names 'b', which is no job of this set"),
+    (changed(after=["b"]), "$.after: names 'b', which is not a job of this set"),
     (changed(after=["a"]), "$.after: makes a circle: a -> a"),
     (changed(options=["--no-such"]), "$.options: cannot be used: No such option: --no-such"),
     (changed(options=["--effort", "heroic"]), "$.options: cannot be used: Invalid value for '--effort'"),
@@ -220,13 +220,13 @@ def test_each_wrong_field_of_one_job_is_told(tmp_path: Path) -> None:
 # The whole content of a file, and what the error says behind the file's name.
 FILES: list[tuple[str, str | bytes, str]] = [
     ("x.jsonl", "", " has no jobs"),
-    ("x.jsonl", '{"id": "a",}', "1: is no JSON: trailing comma in object"),
-    ("x.jsonl", '{"id": "a", "prompt": "\\ud800"}', "1: is no JSON"),
-    ("x.jsonl", '{"id": NaN}', "1: is no JSON"),
+    ("x.jsonl", '{"id": "a",}', "1: is not JSON: trailing comma in object"),
+    ("x.jsonl", '{"id": "a", "prompt": "\\ud800"}', "1: is not JSON"),
+    ("x.jsonl", '{"id": NaN}', "1: is not JSON"),
     ("x.jsonl", "[" * 100_000, "1: is nested too deep"),
     ("x.jsonl", b'{"id": "\xff"}', " is not UTF-8 text: byte 9"),
     ("x.jsonl", "\ufeff{}".encode("utf-16"), " is not UTF-8 text"),
-    ("x.toml", "[[jobs]]\nid = \n", "2: is no TOML"),
+    ("x.toml", "[[jobs]]\nid = \n", "2: is not TOML"),
     ("x.toml", "jobs = 3\n", " must have jobs as"),
     ("x.toml", "[sets]\n[[jobs]]\nid='a'\nprompt='x'\nrepository='/x'\n", " $.sets: is unknown"),
     (
@@ -324,7 +324,7 @@ def test_jobs_of_two_repositories_may_push_branches_of_one_name(tmp_path: Path) 
     [
         ("none.md", lambda _path: None, "cannot be read: none.md: No such file"),
         ("latin.md", lambda path: path.write_bytes(b"\xe9"), "cannot be used: latin.md is not UTF-8 text"),
-        ("", lambda _path: None, "cannot be used:  is no name of a file"),
+        ("", lambda _path: None, "cannot be used:  is not a file name"),
         (
             "big.md",
             lambda path: path.write_bytes(b"x" * (MOST_PROMPT_BYTES + 1)),

@@ -63,6 +63,6 @@ def test_nothing_that_ralph_asks_git_fetches_what_is_missing(partial: Repository
     assert sorted(path.name for path in packs.iterdir()) == before
     assert changes is not None
     assert [one.subject for one in here.commits] == ["x"]
-    assert "git told nothing of the commits" in missing.notes[0], "it says why"
+    assert "git could not list the commits" in missing.notes[0], "it says why"
     partial.git("cat-file", "blob", f"{first}:a.txt", fails=True)
     assert (tmp_path / "mark").exists(), "git itself fetches"

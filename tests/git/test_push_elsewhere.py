@@ -314,7 +314,7 @@ def test_where_the_agent_may_write_only_a_remote_that_was_there_is_pushed_to(
     assert again.restore_pins(kept) == []
     for each in (checkout, again):
         with pytest.raises(
-            CheckoutError, match=r"backup\.git lies where the agent may write, and was not there"
+            CheckoutError, match=r"backup\.git is where the agent may write, and was not there"
         ):
             each.push()
     shutil.rmtree(repository.top / "backup.git")
@@ -340,7 +340,7 @@ def test_a_directory_that_was_added_is_one_where_the_agent_may_write(
 
     pinned = json.loads(repository.checkout().pins_text())
     kept = json.dumps({**pinned, "places": []})
-    with pytest.raises(CheckoutError, match="lies where the agent may write"):
+    with pytest.raises(CheckoutError, match="is where the agent may write"):
         checkout(added).push()
     assert checkout().push() == 1
 

@@ -198,11 +198,14 @@ def test_a_write_that_fails_ends_the_log_and_nothing_else(tmp_path) -> None:
     ("chunks", "content"),
     [
         ([b"x" * 10], b"x" * 10),
-        ([b"x" * 11], b"x" * 10 + b"\n[ralph: the output goes on; only its first 10 bytes are kept]\n"),
-        ([b"x" * 10, b"y"], b"x" * 10 + b"\n[ralph: the output goes on; only its first 10 bytes are kept]\n"),
+        ([b"x" * 11], b"x" * 10 + b"\n[ralph: the output continues; only its first 10 bytes are kept]\n"),
+        (
+            [b"x" * 10, b"y"],
+            b"x" * 10 + b"\n[ralph: the output continues; only its first 10 bytes are kept]\n",
+        ),
         (
             [b"x" * 9, b"yz", b"z"],
-            b"x" * 9 + b"y\n[ralph: the output goes on; only its first 10 bytes are kept]\n",
+            b"x" * 9 + b"y\n[ralph: the output continues; only its first 10 bytes are kept]\n",
         ),
     ],
 )

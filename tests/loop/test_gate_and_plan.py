@@ -75,7 +75,7 @@ def test_a_loop_is_done_at_the_start_only_if_all_that_was_given_holds(
     played = rig()
     end = played.play()
     assert (end.exit_code, len(played.iterations.orders)) == (0, begun)
-    assert ("so nothing was begun" in end.reason) == (not begun)
+    assert ("so nothing was started" in end.reason) == (not begun)
     anyway = rig(at_least_once=True)
     assert (anyway.play().exit_code, len(anyway.iterations.orders)) == (0, 1)
 
@@ -98,7 +98,7 @@ def test_a_stop_file_before_all_is_done_is_removed_and_the_next_prompt_says_so(g
     assert rig.play().exit_code == 0
     assert not rig.iterations.has_stop_file
     assert f"the stop file was removed: {why}" in rig.told
-    assert f"The file .ralph/stop was removed, because {why}: the work goes on." in rig.prompts[1]
+    assert f"The file .ralph/stop was removed, because {why}: the work continues." in rig.prompts[1]
     assert ".ralph/stop was removed" not in rig.prompts[0]
     assert not rig.state.has_removed_stop_file, "the iteration after it has ended"
 

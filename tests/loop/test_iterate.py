@@ -442,7 +442,9 @@ def test_work_that_cannot_be_committed_stays_and_a_later_end_is_no_success(
     assert rig.state.ended is not None
     assert rig.state.ended.exit_code == code
     [warning] = rig.state.warnings
-    assert warning == "iteration 2: its work could not be committed, and stays as it is: index.lock is there"
+    assert (
+        warning == "iteration 2: its work could not be committed, and is left as it is: index.lock is there"
+    )
 
 
 @every_row(("second", "code"), [(DONE, 0), (ended(Outcome.AUTH), 77)])

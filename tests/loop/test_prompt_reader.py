@@ -21,7 +21,7 @@ def make_pipe(path: Path) -> None:
 SPOILED: dict[str, tuple[Callable[[Path], object], str]] = {
     "gone": (lambda path: path.unlink(), "cannot read"),
     "empty": (lambda path: path.write_text(" \n"), "is empty"),
-    "a pipe": (make_pipe, "no regular file"),
+    "a pipe": (make_pipe, "not a regular file"),
 }
 
 

@@ -180,14 +180,14 @@ def changed(**fields: object) -> str:
         pytest.param(state_text(STATE)[:-9], Outcome.IO_ERROR, "is damaged", id="cut"),
         pytest.param("[]", Outcome.IO_ERROR, "is damaged", id="no object"),
         pytest.param("[" * 100_000, Outcome.IO_ERROR, "is damaged", id="deep"),
-        pytest.param(b"\xff", Outcome.IO_ERROR, "is damaged: it is no UTF-8", id="no text"),
+        pytest.param(b"\xff", Outcome.IO_ERROR, "is damaged: it is not UTF-8", id="no text"),
         pytest.param(
             changed(pid="x"),
             Outcome.IO_ERROR,
             r"is damaged: Expected `int`, got `str` - at `\$.pid`",
             id="kind",
         ),
-        pytest.param(changed(elapsed_s=math.nan), Outcome.IO_ERROR, "is damaged: NaN is no JSON", id="NaN"),
+        pytest.param(changed(elapsed_s=math.nan), Outcome.IO_ERROR, "is damaged: NaN is not JSON", id="NaN"),
         pytest.param(
             changed(updated_at="2026-11-28T20:00:00"),
             Outcome.IO_ERROR,

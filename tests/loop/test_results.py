@@ -89,7 +89,7 @@ def test_what_a_field_is_read_as(tmp_path, name, value, field, read_as) -> None:
         ('{"exit_code": 3, "final_report": "fine"}', r"at `\$.final_report`"),
         ("", "is damaged"),
         ('{"exit_code": 3', "is damaged"),
-        ('{"exit_code": 3, "session_cost_usd": NaN}', "is damaged: NaN is no JSON"),
+        ('{"exit_code": 3, "session_cost_usd": NaN}', "is damaged: NaN is not JSON"),
         pytest.param("[" * 100_000, "is damaged", id="deep"),
     ],
 )
@@ -103,7 +103,7 @@ def test_neither_a_pipe_is_waited_for_nor_a_link_followed(tmp_path) -> None:
     with pytest.raises(NoResultError, match="left no result"):
         result_written(path, 3)
     os.mkfifo(path)
-    with pytest.raises(NoResultError, match="no regular file"):
+    with pytest.raises(NoResultError, match="not a regular file"):
         result_written(path, 3)
     path.unlink()
     (tmp_path / "other.json").write_text(json.dumps(WHOLE))

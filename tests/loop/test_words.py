@@ -62,10 +62,10 @@ LINES: list[tuple[Event, str | None]] = [
     (IterationBegan(2, 5, "abcdef0123", None, None), "iteration 2 of 5, session abcdef01"),
     (IterationBegan(2, None, "abcdef0123", None, 600), "iteration 2, session abcdef01, 10m00s left"),
     (IterationBegan(2, 5, "abcdef0123", 2, 600), "iteration 2 of 5, session abcdef01, $2.00 and 10m00s left"),
-    (IterationResumed(2, 5, "abcdef0123", False), "iteration 2 of 5, session abcdef01, goes on"),
+    (IterationResumed(2, 5, "abcdef0123", False), "iteration 2 of 5, session abcdef01, resumes"),
     (
         IterationResumed(2, 5, "abcdef0123", True),
-        "iteration 2 of 5, session abcdef01, begins anew: nothing of it was kept",
+        "iteration 2 of 5, session abcdef01, starts over: nothing of it was kept",
     ),
     (
         IterationCutOff(2, 5, Outcome.INTERRUPTED, 130, 1, None, 61.0),
@@ -96,7 +96,7 @@ def test_the_line_of_an_event(event: Event, line: str | None) -> None:
 @every_row(
     ("event", "begins", "ends"),
     [
-        (WAIT, "the API is unavailable: waiting 30s (outage 2 in a row), ", "then session abcdef01 goes on"),
+        (WAIT, "the API is unavailable: waiting 30s (outage 2 in a row), ", "then session abcdef01 resumes"),
         (
             replace(WAIT, is_from_server=True),
             "the API is unavailable: waiting 30s (as the server asks), ",
@@ -107,7 +107,7 @@ def test_the_line_of_an_event(event: Event, line: str | None) -> None:
             "the API is unavailable: waiting 30s (outage 2 in a row, by the schedule loop.outage_waits_s), ",
             "",
         ),
-        (replace(WAIT, setback=Setback.KILL), "the iteration was killed", "then iteration 2 goes on"),
+        (replace(WAIT, setback=Setback.KILL), "the iteration was killed", "then iteration 2 resumes"),
         (
             replace(WAIT, setback=Setback.SHORTAGE, iteration=None, session_id=None),
             "this machine has no ",
@@ -138,7 +138,7 @@ def test_the_way_on_after_a_limit_is_a_command_with_a_higher_one(
 ) -> None:
     state = replace(STATE, plan=replace(PLAN, limits=limits))
     end = LoopEnd(outcome, outcome.exit_code(), "why")
-    assert words.resume_hint(state, end) == f"go on with: ralph loop --continue{hint}"
+    assert words.resume_hint(state, end) == f"continue with: ralph loop --continue{hint}"
 
 
 def test_a_loop_whose_check_cannot_be_run_has_no_way_on() -> None:
@@ -178,7 +178,7 @@ def test_a_running_loop_is_shown_as_it_is_now() -> None:
     assert lines(run) == [
         "running as process 7: 1 iteration, 17 turns, $1.17, 2 commits, 1h02m",
         "left: 3 of 5 iterations, $0.8269 of $2.00, 58m00s of 2h00m",
-        "iteration 2 of 5, session abcdef01: turn 5 of 40, the model works (9.0s), begun 10m00s ago",
+        "iteration 2 of 5, session abcdef01: turn 5 of 40, the model works (9.0s), started 10m00s ago",
         "opus: 4 turns, 9,000 tokens in, 70 out, $0.5000 of $1.00, 1m00s",
     ]
     assert lines(run, later)[:2] == [

@@ -45,7 +45,7 @@ OTHERS = (
         pytest.param("8:pids:/a/b", FIRST.format(root="/a", at="/pids"), ControlGroup(Path("/pids/b"), True), id="below a mount"),
         pytest.param("8:pids:/ab", FIRST.format(root="/a", at="/pids"), None, id="beside a mount"),
         pytest.param("0::/a:b", SECOND.format(root="/", at="/sys/cg"), ControlGroup(Path("/sys/cg/a:b"), False), id="second"),
-        pytest.param("0::/../x", SECOND.format(root="/", at="/sys/cg"), None, id="outside of a namespace"),
+        pytest.param("0::/../x", SECOND.format(root="/", at="/sys/cg"), None, id="outside a namespace"),
         pytest.param("8:pids:/a\n0::/a", SECOND.format(root="/", at="/cg"), None, id="counted by the first alone"),
         pytest.param("4:memory:/", "", None, id="none"),
     ],

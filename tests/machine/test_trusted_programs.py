@@ -153,7 +153,7 @@ def test_a_program_in_a_root_is_refused_whoever_owns_it(tmp_path, root, monkeypa
         assert found == Candidate(
             str(program),
             "the system's own, which only root can replace",
-            f"it lies in {real}, which commands may write",
+            f"it is in {real}, which commands may write",
         )
         assert not of_system(tmp_path / entry, f"{real}x")[0].why_not
 
@@ -368,7 +368,7 @@ def test_an_older_ripgrep_of_the_system_is_used_where_there_is_no_other(tmp_path
         == f"ripgrep 13.0.0 ({program}), the system's own, which only root can replace"
     )
     with pytest.raises(
-        RipgrepError, match=r"^no ripgrep can be used: .*/rg: it lies in .*, which commands may write$"
+        RipgrepError, match=r"^no ripgrep can be used: .*/rg: it is in .*, which commands may write$"
     ):
         find_ripgrep(replace(search, roots=(str(tmp_path),)))
     with pytest.raises(RipgrepError, match=r"^ripgrep is not installed$"):

@@ -286,7 +286,7 @@ class Silence:
     def beat_at(self, now_s: float) -> list[float]:
         """Sets the clock and asks for a heartbeat. Returns the silences in seconds of all heartbeats so far."""
         self.clock.seconds = now_s
-        beat = self.heartbeats.beat("the answer to go on", self.clock.now_s())
+        beat = self.heartbeats.beat("the answer to continue", self.clock.now_s())
         self.told += [beat] if beat is not None else []
         return [each.since_s for each in self.told]
 
@@ -301,7 +301,7 @@ def test_a_heartbeat_comes_once_per_interval_and_counts_the_whole_silence() -> N
     assert silence.beat_at(30) == [30]
     assert silence.beat_at(59.9) == [30]
     assert silence.beat_at(60) == [30, 60]
-    assert silence.told[0].waiting_for == "the answer to go on"
+    assert silence.told[0].waiting_for == "the answer to continue"
 
 
 def test_text_of_a_retry_is_no_sign_of_life_until_its_chain_is_closed() -> None:

@@ -36,11 +36,11 @@ def nested(levels: int) -> dict[str, Any]:
         (object_of(a={"type": "None"}), 'invalid in the draft 2020-12 (properties.a.type: "None")'),
         (
             object_of(a={"type": "array", "items": [{"type": "string"}]}),
-            "properties.a.items: an array is no schema",
+            "properties.a.items: an array is not a schema",
         ),
         (object_of(a={"exclusiveMinimum": True}), "properties.a.exclusiveMinimum: true"),
         (object_of(a={"required": True}), "properties.a.required: true"),
-        (object_of(a="string"), 'properties.a: "string" is no schema'),
+        (object_of(a="string"), 'properties.a: "string" is not a schema'),
         (object_of(a={"anyOf": [{}, {"type": []}]}), "properties.a.anyOf[1].type: an array"),
         (object_of(a={"anyOf": []}), "properties.a.anyOf: an array"),
         ({"type": "object", "properties": None}, "properties: null"),

@@ -39,7 +39,7 @@ DATA = base64.b64encode(b"abc").decode()
         ),
         (
             {"content": [{"type": "image", "data": "%%%", "mimeType": "image/png"}]},
-            ["[an image that is no valid Base64 (image/png)]"],
+            ["[an image that is not valid Base64 (image/png)]"],
         ),
         (
             {"content": [{"type": "audio", "data": DATA, "mimeType": "audio/wav"}]},

@@ -25,7 +25,7 @@ def main() -> int:
     all_held = campaign.run(plans)
     _say(campaign.summary())
     if campaign.go_on_from is not None:
-        _say(f"stopped; go on with: python -m tests.nemesis {stage} --from {campaign.go_on_from}")
+        _say(f"stopped; continue with: python -m tests.nemesis {stage} --from {campaign.go_on_from}")
         return 130
     return 0 if all_held else 1
 

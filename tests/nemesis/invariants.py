@@ -136,7 +136,7 @@ def _what_was_told(seen: Observed) -> Iterator[str]:
                     )
     final = seen.lives[-1]
     if final.exit_code == 0 and [*_told(final)][-1].get("exit_code") != 0:
-        yield "the last line of standard output is no result with exit code 0"
+        yield "the last line of standard output is not a result with exit code 0"
 
 
 def _told(life: Life) -> Iterator[dict[str, Any]]:

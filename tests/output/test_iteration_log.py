@@ -52,7 +52,7 @@ def test_a_log_that_cannot_be_written_is_one_notice_and_is_tried_again(tmp_path:
     log.append(AT, [], ["two"])
     (tmp_path / "log.txt").rmdir()
     log.append(AT, [], ["three"])
-    assert told == [f"the loop's log in {tmp_path} is incomplete, the work goes on: Is a directory"]
+    assert told == [f"the loop's log in {tmp_path} is incomplete, the work continues: Is a directory"]
     assert (tmp_path / "log.txt").read_text().endswith(" three\n")
 
 

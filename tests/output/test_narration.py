@@ -296,7 +296,7 @@ CALL = ToolCall("t1", "Bash", {"command": "make test"})
         ),
         (
             ev.SyntheticRetry(1, 2, "no_report"),
-            "[turn] Synthetic retry 2/3: the answer was no final report",
+            "[turn] Synthetic retry 2/3: the answer was not a final report",
         ),
         (ev.SyntheticRetry(1, 1, "of_tomorrow"), "[turn] Synthetic retry 1/3: of tomorrow"),
         (
@@ -316,7 +316,7 @@ CALL = ToolCall("t1", "Bash", {"command": "make test"})
         ),
         (
             ev.TurnsCollapsed(1, "no_report", None, 2),
-            "[turn] At most one more turn follows (there was no limit): the answer was no final report",
+            "[turn] At most one more turn follows (there was no limit): the answer was not a final report",
         ),
         (ev.ReportAccepted("tool_call", "success", 1, 1, None), "[report] success, by tool call"),
         (
@@ -339,9 +339,9 @@ def compacted(trigger: str = "threshold", source: str = "model") -> ev.ContextCo
 
 
 def test_a_summary_that_was_taken_is_no_answer_that_broke_off() -> None:
-    taken = [*streamed("Half mended."), compacted(), ev.ResponseDiscarded("msg_1")]
+    taken = [*streamed("Half fixed."), compacted(), ev.ResponseDiscarded("msg_1")]
     assert narrate(*taken, accepted("whole, as JSON")) == [
-        "Half mended.",
+        "Half fixed.",
         narrate(compacted())[0],
         "whole, as JSON",
     ]

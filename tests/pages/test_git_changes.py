@@ -193,7 +193,7 @@ def test_where_git_cannot_tell_the_uncommitted_files_the_commits_are_shown(repos
     facts = told(repository, CommitRange(1, before, after), has_uncommitted=True, looked=ours)
     assert [one.id for one in facts.commits] == [after]
     assert [file.path for file in facts.files] == ["a.txt"]
-    assert "git did not tell all changed files: git diff" in facts.notes[0]
+    assert "git did not list all changed files: git diff" in facts.notes[0]
 
 
 def test_a_commit_that_nobody_has_looked_through_is_shown_by_its_names_alone(repository) -> None:
@@ -283,5 +283,5 @@ def test_a_page_does_not_wait_for_minutes_for_the_recorded_commits(repository, t
     reader = GitReader(seams, Excerpts(Redactor()))
     facts = reader.facts(asked(repository, CommitRange(1, before, after)))
     assert facts.notes == (
-        "git told nothing of the commits: git cat-file took longer than 20 s and was stopped",
+        "git could not list the commits: git cat-file took longer than 20 s and was stopped",
     )

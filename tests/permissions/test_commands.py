@@ -842,7 +842,7 @@ def test_a_rule_that_asks_is_asked_after_the_rules_that_deny() -> None:
     asked = verdict(judge, "Bash", command="git push")
     assert (asked.denied, asked.asks) == (
         None,
-        "the rule Bash(git push:*) (the file) wants somebody to be asked first.",
+        "the rule Bash(git push:*) (the file) requires somebody to be asked first.",
     )
     assert verdict(judge, "Bash", command="ls") == verdict(permissions(), "Bash", command="ls")
 

@@ -105,7 +105,7 @@ def test_hooks_come_first_and_each_later_step_judges_what_an_earlier_one_has_cha
     hooks = [steps.hooks("files", **changes_to("second")), steps.hooks("driver", **changes_to("third"))]
     made = gate(hooks, steps.asker(Decision(arguments={"command": "last"})), ask=["Bash(third)"])
     assert judge(made, "first") == called("last")
-    reason = "the rule Bash(third) (the file) wants somebody to be asked first."
+    reason = "the rule Bash(third) (the file) requires somebody to be asked first."
     assert steps.asked == [("files", "first"), ("driver", "second"), (f"somebody because {reason}", "third")]
 
 
@@ -131,7 +131,7 @@ def check_number(call: ToolCall) -> Ruling:
     """A check that converts a text to a number, and refuses a text that is none."""
     text = call.arguments["command"]
     if not text.isdecimal():
-        return ToolOutput(f"{text} is no number", is_error=True)
+        return ToolOutput(f"{text} is not a number", is_error=True)
     return Runnable(replace(call, arguments={"command": int(text)}), (f"from {text!r}",))
 
 
@@ -141,7 +141,7 @@ def test_what_somebody_changes_is_converted_before_anybody_else_judges_it() -> N
     hooks = [steps.hooks("files", **adds), steps.hooks("driver")]
     asker = steps.asker(Decision(arguments={"command": "3"}))
     ruling = gate(hooks, asker, ask=["Bash"]).judge(called("1"), check_number)
-    reason = "the rule Bash (the file) wants somebody to be asked first."
+    reason = "the rule Bash (the file) requires somebody to be asked first."
     assert steps.asked == [("files", "1"), ("driver", "2"), (f"somebody because {reason}", "2")]
     assert ruling == Runnable(ToolCall("t", "Bash", {"command": 3}), ("from '3'", "by a hook"))
     assert gate(hooks).judge(called("1"), check_number) == Runnable(
@@ -166,7 +166,7 @@ def test_rules_judge_a_change_as_it_was_converted() -> None:
 def test_a_change_that_does_not_fit_the_schema_is_refused_before_anybody_else_judges_it() -> None:
     steps = Steps()
     hooks = [steps.hooks("files", **changes_to("x")), steps.hooks("driver")]
-    refusal = ToolOutput("A hook changed the arguments of this call. x is no number", is_error=True)
+    refusal = ToolOutput("A hook changed the arguments of this call. x is not a number", is_error=True)
     assert gate(hooks, deny=["Bash(x)"]).judge(called("1"), check_number) == refusal
     assert steps.asked == [("files", "1")]
     asker = steps.asker(Decision(arguments={"command": "x"}))
@@ -251,13 +251,13 @@ def test_what_asks_is_denied_where_nobody_is_asked() -> None:
     steps = Steps()
     by_rule = why_denied(gate(ask=["Bash(old)"]))
     assert by_rule == (
-        "This call was not run: the rule Bash(old) (the file) wants somebody to be asked first. Nobody is asked in "
+        "This call was not run: the rule Bash(old) (the file) requires somebody to be asked first. Nobody is asked in "
         "this run."
     )
     asking = decided(permissionDecision="ask", permissionDecisionReason="odd")
     by_hook = why_denied(gate([steps.hooks("files", **asking)]))
     assert by_hook == (
-        "This call was not run: a hook wants somebody to be asked first: odd. Nobody is asked in this run."
+        "This call was not run: a hook requires somebody to be asked first: odd. Nobody is asked in this run."
     )
     by_mode = why_denied(gate(nobody=True))
     assert by_mode is not None

@@ -80,7 +80,7 @@ def test_a_matcher_covers_calls_by_the_rules_of_claude_code(matcher, covered, no
         ("bash(git:*)", "it matches the name of no tool"),
         ("^as", "it matches the name of no tool"),
         ("Bash(rm:*)|Shell", "no tool is called 'Shell'"),
-        ("(", "it is no regular expression"),
+        ("(", "it is not a regular expression"),
         ("Read(!x)", "a path pattern cannot begin with `!`"),
         ("WebFetch(x)", "a pattern for WebFetch begins with domain:"),
     ],

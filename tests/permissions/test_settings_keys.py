@@ -57,7 +57,7 @@ def test_a_misspelt_guard_is_an_error_that_names_file_and_key(says, document) ->
         ({"matcher": "bash", "hooks": [HOOK]}, "the matcher 'bash' cannot be kept: no tool is called 'bash': did you"),
         ({"matcher": "Read|Writ", "hooks": [HOOK]}, "no tool is called 'Writ': did you mean Write?"),
         ({"matcher": "Bassh|Bash|Writ", "hooks": [HOOK]}, "no tool is called 'Writ': did you mean Write?"),
-        ({"matcher": "(", "hooks": [HOOK]}, "the matcher '(' cannot be kept: it is no regular expression"),
+        ({"matcher": "(", "hooks": [HOOK]}, "the matcher '(' cannot be kept: it is not a regular expression"),
         ({"hooks": [{**HOOK, "if": "Bash(rm *)"}]}, "a hook with 'if' cannot be run"),
     ],
 )  # fmt: skip
@@ -102,7 +102,7 @@ def test_what_holds_guards_must_be_an_object(key, value) -> None:
 
 def test_hooks_of_a_repository_that_are_no_object_are_named() -> None:
     for hooks in ([], ["x"], False):
-        assert read_settings({"hooks": hooks}, PROJECT).unused_hooks == ("which are no object",)
+        assert read_settings({"hooks": hooks}, PROJECT).unused_hooks == ("which are not objects",)
 
 
 def test_any_request_not_to_bypass_counts() -> None:

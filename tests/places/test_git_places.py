@@ -150,7 +150,7 @@ def test_a_git_directory_that_commands_may_write_names_no_other_one(repository) 
     (work / "x" / "commondir").write_text("../..\n")
     found = granted(work)
     assert (found.granted, found.parts) == ((str(work / "x"),), ())
-    assert found.refused == ((str(brought), f"{work}/x, which names it, lies where commands may write"),)
+    assert found.refused == ((str(brought), f"{work}/x, which names it, is where commands may write"),)
 
 
 @pytest.mark.parametrize(("work_in", "place"), [(".", "."), (".", "other"), (".git", ".git")])

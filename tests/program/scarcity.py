@@ -55,7 +55,7 @@ class _PidsGroup:
 
     def start(self, ralph: Ralph, *arguments: str, **popen: Any) -> subprocess.Popen[bytes]:
         """Starts a fork and lets it enter the group, unless it is short already: then it must be inside before it
-        begins. The iterations of a forked loop are made outside of the group, but all else is inside.
+        begins. The iterations of a forked loop are made outside the group, but all else is inside.
         """
         if self._is_short:
             return self.start_python(

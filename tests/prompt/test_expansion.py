@@ -54,7 +54,7 @@ def test_named_arguments_stand_where_the_head_declares_them() -> None:
 SHELL = {
     "a line": ("x !`git log -1` y", ("x ", ShellLine("git log -1"), " y")),
     "at the beginning": ("!`a`", (ShellLine("a"),)),
-    "not inside of a word": ("x!`a`", ("x!`a`",)),
+    "not inside a word": ("x!`a`", ("x!`a`",)),
     "a block": ("```!\na\nb\n```\nz", (ShellLine("a\nb"), "\nz")),
     "a block of code": ("```sh\n!x\n```", ("```sh\n!x\n```",)),
     "two": ("!`a` !`b`", (ShellLine("a"), " ", ShellLine("b"))),

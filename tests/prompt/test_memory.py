@@ -23,7 +23,7 @@ def repository(tmp_path):
 
 @pytest.fixture
 def home(tmp_path):
-    """The folder `.claude` in a home directory outside of the repository."""
+    """The folder `.claude` in a home directory outside the repository."""
     folder = tmp_path / "home" / ".claude"
     folder.mkdir(parents=True)
     return folder
@@ -181,11 +181,11 @@ def test_an_import_that_is_not_there_is_named_where_it_must_be_a_file(repository
 def planted(repository, home) -> dict[str, tuple[str, str]]:
     """Imports that must not be read, each with what its notice says."""
     return {
-        "above": ("@../CLAUDE.md", "lies outside of the repository"),
-        "absolute": (f"@{repository.parent}/CLAUDE.md", "lies outside of the repository"),
-        "the user's": ("@~/.claude/notes.md", "lies outside of the repository"),
-        "a link": ("@link.md", f"it is {repository.parent}/CLAUDE.md, which lies outside of the repository"),
-        "a linked directory": ("@linked/CLAUDE.md", "lies outside of the repository"),
+        "above": ("@../CLAUDE.md", "is outside the repository"),
+        "absolute": (f"@{repository.parent}/CLAUDE.md", "is outside the repository"),
+        "the user's": ("@~/.claude/notes.md", "is outside the repository"),
+        "a link": ("@link.md", f"it is {repository.parent}/CLAUDE.md, which is outside the repository"),
+        "a linked directory": ("@linked/CLAUDE.md", "is outside the repository"),
         "the environment": ("@/proc/self/environ", "is made up by the kernel"),
         "a linked environment": ("@environ", "is made up by the kernel"),
         "git's own": ("@.git/config", "git's own"),
@@ -257,7 +257,7 @@ def test_a_linked_claude_directory_leads_nowhere_outside(repository) -> None:
     (repository / ".claude").symlink_to("..")
     memory = read_memory(repository, None)
     assert memory.files == ()
-    assert "which lies outside of the repository" in memory.notices[0]
+    assert "which is outside the repository" in memory.notices[0]
 
 
 def test_the_users_own_file_comes_first_and_imports_from_its_folder_alone(
@@ -273,7 +273,7 @@ def test_the_users_own_file_comes_first_and_imports_from_its_folder_alone(
     assert [file.text for file in memory.files][1:] == ["taste", "project"]
     assert [file.is_users for file in memory.files] == [True, True, False]
     outside, credentials = memory.notices
-    assert "notes.md is left out: it lies outside of the user's own folder" in outside
+    assert "notes.md is left out: it is outside the user's own folder" in outside
     assert "credentials" in credentials
     assert list(shown_paths(memory, repository, str(home.parent)).values()) == [
         "CLAUDE.md",
@@ -358,7 +358,7 @@ def test_a_fifo_or_directory_of_that_name_does_not_block(repository) -> None:
     memory = read_memory(repository / "sub", None)
     assert [found.text for found in memory.files] == ["agents"]
     assert sorted(memory.notices) == [
-        f"{path} is left out: it is no regular file"
+        f"{path} is left out: it is not a regular file"
         for path in (repository / "CLAUDE.md", repository / "sub" / "CLAUDE.md")
     ]
 

@@ -229,7 +229,7 @@ def test_another_key_is_told_by_its_variable_and_never_by_its_value() -> None:
     asking = Asking(with_keys(2, 1), REFUSED, HELLO)
     asking.turn()
     assert asking.client.asked == [("a", 0), ("a", 1)]
-    assert asking.notices == ["a: on with the key of A_KEY_1, not A_KEY_0 (auth)"]
+    assert asking.notices == ["a: using the key of A_KEY_1 instead of A_KEY_0 (auth)"]
     assert "secret" not in repr(asking.events.events)
 
 

@@ -29,7 +29,7 @@ def roster(*targets: Target) -> Roster:
 
 
 def talk(of: Roster, *messages: Message) -> Conversation:
-    conversation = Conversation.start(of.first_shape).plus(user_message("Mend it."))
+    conversation = Conversation.start(of.first_shape).plus(user_message("Fix it."))
     for message in messages:
         conversation = conversation.plus(message)
     return conversation

@@ -132,8 +132,8 @@ TOO_LONG = "the wait of 90s is over the maximum of 30s (retry.max_delay_s)"
 NO_TIME = "the time limit (--max-time) leaves no time to wait 2s"
 TO_B = ModelFallback("a", "b", "overloaded", turn=1, attempt=1)
 TO_B_BROKEN = ModelFallback("a", "b", "stream", turn=1, attempt=1)
-BROKEN_KEY = Notice("a: on with the key of A_KEY_1, not A_KEY_0 (rate_limit)")
-OTHER_KEY = Notice("a: on with the key of A_KEY_1, not A_KEY_0 (auth)")
+BROKEN_KEY = Notice("a: using the key of A_KEY_1 instead of A_KEY_0 (rate_limit)")
+OTHER_KEY = Notice("a: using the key of A_KEY_1 instead of A_KEY_0 (auth)")
 
 
 @every_row(

@@ -53,17 +53,17 @@ def _check_by(text: str) -> Validator:
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        (b'{"type":\n nope}', "s.json is no JSON: Expecting value (line 2, column 2)"),
-        (b"", "s.json is no JSON: Expecting value (line 1, column 1)"),
+        (b'{"type":\n nope}', "s.json is not JSON: Expecting value (line 2, column 2)"),
+        (b"", "s.json is not JSON: Expecting value (line 1, column 1)"),
         (b"true", "s.json must be a JSON object, got true"),
         (b"[{}]", "s.json must be a JSON object, got an array"),
-        (b'{"minimum": NaN}', "s.json is no JSON that can be used: NaN is no JSON"),
+        (b'{"minimum": NaN}', "s.json is not usable JSON: NaN is not JSON"),
         (b'{"a": "\xff"}', "s.json is not UTF-8 (byte 7)"),
-        (b"[" * 100_000, "s.json is no JSON that can be used: nested too deeply"),
+        (b"[" * 100_000, "s.json is not usable JSON: nested too deeply"),
         (
             b'{"type": "strnig"}',
             (
-                's.json is no JSON Schema that can be used: #/type: expected one of "array", "boolean", "integer", '
+                's.json is not a usable JSON Schema: #/type: expected one of "array", "boolean", "integer", '
                 '"null", "number", "object", "string", got "strnig" (in the closest alternative)'
             ),
         ),
@@ -95,8 +95,8 @@ def test_what_is_no_file_is_named_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     open_before = open_files()
     for name, line in [
-        (".", "cannot read .: it is no regular file and no pipe"),
-        ("", "cannot read : it is no regular file and no pipe"),
+        (".", "cannot read .: it is not a regular file and no pipe"),
+        ("", "cannot read : it is not a regular file and no pipe"),
         ("pipe", "cannot read pipe: it is a named pipe, to which nobody may ever write"),
         ("gone.json", "cannot read gone.json: no such file (and a schema as text begins with {)"),
         ("true", "cannot read true: no such file (and a schema as text begins with {)"),
@@ -106,12 +106,12 @@ def test_what_is_no_file_is_named_at_once(tmp_path: Path) -> None:
         ("a\0b", 'cannot read "a\\u0000b": a path cannot contain a NUL byte'),
     ]:
         assert fault(name, tmp_path) == line
-    with pytest.raises(ValueError, match="cannot read pipe: it is no regular file"):
+    with pytest.raises(ValueError, match="cannot read pipe: it is not a regular file"):
         read_schema("pipe", tmp_path, takes_pipe=False)
     assert open_files() == open_before
 
 
-UNUSABLE = "the schema is no JSON Schema that can be used: "
+UNUSABLE = "the schema is not a usable JSON Schema: "
 
 
 @every_row(
@@ -142,8 +142,8 @@ UNUSABLE = "the schema is no JSON Schema that can be used: "
         ({"properties": {"a": {"required": "b"}}}, '#/properties/a/required: expected an array, got "b"'),
         ({"minLength": -1}, "#/minLength: expected minimum 0, got -1"),
         ({"$ref": "#/x/y", "x": {"y": {"minLength": -1}}}, "#/x/y/minLength: expected minimum 0, got -1"),
-        ({"pattern": "("}, '#: "(" is no regular expression that Python understands'),
-        ({"patternProperties": {"[": {}}}, '#: "[" is no regular expression that Python understands'),
+        ({"pattern": "("}, '#: "(" is not a regular expression that Python understands'),
+        ({"patternProperties": {"[": {}}}, '#: "[" is not a regular expression that Python understands'),
         ({"$ref": "#"}, "#: $ref leads back to itself without end"),
         (
             {"$defs": {"a": {"anyOf": [{"$ref": "#/$defs/b"}]}, "b": {"not": {"$ref": "#/$defs/a"}}}},

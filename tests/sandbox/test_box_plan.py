@@ -55,7 +55,7 @@ def planned(monkeypatch, means: Means, wanted: SandboxSettings, root: str = "/wo
             SandboxSettings(read_deny=("/x",)),
             "sandbox.read_deny cannot be kept: no Landlock here",
         ),
-        (FULL, SandboxSettings(read_deny=("/work/x",)), "/work/x cannot be closed, because it lies in /work"),
+        (FULL, SandboxSettings(read_deny=("/work/x",)), "/work/x cannot be closed, because it is in /work"),
         (NOTHING, SandboxSettings(max_file_mb=1), "sandbox.max_file_mb cannot be kept: not Linux"),
         (
             WITHOUT_FILTER,
@@ -109,7 +109,7 @@ def test_the_program_that_starts_ralph_adds_places_to_read_to_those_of_the_user(
 @every_row("variable", ["RALPH_SANDBOX_READ", "RALPH_SANDBOX_HIDE"])
 def test_a_relative_path_of_the_program_that_starts_ralph_is_refused(variable) -> None:
     for mode in ("auto", "off"):
-        with pytest.raises(CannotConfineError, match=f"{variable} must hold absolute paths, not 'x'"):
+        with pytest.raises(CannotConfineError, match=f"{variable} must contain absolute paths, not 'x'"):
             plan_box(SandboxSettings(mode=mode), ENVIRONMENT | {variable: "/y:x"}, ())
 
 

@@ -38,7 +38,7 @@ CREATE_RULESET, RESTRICT_SELF = 444, 446
 NO_NEW_PRIVS, SET_SECCOMP = 38, 22
 LEVEL = "landlock" if landlock.support().abi else "none"
 # Runs two commands as a run does, in each container by a process that has restricted itself to it. The first command
-# writes outside of the sandbox.
+# writes outside the sandbox.
 RUN = """
 import json, os, sys; sys.path += sys.argv[2:]; sys.dont_write_bytecode = True
 from pathlib import Path

@@ -36,7 +36,7 @@ def tried(place, abi: int, **options: bool) -> dict[str, str]:
         Rule("/dev/null", landlock.WRITE),
     ]
     ruleset = build_ruleset(abi, rules, **options)
-    # A TCP server, an abstract socket and a process to signal, all outside of the restricted process.
+    # A TCP server, an abstract socket and a process to signal, all outside the restricted process.
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as abstract:

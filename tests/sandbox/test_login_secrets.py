@@ -1,4 +1,4 @@
-"""Tickets, mail and the runtime directory of the user's login lie outside of the home, and neither commands nor Read may read
+"""Tickets, mail and the runtime directory of the user's login lie outside the home, and neither commands nor Read may read
 them.
 """
 
@@ -23,7 +23,7 @@ from tests.tools.conftest import Tools
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# A file in a directory outside of the home and of /tmp, and the variable that names it or its folder.
+# A file in a directory outside the home and of /tmp, and the variable that names it or its folder.
 NAMED = {
     "a file of tickets": ("krb5", {"KRB5CCNAME": "FILE:{krb5}"}),
     "a file of tickets without its kind": ("krb5", {"KRB5CCNAME": "{krb5}"}),
@@ -34,7 +34,7 @@ NAMED = {
     "X authority": ("xauth", {"XAUTHORITY": "{xauth}"}),
     "a mailbox": ("mbox", {"MAIL": "{mbox}"}),
     "a folder of mail": ("mails/new/1", {"MAILDIR": "{mails}"}),
-    "what lies in the runtime directory": ("run/krb5cc", {"XDG_RUNTIME_DIR": "{run}"}),
+    "what is in the runtime directory": ("run/krb5cc", {"XDG_RUNTIME_DIR": "{run}"}),
     "further below it": ("run/gvfs/x", {"XDG_RUNTIME_DIR": "{run}"}),
 }
 

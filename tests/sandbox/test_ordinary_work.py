@@ -158,7 +158,7 @@ def test_what_is_known_to_fail_fails_with_the_kernels_words(work) -> None:
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_of_a_home_in_tmp_only_what_the_table_shows_is_readable(level, monkeypatch) -> None:
-    """A command may read all that lies in its own /tmp, so nothing that is denied may be mounted there."""
+    """A command may read all that is in its own /tmp, so nothing that is denied may be mounted there."""
     means = LEVELS[level]
     if (level == "namespaces" and means.bwrap is None) or means.landlock.abi == 0:
         pytest.skip("this machine cannot make this sandbox")

@@ -101,7 +101,7 @@ WAYS = {
 def test_commands_do_not_change_the_way_to_it(
     work: Path, monkeypatch, way: str, is_in_settings: bool, level: str
 ) -> None:
-    """The environment is found through a link, and its interpreter through two. It lies in a root or in sandbox.write."""
+    """The environment is found through a link, and its interpreter through two. It is in a root or in sandbox.write."""
     means = LEVELS[level]
     if (level == "namespaces" and means.bwrap is None) or means.landlock.abi == 0:
         pytest.skip("this machine cannot make this sandbox")
@@ -249,10 +249,8 @@ def test_people_are_told_if_commands_may_change_ralph(work: Path, monkeypatch) -
     monkeypatch.setattr(planning, "find_means", lambda *_arguments, **_options: means)
     wanted = SandboxSettings(write=(str(work),))
     [notice] = plan_box(wanted, {"HOME": str(work.parent / "home")}, (elsewhere,)).notices
-    assert f"ralph itself lies in {work}, where commands may change it" in notice.line
-    assert "ralph itself lies in the working directory, where commands may change it; install it" in told(
-        means
-    )
+    assert f"ralph itself is in {work}, where commands may change it" in notice.line
+    assert "ralph itself is in the working directory, where commands may change it; install it" in told(means)
     assert f"commands cannot change {work}/.venv, and install nothing there" in told(
         replace(means, bwrap="bwrap")
     )

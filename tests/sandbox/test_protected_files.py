@@ -465,7 +465,7 @@ def test_what_a_server_writes_through_a_mapped_file_is_undone(work) -> None:
 
 
 def test_links_on_the_way_are_not_followed(work, tmp_path) -> None:
-    """A restored file must not land outside of the checkout."""
+    """A restored file must not land outside the checkout."""
     (tmp_path / "outside").mkdir()
     undone = work.run(f"rm -r .claude && ln -s {tmp_path}/outside .claude")
     assert undone[".claude"].how == "changed"

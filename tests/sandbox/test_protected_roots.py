@@ -1,4 +1,4 @@
-"""A root that is or lies in a protected folder is judged by that folder's rules. Each row is tried at both levels of the
+"""A root that is or is in a protected folder is judged by that folder's rules. Each row is tried at both levels of the
 sandbox with a command, and without a sandbox with Write, once as an added directory and once as the working directory.
 """
 

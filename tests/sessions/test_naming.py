@@ -25,7 +25,7 @@ def test_an_age_is_told_in_the_largest_unit_that_is_whole(age_s, said) -> None:
 @every_row(
     ("task", "said"),
     [
-        ("mend\n it", "mend it"),
+        ("fix\n it", "fix it"),
         ("\x1b[2Jx", "[2Jx"),
         ("", "no task yet"),
         ("x" * 60, "x" * 60),
@@ -39,7 +39,7 @@ def test_a_session_is_named_by_eight_characters_its_age_and_its_task(task, said)
 @every_row(
     ("task", "title"),
     [
-        ("mend it", "mend it"),
+        ("fix it", "fix it"),
         ("\n---\n<task>\n## > Read hours\n\nThe parser...", "Read hours"),
         ("- [x] *one*\n- b", "[x] *one*"),
         ("Look around,\nthen change it.\n\nMore.", "Look around, then change it."),

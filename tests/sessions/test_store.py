@@ -58,14 +58,14 @@ def test_what_is_no_file_is_not_passed_over_in_silence(tmp_path, older) -> None:
     newer.mkdir()
     assert last_resumable(store, tmp_path) == older
     for cwd in (tmp_path, None):
-        assert [*store.skipped(cwd)] == [f"skipped {newer}: it is no regular file"]
+        assert [*store.skipped(cwd)] == [f"skipped {newer}: it is not a regular file"]
 
 
 def test_a_file_that_took_the_place_of_a_listed_one_is_not_waited_for(tmp_path, older) -> None:
     older.unlink()
     os.mkfifo(older)
-    assert look_at(older).problem == look_to_list(older).problem == "it is no regular file"
-    with pytest.raises(JournalError, match="it is no regular file"):
+    assert look_at(older).problem == look_to_list(older).problem == "it is not a regular file"
+    with pytest.raises(JournalError, match="it is not a regular file"):
         FileJournal.open(older)
 
 

@@ -141,7 +141,7 @@ def test_messages_are_what_the_api_gets() -> None:
 
 def test_a_call_that_nothing_could_be_made_of_is_told_as_it_was_written() -> None:
     journal = JournalBuilder().run().prompt("go").answers(call("c1", "Bash", command="x"))
-    malformed = {"c1": ('{"comm', "it is no JSON")}
+    malformed = {"c1": ('{"comm', "it is not JSON")}
     journal.records[-1] = replace(journal.records[-1], malformed=malformed)
     journal.result("c1", "not run", is_error=True)
     [called] = [happening for happening in happenings(journal) if isinstance(happening, CallOutcome)]

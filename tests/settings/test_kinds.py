@@ -18,7 +18,7 @@ ANYTHING = st.one_of(
     st.integers(),
     st.floats(),
     st.text(),
-    st.just("\udcff"),  # a byte of a variable that is no text
+    st.just("\udcff"),  # a byte of a variable that is not text
     st.lists(st.text()),
     st.dictionaries(st.text(), st.text()),
 )

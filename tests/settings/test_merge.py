@@ -371,10 +371,10 @@ def test_byte_order_mark_is_ignored(world: World) -> None:
 
 def test_directory_and_pipe_are_no_settings_files(world: World) -> None:
     world.user_file.mkdir()
-    assert str(world.error()) == f"{world.user_file}: cannot be read: it is no regular file"
+    assert str(world.error()) == f"{world.user_file}: cannot be read: it is not a regular file"
     world.user_file.rmdir()
     os.mkfifo(world.local_file)
-    assert str(world.error()) == f"{world.local_file}: cannot be read: it is no regular file"
+    assert str(world.error()) == f"{world.local_file}: cannot be read: it is not a regular file"
 
 
 @pytest.mark.parametrize(("size", "fits"), [(MAX_BYTES, True), (MAX_BYTES + 1, False)])

@@ -70,7 +70,7 @@ def test_globs_and_expressions_of_any_length_are_answered_quickly(search_tools: 
 def test_an_expression_with_a_line_break_is_an_error_that_says_what_to_do(
     search_tools: Any, files: Path, pattern: str
 ) -> None:
-    assert search_tools.error("Grep", pattern=pattern).startswith("the pattern holds a line break")
+    assert search_tools.error("Grep", pattern=pattern).startswith("the pattern contains a line break")
 
 
 @every_row("pattern", [r"needle[^\n]*", r"[^]\n]eedle", r"needle|\\n"])

@@ -20,7 +20,7 @@ def test_lines_come_numbered(tools: Any, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("one\n\ttwo\nthree")
     assert tools.ok("Read", file_path="a") == "     1\tone\n     2\t\ttwo\n     3\tthree"
     assert tools.ok("Read", file_path=str(tmp_path / "a"), offset=2, limit=1) == (
-        "     2\t\ttwo\n[the file goes on: offset=3]"
+        "     2\t\ttwo\n[the file continues: offset=3]"
     )
     assert tools.ok("Read", file_path="a", offset=0, limit=3).startswith("     1\tone")
     assert tools.ok("Read", file_path="a", offset=3) == "     3\tthree"
@@ -50,14 +50,14 @@ def test_an_empty_file_says_so(tools: Any, tmp_path: Path) -> None:
 
 def test_bounds_on_lines_line_length_and_bytes_are_said(tools: Any, tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("x\n" * 2001)
-    assert tools.ok("Read", file_path="lines").endswith("  2000\tx\n[the file goes on: offset=2001]")
+    assert tools.ok("Read", file_path="lines").endswith("  2000\tx\n[the file continues: offset=2001]")
     (tmp_path / "exact").write_text("x\n" * 2000)
     assert tools.ok("Read", file_path="exact").endswith("  2000\tx")
     (tmp_path / "long").write_text("é" * 5000 + "\nend")
     assert tools.ok("Read", file_path="long") == f"     1\t{'é' * 2000} [line cut: 10,000 bytes]\n     2\tend"
     (tmp_path / "wide").write_text(("y" * 1999 + "\n") * 1000)
     wide = tools.ok("Read", file_path="wide")
-    assert wide.endswith("[256 KB are the most at once; the file goes on: offset=132]")
+    assert wide.endswith("[256 KB are the most at once; the file continues: offset=132]")
     assert len(wide) < 270_000
 
 

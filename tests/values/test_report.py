@@ -244,7 +244,7 @@ NO = Report("failure", "no", None, "text")
         ("{}", None),
         ('{"status": "failure"}', None),
         (WHOLE[:-1], None),
-        ('{"report": ' + WHOLE + ', "more": [1', None),  # a part of something that was cut is no report
+        ('{"report": ' + WHOLE + ', "more": [1', None),  # a part of something that was cut is not a report
         (f"[{WHOLE}]", None),
         (f"```python\n{WHOLE[:-1]}\n```", None),
     ],

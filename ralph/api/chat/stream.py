@@ -368,7 +368,7 @@ def _count(usage: Event, name: str) -> int:
 
 
 def events_of_whole(value: Event) -> Sequence[Event] | None:
-    """The events that a whole answer means. None if `value` is no answer."""
+    """The events that a whole answer means. None if `value` is not an answer."""
     choices = value.get("choices")
     first = choices[0] if isinstance(choices, list) and choices else None
     if not isinstance(first, dict) or not isinstance(first.get("message"), dict):

@@ -49,7 +49,7 @@ def look_at_git(
     environment: Mapping[str, str], settings: Settings | None, cwd: Path, clock: Clock, *, tries_push: bool
 ) -> Iterator[Finding]:
     """Findings about the identity for commits, and about the right to push if `tries_push` is True. No finding
-    outside of a git checkout.
+    outside a git checkout.
 
     Git runs as a loop runs it: with the same settings and without credentials in its environment. A push is only
     tried out (`--dry-run`), and takes at most a minute.

@@ -146,11 +146,11 @@ def _ripgrep(search: ProgramSearch) -> Finding:
 
 
 def _search_paths(environment: Mapping[str, str], search: ProgramSearch) -> Iterator[Finding]:
-    """Yields a warning for each variable because of which ralph, or a program, may run what lies where commands may write."""
+    """Yields a warning for each variable because of which ralph, or a program, may run what is where commands may write."""
     if not all(entry.startswith(os.sep) for entry in environment.get("PATH", os.defpath).split(os.pathsep)):
         yield warn(
             "PATH",
-            "has an empty or a relative entry: a command of the agent may run what lies where it works",
+            "has an empty or a relative entry: a command of the agent may run what is where it works",
             "take that entry out",
         )
     for name, entries in unsafe_loads(environment, search).items():

@@ -63,8 +63,8 @@ _ADVICE_BY_KIND = {
     FailureKind.OVERLOADED: "try again later; a run waits by itself, and --fallback-model names a spare one",
     FailureKind.SERVER: "try again later, or look at the server's own log",
     FailureKind.TIMEOUT: "see whether the server is busy or still loads its model; else check network and HTTPS_PROXY",
-    FailureKind.STREAM: "try again; if it stays, look at the server's own log and at proxies on the way",
-    FailureKind.PROTOCOL: "correct the base URL or the API: this is no server of the {api} API (`ralph help other-servers`)",
+    FailureKind.STREAM: "try again; if it persists, look at the server's own log and at proxies on the way",
+    FailureKind.PROTOCOL: "correct the base URL or the API: this server does not speak the {api} API (`ralph help other-servers`)",
     FailureKind.BILLING: "add credit to the account of this key or raise its limit, or use another key",
     FailureKind.INVALID_REQUEST: "correct what the server names: model, max_tokens, effort, thinking or headers",
     FailureKind.CONTEXT_OVERFLOW: "start the server with a larger context, or choose another model",
@@ -328,7 +328,7 @@ def _spent(spent: Sequence[float | None]) -> Finding:
 
 def _clock(skews: Sequence[float]) -> Finding:
     if not skews:
-        return ok("clock", "no server told its time")
+        return ok("clock", "no server sent its time")
     most = max(skews, key=abs)
     if abs(most) <= MOST_SKEW_S:
         return ok("clock", f"within {abs(most):.0f} s of the servers' clocks", skew_s=most)

@@ -120,7 +120,7 @@ def _what_of_the_home(
     given = (*read, *write)
     places = gather_places(roots, environment, denied=denied, given=given)
     if not places.closed_homes:
-        yield "  of the home, all but secrets may be read: it is the working directory, lies in it, or is needed as a whole"
+        yield "  of the home, all but secrets may be read: it is the working directory, is in it, or is needed as a whole"
         return
     in_home = [path for path in given if is_within_any(path, places.closed_homes)]
     yield f"  of {', '.join(places.closed_homes)}, besides the working directory, only this may be read"

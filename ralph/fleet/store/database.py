@@ -148,7 +148,7 @@ def database_of(named: str | None, environment: Mapping[str, str]) -> Database:
         url = sa.make_url(text)
         port = url.port
     except (sa.exc.ArgumentError, ValueError):
-        raise StoreError(f"{source} is no URL of a database; {_EXAMPLES}", outcome) from None
+        raise StoreError(f"{source} is not a database URL; {_EXAMPLES}", outcome) from None
     try:
         if url.drivername == "sqlite":
             return _sqlite(_file_of(url), folder)
@@ -156,7 +156,9 @@ def database_of(named: str | None, environment: Mapping[str, str]) -> Database:
             return _postgres(url, port, folder, environment)
     except ValueError as error:
         raise StoreError(f"{source}: {error}", outcome) from None
-    raise StoreError(f"{source} names {url.drivername}, which is no store of the fleet; {_EXAMPLES}", outcome)
+    raise StoreError(
+        f"{source} names {url.drivername}, which is not a store of the fleet; {_EXAMPLES}", outcome
+    )
 
 
 _EXAMPLES = "write postgresql://USER@HOST:PORT/DATABASE or sqlite:////PATH"
@@ -277,7 +279,7 @@ def _own_folder(folder: Path, *, is_named: bool) -> None:
 def _refuse_others_folder(folder: Path, *, may_be_open: bool) -> None:
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode):
-        raise StoreError(f"{folder} is no folder: the fleet follows no link there")
+        raise StoreError(f"{folder} is not a folder: the fleet follows no link there")
     if status.st_uid != os.geteuid():
         raise StoreError(f"{folder} belongs to another user")
     if not may_be_open and status.st_mode & 0o022:
@@ -297,7 +299,7 @@ def _own_file(file: Path) -> None:
 
 
 def _not_ours(file: Path) -> StoreError:
-    return StoreError(f"{file} is no file of this user")
+    return StoreError(f"{file} is not a file of this user")
 
 
 def make_engine(

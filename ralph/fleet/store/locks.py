@@ -77,7 +77,7 @@ def take_lock(
     Raises StoreError if the lock is taken. Raises psycopg.Error if the store is away, so call it with `patiently`.
     """
     if not _EXECUTOR.fullmatch(executor_id):
-        raise StoreError(f"{executor_id!r} is no id of an executor")
+        raise StoreError(f"{executor_id!r} is not the id of an executor")
     if not database.is_postgres:
         return FileLock((database.file or database.folder).parent / "executors", executor_id)
     return PostgresLock(
@@ -186,7 +186,7 @@ class PostgresLock:
         """Holds the lock of an executor that is gone, during the `with` block. The value is False if that executor
         lives, if somebody else was faster, or while nobody may be taken over.
 
-        Look for its workflows inside of the block, because somebody may have resumed them just before. The block must
+        Look for its workflows inside the block, because somebody may have resumed them just before. The block must
         be done within `SILENCE_S`. Raises psycopg.Error and OSError.
         """
         self.confirm()  # a process that was stopped itself learns here that it may not
@@ -335,7 +335,7 @@ class FileLock:
 
     def _path(self, executor_id: str) -> Path:
         if not _EXECUTOR.fullmatch(executor_id):
-            raise StoreError(f"{executor_id!r} is no id of an executor")
+            raise StoreError(f"{executor_id!r} is not the id of an executor")
         return self._folder / f"{executor_id}.lock"
 
 

@@ -88,7 +88,7 @@ def read_session(path: Path, row: AgentRow) -> AgentSession:
 
 
 def read_event(run: AgentRun, row: AgentRow, event: Any) -> None:
-    """Adds what an event says. Anything that is no event says nothing. A session that could not be a word of a command
+    """Adds what an event says. Anything that is not an event says nothing. A session that could not be a word of a command
     line, or would be an option there, is not known.
     """
     if isinstance(event, dict) and row.read is not None:
@@ -152,7 +152,7 @@ class EventLog:
 
     @property
     def words(self) -> str:
-        """The end of what was printed and is no event, as readable text."""
+        """The end of what was printed and is not an event, as readable text."""
         return readable_text(self._tail)[0].strip()
 
     def _take(self, line: bytes) -> None:

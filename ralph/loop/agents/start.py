@@ -52,7 +52,7 @@ def agent_of(command: str, plan: LoopPlan, settings: Settings, search: ProgramSe
     budgets = (plan.limits.max_budget_usd, settings.limits.max_budget_usd)
     if any(one is not None for one in budgets) and not row.tells_cost:
         raise CannotError(
-            f"a budget cannot be kept with --agent {row.name}: it does not tell what it costs; leave out --max-budget-usd "
+            f"a budget cannot be kept with --agent {row.name}: it does not report its cost; leave out --max-budget-usd "
             "and limit the iterations and the time (--max-iterations, --max-time)"
         )
     rules = [

@@ -246,7 +246,7 @@ def agent_line(text: str, more: tuple[str, ...] = ()) -> AgentLine:
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
-        raise UsageError(f"--agent {text!r} is no command line: {error}") from None
+        raise UsageError(f"--agent {text!r} is not a command line: {error}") from None
     if not words:
         raise UsageError("--agent is empty: name a command, as in --agent 'claude -p'")
     name = words[0].rpartition("/")[2]

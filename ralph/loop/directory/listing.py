@@ -104,7 +104,7 @@ def refuse_without_ripgrep(search: ProgramSearch) -> None:
 
 def _cannot_list(error: RipgrepError) -> CheckoutError:
     return CheckoutError(
-        f"{error}, and without it the files of a directory outside of git are not known; {REINSTALL}, or run git init here"
+        f"{error}, and without it the files of a directory outside git are not known; {REINSTALL}, or run git init here"
     )
 
 

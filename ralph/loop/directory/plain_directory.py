@@ -75,7 +75,7 @@ class PlainDirectory:
             except TooMuchToReadError:
                 self._is_by_time = True  # stays so, because two snapshots must be comparable
                 self._warn_once(
-                    f"the files of {self.top} hold more than {MOST_READ_OF_ALL_BYTES // 2**30} GB: progress is told by "
+                    f"the files of {self.top} hold more than {MOST_READ_OF_ALL_BYTES // 2**30} GB: progress is judged by "
                     "size and time of each, not by content"
                 )
             except ListingEndedError:

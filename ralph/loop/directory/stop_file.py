@@ -57,7 +57,7 @@ def _held(place: Path) -> Iterator[int]:
         held = os.open(place, HELD_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
         if error.errno in (errno.ENOTDIR, errno.ELOOP):
-            what = "is no directory (a link is none): move it out of the way"
+            what = "is not a directory (a link is none): move it out of the way"
             raise NotADirectoryError(errno.ENOTDIR, what, str(place)) from None
         raise
     try:

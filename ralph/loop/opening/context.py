@@ -72,7 +72,7 @@ class LoopContext(Struct, frozen=True):
     supervisor: CommandSupervisor
     """Starts the check and git."""
     box: CommandBox
-    """The sandbox in which the supervisor runs the check and ripgrep. Git runs outside of the sandbox."""
+    """The sandbox in which the supervisor runs the check and ripgrep. Git runs outside the sandbox."""
     agent: OpenAgent | None
     """The agent that does the iterations, or None if ralph does."""
     store: LoopStore

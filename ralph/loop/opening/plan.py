@@ -53,7 +53,7 @@ def opening_state(
     ended = state.ended
     if ended is not None and ended.outcome is Outcome.COMPLETED and given == LoopLimits():
         done = f"the loop of {directory} is done ({ended.reason})"
-        raise CannotError(f"{done}; ralph loop begins a new one, higher limits go on with it", Outcome.USAGE)
+        raise CannotError(f"{done}; ralph loop begins a new one, higher limits resume it", Outcome.USAGE)
     _refuse_reached_limit(state, given)
     plan = _with_own_paths(state.plan, environment)
     if options.base_url_given is not None:
@@ -81,7 +81,7 @@ def _refuse_reached_limit(state: LoopState, given: LoopLimits) -> None:
     if most is not None and most <= done:
         number = "1 iteration is" if done == 1 else f"{done} iterations are"
         raise CannotError(
-            f"{number} done already: --max-iterations must be more than that to go on", Outcome.USAGE
+            f"{number} done already: --max-iterations must be more than that to continue", Outcome.USAGE
         )
 
 

@@ -68,7 +68,7 @@ class PromptReader:
         self._redact = redact
 
     def read(self) -> str:
-        """The current prompt, without known credentials. If the file was removed or emptied, is no text, or has become a link
+        """The current prompt, without known credentials. If the file was removed or emptied, is not text, or has become a link
         out of the repository, warns and returns the last good prompt, or raises OSError if there was none.
         """
         return self._redact(self._read())

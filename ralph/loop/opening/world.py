@@ -138,7 +138,7 @@ def locked_checkout(context: LoopContext, plan: LoopPlan) -> Iterator[tuple[Work
             context.warn(notice)
         if store.place.resolve().is_relative_to(checkout.top):
             context.warn(
-                f"the loop's record lies in {store.place}, where a command of the agent may write it: what "
+                f"the loop's record is in {store.place}, where a command of the agent may write it: what "
                 "--continue runs stands there; name another place (RALPH_STATE_DIR)"
             )
         yield checkout, lock
@@ -223,7 +223,7 @@ def _warn_of_unfinished(context: LoopContext) -> None:
     if before.ended is None or before.current is not None:
         context.warn(
             f"the last loop here stopped in iteration {len(before.iterations) + 1}; this is a new one, and "
-            "`ralph loop --continue` would have gone on with it"
+            "`ralph loop --continue` would have resumed it"
         )
 
 

@@ -44,7 +44,7 @@ TAIL_BYTES = 4096
 """The maximum number of bytes of the check's output that the next prompt contains."""
 # Colours and progress bars are removed before the end is cut to its size.
 _RAW_TAIL_BYTES = 16 * TAIL_BYTES
-_GOES_ON = "\n[ralph: the output goes on; only its first {size:,} bytes are kept]\n"
+_GOES_ON = "\n[ralph: the output continues; only its first {size:,} bytes are kept]\n"
 
 
 class CheckLog:

@@ -93,7 +93,7 @@ def _endpoint(environment: Mapping[str, str]) -> str:
     except ValueError:
         is_url = False
     if not is_url:
-        # The value is not repeated, because a password cannot be found in a text that is no URL.
+        # The value is not repeated, because a password cannot be found in a text that is not a URL.
         raise TracingError(f"--otel: {name} must be a URL such as {_DEFAULT_ENDPOINT}")
     return endpoint
 

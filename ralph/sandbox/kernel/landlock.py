@@ -113,7 +113,7 @@ class Support(Struct, frozen=True):
 
     @property
     def has_scopes(self) -> bool:
-        """Whether Landlock can deny signals to processes and connections to abstract sockets outside of the sandbox."""
+        """Whether Landlock can deny signals to processes and connections to abstract sockets outside the sandbox."""
         return self.abi >= _SCOPES_ABI
 
     @property

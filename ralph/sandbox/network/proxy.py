@@ -79,7 +79,7 @@ def read_request(head: bytes) -> ProxyRequest:
     first, *lines = head.split(b"\r\n")
     matched = _REQUEST.fullmatch(first)
     if matched is None:
-        raise NoProxyRequestError("this is no request to a proxy")
+        raise NoProxyRequestError("this is not a request to a proxy")
     method, target = matched[1], matched[2].decode("latin-1")
     if method == b"CONNECT":
         return ProxyRequest(*_host_and_port(target, None), None)

@@ -79,7 +79,7 @@ class PathGuard:
         """
         real, status = opened_path(descriptor, str(path)), os.fstat(descriptor)
         if real is None:
-            raise ToolError(f"{shown} is not read: where it really lies cannot be told")
+            raise ToolError(f"{shown} is not read: where it really is cannot be determined")
         self._refuse_private(real, shown, status)
         if real != judged:
             self._refuse(real, shown, self._why_not_read(real))

@@ -62,7 +62,7 @@ class WriteTarget(Struct, frozen=True):
     def _refuse_protected(self, directory: int, name: str) -> None:
         where = opened_path(directory, str(self.path.parent))
         if where is None:
-            raise ToolError(f"{self.shown} was not written: where it really lies cannot be told")
+            raise ToolError(f"{self.shown} was not written: where it really is cannot be determined")
         self.guard.refuse_written(os.path.join(where, name), self.shown)  # noqa: PTH118 - strings throughout
 
     def _refuse_changed(self, directory: int, name: str) -> None:

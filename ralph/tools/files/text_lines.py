@@ -68,7 +68,7 @@ def read_range(chunks: Iterable[bytes], wanted: LineRange, marked: tuple[bytes, 
         notes.append(f"[stopped after {MAX_SCANNED_BYTES >> 20} MB; use Bash and sed to see more]")
     elif has_more:
         cause = "" if len(lines) == wanted.count else f"{_MAX_SHOWN_BYTES >> 10} KB are the most at once; "
-        notes.append(f"[{cause}the file goes on: offset={wanted.first + len(lines)}]")
+        notes.append(f"[{cause}the file continues: offset={wanted.first + len(lines)}]")
     return "\n".join(numbered + notes)
 
 

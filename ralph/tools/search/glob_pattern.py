@@ -88,7 +88,7 @@ def _expanded(pattern: str) -> list[str]:
 
 def _segments_of(pattern: str) -> list[_Segment]:
     segments: list[_Segment] = [None if name == "**" else _compiled(name) for name in pattern.split("/")]
-    if segments[-1] is None:  # `src/**` matches what lies below src, not src itself
+    if segments[-1] is None:  # `src/**` matches what is below src, not src itself
         segments.append(_compiled("*"))
     return segments
 

@@ -59,7 +59,7 @@ def requests_url(base_url: str, api: str, model: str, *, is_whole: bool = False)
 def checked_base_url(text: str) -> str:
     """The base URL as the user wrote it, without `/` at its end. Raises ValueError if it is not a usable URL."""
     if re.search(r"[\x00-\x20\x7f\\]", text):
-        raise ValueError("must not hold white space or backslashes")
+        raise ValueError("must not contain white space or backslashes")
     try:
         parts = urlsplit(text)
         has_port = parts.port is None or parts.port > 0
@@ -71,10 +71,10 @@ def checked_base_url(text: str) -> str:
         raise ValueError("must name a host, and no port or one of 1-65535")
     if "@" in parts.netloc:
         raise ValueError(
-            "must not hold a user or password before the host; use `headers` of a target, or ANTHROPIC_CUSTOM_HEADERS, instead"
+            "must not contain a user or password before the host; use `headers` of a target, or ANTHROPIC_CUSTOM_HEADERS, instead"
         )
     if "?" in text or "#" in text:
-        raise ValueError("must not hold a query or a fragment")
+        raise ValueError("must not contain a query or a fragment")
     return f"{parts.scheme}://{parts.netloc.lower()}{parts.path.rstrip('/')}"
 
 
@@ -145,9 +145,9 @@ def header_value(text: str) -> str:
     """
     value = text.strip()
     if any(character < " " or character == "\x7f" for character in value):
-        raise ValueError("must not hold line breaks or control characters")
+        raise ValueError("must not contain line breaks or control characters")
     if any(character > "\xff" for character in value):
-        raise ValueError("must hold only characters that a header can carry (latin-1)")
+        raise ValueError("must contain only characters that a header can carry (latin-1)")
     return value
 
 
@@ -161,7 +161,7 @@ def header_lines(text: str) -> tuple[tuple[str, str], ...]:
             continue
         name, colon, value = line.partition(":")
         if not colon or not _is_header_name(name.strip()):
-            raise ValueError(f'must hold "Name: value" on each line; line {number} is different')
+            raise ValueError(f'must contain "Name: value" on each line; line {number} is different')
         headers.append(_header(name.strip(), value, f"line {number}"))
     return tuple(headers)
 
@@ -174,7 +174,7 @@ def header_table(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """
     for number, name in enumerate(headers, start=1):
         if not _is_header_name(name):
-            raise ValueError(f"must hold names that HTTP allows; entry {number} has none")
+            raise ValueError(f"must contain names that HTTP allows; entry {number} has none")
     return tuple(_header(name, text, name) for name, text in headers.items())
 
 
@@ -184,7 +184,7 @@ def _is_header_name(text: str) -> bool:
 
 def _header(name: str, value: str, where: str) -> tuple[str, str]:
     if name.lower() in FRAMING_HEADERS:
-        raise ValueError(f"must not hold {name}: it says how a request is framed, not what it is")
+        raise ValueError(f"must not contain {name}: it says how a request is framed, not what it is")
     try:
         return name, header_value(value)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""A 2xx answer that is no event stream, or whose stream breaks the rules (A12, A13, A15)."""
+"""A 2xx answer that is not an event stream, or whose stream breaks the rules (A12, A13, A15)."""
 
 from __future__ import annotations
 

@@ -269,8 +269,8 @@ BROKEN = {
     "one call twice, without id": [start(), *tool_block(0, call_id=""), *tool_block(1, call_id=""), *end()],
     "a call begins again": [start(), *tool_block(0, '{"a": 1}'), *tool_block(0), *end()],
     "a text begins after its first delta": [start(), delta(0, "text_delta", text="x"), block(0, type="text")],
-    "block is no object": [start(), {"type": "content_block_start", "index": 0, "content_block": []}],
-    "message is no object": [{"type": "message_start", "message": []}],
+    "block is not an object": [start(), {"type": "content_block_start", "index": 0, "content_block": []}],
+    "message is not an object": [{"type": "message_start", "message": []}],
 }
 
 

@@ -376,7 +376,7 @@ def test_the_parts_of_mistrals_reasoning_are_thinking_and_text(client) -> None:
     assert [block.get("thinking") or block["text"] for block in answer.content] == ["Hm.", "Hi"]
 
 
-# --- Errors inside of a 200
+# --- Errors inside a 200
 
 
 # --- Whole answers
@@ -429,7 +429,7 @@ anything = values | st.lists(values, max_size=2) | st.dictionaries(texts, values
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every place inside of a JSON value, as its holder and its key."""
+    """Every place inside a JSON value, as its holder and its key."""
     for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
         yield value, key
         if isinstance(inner, dict | list):

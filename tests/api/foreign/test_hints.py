@@ -68,7 +68,7 @@ def test_a_refusal_has_the_advice_that_helps(name, source, status, message, advi
     answer = refusal(status, {"error": {"type": "odd", "message": message}})
     with answering([answer]) as (server, _):
         ran = run(ralph_in(tmp_path), server)
-    (hint,) = [one for one in ran.result["hints"] if not one.startswith("go on with")]
+    (hint,) = [one for one in ran.result["hints"] if not one.startswith("continue with")]
     assert advice in hint
 
 

@@ -1,4 +1,4 @@
-"""A prompt that is too long, in the words of other servers: the context is made smaller, and the work goes on. Also what
+"""A prompt that is too long, in the words of other servers: the context is made smaller, and the work continues. Also what
 must stay another failure although its words are alike, and refusals in words that ralph does not know.
 
 tests/values/servers/test_refusals.py has each known text with each status.

@@ -148,7 +148,7 @@ def test_the_probe_speaks_the_api_of_the_target_and_names_its_variable(api, name
         base_url = normal_base_url(server.base_url, api)
         found = [probe(base_url, api)["target main"] for _ in range(2)]
     assert "answered as a stream and called the tool" in found[0].text
-    assert f"this is no server of the {name} API" in (found[1].advice or "")
+    assert f"this server does not speak the {name} API" in (found[1].advice or "")
     with MockApi(Scenario([Step(CALL)], require_key=True)) as server:
         refused = probe(normal_base_url(server.base_url, api), api, has_key=False)["target main"]
     assert f"asks for one ({variable}, " in (refused.advice or "")
@@ -167,7 +167,7 @@ def test_a_server_that_is_away_is_named_with_its_port() -> None:
     [
         ("Mon, 01 Jan 2024 00:00:00 GMT", Level.WARN, "ahead of"),
         ("Fri, 01 Jan 2100 00:00:00 GMT", Level.WARN, "behind"),
-        ("yesterday", Level.OK, "no server told its time"),
+        ("yesterday", Level.OK, "no server sent its time"),
     ],
 )
 def test_a_clock_that_differs_from_the_servers_is_a_warning_even_if_the_request_failed(

@@ -1,4 +1,4 @@
-"""Progress in a directory outside of git, which is found by the content of files."""
+"""Progress in a directory outside git, which is found by the content of files."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_more_than_is_read_in_one_look_is_told_by_size_and_time_from_then_on(her
     (here / "b").write_bytes(b"x" * 100)
     before = checkout.snapshot()
     assert len(told) == 1
-    assert "progress is told by size and time of each" in told[0]
+    assert "progress is judged by size and time of each" in told[0]
     assert checkout.snapshot().digest == before.digest
     os.utime(here / "a", (1, 1))
     after = checkout.snapshot()

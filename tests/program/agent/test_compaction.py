@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from ralph.mock_api import MockApi, Playable, RecordedRequest
     from tests.program.conftest import Finished, Ralph
 
-TASK = "Mend the parser:\n\n  * keep `a  b`\t* never touch größe.py"
+TASK = "Fix the parser:\n\n  * keep `a  b`\t* never touch größe.py"
 RULES = "Use tabs.\n\n  Never   touch größe.py.\n"
-SUMMARY = "The parser is half mended, the tests are red."
+SUMMARY = "The parser is half fixed, the tests are red."
 DONE = Turn("All done.")
 COUNTED = {"input_tokens": 3_000, "output_tokens": 50}
 NEARLY_FULL = {"input_tokens": 900_000, "output_tokens": 50}
@@ -133,7 +133,7 @@ def test_d8_a_compaction_is_told_in_lines_and_an_event_and_its_session_is_kept_w
     assert discarded["message_id"] == "msg_mock_000002", "whoever shows pieces knows that they are no answer"
     shown = ralph_here("sessions", "show")
     assert shown.code == 0
-    for words in ("Mend the parser", "Step 1.", "Step 2.", "[context] compacted (threshold)", "All done."):
+    for words in ("Fix the parser", "Step 1.", "Step 2.", "[context] compacted (threshold)", "All done."):
         assert words in shown.stdout, words
     assert "THOUGHT 1" in ralph_here("sessions", "export", "--format", "md").stdout
     document = json.loads(ralph_here("sessions", "export", "--format", "json").stdout)
@@ -211,7 +211,7 @@ def test_d8_the_window_that_a_server_names_is_kept_to_unless_the_user_names_one_
 
 
 def test_d8_a_task_that_fills_the_window_gets_a_closing_answer_exits_3(ralph, serve, notes) -> None:
-    (ralph.cwd / "task.txt").write_text("Mend the parser. " * 2_000)
+    (ralph.cwd / "task.txt").write_text("Fix the parser. " * 2_000)
     server = serve(script=in_turn(works(1), Turn("This is how far I got.")))
     config = in_a_window_of(ralph, server, 8_000)
     ran = ralph((ralph.cwd / "task.txt").read_text(), "--config", config, "--output-format", "json")

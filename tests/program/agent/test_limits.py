@@ -41,7 +41,7 @@ def tells_the_limit(result: dict[str, Any], code: int, subtype: str) -> None:
         == 1 + (code == 3) * cut_short
     )
     assert (result["total_cost_usd"] > 0, result["usage"]["output_tokens"] > 0) == (True, True)
-    assert [hint.split()[:5] for hint in result["hints"]] == [["go", "on", "with:", "ralph", "--resume"]]
+    assert [hint.split()[:4] for hint in result["hints"]] == [["continue", "with:", "ralph", "--resume"]]
 
 
 @pytest.mark.parametrize("limit", ENDS)
@@ -56,7 +56,7 @@ def test_d12_a_run_that_a_limit_ended_with_an_answer_goes_on_and_is_told_that_it
     assert NO_LIMIT not in first.stderr
     tells_the_limit(first.result, code, subtype)
     asked = len(server.requests)
-    command = first.result["hints"][0].removeprefix("go on with: ralph ").split()
+    command = first.result["hints"][0].removeprefix("continue with: ralph ").split()
     # A budget counts what one run spends, so that the next run needs it again.
     assert ("--max-budget-usd" in command) is (limit == "dollars")
     ran = ralph(*command, "--output-format", "json")
@@ -185,7 +185,7 @@ def test_d12_a_driver_cannot_turn_to_a_model_whose_cost_could_not_be_counted_exi
 
 # --- How limits are given and told
 
-NO_LIMIT = "[notice] no limit is set: this run goes on until it is done (--max-time 2h would end it)"
+NO_LIMIT = "[notice] no limit is set: this run continues until it is done (--max-time 2h would end it)"
 # tests/program/run/test_time_limit.py tests runs without any answer and with a time limit.
 
 

@@ -152,7 +152,7 @@ def test_d5_text_is_no_answer_where_a_report_is_required_exits_0(ralph, serve) -
     ran = ralph("go", "--require-report", "--output-format", "json")
     assert (ran.code, ran.result["result"], ran.result["num_turns"]) == (0, "Counted them.", 1)
     assert "plain text does not end this task" in told_texts(server)[-1]
-    assert "[turn] Synthetic retry 1/3: the answer was no final report" in ran.stderr
+    assert "[turn] Synthetic retry 1/3: the answer was not a final report" in ran.stderr
 
 
 # --- D7, D9, D10: stop reasons

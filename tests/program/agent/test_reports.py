@@ -119,7 +119,7 @@ def test_a_session_can_be_asked_for_a_report_later_and_then_for_another(ralph, s
     server = serve(DONE, report(summary="First."), report(summary="Second."))
     assert ralph("go").code == 0
     assert ralph("--continue", "sum it up", "--require-report").stdout == "First.\n"
-    assert ralph("--continue").code == 2, "there is nothing to go on with"
+    assert ralph("--continue").code == 2, "there is nothing to resume"
     assert ralph("--continue", "and again").stdout == "Second.\n"
     assert [("final_report" in offered(request)) for request in server.requests] == [False, True, True]
 
@@ -144,10 +144,10 @@ def test_each_message_of_a_driven_run_by_an_sdks_options_has_a_report_of_its_own
 
 NO_SCHEMAS = {
     "a file that is not there": ("nowhere.json", "cannot read nowhere.json: no such file"),
-    "a directory": (".", "it is no regular file"),
+    "a directory": (".", "it is not a regular file"),
     "nothing": ("", "is empty"),
-    "broken text": ('{"type": ', "the schema is no JSON"),
-    "a broken file": ("broken.json", "broken.json is no JSON"),
+    "broken text": ('{"type": ', "the schema is not JSON"),
+    "a broken file": ("broken.json", "broken.json is not JSON"),
     "a list": ("list.json", "must be a JSON object, got an array"),
     "no schema": ('{"type": "strange"}', "#/type: expected one of"),
     "a schema elsewhere": ('{"$ref": "http://127.0.0.1:9/a.json"}', "nothing is fetched"),

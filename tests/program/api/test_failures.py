@@ -42,7 +42,7 @@ USAGE = {
     "no money": (["--max-budget-usd", "0", "x"], "--max-budget-usd must be a number of dollars, more than 0"),
     "no schema": (["--json-schema", "nothing.json", "x"], "nothing.json"),
     "metrics in no directory": (["--metrics-file", "gone/run.prom", "x"], "--metrics-file"),
-    "nothing to go on with": (["-c"], "there is no session of"),
+    "nothing to resume": (["-c"], "there is no session of"),
     "no such session": (["-r", "0000"], "begins with '0000'"),
     "two sessions": (["-c", "-r", "0000"], "--continue, --resume"),
     "copy of nothing": (["--fork-session", "x"], "--continue or --resume"),

@@ -66,5 +66,5 @@ def test_a_base_url_with_a_credential_is_refused_without_repeating_it(ralph, com
     by_variable = ralph(*command)
     for ran in (by_file, by_flag, by_variable):
         assert ran.code in (2, 78)
-        assert "must not hold a user or password" in ran.stdout + ran.stderr
+        assert "must not contain a user or password" in ran.stdout + ran.stderr
         assert TOKENS[0] not in ran.stdout + ran.stderr

@@ -40,7 +40,7 @@ def test_betas_are_a_header(ralph, serve, words) -> None:
 def test_a_beta_that_is_no_name_is_refused_exits_2(ralph_here) -> None:
     ran = ralph_here("go", "--betas", "a\nX-Evil: 1")
     assert ran.code == 2
-    assert "--betas must hold names of betas" in ran.stderr
+    assert "--betas must contain names of betas" in ran.stderr
 
 
 def test_restricted_takes_bash_away_and_is_strict(ralph, serve) -> None:

@@ -36,7 +36,7 @@ def in_order(lines: list[str], text: str) -> bool:
 FALLBACK_LINES = [
     "[target] in this order: main, spare",
     "[target] main -> spare (overloaded)",
-    "[notice] spare: on with the key of DEMO_KEY_2, not DEMO_KEY_1 (rate_limit)",
+    "[notice] spare: using the key of DEMO_KEY_2 instead of DEMO_KEY_1 (rate_limit)",
     "[target] spare answers",
     "[target] back on main",
 ]
@@ -146,7 +146,7 @@ LOOP_LINES = [
     "[loop] the API is unavailable: waiting 0.1s (outage 1, by the schedule loop.outage_waits_s)",
     "[error] connection refused",
     "[loop] the API is unavailable: waiting 0.2s (outage 2 in a row, by the schedule loop.outage_waits_s)",
-    "[notice] going on with",
+    "[notice] resuming",
     "[loop] iteration 2 of 5: completed, 4 turns, ",
     "[loop] iteration 3 of 5: completed, 4 turns, ",
     "[loop] completed: the gate passes and no task in IMPLEMENTATION_PLAN.md is open; 3 iterations, 12 turns, ",
@@ -232,7 +232,7 @@ def test_a_demo_that_is_stopped_leaves_neither_processes_nor_a_directory_and_say
     rest, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + number
     assert b"Traceback" not in rest
-    assert b"directory is removed, so there is nothing to go on with" in rest
+    assert b"directory is removed, so there is nothing to resume" in rest
     assert list(room.iterdir()) == []
     assert not [entry for entry in Path("/proc").glob("[0-9]*") if str(room) in environment_of(entry)]
 

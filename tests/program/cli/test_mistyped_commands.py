@@ -43,9 +43,9 @@ MISTYPED = {
     ("update",): "see `ralph --help`",
     ("logs",): "did you mean `ralph sessions show`?",
     ("kill",): "did you mean Ctrl-C or `kill PID` to stop a loop, ",
-    ("serve",): "`serve` is no command of ralph (`ralph run serve` runs it as a prompt)",
-    ("deploy-it",): "`deploy-it` is no command of ralph (`ralph run deploy-it` runs it as a prompt)",
-    ("review", "--max-turns", "3"): "`review` is no command of ralph (",
+    ("serve",): "`serve` is not a command of ralph (`ralph run serve` runs it as a prompt)",
+    ("deploy-it",): "`deploy-it` is not a command of ralph (`ralph run deploy-it` runs it as a prompt)",
+    ("review", "--max-turns", "3"): "`review` is not a command of ralph (",
 }
 
 
@@ -56,7 +56,7 @@ def test_a_word_that_looks_like_a_command_is_exit_2_with_what_was_meant(
     server = serve(Turn("never"))
     ran = ralph_here(*words, as_typed=True)
     assert (ran.code, ran.stdout, ran.stderr.count("\n"), server.request_count) == (2, "", 1, 0)
-    assert f"`{words[0]}` is no command of ralph" in ran.stderr
+    assert f"`{words[0]}` is not a command of ralph" in ran.stderr
     assert instead in ran.stderr
     assert f"`ralph run {words[0]}` runs it as a prompt" in ran.stderr
 
@@ -87,7 +87,7 @@ def test_behind_options_and_behind_loop_it_is_the_same(ralph_here, serve, words,
     server = serve(Turn("never"))
     ran = ralph_here(*words, as_typed=True)
     assert (ran.code, ran.stdout, ran.stderr.count("\n"), server.request_count) == (2, "", 1, 0)
-    assert f"`{words[-1]}` is no command of `ralph loop`" in ran.stderr or words[0] != "loop"
+    assert f"`{words[-1]}` is not a command of `ralph loop`" in ran.stderr or words[0] != "loop"
     assert f"did you mean `{instead}`" in ran.stderr
 
 

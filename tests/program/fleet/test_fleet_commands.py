@@ -220,7 +220,7 @@ def test_cancel_waits_for_the_worker_and_names_one_that_does_not_answer(
     answers.start()
     ran = ralph_here("fleet", "cancel", "a", "b")
     answers.join()
-    assert (ran.code, ran.stdout) == (0, "cancelled: 1 job that had not begun, 1 that ran\n")
+    assert (ran.code, ran.stdout) == (0, "cancelled: 1 job that had not started, 1 that ran\n")
     ended = ralph_here("fleet", "cancel", "a", "b")
     assert (ended.code, "2 had ended already" in ended.stderr) == (0, True)
     taken(store, "c")

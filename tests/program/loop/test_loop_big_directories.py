@@ -1,4 +1,4 @@
-"""A loop outside of git with huge files and trees in its directory: its memory stays bounded, and a signal ends it
+"""A loop outside git with huge files and trees in its directory: its memory stays bounded, and a signal ends it
 at once. tests/loop/directory/test_plain_directory.py tests rules without end.
 """
 

@@ -42,7 +42,7 @@ def test_a_pipe_for_which_git_would_wait_ends_the_loop_and_is_named(
     iterations([bash(f"mkdir -p $(dirname {name}); rm -f {name}; mkfifo {name}")])
     ran = ralph("loop", "go", "--commit")
     assert ran.code == 74
-    assert f"waits for {checkout.top / name}, which is no file" in ran.last_line
+    assert f"waits for {checkout.top / name}, which is not a file" in ran.last_line
     assert processes_of(ralph) == {}
 
 
@@ -53,7 +53,7 @@ def test_a_pipe_that_a_configuration_names_ends_the_loop_before_it_begins(ralph,
         config.write("[include]\n\tpath = more\n")
     a_pipe(pipe)
     ran = ralph("loop", "go")
-    assert (ran.code, f"waits for {pipe}, which is no file" in ran.last_line) == (78, True)
+    assert (ran.code, f"waits for {pipe}, which is not a file" in ran.last_line) == (78, True)
 
 
 def test_a_socket_in_the_place_of_the_index_is_named(ralph, checkout, monkeypatch) -> None:

@@ -37,7 +37,7 @@ def test_what_another_iteration_would_meet_again_stops_the_loop_with_its_code_an
     assert (ran.code, server.request_count) == (code, 0 if fault is None else 1)
     assert says in loop_lines(ran)[-1]
     assert f"(exit {code}): iteration 1 ended with exit {code}" in loop_lines(ran)[-1]
-    assert loop_lines(ran)[-2] == "go on with: ralph loop --continue"
+    assert loop_lines(ran)[-2] == "continue with: ralph loop --continue"
     record = loop_record(ralph)
     assert (record["iterations"], record["ended"]["exit_code"]) == ([], code)
     assert (tmp_path / "summary.md").read_text().startswith(f"### ralph loop: {record['ended']['outcome']}\n")
@@ -70,7 +70,7 @@ def test_a_check_that_could_be_run_once_may_exit_127_later_and_has_failed(ralph,
     assert ran.code == 3
     assert loop_record(ralph)["iterations"][0]["check"] == "failed (exit 127: no such command)"
     ran = ralph("loop", "--continue", "--max-iterations", "2")
-    assert ran.code == 3  # 126 now: the file is no program
+    assert ran.code == 3  # 126 now: the file is not a program
     assert "failed (exit 126: no program that can be run)" in loop_lines(ran)[-1]
 
 

@@ -88,7 +88,7 @@ def test_work_that_is_red_stays_in_the_tree_until_a_later_iteration_makes_it_gre
 def test_commit_red_commits_what_is_red_and_the_branch_is_pushed_when_it_is_green(
     ralph, checkout, iterations
 ) -> None:
-    iterations([bash("touch broken")], [bash("rm broken; touch mended")])
+    iterations([bash("touch broken")], [bash("rm broken; touch fixed")])
     ran = ralph("loop", "go", "--gate", GREEN, "--commit", "--commit-red", "--push", "--max-iterations", "2")
     assert ran.code == 0, "without --until and --plan, and with a green gate at the end"
     assert [line for line in loop_lines(ran) if line.startswith("pushed")] == ["pushed 2 commits"]
@@ -157,7 +157,7 @@ def test_a_stop_file_before_all_is_done_is_removed_and_the_next_prompt_says_so(
     assert ran.code == 0
     assert "the stop file was removed: PLAN.md has 1 open task" in loop_lines(ran)
     prompt = first_prompt(server.requests[2])
-    assert "The file .ralph/stop was removed, because PLAN.md has 1 open task: the work goes on." in prompt
+    assert "The file .ralph/stop was removed, because PLAN.md has 1 open task: the work continues." in prompt
     assert not (ralph.cwd / ".ralph" / "stop").exists()
 
 
@@ -299,7 +299,9 @@ def test_red_work_that_cannot_be_committed_to_a_branch_is_no_success_exits_74(
     iterations([bash("touch broken")])
     ran = ralph("loop", "go", "--gate", GREEN, "--commit", "--max-iterations", "1")
     assert ran.code == 74
-    problem = "what the gate did not let through could not be committed, and stays as it is: git update-ref: "
+    problem = (
+        "what the gate did not let through could not be committed, and is left as it is: git update-ref: "
+    )
     assert any(line.startswith(problem) for line in loop_lines(ran))
     assert loop_lines(ran)[-1].startswith(
         "io_error (exit 74): 1 iteration is done, the gate failed (exit 1), but "

@@ -43,7 +43,7 @@ def test_a_second_loop_in_the_same_checkout_names_the_first_and_exits_78(
     assert server.request_count == 1
     first.terminate()
     assert ralph.finish(first).code == 143
-    assert "go on with: ralph loop --continue" in ralph_here("loop", "--status").stdout
+    assert "continue with: ralph loop --continue" in ralph_here("loop", "--status").stdout
 
 
 def test_where_no_loop_was_status_and_continue_say_so_and_exit_2(ralph, ralph_here, checkout) -> None:
@@ -172,9 +172,9 @@ def test_work_that_could_not_be_committed_is_no_success_and_is_committed_by_cont
     assert (ran.code, checkout.git("status", "--porcelain").strip()) == (74, "?? new")
     lock = checkout.top / ".git/index.lock"
     assert warning.startswith(
-        f"iteration 1: its work could not be committed, and stays as it is: {lock} is there: "
+        f"iteration 1: its work could not be committed, and is left as it is: {lock} is there: "
     )
-    assert hint == "go on with: ralph loop --continue"
+    assert hint == "continue with: ralph loop --continue"
     assert last.startswith(
         "io_error (exit 74): 1 iteration is done, but not all work is committed; 1 iteration, "
     )

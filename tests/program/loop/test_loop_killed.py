@@ -98,7 +98,7 @@ def test_a_killed_loop_goes_on_where_it_was_and_ends_as_if_nothing_had_happened_
     kill(ralph, process)
     left = loop_record(ralph)
     assert "stopped without an end, last seen " in ralph_here("loop", "--status").stdout
-    assert ralph_here("loop", "--status").stdout.endswith("go on with: ralph loop --continue\n")
+    assert ralph_here("loop", "--status").stdout.endswith("continue with: ralph loop --continue\n")
     ran = ralph("loop", "--continue")
     assert ran.code == 0
     [counted] = loop_record(ralph)["iterations"]
@@ -186,7 +186,7 @@ def test_an_iteration_that_was_killed_alone_is_resumed_twice_and_counts_once_wit
         True,
         True,
     ]
-    assert waits[0].endswith("then iteration 1 goes on")
+    assert waits[0].endswith("then iteration 1 resumes")
 
 
 def test_the_third_kill_in_a_row_ends_the_loop_which_says_why_and_can_be_resumed_exits_75(
@@ -202,7 +202,7 @@ def test_the_third_kill_in_a_row_ends_the_loop_which_says_why_and_can_be_resumed
     assert loop_lines(ran)[-1].startswith(
         "api_unavailable (exit 75): iteration 1 was killed by SIGKILL, 3 times in a row; 0 iterations, "
     )
-    assert "go on with: ralph loop --continue" in loop_lines(ran)
+    assert "continue with: ralph loop --continue" in loop_lines(ran)
     assert processes_of(ralph) == {}
     assert ralph("loop", "--continue").code == 0
     [counted] = loop_record(ralph)["iterations"]
@@ -223,7 +223,7 @@ def test_what_was_typed_elsewhere_and_read_from_standard_input_is_known_when_it_
     assert server.wait_for_requests(1, PATIENCE_S)
     kill(ralph, process)
     elsewhere = replace(ralph, cwd=ralph.cwd.parent)
-    hint = f"go on with: ralph loop --continue --cd {ralph.cwd}/below\n"
+    hint = f"continue with: ralph loop --continue --cd {ralph.cwd}/below\n"
     assert ralph_here("loop", "--status", "--cd", "below").stdout.endswith(hint)
     ran = elsewhere("loop", "--continue", "--cd", "work/below")
     assert (ran.code, ran.stdout) == (0, "Now.\n")

@@ -160,8 +160,8 @@ def test_what_was_set_for_run_is_passed_on(asked, typed, passed_on) -> None:
 
 
 REFUSED = {
-    "resume": (["--resume", "x."], "--resume is not for a loop: each iteration begins afresh"),
-    "resume, short": (["-r", "x."], "`ralph loop --continue` goes on with a loop"),
+    "resume": (["--resume", "x."], "--resume is not for a loop: each iteration starts over"),
+    "resume, short": (["-r", "x."], "`ralph loop --continue` resumes a loop"),
     "copy": (["--fork-session"], "--fork-session is not for a loop"),
     "session id": (["--session-id", "0" * 32], "has a session and an id of its own"),
     "sessions not kept": (["--no-session-persistence"], "its session is kept"),

@@ -194,7 +194,7 @@ def test_a_filter_without_a_name_and_a_remote_in_disguise_run_nothing(
     ralph, checkout, iterations, tmp_path
 ) -> None:
     """An archive may contain `.git` with a filter without a name, and beside it a remote that would check out
-    files. Here `evil/.git` is no git directory, so that git would use `evil` itself.
+    files. Here `evil/.git` is not git directory, so that git would use `evil` itself.
     """
     mark = tmp_path / "ran"
     evil = ralph.cwd / "evil"

@@ -70,12 +70,12 @@ def test_three_iterations_until_the_check_passes_tell_a_line_each_and_exit_0(
     told = ralph("loop", "--status")
     assert (told.code, told.stderr) == (0, "")
     state = told.stdout.splitlines()
-    assert state[0].startswith(f"loop in {ralph.cwd}, begun ")
+    assert state[0].startswith(f"loop in {ralph.cwd}, started ")
     assert re.fullmatch(r"ended [-0-9: ]{16}: completed: the check passes; 3 iterations, .*", state[1])
     assert state[2] == f"check `{CHECK}`: passed"
     assert state[-1] == f"record, last prompt, log and the check's output: {loop_folder(ralph)}"
     assert len(state) == 7
-    assert "go on with" not in told.stdout
+    assert "continue with" not in told.stdout
 
 
 def test_a_check_that_passes_already_spends_nothing_and_exits_0(ralph, ralph_here, iterations) -> None:
@@ -83,7 +83,7 @@ def test_a_check_that_passes_already_spends_nothing_and_exits_0(ralph, ralph_her
     ran = ralph("loop", "go", "--until", "true")
     assert ran.code == 0
     assert (server.request_count, server.lookups) == (0, ())
-    assert "the check passes already, so nothing was begun (--at-least-once" in loop_lines(ran)[-1]
+    assert "the check passes already, so nothing was started (--at-least-once" in loop_lines(ran)[-1]
     again = ralph_here("loop", "--continue")
     assert (again.code, again.stderr.count("\n")) == (2, 1), "it is done, and says so"
     assert ralph("loop", "go", "--until", "true", "--at-least-once").code == 0
@@ -115,7 +115,7 @@ def test_the_iteration_limit_with_a_check_exits_3_and_can_be_raised(ralph, itera
     server = iterations()
     ran = ralph("loop", "go", "--max-iterations", "1", "--until", "false")
     assert (ran.code, server.request_count) == (3, 1)
-    assert loop_lines(ran)[-2] == "go on with: ralph loop --continue --max-iterations 2"
+    assert loop_lines(ran)[-2] == "continue with: ralph loop --continue --max-iterations 2"
     assert loop_lines(ran)[-1].startswith(
         "limit_reached (exit 3): 1 iteration is done, the check failed (exit 1); "
     )

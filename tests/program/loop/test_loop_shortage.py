@@ -102,7 +102,7 @@ def test_a_shortage_that_lasts_ends_the_loop_and_it_can_be_resumed_exits_75(
     ran = finished(ralph, short_after_the_first_check(ralph, scarcity))
     assert ran.code == 75
     assert loop_lines(ran)[-1].startswith("api_unavailable (exit 75): what this machine lacks (a process, ")
-    assert "go on with: ralph loop --continue" in loop_lines(ran)
+    assert "continue with: ralph loop --continue" in loop_lines(ran)
     assert "Traceback" not in ran.stderr
     scarcity.end()
     again = ralph("loop", "--continue")
@@ -132,6 +132,6 @@ def test_a_loop_that_met_one_shortage_for_ten_minutes_ends_and_can_be_resumed_ex
     ran = finished(ralph, short_after_the_first_check(ralph, scarcity))
     assert ran.code == 74, ran.stderr
     assert loop_lines(ran)[-1].startswith("io_error (exit 74): the same shortage has lasted for ")
-    assert "go on with: ralph loop --continue" in loop_lines(ran)
+    assert "continue with: ralph loop --continue" in loop_lines(ran)
     scarcity.end()
     assert ralph("loop", "--continue").code == 0

@@ -33,7 +33,7 @@ CODES = {
 STUBBORN = (
     "trap 'sleep 0.5; echo cleaned up >> ended; exit' TERM; touch started; while :; do sleep 0.05; done"
 )
-GOES_ON = "go on with: ralph loop --continue"
+GOES_ON = "continue with: ralph loop --continue"
 
 
 @pytest.mark.parametrize("number", CODES, ids=lambda number: number.name)

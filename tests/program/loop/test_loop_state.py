@@ -174,7 +174,7 @@ def test_where_the_place_of_the_stop_file_is_no_directory_the_loop_says_so_and_w
         place.write_text("")
     ran = ralph("loop", "go", "--max-iterations", "1")
     assert (ran.code, server.request_count) == (74, 0)
-    assert f"{place}: is no directory (a link is none): move it out of the way" in loop_lines(ran)[-1]
+    assert f"{place}: is not a directory (a link is none): move it out of the way" in loop_lines(ran)[-1]
     assert list(elsewhere.iterdir()) == []
     assert ralph("loop", "go", "--until", "true").code == 0, "with a check nothing is kept there"
 

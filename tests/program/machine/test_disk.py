@@ -102,7 +102,8 @@ def test_p4_a_disk_that_fills_stops_the_run_before_anything_unannounced_and_it_g
     assert ran.result["terminal_reason"] == "io_error"
     [journal] = journals(kept)
     assert (
-        ran.stderr.splitlines()[-2] == f"[hint] go on with: ralph --resume {journal.stem[:8]} --sandbox off"
+        ran.stderr.splitlines()[-2]
+        == f"[hint] continue with: ralph --resume {journal.stem[:8]} --sandbox off"
     )
     reading = read_lines(journal.read_bytes())
     assert reading.torn == b""
@@ -167,7 +168,7 @@ def test_p6_sessions_of_a_home_that_became_read_only_and_of_the_time_since_are_b
         assert in_small_disk(ralph, READ_ONLY_BIND, Path(home), *words).code == 0
     refused = in_small_disk(ralph, READ_ONLY_BIND, Path(home), "-r", before, "on")
     assert refused.code == 74
-    assert "Read-only file system: --fork-session goes on with a copy" in refused.last_line
+    assert "Read-only file system: --fork-session resumes a copy" in refused.last_line
     for session in (before, since):
         assert ralph_here("sessions", "show", session).code == 0
         assert session[:8] in ralph_here("sessions", "ls").stdout
@@ -180,7 +181,7 @@ def test_p6_without_any_place_for_a_session_nothing_is_spent_exits_74(ralph, ser
     ralph.environment["RALPH_STATE_DIR"] = str(state / "deep")
     ran = in_small_disk(ralph, READ_ONLY, state, "go", "--output-format", "json")
     assert (ran.code, len(server.requests)) == (74, 0)
-    assert "go on with" not in ran.stderr, "nothing can be resumed"
+    assert "continue with" not in ran.stderr, "nothing can be resumed"
     assert str(state) in ran.last_line
     assert ran.result["terminal_reason"] == "io_error"
 

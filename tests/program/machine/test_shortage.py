@@ -131,7 +131,7 @@ def test_p18_a_shortage_that_outlasts_the_retries_ends_with_a_hint_and_can_be_re
     assert ran.result["errors"] == [f"shortage: {NO_THREAD}"]
     hints = " ".join(ran.result["hints"])
     assert "ulimit -u" in hints
-    assert "go on with: ralph" in hints
+    assert "continue with: ralph" in hints
     assert "Traceback" not in ran.stderr
     scarcity.end()
     assert ralph("-c").code == 0

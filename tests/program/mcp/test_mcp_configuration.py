@@ -22,7 +22,7 @@ def config(**server: Any) -> str:
         (config(), 78, "the MCP server 'one' needs a command, or a url"),
         (config(command="x", args=["${LACKING}"]), 78, "needs the variable LACKING"),
         (config(type="sdk", name="one"), 78, "is one of a driver (type sdk)"),
-        ('{"servers": {}}', 78, "must hold"),
+        ('{"servers": {}}', 78, "must contain"),
     ],
 )
 def test_a_wrong_configuration(ralph_here, word, code, says) -> None:

@@ -182,7 +182,7 @@ def test_a_server_that_cannot_be_started_again_is_tried_again_and_a_call_says_wh
         text, is_error = result(server, nth)
         assert is_error
         assert text.startswith(
-            "The call was not made: the MCP server 'f' is away (Connection closed; its last words: "
+            "The call was not made: the MCP server 'f' is unavailable (Connection closed; its last words: "
         )
         assert "tries to reach it again. Do without its tools until then." in text
     waits = [line.partition("next try after ")[2].partition(" s")[0] for line in notices(ran)]

@@ -379,7 +379,7 @@ def test_a_server_that_commands_could_change_does_not_run_outside_of_the_sandbox
     assert starts or not (work / "inside").exists()
     assert passed or not (work / "taken").exists()
     assert (home / "outside").exists() == (starts and is_outside)
-    told = "does not run outside of the sandbox" if is_outside else "gets no credential"
+    told = "does not run outside the sandbox" if is_outside else "gets no credential"
     assert (f"{told}: {real(why)}" in ran.stderr) == (not starts)
     assert starts or ("leave out sandbox = false" if is_outside else "--pass-env") in ran.stderr
 
@@ -703,6 +703,8 @@ def test_a_server_over_http_that_goes_away_is_an_error_of_the_call_and_then_of_t
         gone = run(ralph, "--mcp-config", asked)
     assert result(server, 1) == ("Echo: 0", False)
     assert result(server, 2)[1]
-    assert "The call was not made: the MCP server 'all' is away (ConnectError: " in result(server, 2)[0]
+    assert (
+        "The call was not made: the MCP server 'all' is unavailable (ConnectError: " in result(server, 2)[0]
+    )
     assert gone.code == 78
     assert "the MCP server 'all' did not start: ConnectError" in gone.result["errors"][0]

@@ -51,7 +51,7 @@ def test_p4_a_result_that_a_full_disk_does_not_take_is_told_by_the_journal_and_o
     assert ran.code == 74
     hint, outcome = ran.stderr.splitlines()[-2:]
     session = only_journal(ralph).stem
-    assert hint == f"[hint] go on with: ralph --resume {session[:8]}"
+    assert hint == f"[hint] continue with: ralph --resume {session[:8]}"
     assert outcome.startswith(f"[ralph] io_error (exit 74): {NO_ROOM}")
     [(_, ended), (kind, fields)] = last_records(ralph)
     assert (ended["outcome"], ended["delivered"]) == ("completed", False)
@@ -82,8 +82,8 @@ def test_p4_a_result_file_that_cannot_be_written_in_the_end_is_told_by_the_journ
     serve(Turn([ToolUse("Bash", {"command": "rm -r out"})]), DONE)
     ran = ralph("go", "--result-file", "out/result.json", "--output-format", "json")
     assert ran.code == 74
-    assert any(hint.startswith("go on with: ralph --resume ") for hint in ran.result["hints"])
-    assert "[hint] go on with: ralph --resume " in ran.stderr
+    assert any(hint.startswith("continue with: ralph --resume ") for hint in ran.result["hints"])
+    assert "[hint] continue with: ralph --resume " in ran.stderr
     assert (last_records(ralph)[-1][1]["state"], listed(ralph_here)[0]["outcome"]) == (
         "failed",
         "not delivered",

@@ -96,7 +96,7 @@ def test_init_names_commands_and_skills(ralph, serve) -> None:
 def test_a_file_that_was_put_into_the_prompt_may_be_edited(ralph, serve) -> None:
     edit = {"file_path": "a.txt", "old_string": "old", "new_string": "new"}
     serve(calls(("Edit", edit)), DONE)
-    command(ralph, "fix", "Mend @a.txt")
+    command(ralph, "fix", "Fix @a.txt")
     write(ralph.cwd / "a.txt", "old\n")
     assert ralph("/fix").code == 0
     assert (ralph.cwd / "a.txt").read_text() == "new\n"
@@ -132,7 +132,7 @@ def test_elsewhere_an_unknown_command_is_text_and_a_known_one_is_carried_out(
     ralph, serve, source: str
 ) -> None:
     server = serve(DONE, DONE)
-    command(ralph, "fix", "Mend $0.")
+    command(ralph, "fix", "Fix $0.")
     for text in ("/fxi it", "/fix it"):
         if source == "pipe":
             ran = ralph("-p", stdin=text.encode())
@@ -142,7 +142,7 @@ def test_elsewhere_an_unknown_command_is_text_and_a_known_one_is_carried_out(
         else:
             ran = ralph("--input-format", "stream-json", *OUTPUT, stdin=user(text))
         assert ran.code == 0, ran.stderr
-    assert [first_prompt(request) for request in server.requests] == ["/fxi it", "Mend it."]
+    assert [first_prompt(request) for request in server.requests] == ["/fxi it", "Fix it."]
 
 
 REFUSED = {
@@ -337,7 +337,7 @@ def test_files_that_must_not_be_read_stay_out_and_are_named(ralph, serve) -> Non
     said = "\n".join(notices(ran))
     assert f"/fix names @{key}, which is not in the prompt: " in said
     assert "/fix names @link, which is not in the prompt: " in said
-    assert "/fix names @gone.md, which is no file" in said
+    assert "/fix names @gone.md, which is not a file" in said
     assert "nobody" not in said.replace("@nobody.", "")
 
 
@@ -381,7 +381,7 @@ def test_a_linked_command_file_or_folder_leads_nowhere_outside(ralph, serve) -> 
     (ralph.cwd / ".claude/commands/fix.md").symlink_to(outside)
     ran = ralph("/fix")
     assert ran.code == 78
-    assert "which lies outside of the repository" in ran.last_line
+    assert "which is outside the repository" in ran.last_line
     (ralph.cwd / ".claude/commands/dir").symlink_to(outside.parent)
     assert ralph("/dir:secret").code == 2
     assert not server.requests
@@ -428,10 +428,10 @@ def test_skills_that_cannot_be_kept_or_are_not_for_models_are_left_out(ralph, se
 
 def test_a_command_in_a_resumed_session_is_the_next_message(ralph, serve) -> None:
     server = serve(DONE, DONE)
-    command(ralph, "fix", "Mend it.")
+    command(ralph, "fix", "Fix it.")
     ralph("go")
     assert ralph("/fix", "--continue").code == 0
-    assert told_texts(server) == ["Mend it."]
+    assert told_texts(server) == ["Fix it."]
 
 
 def test_a_known_credential_in_a_command_is_not_sent(ralph, serve) -> None:

@@ -87,7 +87,7 @@ def test_p11_a_pipe_that_never_speaks_is_left_alone_which_quiet_runs_and_the_res
     assert ran.code == 0
     notice = next(line for line in ran.stderr.splitlines() if line.startswith("[notice]"))
     assert "nothing came in 0.2s" in notice
-    assert "what comes later stays unread" in notice
+    assert "what comes later is not read" in notice
     assert "</dev/null" in notice
     told, later = json.loads(ran.stdout)["notices"]
     assert told == notice.removeprefix("[notice] ")
@@ -207,7 +207,7 @@ def test_p11_a_loop_begins_nothing_when_data_comes_late_beside_its_prompt_exits_
     reading, writing = pipe
     check = "touch checking; while ! test -e go; do sleep 0.02; done; false"
     process = ralph.start("loop", "do it", "-q", "--until", check, stdin=reading)
-    wait_for_line(process, "what comes later stays unread")
+    wait_for_line(process, "what comes later is not read")
     wait_until((ralph.cwd / "checking").exists)
     os.write(writing, b"late")
     (ralph.cwd / "go").touch()
@@ -233,7 +233,7 @@ def test_a_loop_says_in_the_end_that_a_pipe_was_left_alone(ralph, iterations, pi
     reading, _ = pipe
     ran = ralph.finish(ralph.start("loop", "go", "-q", "--max-iterations", "1", stdin=reading))
     assert ran.code == 0
-    left = [line for line in loop_lines(ran) if "what comes later stays unread" in line]
+    left = [line for line in loop_lines(ran) if "what comes later is not read" in line]
     assert len(left) == 2
     assert loop_lines(ran)[-2] == left[1]
 

@@ -6,7 +6,7 @@ import pytest
 
 from ralph.mock_api import Turn
 
-LATIN_1 = "mend the caf\xe9\n".encode("latin-1")
+LATIN_1 = "fix the caf\xe9\n".encode("latin-1")
 
 
 @pytest.mark.parametrize("name", ["argument", "file", "standard input", "beside", "loop file", "loop input"])

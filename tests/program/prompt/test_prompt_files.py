@@ -74,7 +74,7 @@ def test_what_is_no_file_stays_text(ralph, serve, plan) -> None:
     assert ran.code == 0
     assert first_prompt(server.requests[0]) == text
     said = "\n".join(notices(ran))
-    assert "the prompt names @gone.md, which is no file" in said
+    assert "the prompt names @gone.md, which is not a file" in said
     assert "the prompt names @docs/, which is a directory: none of its files is in the prompt" in said
     assert "@someone" not in said
     assert "@types" not in said

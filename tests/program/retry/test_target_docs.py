@@ -25,7 +25,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "targets.md"
 
 RUN_TESTS = ToolUse("Bash", {"command": "./run-tests"})
 LOOK = Turn([Thinking("First the tests."), Text("I run the tests."), RUN_TESTS])
-AGAIN = Turn([Text("A typing error, mended. Once more."), RUN_TESTS])
+AGAIN = Turn([Text("A typing error, fixed. Once more."), RUN_TESTS])
 DONE = Turn("All tests pass.")
 
 # What the server does to each example of the page, in the page's order, and by how much the test hurries.

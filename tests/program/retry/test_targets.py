@@ -157,7 +157,7 @@ def test_a_key_that_is_refused_gives_way_to_the_next_one(ralph, answer_with) -> 
     )
     assert ran.code == 0
     assert keys_of(server.requests) == [BAD, GOOD, GOOD, GOOD]
-    assert "[notice] main: on with the key of SECOND_KEY" in ran.stderr
+    assert "[notice] main: using the key of SECOND_KEY" in ran.stderr
     for secret in (GOOD, BAD):
         assert secret not in ran.stdout + ran.stderr + everything_kept(ralph)
 

@@ -155,7 +155,7 @@ def test_a_signal_leaves_a_result_for_every_message(drive, serve, ralph, number)
     assert ran.code == ENDINGS[number]
     ends = [(result["terminal_reason"], result["exit_code"]) for result in results(ran)]
     assert ends == [("interrupted", ENDINGS[number])] * 3
-    assert results(ran)[1]["errors"] == [f"not begun: stopped by {number.name}"]
+    assert results(ran)[1]["errors"] == [f"not started: stopped by {number.name}"]
     kept = json.loads((ralph.cwd / "result.json").read_text())
     assert kept["errors"] == results(ran)[-1]["errors"]
     assert ran.last_line.startswith(f"[ralph] interrupted (exit {ENDINGS[number]})")
@@ -208,7 +208,7 @@ def test_after_a_failure_of_the_machine_the_messages_that_wait_are_not_begun_exi
     driver.say("second", "third")
     ran = driver.ended()
     assert (ran.code, [result["exit_code"] for result in results(ran)]) == (74, [0, 74, 74])
-    assert results(ran)[2]["errors"][0].startswith("not begun: the working directory")
+    assert results(ran)[2]["errors"][0].startswith("not started: the working directory")
     assert len(server.requests) == 2
 
 

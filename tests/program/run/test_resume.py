@@ -193,7 +193,7 @@ def test_p1_a_session_killed_before_its_first_message_has_nothing_to_go_on_with_
     _, journal = whole_run
     ran, _ = resumed_here(journal[: end_of(journal, "run")])
     assert ran.code == 2
-    assert f"nothing to go on with in session {ID}" in ran.last_line
+    assert f"nothing to resume in session {ID}" in ran.last_line
 
 
 # Forked
@@ -317,7 +317,9 @@ def test_p3_a_tail_of_nul_bytes_is_damage_and_no_command_runs_again_exits_74(
     [in_a_process, *_] = resumed(ralph, tmp_path, tails[:1])
     for data, (ran, path) in zip(tails, (in_a_process, *map(resumed_here, tails[1:])), strict=True):
         assert ran.code == 74
-        where = f"the journal {path} is damaged: line {data[: data.index(0)].count(10) + 1} holds NUL bytes"
+        where = (
+            f"the journal {path} is damaged: line {data[: data.index(0)].count(10) + 1} contains NUL bytes"
+        )
         assert where in ran.last_line
         assert f"`ralph sessions show {ID} --session-dir {path.parents[1]}` tells" in ran.last_line
         assert (path.read_bytes(), [*path.parent.iterdir()]) == (data, [path])
@@ -339,7 +341,7 @@ def test_p3_a_session_with_nul_bytes_is_not_passed_over_for_an_older_one_exits_7
         path.write_bytes(whole[:kept] + bytes(len(whole) - kept))
         ran = ralph_here("-c", "on")
         assert ran.code == 74
-        assert "holds NUL bytes" in ran.last_line
+        assert "contains NUL bytes" in ran.last_line
     assert len(server.requests) == 2
 
 

@@ -27,8 +27,8 @@ NO_RETRY = ("--retry", "off")
 
 def hinted(ran: Finished) -> list[str]:
     """The arguments of the command that the run names to resume it."""
-    [line] = [line for line in ran.stderr.splitlines() if "go on with: " in line]
-    program, *arguments = shlex.split(line.partition("go on with: ")[2])
+    [line] = [line for line in ran.stderr.splitlines() if "continue with: " in line]
+    program, *arguments = shlex.split(line.partition("continue with: ")[2])
     assert program == "ralph"
     return arguments
 
@@ -55,12 +55,12 @@ def test_continue_finds_the_last_session_of_this_directory_however_long_its_syst
 
 def test_a_run_says_which_session_it_goes_on_with(ralph, serve) -> None:
     serve(HELLO, HELLO, HELLO)
-    assert ralph("mend the  parser\nplease", "--session-id", ID.upper()).code == 0
+    assert ralph("fix the  parser\nplease", "--session-id", ID.upper()).code == 0
     os.utime(only_journal(ralph), (only_journal(ralph).stat().st_mtime - 7300,) * 2)
     for how in (["-c"], ["-r", ID[:8].upper(), "--fork-session"]):
         ran = ralph(*how, "on")
-        assert f"going on with {ID[:8]} (last written to " in ran.stderr
-        assert " ago: mend the parser please)" in ran.stderr
+        assert f"resuming {ID[:8]} (last written to " in ran.stderr
+        assert " ago: fix the parser please)" in ran.stderr
     assert ran.code == 0
 
 
@@ -128,7 +128,7 @@ def test_a_journal_that_was_deleted_during_the_run_is_not_hinted_at(ralph, serve
     serve(deletes, OVERLOADED)
     ran = ralph("go", *NO_RETRY, "--sandbox", "off")
     assert ran.code == 75
-    assert "go on with" not in ran.stderr
+    assert "continue with" not in ran.stderr
 
 
 # With whom
@@ -173,7 +173,7 @@ def test_from_elsewhere_the_way_to_the_directory_is_told_so_that_a_shell_takes_i
     ralph.cwd = elsewhere
     ran = ralph_here("-r", ID, "on")
     assert ran.code == 2
-    command = ran.last_line.partition("go on with it there: ")[2]
+    command = ran.last_line.partition("resume it there: ")[2]
     words = subprocess.check_output(["bash", "-c", f"ralph() {{ printf '%s\\0' \"$@\"; }}; {command} on"])
     done = ralph(*map(os.fsdecode, words.split(b"\0")[:-1]))
     assert done.code == 0, done.stderr
@@ -191,7 +191,7 @@ def test_a_session_whose_directory_has_moved_goes_on_where_it_is_asked_to(
     fork = ["--fork-session", "--session-id", OTHER_ID] if forks else []
     ran = ralph("-r", ID, "on", "--cd", str(new), *fork)
     assert ran.code == 0
-    assert f"directory {old} is gone; it goes on in {new}" in ran.stderr
+    assert f"directory {old} is gone; it continues in {new}" in ran.stderr
     assert f"Working directory: {new}\\n".encode() in (server.requests[-1].body or b"")
     old.mkdir()
     ran = ralph("-r", OTHER_ID if forks else ID, "and on", "--cd", str(new))
@@ -258,7 +258,7 @@ def test_continue_where_nothing_was_recorded_begins_with_the_prompt_and_says_so(
     server = serve(Turn("Done."))
     ran = ralph("--continue", "Begin.")
     assert (ran.code, ran.stdout, server.request_count) == (0, "Done.\n", 1)
-    assert f"[notice] there is no session of {ralph.cwd} to go on with: a new one begins" in ran.stderr
+    assert f"[notice] there is no session of {ralph.cwd} to resume: a new one begins" in ran.stderr
 
 
 def test_continue_of_a_session_that_ended_before_its_first_message_begins_with_the_prompt(

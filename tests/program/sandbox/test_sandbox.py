@@ -414,7 +414,7 @@ def test_what_cannot_be_undone_is_told_to_people_at_once_and_at_the_end_and_a_cl
     change = bash(f"rm {hook}; echo y > {hook}; echo x > .mcp.json; chmod 0 $PWD")
     serve(change, DONE)
     ran = ralph.finish(ralph.start("go", **forbidding_namespaces()))
-    why = "could not be undone: .git/hooks/pre-commit (it was no file)"
+    why = "could not be undone: .git/hooks/pre-commit (it was not a file)"
     assert [why in line for line in ran.stderr.splitlines() if line.startswith("[notice] [")] == [True, True]
     assert not (ralph.cwd / ".mcp.json").exists()
     os.mkfifo(hook)
@@ -431,7 +431,7 @@ def test_with_strict_a_change_that_cannot_be_undone_ends_the_run_exits_78(ralph,
     server = serve(bash(f"rm {hook}; echo y > {hook}; echo done > work"), bash("echo more > work"), DONE)
     ran = ralph.finish(ralph.start("go", "--sandbox", "strict", **forbidding_namespaces()))
     assert ran.code == 78
-    why = "could not be undone: .git/hooks/pre-commit (it was no file)"
+    why = "could not be undone: .git/hooks/pre-commit (it was not a file)"
     assert f"--sandbox strict: commands changed protected files, and that {why}. They can make" in ran.stderr
     assert len(server.requests) == 1
     assert (ralph.cwd / "work").read_text() == "done\n"
@@ -649,7 +649,7 @@ def test_the_sandbox_block_of_a_repository_restricts_a_loops_check_too_exits_3(r
         (
             "sandbox.read_deny = ['/usr/share']",
             ["--add-dir", "/usr"],
-            "sandbox.read_deny: /usr/share cannot be closed, because it lies in /usr",
+            "sandbox.read_deny: /usr/share cannot be closed, because it is in /usr",
         ),
         (
             "",
@@ -783,7 +783,7 @@ def test_doctor_names_the_level_and_every_protection_exits_0(ralph) -> None:
 def test_what_a_command_puts_in_the_place_of_ralphs_own_directories_opens_nothing_exits_0(
     ralph, serve, how
 ) -> None:
-    """TMPDIR lies where commands may write, so ralph's own directories must not lie there."""
+    """TMPDIR is where commands may write, so ralph's own directories must not lie there."""
     place = ralph.cwd / "tmp" if how == "cd" else ralph.cwd.parent / "tmp"
     place.mkdir(exist_ok=True)
     ralph.environment["TMPDIR"] = str(place)

@@ -51,7 +51,7 @@ def remains(text: str, secret: str) -> list[str]:
 
 @pytest.fixture
 def outside(ralph: Any) -> Path:
-    """Makes a file with a secret in the home directory, outside of the repository, and returns its path. Also makes the
+    """Makes a file with a secret in the home directory, outside the repository, and returns its path. Also makes the
     working directory a repository whose settings contain the same secret.
     """
     subprocess.run(["git", "init", "-q", ralph.cwd], check=True, env=ralph.environment)
@@ -92,7 +92,7 @@ def test_instructions_come_from_the_repository_and_nowhere_else_exits_0(
     assert len(left_out) == 3
     assert f"{ralph.cwd}/AGENTS.md is left out: it is /proc/" in left_out[2]
     assert (
-        f"{ralph.cwd}/a/CLAUDE.md is left out: it is {outside}, which lies outside of the repository"
+        f"{ralph.cwd}/a/CLAUDE.md is left out: it is {outside}, which is outside the repository"
         in left_out[1]
     )
     assert "git's own" in left_out[0]
@@ -156,7 +156,7 @@ def test_the_kernels_files_are_refused_by_their_own_name_and_through_standard_in
 
 
 def test_what_the_user_names_is_read_a_pipe_and_a_file_elsewhere_too_exits_0(ralph, serve, outside) -> None:
-    """The user's own links outside of the repository, and links that stay inside it, are followed."""
+    """The user's own links outside the repository, and links that stay inside it, are followed."""
     home = outside.parent.parent
     (home / "task.md").write_text("of the home")
     (home / "link.md").symlink_to("task.md")

@@ -52,7 +52,7 @@ def test_a_completed_session_is_listed_shown_and_exported(ralph, ralph_here, ses
     looked = f"(1 by {model})\nI look.\n[tool] Bash: echo found; exit 3\n  failed:\n  | found\n"
     assert f"> look at it\n{looked}" in story
     assert f"(2 by {model})\nHello there.\n[ralph] completed [2 turns, " in story
-    assert f'go on with: ralph --resume {session.stem[:8]} "what' in shown.stdout
+    assert f'continue with: ralph --resume {session.stem[:8]} "what' in shown.stdout
     assert "\x1b" not in shown.stdout
     exported = ralph_here("sessions", "export", session.stem[:6])
     assert exported.code == 0
@@ -65,7 +65,7 @@ def test_a_run_is_running_until_it_is_killed_and_then_says_where(ralph, ralph_he
     assert listed(ralph_here)[0]["outcome"] == "running"
     shown = ralph_here("sessions", "show").stdout
     assert "  under way\n[running] process " in shown
-    assert "go on with" not in shown
+    assert "continue with" not in shown
     assert "still running" in ralph_here("sessions", "export").stdout
     process.kill()
     process.communicate(timeout=PATIENCE_S)
@@ -73,7 +73,7 @@ def test_a_run_is_running_until_it_is_killed_and_then_says_where(ralph, ralph_he
     shown = ralph_here("sessions", "show").stdout
     assert "I wait.\n[tool] Bash: touch " in shown
     assert "  killed while it ran: its effects are unknown\n[killed] here: " in shown
-    assert "go on with: ralph --resume" in shown
+    assert "continue with: ralph --resume" in shown
     assert ralph("-c").code == 0, "looking has left nothing behind"
     assert "[run 2] " in ralph_here("sessions", "show").stdout
 

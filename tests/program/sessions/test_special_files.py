@@ -1,5 +1,5 @@
 """Named pipes, sockets, devices and directories with the name of a journal or a record, and files in the place of a
-directory: what is no file is left out with a line, and nothing waits for it.
+directory: what is not a file is left out with a line, and nothing waits for it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def test_what_is_named_like_a_journal_and_is_no_file_is_left_out_with_a_line(ral
         make(kept.with_name(f"{number}{ID[1:]}.jsonl"))
     ran = ralph(*(word.format(id=kept.stem) for word in COMMANDS[command]))
     assert ran.code == 0, ran.stderr
-    told = [line for line in ran.stderr.splitlines() if "it is no regular file" in line]
+    told = [line for line in ran.stderr.splitlines() if "it is not a regular file" in line]
     assert len(told) == len(KINDS)
     assert all(f"skipped {kept.parent}/" in line for line in told)
     assert "Hello there." in ran.stdout or kept.stem[:8] in ran.stdout or "Done." in ran.stdout
@@ -102,7 +102,7 @@ def test_a_state_directory_that_is_a_file_is_told_as_that_exits_74(ralph, serve,
         ralph.environment[how] = str(file)
     ran = ralph("hi", *words)
     assert ran.code == 74
-    assert f"{file} is no directory" in ran.last_line
+    assert f"{file} is not a directory" in ran.last_line
     assert not server.requests
     for command in (("-c",), ("-r", ID[:8])):
         assert ralph(*command, "hi", *words).code in (2, 74)

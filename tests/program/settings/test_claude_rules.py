@@ -98,7 +98,7 @@ def test_rules_of_all_files_and_of_the_option_hold(ralph, serve, project) -> Non
         for name, one in zip(("local", "user", "option", "asked", "rm"), told, strict=True)
     ] == [True] * 5
     assert str(option) in told[2]
-    assert told[3].endswith("wants somebody to be asked first. Nobody is asked in this run.")
+    assert told[3].endswith("requires somebody to be asked first. Nobody is asked in this run.")
     assert len(denials(ran)) == 5
 
 
@@ -198,13 +198,13 @@ REFUSED = {
         {"permissions": {"deny": ["Bsh(rm)"]}},
         "permissions.deny: 'Bsh(rm)': no tool is called 'Bsh'",
     ),
-    "no rule": ({"permissions": {"ask": ["Bash(rm"]}}, "permissions.ask: 'Bash(rm' is no rule"),
+    "no rule": ({"permissions": {"ask": ["Bash(rm"]}}, "permissions.ask: 'Bash(rm' is not a rule"),
     "at the top": ({"deny": ["Bash"]}, "deny is not known, and is perhaps meant as permissions.deny"),
     "no list": ({"permissions": {"deny": "Bash"}}, "permissions.deny must be a list of rules"),
     "no object": ({"permissions": ["Bash"]}, "permissions must be an object"),
     "no text": ({"permissions": {"deny": [1]}}, "a rule must be a text, not int"),
-    "no JSON": ('{"permissions": ', "is no valid JSON"),
-    "deep": ('{"permissions": ' + "[" * 200_000, "is no valid JSON"),
+    "no JSON": ('{"permissions": ', "is not valid JSON"),
+    "deep": ('{"permissions": ' + "[" * 200_000, "is not valid JSON"),
 }
 
 
@@ -356,12 +356,12 @@ def a_list(path: Path) -> None:
 
 
 BROKEN = {
-    cut_off: "is no valid JSON",
-    a_list: "is no JSON object",
-    a_pipe: "cannot be read (it is no regular file)",
-    a_directory: "cannot be read (it is no regular file)",
+    cut_off: "is not valid JSON",
+    a_list: "is not a JSON object",
+    a_pipe: "cannot be read (it is not a regular file)",
+    a_directory: "cannot be read (it is not a regular file)",
     a_huge_file: "has more than 1,000,000 bytes",
-    no_text: "is no valid JSON",
+    no_text: "is not valid JSON",
 }
 
 
@@ -413,4 +413,4 @@ def test_a_loop_does_not_begin_with_a_file_that_cannot_be_read(ralph, iterations
     (ralph.cwd / ".claude" / "settings.json").mkdir(parents=True)
     ran = ralph("loop", "go", "--max-iterations", "1")
     assert (ran.code, server.request_count) == (78, 0)
-    assert "it is no regular file): nobody knows which calls its rules forbid" in ran.stderr
+    assert "it is not a regular file): nobody knows which calls its rules forbid" in ran.stderr

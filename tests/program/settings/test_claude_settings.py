@@ -74,7 +74,7 @@ def test_env_of_the_users_own_file_aims_the_request_and_reaches_commands(ralph, 
         f"env.{name}" for name in ("PATH", "GIT_DIR", "RALPH_STATE_DIR", "LD_PRELOAD", "PYTHONPATH")
     )
     assert f"{path}: not honoured: {names}" in ran.stderr
-    assert "kept from tools, as they look like credentials: MY_SERVICE_TOKEN" in ran.stderr
+    assert "withheld from tools because they look like credentials: MY_SERVICE_TOKEN" in ran.stderr
 
 
 def test_the_environment_counts_before_the_users_file_and_the_option_before_both(ralph, serve, own) -> None:
@@ -283,7 +283,7 @@ def test_a_loop_and_its_check_have_the_variables_too(ralph, serve, own) -> None:
 
 
 def helper(ralph, script: str, name: str = "key") -> str:
-    """Makes a program outside of the working directory that may print a key. Returns its path."""
+    """Makes a program outside the working directory that may print a key. Returns its path."""
     path = Path(ralph.environment["HOME"], "bin", name)
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"#!/bin/sh\n{script}\n")

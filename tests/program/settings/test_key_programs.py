@@ -16,7 +16,7 @@ COUNTING = 'n=$(($(cat "$HOME/n" 2>/dev/null) + 1)); echo $n > "$HOME/n"; echo s
 
 @pytest.fixture
 def vault(ralph):
-    """Makes a program outside of the working directory. Returns its path."""
+    """Makes a program outside the working directory. Returns its path."""
     del ralph.environment["ANTHROPIC_API_KEY"]
 
     def program(script: str = COUNTING, name: str = "vault") -> str:

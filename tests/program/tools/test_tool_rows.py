@@ -55,7 +55,7 @@ def test_t8_a_command_that_takes_the_working_directory_away_has_its_result_and_t
     assert results(server) == [(how, False)]
     said = f"the working directory {ralph.cwd} is gone: it was removed, moved or replaced"
     assert said in ran.last_line
-    assert ran.stderr.splitlines()[-2].startswith("[hint] go on with: ralph --resume ")
+    assert ran.stderr.splitlines()[-2].startswith("[hint] continue with: ralph --resume ")
     assert ran.result["terminal_reason"] == "io_error"
     last = [entry for entry in ran.objects if entry["type"] == "user"][-1]["message"]["content"]
     assert [(block["content"], block["is_error"]) for block in last] == [
@@ -74,7 +74,7 @@ def test_t8_a_run_whose_last_call_removes_the_directory_is_completed_exits_0(ral
 
 def test_t10_a_directory_to_add_that_is_none_exits_2(ralph, ralph_here) -> None:
     (ralph.cwd / "file").touch()
-    for name, problem in (("nowhere", "does not exist"), ("file", "is no directory")):
+    for name, problem in (("nowhere", "does not exist"), ("file", "is not a directory")):
         ran = ralph_here("go", "--add-dir", name)
         assert ran.code == 2
         assert len(ran.stderr.splitlines()) == 1

@@ -66,7 +66,7 @@ def _restrict_and_start_again() -> None:
 
 
 class _Server(ThreadingMixIn, UnixStreamServer):
-    """A program outside of the sandbox that answers like a Docker with no containers. Agents get no answer."""
+    """A program outside the sandbox that answers like a Docker with no containers. Agents get no answer."""
 
     daemon_threads = True
 

@@ -94,7 +94,10 @@ SOCKET_TEXTS = (
     ("fatal: unable to connect to cache daemon: Permission denied", "in another way"),
     # tmux 3.3a, screen 4.9.0
     ("error connecting to /tmp/tmux-1000/default (Permission denied)", "run_in_background"),
-    ("No Sockets found in /x/work/s.", "may be the cause: start what shall go on with run_in_background"),
+    (
+        "No Sockets found in /x/work/s.",
+        "may be the cause: start what must keep running with run_in_background",
+    ),
     # mypy 2.4.1
     ("Timed out waiting for daemon to start", "may be the cause: use mypy"),
     # supervisor 4.3.0, gunicorn 27.0.1, pyzmq 27.3.0, node 20.20.2
