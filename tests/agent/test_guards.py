@@ -128,6 +128,11 @@ def test_edits_that_change_nothing_count_by_path(paths: tuple[str, ...], refused
     assert is_refused(before, last) is refused
 
 
+def test_a_successful_write_of_which_nothing_more_is_known_is_a_change() -> None:
+    wrote = [step("Write", "Wrote a.py.", file_path="a.py", content="x") for _ in range(8)]
+    assert refusals(wrote) == [None] * 8
+
+
 # Equal calls
 
 
@@ -151,6 +156,19 @@ def test_arguments_are_equal_but_for_white_space_order_and_words_for_people(
 ) -> None:
     rows = [step("Bash", "same", **arguments) for arguments in (first, second, first, second)]
     assert is_refused(rows[:3], rows[3]) is are_equal
+
+
+@every_row(
+    "rows",
+    [
+        [step(name, "same", path="src") for name in ("Glob", "Glob", "Glob", "Grep")],
+        # These words are for people in calls of Bash alone.
+        [step("Report", "same", description=f"part {number}") for number in range(4)],
+        [step("Bash", "same", is_error=number == 2, command="x") for number in range(4)],
+    ],
+)
+def test_another_tool_argument_or_success_is_something_new(rows: list[Step]) -> None:
+    assert not is_refused(rows[:3], rows[3])
 
 
 # Equal results
@@ -275,6 +293,16 @@ def test_of_eight_equal_calls_at_once_three_run() -> None:
     assert "the results did not change" in sixth.message
 
 
+def test_of_a_refused_call_no_result_is_taken() -> None:
+    guards = one_refused()
+    refused = bash("make", "Refused: ...", 1)
+    assert guards.before(refused.call) is not None
+    guards.after(refused.call, refused.output)
+    third = guards.before(bash("make").call)
+    assert third is not None
+    assert third.refusals == 3
+
+
 # What the model is told
 
 
@@ -310,6 +338,12 @@ def test_a_refusal_says_what_was_seen_what_to_do_and_how_many_are_left(
     message = message_of(steps, Guards())
     for part in ["Refused: ", *parts]:
         assert part in message
+
+
+def test_a_refusal_shows_nothing_huge() -> None:
+    huge = "x" * 100_000
+    for one in (failed_edit(huge, huge), step(huge, huge, text=huge), bash(huge, huge)):
+        assert len(message_of([one] * 4)) < 700
 
 
 # Long transcripts

@@ -297,6 +297,11 @@ def test_a_fault_is_one_line_with_path_and_expectation(payload: Any, line: str) 
     assert problems(ITEMS, payload) == [line]
 
 
+def test_null_for_the_payload_of_a_failure_is_none() -> None:
+    check = validator_of(report_tool(ITEMS).input_schema)
+    assert check({"status": "failure", "summary": "s", "payload": None}) == []
+
+
 def test_a_flood_of_faults_is_cut_outermost_first_and_short() -> None:
     found = problems(ITEMS, {"items": [{"name": 5}] * 100, "mode": 1})
     assert found[0].startswith("payload.items: expected uniqueItems true")
