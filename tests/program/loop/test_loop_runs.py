@@ -113,8 +113,12 @@ def test_the_stop_file_that_the_prompt_names_ends_it_and_a_stale_one_does_not_ex
 
 def test_the_iteration_limit_with_a_check_exits_3_and_can_be_raised(ralph, iterations) -> None:
     server = iterations()
+    stop = ralph.cwd / ".ralph" / "stop"
+    stop.parent.mkdir()
+    stop.touch()
     ran = ralph("loop", "go", "--max-iterations", "1", "--until", "false")
     assert (ran.code, server.request_count) == (3, 1)
+    assert stop.exists(), "with --until alone it has no meaning"
     assert loop_lines(ran)[-2] == "continue with: ralph loop --continue --max-iterations 2"
     assert loop_lines(ran)[-1].startswith(
         "limit_reached (exit 3): 1 iteration is done, the check failed (exit 1); "

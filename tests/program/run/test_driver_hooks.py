@@ -372,6 +372,18 @@ def test_the_first_line_shapes_the_session(drive, serve) -> None:
     assert result["structured_output"] == {"n": 2}
 
 
+@pytest.mark.parametrize(("options", "title"), [((), "x" * 200), (("--name", "Mine"), "Mine")])
+def test_a_session_has_the_drivers_title_unless_the_command_line_names_one(
+    drive, serve, ralph, options, title
+) -> None:
+    serve(DONE)
+    driver = drive(*options)
+    driver.ask("initialize", title="x" * 300)
+    driver.say("go")
+    assert driver.finish().code == 0
+    assert title in ralph("sessions", "ls").stdout.split()
+
+
 @pytest.mark.parametrize("prompt", [[""], "", None])
 def test_an_empty_system_prompt_removes_that_of_ralph_and_none_keeps_it(drive, serve, prompt) -> None:
     server = serve(DONE)
