@@ -922,6 +922,55 @@ MUTANTS = (
         "        if self._finishing.is_final and self._desk is not None:\n            return refused(",
         ("test_limits.py", "test_finishing.py", "test_reports.py"),
     ),
+    Mutant(
+        "an-error-equals-a-success",
+        "a result that becomes an error with the same text is another result",
+        "hash((output.is_error, *standing))",
+        "hash((*standing,))",
+        ("test_guards.py",),
+    ),
+    Mutant(
+        "what-says-nothing-in-bash-says-nothing-anywhere",
+        "an argument that only Bash ignores counts for other tools",
+        "ignored = _SAYS_ONLY.get(call.name, frozenset())",
+        'ignored = _SAYS_ONLY["Bash"]',
+        ("test_guards.py",),
+    ),
+    Mutant(
+        "a-refused-call-is-a-step",
+        "a refused call is no step of a loop",
+        "            if call.id in self._refused_ids:\n                return\n",
+        "",
+        ("test_guards.py",),
+    ),
+    Mutant(
+        "equal-arguments-are-equal-calls",
+        "equal arguments of another tool are another call",
+        "hash((call.name, json.dumps(arguments, sort_keys=True)))",
+        "hash((json.dumps(arguments, sort_keys=True)))",
+        ("test_guards.py",),
+    ),
+    Mutant(
+        "an-unknown-write-is-no-change",
+        "a write that worked and of which no more is known is a change",
+        "(change is None or change.before != change.after)",
+        "(change is not None and change.before != change.after)",
+        ("test_guards.py",),
+    ),
+    Mutant(
+        "a-refusal-repeats-a-huge-name",
+        "a refusal shows no name of any length",
+        '_LONGEST_NAME = 80\n"""The maximum length of a name or path in a m',
+        '_LONGEST_NAME = 80_000\n"""The maximum length of a name or path in a m',
+        ("test_guards.py",),
+    ),
+    Mutant(
+        "a-drivers-title-wins",
+        "a title on the command line takes precedence over the driver's",
+        "title=options.title or self.title,",
+        "title=self.title or options.title,",
+        ("test_driver_hooks.py",),
+    ),
     # --- reports, compaction
     Mutant(
         "old-text-is-accepted",
@@ -964,6 +1013,13 @@ MUTANTS = (
         "        *_section(FILES_HEADING, files),\n",
         "",
         SIZE,
+    ),
+    Mutant(
+        "null-fails-a-failure",
+        "null for the payload of a failure is none",
+        '"payload" in arguments and arguments.get("status") != "failure"',
+        '"payload" in arguments',
+        ("test_report_schema.py",),
     ),
     # --- files, secrets, commands
     Mutant(
@@ -1197,6 +1253,20 @@ MUTANTS = (
         "    if not file.is_trusted:\n        _refuse_untrusted(document, path, user_place, search)\n",
         "",
         SETTINGS,
+    ),
+    Mutant(
+        "the-stop-file-is-removed-with-until-alone",
+        "with --until alone ralph leaves the stop file",
+        "        if self.state.plan.has_only_until:\n            return\n        self._recorder.save(has",
+        "        self._recorder.save(has",
+        ("test_loop_runs.py",),
+    ),
+    Mutant(
+        "the-end-waits-for-a-shortage",
+        "the end of a loop waits for nothing that the machine lacks",
+        "        recorder.retries = False\n",
+        "",
+        ("test_iterate.py",),
     ),
     # --- fleet
     Mutant(

@@ -244,6 +244,15 @@ def test_a_step_without_a_process_for_it_is_tried_again_and_spends_no_iteration(
     assert (len(rig.state.iterations), len(rig.iterations.orders)) == (1, 1)
 
 
+def test_the_end_of_a_loop_waits_no_more_for_what_the_machine_lacks() -> None:
+    rig = LoopRig(limits=iterations(1), schedule=LoopSettings((1.0,), 3.0), options={"commits": True})
+    rig.shortages.left["commit"] = 99
+    end = rig.play()
+    assert (end.exit_code, rig.waiter.sleeps) == (75, [1.0, 1.0, 1.0])
+    assert end.reason.startswith("what this machine lacks (a process, a thread, ")
+    assert rig.state.ended == end
+
+
 # --- budgets
 
 
