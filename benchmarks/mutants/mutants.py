@@ -1268,6 +1268,13 @@ MUTANTS = (
         "",
         ("test_iterate.py",),
     ),
+    Mutant(
+        "the-first-check-is-not-recorded",
+        "the check before the first iteration is recorded, and the page shows it",
+        "first_check=state.first_check or check,",
+        "first_check=state.first_check,",
+        ("test_loop_runs.py",),
+    ),
     # --- fleet
     Mutant(
         "fleet-pushes-without-lease",
