@@ -1275,6 +1275,20 @@ MUTANTS = (
         "first_check=state.first_check,",
         ("test_loop_runs.py",),
     ),
+    Mutant(
+        "kills-forget-outages",
+        "outages and kills that alternate end the loop",
+        "recorder.save_current(kills=number)",
+        "recorder.save_current(kills=number, outages=0)",
+        ("test_iterate.py",),
+    ),
+    Mutant(
+        "what-the-gate-writes-is-left",
+        "files that the gate has written are part of the loop's commit",
+        "seen=after if gate is None else None,",
+        "seen=after,",
+        ("test_loop_gate.py",),
+    ),
     # --- fleet
     Mutant(
         "fleet-pushes-without-lease",

@@ -198,6 +198,7 @@ def test_kills_and_outages_in_turn_come_to_an_end() -> None:
     )
     assert rig.play().exit_code == 75
     assert len(rig.iterations.orders) < 20
+    assert [number for setback, number in rig.setbacks if setback is Setback.OUTAGE] == [1, 2]
 
 
 def test_a_killed_iteration_that_had_come_to_its_end_is_counted_and_not_run_again() -> None:

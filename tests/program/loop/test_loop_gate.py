@@ -40,9 +40,11 @@ def test_three_open_tasks_in_a_green_repository_are_three_iterations_exits_0(
     checkout.write("PLAN.md", PLAN)
     checkout.write(".ralph/stop", "of yesterday")
     server = iterations([bash(tick("one"))], [bash(tick("two"))], [bash(tick("three"))])
-    options = ("--gate", GREEN, "--plan", "PLAN.md", "--commit", "--push", "--max-iterations", "9")
+    gate = f"mktemp formatted.XXXXXX > /dev/null; {GREEN}"
+    options = ("--gate", gate, "--plan", "PLAN.md", "--commit", "--push", "--max-iterations", "9")
     ran = ralph("loop", "go", *options)
     assert ran.code == 0
+    assert checkout.git("status", "--porcelain") == "", "what the gate writes is committed too"
     lines = loop_lines(ran)
     assert lines[1] == "gate before the first iteration: passed"
     ended = [line for line in lines if line.startswith("iteration") and "completed" in line]
@@ -57,7 +59,7 @@ def test_three_open_tasks_in_a_green_repository_are_three_iterations_exits_0(
     assert subjects(checkout.top.with_name("remote.git")) == subjects(checkout.top)
     assert "It has 2 open tasks." in first_prompt(server.requests[2])
     told = ralph_here("loop", "--status").stdout
-    assert f"gate `{GREEN}`: passed\nplan PLAN.md: 0 open tasks\n" in told
+    assert f"gate `{gate}`: passed\nplan PLAN.md: 0 open tasks\n" in told
     assert (loop_folder(ralph) / "gate.log").read_text() == ""
 
 
