@@ -1289,6 +1289,13 @@ MUTANTS = (
         "seen=after,",
         ("test_loop_gate.py",),
     ),
+    Mutant(
+        "a-resumed-session-has-its-budget-again",
+        "what a resumed session has spent counts in the budget of an iteration",
+        "plain(own.max_budget_usd - used_usd)",
+        "plain(own.max_budget_usd)",
+        ("test_iterate.py",),
+    ),
     # --- fleet
     Mutant(
         "fleet-pushes-without-lease",

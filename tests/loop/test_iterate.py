@@ -264,6 +264,17 @@ def test_what_is_left_is_passed_down() -> None:
     assert [order.time_s for order in rig.iterations.orders] == [1000, 940, 880]
 
 
+def test_what_an_outage_cost_is_gone_from_the_own_budget_of_its_iteration() -> None:
+    away = replace(AWAY, cost_usd=0.25)
+    rig = LoopRig(
+        [ScriptedIteration(away), ScriptedIteration()],
+        limits=LoopLimits(1),
+        own_limits=LimitSettings(None, 1.0, None),
+    )
+    rig.play()
+    assert [order.budget_usd for order in rig.iterations.orders] == [1.0, 0.75]
+
+
 def test_an_iterations_own_limits_are_kept_where_they_are_lower() -> None:
     rig = LoopRig(limits=LoopLimits(4, 2.0, 1000), own_limits=LimitSettings(None, 0.6, 900))
     rig.play()
