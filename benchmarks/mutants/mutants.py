@@ -795,6 +795,27 @@ MUTANTS = (
         "return None",
         (*RESUME, "test_time_limit.py", "test_limits.py"),
     ),
+    Mutant(
+        "a-delivery-of-another-process",
+        "a delivery says nothing about the results of another process",
+        "if run.opening.pid != last.opening.pid or run.delivery is not None:",
+        "if run.delivery is not None:",
+        ("test_story.py",),
+    ),
+    Mutant(
+        "the-last-copied-run-is-paid-twice",
+        "the cost of all copied runs is that of the session they come from",
+        "return number <= opening.copied",
+        "return number < opening.copied",
+        ("test_story.py",),
+    ),
+    Mutant(
+        "results-of-a-later-run-are-the-runs-before",
+        "results that a resumed run writes are none of the run before",
+        "self._open = replace(before, with_result={*before.with_result})",
+        "self._open = before",
+        ("test_story.py",),
+    ),
     # --- turns, guards, limits
     Mutant(
         "refusal-is-completed",

@@ -56,8 +56,9 @@ class JournalBuilder(FakeJournal):
         started_at: str = "2026-11-21T12:00:01+00:00",
         model: str = MODEL,
         writable: tuple[str, ...] = (),
+        pid: int = 4711,
     ) -> JournalBuilder:
-        self.append(run_record(RequestShape(model, "system", ()), started_at, 4711, writable=writable))
+        self.append(run_record(RequestShape(model, "system", ()), started_at, pid, writable=writable))
         return self
 
     def prompt(self, words: str) -> JournalBuilder:

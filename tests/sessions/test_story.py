@@ -69,6 +69,7 @@ def test_what_a_fork_has_copied_is_told_by_number_whatever_the_clock_said(starte
     fork.records = forked(fork, old)
     fork.run("2026-11-21T11:00:00+00:00").prompt("new").answers(text("y")).ends()
     assert [run.is_copied for run in told(fork).runs] == [True, False]
+    fork.run("2026-11-23T00:00:00+00:00")  # and was killed at once
     again = JournalBuilder("s3")
     again.records = forked(again, fork)
     assert told(again).own_runs == []
@@ -108,6 +109,8 @@ def test_a_result_of_the_next_run_belongs_to_a_call_of_the_one_before() -> None:
     last = happenings(journal)[-1]
     assert isinstance(last, CallOutcome)
     assert last.call.arguments == {"command": "make c2"}
+    first, _ = told(journal).runs
+    assert [each.call.id for each in first.open_calls()] == ["c2", "c3"], "it had no result in its own run"
 
 
 def test_what_ralph_says_to_the_model_in_between_is_no_prompt() -> None:
@@ -164,12 +167,15 @@ def test_a_reader_that_had_the_result_or_did_not_want_it_leaves_the_end_as_it_wa
     assert (history.end, history.is_completed, history.runs[0].undelivered) == ("completed", True, None)
 
 
-@every_row(("last", "is_known"), [(Delivery.DELIVERED, True), (Delivery.FAILED, False)])
-def test_what_went_out_before_a_result_that_was_delivered_was_delivered_too(
-    last: Delivery, is_known: bool
+@every_row(
+    ("last", "pid", "is_known"),
+    [(Delivery.DELIVERED, 1, True), (Delivery.FAILED, 1, False), (Delivery.DELIVERED, 2, False)],
+)
+def test_what_a_process_sent_before_a_result_that_was_delivered_was_delivered_too(
+    last: Delivery, pid: int, is_known: bool
 ) -> None:
-    journal = JournalBuilder().run().prompt("x").answers(text("a")).ends(delivery=None)
-    first, _ = told(journal.run().prompt("y").answers(text("b")).ends(delivery=last)).runs
+    journal = JournalBuilder().run(pid=1).prompt("x").answers(text("a")).ends(delivery=None)
+    first, _ = told(journal.run(pid=pid).prompt("y").answers(text("b")).ends(delivery=last)).runs
     assert (first.undelivered is None) is is_known
 
 
