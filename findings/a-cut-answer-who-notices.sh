@@ -23,10 +23,10 @@ set -eu
 for p in python3 node npm; do command -v "$p" >/dev/null || { echo "skipped: no $p"; exit 77; }; done
 dir=$(mktemp -d); trap 'rm -rf "$dir"' EXIT; trap 'exit 1' HUP INT TERM
 python3 -m venv "$dir/venv"
-"$dir/venv/bin/pip" install -q --disable-pip-version-check openai==3.57.0 openai-agents==0.24.0 \
+{ "$dir/venv/bin/pip" install -q --disable-pip-version-check openai==3.57.0 openai-agents==0.24.0 \
     'pydantic-ai-slim[openai]==2.68.0' litellm==1.110.2 &&
     npm install --silent --no-audit --no-fund --prefix "$dir" openai@7.59.0 ai@7.0.173 \
-    @ai-sdk/openai-compatible@3.0.92 zod@4.6.7 || { echo "skipped: the packages cannot be installed"; exit 77; }
+    @ai-sdk/openai-compatible@3.0.92 zod@4.6.7; } || { echo "skipped: the packages cannot be installed"; exit 77; }
 
 cat >"$dir/client.mjs" <<'JS'
 import OpenAI from 'openai'; import {streamText, tool} from 'ai'; import {z} from 'zod';

@@ -29,9 +29,9 @@ for tool in bash dash node npm python3; do command -v $tool >/dev/null || { echo
 top=$(mktemp -d)
 trap 'rm -rf "$top"' EXIT
 cd "$top" || exit 1
-npm install --silent --no-audit --no-fund --no-save --cache "$top/npm" --prefix "$top" sh-syntax@0.7.0 >error 2>&1 &&
+{ npm install --silent --no-audit --no-fund --no-save --cache "$top/npm" --prefix "$top" sh-syntax@0.7.0 >error 2>&1 &&
     python3 -m venv venv &&
-    venv/bin/pip install -q --disable-pip-version-check bashlex==0.18 tree-sitter==0.26.1 tree-sitter-bash==0.25.1 2>error ||
+    venv/bin/pip install -q --disable-pip-version-check bashlex==0.18 tree-sitter==0.26.1 tree-sitter-bash==0.25.1 2>error; } ||
     { cat error; echo "the packages cannot be installed"; exit 77; }
 bad=0
 expect() { # LABEL WANTED GOT

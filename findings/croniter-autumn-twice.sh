@@ -29,9 +29,9 @@ set -u
 top=$(mktemp -d)
 trap 'rm -rf "$top"' EXIT
 pip() { "$top/venv/bin/pip" install -q --disable-pip-version-check "$@" 2>"$top/error"; }
-python3 -m venv "$top/venv" && pip cronsim==2.8 APScheduler==3.11.3 tzdata==2025.2 &&
+{ python3 -m venv "$top/venv" && pip cronsim==2.8 APScheduler==3.11.3 tzdata==2025.2 &&
     pip --target "$top/7.0.0" croniter==7.0.0 python-dateutil==2.9.0.post0 &&
-    pip --target "$top/6.0.0" croniter==6.0.0 python-dateutil==2.9.0.post0 pytz==2025.2 ||
+    pip --target "$top/6.0.0" croniter==6.0.0 python-dateutil==2.9.0.post0 pytz==2025.2; } ||
     { cat "$top/error"; echo "the packages cannot be installed"; exit 77; }
 cat >"$top/try.py" <<'END'
 import sys

@@ -24,7 +24,7 @@ set -u
 top=$(mktemp -d)
 trap 'rm -rf "$top"' EXIT
 python3 -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || { echo "needs Python 3.11 to 3.13"; exit 77; }
-python3 -m venv "$top/venv" && "$top/venv/bin/pip" install -q --disable-pip-version-check freezegun==1.5.5 2>"$top/error" ||
+{ python3 -m venv "$top/venv" && "$top/venv/bin/pip" install -q --disable-pip-version-check freezegun==1.5.5 2>"$top/error"; } ||
     { cat "$top/error"; echo "freezegun 1.5.5 cannot be installed"; exit 77; }
 cat >"$top/try.py" <<'END'
 import asyncio

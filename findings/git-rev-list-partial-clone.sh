@@ -25,7 +25,7 @@
 #
 # Exit: 0 as described, 1 it changed, 77 another git.
 set -u
-command -v git >/dev/null && [ "$(git --version)" = "git version 2.39.5" ] || { echo "needs git 2.39.5"; exit 77; }
+{ command -v git >/dev/null && [ "$(git --version)" = "git version 2.39.5" ]; } || { echo "needs git 2.39.5"; exit 77; }
 top=$(mktemp -d)
 trap 'rm -rf "$top"' EXIT
 cd "$top" || exit 1

@@ -26,8 +26,8 @@ set -eu
 for p in python3 node npm; do command -v "$p" >/dev/null || { echo "skipped: no $p"; exit 77; }; done
 dir=$(mktemp -d); trap 'rm -rf "$dir"' EXIT; trap 'exit 1' HUP INT TERM
 python3 -m venv "$dir/venv"
-"$dir/venv/bin/pip" install -q --disable-pip-version-check mcp==2.3.0 &&
-    npm install --silent --no-audit --no-fund --prefix "$dir" @modelcontextprotocol/sdk@1.32.2 ||
+{ "$dir/venv/bin/pip" install -q --disable-pip-version-check mcp==2.3.0 &&
+    npm install --silent --no-audit --no-fund --prefix "$dir" @modelcontextprotocol/sdk@1.32.2; } ||
     { echo "skipped: the packages cannot be installed"; exit 77; }
 
 cat >"$dir/server.py" <<'PY'

@@ -25,10 +25,10 @@ set -eu
 for p in python3 node npm; do command -v "$p" >/dev/null || { echo "skipped: no $p"; exit 77; }; done
 dir=$(mktemp -d); trap 'rm -rf "$dir"' EXIT; trap 'exit 1' HUP INT TERM
 python3 -m venv "$dir/venv"
-"$dir/venv/bin/pip" install -q --disable-pip-version-check openai-agents==0.24.0 mcp==2.3.0 \
+{ "$dir/venv/bin/pip" install -q --disable-pip-version-check openai-agents==0.24.0 mcp==2.3.0 \
     'pydantic-ai-slim[openai,mcp]==2.68.0' &&
     npm install --silent --no-audit --no-fund --prefix "$dir" ai@7.0.173 @ai-sdk/mcp@2.0.99 \
-    @ai-sdk/openai-compatible@3.0.92 zod@4.6.7 || { echo "skipped: the packages cannot be installed"; exit 77; }
+    @ai-sdk/openai-compatible@3.0.92 zod@4.6.7; } || { echo "skipped: the packages cannot be installed"; exit 77; }
 
 cat >"$dir/server.py" <<'PY'
 import json, sys

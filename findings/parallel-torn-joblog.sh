@@ -28,7 +28,7 @@ top=$(mktemp -d)
 trap 'rm -rf "$top"' EXIT
 cd "$top" || exit 1
 command -v perl >/dev/null || { echo "perl is missing"; exit 77; }
-apt-get download -qq parallel=20221122+ds-2 2>/dev/null && dpkg-deb -x parallel_*.deb root ||
+{ apt-get download -qq parallel=20221122+ds-2 2>/dev/null && dpkg-deb -x parallel_*.deb root; } ||
     { echo "parallel 20221122+ds-2 is not among this system's packages"; exit 77; }
 export HOME="$top" PARALLEL_HOME="$top/.parallel"
 mkdir .parallel
@@ -51,7 +51,7 @@ grep -q "$(printf '\t1\t0\t')" whole || { echo "CHANGED: the failed job is not i
 
 # Columns: Seq Host Starttime JobRuntime Send Receive Exitval Signal Command. The last line keeps its first one or six.
 for columns in 1 6; do
-    { sed '$d' whole; tail -n 1 whole | cut -f "1-$columns" | tr -d '\n'; printf '\t'; } >cut
+    { sed '$d' whole; tail -n 1 whole | cut -f "1-$columns" | tr -d '\n'; printf '\t'; } >"cut"
     cp cut again
     echo "the last line keeps $columns columns:"
     expect "  first --resume" "d e " "$(resume cut --resume)"
@@ -64,7 +64,7 @@ for columns in 1 6; do
 done
 
 echo "the last line ends inside its command:"
-{ sed '$d' whole; tail -n 1 whole | tr -d '\n' | sed 's/...$//'; } >cut
+{ sed '$d' whole; tail -n 1 whole | tr -d '\n' | sed 's/...$//'; } >"cut"
 expect "  first --resume-failed" "c d e " "$(resume cut --resume-failed)"
 expect "  second --resume-failed" "c " "$(resume cut --resume-failed)"
 

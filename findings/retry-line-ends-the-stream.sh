@@ -18,8 +18,8 @@ set -eu
 for p in python3 node npm; do command -v "$p" >/dev/null || { echo "skipped: no $p"; exit 77; }; done
 dir=$(mktemp -d); trap 'rm -rf "$dir"' EXIT; trap 'exit 1' HUP INT TERM
 python3 -m venv "$dir/venv"
-"$dir/venv/bin/pip" install -q --disable-pip-version-check openai==3.57.0 litellm==1.110.2 anthropic==2.14.0 &&
-    npm install --silent --no-audit --no-fund --prefix "$dir" openai@7.59.0 ||
+{ "$dir/venv/bin/pip" install -q --disable-pip-version-check openai==3.57.0 litellm==1.110.2 anthropic==2.14.0 &&
+    npm install --silent --no-audit --no-fund --prefix "$dir" openai@7.59.0; } ||
     { echo "skipped: the packages cannot be installed"; exit 77; }
 
 cat >"$dir/client.mjs" <<'JS'

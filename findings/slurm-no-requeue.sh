@@ -30,7 +30,7 @@ trap cleanup EXIT
 skip() { echo "cannot be tried here: $1"; exit 77; }
 changed() { echo "CHANGED: $1"; exit 1; }
 
-command -v apt-get >/dev/null && command -v python3 >/dev/null || skip "apt-get or python3 is missing"
+{ command -v apt-get >/dev/null && command -v python3 >/dev/null; } || skip "apt-get or python3 is missing"
 cd "$top" || exit 1
 apt-get download -qq "slurmctld=$VERSION" "slurmd=$VERSION" "slurm-client=$VERSION" "slurm-wlm-basic-plugins=$VERSION" \
     libmunge2 libhwloc15 liblua5.1-0 2>/dev/null || skip "Slurm $VERSION is not among this system's packages"
@@ -90,6 +90,7 @@ refused=$(scontrol requeue "$sleeper" 2>&1) && changed "scontrol requeue accepte
 echo "scontrol requeue: $refused"
 scancel "$sleeper"
 
+# shellcheck disable=SC2016  # the job expands it
 printf '#!/bin/sh\necho "${SLURM_RESTART_COUNT-unset}" >>%s/runs\n[ $(wc -l <%s/runs) -gt 1 ] || exit 75\n' "$top" "$top" >job.sh
 job=$(sbatch --parsable --no-requeue job.sh)
 try 20 shows "$job" ExitCode=75:0 || changed "the job did not end with 75"
