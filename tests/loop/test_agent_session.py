@@ -47,3 +47,22 @@ def test_what_could_be_no_word_of_a_command_line_is_no_session(tmp_path: Path, t
     log.close()
     assert (log.run.session, log.run.has_events) == ("", True)
     assert read_session(tmp_path / "agent-1.jsonl", CLAUDE).id == ""
+
+
+def test_the_file_of_a_resumed_session_is_counted_as_its_processes_were(tmp_path: Path) -> None:
+    spent_usd = 0.0
+    for told in (0.5, 0.75, 1.0):  # claude counts a session on, whichever process tells it
+        log = EventLog(
+            open_session(tmp_path, "agent-1.jsonl", is_new=not spent_usd),
+            CLAUDE,
+            redact=lambda text: text,
+            is_over_budget=lambda _run: False,
+            before_usd=spent_usd,
+        )
+        log.feed(json.dumps({"type": "result", "total_cost_usd": told}).encode() + b"\n")
+        log.close()
+        assert (log.run.cost_usd, read_session(tmp_path / "agent-1.jsonl", CLAUDE).cost_usd) == (
+            told - spent_usd,
+            told,
+        )
+        spent_usd = told

@@ -26,7 +26,9 @@ _MOST_USD = 1e6  # a number above it is no cost
 class AgentRun:
     """The events of one process of an agent so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, before_usd: float = 0.0) -> None:
+        """`before_usd` is what the session that the process resumes has cost before it."""
+        self._before_usd = before_usd
         self.session = ""
         """The agent's own id of the session. Empty if it is not known yet."""
         self.turns = 0
@@ -44,6 +46,13 @@ class AgentRun:
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST_USD:
             self.cost_usd = (self.cost_usd or 0.0) + value
 
+    def set_session_cost(self, value: object) -> None:
+        """The cost of the whole session is told, or of this process alone if it is less than the session had cost before."""
+        self.cost_usd = None
+        self.add_cost(value)
+        if self.cost_usd is not None and self.cost_usd >= self._before_usd:
+            self.cost_usd -= self._before_usd
+
 
 # --- Readers, one for each agent
 
@@ -54,8 +63,8 @@ def read_claude(run: AgentRun, event: Event) -> None:
         run.turns += 1
     if event.get("type") != "result":
         return
-    run.cost_usd = None
-    run.add_cost(event.get("total_cost_usd"))
+    # `--resume` counts on from what the session's file says.
+    run.set_session_cost(event.get("total_cost_usd"))
     run.answer = _text(event, "result")
     run.has_ended_well = event.get("subtype") == "success" and event.get("is_error") is False
     run.status = _number(event.get("api_error_status"))

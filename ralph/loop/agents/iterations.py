@@ -88,6 +88,7 @@ class AgentIterations:
             row,
             redact=self._redactor.redact,
             is_over_budget=lambda run: _is_over(order.budget_usd, run),
+            before_usd=before.cost_usd or 0.0,
         )
         result = self._with_login(lambda: self._ran(order, before.id, log))
         after = before.with_run(log.run, tells_cost=row.tells_cost)

@@ -81,7 +81,7 @@ def read_session(path: Path, row: AgentRow) -> AgentSession:
                     cost_usd=ended.cost_usd,
                     ended=ended,
                 )
-            run = AgentRun()
+            run = AgentRun(session.cost_usd or 0.0)
     if is_running:
         session = session.with_run(run, tells_cost=row.tells_cost)
     return replace(session, written_s=written_s)
@@ -110,9 +110,12 @@ class EventLog:
         *,
         redact: Callable[[str], str],
         is_over_budget: Callable[[AgentRun], bool],
+        before_usd: float = 0.0,
     ) -> None:
-        """`descriptor` is the open file of the session. When `is_over_budget` returns True, the process is stopped."""
-        self.run = AgentRun()
+        """`descriptor` is the open file of the session, which has cost `before_usd` so far. When `is_over_budget` returns True,
+        the process is stopped.
+        """
+        self.run = AgentRun(before_usd)
         self._descriptor = descriptor
         self._row = row
         self._redact = redact

@@ -217,6 +217,17 @@ def test_an_outage_that_the_events_tell_is_waited_for_and_the_session_goes_on(ra
     assert "cut off" in calls()[1]["task"]
 
 
+@pytest.mark.parametrize(
+    ("told", "cost"), [(0.75, 0.75), (0.25, 0.75)], ids=["counts on", "counts from nothing"]
+)
+def test_a_resumed_claude_tells_the_cost_of_its_whole_session(ralph, agent, told: float, cost: float) -> None:
+    away = step(*claude("API Error", is_error=True, api_error_status=529, cost=0.5), code=1)
+    agent("claude", away, step(*claude(cost=told)))
+    ran = ralph("loop", "the task", "--agent", "claude -p", "--max-iterations", "1", "--max-budget-usd", "1")
+    assert ran.code == 0, ran.stderr
+    assert iterations(ralph) == [("completed", 2, cost, "Done.")]
+
+
 @pytest.mark.parametrize("command", AWAY)
 def test_a_session_that_the_agent_had_not_stored_begins_anew(ralph, agent, command) -> None:
     name = command.split()[0]
