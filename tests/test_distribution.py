@@ -58,6 +58,15 @@ def built(tmp_path_factory) -> Built:
     return Built(wheel, source)
 
 
+def test_the_quick_start_can_install_it_as_it_is_edited(tmp_path) -> None:
+    code = "import sys; from hatchling.build import build_editable; build_editable(sys.argv[1])"
+    done([sys.executable, "-c", code, tmp_path], cwd=ROOT)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as made:
+        (link,) = (name for name in made.namelist() if name.endswith(".pth"))
+        assert made.read(link).decode().strip() == str(ROOT)
+
+
 def test_the_distribution_has_a_name_of_its_own_and_the_index_would_take_it(built) -> None:
     assert built.wheel.name == f"ralph_headless-{__version__}-py3-none-any.whl"
     assert built.source.name == f"ralph_headless-{__version__}.tar.gz"
