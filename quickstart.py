@@ -23,11 +23,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import NoReturn
 
 HERE = Path(__file__).resolve().parent
 OLDEST_PYTHON = (3, 11)
+SIGN_OF_LIFE_S = 15
 
 # One process for each processor. More of them would end earlier, because many tests wait for something, but they disturb
 # each other: a third one on two processors takes a sixth more CPU time. Each also collects all tests, for five seconds.
@@ -94,6 +96,8 @@ def main() -> int:
         become([str(Path(python).with_name("ralph")), word, *rest])
     os.chdir(HERE)
     *first, last = commands
+    if word == "test" and not rest:
+        tell("running all tests takes 5 to 30 minutes; `quickstart.py test tests/retry` runs a folder")
     for command in first:
         if code := subprocess.call([python, *command, *rest]):
             return code
@@ -120,14 +124,14 @@ def set_up(directory: Path, *, developer: bool) -> str:
         return str(python)
     if Path(sys.prefix).resolve() == directory:
         raise SetupError(f"{directory.name} is outdated, and its own Python cannot replace it: use python3")
-    print(f"setting up {directory.name} (once, a minute or two)", file=sys.stderr, flush=True)  # noqa: T201
+    tell(f"setting up {directory.name} (once, one to five minutes)")
     shutil.rmtree(directory, ignore_errors=True)
     package = f"{HERE}[dev]" if developer else str(HERE)
     for command in commands_to_make(directory, python, package, developer=developer):
         if run_alone(command) != 0 and command[-1] != NEWEST_PIP:
             raise SetupError(
                 f"{directory.name} could not be made; the reason is in the lines above, which this command printed "
-                f"(packages come from the network): {' '.join(command)}"
+                f"(if pip reached no package index, check the network): {' '.join(command)}"
             )
     stamp.write_text(wanted)
     return str(python)
@@ -136,8 +140,13 @@ def set_up(directory: Path, *, developer: bool) -> str:
 def run_alone(command: list[str]) -> int:
     """Runs a command that Ctrl-C does not reach: it would print a traceback. It is killed instead, with its children."""
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True) as process:
+        began_s = time.monotonic()
         try:
-            return process.wait()
+            while True:
+                try:
+                    return process.wait(SIGN_OF_LIFE_S)
+                except subprocess.TimeoutExpired:
+                    tell(f"still setting up, {time.monotonic() - began_s:.0f} s so far")
         except KeyboardInterrupt:
             os.killpg(process.pid, signal.SIGKILL)
             raise
@@ -165,9 +174,14 @@ def commands_to_make(directory: Path, python: Path, package: str, *, developer: 
     ]
 
 
+def tell(message: str) -> None:
+    """Prints one line for the user, at once."""
+    print(message, file=sys.stderr, flush=True)  # noqa: T201
+
+
 def complain(message: str) -> int:
     """Prints one line for the user. Returns the exit code of a failure."""
-    print(f"quickstart: {message}", file=sys.stderr)  # noqa: T201
+    tell(f"quickstart: {message}")
     return 1
 
 
@@ -175,5 +189,5 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        complain("stopped; start it again")
+        complain("stopped; the next start begins anew")
         sys.exit(130)

@@ -13,10 +13,12 @@ from ralph.loop.starter import write_starters
 from ralph.values.outcome import CannotError, Outcome
 
 _WHAT_NEXT = """
-Next: say in specs/ what you want and in AGENTS.md how to build and test it. Then
+Next: say in specs/ what you want and in AGENTS.md how to build and test it, and commit these files (`--commit` needs git).
+Then
+  ralph doctor --probe
   ralph loop -f PROMPT_plan.md --max-iterations 3
-  ralph loop -f PROMPT_build.md --gate 'your tests' --plan IMPLEMENTATION_PLAN.md --commit --max-iterations 20
-./loop.sh plan 3 and ./loop.sh build 20 are the same in short, without a gate and a plan that ends it."""
+  ralph loop -f PROMPT_build.md --gate 'your tests' --plan IMPLEMENTATION_PLAN.md --commit --max-iterations 20 --max-budget-usd 10
+./loop.sh plan 3 and ./loop.sh build 20 are short for these, without --gate, --plan and a budget."""
 
 
 def init(

@@ -98,9 +98,9 @@ def check_checkout(
         _refuse_useless_remote(checkout.push_of(git, status), _about_settings(git))
     uncommitted = [entry.path for entry in checkout.uncommitted(status)]
     if commits and uncommitted:
-        verb = "is" if len(uncommitted) == 1 else "are"
+        verb, them = ("is", "it") if len(uncommitted) == 1 else ("are", "them")
         notices.append(
-            f"{shown(uncommitted)} {verb} uncommitted already: the loop's first commit will hold that too"
+            f"{shown(uncommitted)} {verb} uncommitted already: the loop's first commit will include {them}"
         )
     return notices
 

@@ -88,7 +88,9 @@ def test_what_is_uncommitted_already_is_told_to_who_lets_ralph_commit(repository
     for name in ("b", "c", "d", "e\nf", ".ralph/x"):
         repository.write(name)
     [notice] = check_checkout(repository.checkout(), commits=True, pushes=False)
-    assert notice.startswith("b, c, d and 1 more are uncommitted already")
+    assert notice.startswith(
+        "b, c, d and 1 more are uncommitted already: the loop's first commit will include them"
+    )
     assert check_checkout(repository.checkout(), commits=False, pushes=False) == []
 
 

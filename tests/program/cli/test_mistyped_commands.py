@@ -230,7 +230,7 @@ def test_ctrl_c_while_quickstart_sets_up_is_one_line_and_130_and_leaves_no_proce
         os.killpg(started.pid, signal.SIGINT)
         _, told = started.communicate(timeout=PATIENCE_S)
     assert started.returncode == 130
-    assert told.splitlines()[1:] == ["quickstart: stopped; start it again"]
+    assert told.splitlines()[1:] == ["quickstart: stopped; the next start begins anew"]
     wait_until(lambda: not is_running(int(pid_file.read_text())))
 
 
