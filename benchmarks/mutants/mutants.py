@@ -992,6 +992,13 @@ MUTANTS = (
         "title=self.title or options.title,",
         ("test_driver_hooks.py",),
     ),
+    Mutant(
+        "lines-before-the-session",
+        "no line is taken before the session is open",
+        "return self._models is not None and self._has_room()",
+        "return self._has_room()",
+        ("test_steering.py",),
+    ),
     # --- reports, compaction
     Mutant(
         "old-text-is-accepted",

@@ -22,7 +22,7 @@ from ralph.values.events import (
     StreamReceived,
 )
 from ralph.values.outcome import Outcome
-from ralph.values.ports import Interrupted, InterruptRequested, RetryAborted
+from ralph.values.ports import TIMED_OUT, Interrupted, InterruptRequested, RetryAborted
 from tests.driven.driver_lines import ACCEPTED, FAILED, SCHEDULED, Desk, request, user
 
 
@@ -58,6 +58,17 @@ def test_a_guard_that_cannot_be_honoured_is_refused_for_good_and_stops_the_messa
     desk.steering.begin_work()
     for again in (guard, {"agents": None}, {}):
         assert desk.answer_to("initialize", **again) == desk.steering.missing_guard
+
+
+def test_no_line_is_taken_before_the_session_is_open() -> None:
+    desk = Desk(is_open=False)
+    waiter = InboxWaiter(desk.clock, desk.inbox, driver=desk.steering)
+    desk.steering.mailbox.put(request("get_status"))
+    assert waiter.wait(waiter.mailbox(), until_s=0, waiting_for="a thread") is TIMED_OUT
+    assert desk.responses == []
+    desk.steering.open(desk.models)
+    waiter.wait(waiter.mailbox(), until_s=0, waiting_for="the next message")
+    assert [response["response"]["request_id"] for response in desk.responses] == ["r1"]
 
 
 @pytest.mark.parametrize("enabled", [False, True])
