@@ -1324,6 +1324,13 @@ MUTANTS = (
         "plain(own.max_budget_usd)",
         ("test_iterate.py",),
     ),
+    Mutant(
+        "last-words-with-a-key",
+        "the last words of an iteration lose the credentials",
+        "last_words=redact(result.last_words),",
+        "last_words=result.last_words,",
+        ("test_loop_state.py",),
+    ),
     # --- fleet
     Mutant(
         "fleet-pushes-without-lease",

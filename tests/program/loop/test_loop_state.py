@@ -69,6 +69,7 @@ def test_the_whole_record_is_one_json_object_on_request(ralph, ralph_here, itera
     assert (told["is_running"], told["folder"]) == (False, str(loop_folder(ralph)))
     assert told["ended"]["exit_code"] == 0
     assert told["iterations"][0]["last_words"] == "The key is [redacted]."
+    assert "sk-ant-api03" not in (loop_folder(ralph) / "iterations.jsonl").read_text()
     assert ralph_here("loop", "--json", "go").code == 2
 
 
