@@ -1297,13 +1297,6 @@ MUTANTS = (
         ("test_iterate.py",),
     ),
     Mutant(
-        "the-first-check-is-not-recorded",
-        "the check before the first iteration is recorded, and the page shows it",
-        "first_check=state.first_check or check,",
-        "first_check=state.first_check,",
-        ("test_loop_runs.py",),
-    ),
-    Mutant(
         "kills-forget-outages",
         "outages and kills that alternate end the loop",
         "recorder.save_current(kills=number)",
@@ -1330,6 +1323,13 @@ MUTANTS = (
         "last_words=redact(result.last_words),",
         "last_words=result.last_words,",
         ("test_loop_state.py",),
+    ),
+    Mutant(
+        "commits-between-iterations-unlooked",
+        "commits between two iterations are looked through for secrets",
+        "return before if last is None or last.head_after is None else last.head_after",
+        "return before",
+        ("test_iterate.py",),
     ),
     # --- fleet
     Mutant(

@@ -81,6 +81,9 @@ class FakeCheckout:
         self._shortages = shortages
         self.version = 0
         self.branch: str | None = "main"
+        self.head = "head"
+        self.looked_since: list[str] = []
+        """The commits behind which those were looked through that came later."""
         self.uncommitted = 0
         self.messages: list[str] = []
         self.push_problems: list[str | None] = []
@@ -93,7 +96,7 @@ class FakeCheckout:
 
     def snapshot(self) -> Snapshot:
         self._shortages.meet("snapshot")
-        return Snapshot(digest=str(self.version), head="head", branch=self.branch)
+        return Snapshot(digest=str(self.version), head=self.head, branch=self.branch)
 
     def changes(self, before: Snapshot, after: Snapshot) -> Changes:
         self._shortages.meet("changes")
@@ -111,7 +114,8 @@ class FakeCheckout:
 
     def look_through(self, since: str) -> tuple[str, tuple[LookedCommit, ...]]:
         self._shortages.meet("look_through")
-        return "head", ()
+        self.looked_since.append(since)
+        return self.head, ()
 
     def commit_aside(
         self, message: str, *, earlier: str | None, has_work: bool, pushes: bool, limit_s: float

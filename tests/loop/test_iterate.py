@@ -494,6 +494,19 @@ def test_a_cut_off_iteration_whose_work_cannot_be_looked_at_is_no_saved_work() -
     assert (again.play(late).exit_code, again.checkout.messages) == (74, [])
 
 
+def test_what_a_person_commits_between_two_iterations_is_looked_through_too() -> None:
+    rig = LoopRig(verdicts=[1, 1, 0])
+    assert rig.check is not None
+    limits_s = rig.check.limits_s
+
+    def commit_beside() -> None:
+        rig.checkout.head = "of a person" if limits_s else "head"
+
+    rig.check.before = commit_beside
+    assert rig.play().exit_code == 0
+    assert rig.checkout.looked_since == ["head"]
+
+
 def test_an_iteration_that_changes_the_branch_is_named() -> None:
     rig = LoopRig(limits=iterations(1))
 

@@ -54,7 +54,6 @@ def test_three_iterations_until_the_check_passes_tell_a_line_each_and_exit_0(
         assert 4000 < len(tail) <= 4096
         assert ".ralph/stop" not in prompt
     assert (loop_folder(ralph) / "check.log").read_text() == f"{rows}\n"
-    assert loop_record(ralph)["first_check"]["exit_code"] == 1, "the page shows it"
 
     log = checkout.git("log", "--format=%s", "--reverse").splitlines()
     assert log[1:] == ["one", "ralph loop: iteration 2", "ralph loop: iteration 3"]
