@@ -1049,6 +1049,13 @@ MUTANTS = (
         '"payload" in arguments',
         ("test_report_schema.py",),
     ),
+    Mutant(
+        "a-result-file-that-says-success",
+        "the result file says that standard output could not be written",
+        "                writer.write_result_file(ended)\n        self._record_delivery(ended)",
+        "                pass\n        self._record_delivery(ended)",
+        ("test_undelivered.py",),
+    ),
     # --- files, secrets, commands
     Mutant(
         "magic-links-are-followed",

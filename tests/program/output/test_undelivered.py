@@ -4,6 +4,7 @@ more (P4, P9).
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,8 +48,9 @@ def test_p4_a_result_that_a_full_disk_does_not_take_is_told_by_the_journal_and_o
     ralph, ralph_here, serve, form
 ) -> None:
     server = serve(Turn([ToolUse("Bash", {"command": "echo line >> effects"})]), DONE)
-    ran = to_full_disk(ralph, "go", "--output-format", form)
+    ran = to_full_disk(ralph, "go", "--output-format", form, "--result-file", "result.json")
     assert ran.code == 74
+    assert json.loads((ralph.cwd / "result.json").read_text())["exit_code"] == 74
     hint, outcome = ran.stderr.splitlines()[-2:]
     session = only_journal(ralph).stem
     assert hint == f"[hint] continue with: ralph --resume {session[:8]}"
