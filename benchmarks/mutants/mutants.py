@@ -1056,6 +1056,13 @@ MUTANTS = (
         "                pass\n        self._record_delivery(ended)",
         ("test_undelivered.py",),
     ),
+    Mutant(
+        "no-result-file-after-a-signal",
+        "a signal during the wait for a shortage does not lose the result file",
+        "        except Interrupted:  # no time is left to wait: one last attempt\n            write()",
+        "        except Interrupted:\n            pass",
+        ("program/machine/test_shortage.py",),
+    ),
     # --- files, secrets, commands
     Mutant(
         "magic-links-are-followed",

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from tests.patience import wait_until
 from tests.program.conftest import Finished
 from tests.program.driver import STREAM_JSON
 from tests.program.faulty import DONE, stream
+from tests.program.kept_sessions import only_journal
 from tests.program.scarcity import scarcity
 
 if TYPE_CHECKING:
@@ -382,8 +384,9 @@ def test_p18_a_command_whose_launcher_finds_no_process_was_not_started_and_says_
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of another process can be set on Linux only")
+@pytest.mark.parametrize("is_stopped", [False, True])
 def test_p18_a_result_file_that_finds_no_descriptor_is_no_end_but_told_once_more_when_asked_exits_75(
-    ralph, answer_with
+    ralph, answer_with, is_stopped
 ) -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     file = ralph.cwd / "result.json"
@@ -394,6 +397,9 @@ def test_p18_a_result_file_that_finds_no_descriptor_is_no_end_but_told_once_more
 
     server = answer_with(begin)
     process = ralph.start("go", "--result-file", str(file))
+    if is_stopped:  # while it waits for a descriptor
+        wait_until(lambda: bool(server.requests) and '"kind":"ended"' in only_journal(ralph).read_text())
+        process.send_signal(signal.SIGTERM)
     ran = ralph.finish(process)
     assert ran.code == 75, ran.stderr
     assert f"cannot write the result file {file}: this machine has no file descriptor left" in ran.last_line
