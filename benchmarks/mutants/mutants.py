@@ -816,6 +816,13 @@ MUTANTS = (
         "self._open = before",
         ("test_story.py",),
     ),
+    Mutant(
+        "limits-lifted-again-and-again",
+        "the model is told once that a limit is lifted",
+        "LIMIT_LIFTED if was_limited and not _was_told(old, LIMIT_LIFTED) else None",
+        "LIMIT_LIFTED if was_limited else None",
+        ("test_old_session.py",),
+    ),
     # --- turns, guards, limits
     Mutant(
         "refusal-is-completed",

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from ralph.conversation.messages import RequestShape
+from ralph.conversation.notices import LIMIT_LIFTED
 from ralph.conversation.reading import Reading
 from ralph.conversation.records import moved_record, result_record, run_record, target_record
 from ralph.conversation.session import NO_SHAPE, replay
@@ -16,10 +17,12 @@ from ralph.machine.waiter import InboxWaiter
 from ralph.run.context import RunContext
 from ralph.run.old_session import open_old_session
 from ralph.run.options import RunOptions, SessionOptions
+from ralph.run.session import prompt_of_resumed
 from ralph.sessions.journal import FileJournal
 from ralph.sessions.store import SessionStore
 from ralph.settings.tables import Settings
 from ralph.values.answer import ToolOutput, ToolResult
+from ralph.values.outcome import Outcome
 from ralph.values.redaction import Redactor
 from tests.fakes import FakeClock, RecordingEvents, call
 from tests.journals.reading import read_lines
@@ -116,3 +119,11 @@ def test_a_killed_run_leaves_what_it_began_with(
     for each in (state.shape, *state.shapes.values()):
         assert f"Working directory: {here}\\n".encode() in each.head().body
     assert (began.cwd == state.cwd) is (not is_elsewhere)
+
+
+def test_the_model_is_told_once_that_a_limit_is_lifted() -> None:
+    told = JournalBuilder(ID).run().prompt("go").answers(call("c1")).result("c1", "x")
+    told.ends(Outcome.LIMIT_REACHED)
+    assert prompt_of_resumed(replay(told.records), None, lambda _: None) == LIMIT_LIFTED
+    told.run().prompt(LIMIT_LIFTED).ends(Outcome.LIMIT_REACHED)
+    assert prompt_of_resumed(replay(told.records), None, lambda _: None) is None
