@@ -823,6 +823,13 @@ MUTANTS = (
         "LIMIT_LIFTED if was_limited else None",
         ("test_old_session.py",),
     ),
+    Mutant(
+        "a-note-for-a-result-alone",
+        "a run that only delivers an old result says nothing to the model about the sandbox",
+        "if not has_prompt and (old.awaits_delivery or (old.report is not None and old.pending is None)):",
+        "if not has_prompt and old.awaits_delivery:",
+        ("test_old_session.py",),
+    ),
     # --- turns, guards, limits
     Mutant(
         "refusal-is-completed",

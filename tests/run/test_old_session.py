@@ -15,7 +15,7 @@ from ralph.conversation.session import NO_SHAPE, replay
 from ralph.conversation.target import Target
 from ralph.machine.waiter import InboxWaiter
 from ralph.run.context import RunContext
-from ralph.run.old_session import open_old_session
+from ralph.run.old_session import changed_sandbox_note, open_old_session
 from ralph.run.options import RunOptions, SessionOptions
 from ralph.run.session import prompt_of_resumed
 from ralph.sessions.journal import FileJournal
@@ -127,3 +127,12 @@ def test_the_model_is_told_once_that_a_limit_is_lifted() -> None:
     assert prompt_of_resumed(replay(told.records), None, lambda _: None) == LIMIT_LIFTED
     told.run().prompt(LIMIT_LIFTED).ends(Outcome.LIMIT_REACHED)
     assert prompt_of_resumed(replay(told.records), None, lambda _: None) is None
+
+
+def test_a_report_that_is_only_delivered_needs_no_word_about_the_sandbox() -> None:
+    report = call("c1", "final_report", status="success", summary="s")
+    told = JournalBuilder(ID).run().prompt("go").answers(report)
+    assert changed_sandbox_note(replay(told.records), "Boxed.", "", has_prompt=False) is not None
+    told.result("c1", "The report was accepted.")
+    assert changed_sandbox_note(replay(told.records), "Boxed.", "", has_prompt=False) is None
+    assert changed_sandbox_note(replay(told.records), "Boxed.", "", has_prompt=True) is not None
