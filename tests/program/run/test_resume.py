@@ -321,7 +321,7 @@ def test_p3_a_tail_of_nul_bytes_is_damage_and_no_command_runs_again_exits_74(
             f"the journal {path} is damaged: line {data[: data.index(0)].count(10) + 1} contains NUL bytes"
         )
         assert where in ran.last_line
-        assert f"`ralph sessions show {ID} --session-dir {path.parents[1]}` tells" in ran.last_line
+        assert f"`ralph sessions show {ID} --session-dir {path.parents[1]}` shows" in ran.last_line
         assert (path.read_bytes(), [*path.parent.iterdir()]) == (data, [path])
         shown = ralph_here("sessions", "show", ID, "--session-dir", str(path.parents[1]))
         assert (shown.code, "> go" in shown.stdout, "NUL bytes" in shown.stdout) == (74, True, True)
