@@ -24,7 +24,7 @@ def test_a_prompt_that_is_no_text_is_exit_2_and_says_which_byte(ralph, ralph_her
     arguments, stdin, subject = given[name]
     ran = ralph_here(*arguments) if stdin is None else ralph(*arguments, stdin=stdin)
     assert (ran.code, ran.stdout, len(server.requests)) == (2, "", 0)
-    assert "is not UTF-8 text: byte 13 (0xe9, in line 1)" in ran.last_line
+    assert "is not UTF-8 text: byte 12 (0xe9, in line 1)" in ran.last_line
     assert subject in ran.last_line
     assert "iconv" in ran.last_line
 
@@ -41,7 +41,7 @@ def test_a_system_prompt_that_is_no_text_is_exit_2_and_says_which_byte(
         ran = ralph_here(*command, "go", *given)
         assert (ran.code, ran.stdout, server.request_count) == (2, "", 0)
         assert given[0] in ran.last_line
-        assert "is not UTF-8 text: byte 13 (0xe9, in line 1)" in ran.last_line
+        assert "is not UTF-8 text: byte 12 (0xe9, in line 1)" in ran.last_line
 
 
 def test_a_loop_s_prompt_that_breaks_says_what_it_said_before(ralph, iterations) -> None:
