@@ -1393,7 +1393,7 @@ MUTANTS = (
         "a push by ssh is refused if commands may write ssh's configuration",
         "last, is_open = place, is_open or is_agents(place)",
         "last, is_open = place, False",
-        GIT,
+        ("git/test_ssh.py",),
     ),
     Mutant(
         "push-publishes-borrowed-objects",

@@ -44,7 +44,7 @@ import json, os, sys; sys.path += sys.argv[2:]; sys.dont_write_bytecode = True
 from pathlib import Path
 from ralph.machine import restriction
 from ralph.machine.command_supervisor import CommandSupervisor
-from ralph.sandbox.box_plan import plan_box
+from ralph.sandbox.planning import plan_box
 from ralph.sandbox.command_box import CommandBox
 from ralph.places.gather import gather_places
 from ralph.sandbox.sandbox_settings import SandboxSettings
