@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from ralph.api.retry_after import requested_wait_s
-from ralph.values.accounts import CODES as ACCOUNT_CODES
-from ralph.values.accounts import exhausted_account
 from ralph.values.classify import PERMANENT_KINDS, STATUS_OF_TYPE, kind_of, status_meant, words_of
 from ralph.values.errors import HttpError, StreamParse, StreamTransient
+from ralph.values.servers.accounts import CODES as ACCOUNT_CODES
+from ralph.values.servers.accounts import exhausted_account
 from ralph.values.servers.refusals import CODES as REFUSAL_CODES
 
 if TYPE_CHECKING:

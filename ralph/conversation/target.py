@@ -125,7 +125,7 @@ class Target(Struct, frozen=True):
     is_described: bool = False
     """True if ralph has asked the server for the description. The server may have given none."""
     api: str = ANTHROPIC
-    """The API of the server, one of `values/endpoint.APIS`."""
+    """The API of the server, one of `values/servers/endpoint.APIS`."""
 
     @property
     def key_count(self) -> int:

@@ -1,8 +1,9 @@
 """The tables of settings. Each field is one setting, with its type, its default and its `Key`.
 
-To add a setting, add a field here, in `LimitSettings` or in `ClockLimits`. Everything else is made from the field:
-the setting's flag, variable and key in files, its line in the output of `ralph doctor`, and its line in
-docs/settings.md. `ralph/settings/merge.py` reads the values. After a change, `make generated` writes what is made ahead.
+To add a setting, add a field here, in `LimitSettings`, `ClockLimits` or the Struct of its table. Its flag, variable and
+key in files, its line in the output of `ralph doctor` and its line in docs/settings.md come from the field;
+`ralph/settings/merge.py` reads the value. What is left is its use. After a change, run `make generated` and
+`python -m tests.recorded.record doctor`.
 
 Some settings are not allowed in a file in the working directory. For such a setting, `other_places` says where the user
 can set it instead.
@@ -153,7 +154,7 @@ class ModelSettings(Struct, frozen=True):
             "ANTHROPIC_BASE_URL",
         ),
     ] = DEFAULT_BASE_URL
-    """The server's address, as `values/endpoint.normal_base_url` returns it for `api`."""
+    """The server's address, as `values/servers/endpoint.normal_base_url` returns it for `api`."""
     ca_file: Annotated[
         Path | None,
         Key(
@@ -542,8 +543,8 @@ ALLOWED = {
 CUSTOM_ONLY = ("retry.max_retries", "retry.base_delay_s", "retry.max_delay_s")
 
 # A file in the working directory may not contain these keys at any depth, and the error says where the user can set
-# them. Keys that begin with `sandbox` do not exist yet. They get the same error, so that nobody takes them for
-# unknown keys.
+# them. Keys that begin with `sandbox` get the same error even if they are misspelled, so that nobody takes a
+# refused protection for an unknown key.
 _AT_ANY_DEPTH: dict[str, tuple[str, ...]] = {
     "base_url": BY_NAME["model.base_url"].places[::-1],
     "ca_file": BY_NAME["model.ca_file"].places[::-1],

@@ -1,9 +1,9 @@
 """Classifies an error. Decides whether a retry makes sense, what kind of failure the error is, and which outcome a
 run gets if this error ends the run.
 
-The decision is based on fields, not on message texts. There are two exceptions: context overflow (`values/servers/refusals.py`), and an
-exhausted account (`values/servers/refusals.py`). For these, some servers give no other sign than the text. A test compares this module
-with the table in `docs/retry.md`.
+The decision is based on fields. Message texts decide only where servers give no other sign: the refusals of
+`values/servers/refusals.py` and the exhausted accounts of `values/servers/accounts.py`. A test compares this module with
+the table in `docs/retry.md`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
-from ralph.values.accounts import exhausted_account
 from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.values.outcome import Outcome
+from ralph.values.servers.accounts import exhausted_account
 from ralph.values.servers.refusals import (
     BAD_CALLS,
     BAD_KEYS,

@@ -104,6 +104,9 @@ def test_a_link_that_a_command_left_in_the_caches_is_not_followed(home, tmp_path
 
 
 TOOLS = """
+for name in XDG_CACHE_HOME PIP_CACHE_DIR npm_config_cache CARGO_HOME GOCACHE GOMODCACHE MPLCONFIGDIR \\
+ IPYTHONDIR JUPYTER_DATA_DIR JUPYTER_RUNTIME_DIR JUPYTER_CONFIG_DIR GRADLE_USER_HOME ANSIBLE_HOME ANSIBLE_REMOTE_TEMP \\
+ UV_TOOL_DIR UV_TOOL_BIN_DIR UV_PYTHON_INSTALL_DIR UV_PYTHON_BIN_DIR TRITON_CACHE_DIR TORCHINDUCTOR_CACHE_DIR CUDA_CACHE_PATH; do eval ": \\${$name:?}" || exit; done
 cat $XDG_CACHE_HOME/ms-playwright/chromium-1/chrome $XDG_CACHE_HOME/huggingface/hub/models--a--b/snapshots/1/config.json &&
 cat $UV_PYTHON_INSTALL_DIR/cpython-3/bin/python $TRITON_CACHE_DIR/hash/kernel && ! (echo x > $TRITON_CACHE_DIR/hash/kernel) 2>&- &&
 ! rm $UV_PYTHON_INSTALL_DIR/cpython-3/bin/python 2>&- &&

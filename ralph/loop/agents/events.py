@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from ralph.values.accounts import exhausted_account
 from ralph.values.outcome import Outcome
+from ralph.values.servers.accounts import exhausted_account
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

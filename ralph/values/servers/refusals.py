@@ -3,10 +3,6 @@ the server that uses it and the report that shows it.
 
 A text counts only with the statuses of its row, because the same words may mean something else with another status: a
 limit of tokens per minute (429) also asks for a shorter prompt. A code has one meaning, so it counts with any status.
-
-`ACCOUNTS` lists how servers say that an account is exhausted: that it has no credit, or no quota for now. Waiting a few
-seconds cannot help then. The status alone does not tell: several vendors use 429 for a rate limit and for an empty
-account, others 400 or 403. Some accounts are filled again by themselves, and their server may say when.
 """
 
 from __future__ import annotations

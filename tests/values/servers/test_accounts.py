@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ralph.values.accounts import ACCOUNTS, CODES, exhausted_account, window_s
+from ralph.values.servers.accounts import ACCOUNTS, CODES, exhausted_account, window_s
 from tests.rows import every_row
 
 # One message of each row that is told by its text.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from ralph.api.error_body import http_error, stream_error
-from ralph.values.accounts import exhausted_account
 from ralph.values.classify import (
     ErrorClass,
     FailureKind,
@@ -18,6 +17,7 @@ from ralph.values.classify import (
     refuses_thinking,
 )
 from ralph.values.errors import AgentError, Api, HttpError, NetworkCause, StreamParse, StreamTransient
+from ralph.values.servers.accounts import exhausted_account
 from ralph.values.servers.refusals import (
     BAD_CALLS,
     BAD_KEYS,
