@@ -198,16 +198,18 @@ class GitCheckout:
         """A sentence about branches and a stash with commits since the loop began that neither HEAD nor a remote has. Empty
         without such commits. `after` is the last snapshot.
         """
-        git, left, known = self.git(), list[str](), ["--not", *filter(None, [after.head]), "--remotes"]
         tips = [line.split(" ", 1) for line in self._tips]
-        commits = "".join(f"{commit}\n" for commit, _ in tips).encode()
+        others = [(commit, ref) for commit, ref in tips if ref != f"refs/heads/{after.branch}"]
+        if not others:
+            return ""
+        git, left, known = self.git(), list[str](), ["--not", *filter(None, [after.head]), "--remotes"]
+        commits = "".join(f"{commit}\n" for commit, _ in others).encode()
         dated = git.answer(
             "rev-list", "--no-walk", "--ignore-missing", "--timestamp", "--stdin", given=commits
         )
         made_at = {commit: int(date) for date, commit in map(str.split, dated.output.decode().splitlines())}
-        for commit, ref in tips:
-            is_new = ref != f"refs/heads/{after.branch}" and made_at.get(commit, 0) >= int(self._began_s)
-            if not is_new:
+        for commit, ref in others:
+            if made_at.get(commit, 0) < int(self._began_s):
                 continue
             found = git.answer("rev-list", "--max-count=1", commit, *known)
             if found.output or found.status:  # a commit before it may be missing

@@ -84,10 +84,10 @@ def test_the_option_comes_before_the_variable() -> None:
         ("postgresql://u@localhost/jobs?host=/run/postgresql", "no TCP host"),
         ("postgresql://u@localhost/jobs?hostaddr=192.0.2.1", "before the ?"),
         ("postgresql://u@db.example/", "no database"),
-        ("mysql://u@db.example/jobs", "no store of the fleet"),
+        ("mysql://u@db.example/jobs", "not a store of the fleet"),
         ("sqlite://", "is a file"),
         ("sqlite:///:memory:", "is a file"),
-        (f"postgresql://u:{CANARY}@host:port/jobs", "no URL"),
+        (f"postgresql://u:{CANARY}@host:port/jobs", "is not a database URL"),
     ],
 )
 def test_a_url_that_is_no_store_is_refused_with_its_reason(url: str, why: str) -> None:
@@ -158,7 +158,7 @@ def test_the_files_and_their_folder_are_the_users_alone(tmp_path) -> None:
 def test_a_link_or_a_folder_of_others_is_no_place_for_the_store(tmp_path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "fleet").symlink_to("elsewhere")
-    with pytest.raises(StoreError, match="no folder"):
+    with pytest.raises(StoreError, match="not a folder"):
         prepare(database_of(None, {"RALPH_STATE_DIR": str(tmp_path)}))
     shared = tmp_path / "shared"
     shared.mkdir()

@@ -194,7 +194,7 @@ def test_an_id_that_is_in_use_is_refused(tmp_path, taking) -> None:
     with pytest.raises(StoreError, match="taken"):
         taking(url, "one")
     for bad in ("", "../one", "a/b"):
-        with pytest.raises(StoreError, match="no id"):
+        with pytest.raises(StoreError, match="is not the id"):
             taking(url, bad)
 
 

@@ -225,7 +225,7 @@ def test_no_command_reads_the_file_of_another_user(tmp_path: Path) -> None:
     refuse_others_file(database)
     assert database.file is not None
     os.chown(database.file, 65534, 65534)
-    with pytest.raises(StoreError, match="no file of this user"):
+    with pytest.raises(StoreError, match="not a file of this user"):
         refuse_others_file(database)
     os.chown(database.file, 0, 0)
     os.chown(database.folder, 65534, 65534)
@@ -245,5 +245,5 @@ def test_a_store_that_others_may_replace_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "jobs").symlink_to(shared / "jobs")
     linked = database_of(f"sqlite:///{tmp_path}/own/jobs", {"RALPH_STATE_DIR": str(tmp_path / "state")})
-    with pytest.raises(StoreError, match="no file of this user"):
+    with pytest.raises(StoreError, match="not a file of this user"):
         refuse_others_file(linked)

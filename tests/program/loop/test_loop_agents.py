@@ -299,7 +299,7 @@ REFUSED = {
     "a budget where the cost is unknown": (
         "codex exec",
         ["--max-budget-usd", "1"],
-        "does not tell what it costs",
+        "does not report its cost",
     ),
     "turns": ("codex exec", ["--max-turns", "3"], "--max-turns cannot be kept with --agent codex"),
     "tools": ("pi -p", ["--allowed-tools", "Bash"], "--allowed-tools cannot be kept with --agent pi"),

@@ -61,7 +61,7 @@ DENIED = {
     ),
     "a question": (
         """echo '{"hookSpecificOutput":{"hookEventName":"PreToolUse","permissionDecision":"ask"}}'""",
-        "a hook wants somebody to be asked",
+        "a hook requires somebody to be asked",
     ),
     "another exit code": ("echo oops >&2; exit 1", "it ended with exit 1: oops"),
     "a missing program": ("no-such-program-here", "it ended with exit 127"),
