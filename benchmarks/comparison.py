@@ -98,7 +98,8 @@ def _agents() -> Iterator[Agent]:
 def _cell(agent: Agent, trial: Trial) -> str:
     if trial.needs_tools and agent.tool is None:
         return "no tools"
-    with tempfile.TemporaryDirectory(prefix="ralph-comparison-") as top:
+    # Not in /tmp, which some sandboxes let commands write.
+    with tempfile.TemporaryDirectory(prefix="ralph-comparison-", dir="/var/tmp") as top:
         directory, home = Path(top, "work"), Path(top, "home")
         directory.mkdir()
         (home / ".ssh").mkdir(parents=True)
