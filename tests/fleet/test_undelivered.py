@@ -169,7 +169,7 @@ def test_work_beside_the_branch_is_delivered_too_and_what_is_in_neither_is_named
 ASIDE = "git switch -qc aside; echo paid > aside.txt; git add .; git commit -qm aside; git switch -q -"
 
 
-@pytest.mark.parametrize("how", ["drained", "kept", "cancelled"])
+@pytest.mark.parametrize("how", ["drained", "kept"])
 def test_work_beside_the_branch_of_an_attempt_that_has_not_ended_the_job_is_delivered_and_named(
     tmp_path: Path, how: str
 ) -> None:
@@ -185,11 +185,7 @@ def test_work_beside_the_branch_of_an_attempt_that_has_not_ended_the_job_is_deli
         refused.answers = model
         worker = place.work("a", "--drain", "0.1s")
         wait_until(lambda: place.asked("paid", 1) == 1)
-        if how == "cancelled":
-            place.store.cancel(SET, ["paid"])
-            wait_until(lambda: refused.row.state.value == "cancelled")
-        else:
-            worker.send_signal(signal.SIGTERM)
+        worker.send_signal(signal.SIGTERM)
         if how == "kept":
             wait_until(lambda: has_ended(place))
             wait_until(lambda: ends_after_another_signal(worker))
