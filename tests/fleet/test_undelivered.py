@@ -169,7 +169,7 @@ def test_work_beside_the_branch_is_delivered_too_and_what_is_in_neither_is_named
 ASIDE = "git switch -qc aside; echo paid > aside.txt; git add .; git commit -qm aside; git switch -q -"
 
 
-@pytest.mark.parametrize("how", ["drained", "kept"])
+@pytest.mark.parametrize("how", ["drained", "kept", "cancelled"])
 def test_work_beside_the_branch_of_an_attempt_that_has_not_ended_the_job_is_delivered_and_named(
     tmp_path: Path, how: str
 ) -> None:
@@ -185,7 +185,11 @@ def test_work_beside_the_branch_of_an_attempt_that_has_not_ended_the_job_is_deli
         refused.answers = model
         worker = place.work("a", "--drain", "0.1s")
         wait_until(lambda: place.asked("paid", 1) == 1)
-        worker.send_signal(signal.SIGTERM)
+        if how == "cancelled":
+            place.store.cancel(SET, ["paid"])
+            wait_until(lambda: refused.row.state.value == "cancelled")
+        else:
+            worker.send_signal(signal.SIGTERM)
         if how == "kept":
             wait_until(lambda: has_ended(place))
             wait_until(lambda: ends_after_another_signal(worker))
@@ -194,7 +198,14 @@ def test_work_beside_the_branch_of_an_attempt_that_has_not_ended_the_job_is_deli
             place.finish("a")
             assert place.asked("paid", 0) == 1, "the first turn was paid again"
         else:
-            wait_until(lambda: f"at refs/ralph/{SET}/paid/1-rest: " in (refused.row.reason or ""))
+            at_host, on_machine = f"at refs/ralph/{SET}/paid/1-rest: ", "its work is kept on "
+            wait_until(lambda: at_host in (reason := refused.row.reason or "") or on_machine in reason)
+            if on_machine in (
+                refused.row.reason or ""
+            ):  # a busy machine has not pushed it within the three seconds
+                assert how == "cancelled"
+                (bundle,) = refused.bundles()
+                place.git("fetch", "-q", str(bundle), "+refs/ralph/*:refs/ralph/*")
         (ref,) = (ref for ref in place.refs() if ref.endswith("-rest"))
         assert place.git("show", f"{ref}^2:aside.txt") == "paid"
 
