@@ -54,9 +54,8 @@ def reports_error(value: object) -> bool:
         value.get("error")
         or "error" in (value.get("type"), value.get("object"))
         or _minimax_code(value)
-        or (
-            value.get("success") is False and str(value.get("code")).startswith("4")
-        )  # z.ai, of a refused key
+        # z.ai, of a refused key.
+        or (value.get("success") is False and str(value.get("code")).startswith("4"))
     )
 
 
@@ -183,9 +182,8 @@ _LONGEST_CAUSE = 1_000
 
 
 def _text_or_none(value: object) -> str | None:
-    return (
-        value if isinstance(value, str) and value not in {"", "None", "error"} else None
-    )  # some servers in Python write None as "None"; "error" is the type of the event
+    # Some servers in Python write None as "None"; "error" is the type of the event.
+    return value if isinstance(value, str) and value not in {"", "None", "error"} else None
 
 
 _TITLE = r"(?is:<title[^>]*>(.*?)</title)"

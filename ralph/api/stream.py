@@ -393,11 +393,12 @@ class StreamAssembler:
         StreamParse if the delta may be a part of the input of a call.
         """
         kind, said = _piece(delta)
+        # Null adds nothing.
         if (
             isinstance(delta, dict)
             and kind in KNOWN_DELTAS
             and None not in (delta.get(name, "") for name in ("text", "thinking", "partial_json"))
-        ):  # null adds nothing
+        ):
             checked(delta, KnownDelta)  # raises
         home = block if block is not None and block.kind == kind else self._apart.get((index, kind))
         if kind in _WORDS and block is None:

@@ -133,9 +133,8 @@ def endpoint_of(target: Target, key: int) -> Endpoint:
     used = target.credentials[key : key + 1]
     own = [header for credential in used for header in credential.headers]
     if target.api != ANTHROPIC and host_in(target.base_url).endswith(".azure.com"):
-        own += (
-            ("api-key", credential.secret) for credential in used
-        )  # older resources take no key as a token
+        # Older resources take no key as a token.
+        own += (("api-key", credential.secret) for credential in used)
     return Endpoint(target.base_url, Secret((*own, *target.headers.plain)), target.api)
 
 

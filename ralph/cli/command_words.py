@@ -43,10 +43,8 @@ def with_repeated_options(words: Sequence[str], valued: Mapping[str, str]) -> tu
     last of these words as the prompt. None if there is no such option. Raises LineError if a list has no words.
     """
     coming, read, last_list = [*reversed(words)], list[str](), None
-    others, maybe_values = (
-        0,
-        list[int](),
-    )  # how many words belong to no option, and where such a word may be a value
+    # How many words belong to no option, and where such a word may be a value.
+    others, maybe_values = 0, list[int]()
     while coming:
         word = coming.pop()
         if word == "--":

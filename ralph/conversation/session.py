@@ -223,9 +223,8 @@ def apply(session: Session, record: Record) -> Session:
     may have written it. Raises NonsenseError if the record is impossible at this position.
     """
     if type(record) in _CONTINUES:
-        keeps_report = isinstance(
-            record, kinds.IntentRecord | kinds.ResultRecord
-        )  # they belong to the answer that contains the report
+        # They belong to the answer that contains the report.
+        keeps_report = isinstance(record, kinds.IntentRecord | kinds.ResultRecord)
         report = session.report if keeps_report else None
         if session.ended is not None or report is not session.report:
             session = replace(session, ended=None, report=report)

@@ -253,9 +253,8 @@ class Supervisor:
         while self._slots:
             self._reap()
             time.sleep(0.05)
-        remove_left_folders(
-            self._database.folder
-        )  # a dying run may have written while its folder was removed
+        # A dying run may have written while its folder was removed.
+        remove_left_folders(self._database.folder)
 
 
 def _wanted(rows: list[OpenSet], slots: list[str], most: int) -> list[str]:

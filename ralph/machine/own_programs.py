@@ -343,9 +343,8 @@ def _entries(name: str, value: str) -> list[str]:
 
 def without_unsafe_loads(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, str]:
     """The variables for a program of ralph's own, without the entries of `unsafe_loads`."""
-    safe = {
-        name: value for name, value in environment.items() if name
-    }  # Python's posix_spawn takes no empty name
+    # Python's posix_spawn takes no empty name.
+    safe = {name: value for name, value in environment.items() if name}
     for name, unsafe in unsafe_loads(environment, search).items():
         kept = ":".join(one for one in _entries(name, environment[name]) if one not in unsafe)
         safe |= {name: kept}

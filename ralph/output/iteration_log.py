@@ -258,5 +258,6 @@ def read_live(folder: Path) -> LiveIteration | None:
         OSError,
         ValueError,
         RecursionError,
-    ):  # ValueError: also a DecodeError, a ValidationError, bad UTF-8
+    ):
+        # ValueError: also a DecodeError, a ValidationError, bad UTF-8.
         return None

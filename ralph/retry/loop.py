@@ -52,9 +52,8 @@ def send_with_retry(
     """
     clock = site.clock
     with Chain(site, requests) as chain:
-        checked = (
-            site.roster.target
-        )  # the conversation fits into its window, as far as the caller could see to that
+        # The conversation fits into its window, as far as the caller could see to that.
+        checked = site.roster.target
         state, events = chain.begin()
         decision: Decision = MoveOn()
         while True:

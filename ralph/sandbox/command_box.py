@@ -418,9 +418,8 @@ class CommandBox:
                     self._door = door
             shares = self._sharing > 0 and not is_alone
             prepared, self._prepared = self._prepared, None
-            if (
-                prepared is None or prepared[0] != shares
-            ):  # those of `prepare` are for other namespaces, or taken
+            # Those of `prepare` are for other namespaces, or taken.
+            if prepared is None or prepared[0] != shares:
                 box = self._fresh_box()
                 prepared = shares, box, self._fresh_ruleset(box, shares=shares)
             _, box, ruleset = prepared

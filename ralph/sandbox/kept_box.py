@@ -131,9 +131,8 @@ class SharedSpaces:
             """The pid of a process of ralph's whose parent is the first process in the namespaces."""
             self.spaces = running.opened(kept, "mnt", "net", "ipc", "pid")
             """The descriptors of these namespaces. The first one has `/proc` and the shared memory."""
-            with suppress(
-                OSError, AttributeError
-            ):  # Linux before 5.3, a Python built there, or killed meanwhile
+            # Linux before 5.3, a Python built there, or killed meanwhile.
+            with suppress(OSError, AttributeError):
                 self._hold = _kept(kept, os.pidfd_open(running.holder))
             self._kept = kept.pop_all()
 

@@ -65,9 +65,8 @@ class CommandMark:
                 descriptor = os.open(self._path, flags, 0o600)
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except (
-                    OSError
-                ):  # another run took it for one that was left behind, or there are no locks here
+                except OSError:
+                    # Another run took it for one that was left behind, or there are no locks here.
                     os.close(descriptor)
                     raise
                 self._descriptor = descriptor

@@ -320,9 +320,8 @@ class SelfTest:
             binding = self._started(stack, script, *arguments, cwd=sockets, stdout=subprocess.PIPE)
             assert binding.stdout is not None  # noqa: S101 - it is a pipe
             with binding.stdout:
-                if (
-                    binding.stdout.readline()
-                ):  # empty where no other network may be made: the row stays untried
+                # Empty where no other network may be made: the row stays untried.
+                if binding.stdout.readline():
                     self._targets |= {name: str(sockets / socket_) for name, socket_ in targets.items()}
         self._targets |= {"wish_for_socket": wish, "late_socket_is_bound": answer}
 

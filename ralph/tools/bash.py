@@ -131,9 +131,8 @@ def _ran(
         context.box.not_started()
         raise
     except BaseException as error:
-        undone = context.redactor.redact(
-            context.box.after_stop()
-        )  # a stopped command may have changed protected files
+        # A stopped command may have changed protected files.
+        undone = context.redactor.redact(context.box.after_stop())
         if isinstance(error, ToolError):
             raise ToolError("\n".join(filter(None, (str(error), undone)))) from None
         if isinstance(error, Interrupted):

@@ -91,9 +91,8 @@ STATUS_OF_TYPE = {
     # The types and codes of OpenAI. The second group is that of `ResponseError` in the package `openai`.
     "server_error": 500,
     "rate_limit_exceeded": 429,
-    **dict.fromkeys(
-        ("server_is_overloaded", "slow_down"), 503
-    ),  # openai/codex, codex-api/src/sse/responses.rs
+    # openai/codex, codex-api/src/sse/responses.rs.
+    **dict.fromkeys(("server_is_overloaded", "slow_down"), 503),
     **dict.fromkeys(
         (
             *(

@@ -38,9 +38,8 @@ MARK = "[redacted]"
 # In an http or https URL, a user name without a password may be a token. In other schemes it is an ordinary name:
 # ssh://git@host, postgres://me@localhost.
 _USER_IN_URL = r"(?i)\bhttps?://(?!\[redacted\]@)([^\s/?#:@'\"<>]+:?)@"
-_UNRESERVED = frozenset(
-    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~"
-)  # RFC 3986, 2.3
+# RFC 3986, 2.3.
+_UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 # The characters that URL encoders do not escape, one set per encoder: RFC 3986, Python's `quote`, JavaScript's
 # encodeURIComponent, JavaScript's encodeURI, HTML forms.
 _KEPT_IN_URLS = (

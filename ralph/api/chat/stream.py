@@ -192,9 +192,8 @@ class ChatTranslator:
         events += [_stop(block) for block, _ in calls]
         reason = "refusal" if self._has_refused else stop_reason_of(self._reason)
         signature = self._details.signature_with([extra for _, extra in calls])
-        if (
-            signature is not None and reason != "max_tokens"
-        ):  # the block that was cut off must stay the last one
+        # The block that was cut off must stay the last one.
+        if signature is not None and reason != "max_tokens":
             block = {"type": "thinking", "thinking": "", "signature": signature}
             events += (_start(self._blocks, block), _stop(self._blocks))
         if calls and reason == "end_turn":

@@ -61,9 +61,8 @@ def look_at_disks(
     for device, names in found.items():
         with suppress(OSError):
             room = os.statvfs(at[device])
-            if (
-                room.f_blocks and not room.f_flag & os.ST_RDONLY
-            ):  # /proc has no blocks; a review may read only
+            # /proc has no blocks; a review may read only.
+            if room.f_blocks and not room.f_flag & os.ST_RDONLY:
                 yield disk_finding(", ".join(names), at[device], room)
 
 

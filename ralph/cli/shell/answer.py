@@ -160,7 +160,8 @@ def _title(path: Path) -> str:
         LookupError,
         TypeError,
         AttributeError,
-    ):  # damaged; the id is offered all the same
+    ):
+        # Damaged; the id is offered all the same.
         pass
     return shortened(_one_line(title), _TITLE_CHARS)
 

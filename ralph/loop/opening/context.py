@@ -155,9 +155,8 @@ def open_context(
     early: Events,
     log: LoopLog,
 ) -> tuple[LoopContext, LoopState]:
-    """Makes the context and the state of a new or resumed loop, without the prompt of the command line. Changes to the
-    working directory of the loop. `early` receives the events that are emitted before all credentials are known. Raises
-    CannotError and RecordError.
+    """Changes to the loop's directory; makes its context and state, without the prompt of the command line. `early` gets
+    the events before all credentials are known. Raises CannotError and RecordError.
     """
     store = _entered_store(options, environment)
     state = opening_state(options, environment, store, clock)

@@ -87,9 +87,8 @@ OVERFLOWS = (
     KnownRefusal(
         "llama-cpp-python", "abetlen/llama-cpp-python#416", r"tokens.{0,20} exceed context window of \d"
     ),
-    KnownRefusal(
-        "vLLM", "vllm-project/vllm#4667, ovh/shai#97", r"max_tokens must be at least 1, got -\d"
-    ),  # what the prompt leaves of the window
+    # What the prompt leaves of the window.
+    KnownRefusal("vLLM", "vllm-project/vllm#4667, ovh/shai#97", r"max_tokens must be at least 1, got -\d"),
     KnownRefusal(
         "vLLM",
         "vllm-project/vllm#12165, Gabesarch/grounded-rl#16",
