@@ -166,7 +166,7 @@ def test_the_wheel_runs_the_demo_in_an_empty_environment(built, tmp_path) -> Non
     assert done([ralph, "--version"], cwd=home, env=isolated).strip().endswith(__version__)
     shown = done([ralph, "demo", "--speed", "100"], cwd=home, env=isolated)
     assert "tests              pass" in shown
-    assert "\n## The loop\n" in done(
+    assert "\n## Troubleshooting\n" in done(
         [environment / "bin/ralph-headless", "help", "retry"], cwd=home, env=isolated
     )
     assert done([ralph, "loop", "init"], cwd=home, env=isolated)

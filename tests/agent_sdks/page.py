@@ -35,16 +35,7 @@ async for message in query(prompt="Write hello.py", options=options):
     print(message)
 ```
 
-```typescript
-import {{ query }} from "@anthropic-ai/claude-agent-sdk";
-
-const options = {{
-  pathToClaudeCodeExecutable: "/path/to/ralph",
-  systemPrompt: {{ type: "preset", preset: "claude_code" }},
-}};
-for await (const message of query({{ prompt: "Write hello.py", options }})) console.log(message);
-```
-
+In TypeScript the two options are `pathToClaudeCodeExecutable` and `systemPrompt`.
 Set `ANTHROPIC_API_KEY`: Claude Code's own login is not used. Flags that the SDKs do not know go into `extra_args`
 (`extraArgs`): `{{"max-time": "30m", "retry": "patient", "sandbox": "strict"}}`. The protocol is on the page about
 [control](control.md); flags, files and variables are on [From `claude -p`](from-claude.md). What differs on purpose:
@@ -53,9 +44,6 @@ Set `ANTHROPIC_API_KEY`: Claude Code's own login is not used. Flags that the SDK
   `onFailure` is `"block"`.
 * **`continue: false`**, a denial with `interrupt` and a task that a UserPromptSubmit hook refused end the message as
   `error_during_execution`, `interrupted`, exit code 130. Claude Code reports success for the first and the last.
-* **`allowed_tools`** limits: these tools and the reading ones are there, and nobody is asked about them.
-* **Hooks for events that ralph does not have**: those that only observe (`SessionStart`, `PreCompact`, `Notification` ...)
-  are named in a notice and never called. Any other is a guard that cannot be kept: exit code 78.
 * **Nothing runs without what was asked for.** An option of the last table ends the run before its first request, with one
   sentence. Python's SDK raises `ProcessError` for exit code 2, whose sentence is on standard error (`stderr`), and
   `ResultError` or `Exception` for 78. TypeScript's throws `Error`.

@@ -19,7 +19,7 @@ from ralph.sandbox.self_test import is_promised
 from tests.sandbox.workloads.table import WORKLOADS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 _WIDTH = 120
 PAGE = Path(__file__).parents[2] / "docs" / "sandbox.md"
@@ -51,9 +51,9 @@ TITLES = {
 }
 
 NOT_PROTECTED = {
-    "write": "Commands can create, change and remove every file that you can.",
-    "read": "Commands can read your keys, passwords and browser data.",
-    "devices": "Commands can use every device that you may use: disks, GPUs, virtual machines.",
+    "write": "create, change and remove every file that you can",
+    "read": "read your keys, passwords and browser data",
+    "devices": "use every device that you may use (disks, GPUs, virtual machines)",
     "attributes of files outside": "Commands can change the mode and the times of your own files anywhere.",
     "protected paths": (
         "Commands can change `.git/config`, `.git/hooks`, `ralph.toml`, `.mcp.json` and `.claude/settings*.json` in the "
@@ -61,15 +61,13 @@ NOT_PROTECTED = {
         "run there names the change; no run with the same state directory obeys such a change of your own settings (exit 78), nor its "
         "git one of your git's or ssh's."
     ),
-    "other processes' memory and environment": (
-        "Commands can read the memory and the environment of your other programs, as far as the system lets you do that."
-    ),
+    "other processes' memory and environment": "read the memory and the environment of your other programs, as far as the system lets you",
     "processes hidden": (
         "Commands can see the command lines and limits of other programs, slow these down (`renice`, `taskset`), and use their System "
         "V shared memory."
     ),
-    "signals": "Commands can stop your other programs, ralph included.",
-    "user's terminals": "Commands can read what you type in your open terminals, and write there.",
+    "signals": "stop your other programs, ralph included",
+    "user's terminals": "read what you type in your open terminals, and write there",
     "network": (
         "The network cannot be limited to the loopback or to listed hosts. With `--net off` and `--net proxy`, commands "
         "can open no internet socket at all."
@@ -127,8 +125,6 @@ Without namespaces:
 
 {without}
 
-At the level `none`, also:
-
 {none}
 
 ## What fails because of it
@@ -164,22 +160,25 @@ def _works() -> str:
 
 
 def _table(rows: list[probe.Row]) -> Iterator[str]:
-    """A line for each protection, and one for those of its rows that differ from most at a level."""
+    """A line for all protections with the same verdicts, and one for those rows that differ from most of their protection."""
     yield "| Attempts | " + " | ".join(f"`{name}`" for name in LEVELS) + " |"
     yield "| --- |" + " --- |" * len(LEVELS)
+    lines: dict[tuple[bool, ...], list[str]] = {}
     for protection, title in TITLES.items():
         alike: dict[tuple[bool, ...], list[str]] = {}
         for row in rows:
             if row.protection == protection:
                 alike.setdefault(tuple(_is_denied(row, level) for level in LEVELS), []).append(row.name)
         most, *others = sorted(alike.items(), key=lambda item: -len(item[1]))
-        yield _line(f"{title} ({len(most[1])})", most[0])
+        lines.setdefault(most[0], []).append(f"{title} ({len(most[1])})")
         for verdicts, names in others:
-            yield _line(f"{title}: {', '.join(names)}", verdicts)
-
-
-def _line(name: str, verdicts: Sequence[bool]) -> str:
-    return f"| {name} | " + " | ".join("denied" if one else "**allowed**" for one in verdicts) + " |"
+            lines.setdefault(verdicts, []).append(f"{title}: {', '.join(names)}")
+    for verdicts, attempts in lines.items():
+        yield (
+            f"| {'; '.join(attempts)} | "
+            + " | ".join("denied" if one else "**allowed**" for one in verdicts)
+            + " |"
+        )
 
 
 def _is_denied(row: probe.Row, level: str) -> bool:
@@ -187,12 +186,15 @@ def _is_denied(row: probe.Row, level: str) -> bool:
 
 
 def _end() -> str:
-    def only_from(level: str, above: str) -> str:
+    def only_from(level: str, above: str) -> list[str]:
         known = box_level(LEVELS[above], "off").missing()
-        names = [name for name in box_level(LEVELS[level], "off").missing() if name not in known]
-        return "\n".join(_filled(f"* {NOT_PROTECTED[name]}", "  ") for name in names)
+        return [
+            NOT_PROTECTED[name] for name in box_level(LEVELS[level], "off").missing() if name not in known
+        ]
 
-    return END.format(without=only_from("landlock", "namespaces"), none=only_from("none", "landlock"))
+    without = "\n".join(_filled(f"* {one}", "  ") for one in only_from("landlock", "namespaces"))
+    none = f"At the level `none`, commands can also {'; '.join(only_from('none', 'landlock'))}."
+    return END.format(without=without, none=_filled(none))
 
 
 def _filled(text: str, indent: str = "") -> str:

@@ -35,7 +35,7 @@ max_retries = 0
 [loop]
 outage_waits_s = [0.01]
 """
-OUTAGES = 6
+OUTAGES = 2
 AWAY = Fault(status=529)
 TICK = "sed -i 's/- \\[ ]/- [x]/' IMPLEMENTATION_PLAN.md"
 MAKEFILE = "test:\n\t@grep -q fast app.py || { echo 'app.py: too slow'; exit 1; }\n"

@@ -1,21 +1,16 @@
-"""Plays the examples of docs/targets.md: their settings with a scripted server, and their lines on the screen."""
+"""Plays the example of docs/targets.md: its settings with a scripted server, and its lines on the screen."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import pytest
 
 from ralph.mock_api import Fault, Text, Thinking, ToolUse, Turn
 from ralph.retry.backoff import GiveUp, standard
 from ralph.retry.targets import Route, Rules, TargetsState, after_failure, begin, failure_of
 from ralph.values.classify import classify_error
 from ralph.values.errors import Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
-from tests.patience import PATIENCE_S
 from tests.test_docs import table
 
 if TYPE_CHECKING:
@@ -28,88 +23,28 @@ LOOK = Turn([Thinking("First the tests."), Text("I run the tests."), RUN_TESTS])
 AGAIN = Turn([Text("A typing error, fixed. Once more."), RUN_TESTS])
 DONE = Turn("All tests pass.")
 
-# What the server does to each example of the page, in the page's order, and by how much the test hurries.
-EXAMPLES = {
-    "A cheaper model": ([LOOK, Fault(status=529), AGAIN, DONE], 1),
-    "Two keys": (
-        [
-            Fault(status=429, headers={"retry-after": "60"}),
-            LOOK,
-            Fault(status=429, headers={"retry-after": "1"}),
-            DONE,
-        ],
-        1,
-    ),
-}
+# What the server does to the example of the page.
+EXAMPLE = [LOOK, Fault(status=529), AGAIN, DONE]
 
 # Its second run outlasts the cooldown of two seconds.
 TESTS = "#!/bin/sh\n[ ! -e ran ] || sleep 2.2\ntouch ran\n"
 
-# `ralph run` with the file that the user's config directory holds, its waits divided.
-PLAY = """
-import sys
-from ralph.run.command import run_command
-from ralph.run.options import RunOptions
 
-options = RunOptions(prompt="Fix the failing test", speed=float(sys.argv[1]), reads_stdin=False)
-sys.exit(run_command(options))
-"""
-
-
-def examples() -> dict[str, tuple[str, list[str]]]:
-    """The settings and the lines of each example, by its heading."""
-    found = {}
-    for section in PAGE.read_text().split("\n### ")[1:]:
-        heading, _, rest = section.partition("\n")
-        blocks = re.search(r"```toml\n(.*?)```\n+```\n(.*?)```", rest, re.DOTALL)
-        assert blocks, heading
-        found[heading] = (blocks[1], blocks[2].splitlines())
-    return found
-
-
-def as_played(lines: list[str], factor: float) -> list[str]:
-    """The page's lines as a run prints them whose waits are shorter by `factor`. Such waits are too short for
-    heartbeats.
-    """
-    waits = re.compile(r"(waiting |retry-after: )(\d+)s$")
-    sped = [waits.sub(lambda found: f"{found[1]}{int(found[2]) / factor:g}s", line) for line in lines]
-    return [without_port(line) for line in sped if factor == 1 or not line.startswith("[wait]")]
-
-
-def without_port(line: str) -> str:
-    return re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1", line)
-
-
-def test_every_example_of_the_page_is_played() -> None:
-    assert list(examples()) == list(EXAMPLES)
-
-
-@pytest.mark.parametrize("heading", EXAMPLES)
-def test_an_example_prints_the_lines_that_its_page_shows(ralph, serve, heading) -> None:
-    settings, lines = examples()[heading]
-    steps, factor = EXAMPLES[heading]
-    serve(*steps)
+def test_the_example_prints_the_lines_that_the_page_shows(ralph, serve) -> None:
+    shown = re.search(
+        r"```toml\n([^`]*)```\n+```\n([^`]*)```", PAGE.read_text().split("\n## An example\n")[1]
+    )
+    assert shown
+    serve(*EXAMPLE)
     config = Path(ralph.environment["HOME"]) / ".config" / "ralph" / "config.toml"
     config.parent.mkdir(parents=True)
-    config.write_text(settings)
-    if "SECOND_KEY" in settings:
-        ralph.environment["SECOND_KEY"] = "another-key-0123456789"
+    config.write_text(shown[1])
     tests = ralph.cwd / "run-tests"
     tests.write_text(TESTS)
     tests.chmod(0o755)
-    played = subprocess.run(
-        [sys.executable, "-c", PLAY, str(factor)],
-        cwd=ralph.cwd,
-        env=ralph.environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE_S,
-    )
-    assert played.returncode == 0, played.stderr
-    between = played.stderr.splitlines()[1:-1]
-    assert [without_port(line) for line in between] == as_played(lines, factor)
+    played = ralph("Fix the failing test")
+    assert played.code == 0, played.stderr
+    assert played.stderr.splitlines()[1:-1] == shown[2].splitlines()
 
 
 # --- The table of failures
