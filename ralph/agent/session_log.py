@@ -172,7 +172,7 @@ class SessionLog:
         If the last message is a user message, the prompt becomes part of it, because user and assistant messages must
         alternate.
         """
-        message = user_message([*self._still_wanted(), *blocks])
+        message = user_message([*self._without_refused_images(), *blocks])
         self.record(*opening, user_record(message, amends=self._is_unanswered, task=len(blocks)))
         self.pending = None
 
@@ -234,12 +234,10 @@ class SessionLog:
     def _grown_record(self, blocks: Sequence[Block]) -> Record:
         return user_record(user_message([*self._unanswered(), *blocks]), amends=self._is_unanswered)
 
-    def _still_wanted(self) -> tuple[Block, ...]:
-        """The blocks of the last message that are sent again together with a new prompt."""
+    def _without_refused_images(self) -> tuple[Block, ...]:
+        """The unanswered blocks. If the API refused them, their images may be the cause and are left out."""
         unanswered = self._unanswered()
-        if not self.was_refused:
-            return unanswered
-        kept = _without_images(unanswered)
+        kept = _without_images(unanswered) if self.was_refused else unanswered
         if kept != unanswered:
             self.emit(Notice("the API refused the last message: its images are left out from here on"))
         return kept

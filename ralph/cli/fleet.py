@@ -399,37 +399,40 @@ def _extra() -> Iterator[None]:
 def _opened(
     db: str | None, *, begins_after: bool = False, most_wait_s: float | None = _LONGEST_WAIT_S
 ) -> "Iterator[Fleet]":
-    """The store. A signal while a command waits ends it with 128 + its number."""
+    """The store. The first signal ends the wait for it, and then the command with 128 + the signal's number. With
+    `begins_after`, a signal that came while nothing waited counts too, before the work that follows begins.
+    """
     with _extra():
         from ralph.fleet.command import opened  # noqa: PLC0415 - not needed for --help
         from ralph.fleet.store.database import WaitStoppedError  # noqa: PLC0415 - not needed for --help
     stop = StopEvent()
-    heard: list[int] = []
+    received: list[int] = []
+    console = _console()
 
-    def hear(number: int, _frame: FrameType | None) -> None:
-        heard.append(number)
+    def end_wait(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
         stop.set()
+        # The next one ends the process at once.
         signal.signal(number, signal.SIG_DFL)
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number, handler in before.items():
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number, handler in handlers.items():
         if handler is not signal.SIG_IGN:
-            signal.signal(number, hear)
-    console = _console()
+            signal.signal(number, end_wait)
     try:
         with opened(db, os.environ, console, stop, most_wait_s=most_wait_s) as store:
             yield store
     except (KeyboardInterrupt, WaitStoppedError):
         if console.show_status is not None:
             console.show_status("")
-        raise typer.Exit(128 + (heard[0] if heard else signal.SIGINT)) from None
+        raise typer.Exit(128 + (received[0] if received else signal.SIGINT)) from None
     except ReaderLeftError:
         raise typer.Exit(0) from None
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
-    if begins_after and heard:
-        raise typer.Exit(128 + heard[0])
+    if begins_after and received:
+        raise typer.Exit(128 + received[0])
 
 
 def _console() -> "Console":

@@ -339,13 +339,8 @@ def run_record(
     *,
     target: str | None = None,
     writable: Iterable[str] = (),
-    again: Mapping[str, str] | None = None,
-    title: str | None = None,
-    tool_patterns: Mapping[str, tuple[str, ...]] | None = None,
 ) -> RunRecord:
-    """The record that begins a run. `target` is the name of the first target. If it is None, the model's name is
-    used.
-    """
+    """The record that begins a run. `target` is the name of the first target, by default that of its model."""
     return RunRecord(
         started_at=started_at,
         pid=process_id,
@@ -354,9 +349,6 @@ def run_record(
         endpoint=shape.endpoint,
         head=shape.head(),
         writable=tuple(writable),
-        again=dict(again or {}),
-        title=title,
-        tool_patterns=dict(tool_patterns or {}),
     )
 
 

@@ -122,7 +122,7 @@ class Slot:
         self._orphans: set[str] = set()
         self._exit_code: int | None = None
         self._idle_since = self._began = time.monotonic()
-        self._gives_at = 0.0
+        self._enqueues_at = 0.0
         self._waiting = Waiting(database, tell, self._hard_stop, outlasts_full_disk=lambda: True)
         self._redact = Redactor(known_secrets(environment)).redact
 
@@ -295,7 +295,7 @@ class Slot:
         """Tends the queue until the slot must end. Raises WaitStoppedError then, too."""
         store, name = worker.store, self._set_name
         every: list[tuple[Callable[[], object], float]] = [
-            (lambda: self._give(worker, engine), _TICK_S),
+            (lambda: self._enqueue_due(worker, engine), _TICK_S),
             (self._ask_about_own, _ASK_S),
             (lambda: store.release_waiting(name), _RELEASE_S),
             (lambda: self._take_over(worker, engine), LOOK_AFTER_OTHERS_S),
@@ -321,15 +321,15 @@ class Slot:
             engine.set_limits(limits)
             self._limits = limits
 
-    def _give(self, worker: Worker, engine: Engine) -> None:
-        """Gives the engine what is due. A slot at work does so seldom: an idle one asks for itself."""
-        if self._state()[1] and time.monotonic() < self._gives_at:
+    def _enqueue_due(self, worker: Worker, engine: Engine) -> None:
+        """Puts the jobs that may begin on the engine's queue. A busy slot does so seldom: an idle one asks for itself."""
+        _, is_busy = self._state()
+        if is_busy and time.monotonic() < self._enqueues_at:
             return
-        self._gives_at = time.monotonic() + LOOK_AFTER_OTHERS_S
-        due = worker.store.due_jobs(self._set_name)
-        for job in due:
-            engine.enqueue(job, self._limits)
-        if due:
+        self._enqueues_at = time.monotonic() + LOOK_AFTER_OTHERS_S
+        if due := worker.store.due_jobs(self._set_name):
+            for job in due:
+                engine.enqueue(job, self._limits)
             worker.store.mark_queued(self._set_name, due)
             self._idle_since = time.monotonic()
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from ralph.git.answer import CheckoutError
@@ -150,7 +150,7 @@ def _path_in(header: bytes) -> str:
     return os.fsdecode(name.removeprefix(b"a/"))
 
 
-def commits_of_run(
+def look_through_since(
     cwd: Path,
     since_s: float,
     environment: Mapping[str, str],
@@ -160,11 +160,11 @@ def commits_of_run(
     clock: Clock,
     writable: tuple[str, ...] = (),
 ) -> tuple[LookedCommit, ...]:
-    """Where secrets are in the commits of the current branch since `since_s`, in seconds of the epoch. Commits that could
-    not be looked through are missing. `environment` is that of commands, without credentials. No git is used from
-    `writable`, the places that commands may write.
+    """Looks through the commits of the current branch since `since_s`, in seconds of the epoch. `environment` is that of
+    commands, without credentials. No git is used from `writable`, the places that commands may write.
     """
-    try:
+    # A page leaves out the commits that could not be looked through, and says so.
+    with suppress(CheckoutError, ShortageError, OSError, Interrupted):
         top = repository_top(cwd)
         if top is None:
             return ()
@@ -172,8 +172,6 @@ def commits_of_run(
         with closing(CommandSupervisor(safe, most_processes=0)) as supervisor:
             seams = GitSeams(environment, supervisor, waiter, clock, writable=writable)
             git = CheckoutGit(top, seams, FOR_ALL)
-            if git.resolved("HEAD") is None:
-                return ()
-            return look_through(git, [f"--since=@{int(since_s)}", "HEAD"], redactor)
-    except (CheckoutError, ShortageError, OSError, Interrupted):  # a page leaves the commits out, and says so
-        return ()
+            if git.resolved("HEAD") is not None:
+                return look_through(git, [f"--since=@{int(since_s)}", "HEAD"], redactor)
+    return ()

@@ -7,6 +7,7 @@ The model's words can add no second line, no trailer and no instruction for anot
 from __future__ import annotations
 
 import re
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from ralph.values.screen_text import visible
@@ -98,30 +99,27 @@ def subject_of(closing_words: str, redact: Callable[[str], str]) -> str:
         return ""
     text = redact(visible(text).replace("\t", " "))
     text = _FENCE.sub("\n", _HTML_COMMENT.sub(" ", text))
+    paragraphs, headings = _paragraphs(text)
+    sentences = (sentence for paragraph in paragraphs for sentence in _sentences(paragraph))
+    return next(filter(None, (_subject(one, redact) for one in chain(sentences, headings))), "")
+
+
+def _paragraphs(text: str) -> tuple[list[str], list[str]]:
+    """The paragraphs and list items of a Markdown text, each as one line, and its headings. Both are without their marks."""
+    paragraphs: list[list[str]] = [[]]
     headings: list[str] = []
-    for paragraph in _paragraphs(text, headings):
-        for sentence in _sentences(paragraph):
-            subject = _subject(sentence, redact)
-            if subject:
-                return subject
-    return next(filter(None, (_subject(heading, redact) for heading in headings)), "")
-
-
-def _paragraphs(text: str, headings: list[str]) -> Iterator[str]:
-    lines: list[str] = []
-    for line in [*(line[:_LONGEST_LINE].strip() for line in text.split("\n")), ""]:
-        heading = _HEADING.fullmatch(line)
-        is_bold = _ONLY_BOLD.fullmatch(line) is not None
-        is_break = not line or heading is not None or is_bold or _RULE_OR_TABLE.fullmatch(line)
-        item = _ITEM.match(line)
-        if (is_break or item) and lines:
-            yield " ".join(lines)
-            lines = []
-        if heading is not None or is_bold:
-            headings.append(line if heading is None else heading["text"].strip("# "))
-        elif not is_break:
-            begin = item or _QUOTE.match(line)
-            lines.append(line[begin.end() if begin else 0 :])
+    for line in (line[:_LONGEST_LINE].strip() for line in text.split("\n")):
+        heading, item = _HEADING.fullmatch(line), _ITEM.match(line)
+        is_title = heading is not None or _ONLY_BOLD.fullmatch(line) is not None
+        is_words = bool(line) and not is_title and not _RULE_OR_TABLE.fullmatch(line)
+        if is_title:
+            headings.append(heading["text"].strip("# ") if heading else line)
+        if item or not is_words:
+            paragraphs.append([])
+        if is_words:
+            mark = item or _QUOTE.match(line)
+            paragraphs[-1].append(line[mark.end() if mark else 0 :])
+    return [" ".join(lines) for lines in paragraphs if lines], headings
 
 
 def _sentences(paragraph: str) -> Iterator[str]:

@@ -208,18 +208,17 @@ class InboxWaiter:
         signal_number = self.inbox.take_signal()
         if signal_number is not None:
             self._stop(SignalReceived(signal_number))
-        if now_s >= self._run_ends_s and (awaited is None or not self._may_catch_up(now_s, awaited)):
+        if now_s >= self._run_ends_s and (awaited is None or not self._still_takes(awaited, now_s)):
             self._stop(TimeIsUp("the time limit (--max-time) is used up"))
 
-    def _may_catch_up(self, now_s: float, awaited: InboxMailbox) -> bool:
-        """Whether to wait on although the run's time is over: for a second, while something is there. If this process was stopped
-        meanwhile, it also waits for what others hand over.
-        """
+    def _still_takes(self, awaited: InboxMailbox, now_s: float) -> bool:
+        """Whether the wait may take what arrived in time, although the run's time is over now. It may for one second."""
         if self._found_over_s is None:
             self._found_over_s = now_s
         self.inbox.sort()
-        woke_late = self._found_over_s - self._run_ends_s >= _WOKE_LATE_S
-        return now_s < self._found_over_s + _CATCH_UP_S and (woke_late or bool(awaited.items))
+        # If this process was stopped, other threads may still have to hand over what arrived.
+        was_stopped = self._found_over_s >= self._run_ends_s + _WOKE_LATE_S
+        return now_s < self._found_over_s + _CATCH_UP_S and (was_stopped or bool(awaited.items))
 
     def _stop(self, stop: Interrupted) -> NoReturn:
         """Turns off the time limit, because only cleaning up follows, and then raises `stop`."""

@@ -73,11 +73,10 @@ class RulesInForce:
         return not self._all
 
     def judge(self, call: ToolCall) -> RuleVerdict:
-        reading = [rule for one in self._all for rule in one.guards_of_reading]
-        verdicts = [one.judge(call, reading) for one in self._all]
-        denied = (one for one in verdicts if one.denied is not None)
-        asking = (one for one in verdicts if one.asks is not None)
-        return next(denied, None) or next(asking, RuleVerdict())
+        """The strictest verdict: a denial, else a question."""
+        guards_of_reading = [guard for rules in self._all for guard in rules.guards_of_reading]
+        verdicts = (rules.judge(call, guards_of_reading) for rules in self._all)
+        return min(verdicts, key=lambda one: (one.denied is None, one.asks is None), default=RuleVerdict())
 
     def why_not_offered(self, tool: str) -> str | None:
         """The reason why the command does not allow the tool. None if it does, or if there is no command."""
@@ -209,11 +208,11 @@ class CallGate:
 
     def judge(self, checked: Runnable, check: Check) -> Ruling:
         try:
-            checked, hooked = self._hooked(checked, check)
-            checked = self._permitted(checked, hooked, check)
+            changed, by_hooks = self._after_hooks(checked, check)
+            permitted = self._permitted(changed, by_hooks, check)
         except _RefusedError as refusal:
             return ToolOutput(self._redact(str(refusal)), is_error=True)
-        return replace(checked, notes=tuple(map(self._redact, (*checked.notes, *hooked.context))))
+        return replace(permitted, notes=tuple(map(self._redact, (*permitted.notes, *by_hooks.context))))
 
     def why_refused(self, tool: str) -> str | None:
         """The reason why no call of the tool may run now, written for the model. None if calls of it may run."""
@@ -286,7 +285,7 @@ class CallGate:
         hk.stop_if_asked(answers)
         return answers
 
-    def _hooked(self, checked: Runnable, check: Check) -> tuple[Runnable, CallVerdict]:
+    def _after_hooks(self, checked: Runnable, check: Check) -> tuple[Runnable, CallVerdict]:
         """The call as all PreToolUse hooks leave it, and their decision. Later origins judge what earlier ones have changed."""
         total = hk.CallVerdict()
         for hooks in self._hooks:
@@ -307,14 +306,15 @@ class CallGate:
 
     # --- Rules, mode and questions
 
-    def _permitted(self, checked: Runnable, hooked: CallVerdict, check: Check) -> Runnable:
+    def _permitted(self, checked: Runnable, by_hooks: CallVerdict, check: Check) -> Runnable:
         """The call as rules, the mode and somebody who is asked leave it. Raises _RefusedError."""
         by_rule = self._by_rules_and_mode(checked.call)
-        asks = by_rule or hooked.asks
+        asks = by_rule or by_hooks.asks
         if self._asker is None and asks is not None:
             why = by_rule or f"a hook requires somebody to be asked first: {asks}."
             raise _RefusedError(f"This call was not run: {why} Nobody is asked in this run.")
-        if self._asker is None or (asks is None and (hooked.allows or not self._must_ask(checked.call.name))):
+        needs_no_question = asks is None and (by_hooks.allows or not self._must_ask(checked.call.name))
+        if self._asker is None or needs_no_question:
             return checked
         decision = self._asker.decide(checked.call, asks)
         self._apply(decision)

@@ -46,7 +46,7 @@ class Wildcard:
         kept = [one for at, one in enumerate(known) if one is not ANY or at == 0 or known[at - 1] is not ANY]
         self._end = 1 << len(kept)
         self._wild = 0
-        self._literal: dict[str, int] = {}
+        self._literal: dict[Element, int] = {}
         for at, one in enumerate(kept):
             if one is ANY:
                 self._wild |= 1 << at
@@ -58,9 +58,7 @@ class Wildcard:
         # Each bit of `places` is a place in the pattern that the text so far can lead to.
         places = self._past_wildcards(1)
         for one in text:
-            stay = places & self._wild
-            step = 0 if one is ANY else (places & self._literal.get(one, 0)) << 1
-            places = self._past_wildcards(stay | step)
+            places = self._over(one, places)
             if not places:
                 return False
         return bool(places & self._end)
@@ -70,21 +68,21 @@ class Wildcard:
         places = self._past_wildcards(1)
         before: Element = "/"
         for one in text:
-            if one == NAME:
-                places = self._through_name(places, begins=before == "/")
-                before = one
-                continue
-            before = one
             if one is ANY:
-                # An unknown text can lead to every later place.
-                lowest = places & -places
-                places = (self._end << 1) - lowest
-                continue
-            stay = places & self._wild
-            places = self._past_wildcards(stay | (places & self._literal.get(one, 0)) << 1)
+                # An unknown text can lead from the first of the places to every later one.
+                places = (self._end << 1) - (places & -places)
+            elif one == NAME:
+                places = self._through_name(places, begins=before == "/")
+            else:
+                places = self._over(one, places)
             if not places:
                 return False
+            before = one
         return bool(places & self._end)
+
+    def _over(self, one: Element, places: int) -> int:
+        """The places (bits) that can be reached from `places` over one element that only wildcards and an equal one match."""
+        return self._past_wildcards((places & self._wild) | (places & self._literal.get(one, 0)) << 1)
 
     def _through_name(self, places: int, *, begins: bool) -> int:
         """The places (bits) that can be reached from `places` over an unknown text without a slash. `begins`: it begins a file name."""

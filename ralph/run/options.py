@@ -159,14 +159,13 @@ class RunOptions(Struct, frozen=True):
         return any(self.settings.get(name) is not None for name in _TOOLS)
 
     def keeps_requests(self, old: Session | None, first: Target) -> bool:
-        """Whether the requests of the resumed session `old` keep their form, because the options change nothing of it.
-        `first` is the first target of the run: to name the model that the session has changes nothing. False if no
-        session is resumed.
+        """Whether the options leave the requests of the resumed session `old` as they are. `first` is the run's first target.
+        False if no session is resumed.
         """
         if old is None:
             return False
+        # To name the model that the session has changes nothing.
+        same = {"model.name"} if first.model == old.shapes[old.first].model else set()
+        given = (self.settings.get(name) for name in _SHAPING if name not in same)
         own = (self.system_prompt, self.append_system_prompt, self.report)
-        shaping = {name for name in _SHAPING if self.settings.get(name) is not None}
-        if first.model == old.shapes[old.first].model:
-            shaping.discard("model.name")
-        return not shaping and all(each is None for each in own)
+        return all(one is None for one in (*own, *given))

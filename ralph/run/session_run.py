@@ -162,15 +162,12 @@ class SessionRun:
         parts, context = self.parts, self._context
         self.loop.take_requested_model()
         title = context.options.title or self._title_of(prompt, own)
-        opening = run_record(
-            parts.roster.first_shape,
-            context.clock.utc_now().isoformat(),
-            os.getpid(),
-            target=parts.roster.first.name,
-            writable=parts.writable,
+        now, first = context.clock.utc_now().isoformat(), parts.roster.first.name
+        opening = replace(
+            run_record(parts.roster.first_shape, now, os.getpid(), target=first, writable=parts.writable),
             again=context.options.needed_again,
             title=title and context.redactor.redact(title),
-            tool_patterns=parts.tool_patterns,
+            tool_patterns=dict(parts.tool_patterns),
         )
         parts.rules.begin_task()
         task = self._maker(prompt, own) or self._task(prompt)
@@ -296,9 +293,9 @@ class SessionRun:
         parts.clients.close()
         undone = parts.toolbox.close()
         if may_have_moved(context.cwd, self._began_s):
-            from ralph.git.commit_diffs import commits_of_run  # noqa: PLC0415 - most runs end without a commit
+            from ralph.git.commit_diffs import look_through_since  # noqa: PLC0415 - most runs end without a commit
 
-            self._looked = commits_of_run(
+            self._looked = look_through_since(
                 context.cwd,
                 self._began_s,
                 context.tools_environment,

@@ -33,15 +33,14 @@ def why_left_behind(path: str, environment: Mapping[str, str]) -> str | None:
 
 
 def _is_changed_since(mark: str, path: str) -> bool:
+    """Whether a file is not as it was before the command of `mark`, or a link or a missing directory on the way to it."""
     from ralph.sandbox.killed_command import described, differs  # noqa: PLC0415 - few starts find one
     from ralph.sandbox.protected_files import entries_of  # noqa: PLC0415 - few starts find one
 
-    before = described(mark)
-    if before is None:
-        return False
+    before = described(mark) or {}
     with suppress(OSError):  # more links than the system follows: nothing can be read there
-        way = [one for one, is_link, _ in way_to(path) if is_link or not os.path.isdir(one)]
-        places = dict.fromkeys((path, *way))
-        found = entries_of(places)
-        return any(one in before and differs(before[one], found.get(one)) for one in places)
+        way = {path, *(part for part, is_link, _ in way_to(path) if is_link or not os.path.isdir(part))}
+        places = way & before.keys()
+        now = entries_of(places)
+        return any(differs(before[place], now.get(place)) for place in places)
     return False

@@ -361,13 +361,12 @@ def _about_own_code(roots: Sequence[str], *, is_guarded: bool) -> Iterator[BoxNo
 
 def about_git(roots: Sequence[str], environment: Mapping[str, str]) -> tuple[BoxNotice, ...]:
     """A notice for each git directory that a checkout names as its own, and that commands may not write. `roots` have no links."""
-    named = environment.get("GIT_DIR") or environment.get("GIT_COMMON_DIR")
     tops = filter(None, (repository_top(Path(root)) for root in roots))
     statuses = ((top / ".git").lstat() for top in tops)
-    # As in most runs, `.git` is a directory of the user, or there is none.
-    if not named and all(stat.S_ISDIR(one.st_mode) and one.st_uid == os.getuid() for one in statuses):
+    are_own = all(stat.S_ISDIR(one.st_mode) and one.st_uid == os.getuid() for one in statuses)
+    if are_own and not environment.get("GIT_DIR") and not environment.get("GIT_COMMON_DIR"):
         return ()
-    from ralph.places.git_places import git_places  # noqa: PLC0415 - 0.7 ms
+    from ralph.places.git_places import git_places  # noqa: PLC0415 - 0.7 ms, which most runs do not need
 
     return tuple(
         BoxNotice(

@@ -140,16 +140,14 @@ def _encoded(encoding: TextEncoding, edited: str, shown: str) -> bytes:
         ) from None
 
 
-def _snippet(edited: str, start: int, first: int, new: str) -> str:
-    begin = max(first - _LINES_AROUND, 1)
-    lines = _lines_around(edited, start, first - begin, first - begin + new.count("\n") + 1 + _LINES_AROUND)
-    numbered = [
-        f"{number:>6}\t{line[:_LONGEST_SNIPPET_LINE].removesuffix(chr(13))}"
-        for number, line in enumerate(lines, begin)
-    ]
+def _snippet(edited: str, start: int, line: int, new: str) -> str:
+    """The lines of `new`, which begins at the offset `start` in line `line`, numbered, with some lines above and below."""
+    above = min(line - 1, _LINES_AROUND)
+    lines = _lines_around(edited, start, above, above + new.count("\n") + 1 + _LINES_AROUND)
+    cut = (text[:_LONGEST_SNIPPET_LINE].removesuffix("\r") for text in lines)
+    numbered = [f"{number:>6}\t{text}" for number, text in enumerate(cut, line - above)]
     if len(numbered) > _MOST_SNIPPET_LINES:
-        half = _MOST_SNIPPET_LINES // 2
-        numbered = [*numbered[:half], "   ...", *numbered[-half:]]
+        numbered[_MOST_SNIPPET_LINES // 2 : -(_MOST_SNIPPET_LINES // 2)] = ["   ..."]
     return "\n".join(numbered)
 
 
