@@ -127,7 +127,7 @@ def _finite(text: str) -> float:
 _QUICK = msgspec.json.Decoder()
 _WITH_KEYS_ONCE = json.JSONDecoder(object_pairs_hook=_once)
 _CLEAR = json.JSONDecoder(strict=False, object_pairs_hook=_once, parse_constant=_refuse, parse_float=_finite)
-_OTHER_CONTROL_CHARACTER = re.compile(r"[^\x20-\U0010ffff\t\n\r]")
+_OTHER_CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _EXACT = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
 
 
