@@ -1546,8 +1546,8 @@ MUTANTS = (
     Mutant(
         "line-lone-word-starts-an-agent",
         "a lone word is exit 2 unless something says that it is a prompt",
-        "if prompt is not None and _LONE_WORD.fullmatch(prompt)",
-        "if prompt is not None and not _LONE_WORD.fullmatch(prompt)",
+        "if prompt is not None and re.fullmatch(_LONE_WORD, prompt)",
+        "if prompt is not None and not re.fullmatch(_LONE_WORD, prompt)",
         ("test_mistyped_commands.py",),
     ),
     Mutant(

@@ -136,7 +136,7 @@ _IN_LOOP = {
 _SAYS_PROMPT = ("-p", "--print")
 _NAMES_SESSION = ("-c", "--continue", "-r", "--resume")
 
-_LONE_WORD = re.compile(r"[a-z][a-z-]*")
+_LONE_WORD = r"[a-z][a-z-]*"
 
 _LEAST_ALIKE = 0.75
 """Two words of four letters, of which two are swapped or one is another."""
@@ -153,7 +153,7 @@ def refuse_lone_word(prompt: str | None, of_what: str, says_prompt: str) -> None
     """Raises UsageError if the prompt is a lone word, such as `deploy`. The command line `says_prompt` runs it as a
     prompt. To be asked only if neither an option nor piped data says that the word is one.
     """
-    if prompt is not None and _LONE_WORD.fullmatch(prompt):
+    if prompt is not None and re.fullmatch(_LONE_WORD, prompt):
         raise UsageError(
             f"`{prompt}` is not a command of {of_what} (`{says_prompt} {prompt}` runs it as a prompt)"
         )

@@ -56,7 +56,7 @@ _LOADED_FROM = frozenset(
 _OF_OPTIONS = frozenset(
     "NODE_OPTIONS RUBYOPT PERL5OPT JAVA_TOOL_OPTIONS _JAVA_OPTIONS JDK_JAVA_OPTIONS".split()
 )
-_LOADED_BY_OPTION = re.compile(
+_LOADED_BY_OPTION = (
     r"(?:-r\s+|-r(?=[./])|--require[\s=]+|--import[\s=]+|--(?:experimental-)?loader[\s=]+|-I\s*|-Mlib=|-javaagent:|-agentpath:|@"
     r"|(?<![\w./:~-])(?=[./]))[\"']?(?:file://)?([^\s\"']+)"
 )
@@ -66,7 +66,7 @@ _SEPARATORS = {"LD_PRELOAD": "[: ]"}
 _MOST_SEARCHES = 64
 # execve(2): the interpreter of a script may be a script, and so on.
 _MOST_INTERPRETERS = 16
-_BETWEEN_WORDS = re.compile(r"(?:[\s=:'\"]|(?<=\s)-S)+")
+_BETWEEN_WORDS = r"(?:[\s=:'\"]|(?<=\s)-S)+"
 _MOST_OF_LINE = 256
 # A place with a second name is looked for below this many names, which takes some seconds.
 _MOST_NAMES = 1_000_000
@@ -181,7 +181,7 @@ def interpreter_of(file: str) -> str:
 
 def _paths_in(line: str, search: ProgramSearch) -> list[str]:
     """The interpreter in the first line of a script, and the absolute paths behind it. With `env`, also those of programs on PATH."""
-    first, more = line.split(maxsplit=1)[0], _BETWEEN_WORDS.split(line)[1:]
+    first, more = line.split(maxsplit=1)[0], re.split(_BETWEEN_WORDS, line)[1:]
     is_env = any(word.rpartition("/")[2] == "env" for word in (first, *more))
     known = programs_by_name(search) if is_env else {}
     return [first, *filter(os.path.isabs, (known.get(word, word) for word in more))]
@@ -333,7 +333,7 @@ def unsafe_loads(environment: Mapping[str, str], search: ProgramSearch) -> dict[
     } | {
         name: [value]
         for name, value in environment.items()
-        if name in _OF_OPTIONS and any(map(is_unsafe, _LOADED_BY_OPTION.findall(value)))
+        if name in _OF_OPTIONS and any(map(is_unsafe, re.findall(_LOADED_BY_OPTION, value)))
     }
 
 

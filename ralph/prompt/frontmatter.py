@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 Field = str | tuple[str, ...]
 
 _FENCE = "---"
-_KEY = re.compile(r"([A-Za-z][\w-]*)[ \t]*:(?:[ \t]+(.*))?$")
-_ITEM = re.compile(r"[ \t]*-[ \t]+(.*)$")
+_KEY = r"([A-Za-z][\w-]*)[ \t]*:(?:[ \t]+(.*))?$"
+_ITEM = r"[ \t]*-[ \t]+(.*)$"
 # The parts of a list in brackets: quoted texts, and words that may have a pattern in parentheses.
-_PART = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'[^']*'|(?:[^,(]|\([^)]*\))+")
+_PART = r"\"(?:[^\"\\]|\\.)*\"|'[^']*'|(?:[^,(]|\([^)]*\))+"
 
 
 def split_frontmatter(text: str) -> tuple[dict[str, Field], str]:
@@ -29,7 +29,7 @@ def split_frontmatter(text: str) -> tuple[dict[str, Field], str]:
     if lines[0].rstrip() != _FENCE:
         return {}, text
     if not ends:
-        if _KEY.match(lines[1] if len(lines) > 1 else ""):
+        if re.match(_KEY, lines[1] if len(lines) > 1 else ""):
             raise ValueError(f"its head has no end: no line is {_FENCE}")
         return {}, text
     return _fields(lines[1 : ends[0]]), "\n".join(lines[ends[0] + 1 :])
@@ -43,7 +43,7 @@ def _fields(lines: Sequence[str]) -> dict[str, Field]:
         index += 1
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        key = _KEY.match(line)
+        key = re.match(_KEY, line)
         if key is None or key[1] in fields:
             raise ValueError(f"line {index + 1} of its head is not understood")
         start = index
@@ -59,19 +59,19 @@ def _fields(lines: Sequence[str]) -> dict[str, Field]:
 
 def _begins_field(line: str) -> bool:
     """Whether the line begins a field. Otherwise it continues one, as the end of a list in brackets does."""
-    return bool(line.strip()) and not line[0].isspace() and line[0] != "]" and _ITEM.match(line) is None
+    return bool(line.strip()) and not line[0].isspace() and line[0] != "]" and re.match(_ITEM, line) is None
 
 
 def _value(written: str, below: Sequence[str]) -> Field:
     """`written` is the text after the key, and `below` are the lines that follow."""
     if written[:1] in {"|", ">"}:
         return ("\n" if written[0] == "|" else " ").join(line.strip() for line in below).strip()
-    items = [_ITEM.match(line) for line in below if line.strip()]
+    items = [re.match(_ITEM, line) for line in below if line.strip()]
     if not written and items and all(items):
         return tuple(_scalar(item[1].strip()) for item in items if item is not None)
     whole = " ".join(filter(None, [written, *(line.strip() for line in below)]))
     if whole.startswith("[") and whole.endswith("]"):
-        return tuple(_scalar(part.strip()) for part in _PART.findall(whole[1:-1]) if part.strip())
+        return tuple(_scalar(part.strip()) for part in re.findall(_PART, whole[1:-1]) if part.strip())
     if not written:
         return "\n".join(below).strip()
     return " ".join([_scalar(written), *(line.strip() for line in below)]).strip()

@@ -42,7 +42,7 @@ _NAMES = (
     ("CLAUDE.local.md", "local"),
 )
 # A comma between patterns, and not within braces.
-_PATTERN = re.compile(r"(?:[^,{]|\{[^}]*\}?)+")
+_PATTERN = r"(?:[^,{]|\{[^}]*\}?)+"
 # As deep as Claude Code follows imports.
 _MOST_DEPTH = 5
 # Nobody writes more imports. Each costs the opening of a file.
@@ -276,7 +276,7 @@ def _text_and_patterns(data: bytes, *, is_rule: bool) -> tuple[str, tuple[str, .
     fields, text = split_frontmatter(text.replace("\r\n", "\n"))
     named = fields.get("paths", ())
     words = (named,) if isinstance(named, str) else named
-    return text, tuple(one.strip() for word in words for one in _PATTERN.findall(word) if one.strip())
+    return text, tuple(one.strip() for word in words for one in re.findall(_PATTERN, word) if one.strip())
 
 
 def _resolved(name: str, importer: str) -> str:

@@ -34,7 +34,7 @@ _CLOUDS = {
 
 
 # What a program looks at to find a server or to trust it, as far as ralph or its libraries do.
-_AIMING = re.compile(r"(?:ANTHROPIC|OPENAI)_.*|CLAUDE_CODE_USE_.*|SSL_CERT_FILE")
+_AIMING = r"(?:ANTHROPIC|OPENAI)_.*|CLAUDE_CODE_USE_.*|SSL_CERT_FILE"
 
 
 def is_of_network(variable: str) -> bool:
@@ -48,7 +48,7 @@ def is_of_network(variable: str) -> bool:
 
 def aims_requests(variable: str) -> bool:
     """Whether a variable of this name decides where requests go, with which key and model, or whom they trust."""
-    if _AIMING.fullmatch(variable) or variable == LOGIN_VARIABLE or is_of_network(variable):
+    if re.fullmatch(_AIMING, variable) or variable == LOGIN_VARIABLE or is_of_network(variable):
         return True
     from ralph.values.servers.vendors import VENDORS  # noqa: PLC0415 - few settings files hold variables
 
@@ -105,9 +105,9 @@ def login_of_another_program(environment: Mapping[str, str]) -> str:
     return f" ({'; '.join(said)})" if said else ""
 
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
 # They decide which programs and which code ralph and git load, or are ralph's own.
-_NOT_FROM_FILES = re.compile(r"PATH|(?:LD|DYLD|PYTHON|GIT|RALPH)(?:_.*)?|PYTHON.*")
+_NOT_FROM_FILES = r"PATH|(?:LD|DYLD|PYTHON|GIT|RALPH)(?:_.*)?|PYTHON.*"
 _WITH_CREDENTIALS = frozenset({"env", "apiKeyHelper"})
 _OF_SETTINGS = frozenset(key.variable for key in KEYS if key.variable)
 _SAY = "`ralph help from-claude` says what ralph does with each key, and what to use instead"
@@ -242,7 +242,7 @@ def _variables(document: Mapping[str, Any], name: str) -> tuple[dict[str, str], 
             value = str(value).lower()  # noqa: PLW2901 - as JSON writes it
         if not isinstance(value, str | int | float) or "\0" in str(value):
             raise ValueError(f"{name}: env.{variable} must be a text")
-        if not _VARIABLE.fullmatch(variable) or _NOT_FROM_FILES.fullmatch(variable):
+        if not re.fullmatch(_VARIABLE, variable) or re.fullmatch(_NOT_FROM_FILES, variable):
             ignored.append(variable)
         elif variable in _OF_SETTINGS or aims_requests(variable):
             acting[variable] = str(value)

@@ -35,8 +35,8 @@ _PUBLIC_PASSWORDS = frozenset({"x-oauth-basic"})
 # These alone say little of a variable, but they say what an option's or a query's value is.
 _ALONE = frozenset({"k", "key", "pass", "pw", "pwd", "sig", "signature"})
 _USER_OPTIONS = frozenset({"u", "user"})
-_JSON_MEMBER = re.compile(r'"([^"\\]+)"\s*:\s*("(?:[^"\\]|\\.)+")')
-_NAMED_VALUE = re.compile(r"-*(?P<name>[A-Za-z][\w.-]*)(?:=|:(?!//))(?P<value>.*)", re.DOTALL)
+_JSON_MEMBER = r'"([^"\\]+)"\s*:\s*("(?:[^"\\]|\\.)+")'
+_NAMED_VALUE = r"(?s)-*(?P<name>[A-Za-z][\w.-]*)(?:=|:(?!//))(?P<value>.*)"
 
 
 class Secret(Generic[T]):
@@ -320,11 +320,11 @@ def argument_secrets(arguments: Sequence[str]) -> Iterator[str]:
         if "://" in argument:
             yield from address_secrets(argument[argument.rfind("=", 0, argument.index("://")) + 1 :])
         yield from _secrets_of("", argument, ())
-        for name, text in _JSON_MEMBER.findall(argument):
+        for name, text in re.findall(_JSON_MEMBER, argument):
             value = _unescaped(text)
             yield from secret_header_values([(name, value)])
             yield from argument_secrets(value.split("\n"))  # a list of headers
-        found = _NAMED_VALUE.match(argument)
+        found = re.match(_NAMED_VALUE, argument)
         if found is not None:
             yield from secret_header_values([(found["name"], found["value"].strip())])
         elif argument.startswith("-"):

@@ -53,7 +53,7 @@ def clear_object(text: str) -> dict[str, Any]:
     """
     value: Any = text
     for _ in range(2):
-        if not isinstance(value, str) or _OTHER_CONTROL_CHARACTER.search(value):
+        if not isinstance(value, str) or re.search(_OTHER_CONTROL_CHARACTER, value):
             break
         value = _CLEAR.decode(value)
     if not isinstance(value, dict) or is_deeper(value, DEEPEST):
@@ -127,7 +127,7 @@ def _finite(text: str) -> float:
 _QUICK = msgspec.json.Decoder()
 _WITH_KEYS_ONCE = json.JSONDecoder(object_pairs_hook=_once)
 _CLEAR = json.JSONDecoder(strict=False, object_pairs_hook=_once, parse_constant=_refuse, parse_float=_finite)
-_OTHER_CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+_OTHER_CONTROL_CHARACTER = r"[\x00-\x08\x0b\x0c\x0e-\x1f]"
 _EXACT = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
 
 

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 PORTS = (443, 80)
 """The ports of https and http. An entry of the list allows these two unless it names another port."""
 # RFC 1035: at most 253 characters. Underscores occur in real names.
-_HOST = re.compile(r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
+_HOST = r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*"
 # The C library reads a name whose last label is a number as an address: 127.1, 0x7f000001, 2130706433.
-_NUMBER = re.compile(r"(0x[0-9a-f]*|[0-9]+)")
+_NUMBER = r"(0x[0-9a-f]*|[0-9]+)"
 # RFC 6052: the last 32 bits of such an address are an IPv4 address.
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
@@ -56,7 +56,7 @@ class AllowedHosts(Struct, frozen=True):
         name = plain_name(host)
         if is_address(name):
             return "it is an address, and only names of hosts are allowed"
-        if not _HOST.fullmatch(name):
+        if not re.fullmatch(_HOST, name):
             return "it is not the name of a host"
         if any(one.has(name, port) for one in self.hosts):
             return ""
@@ -93,7 +93,7 @@ def plain_name(host: str) -> str:
 
 def is_address(name: str) -> bool:
     """Whether a text is an IP address. This includes unusual forms that only the C library accepts."""
-    return name.startswith("[") or ":" in name or _NUMBER.fullmatch(name.rpartition(".")[2]) is not None
+    return name.startswith("[") or ":" in name or re.fullmatch(_NUMBER, name.rpartition(".")[2]) is not None
 
 
 def allowed_hosts(entries: Iterable[str]) -> AllowedHosts:
@@ -112,7 +112,7 @@ def _allowed_host(entry: str) -> AllowedHost:
     name, colon, port = entry.partition(":")
     plain = plain_name(name)
     below = plain.removeprefix("*.")
-    if not _HOST.fullmatch(below) or is_address(below):
+    if not re.fullmatch(_HOST, below) or is_address(below):
         raise ValueError(f"{entry!r} is neither the name of a host nor an address")
     if colon and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise ValueError(f"{entry!r} has no valid port")
