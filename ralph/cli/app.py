@@ -5,8 +5,7 @@ import os
 import sys
 from contextlib import suppress
 
-from ralph.cli.command_words import with_command
-from ralph.cli.commands import ROOT_HELP, LineError
+from ralph.cli.command_words import ROOT_HELP, LineError, with_command
 from ralph.machine.loading import load_typer, load_without
 from ralph.machine.own_process import why_too_few_descriptors
 from ralph.values.outcome import CannotError, Outcome, UsageError

@@ -1,7 +1,12 @@
-"""Turns the words that a user typed into words that typer reads. Scripts for Claude Code name no command, give a list as
+"""ralph's commands, each with its line in the help, and what the user means by the words of a command line.
+
+Turns the words that a user typed into words that typer reads. Scripts for Claude Code name no command, give a list as
 several words, and give values to some options that take none. Finds out whether the user meant the first word as a
 command: it may be a mistyped command of ralph, a command of a similar program, or a lone word that no option and no piped
 data makes a prompt. No I/O happens here.
+
+The errors of the command line are defined here too. Each leads to one line on standard error and an exit code. The
+most common error, `UsageError`, is defined elsewhere, because all packages use it.
 """
 
 from __future__ import annotations
@@ -9,11 +14,47 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ralph.cli.commands import COMMANDS, IN_LOOP, ROOT_HELP, LineError
 from ralph.values.outcome import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+IN_LOOP = ("init", "ls", "show")
+"""The commands after `ralph loop`. `ralph loop init` is treated as a single command. `loop` cannot be a group of
+commands, because a group takes its first argument as the name of a command, while `loop` takes a prompt."""
+
+HELP_LINES = {
+    "run": "Do one task, from a prompt to an outcome (the default).",
+    "loop": "Do one task in fresh runs until a check passes: the outer loop.",
+    "doctor": "Show the settings, where each comes from, and what works.",
+    "demo": "Watch ralph work with a scripted model: no key, no network.",
+    "mock-api": "Serve a scripted model on 127.0.0.1.",
+    "sessions": "Look at what earlier runs did.",
+    "report": "Write one HTML page that shows what a loop or a session did.",
+    "fleet": "Spread many jobs over many machines.",
+    "help": "Show a page of the documentation.",
+    "completion": "Print the script that completes command lines in bash, zsh or fish.",
+}
+COMMANDS = tuple(HELP_LINES)
+ROOT_HELP = ("-h", "--help")
+"""Options that may be given instead of a command. All words after such an option are ignored."""
+
+
+class LineError(UsageError):
+    """The words of a command line do not fit the command's parameters. The help of the command lists these
+    parameters.
+    """
+
+    def __init__(self, message: str, command: str | None = None) -> None:
+        super().__init__(message)
+        self.command = command
+        """The command with this help, such as `fleet submit`. None if the first word names it."""
+
+
+def wrong_value(option: str, problem: str) -> LineError:
+    """Makes the error about a wrong value of an option. `problem` says what is wrong."""
+    return LineError(f"Invalid value for {option}: {problem}")
+
 
 _MAY_HAVE_VALUE = ("--debug", "-d", "--prompt-suggestions")
 """Options without a value that have one in Claude Code. The value is ignored."""
@@ -28,8 +69,6 @@ def with_command(arguments: list[str]) -> list[str]:
     if arguments and arguments[0] in (*COMMANDS, *ROOT_HELP):
         return arguments
     if arguments and not arguments[0].startswith("-"):
-        from ralph.cli.command_words import refuse_command_word  # noqa: PLC0415 - most prompts follow `ralph run`
-
         refuse_command_word(arguments)
     return ["run", *arguments]
 

@@ -16,8 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.cli.claude_options import NO_EFFECT
-from ralph.cli.command_words import instead_of_in_loop, refuse_lone_word
-from ralph.cli.commands import IN_LOOP, wrong_value
+from ralph.cli.command_words import IN_LOOP, instead_of_in_loop, refuse_lone_word, wrong_value
 from ralph.cli.options import Directory, RunLine, refuse_contradictions
 from ralph.cli.settings_command import SettingsCommand, Typed, check_settings
 from ralph.cli.typer_command import option

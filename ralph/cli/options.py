@@ -10,7 +10,7 @@ from uuid import UUID
 import typer
 from msgspec import Struct
 
-from ralph.cli.commands import wrong_value
+from ralph.cli.command_words import wrong_value
 from ralph.cli.typer_command import option
 from ralph.prompt.judged_file import ALL_SOURCES
 from ralph.values.controls import PermissionMode

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.cli.claude_options import NO_EFFECT
-from ralph.cli.commands import wrong_value
+from ralph.cli.command_words import refuse_command_word, refuse_lone_word, wrong_value
 from ralph.cli.options import RunLine, refuse_contradictions
 from ralph.cli.settings_command import SettingsCommand, Typed, check_settings
 from ralph.cli.values import (
@@ -36,11 +36,6 @@ if TYPE_CHECKING:
 def run(line: RunLine, typed: Typed) -> int:
     """Do one task: ask the model, run its tools, and repeat until the task ends."""
     if typed.is_command_inserted and line.prompt and not line.print_:
-        from ralph.cli.command_words import (  # noqa: PLC0415 - most prompts follow `ralph run`
-            refuse_command_word,
-            refuse_lone_word,
-        )
-
         # The parser has only now found out which word is the prompt, because options precede it.
         names_session = line.continue_ or line.resume is not None
         refuse_command_word([line.prompt, *(["--continue"] if names_session else [])])

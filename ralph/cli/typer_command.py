@@ -12,7 +12,7 @@ import typer
 from typer.exceptions import TyperException
 from typer.main import get_command
 
-from ralph.cli.commands import ROOT_HELP, LineError, wrong_value
+from ralph.cli.command_words import ROOT_HELP, LineError, wrong_value
 from ralph.machine.loading import begin_garbage_collection
 from ralph.values.outcome import UsageError
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ralph.cli.commands import wrong_value
+from ralph.cli.command_words import wrong_value
 from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.setting import at_least
 

@@ -4,8 +4,7 @@ others, and lone words.
 
 from __future__ import annotations
 
-from ralph.cli.command_words import instead_of, instead_of_in_loop
-from ralph.cli.commands import COMMANDS
+from ralph.cli.command_words import COMMANDS, instead_of, instead_of_in_loop
 from tests.rows import every_row
 
 PROMPTS = [

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from benchmarks.help_page import PAGE, page
-from ralph.cli.commands import HELP_LINES
+from ralph.cli.command_words import HELP_LINES
 
 ROOT = PAGE.parents[2]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ralph.cli.command_words import with_command, with_repeated_options
-from ralph.cli.commands import LineError
+from ralph.cli.command_words import LineError, with_command, with_repeated_options
 from tests.rows import every_row
 
 VALUED = {

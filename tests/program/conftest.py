@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.cli.commands import COMMANDS, IN_LOOP
+from ralph.cli.command_words import COMMANDS, IN_LOOP
 from ralph.loop.record import FileRecord
 from ralph.loop.state import state_text
 from ralph.mock_api import MockApi, Turn

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from ralph.cli.app import run_cli
-from ralph.cli.commands import COMMANDS
+from ralph.cli.command_words import COMMANDS
 from ralph.cli.values import refuse_file_as_prompt
 from ralph.mock_api import Turn
 from tests.patience import PATIENCE_S, wait_until
