@@ -293,12 +293,16 @@ def without_types(tree: ast.Module) -> ast.Module:
 
 @functools.cache
 def imports_of(path: Path, *, at_run_time: bool = False) -> set[str]:
+    return imported_by(nodes_below(without_types(parsed(path))) if at_run_time else nodes_of(path))
+
+
+def imported_by(nodes: list[ast.AST]) -> set[str]:
     found: set[str] = set()
-    for node in nodes_below(without_types(parsed(path))) if at_run_time else nodes_of(path):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
+            assert node.level == 0, "relative import"
             assert node.module is not None
             found.add(node.module)
             # `from ralph.core import events` names a module, not an attribute.
@@ -308,6 +312,11 @@ def imports_of(path: Path, *, at_run_time: bool = False) -> set[str]:
                 if f"{node.module}.{alias.name}" in MODULE_NAMES
             }
     return found
+
+
+def nodes_in_functions(path: Path) -> list[ast.AST]:
+    functions = [one for one in nodes_of(path) if isinstance(one, ast.FunctionDef)]
+    return [below for one in functions for below in nodes_below(one)]
 
 
 def room_of(module: str) -> str:
@@ -333,6 +342,22 @@ def test_rooms_know_only_the_rooms_of_the_table() -> None:
         and other not in MAY_KNOW[room]
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_a_function_imports_only_what_its_module_does_not_load_anyway() -> None:
+    """All that is imported at the top of a module is loaded with it."""
+    late, at_start = {}, {}
+    for path in MODULES:
+        inside = set(nodes_in_functions(path))
+        top = [node for node in nodes_below(without_types(parsed(path))) if node not in inside]
+        late[module_name(path)], at_start[module_name(path)] = imported_by([*inside]), imported_by(top)
+    packages = {module_name(path) for path in MODULES if path.stem == "__init__"}
+    for module, imported in late.items():
+        loaded, new = set[str](), {module}
+        while new:
+            loaded |= new
+            new = set().union(*(at_start[one] for one in new)) & MODULE_NAMES - loaded
+        assert not imported & loaded - packages, f"{module} imports them a second time"
 
 
 def test_no_two_rooms_know_each_other() -> None:

@@ -36,6 +36,7 @@ from ralph.cli.values import (
     writable_file,
 )
 from ralph.loop import DEFAULT_CHECK_TIMEOUT_S, DEFAULT_PLAN_FILE
+from ralph.loop.agents.table import KEPT_BY_THE_LOOP, agent_line, option_for_agent
 from ralph.loop.command import loop_command
 from ralph.loop.status import loop_status
 from ralph.loop.values import LoopLimits, LoopOptions, LoopPlan, RequestedPrompt
@@ -282,8 +283,6 @@ def _report_file(line: LoopLine) -> str | None:
 
 
 def _agent_options(agent: str, typed: Typed) -> tuple[str, ...]:
-    from ralph.loop.agents.table import KEPT_BY_THE_LOOP, agent_line, option_for_agent  # noqa: PLC0415 - few loops have one
-
     row = agent_line(agent).row
     words: list[str] = []
     for one in typed.given:

@@ -14,6 +14,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from ralph.machine.atomic_write import replace_at
+from ralph.machine.opened_file import opened_path
 from ralph.machine.repository import HELD_DIRECTORY, is_within_any
 
 if TYPE_CHECKING:
@@ -62,8 +63,6 @@ def write_result_file(
     if not _is_replaced(path):
         _write_into(path, data)
         return
-    from ralph.machine.opened_file import opened_path  # noqa: PLC0415 - few runs write one
-
     above, name = os.path.split(path)
     directory = os.open(above, HELD_DIRECTORY)
     try:

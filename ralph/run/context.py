@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ralph.machine.own_programs import search_around
+from ralph.machine.own_programs import search_around, without_unsafe_loads
 from ralph.run.options import RunOptions
 from ralph.settings.merge import SettingsError
 from ralph.values.controls import RunControls
@@ -73,8 +73,6 @@ class RunContext(Struct, frozen=True, dict=True):
 
     def safe_environment(self, writable: Sequence[str] | None = None) -> dict[str, str]:
         """The variables for processes of ralph's own. `writable` is as in `roots`."""
-        from ralph.machine.own_programs import without_unsafe_loads  # noqa: PLC0415 - few runs have such processes
-
         return without_unsafe_loads(self.tools_environment, self.search(writable))
 
     def with_sandbox_limits(self, limits: Sequence[tuple[str, SandboxLimits]]) -> RunContext:

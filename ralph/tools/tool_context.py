@@ -15,6 +15,7 @@ from ralph.machine.own_programs import own_program, search_around, trusted_direc
 from ralph.machine.repository import is_within, is_within_any
 from ralph.machine.spill_directory import SpillDirectory
 from ralph.sandbox.box_plan import BoxPlan
+from ralph.sandbox.bubblewrap import TEMPORARY
 from ralph.sandbox.detection import no_means
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.tools.files.seen_files import SeenFiles
@@ -278,8 +279,6 @@ class ToolContext(Struct, frozen=True, dict=True):
         plain = os.path.normpath(path)
         if not self.settings.box_plan.has_namespaces:
             return path
-        from ralph.sandbox.bubblewrap import TEMPORARY  # noqa: PLC0415 - only with namespaces
-
         if not is_within(plain, TEMPORARY):
             return path
         try:

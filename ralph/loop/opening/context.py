@@ -30,6 +30,7 @@ from ralph.machine.waiter import Heartbeats, InboxWaiter
 from ralph.output.notifier import Notifier
 from ralph.output.standard_streams import has_color, obeys_controls
 from ralph.places.gather import gather_places
+from ralph.places.own_commands import guarding_files
 from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.disk_work import DiskWork, OwnDisks
@@ -339,7 +340,6 @@ class _Boxes:
         if not read:
             return {}
         from ralph.permissions.hook_answers import GUARDED  # noqa: PLC0415 - few loops have such files
-        from ralph.places.own_commands import guarding_files  # noqa: PLC0415 - few loops have such files
 
         guards = [hook.command for _, one in read for hook in one.hooks if hook.event in GUARDED]
         known = {**self.environment, "CLAUDE_PROJECT_DIR": plan.directory}
