@@ -40,7 +40,7 @@ def text_or_file(
     if text is None and path is None:
         return None
     from ralph.prompt.named_file import read_named_file  # noqa: PLC0415 - few runs need it
-    from ralph.prompt.prompt_text import argument_text, prompt_text  # noqa: PLC0415 - few runs need it
+    from ralph.prompt.prompt_input import argument_text, prompt_text  # noqa: PLC0415 - few runs need it
 
     try:
         if path is None:

@@ -29,8 +29,7 @@ from ralph.fleet.job_rules import (
 )
 from ralph.fleet.jobs import CommonFields, Job, SetLimits
 from ralph.prompt.named_file import read_named_file
-from ralph.prompt.prompt_input import MOST_PROMPT_BYTES
-from ralph.prompt.prompt_text import prompt_text
+from ralph.prompt.prompt_input import MOST_PROMPT_BYTES, prompt_text
 from ralph.values.outcome import UsageError
 
 if TYPE_CHECKING:

@@ -1,7 +1,10 @@
 """Reads the project's memory: files with instructions for models in a repository and in the user's own folder. They are
 AGENTS.md, CLAUDE.md, .claude/CLAUDE.md and CLAUDE.local.md in the working directory and above it, up to the top of the
-repository, ~/.claude/CLAUDE.md, and .claude/rules beside these. A rule that names the files for which it is, is not a part of
-the system prompt (`nested_memory.py`). A file may import others by `@path`. All files together may have 32 KB.
+repository, ~/.claude/CLAUDE.md, and .claude/rules beside these. A file may import others by `@path`. All files together may
+have 32 KB.
+
+The model gets the instructions for another part of the repository when a tool first touches that part (`NestedMemory`). These
+are the files of memory in directories that are not above the working directory, and the rules that name the touched file.
 
 The system prompt contains the role of the agent, its working directory, and these instructions, and no time: a change
 during a session would invalidate the prompt cache and the signatures of thinking.
@@ -17,7 +20,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.machine.repository import up_to_repository_root
+from ralph.machine.repository import is_within, up_to_repository_root
 from ralph.prompt.frontmatter import split_frontmatter
 from ralph.prompt.judged_file import (
     ALL_SOURCES,
@@ -26,11 +29,14 @@ from ralph.prompt.judged_file import (
     open_for_model,
     why_not_for_model,
 )
-from ralph.prompt.prompt_text import refuse_binary
+from ralph.prompt.prompt_input import refuse_binary
+from ralph.values.events import ContextCompacted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
+
+    from ralph.values.events import Event
 
 MOST_MEMORY_BYTES = 32 * 1024
 MOST_SHOWN = f"{MOST_MEMORY_BYTES // 1024} KB"
@@ -47,6 +53,8 @@ _PATTERN = r"(?:[^,{]|\{[^}]*\}?)+"
 _MOST_DEPTH = 5
 # Nobody writes more imports. Each costs the opening of a file.
 _MOST_IMPORTS = 100
+# What is installed there came with the packages of others, who do not know this project.
+_OF_OTHERS = "node_modules"
 
 
 class MemoryFile(Struct, frozen=True):
@@ -298,6 +306,89 @@ Working directory: {cwd}
 - Never reveal or store credentials.
 - When the task is done, or cannot be done, end with a short plain answer: what you did, what you checked, \
 what is left."""
+
+
+class NestedMemory:
+    """Knows which instructions the model has. It is an `Events` sink, because a new context lacks them."""
+
+    def __init__(
+        self,
+        cwd: Path,
+        memory: Memory,
+        sources: frozenset[str],
+        rules: Place,
+        matches: Callable[[str, str], bool],
+    ) -> None:
+        """`memory` is that of the system prompt. `cwd` and `sources` are as in `read_memory`, and `rules` is a place without a
+        folder. `matches` takes a pattern of a rule and a relative path.
+        """
+        self._cwd = str(cwd)
+        self._above = tuple(map(str, up_to_repository_root(cwd)))
+        self._place = replace(rules, top=self._above[-1])
+        self._memory = memory
+        self._sources = sources
+        self._matches = matches
+        self._begin()
+
+    def _begin(self) -> None:
+        self._reader = MemoryReader(self._memory.known)
+        self._reader.rules = list(self._memory.rules)
+        self._touched: set[str] = set()
+        self._looked_into = set(self._above)
+
+    def emit(self, event: Event) -> None:
+        """Forgets what the model has got if a shorter context has replaced the old one."""
+        if isinstance(event, ContextCompacted):
+            self._begin()
+
+    def is_new(self, path: str) -> bool:
+        """Whether `about` has not been called for this path yet."""
+        return path not in self._touched
+
+    def about(self, path: str) -> Memory:
+        """The instructions for a file or directory that the model does not have yet."""
+        self._touched.add(path)
+        named = os.path.expanduser(path)  # noqa: PTH111 - strings throughout
+        real = os.path.realpath(os.path.join(self._cwd, named))  # noqa: PTH118 - strings throughout
+        if not is_within(real, self._place.top):
+            return Memory()
+        if os.path.isfile(real):  # noqa: PTH113 - strings throughout
+            self._reader.know(real)
+        nearest_first = reversed(list(self._on_the_way_to(real)))
+        groups = [
+            group
+            for directory in nearest_first
+            for group in self._reader.of_directory(directory, self._sources, self._place)
+        ]
+        files = [file for group in reversed(groups) for file in group]
+        for rule in [rule for rule in self._reader.rules if self._is_about(rule, real)]:
+            self._reader.rules.remove(rule)
+            users = replace(self._place, top=f"{_base(rule)}/.claude", is_users=True)
+            place = users if rule.is_users else self._place
+            files += self._reader.read(rule.path, place, is_rule=True, paths=rule.paths)
+        return self._reader.memory(files)
+
+    def _on_the_way_to(self, real: str) -> Iterator[str]:
+        directory = self._place.top
+        for name in os.path.relpath(real, directory).split("/"):
+            directory = f"{directory.rstrip('/')}/{name}"
+            is_there = os.path.isdir(directory)  # noqa: PTH112 - strings throughout
+            if not is_there or name.startswith(".") or name == _OF_OTHERS:
+                return
+            if directory not in self._looked_into:
+                self._looked_into.add(directory)
+                yield directory
+
+    def _is_about(self, rule: MemoryFile, real: str) -> bool:
+        """Patterns are relative to the directory of `.claude`, and those of the user's own rules to the top of the repository."""
+        base = self._place.top if rule.is_users else _base(rule)
+        if real == base or not is_within(real, base):
+            return False
+        return any(self._matches(pattern, os.path.relpath(real, base)) for pattern in rule.paths)
+
+
+def _base(rule: MemoryFile) -> str:
+    return rule.path.rpartition("/.claude/rules/")[0]
 
 
 class PromptParts(Struct, frozen=True):

@@ -1,5 +1,6 @@
 """Finds the text of the task in an argument, a file, or standard input. Piped data can follow an argument or a file; a pipe
-that sends nothing then is ignored, with a notice. A terminal is never read. A prompt that is empty or not UTF-8 is refused.
+that sends nothing then is ignored, with a notice. A terminal is never read. A prompt is refused if it is empty, is not UTF-8, or
+contains a NUL byte, which does not occur in text.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.prompt.prompt_text import argument_text, prompt_text
 from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 # Larger than any context window.
 MOST_PROMPT_BYTES = 16 * 1024 * 1024
 
+_UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_UTF_16 = "this looks like UTF-16, which `iconv -f UTF-16 -t UTF-8` converts"
+_BINARY = "this looks like binary data; let the text name the file that holds it"
+_OTHER = "for text in Latin-1, `iconv -f LATIN1 -t UTF-8` converts it"
 _KEEPS_IT_OUT = "; start ralph with </dev/null where nothing is to come from it"
 
 
@@ -208,3 +212,32 @@ def _may_add(fd: int) -> bool:
 def _is_half_read(fd: int) -> bool:
     """Whether another program, such as a shell's `while read` loop, has read a part of the file: the rest is not for ralph."""
     return stat.S_ISREG(os.fstat(fd).st_mode) and os.lseek(fd, 0, os.SEEK_CUR) > 0
+
+
+def prompt_text(data: bytes) -> str:
+    """The bytes as text, without a byte order mark. Raises ValueError, before whose text the caller puts the source's name."""
+    refuse_binary(data)
+    try:
+        return data.decode().removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise ValueError(_refusal(data, error.start, _OTHER)) from None
+
+
+def refuse_binary(data: bytes) -> None:
+    """Raises the error of `prompt_text` if the bytes are UTF-16 or contain NUL, so that no part of them is text."""
+    if data.startswith(_UTF_16_MARKS):
+        raise ValueError(_refusal(data, 0, _UTF_16))
+    first_nul = data.find(b"\0")
+    if first_nul >= 0:
+        raise ValueError(_refusal(data, first_nul, _BINARY))
+
+
+def argument_text(argument: str) -> str:
+    """The prompt in a command-line argument. Raises the errors of `prompt_text`."""
+    # Python decodes bytes of an argument that are not UTF-8 as lone surrogates.
+    return prompt_text(argument.encode("utf-8", "surrogateescape"))
+
+
+def _refusal(data: bytes, index: int, advice: str) -> str:
+    line = data.count(b"\n", 0, index) + 1
+    return f"is not UTF-8 text: byte {index + 1:,} (0x{data[index]:02x}, in line {line:,}); {advice}"

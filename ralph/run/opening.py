@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from ralph.machine.repository import up_to_repository_root
 from ralph.permissions.gate import RulesInForce
 from ralph.prompt.judged_file import Place, user_folder
-from ralph.prompt.memory import read_memory, shown_paths
-from ralph.prompt.nested_memory import NestedMemory
+from ralph.prompt.memory import NestedMemory, read_memory, shown_paths
 from ralph.run.context import open_turn_lock
 from ralph.run.parts import (
     begin_sandbox_trial,

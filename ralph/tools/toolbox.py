@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from ralph.machine.spill_directory import SpillDirectory
 from ralph.machine.starting import start_job
 from ralph.places.state import name_for, named_state_directories, running_below
-from ralph.tools.files.roots import Roots
-from ralph.tools.tool_context import ToolContext, ToolSettings
+from ralph.tools.tool_context import Roots, ToolContext, ToolSettings
 from ralph.values.answer import (
     COMMANDS,
     FILE_TOOLS,

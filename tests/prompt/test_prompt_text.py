@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.prompt.prompt_text import argument_text, prompt_text
+from ralph.prompt.prompt_input import argument_text, prompt_text
 from tests.rows import every_row
 
 

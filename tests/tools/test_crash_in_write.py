@@ -22,7 +22,7 @@ from ralph.tools import write
 from ralph.places.gather import gather_places
 from ralph.tools.files.path_guard import PathGuard
 from ralph.tools.files.planned_write import settle
-from ralph.tools.files.roots import Roots
+from ralph.tools.tool_context import Roots
 from ralph.tools.files.seen_files import SeenFiles
 
 directory = Path(sys.argv[1])

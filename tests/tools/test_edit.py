@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from ralph.places.gather import gather_places
 from ralph.tools.edit import plan
 from ralph.tools.files.path_guard import PathGuard
-from ralph.tools.files.roots import Roots
 from ralph.tools.files.seen_files import SeenFiles
 from ralph.tools.files.text_match import EditableText
+from ralph.tools.tool_context import Roots
 from ralph.values.answer import ToolError
 
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.prompt.named_file import read_named_file
-from ralph.prompt.prompt_input import MOST_PROMPT_BYTES, PromptError, read_prompt
-from ralph.prompt.prompt_text import prompt_text
+from ralph.prompt.prompt_input import MOST_PROMPT_BYTES, PromptError, prompt_text, read_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -28,9 +28,8 @@ from ralph.values.answer import FileChange, ToolError, ToolOutput, os_error_text
 
 if TYPE_CHECKING:
     from ralph.tools.files.path_guard import PathGuard
-    from ralph.tools.files.roots import Root
     from ralph.tools.files.seen_files import SeenFiles
-    from ralph.tools.tool_context import ToolContext
+    from ralph.tools.tool_context import Root, ToolContext
 
 _DIRECTORY_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
 
