@@ -45,13 +45,12 @@ HELP = """
     collections contextlib copyreg enum errno fcntl functools gc importlib itertools keyword operator re reprlib resource
     signal types typing warnings
 """
-# What runs and loops share. msgspec imports `datetime`, `decimal`, `textwrap` and `uuid`; typer `inspect` with `ast`, `dis` and
-# `tokenize`.
+# What runs and loops share. msgspec imports `datetime`, `decimal`, `textwrap` and `uuid`; typer `inspect` with `dis` and `token`.
 START = """
-    array ast base64 binascii bisect bz2 collections contextlib copy copyreg datetime decimal dis enum errno fcntl fnmatch
+    array base64 binascii bisect bz2 collections contextlib copy copyreg datetime decimal dis enum errno fcntl fnmatch
     functools gc grp heapq importlib inspect ipaddress itertools json keyword linecache lzma math ntpath numbers opcode operator
     pathlib pwd queue random re reprlib resource select selectors shutil signal socket struct tempfile textwrap
-    threading token tokenize traceback types typing urllib uuid warnings weakref zlib
+    threading token traceback types typing urllib uuid warnings weakref zlib
 """
 # httpx imports `logging`; what it imports for cookies, logins and forms is left out, and `ssl` and its own `hashlib` come with TLS
 # alone. h11 imports `dataclasses`.
@@ -61,7 +60,7 @@ SESSIONS = """
     collections contextlib copyreg enum errno fnmatch functools gc importlib ipaddress itertools keyword math ntpath operator
     pathlib re reprlib types typing urllib warnings
 """
-LOOP = "glob hashlib hmac platform secrets shlex"
+LOOP = "ast glob hashlib hmac platform secrets shlex"
 ROOMS_OF_RUN = "agent api cli conversation machine output permissions places prompt retry run sandbox sessions settings tools values"
 ROOMS_OF_LOOP = (
     "api cli conversation git loop machine output places prompt retry run sandbox sessions settings values"

@@ -45,14 +45,20 @@ def load_without(*names: str) -> Iterator[None]:
 
 
 def load_typer() -> None:
-    """Loads typer without modules of which ralph uses nothing, or only after a mistake: a quarter of its time. It uses them for
+    """Loads typer without modules of which ralph uses nothing, or only after a mistake: a third of its time. It uses them for
     shells' completion, `launch`, suggestions, and translations, which it does not have. `uuid` asks `platform` for the system's
-    name.
+    name, and `inspect` reads source code with `ast` and `tokenize`.
     """
     gettext, platform = ModuleType("gettext"), ModuleType("platform")
     vars(gettext)["gettext"] = str
     vars(platform)["system"] = lambda: os.uname().sysname
-    late = {"difflib": "get_close_matches", "shellingham": "", "subprocess": ""}
+    late = {
+        "ast": "NodeVisitor",
+        "difflib": "get_close_matches",
+        "shellingham": "",
+        "subprocess": "",
+        "tokenize": "",
+    }
     with _replaced({"gettext": gettext, "platform": platform}), load_late(late):
         importlib.import_module("typer")
 
