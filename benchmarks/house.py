@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import builtins
 import dataclasses
+import inspect
 import json
 import os
 import statistics
@@ -178,7 +179,9 @@ def follow(checkout: Path) -> None:
 
     def observe(frame: FrameType, event: str, _argument: object) -> None:
         code = frame.f_code
-        if event != "call" or not code.co_filename.startswith(package) or code.co_name.startswith("<"):
+        # The body of a class is no function: its names are not optimized.
+        is_function = code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith("<")
+        if event != "call" or not is_function or not code.co_filename.startswith(package):
             return
         module = code.co_filename.removeprefix(package)
         called.add((module, code.co_name))
