@@ -36,7 +36,7 @@ SIGN_OF_LIFE_S = 15
 SIDE_BY_SIDE = ["-n", str(min(max(os.cpu_count() or 2, 2), 4)), "--dist", "worksteal"]
 
 # The script that pip 23 writes for a command imports `re`, a quarter of the time of `ralph --version`. That of pip 26 does
-# not. Where no newer pip is to be had, the older one does.
+# not, and benchmarks measure what users have. Where no newer pip is to be had, the older one does.
 NEWEST_PIP = "pip>=26"
 
 # These need what developers need.
@@ -127,7 +127,7 @@ def set_up(directory: Path, *, developer: bool) -> str:
     tell(f"setting up {directory.name} (once, one to five minutes)")
     shutil.rmtree(directory, ignore_errors=True)
     package = f"{HERE}[dev]" if developer else str(HERE)
-    for command in commands_to_make(directory, python, package, developer=developer):
+    for command in commands_to_make(directory, python, package):
         if run_alone(command) != 0 and command[-1] != NEWEST_PIP:
             raise SetupError(
                 f"{directory.name} could not be made; the reason is in the lines above, which this command printed "
@@ -152,7 +152,7 @@ def run_alone(command: list[str]) -> int:
             raise
 
 
-def commands_to_make(directory: Path, python: Path, package: str, *, developer: bool) -> list[list[str]]:
+def commands_to_make(directory: Path, python: Path, package: str) -> list[list[str]]:
     """The commands that make the virtual environment: with uv if it is installed, otherwise with venv and
     pip.
     """
@@ -169,7 +169,7 @@ def commands_to_make(directory: Path, python: Path, package: str, *, developer: 
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     return [
         [sys.executable, "-m", "venv", str(directory)],
-        *([] if developer else [[*pip, "--upgrade", NEWEST_PIP]]),
+        [*pip, "--upgrade", NEWEST_PIP],
         [*pip, "--editable", package],
     ]
 
