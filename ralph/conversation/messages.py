@@ -515,11 +515,7 @@ def _message(role: Role, content: tuple[Block, ...], author: Author | None) -> M
 
 
 def _sendable(content: Iterable[Block]) -> tuple[Block, ...]:
-    return tuple(block for block in content if not _is_empty_text(block))
-
-
-def _is_empty_text(block: Block) -> bool:
-    return block.get("type") == "text" and not str(block.get("text", "")).strip()
+    return tuple(one for one in content if one.get("type") != "text" or str(one.get("text", "")).strip())
 
 
 def _results_message(call_ids: Iterable[str], done: Mapping[str, Block]) -> Message:

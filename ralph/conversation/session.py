@@ -329,16 +329,12 @@ def _take_user(session: Session, record: kinds.UserRecord) -> Session:
         conversation = conversation.thinking_again()
     session = replace(_without_answer(session), conversation=conversation)
     opening = _opening_of(record, old)
-    if task := _users_own(opening):
+    # Without ralph's own notices, these are the blocks that the user wrote.
+    if task := tuple(block for block in opening if block.get("text") != LIMIT_LIFTED):
         tasks = tasks.plus(task)
     if opening:  # the message begins a new turn
         session = replace(session, queued=(), turn_state=TurnState())
     return replace(session, tasks=tasks)
-
-
-def _users_own(blocks: Iterable[Block]) -> tuple[Block, ...]:
-    """The blocks that the user wrote in the first message of a task. Ralph's own notices are left out."""
-    return tuple(block for block in blocks if block.get("text") != LIMIT_LIFTED)
 
 
 def _tasks_after(

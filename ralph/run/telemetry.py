@@ -127,7 +127,8 @@ class SessionNotes:
         fields = journal_fields(event) if self._is_open else None
         if fields is None:
             return
-        record = EventRecord(event={name: self._shown(value) for name, value in fields.items()})
+        shown = {name: self._redact(one) if isinstance(one, str) else one for name, one in fields.items()}
+        record = EventRecord(event=shown)
         if self._log is None:
             self._waiting.append(record)
             return
@@ -151,6 +152,3 @@ class SessionNotes:
     def close(self) -> None:
         """Stops recording. Later events, such as a signal during the delivery of the result, are ignored."""
         self._is_open = False
-
-    def _shown(self, value: object) -> object:
-        return self._redact(value) if isinstance(value, str) else value

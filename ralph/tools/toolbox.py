@@ -172,7 +172,7 @@ class LocalToolbox:
     def run(self, calls: Sequence[ToolCall]) -> Sequence[tuple[ToolOutput, float]]:
         if any(call.name in _REDACTED or self._is_mcp(call) for call in calls):
             _ = self._context.box  # made on this thread, before several threads look for it
-        if all(_is_read_only(call) for call in calls):
+        if all(call.name in DEFINITIONS and DEFINITIONS[call.name].is_read_only for call in calls):
             return self._together([self._job(call, self._output_of) for call in calls])
         self._may_have_written = True
         return [result for call in calls for result in self._run_alone(call)]
@@ -339,10 +339,6 @@ def _unless_failed(result: tuple[T, float] | BaseException) -> tuple[T, float]:
     if isinstance(result, BaseException):
         raise result
     return result
-
-
-def _is_read_only(call: ToolCall) -> bool:
-    return call.name in DEFINITIONS and DEFINITIONS[call.name].is_read_only
 
 
 def _guarded(name: str, work: Callable[[], T]) -> T | ToolOutput:
