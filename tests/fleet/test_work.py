@@ -106,7 +106,8 @@ def test_with_a_limit_per_host_no_job_is_stranded_also_one_whose_worker_was_kill
     with Place(tmp_path, models) as place, HttpRepository(place.repository) as host:
         other = place.job("other", repository=host.url)
         place.submit(place.job("killed"), other, limits=SetLimits(per_host=1))
-        first = place.work("a")
+        # With one slot, whichever job the engine begins first would keep the other waiting.
+        first = place.work("a", "-j", "2")
         wait_until(lambda: place.asked("killed", 0) and place.row("other").state.value == "done")
         for pid in (first.pid, *place.processes()):
             with suppress(ProcessLookupError):

