@@ -224,10 +224,9 @@ def _is_meant_as_report(value: object) -> bool:
 
 
 _WHAT_HAPPENED = {
-    "max_turns": "the turn limit was reached",
-    "max_budget": "the budget was used up",
-    "max_budget_usd": "the budget was used up",
-    "max_time": "the time limit was reached",
+    "max_turns": "the turn limit (--max-turns) ended the run",
+    "max_budget_usd": "the budget (--max-budget-usd) ended the run",
+    "max_time": "the time limit (--max-time) ended the run",
     "context": "the context was full",
     "no_progress": "the run made no progress",
     "no_report": "no valid final report was sent",

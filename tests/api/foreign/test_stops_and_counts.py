@@ -149,7 +149,7 @@ def test_a_later_zero_replaces_no_count_and_the_budget_ends_the_run(name, start,
         words=("--model", "claude-opus-5-5", "--max-budget-usd", "1"),
         code=3,
         requests=2,
-        result="No final answer: the budget was used up after 2 turns. The last answer ended with tool_use.",
+        result="No final answer: the budget (--max-budget-usd) ended the run after 2 turns. The last answer ended with tool_use.",
     )
     played = play(row, tmp_path)
     assert played.ran.result["total_cost_usd"] == pytest.approx(0.8, abs=0.01)
