@@ -25,6 +25,7 @@ from ralph.sandbox.levels import STRICT, AskedSockets
 from ralph.sandbox.sandbox_settings import SandboxSettings, absolute_place
 from ralph.values.credentials import SANDBOX_HIDE, SANDBOX_READ, callers_places
 from ralph.values.events import SOCKETS_IN_FILES
+from ralph.values.setting import MEGABYTE
 from ralph.values.shortage import ADVICE, ShortageError
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from ralph.sandbox.levels import Net
     from ralph.sandbox.sandbox_settings import HookSettings
 
-_MEGABYTE = 1024 * 1024
 # Each mount costs each command time.
 _MOST_MASKED = 100
 # The highest limit that setrlimit(2) takes everywhere.
@@ -82,7 +82,7 @@ def plan_box(wanted: SandboxSettings, environment: Mapping[str, str], roots: Seq
         gpus=() if means.why_no_privileges else gpu_devices(wanted.asked_gpu),
         allow_hosts=wanted.allow_hosts,
         asked_sockets=asked,
-        most_file_bytes=min((wanted.max_file_mb or 0) * _MEGABYTE, _MOST_LIMIT),
+        most_file_bytes=min((wanted.max_file_mb or 0) * MEGABYTE, _MOST_LIMIT),
         is_strict=wanted.mode == "strict",
     )
     writable = (*map(str, roots), *write)

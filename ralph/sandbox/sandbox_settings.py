@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.sandbox.network.allowed_hosts import allowed_hosts
-from ralph.values.setting import SWITCH, Flag, Key, Kind, Takes, at_least, one_of, printable
+from ralph.values.setting import MEGABYTE, SWITCH, Flag, Key, Kind, Takes, at_least, one_of, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +21,6 @@ SANDBOX_MODES = ("auto", "strict", "off")
 NETS = ("full", "proxy", "off")
 GPUS = ("auto", "all", "off")
 UNIX_SOCKETS = ("auto", "allow", "deny")
-_MEBIBYTE = 1024 * 1024
 # The greatest number that fits everywhere where a size is kept in 64 bits with a sign.
 _MOST_BYTES = 2**62
 
@@ -151,7 +150,7 @@ class SandboxSettings(Struct, frozen=True):
     @property
     def most_memory_bytes(self) -> int:
         """The maximum memory of a command in bytes. 0 means no limit."""
-        return min((self.max_memory_mb or 0) * _MEBIBYTE, _MOST_BYTES)
+        return min((self.max_memory_mb or 0) * MEGABYTE, _MOST_BYTES)
 
     def written(self, environment: "Mapping[str, str]") -> tuple[str, ...]:
         """The absolute paths of `write`."""

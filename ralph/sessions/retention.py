@@ -17,6 +17,7 @@ from msgspec import Struct
 from ralph.machine.opened_file import open_regular_file
 from ralph.sessions.journal import SessionLockedError, lock_file, lock_patiently
 from ralph.sessions.places import SUFFIX
+from ralph.values.setting import MEGABYTE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -31,7 +32,6 @@ _OUR_JOURNAL = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}" + re.escape(SUFFIX
 
 
 _DAY_S = 86_400
-_MB = 1_000_000
 
 
 class KeptJournal(Struct, frozen=True):
@@ -49,7 +49,7 @@ def too_many(
     are older.
     """
     oldest_first = sorted(journals, key=lambda journal: -journal.age_s)
-    excess_bytes = sum(journal.size_bytes for journal in oldest_first) - keep_mb * _MB
+    excess_bytes = sum(journal.size_bytes for journal in oldest_first) - keep_mb * MEGABYTE
     removed = []
     for journal in oldest_first:
         is_too_old = bool(keep_days) and journal.age_s > keep_days * _DAY_S

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MAX_SECONDS = 31_536_000
 """The longest time that a setting may have: one year. Python's own waits overflow at about 292 years."""
+MEGABYTE = 1024 * 1024
+"""The bytes of a megabyte in each setting whose name ends in `_mb`."""
 _MOST_DOLLARS = 1_000_000
 """The highest amount in US dollars that a setting may have. The amount is the price of a million tokens, or the
 budget of a run. If a higher price were allowed, a token could cost more than a dollar, and sums could become

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DAY_S = 86_400
+MB = 1024 * 1024
 
 
 class OldStore:
@@ -32,7 +33,7 @@ class OldStore:
     def add(self, cwd: str, *, days: float, megabytes: float = 0) -> Path:
         journal = self.store.create(str(uuid.uuid4()), self.root / cwd)
         journal.close()
-        os.truncate(journal.path, int(megabytes * 1_000_000))
+        os.truncate(journal.path, int(megabytes * MB))
         return aged(journal.path, days)
 
     def tidy(self, keep_days: int = 30, keep_mb: int = 1000) -> None:
@@ -82,7 +83,7 @@ def test_a_journal_that_is_open_stays(kept: OldStore) -> None:
 
 
 def test_the_journal_of_this_run_stays_however_large(kept: OldStore) -> None:
-    os.truncate(kept.own, 3_000_000)
+    os.truncate(kept.own, 3 * MB)
     aged(kept.own, 99)
     kept.tidy(keep_mb=1)
     assert kept.own.exists()
@@ -126,7 +127,6 @@ def test_it_gives_up_after_50_ms_and_never_fails(kept: OldStore) -> None:
     kept.tidy()
 
 
-MB = 1_000_000
 journals = st.lists(
     st.builds(KeptJournal, st.just("x"), st.integers(0, 3 * MB), st.floats(0, 100 * DAY_S)), max_size=12
 )
