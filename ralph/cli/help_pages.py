@@ -28,6 +28,9 @@ _OTHER_NAMES = {
     "claude": "from-claude",
 }
 """Words that people try which are the name of no page."""
+_MAP = "README"
+_MAP_PART = re.compile(r"^## (.*)\n((?:(?!## ).*\n)*)", re.MULTILINE)
+_LINKED_PAGE = re.compile(r"\]\(([a-z-]+)\.md\)")
 _LINK = re.compile(r"\[([^][]+)\]\(([^()\s]+)\)")
 
 
@@ -40,11 +43,10 @@ def show_page(
 
     On a terminal the page opens in `less`. The options of a command are elsewhere: `ralph run --help`.
     """
-    pages = {page.stem: page for page in sorted(_directory().glob("*.md")) if page.stem != "README"}
+    directory = _directory()
+    pages = {page.stem: page for page in sorted(directory.glob("*.md")) if page.stem != _MAP}
     if topic is None:
-        width = max(map(len, pages))
-        lines = [f"  ralph help {name:{width}}  {_title(page)}" for name, page in pages.items()]
-        _show("Pages of the documentation:\n\n" + "\n".join(lines) + "\n")
+        _show("\n".join(_listed(pages, (directory / f"{_MAP}.md").read_text(encoding="utf-8"))) + "\n")
         return 0
     asked = Path(topic.lower()).name.removesuffix(".md")
     name = _OTHER_NAMES.get(asked, asked)
@@ -56,10 +58,20 @@ def show_page(
     return 0
 
 
+def _listed(pages: dict[str, Path], text: str) -> list[str]:
+    """The lines with all pages, in the order and below the headings in which `text`, the map of the pages, links to them."""
+    lines, width = ["Pages of the documentation, first what a new user needs:"], max(map(len, pages))
+    for heading, body in _MAP_PART.findall(text):
+        named = [name for name in _LINKED_PAGE.findall(body) if name in pages]
+        lines += [f"\n{heading}"] if named else []
+        lines += [f"  ralph help {name:{width}}  {_title(pages[name])}" for name in named]
+    return lines
+
+
 def _directory() -> Path:
     """The directory with the pages. Raises CannotError if this installation has none."""
     for directory in (_PACKAGE / "docs", _PACKAGE.parent / "docs"):  # installed, and in a clone
-        if (directory / "README.md").is_file():
+        if (directory / f"{_MAP}.md").is_file():
             return directory
     raise CannotError(f"{_PACKAGE / 'docs'} is missing: install ralph again", Outcome.IO_ERROR)
 

@@ -24,9 +24,19 @@ PAGES = {page.stem for page in (ROOT / "docs").glob("*.md")} - {"README"}
 
 def test_every_page_is_listed_with_its_title(capsys) -> None:
     assert show_page() == 0
-    listed = dict(re.findall(r"^  ralph help (\S+) +(\S.*)$", capsys.readouterr().out, re.MULTILINE))
-    assert set(listed) == PAGES
-    assert listed["retry"] == "Retry"
+    listed = re.findall(r"^  ralph help (\S+) +(\S.*)$", capsys.readouterr().out, re.MULTILINE)
+    assert len(listed) == len(PAGES)
+    assert {name for name, _ in listed} == PAGES
+    assert ("retry", "Retry") in listed
+
+
+def test_the_pages_come_in_the_order_of_the_map_first_what_a_new_user_needs(capsys) -> None:
+    assert show_page() == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(
+        "Pages of the documentation, first what a new user needs:\n\nThe first night\n  ralph help using "
+    )
+    assert sorted(names := ["using", "loop", "settings", "sessions", "turns"], key=shown.index) == names
 
 
 @every_row("topic", ["retry", "Retry", "retry.md", "docs/retry.md"])
