@@ -206,7 +206,9 @@ def _flag(name: str, key: Key, flag: Flag) -> ParamMeta:
         kind = Literal[flag.choices]
     else:
         kind = plain if plain in {bool, int, float} else str
-    spelling = f"{flag.spelling}/--no-{flag.spelling[2:]}" if plain is bool else flag.spelling
+    # What only the command line can switch on needs no option that switches it off.
+    is_switch = plain is bool and key.is_in_files
+    spelling = f"{flag.spelling}/--no-{flag.spelling[2:]}" if is_switch else flag.spelling
     spellings = " ".join((spelling, *flag.other_spellings))
     default = option(flag.help, flag.metavar, spellings, default=None)
     return ParamMeta(name=name, default=default, annotation=kind | None)

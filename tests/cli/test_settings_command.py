@@ -47,7 +47,7 @@ VALUES = {
     "JSON is not a path": (["--mcp-config", "/x", '{"a": "b, c"}'], {"mcp.config": ("/x", '{"a": "b, c"}')}),
     "number": (["--max-budget-usd=1e3"], {"limits.max_budget_usd": 1000.0}),
     "choice": (["--effort=high"], {"model.effort": "high"}),
-    "negation": (["--strict-mcp-config", "--no-strict-mcp-config"], {"mcp.strict": False}),
+    "switch": (["--strict-mcp-config"], {"mcp.strict": True}),
     "word between options": (["-q", "x", "-p"], {"quiet": True, "prompt": "x", "print_": True}),
     "an optional value": (["--debug", "api", "x"], {"debug": True, "prompt": "x"}),
     "standard input": (["-"], {"prompt": "-"}),

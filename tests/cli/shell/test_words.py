@@ -55,7 +55,7 @@ OFFERS: list[tuple[str, list[str], tuple[str, ...], str]] = [
     ("--tools Read,Gr", ["Grep"], ("choices",), "Read,"),
     ("--tools Read --qui", ["--quiet"], (), ""),
     ("--tools --qui", [], ("choices",), ""),
-    ("--no-", ["--no-strict-mcp-config", "--no-session-persistence"], (), ""),
+    ("--no-", ["--no-session-persistence"], (), ""),
     ("-- --res", [], (), ""),
     ("fix it", [], (), ""),
     ("completion z", ["zsh"], ("choices",), ""),

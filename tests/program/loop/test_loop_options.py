@@ -143,7 +143,6 @@ PASSED_ON = {
     ),
     "an empty list": (["x.", "--tools", ""], ["--tools="]),
     "numbers": (["x.", "--max-turns", "03", "--max-tokens=7"], ["--max-tokens=7", "--max-turns=3"]),
-    "a negation": (["x.", "--strict-mcp-config", "--no-strict-mcp-config"], ["--no-strict-mcp-config"]),
     "an optional value": (["--debug", "api", "x."], ["--debug"]),
     "prompt behind a list": (["--add-dir", ".", "--", "x."], ["--add-dir=."]),
     "prompt behind --": (["--quiet", "--", "--model"], ["--quiet"]),
