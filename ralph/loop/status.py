@@ -16,7 +16,7 @@ from ralph.loop.directory.lock import holder_of
 from ralph.loop.record import RecordError
 from ralph.loop.state import LoopState, Phase, state_fields
 from ralph.loop.store import LoopStore
-from ralph.loop.words import LoopStatus, left_of, progress_text, status_lines, totals
+from ralph.loop.words import LoopStatus, doing_text, left_of, status_lines, totals
 from ralph.machine.inbox import Inbox, catch_stop_signals
 from ralph.machine.processes import facts_of
 from ralph.machine.waiter import InboxWaiter, SystemClock
@@ -57,10 +57,7 @@ def _change_text(status: LoopStatus) -> str:
         return [*status_lines(status)][1]
     state, now = status.present, "between iterations"
     if state.current is not None:
-        doing = state.current.phase.value
-        if status.live is not None:
-            doing = progress_text(status.live, status.at, has_times=False)
-        now = f"iteration {state.current.number}: {doing}"
+        now = f"iteration {state.current.number}: {doing_text(status, state.current, has_times=False)}"
     return f"{now}; {totals(state).rpartition(', ')[0]}"
 
 

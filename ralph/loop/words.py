@@ -284,17 +284,27 @@ def _now_at(status: LoopStatus, current: CurrentIteration) -> str:
     which = _which(current.number, status.state.plan.limits.max_iterations, current.session_id)
     if not status.is_running:
         return f"{which}: not finished"
-    doing = _DOING[current.phase] if status.live is None else progress_text(status.live, status.at)
-    if current.waits_until is not None:
-        doing += f" until {local(current.waits_until)} ({counted(current.outages, 'outage')})"
     age_s = _age_s(current.started_at, status.at)
-    return f"{which}: {doing}, started {current.started_at if age_s is None else f'{duration(age_s)} ago'}"
+    started = current.started_at if age_s is None else f"{duration(age_s)} ago"
+    return f"{which}: {doing_text(status, current)}, started {started}"
 
 
-def progress_text(live: LiveIteration, now: datetime, *, has_times: bool = True) -> str:
-    """The present moment of the running iteration: its turn, and the tool or the wait. Without `has_times`, the text contains
-    no duration, so that it changes only if something else happens.
+def doing_text(status: LoopStatus, current: CurrentIteration, *, has_times: bool = True) -> str:
+    """What a running loop does now, or for what it waits. Without `has_times`, the text contains no duration, so that it
+    changes only if something else happens.
     """
+    if status.live is not None:
+        return _progress_text(status.live, status.at, has_times=has_times)
+    doing = _DOING[current.phase]
+    if current.waits_until is not None:
+        # An outage sets the number of kills to 0.
+        after = counted(current.kills, "kill") if current.kills else counted(current.outages, "outage")
+        doing += f" until {local(current.waits_until)} ({after})"
+    return doing
+
+
+def _progress_text(live: LiveIteration, now: datetime, *, has_times: bool) -> str:
+    """The turn of the running iteration, and the tool or the wait."""
     run, now_s = live.run, now.timestamp()
     if not run.turn:
         return "starting"

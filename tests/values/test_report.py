@@ -408,7 +408,14 @@ def test_whatever_a_model_writes_is_looked_at_and_what_is_found_is_valid(text: s
 @every_row(
     ("reason", "turns", "attempts", "stop", "error", "sentence"),
     [
-        ("max_turns", 12, 0, None, None, "No final answer: the turn limit (--max-turns) ended the run after 12 turns."),
+        (
+            "max_turns",
+            12,
+            0,
+            None,
+            None,
+            "No final answer: the turn limit (--max-turns) ended the run after 12 turns.",
+        ),
         (
             "max_turns",
             1,
