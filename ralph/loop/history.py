@@ -116,7 +116,7 @@ def _row(record: FileRecord, status: LoopStatus | None, *, of_all: bool) -> str:
     if status is not None:
         state = status.present
         begun, cost, where = local(state.started_at), dollars(state.spent_usd), state.plan.directory
-        count = str(len(state.iterations) + (state.current is not None))
+        count = str(len(state.iterations))
     where = where if len(where) <= _DIRECTORY_COLUMNS else f"…{where[1 - _DIRECTORY_COLUMNS :]}"
     directory = f"{where:{_DIRECTORY_COLUMNS}}  " if of_all else ""
     task = in_one_line(_task(status))
@@ -133,7 +133,7 @@ def _object(record: FileRecord, status: LoopStatus | None) -> dict[str, Any]:
             "begun_at": state.started_at,
             "exit_code": None if end is None else end.exit_code,
             "reason": None if end is None else end.reason,
-            "iterations": len(state.iterations) + (state.current is not None),
+            "iterations": len(state.iterations),
             "cost_usd": state.spent_usd,
             "directory": state.plan.directory,
             "task": _task(status),

@@ -177,8 +177,9 @@ def totals(state: LoopState) -> str:
     commits += state.current.commits if state.current is not None else 0
     turns = sum(record.turns for record in state.iterations)
     turns += state.current.turns if state.current is not None else 0
+    unfinished = "" if state.current is None else " and 1 not finished"
     return (
-        f"{counted(len(state.iterations), 'iteration')}, {counted(turns, 'turn')}, {dollars(state.spent_usd)}, "
+        f"{counted(len(state.iterations), 'iteration')}{unfinished}, {counted(turns, 'turn')}, {dollars(state.spent_usd)}, "
         f"{counted(commits, 'commit')}, {duration(state.elapsed_s)}"
     )
 

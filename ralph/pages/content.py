@@ -135,6 +135,8 @@ class SectionPart(Struct, frozen=True):
     """The number of commits that were made in it."""
     is_copied: bool = False
     """True if another session made this run, and a fork copied it. It is not part of the totals."""
+    is_finished: bool = True
+    """False if it is an iteration that has not ended, or was cut off, and so is not counted as one."""
     problem: str | None = None
     """Why its journal cannot be shown, or not all of it. None if all is shown."""
 

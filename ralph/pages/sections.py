@@ -274,6 +274,7 @@ def _iteration_part(
         began_s=seconds_of(one.started_at),
         ended_s=ended_s,
         number=one.number,
+        is_finished=one is not state.current,
         session_id=one.session_id,
         outcome=RUNNING if is_running else KILLED if outcome is None else outcome.value,
         reason=budget.reason(getattr(one, "reason", "") or ("" if last is None else _reason(last))),

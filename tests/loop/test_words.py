@@ -176,13 +176,13 @@ def test_a_running_loop_is_shown_as_it_is_now() -> None:
         return [*words.status_lines(words.LoopStatus(Path("/s"), state, True, live, now))][1:5]
 
     assert lines(run) == [
-        "running as process 7: 1 iteration, 17 turns, $1.17, 2 commits, 1h02m",
+        "running as process 7: 1 iteration and 1 not finished, 17 turns, $1.17, 2 commits, 1h02m",
         "left: 3 of 5 iterations, $0.8269 of $2.00, 58m00s of 2h00m",
         "iteration 2 of 5, session abcdef01: turn 5 of 40, the model works (9.0s), started 10m00s ago",
         "opus: 4 turns, 9,000 tokens in, 70 out, $0.5000 of $1.00, 1m00s",
     ]
     assert lines(run, later)[:2] == [
-        "running as process 7: 1 iteration, 17 turns, $1.17, 2 commits, 1h03m",
+        "running as process 7: 1 iteration and 1 not finished, 17 turns, $1.17, 2 commits, 1h03m",
         "left: 3 of 5 iterations, $0.8269 of $2.00, 57m00s of 2h00m",
     ]
     server = replace(run, background=(RunningTool("bash_1", "npm run dev " * 9, moment - 90),))

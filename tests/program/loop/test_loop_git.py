@@ -27,7 +27,7 @@ def test_a_second_loop_in_the_same_checkout_names_the_first_and_exits_78(
     first = ralph.start("loop", "go")
     assert server.wait_for_requests(1, PATIENCE_S)
     status = ralph_here("loop", "--status").stdout
-    assert f"running as process {first.pid}: 0 iterations, " in status
+    assert f"running as process {first.pid}: 0 iterations and 1 not finished, " in status
     assert "iteration 1, session " in status
     wait_until(lambda: ": turn 1, the model works (" in ralph_here("loop", "--status").stdout)
     for where in (".", "dir"):

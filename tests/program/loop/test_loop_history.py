@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 
+from ralph.mock_api import Fault, Step, Turn
 from tests.program.conftest import Finished, loop_folder
 from tests.program.model_answers import bash, write
 from tests.rows import every_row
@@ -53,6 +54,20 @@ def test_the_loops_of_a_directory_are_listed_and_each_is_shown_with_its_log(
     assert ralph_here("loop", "show", "1").code == 74
     shutil.rmtree(loop_folder(ralph).parent)
     assert ralph_here("loop", "ls").stdout == f"no loop is recorded in {ralph.cwd}\n"
+
+
+def test_every_place_counts_the_iterations_that_ended_and_names_the_other_beside_them(
+    ralph, ralph_here, serve, tmp_path
+) -> None:
+    serve(Step(Turn("Done.")), Step(fault=Fault(status=401)))
+    assert ralph("loop", "go on").code == 77
+    assert "; 1 iteration and 1 not finished, 1 turn, " in ralph_here("loop", "--status").stdout
+    assert ralph_here("loop", "ls").stdout.splitlines()[1].split()[3:5] == ["auth", "1"]
+    assert json.loads(ralph_here("loop", "ls", "--format", "json").stdout)[0]["iterations"] == 1
+    assert json.loads(ralph_here("loop", "--status", "--json").stdout)["totals"]["iterations"] == 1
+    page = tmp_path / "page.html"
+    assert ralph_here("report", "-o", str(page)).code == 0
+    assert "<dt>Iterations</dt><dd><b>1</b> <small>and 1 not finished, 1 turn</small>" in page.read_text()
 
 
 def refused(ran: Finished) -> str:

@@ -54,7 +54,7 @@ def test_the_status_includes_what_the_running_iteration_does_until_it_is_killed(
     assert now["left"] == {"iterations": 0, "usd": pytest.approx(2 - spent), "seconds": None}
     assert now["iterations"] == []
     lines = ralph_here("loop", "--status").stdout.splitlines()
-    assert f"running as process {running.pid}: 0 iterations, 2 turns, $0.00" in lines[1]
+    assert f"running as process {running.pid}: 0 iterations and 1 not finished, 2 turns, $0.00" in lines[1]
     assert lines[2].startswith("left: 0 of 1 iteration, $1.99 of $2.00")
     assert f": turn 2 of 9, Bash: {BLOCKS} (" in lines[3]
     assert "2 turns, 2,000 tokens in, 200 out, $0.00" in lines[4]
@@ -98,7 +98,7 @@ def test_a_watch_on_a_terminal_is_redrawn_and_gives_the_cursor_back(ralph, runni
 
 def test_a_watch_in_a_pipe_prints_a_line_per_change(ralph, running) -> None:
     watches = [ralph.start("loop", "--status", "--watch", *more) for more in ((), ("--json",))]
-    now = f" iteration 1: turn 2 of 9, Bash: {BLOCKS}; 0 iterations, 2 turns, $0.00"
+    now = f" iteration 1: turn 2 of 9, Bash: {BLOCKS}; 0 iterations and 1 not finished, 2 turns, $0.00"
     assert any(now in line.decode() for line in watches[0].stdout)
     assert any(json.loads(line)["live"]["run"]["turn"] == 2 for line in watches[1].stdout)
     (ralph.cwd / "go_on").touch()
