@@ -284,8 +284,8 @@ def hint_in_words(text: str) -> str | None:
 
 
 def hints_for(error: AgentError, target: Target, credential: str) -> tuple[str, ...]:
-    """The advice for the user about this error of the target. The tuple is empty if there is no advice. `credential` is the name
-    of the variable that holds the key, or a text that says that there is no key.
+    """The advice for the user about this error of the target. The tuple is empty if there is no advice. `credential` says
+    where the key comes from, or that there is none.
     """
     return tuple(_hints(error, target, credential))
 

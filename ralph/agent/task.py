@@ -624,7 +624,7 @@ class AgentLoop:
         if ending.cause is not None:
             keys = target.credentials
             source = (
-                keys[self._roster.state.route.key].source
+                keys[self._roster.state.route.key].place
                 if keys
                 else f"{KEY_VARIABLES[target.api]} is not set"
             )

@@ -119,7 +119,7 @@ def end_by_result(number: int, result: IterationResult) -> LoopEnd | None:
         return None
     why = f": {result.reason}" if result.reason else ""
     reason = f"iteration {number} ended with exit {result.exit_code}{why}"
-    return LoopEnd(result.outcome, result.exit_code, reason)
+    return LoopEnd(result.outcome, result.exit_code, reason, advice=result.advice)
 
 
 def outage_wait(

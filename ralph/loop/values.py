@@ -222,6 +222,8 @@ class IterationResult(Struct, frozen=True):
     """The summary in the model's final report."""
     reason: str = ""
     """A sentence that says why the process ended."""
+    advice: str = ""
+    """Sentences that say what the user can do about the end."""
     limit: str | None = None
     """`max_turns` or `max_budget_usd`, if that limit was reached."""
     retry_after_s: float | None = None
@@ -259,6 +261,8 @@ class LoopEnd(Struct, frozen=True):
     """A sentence for the user, without a full stop."""
     retry_after_s: float | None = None
     """The seconds until the server wants the next request, if it named a time."""
+    advice: str = ""
+    """As in `IterationResult`."""
 
 
 def loop_end(outcome: Outcome, reason: str) -> LoopEnd:

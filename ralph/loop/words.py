@@ -291,7 +291,7 @@ def _now_at(status: LoopStatus, current: CurrentIteration) -> str:
 
 
 def doing_text(status: LoopStatus, current: CurrentIteration, *, has_times: bool = True) -> str:
-    """What a running loop does now, or for what it waits. Without `has_times`, the text contains no duration, so that it
+    """The present work of a running loop, or its wait. Without `has_times`, the text contains no duration, so that it
     changes only if something else happens.
     """
     if status.live is not None:
@@ -339,14 +339,15 @@ def _age_s(moment: str, now: datetime) -> float | None:
 
 
 def resume_hint(state: LoopState, end: LoopEnd) -> str | None:
-    """A line with the command that continues the loop, with twice the limit that has ended it. None if the work is done,
-    or if a continued loop would end in the same way again, as with a check that cannot be run.
+    """A line with what to do about the end, and the command that continues the loop, with twice the limit that has ended it.
+    None if the work is done, or if a continued loop would end in the same way again, as with a check that cannot be run.
     """
     if end.outcome in (Outcome.COMPLETED, Outcome.NO_PROGRESS):
         return None
     if end.outcome is Outcome.CONFIG and not state.iterations and state.current is None:
         return None
-    return f"continue with: {continue_command(state)}{_twice_the_limit(state, end.outcome)}"
+    command = f"{continue_command(state)}{_twice_the_limit(state, end.outcome)}"
+    return f"{end.advice} Then continue with: {command}" if end.advice else f"continue with: {command}"
 
 
 def _twice_the_limit(state: LoopState, outcome: Outcome) -> str:

@@ -44,12 +44,13 @@ _RESUMABLE = frozenset(
         Outcome.LIMIT_REACHED,
         Outcome.IO_ERROR,
         Outcome.API_UNAVAILABLE,
+        Outcome.AUTH,
         Outcome.TIMED_OUT,
         Outcome.INTERRUPTED,
     }
 )
-"""The outcomes after which another run can resume the task. Their causes are a limit, the disk, the network or a
-signal."""
+"""The outcomes after which another run can resume the task. Their causes are a limit, the disk, the network, a refused key
+or a signal."""
 _RETOLD = "the work is completed: its result is delivered now, and no model is asked"
 _NO_LIMIT = "no limit is set: this run continues until it is done (--max-time 2h would end it)"
 

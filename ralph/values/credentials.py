@@ -109,6 +109,11 @@ class Credential(Struct, frozen=True):
     """The program that prints the key. `value` is empty until it has run. None if the key does not change."""
 
     @property
+    def place(self) -> str:
+        """Where the user changes the key: `source`, and the file or target with the program."""
+        return self.source if self.program is None else f"{self.source} of {self.program.origin}"
+
+    @property
     def headers(self) -> tuple[tuple[str, str], ...]:
         """The headers that carry the key. That of a program is sent in both, as Claude Code does with `apiKeyHelper`."""
         own = (self.header, self.value.plain)

@@ -50,6 +50,7 @@ class WrittenResult(Struct, frozen=True, kw_only=True):
     result: str | None = None
     final_report: WrittenReport | None = None
     errors: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
     session_num_turns: Annotated[int, Meta(ge=0)] = 0
     session_cost_usd: Amount | None = None
     retry_after_s: Amount | None = None
@@ -82,6 +83,7 @@ def result_written(path: Path, exit_code: int) -> IterationResult:
         # The model did not write a synthetic report.
         summary=report.summary if report is not None and report.source != "synthetic" else "",
         reason="; ".join(filter(None, written.errors)),
+        advice=" ".join(written.hints),
         limit=limit_named(written.subtype),
         retry_after_s=written.retry_after_s,
         setback=Setback.SHORTAGE if written.is_short and exit_code == _AWAY else None,

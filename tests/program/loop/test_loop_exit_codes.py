@@ -37,9 +37,11 @@ def test_what_another_iteration_would_meet_again_stops_the_loop_with_its_code_an
     assert (ran.code, server.request_count) == (code, 0 if fault is None else 1)
     assert says in loop_lines(ran)[-1]
     assert f"(exit {code}): iteration 1 ended with exit {code}" in loop_lines(ran)[-1]
-    assert loop_lines(ran)[-2] == "continue with: ralph loop --continue"
+    advice = "Check the key: ANTHROPIC_API_KEY. Then " if code == 77 else ""
+    assert loop_lines(ran)[-2] == f"{advice}continue with: ralph loop --continue"
     record = loop_record(ralph)
     assert (record["iterations"], record["ended"]["exit_code"]) == ([], code)
+    assert ralph("loop", "--status").stdout.splitlines()[-1] == loop_lines(ran)[-2]
     assert (tmp_path / "summary.md").read_text().startswith(f"### ralph loop: {record['ended']['outcome']}\n")
 
 

@@ -122,7 +122,9 @@ def test_a_second_refusal_in_a_chain_ends_the_run_exits_77(ralph, serve, vault) 
     ralph.user_file.write_text(target(server, vault()))
     ran = ralph("go")
     assert (ran.code, keys(server)) == (77, ["1", "2"])
-    assert "Check the key: api_key_command." in ran.stderr
+    advice, way_on = ran.stderr.splitlines()[-3:-1]
+    assert advice == "[hint] Check the key: api_key_command of target 'main'."
+    assert way_on.startswith("[hint] continue with: ralph --resume ")
 
 
 def test_without_retries_a_refused_key_is_not_renewed_exits_77(ralph, serve, vault) -> None:
