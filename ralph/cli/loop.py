@@ -230,7 +230,9 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
         added_directories = _check_values(to_run, line.directory)
     _check_conditions(line)
     if not to_run.print_:
-        _refuse_command_word(line.prompt)
+        # The commands of a loop have none of its options but --cd, so a word beside one is no mistyped command.
+        is_alone = {one.name for one in typed.given} <= {"prompt", "directory"}
+        _refuse_command_word(line.prompt, is_alone=is_alone)
     refuse_file_as_prompt(line.prompt, "ralph loop")
     _refuse_unknown_command(line.prompt, to_run, bare.directory)
     flags = to_run.flags
@@ -322,7 +324,7 @@ def _check_conditions(line: LoopLine) -> None:
         raise UsageError("--plan also names the file of --plan-file: leave out --plan-file")
 
 
-def _refuse_command_word(prompt: str | None) -> None:
+def _refuse_command_word(prompt: str | None, *, is_alone: bool) -> None:
     if prompt in IN_LOOP:
         raise UsageError(f"`ralph loop {prompt}` takes its options after `{prompt}`")
     if prompt is None or " " in prompt:
@@ -330,7 +332,7 @@ def _refuse_command_word(prompt: str | None) -> None:
     instead = instead_of_in_loop(prompt)
     if instead is not None:
         raise UsageError(instead)
-    if not is_piped():
+    if is_alone and not is_piped():
         refuse_lone_word(prompt, "`ralph loop`", "ralph loop -p")
 
 

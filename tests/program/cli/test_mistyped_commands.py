@@ -77,8 +77,8 @@ BEHIND_LOOP = {
 LONE = {
     ("--model", "opus", "test"): "ralph run test",
     ("-q", "serve", "--retry", "off"): "ralph run serve",
-    ("loop", "serve", "--until", "true"): "ralph loop -p serve",
-    ("loop", "--max-iterations", "1", "fix"): "ralph loop -p fix",
+    ("loop", "serve"): "ralph loop -p serve",
+    ("loop", "-C", ".", "fix"): "ralph loop -p fix",
 }
 
 
@@ -123,6 +123,13 @@ def test_a_word_behind_options_that_the_user_calls_a_prompt_is_one(ralph, serve,
     server = serve(Turn("Hello."))
     assert ralph(*words).code == 0
     assert server.request_count == 1
+
+
+@every_row("words", [("fix", "--max-iterations", "1"), ("--max-iterations", "1", "fix")])
+def test_a_word_beside_an_option_of_a_loop_is_a_prompt(ralph_here, serve, words) -> None:
+    server = serve(Turn("Hello."))
+    ran = ralph_here("loop", *words, as_typed=True)
+    assert (ran.code, server.request_count) == (0, 1), ran.stderr
 
 
 def test_a_word_that_the_user_calls_a_prompt_is_one(ralph, serve) -> None:
