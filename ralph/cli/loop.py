@@ -63,6 +63,7 @@ else that of the iteration that stopped it: 2, 69, 70, 74, 77, 78."""
 
 _STATUS_TAKES = "status json_ watch directory".split()
 _CONTINUE_TAKES = "continue_ directory max_iterations max_budget_usd max_time base_url moved".split()
+_CHOOSE_SERVER = "model.name model.base_url model.api model.fallback".split()
 
 REFUSED = {
     "resume": "each iteration starts over; `ralph loop --continue` resumes a loop",
@@ -242,6 +243,7 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
         run_arguments=() if line.agent is not None else words_for_run(typed),
         agent=line.agent,
         agent_options=() if line.agent is None else _agent_options(line.agent, typed),
+        server_flags={name: str(flags[name]) for name in _CHOOSE_SERVER if flags[name] is not None},
         config_file=absolute(to_run.config),
         mcp_files=tuple(word for word in mcp if word.startswith("/")) if isinstance(mcp, tuple) else (),
         claude_settings=json_or_path(to_run.claude_settings),

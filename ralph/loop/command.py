@@ -6,9 +6,12 @@ import errno
 import os
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec.structs import replace
+
 from ralph.loop.events import LoopEnded
 from ralph.loop.iterate import iterate
 from ralph.loop.opening.context import event_stream, open_context
+from ralph.loop.opening.plan import with_server
 from ralph.loop.opening.world import (
     ask_for_keys,
     locked_checkout,
@@ -109,7 +112,8 @@ def _work(context: LoopContext, state: LoopState) -> LoopEnded:
             state, record = resumed(context, plan, checkout)
         else:
             record = new_record(context, state, checkout)
-        plan = state.plan
+        plan = with_server(state.plan, context.settings)
+        state = replace(state, plan=plan)
         context.log.open(record.folder, context.redactor.redact_all, context.warn)
         world = loop_world(context, plan, record, checkout, lock, silent_input=silent_input)
         end, last = iterate(state, world)

@@ -48,6 +48,11 @@ class LoopPlan(Struct, frozen=True):
     """The absolute path of the file with the task, which is read again for each iteration."""
     run_arguments: tuple[str, ...] = ()
     """Options for `ralph run`, exactly as the user typed them. The next fields repeat what they name, with absolute paths."""
+    server_flags: dict[str, str] = field(default_factory=dict)
+    """The settings that choose the server and `run_arguments` contain as flags, by name."""
+    server: tuple[str, str] | None = None
+    """The API and the base URL of the server that the iterations ask. None if the settings list targets, whose names say it,
+    with another agent, and in records of older versions of ralph."""
     session_directory: str | None = None
     """None means the user's state directory."""
     config_file: str | None = None

@@ -21,6 +21,7 @@ from ralph.settings.claude_files import ClaudeFileError, read_claude_files
 from ralph.settings.handover import changed_since, files_of_loop, recorded_files
 from ralph.settings.merge import ClaudeOptions, SettingsError, load_with_claude
 from ralph.values.outcome import CannotError, Outcome
+from ralph.values.servers.endpoint import URL_VARIABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,7 +59,9 @@ def opening_state(
     plan = _with_own_paths(state.plan, environment)
     if options.base_url_given is not None:
         # If an option is given twice, the last value is used.
-        plan = replace(plan, run_arguments=(*plan.run_arguments, "--base-url", options.base_url_given))
+        arguments = (*plan.run_arguments, "--base-url", options.base_url_given)
+        flags = {**plan.server_flags, "model.base_url": options.base_url_given}
+        plan = replace(plan, run_arguments=arguments, server_flags=flags, server=None)
     return with_new_limits(replace(state, plan=plan, pid=os.getpid(), ended=None, unpushed=0), given)
 
 
@@ -145,6 +148,24 @@ def _changed(name: str) -> str:
     return f"{name} was changed since the loop began: what it said then counts to its end"
 
 
+def with_server(plan: LoopPlan, settings: Settings) -> LoopPlan:
+    """Records the server that the iterations ask. Raises CannotError if it is another one than recorded: a variable that is not
+    set today must not send work and key to a server that the user did not choose for this loop.
+    """
+    if plan.agent is not None or settings.origins.get("targets", "default") != "default":
+        return replace(plan, server=None)
+    first = settings.targets[0]
+    now = (first.api, first.base_url)
+    if plan.server is None or plan.server == now:
+        return replace(plan, server=now)
+    api, base_url = plan.server
+    named_api = "" if api == first.api else f"RALPH_API={api} and "
+    raise CannotError(
+        f"the loop asked {base_url} until now, and would ask {first.base_url}: set {named_api}{URL_VARIABLES[api]}={base_url} "
+        f"as when it began, or confirm the new server with --continue --base-url {first.base_url}"
+    )
+
+
 def reach_of(plan: LoopPlan) -> tuple[Path, ...]:
     """The directories besides the working directory that an iteration may write."""
     return tuple(map(Path, plan.added_directories))
@@ -155,7 +176,12 @@ def settings_of(plan: LoopPlan, environment: Mapping[str, str], files: tuple[Set
     may name a key. Each iteration checks for itself whether it has a key. Raises CannotError.
     """
     config_file = None if plan.config_file is None else Path(plan.config_file)
-    flags = {"tools.pass_env": plan.pass_env, "notify.command": plan.notify, **plan.sandbox}
+    flags = {
+        "tools.pass_env": plan.pass_env,
+        "notify.command": plan.notify,
+        **plan.sandbox,
+        **plan.server_flags,
+    }
     claude = ClaudeOptions(plan.claude_settings, frozenset(plan.setting_sources), plan.claude_files)
     directory, reach = Path(plan.directory), reach_of(plan)
     try:

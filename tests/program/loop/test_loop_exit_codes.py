@@ -174,3 +174,23 @@ def test_an_iteration_that_reports_failure_counts_and_the_next_is_told(ralph, it
     assert "The last iteration reported failure. Its last words:\n\n> The compiler is missing." in told
     assert loop_lines(ran)[-2].endswith("gone/summary.md: No such file or directory")
     assert loop_lines(ran)[-1].startswith("completed: 2 iterations are done; ")
+
+
+def test_a_continued_loop_asks_another_server_only_if_the_user_names_it(ralph, serve) -> None:
+    before = serve(*[Turn("Done.")] * 2)
+    assert ralph("loop", "go", "--until", "test -e never", "--max-iterations", "1").code == 3
+    other = serve(*[Turn("Done.")] * 2)  # the variable names it now
+    ran = ralph("loop", "--continue", "--max-iterations", "2")
+    assert (ran.code, before.request_count, other.request_count) == (78, 1, 0)
+    assert ran.last_line == (
+        f"[loop] config (exit 78): the loop asked {before.base_url} until now, and would ask {other.base_url}: set "
+        f"ANTHROPIC_BASE_URL={before.base_url} as when it began, or confirm the new server with --continue --base-url "
+        f"{other.base_url}"
+    )
+    ralph.environment["ANTHROPIC_BASE_URL"] = before.base_url
+    assert ralph("loop", "--continue", "--max-iterations", "2").code == 3
+    assert (before.request_count, other.request_count) == (2, 0)
+    assert ralph("loop", "--continue", "--max-iterations", "3", "--base-url", other.base_url).code == 3
+    # It is recorded now. The fourth iteration without progress is the last one.
+    assert ralph("loop", "--continue", "--max-iterations", "5").code == 4
+    assert (before.request_count, other.request_count) == (2, 2)

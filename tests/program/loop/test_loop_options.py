@@ -54,6 +54,12 @@ def plan_of(asked: list[Any], *arguments: str) -> LoopPlan:
     return options.plan
 
 
+def test_the_options_that_choose_the_server_are_in_the_plan_too(asked) -> None:
+    chosen = ("--base-url", "http://localhost:8080", "--fallback-model", "haiku", "--effort", "low")
+    plan = plan_of(asked, "go.", *chosen)
+    assert plan.server_flags == {"model.base_url": "http://localhost:8080", "model.fallback": "haiku"}
+
+
 def test_the_plan_that_decides_is_the_plan_file_too(asked) -> None:
     plan = plan_of(asked, "go.", "--plan", "TODO.md")
     assert (plan.plan, plan.plan_file) == ("TODO.md", "TODO.md")
@@ -119,7 +125,7 @@ def test_everything_that_can_be_said_arrives(asked, tmp_path) -> None:
     assert asked == [LoopOptions(plan, requested_prompt=RequestedPrompt("do it"))]
     unset = [field.name for field in fields(LoopPlan) if getattr(plan, field.name) in (None, False)]
     # The prompt is looked for later, with the settings known.
-    assert unset == ["prompt", "prompt_file", "settings_files", "claude_files", "agent"]
+    assert unset == ["prompt", "prompt_file", "server", "settings_files", "claude_files", "agent"]
 
 
 PASSED_ON = {

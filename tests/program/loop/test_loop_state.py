@@ -187,7 +187,7 @@ def test_a_loop_whose_server_has_moved_goes_on_as_its_own_words_say_exits_0(ralp
     moved = serve(bash("touch done"), Turn("Done."))
     refused = ralph("loop", "--continue")
     assert refused.code == 78
-    assert f"or --base-url {moved.base_url}" in refused.stderr
+    assert f"with --continue --base-url {moved.base_url}" in refused.stderr
     assert ralph("loop", "--continue", "--base-url", moved.base_url).code == 0
     assert f"--base-url {moved.base_url}" in " ".join(loop_record(ralph)["plan"]["run_arguments"])
 
