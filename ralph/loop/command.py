@@ -123,6 +123,6 @@ def _work(context: LoopContext, state: LoopState) -> LoopEnded:
         # The last iteration looked before the last check, which runs what an agent may have written.
         directories = (plan.directory, *plan.added_directories)
         planted = last_look(tuple(map(os.path.realpath, directories)), began_s, context.environment)
-    for text in filter(None, (*about_input, *last.warnings, planted, resume_hint(last, end))):
+    for text in filter(None, (*about_input, planted, resume_hint(last, end))):
         context.warn(text)
     return LoopEnded(end, last)

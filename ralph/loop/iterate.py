@@ -98,6 +98,7 @@ class _Loop:
 
     def _iterate(self) -> LoopEnd | None:
         recorder, world = self._recorder, self._world
+        recorder.warned.clear()
         iteration = Iteration(recorder, world)
         if self.state.current is None:
             iteration.begin()
@@ -386,7 +387,7 @@ class _Loop:
         """
         recorder = self._recorder
         recorder.retries = False
-        unpushed, is_saved = 0, False
+        unpushed, is_saved, left = 0, False, ""
         try:
             try:
                 unpushed = self._save_rest(end)
@@ -399,7 +400,8 @@ class _Loop:
         except Interrupted:
             recorder.warn("stopped once more: git status shows what is not committed")
         except (CheckoutError, OSError) as error:
-            recorder.warn(f"what the last iteration has done is left as it is: {_reason(error)}")
+            left = _told_once("what the last iteration has done is left as it is", error, end.reason)
+            recorder.warn(left)
         state = self.state
         end = end_with_unsaved_work(
             end,
@@ -409,7 +411,10 @@ class _Loop:
         try:
             recorder.save(ended=end, unpushed=unpushed)
         except OSError as error:
-            recorder.warn(f"the end is not recorded: {_reason(error)}")
+            recorder.warn(_told_once("the end is not recorded", error, end.reason, left))
+        for text in self.state.warnings:
+            if text not in recorder.warned:
+                recorder.warn(text)
         return end
 
     def _save_rest(self, end: LoopEnd) -> int:
@@ -464,7 +469,6 @@ class _Loop:
             )
         except (CheckoutError, OSError) as error:
             problem = f"what the gate did not let through could not be committed, and is left as it is: {_reason(error)}"
-            recorder.warn(problem)
         recorder.save(red_branch=branch, commit_problem=problem)
         if branch is not None and not is_stopped:
             self._push(iteration, branch)
@@ -472,6 +476,12 @@ class _Loop:
 
 def _end_of(stop: Interrupted) -> LoopEnd:
     return LoopEnd(stop.outcome, stop.outcome.exit_code(stop.signal_number), str(stop))
+
+
+def _told_once(problem: str, error: CheckoutError | OSError, *said: str) -> str:
+    """The problem, and its cause unless it was said: a full disk makes every write fail."""
+    cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return problem if any(cause in one for one in said) else f"{problem}: {_reason(error)}"
 
 
 def _reason(error: CheckoutError | OSError) -> str:

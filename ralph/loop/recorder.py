@@ -54,6 +54,8 @@ class LoopRecorder:
         """False once the loop ends: `retry` then raises the error of a shortage at once."""
         self.taken_over_at = state.updated_at or state.started_at
         """When an earlier process of the loop last saved the state, or when a new loop began. ISO 8601, in UTC."""
+        self.warned = set[str]()
+        """The warnings since the last iteration began."""
         self._world = world
         self._before_s = state.elapsed_s
         self._started_s = world.clock.now_s()
@@ -99,6 +101,7 @@ class LoopRecorder:
         return self._world.clock.utc_now().isoformat()
 
     def warn(self, text: str) -> None:
+        self.warned.add(text)
         self._world.events.emit(Notice(text, is_vital=True))
 
     def wait(self, wait: Wait, setback: Setback, number: int, *, is_recorded: bool = True) -> None:

@@ -4,6 +4,7 @@ tests/program/.
 
 from __future__ import annotations
 
+import errno
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -466,6 +467,23 @@ def test_work_that_cannot_be_committed_stays_and_a_later_end_is_no_success(
     assert (
         warning == "iteration 2: its work could not be committed, and is left as it is: index.lock is there"
     )
+    assert rig.told.count(warning) == 1
+
+
+def test_a_full_disk_is_told_once_at_the_end_of_the_loop() -> None:
+    rig = LoopRig(options={"commits": True})
+
+    def is_full(_order: IterationOrder) -> IterationResult:
+        def fail(state: LoopState) -> NoReturn:
+            raise OSError(errno.ENOSPC, "No space left on device", f"/state/{state.pid}/loop.json")
+
+        rig.record.save = fail  # type: ignore[method-assign]  # as from now on every write
+        return DONE
+
+    rig.iterations.play = is_full
+    end = rig.play()
+    assert (end.exit_code, end.reason.count("No space left on device")) == (74, 1)
+    assert rig.told[-2:] == ["what the last iteration has done is left as it is", "the end is not recorded"]
 
 
 @every_row(("second", "code"), [(DONE, 0), (ended(Outcome.AUTH), 77)])

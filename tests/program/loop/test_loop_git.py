@@ -168,7 +168,7 @@ def test_work_that_could_not_be_committed_is_no_success_and_is_committed_by_cont
 ) -> None:
     server = iterations([bash("touch new; touch -d @1 .git/index.lock")])
     ran = ralph("loop", "go", "--commit", "--max-iterations", "1", "--sandbox", "off")
-    warning, hint, last = loop_lines(ran)[-3:]
+    warning, _, hint, last = loop_lines(ran)[-4:]
     assert (ran.code, checkout.git("status", "--porcelain").strip()) == (74, "?? new")
     lock = checkout.top / ".git/index.lock"
     assert warning.startswith(
