@@ -114,7 +114,7 @@ class Iteration:
                 return loop_end(Outcome.IO_ERROR, lasting_words(result.reason))
             if isinstance(wait, GiveUp):
                 end = loop_end(Outcome.API_UNAVAILABLE, wait.reason)
-                return replace(end, retry_after_s=result.retry_after_s)
+                return replace(end, retry_after_s=result.retry_after_s, advice=result.advice)
             wait = replace(wait, seconds=min(wait.seconds, left_s))
             recorder.wait(wait, setback, number)
             self._resume_after(wait)

@@ -39,7 +39,7 @@ def target_lines(target: Target) -> Iterator[str]:
     facts = target.facts
     window = facts.context_window if facts else None
     price = facts.price if facts else None
-    keys = [f"{credential.source} (set)" for credential in target.credentials]
+    keys = [f"{credential.place} (set)" for credential in target.credentials]
     yield target.name
     rows = (
         ("model", target.model),

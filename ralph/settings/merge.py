@@ -239,8 +239,19 @@ def _with_wishes(
     }
     if claude.key_helper is not None and settings.credential is None:
         settings = _with_program(settings, claude.key_helper)
+    from_files = {
+        name: claude.origins[name]
+        for name, value in claude.variables.plain.items()
+        if environment[name] == value
+    }
+
+    def with_files(target: Target) -> Target:
+        keys = (replace(key, file=from_files.get(key.source)) for key in target.credentials)
+        return replace(target, credentials=tuple(keys))
+
     return replace(
         settings,
+        targets=tuple(map(with_files, settings.targets)) if from_files else settings.targets,
         remarks=(*remarks, *settings.remarks, *claude.remarks),
         origins=MappingProxyType(origins),
         variables=Secret({name: environment[name] for name in claude.variables.plain}),

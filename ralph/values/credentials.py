@@ -107,11 +107,14 @@ class Credential(Struct, frozen=True):
     """The name of the environment variable that holds the key or token, or of the setting that names its program."""
     program: KeyProgram | None = None
     """The program that prints the key. `value` is empty until it has run. None if the key does not change."""
+    file: str | None = None
+    """The settings file for Claude Code that sets the variable, or None if the environment does."""
 
     @property
     def place(self) -> str:
-        """Where the user changes the key: `source`, and the file or target with the program."""
-        return self.source if self.program is None else f"{self.source} of {self.program.origin}"
+        """Where the user changes the key: `source`, and the file or the target that has it."""
+        owner = self.file if self.program is None else self.program.origin
+        return self.source if owner is None else f"{self.source} of {owner}"
 
     @property
     def headers(self) -> tuple[tuple[str, str], ...]:

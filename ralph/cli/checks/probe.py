@@ -283,7 +283,7 @@ def _advice(target: Target, key: int, error: AgentError) -> str:
     kind = failure_kind(error)
     if kind in _BY_ITS_WORDS and (in_words := hint_in_words(str(error))) is not None:
         return in_words
-    variable = target.credentials[key].source if target.credentials else None
+    variable = target.credentials[key].place if target.credentials else None
     if isinstance(error, Api) and kind is not FailureKind.TIMEOUT:
         return advice_for(error.cause, error.proxy)
     if isinstance(error, HttpError) and error.status == 407:

@@ -199,6 +199,8 @@ def test_a_loop_without_outage_waits_says_when_its_caller_should_try_again_exits
     server = serve(away, bash("touch done"), Turn("Done."))
     ran = ralph("loop", "go", "--until", "test -e done", "--retry", "off", "--no-outage-waits")
     assert (ran.code, server.request_count) == (75, 1)
+    assert loop_lines(ran)[-2].startswith("The server asks to be left alone for 2 h: come back after ")
+    assert loop_lines(ran)[-2].endswith(". Then continue with: ralph loop --continue")
     ended = json.loads(ralph_here("loop", "--status", "--json").stdout)["ended"]
     assert (ended["exit_code"], ended["retry_after_s"]) == (75, 7200)
     assert ralph("loop", "--continue").code == 0

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ralph.mock_api import Turn
+from ralph.mock_api import Fault, Step, Turn
 from tests.patience import wait_until
 from tests.program.model_answers import DONE, bash, calls, results
 
@@ -295,6 +295,16 @@ def test_a_key_in_the_environment_comes_before_the_program(ralph, serve, own) ->
     serve(DONE)
     own(apiKeyHelper="exit 1")
     assert ralph("go").code == 0
+
+
+def test_a_refused_key_of_a_file_is_named_with_the_file_unless_the_environment_has_it(
+    ralph, serve, own
+) -> None:
+    serve(Step(fault=Fault(status=401), repeat="forever"))
+    path = own(env={"ANTHROPIC_API_KEY": KEY})
+    assert "[hint] Check the key: ANTHROPIC_API_KEY.\n" in ralph("go").stderr
+    del ralph.environment["ANTHROPIC_API_KEY"]
+    assert f"[hint] Check the key: ANTHROPIC_API_KEY of {path}.\n" in ralph("go").stderr
 
 
 def test_a_signal_ends_the_wait_for_the_program(ralph, serve, own) -> None:
