@@ -22,6 +22,8 @@ class CheckedFirst(LoopEvent, frozen=True):
     result: CheckResult
     name: str
     """`gate` or `check`."""
+    number: int = 1
+    """The number of the iteration that follows."""
 
 
 class IterationBegan(LoopEvent, frozen=True):

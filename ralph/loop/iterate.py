@@ -327,9 +327,10 @@ class _Loop:
                 last_gate=gate,
                 open_tasks=self._count_tasks(),
             )
+        number = len(state.iterations) + 1
         for name, result in (("gate", gate), ("check", check)):
             if result is not None:
-                world.events.emit(CheckedFirst(result, name))
+                world.events.emit(CheckedFirst(result, name, number))
         has_stop_file = was_begun and world.stop_file.is_there()
         end = end_of_unusable(self.state) or end_if_done(self.state, has_stop_file=has_stop_file)
         if end is None and has_stop_file:

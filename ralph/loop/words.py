@@ -71,8 +71,9 @@ def line_of(event: Event) -> str | None:
             # An iteration reports its own progress.
             is_iteration = waiting_for.startswith(_ITERATION)
             return None if is_iteration else f"waiting for {waiting_for}, {duration(since_s)} so far"
-        case CheckedFirst(result=result, name=name):
-            return f"{name} before the first iteration: {result.words}"
+        case CheckedFirst(result=result, name=name, number=number):
+            which = "the first iteration" if number == 1 else f"iteration {number}"
+            return f"{name} before {which}: {result.words}"
         case LoopWaits():
             return _waiting_line(event)
         case Pushed(commits=commits, branch=branch):

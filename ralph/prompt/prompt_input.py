@@ -27,6 +27,7 @@ _UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _UTF_16 = "this looks like UTF-16, which `iconv -f UTF-16 -t UTF-8` converts"
 _BINARY = "this looks like binary data; let the text name the file that holds it"
 _OTHER = "for text in Latin-1, `iconv -f LATIN1 -t UTF-8` converts it"
+_WAYS = "give it in quotes, with -f FILE, or on standard input; `ralph help using` has examples"
 _KEEPS_IT_OUT = "; start ralph with </dev/null where nothing is to come from it"
 
 
@@ -113,11 +114,11 @@ def _read_file(path: str, directories: Sequence[str | Path], wait: InputWait) ->
 
 def _required_stdin(wait: InputWait, fd: int) -> str:
     if not _is_open(fd) or os.isatty(fd):
-        raise PromptError("no prompt: give it as an argument, with --prompt-file, or on standard input")
+        raise PromptError(f"no prompt: {_WAYS}")
     _refuse_kernel_file(fd)
     text = _required_text(wait, fd, "standard input", "; close it, or give the prompt as an argument")
     if not text.strip():
-        raise PromptError("the prompt on standard input is empty")
+        raise PromptError(f"the prompt on standard input is empty: {_WAYS}")
     return text
 
 

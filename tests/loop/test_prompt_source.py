@@ -75,7 +75,7 @@ def test_a_silent_pipe_beside_a_prompt_is_left_alone_and_that_is_said() -> None:
 @pytest.mark.parametrize(
     ("argument", "file", "stdin", "says"),
     [
-        (None, None, None, "no prompt: give it as an argument, with --prompt-file, or on standard input"),
+        (None, None, None, "no prompt: give it in quotes, with -f FILE, or on standard input"),
         (None, None, b" \n", "prompt on standard input is empty"),
         ("  ", None, None, "the prompt is empty"),
         ("a", "PROMPT.md", None, "both a prompt and --prompt-file"),

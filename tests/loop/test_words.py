@@ -59,6 +59,7 @@ LINES: list[tuple[Event, str | None]] = [
     (Heartbeat("git push", 12.4), "waiting for git push, 12s so far"),
     (Heartbeat("iteration 3", 12.4), None),
     (CheckedFirst(CheckResult(1), "check"), "check before the first iteration: failed (exit 1)"),
+    (CheckedFirst(CheckResult(0), "gate", 3), "gate before iteration 3: passed"),
     (IterationBegan(2, 5, "abcdef0123", None, None), "iteration 2 of 5, session abcdef01"),
     (IterationBegan(2, None, "abcdef0123", None, 600), "iteration 2, session abcdef01, 10m00s left"),
     (IterationBegan(2, 5, "abcdef0123", 2, 600), "iteration 2 of 5, session abcdef01, $2.00 and 10m00s left"),

@@ -78,7 +78,7 @@ def test_where_nothing_can_come_nobody_waits_and_nothing_is_said(opened) -> None
 def test_a_prompt_is_not_awaited_where_none_can_come(opened, kind) -> None:
     ours, its = pty.openpty()
     opened(ours, its)
-    with pytest.raises(PromptError, match="no prompt: give it as an argument"):
+    with pytest.raises(PromptError, match="no prompt: give it in quotes"):
         found(CLOSED if kind == "closed" else its, prompt=None, first_byte_s=0)
 
 

@@ -188,8 +188,9 @@ def test_a_continued_loop_asks_another_server_only_if_the_user_names_it(ralph, s
         f"{other.base_url}"
     )
     ralph.environment["ANTHROPIC_BASE_URL"] = before.base_url
-    assert ralph("loop", "--continue", "--max-iterations", "2").code == 3
-    assert (before.request_count, other.request_count) == (2, 0)
+    again = ralph("loop", "--continue", "--max-iterations", "2")
+    assert (again.code, before.request_count, other.request_count) == (3, 2, 0)
+    assert loop_lines(again)[0] == "check before iteration 2: failed (exit 1)"
     assert ralph("loop", "--continue", "--max-iterations", "3", "--base-url", other.base_url).code == 3
     # It is recorded now. The fourth iteration without progress is the last one.
     assert ralph("loop", "--continue", "--max-iterations", "5").code == 4
