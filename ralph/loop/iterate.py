@@ -98,7 +98,6 @@ class _Loop:
 
     def _iterate(self) -> LoopEnd | None:
         recorder, world = self._recorder, self._world
-        recorder.warned.clear()
         iteration = Iteration(recorder, world)
         if self.state.current is None:
             iteration.begin()

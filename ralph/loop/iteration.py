@@ -166,7 +166,6 @@ class Iteration:
             last_words=redact(result.last_words),
             summary=redact(result.summary),
             reason=redact(result.reason),
-            advice=redact(result.advice),
         )
 
     def _compose_prompt(self) -> None:

@@ -192,6 +192,7 @@ def test_a_continued_loop_asks_another_server_only_if_the_user_names_it(ralph, s
     assert (again.code, before.request_count, other.request_count) == (3, 2, 0)
     assert loop_lines(again)[0] == "check before iteration 2: failed (exit 1)"
     assert ralph("loop", "--continue", "--max-iterations", "3", "--base-url", other.base_url).code == 3
+    assert loop_record(ralph)["plan"]["server"] == ["anthropic", other.base_url]
     # It is recorded now. The fourth iteration without progress is the last one.
     assert ralph("loop", "--continue", "--max-iterations", "5").code == 4
     assert (before.request_count, other.request_count) == (2, 2)
