@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from ralph.settings.tables import Settings
     from ralph.values.ports import Events
 
-    RunHook = Callable[[str, bytes, float, str], HookEnding]
-    """Executes a hook: its command, the bytes for standard input, the time limit in seconds, and the text of heartbeats."""
+    RunHook = Callable[[HookCommand, bytes, str], HookEnding]
+    """Executes a hook: the hook, the bytes for its standard input, and the text of heartbeats."""
 
 _VARIABLES = re.compile(r"\$(?:\{(\w+)\}|(\w+))|(?<![^\s\"'=])(~)(?=/)")
 _TESTS = frozenset({"test", "[", "[["})
@@ -74,7 +74,13 @@ _BLANK = " \t\r\n\ufeff"
 
 def command_hooks(parts: SessionParts) -> CommandHooks:
     """The hooks of a session, run in their sandbox."""
-    context, run = parts.context, cast("RunHook", parts.toolbox.run_hook)
+    context, start = parts.context, cast("Callable[..., HookEnding]", parts.toolbox.run_hook)
+
+    def run_plain(hook: HookCommand, given: bytes, waiting_for: str) -> HookEnding:
+        is_guard = hook.event not in AFTERWARDS
+        return start(hook.command, given, hook.timeout_s, waiting_for, is_guard=is_guard)
+
+    run: RunHook = run_plain
     if context.settings.hooks.gives_more and parts.plan.is_confined:
         run = only_unchanged(run, context.cwd, context.environment, context.search(parts.writable))
     if parts.guard_files:
@@ -166,7 +172,7 @@ class CommandHooks:
         if self._is_told:
             self._events.emit(HookStarted(hook_id, name, hook.event))
         try:
-            ending = self._run(hook.command, given, hook.timeout_s, waiting_for)
+            ending = self._run(hook, given, waiting_for)
         except Interrupted as stop:
             self._tell_undone(hook, stop.undone)
             raise
@@ -308,9 +314,9 @@ def _parsed(
 def only_unchanged(run: RunHook, cwd: Path, environment: Mapping[str, str], search: ProgramSearch) -> RunHook:
     """The function `run`, but for a hook that may not have more than commands any more: a command has made a file that it names."""
 
-    def run_unchanged(command: str, given: bytes, limit_s: float, waiting_for: str) -> HookEnding:
-        why = why_not_outside(command, cwd, environment, search)
-        return HookEnding(None, problem=f"it {why}") if why else run(command, given, limit_s, waiting_for)
+    def run_unchanged(hook: HookCommand, given: bytes, waiting_for: str) -> HookEnding:
+        why = why_not_outside(hook.command, cwd, environment, search)
+        return HookEnding(None, problem=f"it {why}") if why else run(hook, given, waiting_for)
 
     return run_unchanged
 
@@ -320,11 +326,11 @@ def only_as_it_was(run: RunHook, guards: Mapping[str, str]) -> RunHook:
     if one has changed meanwhile: a command in the background may exchange a script for the moment in which it is read.
     """
 
-    def run_as_it_was(command: str, given: bytes, limit_s: float, waiting_for: str) -> HookEnding:
+    def run_as_it_was(hook: HookCommand, given: bytes, waiting_for: str) -> HookEnding:
         before, ending = {path: _state_of(path) for path in guards}, None
         changed = next((path for path, digest in guards.items() if before[path][0] != digest), None)
         if changed is None:
-            ending = run(command, given, limit_s, waiting_for)
+            ending = run(hook, given, waiting_for)
             changed = next((path for path in guards if _state_of(path) != before[path]), None)
             if changed is None:
                 return ending

@@ -56,9 +56,11 @@ class HookEnding(Struct, frozen=True):
 
 
 def run_hook(
-    command: str, given: bytes, limit_s: float, waiting_for: str, context: ToolContext
+    command: str, given: bytes, limit_s: float, waiting_for: str, context: ToolContext, *, is_guard: bool
 ) -> HookEnding:
-    """Runs a hook. `given` is the hook's standard input. Must be called on the main thread. Raises Interrupted."""
+    """Runs a hook. `given` is the hook's standard input. `is_guard` is that of `ToolContext.hook_environment`. Must be called on the
+    main thread. Raises Interrupted.
+    """
     undone = ""
     try:
         box = context.hook_box
@@ -66,7 +68,7 @@ def run_hook(
             stdin.write(given)
             stdin.flush()
             stdin.seek(0)
-            environment = box.before(context.hook_environment(command), waiting_for)
+            environment = box.before(context.hook_environment(command, is_guard=is_guard), waiting_for)
             capture = MemoryCapture(_MOST_OUTPUT_BYTES)
             try:
                 process = _started(command, context, environment, stdin.fileno(), errors.fileno)

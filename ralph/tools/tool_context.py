@@ -263,13 +263,19 @@ class ToolContext(Struct, frozen=True, dict=True):
                     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         return self._new_box(plan)
 
-    def hook_environment(self, command: str) -> Mapping[str, str]:
-        """The variables for a hook. With more rights than commands, it loads nothing that commands can replace."""
-        if self.settings.hook_plan is None:
+    def hook_environment(self, command: str, *, is_guard: bool) -> Mapping[str, str]:
+        """The variables for a hook. With more rights than commands, it loads nothing that commands can replace. `is_guard`: it
+        decides about what has not happened yet. Then it finds there only programs that are nowhere else.
+        """
+        has_more = self.settings.hook_plan is not None
+        if not (has_more or is_guard):
             return self.settings.environment
         from ralph.places.own_commands import module_variables  # noqa: PLC0415 - for few hooks
 
-        found = {"PATH": os.pathsep.join(trusted_directories(self.search))}
+        path = trusted_directories(self.search)
+        if not has_more:
+            path += tuple(one for one in self.search.search_path.split(os.pathsep) if one not in path)
+        found = {"PATH": os.pathsep.join(path)}
         return self.safe_environment | found | module_variables([command])
 
     def _new_box(self, plan: BoxPlan) -> CommandBox:

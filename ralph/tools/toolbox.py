@@ -200,11 +200,13 @@ class LocalToolbox:
         [(done, _)] = self._together([(name, lambda: _guarded(name, work))])
         return done
 
-    def run_hook(self, command: str, given: bytes, limit_s: float, waiting_for: str) -> HookEnding:
+    def run_hook(
+        self, command: str, given: bytes, limit_s: float, waiting_for: str, *, is_guard: bool = False
+    ) -> HookEnding:
         """Runs a hook from the user's settings. Must be called on the main thread. Raises Interrupted."""
         from ralph.tools.hook_command import run_hook  # noqa: PLC0415 - few runs have hooks
 
-        return run_hook(command, given, limit_s, waiting_for, self._context)
+        return run_hook(command, given, limit_s, waiting_for, self._context, is_guard=is_guard)
 
     def close(self) -> str:
         """Stops the commands in the background, ends the servers and removes temporary files. Returns a note for people if

@@ -11,8 +11,8 @@ from tests.fakes import RecordingEvents
 def test_a_command_that_several_entries_name_runs_once_with_its_longest_limit() -> None:
     started: list[tuple[str, float]] = []
 
-    def run(command: str, _given: bytes, timeout_s: float, _waiting_for: str) -> HookEnding:
-        started.append((command, timeout_s))
+    def run(hook: HookCommand, _given: bytes, _waiting_for: str) -> HookEnding:
+        started.append((hook.command, hook.timeout_s))
         return HookEnding(0, "", "")
 
     hooks = [

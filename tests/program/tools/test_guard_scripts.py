@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from pathlib import Path
 
 import pytest
 
+from ralph.permissions.claude_settings import HookCommand
 from ralph.places.own_commands import digest_of
 from ralph.run.hooks import only_as_it_was
 from ralph.tools.hook_command import HookEnding
@@ -37,6 +39,16 @@ LINES = {
     "a shell": f"cd . && sh -e {SCRIPT}",
     "a program before it": f"timeout 50 ./{SCRIPT}",
 }
+PYTHON_GUARD = (
+    "python3 -c 'import json, sys; sys.exit(2 if \"forbidden\" in str(json.load(sys.stdin)) else 0)'"
+)
+PYTHON_OPEN = "import os; os._exit(0)"
+FOUND_IN_THE_WORK = {
+    "a program": ("PATH", "bin/grep", "grep -q forbidden && exit 2; exit 0", "#!/bin/sh\nexit 1\n"),
+    "a module": ("PYTHONPATH", "src/json.py", PYTHON_GUARD, PYTHON_OPEN),
+    "a module of a statement": ("", "json.py", PYTHON_GUARD, PYTHON_OPEN),
+}
+"""For each: the variable that names the folder, the file that a command makes, the hook, and the file's text."""
 LEVELS = [
     pytest.param("namespaces", marks=needs_namespaces),
     pytest.param("landlock", marks=needs_landlock),
@@ -71,6 +83,25 @@ def test_what_the_model_changes_in_a_script_that_guards_has_no_effect(ralph, ser
         assert (ralph.cwd / SCRIPT).read_text() == GUARD
 
 
+@pytest.mark.parametrize("planted", FOUND_IN_THE_WORK)
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_guard_of_the_users_finds_nothing_in_the_work_first(ralph, serve, level, planted) -> None:
+    variable, path, guard, text = FOUND_IN_THE_WORK[planted]
+    if variable:
+        named = (str((ralph.cwd / path).parent), *filter(None, [ralph.environment.get(variable)]))
+        ralph.environment[variable] = os.pathsep.join(named)
+    plants = f"mkdir -p bin src; printf %s {shlex.quote(text)} > {path}; chmod +x {path}"
+    server = serve(bash(plants), bash("touch forbidden"), DONE)
+    settings = json.dumps(hooks("PreToolUse", guard, "Bash"))
+    words = ("go", "--settings", settings, *(("--sandbox", "off") if level == "off" else ()))
+    ran = ralph.finish(ralph.start(*words, **(forbidding_namespaces() if level == "landlock" else {})))
+    assert ran.code == 0, ran.stderr
+    assert (ralph.cwd / path).exists()
+    [(_, is_error)] = results(server, 2)
+    assert is_error
+    assert not (ralph.cwd / "forbidden").exists()
+
+
 @pytest.mark.parametrize("is_exchanged", [True, False])
 def test_a_script_that_is_exchanged_while_a_hook_runs_decides_nothing(tmp_path, is_exchanged) -> None:
     script = tmp_path / "guard"
@@ -88,7 +119,8 @@ def test_a_script_that_is_exchanged_while_a_hook_runs_decides_nothing(tmp_path, 
         return HookEnding(0)
 
     run_hook = only_as_it_was(run, {str(script): digest_of(str(script))})
-    assert ("has changed since the run began" in run_hook("x", b"", 1, "x").problem) is is_exchanged
+    ending = run_hook(HookCommand("PreToolUse", "", str(script), 1), b"", "x")
+    assert ("has changed since the run began" in ending.problem) is is_exchanged
 
 
 def test_what_such_a_script_starts_is_guarded_too(ralph, serve) -> None:
