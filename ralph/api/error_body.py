@@ -196,10 +196,15 @@ def http_error(
     """The error for an answer whose status is not 2xx. The names in `headers` are in lower case, or `headers` ignores
     case. `body` may be incomplete. `now` is the current time. It is needed if the `Retry-After` header is a date.
     """
-    text = redact(body.decode("utf-8", "replace"))
-    value = _decoded(text)
+
+    def cut(text: str | None) -> str | None:
+        return text and redact(text)
+
+    raw = body.decode("utf-8", "replace")
+    # Decoded before it is cut: the escapes of JSON may break a credential apart.
+    value = _decoded(raw)
     fields = error_fields(value)
-    message = fields.message
+    text, message = redact(raw), cut(fields.message)
     words = words_of(message, text)
     account = exhausted_account((fields.type, fields.code), words)
     wait_s = requested_wait_s(headers, now, status, body=value, message=words, account=account)
@@ -210,10 +215,10 @@ def http_error(
         status,
         wait_s,
         text,
-        error_type=fields.type,
-        error_code=fields.code,
+        error_type=cut(fields.type),
+        error_code=cut(fields.code),
         message=message,
-        request_id=request_id_of(headers, redact) or fields.request_id,
+        request_id=request_id_of(headers, redact) or cut(fields.request_id),
         should_retry=_SHOULD_RETRY.get(headers.get("x-should-retry", "").lower()),
     )
 

@@ -290,14 +290,16 @@ def _forms_of(secret: str) -> Iterator[str]:
 
 def _json_forms(secret: str) -> Iterator[str]:
     """Yields the forms that the secret has inside a JSON string, and inside JSON that was encoded twice. Common
-    encoders produce different forms: some also escape `/` (PHP) or `<>&` (Go).
+    encoders produce different forms: some also escape `/` (PHP), `<>&` (Go), or all that HTML may read (.NET).
     """
     for is_ascii in (True, False):
         form = json.dumps(secret, ensure_ascii=is_ascii)[1:-1]
         yield form
         yield form.replace("/", "\\/")
         yield re.sub("[<>&]", lambda found: f"\\u{ord(found[0]):04x}", form)
-        yield re.sub(r"\\u[0-9a-f]{4}", lambda escape: "\\u" + escape[0][2:].upper(), form)
+        upper = re.sub(r"\\u[0-9a-f]{4}", lambda escape: "\\u" + escape[0][2:].upper(), form)
+        yield upper
+        yield re.sub("[<>&+'`]", lambda found: f"\\u{ord(found[0]):04X}", upper.replace('\\"', "\\u0022"))
         yield json.dumps(form, ensure_ascii=is_ascii)[1:-1]
 
 

@@ -168,6 +168,14 @@ def test_an_error_that_repeats_the_key_is_redacted(serve, rig) -> None:
     assert KEY[1] not in error.body
 
 
+def test_a_key_that_json_escapes_break_apart_is_redacted(serve, rig) -> None:
+    key = "".join(f"\\u{ord(char):04X}" for char in KEY[1])
+    body = f'{{"error": {{"type": "{key}", "message": "bad key {key}"}}, "request_id": "{key}"}}'
+    error = failure(rig(serve(Fault(status=401, body=body))))
+    assert (error.message, error.error_type) == ("bad key [redacted]", "[redacted]")
+    assert KEY[1] not in str(error)
+
+
 def test_an_id_that_repeats_the_key_is_redacted(serve, rig) -> None:
     client = rig(serve(Fault(status=400, headers={"request-id": f"for-{KEY[1]}"})))
     assert failure(client).request_id == "for-[redacted]"

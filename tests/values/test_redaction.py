@@ -84,8 +84,12 @@ def test_forms_of_other_encoders_are_cut(form: str) -> None:
     assert Redactor([SECRET]).redact(f"a {form} b") == f"a {MARK} b"
 
 
-def test_an_encoder_that_escapes_for_html_is_known() -> None:
-    assert Redactor(["a<secret>&more"]).redact(r"a\u003csecret\u003e\u0026more") == MARK
+@every_row(
+    ("secret", "form"),
+    [("a<secret>&more", r"a\u003csecret\u003e\u0026more"), ("a+sec'ret\"", r"a\u002Bsec\u0027ret\u0022")],
+)
+def test_encoders_that_escape_for_html_are_known(secret: str, form: str) -> None:
+    assert Redactor([secret]).redact(form) == MARK
 
 
 LONG = "sk-ant-api03-" + "".join(chr(97 + 7 * number % 26) for number in range(95))
