@@ -27,11 +27,11 @@ _LINE_SEPARATORS = "\u2028\u2029"
 # without width. Those that join or separate letters and emoji (U+200C, U+200D) or choose their form (U+FE00-FE0F) are
 # kept, because ordinary text needs them.
 _HIDDEN = (
-    "\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\U0001d173-\U0001d17a\U000e0000-\U000e007f"
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff0-\ufffb"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e00ff\U000e01f0-\U000e0fff"
 )
 # Characters that `visible` keeps although they have no width of their own, and letters that show nothing.
-_JOINING = "\u034f\u115f\u1160\u180b-\u180d\u180f\u200c\u200d\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef"
+_JOINING = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u200c\u200d\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef"
 _HIDDEN_ASCII = bytes({*range(32), 127} - {9, 10})
 _UNSEEN = f"{_SEQUENCES}|[{_HIDDEN}]"
 _BLANK = f"{_SEQUENCES}|[{_HIDDEN}{_JOINING}]"

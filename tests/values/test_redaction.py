@@ -186,7 +186,7 @@ HIDDEN = [
     "\x1b[31m",
     "\x1b]0;title\x07",
     "\u200b",
-    *"\u200c\u200d\u034f\u180b\u3164\ufe0f\U000e0100",
+    *"\u200c\u200d\u034f\u17b4\u180b\u3164\ufe0f\ufff0\U0001bca0\U000e0080\U000e0100\U000e0fff",
     "\u202e",
     "\ufeff",
     "\x9b1m",
