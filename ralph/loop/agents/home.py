@@ -11,6 +11,7 @@ import os
 import re
 from functools import cached_property
 from glob import glob
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from ralph.machine.trees import remove_tree
 from ralph.places.gather import gather_places, home_directories
 from ralph.places.places import xdg_bases
 from ralph.places.table import expanded
+from ralph.values.credentials import known_secrets
 from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ _TOKENS = frozenset(
     "last_refresh".split()
 )
 """The names of what changes in a login when an agent refreshes it (OAuth)."""
+_SECRET = frozenset({"access", "refresh", "key"})
+"""Names of secrets in the logins of opencode and pi, which are ordinary words elsewhere."""
 _TOKEN = re.compile(r"[\w.~+/=:|#-]*", re.ASCII)
 
 
@@ -130,6 +134,15 @@ class AgentHome(Struct, frozen=True, dict=True):
             os.unlink(own)
             if is_newer and (after := _with_tokens(before, data)) != before:
                 _replace(os.path.realpath(theirs), after)
+
+    def secrets(self) -> Iterator[str]:
+        """Yields what is secret in the user's logins and in the settings of which a part is taken along, as they are now. Raises
+        OSError.
+        """
+        named = _paths((one for place in self.row.state for one in place.by_project), self.environment)
+        for path in (*(login for _, login in self._logins()), *filter(self._is_users, named)):
+            if (data := _read(path)) is not None:
+                yield from _secrets_in(_decoded(data))
 
     def _logins(self) -> Iterator[tuple[AgentPlace, str]]:
         for place in self.row.state:
@@ -246,6 +259,15 @@ def _merged(old: object, new: object, name: str = "") -> object:
         return {key: _merged(value, new.get(key), key) for key, value in old.items()}
     is_token = name in _TOKENS and type(new) is type(old) and isinstance(old, str | int)
     return new if is_token and _TOKEN.fullmatch(str(new)) else old
+
+
+def _secrets_in(value: object, name: str = "") -> Iterator[str]:
+    if isinstance(value, dict):
+        yield from chain.from_iterable(_secrets_in(one, key) for key, one in value.items())
+    elif isinstance(value, list):
+        yield from chain.from_iterable(_secrets_in(one, name) for one in value)
+    elif isinstance(value, str):
+        yield from known_secrets({name: value}, [value] if name in _SECRET else ())
 
 
 def _decoded(data: bytes) -> object:

@@ -123,11 +123,11 @@ class AgentIterations:
         return IterationSession(found.turns, found.cost_usd, found.ended, written_at)
 
     def _with_login(self, run: Callable[[], IterationResult]) -> IterationResult:
-        home = self._agent.home
-        if not self._agent.box.is_confined:
-            return run()
+        home, is_confined = self._agent.home, self._agent.box.is_confined
         try:
-            home.take_login()
+            if is_confined:
+                home.take_login()
+            self._redactor.learn(home.secrets())
         except OSError as error:
             shortage = shortage_of(error)
             if shortage is None:
@@ -137,7 +137,9 @@ class AgentIterations:
             return run()
         finally:
             try:
-                home.take_login_back()
+                if is_confined:
+                    home.take_login_back()
+                self._redactor.learn(home.secrets())
             except OSError as error:
                 self._tell(f"{self._row.name}: its login could not be taken back: {error}")
 

@@ -644,6 +644,44 @@ open("said", "w").write(" ".join([tried(own + "/.credentials.json"), tried("~/.s
     assert variables["IS_SANDBOX"] == "1"
 
 
+READ = "I read of-nobody-0123 there."
+LOGINS: dict[str, tuple[str, object, tuple[Any, ...]]] = {
+    "claude": (".claude/.credentials.json", {"x": {"refreshToken": "of-nobody-0123"}}, claude(READ)),
+    "claude's key": (".claude.json", {"primaryApiKey": "of-nobody-0123"}, claude(READ)),
+    "codex": (".codex/auth.json", {"tokens": {"id_token": "of-nobody-0123"}}, codex(answer=READ)),
+    "opencode": (".local/share/opencode/auth.json", {"x": {"key": "of-nobody-0123"}}, opencode(answer=READ)),
+    "pi": (".pi/agent/auth.json", {"x": [{"refresh": "of-nobody-0123"}]}, pi(answer=READ)),
+}
+REFRESHES = "path = own + '/.credentials.json'; text = open(path).read(); open(path, 'w').write(text.replace('old', 'new'))"
+
+
+@pytest.mark.parametrize("case", LOGINS)
+def test_the_login_of_an_agent_is_nowhere_in_a_loops_record(ralph, agent, case) -> None:
+    path, login, lines = LOGINS[case]
+    kept = Path(ralph.environment["HOME"], path)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_text(json.dumps(login))
+    name = case.partition("'")[0]
+    agent(name, step(*lines))
+    assert ralph("loop", "the task", "--agent", name, "--max-iterations", "1", "--report", "p.html").code == 0
+    assert iterations(ralph)[0][-1] == "I read [redacted] there."
+    loops = Path(ralph.environment["HOME"], ".local/state/ralph/loops")
+    for one in (ralph.cwd / "p.html", *filter(Path.is_file, loops.rglob("*"))):
+        assert "of-nobody-0123" not in one.read_text(), one
+
+
+@needs_namespaces
+@pytest.mark.sandboxed
+def test_a_token_that_an_agent_has_refreshed_is_not_in_a_loops_record(ralph, agent) -> None:
+    kept = Path(ralph.environment["HOME"], ".claude/.credentials.json")
+    kept.parent.mkdir()
+    kept.write_text('{"x": {"accessToken": "token-old"}}')
+    agent("claude", step(*claude("token-old is token-new"), does=REFRESHES))
+    assert ralph("loop", "the task", "--agent", "claude -p", "--max-iterations", "1").code == 0
+    assert "token-new" in kept.read_text()
+    assert iterations(ralph)[0][-1] == "[redacted] is [redacted]"
+
+
 STRICTER: dict[str, tuple[str, str, str | int]] = {
     "plan": ('"defaultMode": "plan"', "claude -p", "--permission-mode plan"),
     "dontAsk": ('"defaultMode": "dontAsk"', "claude -p", "--permission-mode dontAsk"),
