@@ -18,6 +18,7 @@ from ralph.machine.planted_link import LinkResolver, planted_link
 from ralph.machine.repository import is_within, is_within_any, repositories_above, repository_top, status_of
 from ralph.places.gpus import gpu_devices
 from ralph.places.places import outermost
+from ralph.places.table import UNREAD
 from ralph.sandbox.box_plan import BoxNotice, BoxPlan, CannotConfineError
 from ralph.sandbox.bubblewrap import TEMPORARY
 from ralph.sandbox.detection import INSTALL, find_means, no_means
@@ -97,7 +98,7 @@ def plan_box(wanted: SandboxSettings, environment: Mapping[str, str], roots: Seq
     others = [root for root in real_roots if not is_within_any(root, write)]
     hides = (*plan.read_deny, *hidden)
     is_open = "write" in plan.level.missing()
-    closed = {} if is_open else _closed_roots(others, environment, plan.read_deny, hides)
+    closed, open_secrets = ({}, ()) if is_open else _odd_roots(others, environment, plan.read_deny, hides)
     return replace(
         plan,
         closed_roots=tuple(closed),
@@ -105,6 +106,7 @@ def plan_box(wanted: SandboxSettings, environment: Mapping[str, str], roots: Seq
         notices=(
             *notices,
             *closed.values(),
+            *open_secrets,
             *(about_git(real_roots, environment) if plan.is_confined else ()),
         ),
     )
@@ -319,9 +321,8 @@ def _about_sockets(plan: BoxPlan, writable: Iterable[str]) -> Iterator[BoxNotice
             "they stay closed without --unix-sockets allow (sandbox.unix_sockets)",
         )
     elif plan.unix_sockets == "own" and (found := bound_in(map(os.path.realpath, writable))):
-        named = ", ".join(found[:_MOST_NAMED]) + (" and others" if len(found) > _MOST_NAMED else "")
         yield BoxNotice(
-            f"commands may connect to sockets that other programs have bound where commands may write: {named}",
+            f"commands may connect to sockets that other programs have bound where commands may write: {_named(found)}",
             "close them: --unix-sockets deny",
         )
 
@@ -378,19 +379,19 @@ def about_git(roots: Sequence[str], environment: Mapping[str, str]) -> tuple[Box
     )
 
 
-def _closed_roots(
+def _odd_roots(
     roots: Sequence[str], environment: Mapping[str, str], denied: Sequence[str], hidden: Sequence[str]
-) -> Mapping[str, BoxNotice]:
-    """The roots that commands may not write, because a protected folder holds them, each with a notice. `hidden` are `denied` and
-    what ralph's caller hides. All are without symbolic links.
+) -> tuple[dict[str, BoxNotice], tuple[BoxNotice, ...]]:
+    """The roots that commands may not write, because a protected folder holds them, each with a notice; and a notice about secrets
+    in the others, unless the home is there too. `hidden` are `denied` and what ralph's caller hides. All are without symbolic links.
     """
     if not any(_may_be_closed(root, environment, hidden) for root in roots):  # as in most runs
-        return {}
+        return {}, ()
     from ralph.places.gather import gather_places  # noqa: PLC0415 - 20 ms
 
     places = gather_places(roots, environment, denied=denied)
     found = ((root, places.why_not_written(root)) for root in dict.fromkeys(roots))
-    return {
+    closed = {
         root: BoxNotice(
             # The git directories around the roots can be used.
             f"commands may not write {root}"
@@ -401,6 +402,16 @@ def _closed_roots(
         for root, place in found
         if place is not None
     }
+    home = os.path.realpath(environment.get("HOME") or os.sep)
+    opened = [root for root in roots if root not in closed and not is_within(home, root)]
+    secret = [place.path for place in places.found if UNREAD in place.row.guards]
+    inside = outermost(one for one in secret if is_within_any(one, opened) and os.path.lexists(one))
+    told = f"commands may read secrets, because they are where commands may write: {_named(inside)}"
+    return closed, (BoxNotice(told, "work in a directory of its own, or allow less"),) if inside else ()
+
+
+def _named(paths: Sequence[str]) -> str:
+    return ", ".join(paths[:_MOST_NAMED]) + (" and others" if len(paths) > _MOST_NAMED else "")
 
 
 def _may_be_closed(root: str, environment: Mapping[str, str], hidden: Sequence[str]) -> bool:

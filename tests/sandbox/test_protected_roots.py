@@ -162,6 +162,20 @@ def test_the_model_is_told_what_the_sandbox_denies(home: Path, level: str) -> No
         )
 
 
+def test_secrets_in_a_root_are_named(home: Path) -> None:
+    (home / ".claude/.credentials.json").write_text(MINE)
+    for root, named in (
+        (".claude", f"{home}/.claude/.credentials.json"),
+        (".local", f"{home}/.local/state/ralph"),
+    ):
+        plan = plan_box(SandboxSettings(), {"HOME": str(home)}, (home / "work", home / root))
+        assert f"commands may read secrets, because they are where commands may write: {named}" in {
+            notice.text for notice in plan.notices
+        }
+    plan = plan_box(SandboxSettings(), {"HOME": str(home)}, (home / "work", home / "source", home / ".ssh"))
+    assert not any("read secrets" in notice.text for notice in plan.notices)
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_working_directory_that_is_closed_is_not_told_as_allowed(home: Path, level: str) -> None:
     for tools in tools_with(home, home / "other/.git/hooks", level, is_added=False):
