@@ -362,6 +362,9 @@ def _guarded(name: str, work: Callable[[], T]) -> T | ToolOutput:
                 f"{name}: something replaced or removed a part of the path while it was followed ({os_error_text(bug)}): try again",
                 is_error=True,
             )
+        # Not everybody may follow the kernel's links, such as /proc/1/root.
+        if isinstance(bug, PermissionError) and bug.filename:
+            return ToolOutput(f"{bug.filename}: {os_error_text(bug)}", is_error=True)
         return ToolOutput(f"{name} failed inside ralph: {type(bug).__name__}: {bug}", is_error=True)
 
 

@@ -91,22 +91,29 @@ CALLS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (errno.EINVAL, "{name}: something replaced or removed a part of the path"),
+        (errno.EACCES, "{path}: Permission denied"),
+    ],
+)
 @pytest.mark.parametrize("name", CALLS)
-def test_a_link_that_is_replaced_while_it_is_followed_is_the_reason(
-    tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+def test_a_link_that_cannot_be_followed_is_the_reason(
+    tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, number: int, reason: str
 ) -> None:
-    """A command in the background may exchange a link and a directory."""
+    """A command in the background may exchange a link and a directory, and not everybody may follow the kernel's."""
     (tmp_path / "directory").mkdir()
     (tmp_path / "directory/file").write_text("a")
     (tmp_path / "link").symlink_to("directory")
 
     def replaced(path: str, **_: Any) -> str:
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+        raise OSError(number, os.strerror(number), path)
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "readlink", replaced)
         told = tools.error(name, **CALLS[name])
-    assert told.startswith(f"{name}: something replaced or removed a part of the path")
+    assert told.startswith(reason.format(name=name, path=tmp_path / "link"))
 
 
 def test_importing_the_tools_loads_nothing_heavy() -> None:
