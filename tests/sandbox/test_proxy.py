@@ -188,6 +188,11 @@ def test_a_request_cannot_hide_a_second_one_in_its_target() -> None:
     assert found.head == b"GET / HTTP/1.1\r\nHost: listed.example\r\nTE: x\r\nConnection: close\r\n\r\n"
 
 
+def test_a_line_feed_alone_hides_no_other_host() -> None:
+    found = read_request(b"GET http://listed.example HTTP/1.1\r\nTE: x\nHost: other.example")
+    assert found.head == b"GET / HTTP/1.1\r\nHost: listed.example\r\nTE: x\r\nConnection: close\r\n\r\n"
+
+
 def test_both_sides_may_send_much_at_once(doors) -> None:
     """Each side sends before it reads, more than the kernel holds for a connection."""
     much = b"x" * 20_000_000

@@ -76,7 +76,8 @@ class NoProxyRequestError(Exception):
 
 def read_request(head: bytes) -> ProxyRequest:
     """Parses the head of a request, without the empty line at its end. Raises NoProxyRequestError."""
-    first, *lines = head.split(b"\r\n")
+    # A server may take a line feed alone for the end of a line (RFC 9112, 2.2).
+    first, *lines = re.split(rb"\r?\n", head)
     matched = _REQUEST.fullmatch(first)
     if matched is None:
         raise NoProxyRequestError("this is not a request to a proxy")
