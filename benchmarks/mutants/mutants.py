@@ -740,6 +740,27 @@ MUTANTS = (
         ("test_command_hooks.py",),
     ),
     Mutant(
+        "guard-finds-programs-of-the-work",
+        "a hook that decides about a call finds programs outside the work first, and no module there",
+        "        if not (has_more or is_guard):\n",
+        "        if not has_more:\n",
+        ("test_guard_scripts.py",),
+    ),
+    Mutant(
+        "login-of-an-agent-is-recorded",
+        "the login of an agent is a secret that the loop knows",
+        "                home.take_login()\n            self._redactor.learn(home.secrets())\n",
+        "                home.take_login()\n",
+        ("test_loop_agents.py",),
+    ),
+    Mutant(
+        "error-body-is-cut-before-it-is-decoded",
+        "escapes of JSON break no key apart in an error",
+        "    text, message = redact(raw), cut(fields.message)\n",
+        "    text, message = redact(raw), fields.message\n",
+        ("test_http_errors.py",),
+    ),
+    Mutant(
         "mcp-call-runs-twice",
         "a call of an MCP server is sent again only if it did not reach the server",
         "            if link.was_unreached:\n",
