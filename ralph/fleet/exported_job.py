@@ -30,7 +30,7 @@ from ralph.fleet.job_file import MOST_FILE_BYTES
 from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, wait_for_end
 from ralph.fleet.job_rules import branch_of, faults_of, why_no_name
 from ralph.fleet.jobs import UnknownFormatError, job_from
-from ralph.fleet.undelivered import BUNDLE, write_file
+from ralph.fleet.undelivered import BUNDLE, paths_below, write_file
 from ralph.git.token import GitToken, TokenError
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.inbox import STOP_SIGNALS
@@ -243,7 +243,7 @@ def _sets_beside(folder: Path) -> tuple[Path, ...]:
     else is there, such as toolchains, stays open.
     """
     own = folder.parent
-    return tuple(sorted({own, *(kept.parents[1] for kept in own.parent.glob(f"*/*/{_KEPT}"))}))
+    return tuple(sorted({own, *(kept.parents[1] for kept in paths_below(own.parent, f"*/*/{_KEPT}"))}))
 
 
 def git_environment(environment: Mapping[str, str], job: Job) -> dict[str, str]:

@@ -15,7 +15,8 @@ import secrets
 import socket
 import time
 from contextlib import suppress
-from pathlib import PurePath
+from glob import glob
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -32,7 +33,6 @@ from ralph.machine.trees import entries_below, remove_tree, remove_tree_if_possi
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from ralph.fleet.store.schema import Kept
 
@@ -204,18 +204,22 @@ class Undelivered:
 
     def left(self) -> list[Path]:
         """The folders of claims whose work could not be moved here."""
-        found = sorted(self.folder.parent.glob(f"work/*/*/*{LEFT_SUFFIX}"))
+        found = paths_below(self.folder.parent, f"work/*/*/*{LEFT_SUFFIX}")
         return [path for path in found if (path / CHECKOUT).exists()]
 
     def _places(self) -> list[Path]:
-        while True:
-            with suppress(FileNotFoundError):  # a claim has just removed its folder
-                return sorted(self.folder.glob("*/*/*"))
+        return paths_below(self.folder, "*/*/*")
 
     def remove(self, kept: Kept) -> None:
         """Removes what was delivered or discarded."""
         remove_tree_if_possible(self.place_at(kept))
         self.remove_job_folder(kept.set_name, kept.job)
+
+
+def paths_below(folder: Path, pattern: str) -> list[Path]:
+    """The paths that match, sorted. What other processes remove meanwhile is left out."""
+    names = glob(pattern, root_dir=folder, include_hidden=True)  # noqa: PTH207 - Path.glob fails at what vanishes
+    return sorted(folder / name for name in names)
 
 
 def write_file(path: Path, content: bytes | Callable[[int], None]) -> None:
@@ -305,7 +309,7 @@ def remove_work(folder: Path, undelivered: Undelivered) -> None:
     """Removes the folder of an executor that has ended, and then its lock. The folder of a claim whose process had ended before
     is kept, as its work was paid for: if it cannot be moved, it stays.
     """
-    for path in folder.glob("*/*"):
+    for path in paths_below(folder, "*/*"):
         job, _, generation = path.name.rpartition(".")
         if path.name.endswith(LEFT_SUFFIX) and (path / CHECKOUT).exists():
             continue

@@ -605,6 +605,28 @@ def test_what_disappears_while_its_size_is_asked_counts_as_nothing(tmp_path: Pat
     gone.join()
 
 
+def test_folders_that_slots_remove_while_all_that_is_left_is_looked_for_are_left_out(tmp_path: Path) -> None:
+    work, kept = tmp_path / "work", Undelivered(tmp_path)
+    left = work / "vm-1-0000000a/night/paid.1.left"
+    (left / "checkout").mkdir(parents=True)
+    is_over = threading.Event()
+
+    def come_and_go() -> None:
+        while not is_over.is_set():
+            for number in range(20):
+                (work / f"vm-{number}-0000000b/night/other.1").mkdir(parents=True)
+            for number in range(20):
+                shutil.rmtree(work / f"vm-{number}-0000000b")
+
+    slots = threading.Thread(target=come_and_go)
+    slots.start()
+    try:
+        assert {tuple(kept.left()) for _ in range(1500)} == {(left,)}
+    finally:
+        is_over.set()
+        slots.join()
+
+
 def killed_when(slot: int, is_time: Callable[[], object]) -> None:
     """Kills a process as soon as it is time."""
     until = time.monotonic() + PATIENCE_S
