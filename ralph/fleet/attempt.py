@@ -293,6 +293,9 @@ class JobAttempt:
                 self._ended = None if status is None else self._whole(process.end(status))
             if self._ended is None or self._has_left_nothing():
                 raise
+            if isinstance(error, CheckoutError) and not checkout.directory.is_dir():
+                gone = "its checkout is gone: a command of the job has removed or moved it"
+                raise CheckoutError(gone, Outcome.IO_ERROR) from error
             return self._keep(checkout, decision or self._decided(self._ended), error)
 
     def _refuse_killed(self) -> None:

@@ -158,7 +158,7 @@ def test_work_beside_the_branch_is_delivered_too_and_what_is_in_neither_is_named
         (ref,) = (ref for ref in place.refs() if ref.endswith("-rest"))
         assert row.reason == (
             "not in the branch, and gone: 'own\\n[fleet] \\udcff/ (a repository of its own)'; "
-            f"what it left on other branches or in a stash is at {ref}: {place.refs()[ref]}"
+            f"what it left on other branches, in tags or in a stash is at {ref}: {place.refs()[ref]}"
         )
         assert place.git("show", f"{ref}^2:aside.txt") == "paid"
         assert refused.bundles() == []
@@ -735,6 +735,17 @@ def test_what_is_damaged_among_the_kept_work_is_named_and_stays(
         assert place.row("beside").state.value == "done"
         assert f"{unknown} cannot be used" in log
         assert "Traceback" not in log
+
+
+def test_a_job_whose_checkout_a_command_has_removed_ends_and_says_so(tmp_path: Path) -> None:
+    with refusing(tmp_path) as refused:
+        place = refused.place
+        refused.command = 'rm -rf "$PWD"'
+        assert place.worst("a") == 74
+        row = refused.row
+        assert (row.state.value, row.exit_code, row.tries) == ("done", 74, 1), place.log("a")
+        assert row.reason == "its checkout is gone: a command of the job has removed or moved it"
+        assert refused.requests == 2, "the job was paid again"
 
 
 def silent_at_a_checkpoint(refused: Refused) -> None:
