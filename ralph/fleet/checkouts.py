@@ -69,7 +69,8 @@ LARGE = "large"
 REST, WORK = "-rest", "-work"
 """End the refs of the work that a job has left beside its branch, and of its branch's if that cannot be pushed. The beginning is
 that of its checkpoints."""
-_MOST_HEADS = 100
+_MOST_HEADS = 1000
+_GITLINK = b"160000"
 _TRAILER = "Ralph-Job"
 _REMOTE_URL = "remote.origin.url"
 _REMOTE_LIMIT_S = 1800.0  # the first fetch of a repository of some gigabytes takes so long
@@ -82,6 +83,7 @@ _OPTIONS = (
 )
 _MOST_REF_FILE_BYTES = 64 * 1024 * 1024  # packed-refs of half a million refs
 _MOST_SYMBOLIC_REFS = 5  # SYMREF_MAXDEPTH of git's refs.h
+_OTHER_HEAD = re.compile("refs/(?:heads|tags)/|worktrees/[^/]+/HEAD$")
 _LOCK_EVERY_S = 0.05
 # The job's own commits need no committer in the user's configuration.
 _NAME, _ADDRESS = "ralph", "ralph@localhost"
@@ -603,16 +605,16 @@ class JobCheckout:
     def rest(
         self, final: str, base: str, branch: str, maker: Maker
     ) -> tuple[str | None, list[str], list[str]]:
-        """Commits on top of what the agent has left on other branches and in stashes, with the files of `final`, if `final` and the
-        repository at the beginning lack any of it. `base` is the commit at which the job began, and `branch` its branch, which
-        `final` may replace. Returns the commit, the names of these branches and stashes, and of those that cannot be read.
-        Raises CheckoutError and Interrupted.
+        """Commits on top of what the agent has left on other branches, in tags and in stashes, with the files of `final`, if
+        `final` and the repository at the beginning lack any of it. `base` is the commit at which the job began, and `branch` its
+        branch, which `final` may replace. Returns the commit, the names of these branches, tags and stashes, and what neither the
+        commit nor `final` has, each with the reason. Raises CheckoutError and Interrupted.
         """
         names: dict[str, list[str]] = {}
         unread: list[str] = []
-        usual = {base, self._taken, final}
+        known = self._known(branch)
+        usual = {base, final, *known}
         heads = [one for one in other_heads(self.directory).items() if one[1] not in usual]
-        known = self._known(branch) if heads else ()
         given = "".join(f"^{commit}\n" for commit in (base, final, *known))
         for name, head in heads[:_MOST_HEADS]:
             try:
@@ -627,13 +629,28 @@ class JobCheckout:
                 "rev-list", "--max-count=1", "--stdin", given=f"{given}{commit}\n".encode()
             ):
                 names.setdefault(commit, []).append(name)
-        unread += [name for name, _ in heads[_MOST_HEADS:]]
+        lacks = [f"{name} (a branch that cannot be read)" for name in unread]
+        lacks += [f"{name} (a branch, of more than {_MOST_HEADS:,})" for name, _ in heads[_MOST_HEADS:]]
+        lacks += [f"{path} (a repository of its own)" for path in self._embedded(base, final)]
         left = [name for same in names.values() for name in same]
         if not left:
-            return None, left, unread
+            return None, left, lacks
         tree = self._git().read("rev-parse", f"{final}^{{tree}}").decode().strip()
         text = f"Work beside the branch: {shown(left, len(left))}\n\n{maker.trailer}\n"
-        return self._committed(tree, [final, *names], text, _OURS), left, unread
+        return self._committed(tree, [final, *names], text, _OURS), left, lacks
+
+    def _embedded(self, base: str, final: str) -> list[str]:
+        """The repositories of which the agent has committed nothing but the id of a commit, as `git add` does with a directory that
+        has a `.git`. Submodules are left out, because another remote has them.
+        """
+        fields = self._git().read("diff-tree", "-r", "-z", "--raw", "--no-renames", base, final).split(b"\0")
+        changes = zip(fields[::2], fields[1::2], strict=False)
+        found = {path for about, path in changes if about.split(b" ")[1] == _GITLINK}
+        if found:
+            paths = ("config", "-z", "--blob", f"{final}:.gitmodules", "--get-regexp", r"\.path$")
+            listed = self._git().answer(*paths).output.split(b"\0")
+            found -= {one.partition(b"\n")[2] for one in listed}
+        return sorted(map(os.fsdecode, found))
 
     def _known(self, branch: str) -> list[str]:
         """The commits that the remote's branches and tags had when the mirror was last fetched. Checkpoints are removed, and a
@@ -860,22 +877,25 @@ def _names_of(listing: bytes) -> dict[str, bool]:
 
 
 def other_heads(directory: Path) -> dict[str, str]:
-    """The commits of the branches and stashes of a checkout by their names, read as `head_of` reads HEAD."""
+    """The commits of the branches, tags and stashes of a checkout, and of the HEADs of its other worktrees, by their names, read as
+    `head_of` reads HEAD. An annotated tag has its own id.
+    """
     git, beginning = directory / ".git", "refs/heads/"
     found = dict(_packed(git))
     if _text(git, "HEAD", 4096):
-        for entry in entries_below(str(git / beginning)):
-            name = os.path.relpath(entry.path, git)
-            found[name] = _text(git, name, 4096).strip()
+        for folder in (beginning, "refs/tags/", "worktrees/"):
+            for entry in entries_below(str(git / folder)):
+                name = os.path.relpath(entry.path, git)
+                found[name] = _text(git, name, 4096).strip()
     stashes = [
         line.split(" ")[1:2]
         for line in reversed(_text(git, "logs/refs/stash", _MOST_REF_FILE_BYTES).splitlines())
     ]
     found |= {f"{beginning}stash@{{{number}}}": one[0] for number, one in enumerate(stashes) if one}
     return {
-        name.removeprefix(beginning): commit
+        name.removeprefix(beginning).removeprefix("refs/"): commit
         for name, commit in found.items()
-        if name.startswith(beginning) and COMMIT_ID.fullmatch(commit)
+        if _OTHER_HEAD.match(name) and COMMIT_ID.fullmatch(commit)
     }
 
 

@@ -227,8 +227,8 @@ class JobDelivery:
     def _find_rest(self, checkout: JobCheckout, final: str, left_out: tuple[str, ...] = ()) -> None:
         """Commits what the job has left beside its branch, and what `final` lacks. `left_out` is not in `final`."""
         base = self._claim.base or checkout.commit
-        self._rest, names, unread = checkout.rest(final, base, self._branch, self._maker())
-        lacks = (*left_out, *(f"{name} (a branch that cannot be read)" for name in unread))
+        self._rest, names, lacks = checkout.rest(final, base, self._branch, self._maker())
+        lacks = [*left_out, *lacks]
         self._lacks = shown(lacks)
         told = [f"not in the branch: {path}" for path in lacks]
         for line in [*told, *(f"beside the branch: {name}" for name in names)]:
@@ -262,7 +262,7 @@ class JobDelivery:
             reasons.append(f"not in the branch, and gone: {self._lacks}")
         if self._rest is not None:
             ref = self._push_beside(checkout, self._rest, REST)
-            reasons.append(f"what it left on other branches or in a stash is at {ref}: {self._rest}")
+            reasons.append(f"what it left on other branches, in tags or in a stash is at {ref}: {self._rest}")
         return replace(decision, reason="; ".join(filter(None, reasons)))
 
     def take_rest(self, work: KeptWork) -> None:

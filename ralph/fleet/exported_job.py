@@ -206,8 +206,8 @@ class ExportedJob:
             commit, left_out = made.commit, [*made.left_out]
             self._keep(replace(kept, made=commit))
         branch, beside = branch_of(self._job), f"{checkpoint_ref(self._set, self._job.id, 1)}{REST}"
-        rest, _, unread = checkout.rest(commit, kept.commit, branch, maker)
-        for path in (*left_out, *unread):
+        rest, _, lacks = checkout.rest(commit, kept.commit, branch, maker)
+        for path in (*left_out, *lacks):
             self._say(f"left out of the commit: {in_one_line(path)}\n")
         wanted = {f"refs/heads/{branch}": None if commit == kept.commit else commit, beside: rest}
         self._made = {ref: one for ref, one in wanted.items() if one is not None}
@@ -219,7 +219,7 @@ class ExportedJob:
             self._say(f"pushed {branch}\n")
         if rest is not None:
             beside = checkout.push_beside(rest, beside, branch)
-            self._say(f"pushed what is on other branches or in a stash as {beside}\n")
+            self._say(f"pushed what is on other branches, in tags or in a stash as {beside}\n")
 
     @contextmanager
     def _signals(self) -> Iterator[None]:

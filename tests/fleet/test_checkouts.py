@@ -453,14 +453,57 @@ def test_what_the_agent_left_beside_its_branch_is_one_commit(world: World) -> No
     (checkout.directory / ".git/refs/heads/broken").write_text("1" * 40)
     agent.write("f")
     final = checkout.finish("Do it", FIRST).commit
-    rest, names, unread = checkout.rest(final, checkout.commit, "ralph/job", FIRST)
-    assert (names, unread) == (
-        ["packed", "tagged", "loose", "stash@{0}", "stash@{1}"],
-        ["broken", "tree"],
-    )
+    rest, names, lacks = checkout.rest(final, checkout.commit, "ralph/job", FIRST)
+    assert names == ["packed", "tagged", "tags/v1", "loose", "stash@{0}", "stash@{1}"]
+    assert lacks == ["broken (a branch that cannot be read)", "tree (a branch that cannot be read)"]
     parents = [final, ids["packed"], ids["loose"], ids["second"], ids["first"]]
     assert world.in_own(checkout, "log", "-1", "--format=%P", str(rest)).split() == parents
     assert world.in_own(checkout, "diff", "--name-only", final, str(rest)) == ""
+
+
+def test_commits_that_only_a_tag_or_another_worktree_has_are_left_beside_the_branch(
+    world: World, monkeypatch
+) -> None:
+    world.source.git("tag", "theirs")
+    world.source.git("tag", "-a", "-m", "x", "annotated")
+    world.source.git("push", "-q", "--tags", "origin")
+    checkout = world.check_out()
+    agent = world.agent(checkout)
+    ids = []
+    for number, keep in enumerate((["tag", "kept"], ["tag", "-a", "-m", "x", "noted"])):
+        agent.write(f"f{number}")
+        ids.append(agent.commit_all())
+        agent.git(*keep)
+        agent.git("reset", "-q", "--hard", "HEAD~1")
+        agent.git("pack-refs", "--all")
+    agent.git("worktree", "add", "-q", "--detach", "beside")
+    agent.git("-C", "beside", "commit", "-q", "--allow-empty", "-m", "in a worktree")
+    ids.append(agent.git("-C", "beside", "rev-parse", "HEAD"))
+    final = checkout.finish("Do it", FIRST).commit
+    rest, names, lacks = checkout.rest(final, checkout.commit, "ralph/job", FIRST)
+    assert (names, lacks) == (["tags/kept", "tags/noted", "worktrees/beside/HEAD"], [])
+    parents = world.in_own(checkout, "log", "-1", "--format=%P", str(rest)).split()
+    assert parents == [final, *ids]
+    monkeypatch.setattr(checkouts, "_MOST_HEADS", 2)
+    _, names, lacks = checkout.rest(final, checkout.commit, "ralph/job", FIRST)
+    assert names == ["tags/kept", "tags/noted"]
+    assert lacks == ["worktrees/beside/HEAD (a branch, of more than 2)"]
+
+
+def test_a_repository_that_the_agent_has_committed_as_a_link_is_named(world: World) -> None:
+    checkout = world.check_out()
+    agent = world.agent(checkout)
+    who = ("-c", "user.name=A", "-c", "user.email=a@b.example")
+    for name in ("app", "module"):
+        agent.git("init", "-q", name)
+        agent.git(*who, "-C", name, "commit", "-q", "--allow-empty", "-m", name)
+    agent.write(".gitmodules", '[submodule "m"]\n\tpath = module\n\turl = https://example.com/m\n')
+    agent.commit_all()
+    final = checkout.finish("Do it", FIRST).commit
+    assert checkout.rest(final, checkout.commit, "ralph/job", FIRST) == (
+        *(None, []),
+        ["app (a repository of its own)"],
+    )
 
 
 def test_names_of_branches_are_escaped_in_the_commit_with_what_is_left_beside_the_branch(
