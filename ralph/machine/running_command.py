@@ -198,13 +198,13 @@ class CommandEnding(Struct, frozen=True):
 
 
 class BlockSearch(Struct, frozen=True):
-    """A search for the file that a command waits for. It is made on a thread, if the command takes long."""
+    """A search for what keeps a command from its end. It is made on a thread, if the command takes long."""
 
     after_s: float
     """The seconds after which the search begins."""
     find: Callable[[Callable[[], bool]], str | None]
-    """Returns the path of the file, or None if there is no such file. Its argument returns True as soon as the command has
-    ended."""
+    """Returns the path of a file for which the command waits, or other words, or None if there is nothing. Its argument returns True
+    as soon as the command has ended."""
 
 
 class _Blocked(Struct, frozen=True):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ralph.loop.agents.events import AgentRun
     from ralph.loop.agents.start import OpenAgent
     from ralph.loop.values import IterationOrder
-    from ralph.machine.running_command import Capture, CommandEnding
+    from ralph.machine.running_command import BlockSearch, Capture, CommandEnding
     from ralph.sandbox.sandbox_settings import SandboxSettings
     from ralph.values.ports import Clock, Waiter
     from ralph.values.redaction import Redactor
@@ -154,7 +154,8 @@ class AgentIterations:
                 limit_s = ends_s - self._clock.now_s()
                 waiting_for = f"{self._row.name}, {order.waiting_for}"
                 command = self._agent.line.command(session, is_confined=self._agent.box.is_confined)
-                ending = self._run(command, log, (given.fileno(), errors.fileno), limit_s, waiting_for)
+                streams = (given.fileno(), errors.fileno)
+                ending = self._run(command, log, streams, limit_s, waiting_for, search=log.search)
             except Interrupted as stop:
                 number = stop.signal_number or signal.SIGTERM
                 outcome = Outcome.INTERRUPTED
@@ -168,7 +169,14 @@ class AgentIterations:
         return self._judged(ending, log.run, said, order)
 
     def _run(
-        self, command: list[str], log: Capture, streams: tuple[int, int], limit_s: float, waiting_for: str
+        self,
+        command: list[str],
+        log: Capture,
+        streams: tuple[int, int],
+        limit_s: float,
+        waiting_for: str,
+        *,
+        search: BlockSearch | None = None,
     ) -> CommandEnding:
         agent, box = self._agent, self._agent.box
         environment = box.before(agent.environment, waiting_for)
@@ -183,7 +191,7 @@ class AgentIterations:
                 errors_to=streams[1],
             )
             running = RunningCommand(process, log, waiter=self._waiter, clock=self._clock)
-            ending = running.run(limit_s, waiting_for)
+            ending = running.run(limit_s, waiting_for, search)
             undone = box.after(waiting_for)
         except BaseException:
             undone = box.after_stop()
@@ -207,6 +215,9 @@ class AgentIterations:
                 result = _setback(Setback.KILL, f"was killed by {signal.Signals(ending.status - 128).name}")
             case Ended.BY_ITSELF:
                 result = self._by_itself(ending.status, run, last)
+            case Ended.TIMED_OUT if ending.blocked_by:
+                self._tell(f"{name}: {ending.blocked_by}")
+                result = self._by_itself(0, run, last)
             case Ended.TIMED_OUT:
                 result = _result(Outcome.TIMED_OUT, f"{name} was stopped at its time limit")
             case Ended.TOO_MUCH_OUTPUT:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,6 +18,7 @@ from ralph.loop.record import new_file
 from ralph.loop.values import IterationResult  # noqa: TC001 - lines are read by their hints
 from ralph.machine.opened_file import open_regular_file
 from ralph.machine.output_capture import readable_text
+from ralph.machine.running_command import BlockSearch
 from ralph.values.usage import total_usd
 
 if TYPE_CHECKING:
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
 
     from ralph.loop.agents.table import AgentRow
 
+ENDS_WITHIN_S = 120.0
+"""An agent that has told that its work is done, and then prints nothing for so long, is stopped. It may wait for a process or a
+connection of its own for ever."""
+_LOOK_EVERY_S = 0.2
 _MOST_FILE_BYTES = 200_000_000
 _LONGEST_LINE_BYTES = 20_000_000
 _TAIL_BYTES = 16_384
@@ -124,12 +130,14 @@ class EventLog:
         self._tail = b""
         self._room_bytes = _MOST_FILE_BYTES
         self._is_whole = True
+        self._fed_s = time.monotonic()
         self._write(_own_text(_OwnLine("began")))
 
     def fits_in_memory(self, size: int) -> bool:  # noqa: ARG002 - see `Capture`
         return False
 
     def feed(self, chunk: bytes) -> bool:
+        self._fed_s = time.monotonic()
         *ended, rest = chunk.split(b"\n")
         for part in ended:
             self._line += part
@@ -142,6 +150,18 @@ class EventLog:
 
     def close(self) -> None:
         self.feed(b"\n")
+
+    @property
+    def search(self) -> BlockSearch:
+        """Finds that the agent does not end although it has told that its work is done."""
+        return BlockSearch(ENDS_WITHIN_S, self._hung)
+
+    def _hung(self, is_over: Callable[[], bool]) -> str | None:
+        while not is_over():
+            if self.run.has_ended_well and time.monotonic() >= self._fed_s + ENDS_WITHIN_S:
+                return f"it had not ended {ENDS_WITHIN_S:g} s after its last event, and was stopped"
+            time.sleep(_LOOK_EVERY_S)
+        return None
 
     def end(self, result: IterationResult) -> None:
         """Writes the result of the session and closes the file. Raises OSError."""

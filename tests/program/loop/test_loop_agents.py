@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ralph.loop.agents import session_file
 from tests.patience import wait_until
 from tests.program.conftest import loop_record, processes_of
 from tests.program.namespaces import forbidding_namespaces, needs_namespaces
@@ -147,6 +148,20 @@ WORDS = {
     "pi -p": "-p --mode json",
     "mybot --once": "--once",
 }
+
+
+@pytest.mark.parametrize("name", sorted({*GOOD} - {"mybot"}))
+def test_an_agent_that_has_told_its_end_and_hangs_is_stopped_and_counted(
+    ralph, ralph_here, agent, monkeypatch, name
+) -> None:
+    monkeypatch.setattr(session_file, "ENDS_WITHIN_S", 0.2)
+    agent(name, step(*GOOD[name], does="open('work.txt', 'a').write('x'); time.sleep(600)"))
+    command = next(words for words in WORDS if words.startswith(name))
+    ran = ralph_here("loop", "the task", "--agent", command, "--max-iterations", "1")
+    assert ran.code == 0, ran.stderr
+    assert f"[loop] {name}: it had not ended 0.2 s after its last event, and was stopped" in ran.stderr
+    assert [one[0] for one in iterations(ralph)] == ["completed"]
+    assert f"programs/{name}" not in str(processes_of(ralph))
 
 
 @pytest.mark.parametrize("command", WORDS)
