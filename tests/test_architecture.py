@@ -169,11 +169,11 @@ TOUCHES_THE_WORLD = (
     "sandbox.left_behind",
     "sandbox.overlays",
     "sandbox.planning",
-    "sandbox.probe",
+    "sandbox.trial.probe",
     "sandbox.network.proxy",
     "sandbox.protected_files",
     "sandbox.undoing",
-    "sandbox.self_test",
+    "sandbox.trial.self_test",
     "sessions.command",
     "sessions.finding",
     "sessions.journal",
@@ -500,7 +500,7 @@ STARTED_BARE = (
     "ralph.machine.namespaces",
     "ralph.machine.restriction",
     "ralph.machine.supervisor",
-    "ralph.sandbox.probe",
+    "ralph.sandbox.trial.probe",
 )
 
 
@@ -512,7 +512,7 @@ def test_what_is_started_without_site_packages_loads_no_library() -> None:
         module, *loaded = line.split()
         assert not {"msgspec", "dataclasses", "inspect"} & {*loaded}, module
         # A supervisor is started for each run with commands, and `enum` would be a third of its start.
-        assert "enum" not in loaded or module == "ralph.sandbox.probe", module
+        assert "enum" not in loaded or module == "ralph.sandbox.trial.probe", module
     assert len(ran.stdout.splitlines()) == len(STARTED_BARE)
 
 

@@ -32,9 +32,9 @@ from ralph.cli.options import DoctorLine
 from ralph.cli.settings_command import SettingsCommand, Typed
 from ralph.cli.values import absolute
 from ralph.loop.starter import placeholders_left
+from ralph.machine.files.repository import repository_top
 from ralph.machine.inbox import STOP_SIGNALS
 from ralph.machine.network.trust import trusting, unusable_places
-from ralph.machine.repository import repository_top
 from ralph.machine.starting import PATIENCE_S
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.output.standard_streams import has_color

@@ -38,9 +38,9 @@ from ralph.git.look import is_refused
 from ralph.git.remote import COMMIT_ID, PUSH, make_git_directory, reach, upload
 from ralph.git.runner import Git, GitSeams, environment_for_git
 from ralph.git.settings import ALWAYS, LIST
-from ralph.machine.opened_file import open_regular_file
+from ralph.machine.files.opened_file import open_regular_file
+from ralph.machine.files.trees import entries_below, remove_tree_if_possible
 from ralph.machine.own_programs import search_outside
-from ralph.machine.trees import entries_below, remove_tree_if_possible
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.places.gather import named_in
 from ralph.places.git_config import LFS_STORAGE

@@ -10,7 +10,7 @@ import tarfile
 import zlib
 from typing import TYPE_CHECKING
 
-from ralph.machine.opened_file import open_regular_file
+from ralph.machine.files.opened_file import open_regular_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

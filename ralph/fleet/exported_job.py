@@ -33,10 +33,10 @@ from ralph.fleet.jobs import UnknownFormatError, job_from
 from ralph.fleet.undelivered import BUNDLE, paths_below, write_file
 from ralph.git.token import GitToken, TokenError
 from ralph.machine.command_supervisor import CommandSupervisor
+from ralph.machine.files.opened_file import read_regular_file
+from ralph.machine.files.trees import remove_tree_if_possible
 from ralph.machine.inbox import STOP_SIGNALS
-from ralph.machine.opened_file import read_regular_file
 from ralph.machine.own_programs import search_outside, without_unsafe_loads
-from ralph.machine.trees import remove_tree_if_possible
 from ralph.sessions.looking import look_to_list
 from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.outcome import CannotError, Outcome, UsageError

@@ -11,7 +11,7 @@ import re
 from collections import deque
 from typing import TYPE_CHECKING
 
-from ralph.machine.repository import (
+from ralph.machine.files.repository import (
     beginning_of,
     blocking_entry,
     blocks,

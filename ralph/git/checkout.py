@@ -38,7 +38,7 @@ from ralph.git.push import Push, count_commits, identity_of
 from ralph.git.remote import COMMIT_ID, local_path
 from ralph.git.runner import CheckoutGit, git_directory_of
 from ralph.git.snapshot import Changes, Snapshot
-from ralph.machine.repository import common_directory, git_entry
+from ralph.machine.files.repository import common_directory, git_entry
 from ralph.machine.spill_directory import OwnDirectory
 from ralph.places.gather import changed_by_run, users_relative_programs
 from ralph.places.git_places import borrowed_objects, foreign_directories

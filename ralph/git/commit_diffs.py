@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from ralph.git.answer import CheckoutError
 from ralph.git.runner import CheckoutGit, GitSeams
 from ralph.machine.command_supervisor import CommandSupervisor
+from ralph.machine.files.repository import repository_top
 from ralph.machine.own_programs import search_outside, without_unsafe_loads
-from ralph.machine.repository import repository_top
 from ralph.values.ports import Interrupted
 from ralph.values.redaction import LookedCommit
 from ralph.values.shortage import ShortageError

@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ralph.machine.repository import is_within
+from ralph.machine.files.repository import is_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -21,6 +21,8 @@ from ralph.git.answer import CheckoutError, GitAnswer, failure
 from ralph.git.blocking_files import blocking_file
 from ralph.git.settings import ALWAYS, LIST, GitSettings, settings_from
 from ralph.git.token import PIPE
+from ralph.machine.files.planted_link import leads_into
+from ralph.machine.files.repository import git_directory
 from ralph.machine.launcher import TRY_AGAIN
 from ralph.machine.own_programs import (
     own_program,
@@ -29,9 +31,7 @@ from ralph.machine.own_programs import (
     why_not_used,
     without_unsafe_loads,
 )
-from ralph.machine.planted_link import leads_into
 from ralph.machine.processes import environment_for_commands
-from ralph.machine.repository import git_directory
 from ralph.machine.running_command import (
     STARTER_GONE,
     UNSEEN_END,

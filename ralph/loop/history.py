@@ -16,7 +16,7 @@ from ralph.loop.record import RecordError
 from ralph.loop.status import redact_of, safe_lines, status_of_record
 from ralph.loop.store import LoopStore
 from ralph.loop.words import LoopStatus, local, status_lines
-from ralph.machine.opened_file import open_regular_file
+from ralph.machine.files.opened_file import open_regular_file
 from ralph.output.iteration_log import LOG_TEXT, OLDER
 from ralph.output.standard_streams import ReaderLeftError, complain, print_bytes, print_lines
 from ralph.values.credentials import known_secrets

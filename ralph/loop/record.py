@@ -20,9 +20,9 @@ from ralph.loop.state import (
     read_state,
     state_text,
 )
-from ralph.machine.atomic_write import remove_leftovers, replace_at
-from ralph.machine.opened_file import read_regular_file
-from ralph.machine.repository import HELD_DIRECTORY
+from ralph.machine.files.atomic_write import remove_leftovers, replace_at
+from ralph.machine.files.opened_file import read_regular_file
+from ralph.machine.files.repository import HELD_DIRECTORY
 from ralph.values.outcome import CannotError, Outcome
 
 if TYPE_CHECKING:

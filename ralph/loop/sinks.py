@@ -24,8 +24,8 @@ from ralph.loop.events import (
     Pushed,
 )
 from ralph.loop.words import line_of
-from ralph.machine.planted_link import planted_link, repositories
-from ralph.machine.repository import is_within_any
+from ralph.machine.files.planted_link import planted_link, repositories
+from ralph.machine.files.repository import is_within_any
 from ralph.output.iteration_log import LogFiles
 from ralph.output.standard_streams import ErrorLines
 from ralph.output.system_events import system_fields

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ralph.git.own_paths import OWN_DIRECTORY
 from ralph.loop.record import RECORD_FILE, FileRecord, RecordError
-from ralph.machine.trees import remove_tree_if_possible
+from ralph.machine.files.trees import remove_tree_if_possible
 from ralph.sessions.places import directory_name
 from ralph.sessions.store import SessionStore, make_private, written_at
 from ralph.values.outcome import Outcome

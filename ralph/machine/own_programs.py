@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.own_process import READ_LATER, SHARED_MEMORY, package_caches, way_to
-from ralph.machine.planted_link import mounts, other_paths
-from ralph.machine.repository import (
+from ralph.machine.files.planted_link import mounts, other_paths
+from ralph.machine.files.repository import (
     beginning_of,
     entries_in,
     is_within,
@@ -30,6 +29,7 @@ from ralph.machine.repository import (
     repository_top,
     status_of,
 )
+from ralph.machine.own_process import READ_LATER, SHARED_MEMORY, package_caches, way_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -14,9 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from ralph.machine.files.opened_file import opened
+from ralph.machine.files.repository import is_within
 from ralph.machine.launcher import children_of
-from ralph.machine.opened_file import opened
-from ralph.machine.repository import is_within
 from ralph.machine.spill_directory import locked, new_locked
 
 MOST_PROCESSES = 512

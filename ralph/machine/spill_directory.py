@@ -14,9 +14,9 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from ralph.machine.repository import entries_in, is_within_any
+from ralph.machine.files.repository import entries_in, is_within_any
+from ralph.machine.files.trees import remove_tree_if_possible
 from ralph.machine.starting import start_thread
-from ralph.machine.trees import remove_tree_if_possible
 from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:

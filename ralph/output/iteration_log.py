@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.machine.opened_file import read_regular_file
+from ralph.machine.files.opened_file import read_regular_file
 from ralph.output.live import LiveRun, live_after
 from ralph.output.narration import Narration
 from ralph.output.result_object import result_object

@@ -13,9 +13,9 @@ import select
 import stat
 from typing import TYPE_CHECKING
 
-from ralph.machine.atomic_write import replace_at
-from ralph.machine.opened_file import opened_path
-from ralph.machine.repository import HELD_DIRECTORY, is_within_any
+from ralph.machine.files.atomic_write import replace_at
+from ralph.machine.files.opened_file import opened_path
+from ralph.machine.files.repository import HELD_DIRECTORY, is_within_any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,7 +85,7 @@ def problem_of_directory(above: str, real: str, directories: Sequence[str | Path
     """
     if real == above:
         return None
-    from ralph.machine.planted_link import planted_link, repositories  # noqa: PLC0415 - few have a link
+    from ralph.machine.files.planted_link import planted_link, repositories  # noqa: PLC0415 - few have a link
 
     tops = repositories(directories)
     link = planted_link(above, tops)

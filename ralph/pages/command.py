@@ -14,7 +14,7 @@ from msgspec import Struct
 from ralph.loop.record import FileRecord, RecordError
 from ralph.loop.store import LoopStore
 from ralph.loop.values import REPORT_PAGE
-from ralph.machine.opened_file import open_regular_file
+from ralph.machine.files.opened_file import open_regular_file
 from ralph.machine.own_programs import (
     own_program,
     search_around,

@@ -15,7 +15,7 @@ from ralph.conversation.secret_spans import RecordView
 from ralph.loop.directory.lock import holder_of
 from ralph.loop.record import FileRecord, RecordError
 from ralph.loop.store import LoopStore
-from ralph.machine.opened_file import read_regular_file
+from ralph.machine.files.opened_file import read_regular_file
 from ralph.pages.budget import PageBudget
 from ralph.pages.content import PageContent, Section
 from ralph.pages.excerpts import Excerpts

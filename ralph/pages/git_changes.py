@@ -30,8 +30,8 @@ from ralph.git.commit_diffs import (
 from ralph.git.own_paths import OWN_DIRECTORY
 from ralph.git.runner import CheckoutGit, GitSeams
 from ralph.machine.command_supervisor import CommandSupervisor
+from ralph.machine.files.repository import repository_top
 from ralph.machine.processes import environment_for_commands
-from ralph.machine.repository import repository_top
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.pages.content import ChangedFile, Commit, FileDiff
 from ralph.pages.excerpts import size_in_html

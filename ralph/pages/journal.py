@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.conversation.journal_lines import CHUNK_BYTES, CheckedLines, JournalDamage, record_of, written_at
-from ralph.machine.opened_file import open_regular_file
+from ralph.machine.files.opened_file import open_regular_file
 from ralph.pages.transcript import PageTranscript, TranscriptOptions
 from ralph.sessions.looking import SessionLook, look_by
 from ralph.sessions.skimming import record_without_texts

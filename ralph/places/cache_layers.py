@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ralph.machine.opened_file import opened
+from ralph.machine.files.opened_file import opened
 from ralph.places.table import LAYERS, expanded
 
 if TYPE_CHECKING:

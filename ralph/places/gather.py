@@ -17,9 +17,16 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from ralph.machine.files.planted_link import LinkResolver, links_and_file
+from ralph.machine.files.repository import (
+    beginning_of,
+    entries_in,
+    is_folder,
+    is_within,
+    is_within_any,
+    status_of,
+)
 from ralph.machine.own_programs import absolute_entries, search_outside
-from ralph.machine.planted_link import LinkResolver, links_and_file
-from ralph.machine.repository import beginning_of, entries_in, is_folder, is_within, is_within_any, status_of
 from ralph.machine.trusted_programs import RIPGREP, packaged_program
 from ralph.places.git_config import submodules_named
 from ralph.places.git_places import git_places

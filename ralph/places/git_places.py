@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.opened_file import read_regular_file
-from ralph.machine.repository import (
+from ralph.machine.files.opened_file import read_regular_file
+from ralph.machine.files.repository import (
     beginning_of,
     common_directory,
     directory_named_in,

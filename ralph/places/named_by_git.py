@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.planted_link import leads_into, links_and_file
-from ralph.machine.repository import beginning_of, directory_named_in, entries_in, is_within_any
+from ralph.machine.files.planted_link import leads_into, links_and_file
+from ralph.machine.files.repository import beginning_of, directory_named_in, entries_in, is_within_any
 from ralph.places.git_config import ATTRIBUTES, UNREADABLE, WORKTREE, names_program, settings
 from ralph.places.own_commands import absolute_path, paths_in
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.repository import (
+from ralph.machine.files.repository import (
     MOST_BYTES,
     beginning_of,
     common_directory,

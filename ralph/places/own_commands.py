@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ralph.machine.files.opened_file import open_regular_file
+from ralph.machine.files.repository import beginning_of, git_installation
 from ralph.machine.loading import short_digest
-from ralph.machine.opened_file import open_regular_file
 from ralph.machine.own_programs import (
     interpreter_of,
     interpreters_of,
@@ -27,7 +28,6 @@ from ralph.machine.own_programs import (
     unsafe_loads,
     why_not_used,
 )
-from ralph.machine.repository import beginning_of, git_installation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

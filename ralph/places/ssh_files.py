@@ -9,8 +9,8 @@ from glob import iglob
 from itertools import islice, product
 from typing import TYPE_CHECKING
 
+from ralph.machine.files.repository import beginning_of, is_within, is_within_any
 from ralph.machine.own_process import way_to
-from ralph.machine.repository import beginning_of, is_within, is_within_any
 from ralph.places.own_commands import absolute_path
 
 if TYPE_CHECKING:

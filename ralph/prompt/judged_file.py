@@ -101,7 +101,7 @@ def why_not_for_model(descriptor: int, path: str, place: Place, *, is_named_by_r
     """The reason why an opened file must not be read, or None. If ralph itself looks for a file with this name, only the
     permission rules count for a regular file without links.
     """
-    from ralph.machine.opened_file import opened_path  # noqa: PLC0415 - most directories have no such file
+    from ralph.machine.files.opened_file import opened_path  # noqa: PLC0415 - most directories have no such file
 
     status = os.fstat(descriptor)
     # A file with another name (a hard link) may be a secret.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.machine.repository import is_within, up_to_repository_root
+from ralph.machine.files.repository import is_within, up_to_repository_root
 from ralph.prompt.frontmatter import split_frontmatter
 from ralph.prompt.judged_file import (
     ALL_SOURCES,

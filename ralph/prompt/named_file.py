@@ -14,9 +14,9 @@ from contextlib import suppress
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from ralph.machine.opened_file import is_made_by_kernel, opened_path
-from ralph.machine.planted_link import planted_link, repositories
-from ralph.machine.repository import is_within_any
+from ralph.machine.files.opened_file import is_made_by_kernel, opened_path
+from ralph.machine.files.planted_link import planted_link, repositories
+from ralph.machine.files.repository import is_within_any
 from ralph.places.gather import files_in, gather_places
 from ralph.places.places import is_named
 from ralph.places.table import UNQUOTED, named_with

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.agent.tool_turn import PromptRefusedError
-from ralph.machine.trees import LocalDisk
+from ralph.machine.files.trees import LocalDisk
 from ralph.permissions.gate import CommandRules
 from ralph.permissions.settings_keys import misspelt
 from ralph.prompt.commands import read_command

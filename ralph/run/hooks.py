@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
-from ralph.machine.repository import is_within_any
+from ralph.machine.files.repository import is_within_any
 from ralph.permissions.gate import HookFailedError
 from ralph.permissions.hook_answers import (
     AFTERWARDS,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ralph.machine.repository import up_to_repository_root
+from ralph.machine.files.repository import up_to_repository_root
 from ralph.permissions.gate import RulesInForce
 from ralph.prompt.judged_file import Place, user_folder
 from ralph.prompt.memory import NestedMemory, read_memory, shown_paths

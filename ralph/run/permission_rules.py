@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.trees import LocalDisk
+from ralph.machine.files.trees import LocalDisk
 from ralph.settings.claude_files import ClaudeFileError, document_of, guards_in_short, judged
 from ralph.settings.merge import SettingsError
 from ralph.values.controls import PermissionMode

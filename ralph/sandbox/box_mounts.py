@@ -10,8 +10,8 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ralph.machine.planted_link import mount_points, mounts
-from ralph.machine.repository import entries_in, is_within, is_within_any
+from ralph.machine.files.planted_link import mount_points, mounts
+from ralph.machine.files.repository import entries_in, is_within, is_within_any
 from ralph.sandbox import detection
 from ralph.sandbox.bubblewrap import DEVICES, TEMPORARY, bwrap_command
 from ralph.sandbox.kernel.landlock import WatchedDirectories

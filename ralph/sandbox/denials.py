@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.opened_file import KERNEL_PLACES
+from ralph.machine.files.opened_file import KERNEL_PLACES
+from ralph.machine.files.repository import is_within_any
 from ralph.machine.own_process import way_to
-from ralph.machine.repository import is_within_any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

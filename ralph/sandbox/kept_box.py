@@ -19,9 +19,9 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Self
 
 from ralph.machine import launcher
-from ralph.machine.opened_file import opened
-from ralph.machine.planted_link import mounts, mounts_made
-from ralph.machine.repository import is_within_any
+from ralph.machine.files.opened_file import opened
+from ralph.machine.files.planted_link import mounts, mounts_made
+from ralph.machine.files.repository import is_within_any
 from ralph.sandbox.bubblewrap import DEVICES, PROCESSES
 from ralph.sandbox.kernel.landlock import Ruleset
 from ralph.values.shortage import ShortageError, start_error

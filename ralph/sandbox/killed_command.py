@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from ralph.machine.files.opened_file import opened, read_regular_file
+from ralph.machine.files.repository import entries_in
 from ralph.machine.loading import python_hashlib
-from ralph.machine.opened_file import opened, read_regular_file
-from ralph.machine.repository import entries_in
 from ralph.places.places import directories_above
 from ralph.places.state import name_for
 from ralph.sandbox.protected_changes import may_be_made

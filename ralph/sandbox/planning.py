@@ -13,9 +13,15 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from ralph.machine.files.planted_link import LinkResolver, planted_link
+from ralph.machine.files.repository import (
+    is_within,
+    is_within_any,
+    repositories_above,
+    repository_top,
+    status_of,
+)
 from ralph.machine.own_programs import search_around, search_outside
-from ralph.machine.planted_link import LinkResolver, planted_link
-from ralph.machine.repository import is_within, is_within_any, repositories_above, repository_top, status_of
 from ralph.places.gpus import gpu_devices
 from ralph.places.places import outermost
 from ralph.places.table import UNREAD

@@ -14,9 +14,9 @@ from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from ralph.machine.opened_file import opened
+from ralph.machine.files.opened_file import opened
+from ralph.machine.files.repository import is_within, is_within_any, status_of
 from ralph.machine.own_process import link_target
-from ralph.machine.repository import is_within, is_within_any, status_of
 from ralph.places.gather import GuardedFiles
 from ralph.places.places import directories_above
 from ralph.places.state import running_below

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from ralph.conversation.journal_lines import CheckedLines, chunks, line_of
 from ralph.conversation.records import EndedRecord, RunRecord
-from ralph.machine.opened_file import open_regular_file
+from ralph.machine.files.opened_file import open_regular_file
 from ralph.values.ports import JournalError
 
 if TYPE_CHECKING:

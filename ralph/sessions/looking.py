@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from ralph.conversation.journal_lines import CheckedLines, JournalDamage, Read, record_of
 from ralph.conversation.records import NewerFormatError
 from ralph.conversation.secret_spans import RecordView
-from ralph.machine.opened_file import open_regular_file
+from ralph.machine.files.opened_file import open_regular_file
 from ralph.sessions import story as outcomes
 from ralph.sessions.skimming import skim
 from ralph.sessions.story import SessionStory

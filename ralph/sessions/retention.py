@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.opened_file import open_regular_file
+from ralph.machine.files.opened_file import open_regular_file
 from ralph.sessions.journal import SessionLockedError, lock_file, lock_patiently
 from ralph.sessions.places import SUFFIX
 from ralph.values.setting import MEGABYTE

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from ralph.machine.opened_file import open_regular_file
+from ralph.machine.files.opened_file import open_regular_file
+from ralph.machine.files.repository import up_to_repository_root
 from ralph.machine.own_programs import search_around
-from ralph.machine.repository import up_to_repository_root
 from ralph.sandbox.left_behind import why_left_behind
 from ralph.settings.claude_wishes import ClaudeWishes, is_of_network, wishes_of
 from ralph.settings.tables import Remark

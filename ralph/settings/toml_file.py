@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ralph.machine.opened_file import open_regular_file
+from ralph.machine.files.opened_file import open_regular_file
 from ralph.values.outcome import CannotError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ralph.machine.opened_file import open_regular_file
+from ralph.machine.files.opened_file import open_regular_file
 from ralph.tools.files.file_type import TextEncoding, is_binary, marked_encoding
 from ralph.tools.files.planned_write import PlannedWrite, digest_of, write_target
 from ralph.tools.files.text_match import EditableText

@@ -12,7 +12,7 @@ import pytest
 
 from ralph.fleet.checkouts import LARGE, Delivered, GitCalls, Maker, Repositories
 from ralph.git.answer import CheckoutError
-from ralph.machine.trees import remove_tree
+from ralph.machine.files.trees import remove_tree
 from tests.fleet.checked_out import checked_out, source_with
 from tests.fleet.http_repository import HttpRepository
 from tests.fleet.scripted import SET

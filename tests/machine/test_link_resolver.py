@@ -3,7 +3,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ralph.machine.planted_link import LinkResolver
+from ralph.machine.files.planted_link import LinkResolver
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ralph.machine.planted_link import mounts_made, other_paths
+from ralph.machine.files.planted_link import mounts_made, other_paths
 from tests.rows import every_row
 
 ONE = """22 1 254:0 / / rw - ext4 /dev/vda rw

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.machine.trees import entries_below, remove_tree
+from ralph.machine.files.trees import entries_below, remove_tree
 
 if TYPE_CHECKING:
     from pathlib import Path

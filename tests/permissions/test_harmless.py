@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ralph.machine.trees import LocalDisk
+from ralph.machine.files.trees import LocalDisk
 from ralph.permissions import command_table
 from ralph.permissions.gate import CommandRules, RulesInForce
 from ralph.permissions.harmless import FORMS, NOTES

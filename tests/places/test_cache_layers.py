@@ -12,7 +12,7 @@ import pytest
 
 from ralph.places.cache_layers import lay_caches
 from ralph.places.places import xdg_bases
-from ralph.sandbox.self_test import words_before
+from ralph.sandbox.trial.self_test import words_before
 from tests.patience import TEST_S
 from tests.sandbox.boxes import box_of
 from tests.sandbox.test_ordinary_work import LEVELS

@@ -23,7 +23,7 @@ from ralph.sandbox import planning
 from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.kernel.seccomp import make_filter
 from ralph.sandbox.sandbox_settings import SandboxSettings
-from ralph.sandbox.self_test import words_before
+from ralph.sandbox.trial.self_test import words_before
 from tests.patience import TEST_S
 from tests.rows import every_row
 from tests.sandbox.boxes import box_of

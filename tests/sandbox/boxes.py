@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ralph.places.gather import gather_places
 from ralph.sandbox.box_plan import BoxPlan
 from ralph.sandbox.command_box import CommandBox
-from ralph.sandbox.self_test import words_before
+from ralph.sandbox.trial.self_test import words_before
 from tests.patience import TEST_S
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from ralph.machine.own_programs import ProgramSearch
 from ralph.places.git_places import git_places
 from ralph.sandbox.bubblewrap import TEMPORARY
 from ralph.sandbox.detection import find_means
-from ralph.sandbox.self_test import words_before
+from ralph.sandbox.trial.self_test import words_before
 from tests.patience import TEST_S
 from tests.sandbox.boxes import box_of
 

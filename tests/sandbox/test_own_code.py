@@ -18,7 +18,7 @@ from ralph.sandbox.kernel.landlock import Support
 from ralph.sandbox.levels import Means
 from ralph.sandbox.planning import plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings
-from ralph.sandbox.self_test import words_before
+from ralph.sandbox.trial.self_test import words_before
 from tests.patience import TEST_S
 from tests.sandbox.boxes import box_of
 from tests.sandbox.test_ordinary_work import LEVELS

@@ -18,7 +18,7 @@ from ralph.machine.restriction import listen_for_proxy
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.network.allowed_hosts import allowed_hosts
 from ralph.sandbox.network.proxy import NoProxyRequestError, ProxyDoor, RefusedConnection, read_request
-from ralph.sandbox.self_test import words_before
+from ralph.sandbox.trial.self_test import words_before
 from tests.patience import TEST_S, wait_until
 from tests.processes.descriptors import open_descriptors
 from tests.rows import every_row

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
-from ralph.machine.repository import HELD_DIRECTORY
+from ralph.machine.files.repository import HELD_DIRECTORY
 from ralph.tools.files.beneath import open_by_kernel, open_by_walk, open_parent
 from tests.processes.descriptors import open_descriptors, wait_until_closed
 

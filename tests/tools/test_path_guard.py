@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from ralph.machine.opened_file import opened_path
-from ralph.machine.planted_link import planted_link, repositories
+from ralph.machine.files.opened_file import opened_path
+from ralph.machine.files.planted_link import planted_link, repositories
 from ralph.places.gather import gather_places
 from ralph.places.git_places import git_places
 from ralph.tools.files.path_guard import PathGuard

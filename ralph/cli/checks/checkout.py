@@ -15,8 +15,8 @@ from ralph.git.runner import GitSeams
 from ralph.loop import DEFAULT_PLAN_FILE
 from ralph.loop.directory.preflight import open_checkout
 from ralph.machine.command_supervisor import CommandSupervisor
+from ralph.machine.files.trees import LocalDisk
 from ralph.machine.own_programs import search_around, without_unsafe_loads
-from ralph.machine.trees import LocalDisk
 from ralph.machine.waiter import InboxWaiter
 from ralph.permissions.claude_settings import GuardError, read_all
 from ralph.permissions.judge import RulePlaces, places_not_read

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.cli.checks.finding import Finding, fail, ok, warn
+from ralph.machine.files.repository import is_within_any
 from ralph.machine.own_programs import search_around
-from ralph.machine.repository import is_within_any
 from ralph.places.gather import files_in, gather_places
 from ralph.places.table import FILTERED
-from ralph.sandbox import probe
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.planning import about_git, may_have_overlays, opened_by_settings
 from ralph.sandbox.sandbox_settings import absolute_place
-from ralph.sandbox.self_test import ProbeError, ProbeResult, ReachedHost, SelfTest
+from ralph.sandbox.trial import probe
+from ralph.sandbox.trial.self_test import ProbeError, ProbeResult, ReachedHost, SelfTest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -139,7 +139,7 @@ def _written_s(path: Path) -> float:
 def _title(path: Path) -> str:
     import json  # noqa: PLC0415 - few completions need it
 
-    from ralph.machine.opened_file import open_regular_file  # noqa: PLC0415 - few completions need it
+    from ralph.machine.files.opened_file import open_regular_file  # noqa: PLC0415 - few completions need it
     from ralph.sessions.naming import shortened, title_from  # noqa: PLC0415 - few completions need it
 
     title = ""

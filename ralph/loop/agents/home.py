@@ -19,11 +19,11 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.machine.atomic_write import replace_at
-from ralph.machine.opened_file import read_regular_file
-from ralph.machine.planted_link import planted_link
-from ralph.machine.repository import is_within, is_within_any
-from ralph.machine.trees import remove_tree
+from ralph.machine.files.atomic_write import replace_at
+from ralph.machine.files.opened_file import read_regular_file
+from ralph.machine.files.planted_link import planted_link
+from ralph.machine.files.repository import is_within, is_within_any
+from ralph.machine.files.trees import remove_tree
 from ralph.places.gather import gather_places, home_directories
 from ralph.places.places import xdg_bases
 from ralph.places.table import expanded

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ralph.loop.agents.events import AgentRun
 from ralph.loop.record import new_file
 from ralph.loop.values import IterationResult  # noqa: TC001 - lines are read by their hints
-from ralph.machine.opened_file import open_regular_file
+from ralph.machine.files.opened_file import open_regular_file
 from ralph.machine.output_capture import readable_text
 from ralph.machine.running_command import BlockSearch
 from ralph.values.usage import total_usd

@@ -21,7 +21,7 @@ from msgspec import Struct, convert, to_builtins
 from ralph.git.answer import CheckoutError
 from ralph.git.checkout import GitCheckout
 from ralph.git.runner import git_directory_of
-from ralph.machine.repository import repository_top
+from ralph.machine.files.repository import repository_top
 from ralph.values.outcome import Outcome
 from ralph.values.shortage import shortage_of
 

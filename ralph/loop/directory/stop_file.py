@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from ralph.git.own_paths import OWN_DIRECTORY
 from ralph.loop.values import STOP_FILE
-from ralph.machine.atomic_write import replace_at
-from ralph.machine.repository import HELD_DIRECTORY
+from ralph.machine.files.atomic_write import replace_at
+from ralph.machine.files.repository import HELD_DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,10 +22,10 @@ from ralph.loop.opening.plan import (
 from ralph.loop.sinks import LoopLog, LoopNarration, LoopNotices, StepSummary
 from ralph.loop.store import LoopStore
 from ralph.machine.command_supervisor import CommandSupervisor
+from ralph.machine.files.trees import LocalDisk
 from ralph.machine.own_process import why_too_few_descriptors
 from ralph.machine.own_programs import search_around, without_unsafe_loads
 from ralph.machine.processes import protect_this_process
-from ralph.machine.trees import LocalDisk
 from ralph.machine.waiter import Heartbeats, InboxWaiter
 from ralph.output.notifier import Notifier
 from ralph.output.standard_streams import has_color, obeys_controls

@@ -15,7 +15,7 @@ from ralph.loop.rules import with_new_limits
 from ralph.loop.state import LoopState, moved_state
 from ralph.loop.store import LoopStore
 from ralph.loop.values import REPORT_PAGE, LoopLimits
-from ralph.machine.repository import repository_top
+from ralph.machine.files.repository import repository_top
 from ralph.sessions.store import SessionStore
 from ralph.settings.claude_files import ClaudeFileError, read_claude_files
 from ralph.settings.handover import changed_since, files_of_loop, recorded_files

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta, Struct, convert
 
 from ralph.loop.values import IterationResult, IterationSession, Setback
-from ralph.machine.opened_file import open_regular_file, read_regular_file
+from ralph.machine.files.opened_file import open_regular_file, read_regular_file
 from ralph.output.result_object import limit_named
 from ralph.sessions.looking import look_to_list
 from ralph.sessions.store import SessionStore

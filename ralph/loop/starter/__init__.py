@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.opened_file import read_regular_file
+from ralph.machine.files.opened_file import read_regular_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,8 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ralph.machine.atomic_write import sync_directory
-from ralph.machine.repository import HELD_DIRECTORY
+from ralph.machine.files.atomic_write import sync_directory
+from ralph.machine.files.repository import HELD_DIRECTORY
 
 # From linux/openat2.h. The call has this number on every architecture that ralph is likely to run on. On all others,
 # the kernel returns ENOSYS.

@@ -13,8 +13,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ralph.machine.opened_file import is_made_by_kernel, opened_path
-from ralph.machine.repository import is_within, is_within_any
+from ralph.machine.files.opened_file import is_made_by_kernel, opened_path
+from ralph.machine.files.repository import is_within, is_within_any
 from ralph.places.gather import files_in
 from ralph.places.home_needs import holds_credentials
 from ralph.places.places import is_named

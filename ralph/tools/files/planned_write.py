@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.machine.atomic_write import remove_leftovers, replace_at
-from ralph.machine.opened_file import open_regular_file, opened_path
+from ralph.machine.files.atomic_write import remove_leftovers, replace_at
+from ralph.machine.files.opened_file import open_regular_file, opened_path
 from ralph.tools.files.beneath import open_parent
 from ralph.tools.files.file_type import kind_of
 from ralph.tools.files.path_guard import refuse_kernel_file

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.machine.repository import HELD_DIRECTORY, blocking_entry, blocks, repository_top
+from ralph.machine.files.repository import HELD_DIRECTORY, blocking_entry, blocks, repository_top
 from ralph.machine.ripgrep import (
     FILES_AS_GIT_SEES_THEM,
     OUTSIDE_OF_REPOSITORIES,

@@ -14,7 +14,7 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ralph.machine.repository import beginning_of
+from ralph.machine.files.repository import beginning_of
 from ralph.values.answer import ToolError
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ import pytest
 
 from ralph.cli.checks.finding import Level
 from ralph.cli.checks.sandbox_probe import _about_proxy, _verdict
-from ralph.sandbox import probe
 from ralph.sandbox.kernel.landlock import Support
 from ralph.sandbox.kernel.seccomp import MACHINES
 from ralph.sandbox.levels import Means, box_level
-from ralph.sandbox.self_test import ProbeResult, ReachedHost
+from ralph.sandbox.trial import probe
+from ralph.sandbox.trial.self_test import ProbeResult, ReachedHost
 from tests.program.namespaces import needs_namespaces
 
 pytestmark = [

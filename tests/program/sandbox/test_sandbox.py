@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.machine.trees import remove_tree
+from ralph.machine.files.trees import remove_tree
 from ralph.mock_api import Turn
 from ralph.sandbox.planning import plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings

@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from ralph.machine import spill_directory
+from ralph.machine.files.planted_link import mount_points
 from ralph.machine.own_programs import ProgramSearch
-from ralph.machine.planted_link import mount_points
 from ralph.machine.spill_directory import locked
 from ralph.machine.trusted_programs import Candidate
 from ralph.sandbox import detection, overlays

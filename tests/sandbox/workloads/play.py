@@ -18,7 +18,7 @@ from socketserver import BaseRequestHandler, ThreadingMixIn, UnixStreamServer
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from ralph.machine.trees import remove_tree
+from ralph.machine.files.trees import remove_tree
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.sandbox.planning import plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings

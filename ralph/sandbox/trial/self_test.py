@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from ralph.machine import namespaces, restriction
-from ralph.machine.trees import remove_tree_if_possible
+from ralph.machine.files.trees import remove_tree_if_possible
 from ralph.places.gather import PACKAGE, python_prefixes
 from ralph.places.places import places_of
-from ralph.sandbox import probe
 from ralph.sandbox.box_plan import BoxPlan
 from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.levels import box_level
 from ralph.sandbox.network.allowed_hosts import allowed_hosts
+from ralph.sandbox.trial import probe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

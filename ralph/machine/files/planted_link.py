@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ralph.machine.files.repository import is_within, is_within_any, repository_top
 from ralph.machine.own_process import link_target, way_to
-from ralph.machine.repository import is_within, is_within_any, repository_top
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

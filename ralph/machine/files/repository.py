@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ralph.machine.opened_file import opened
+from ralph.machine.files.opened_file import opened
 from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:

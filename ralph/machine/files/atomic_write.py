@@ -14,7 +14,7 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ralph.machine.opened_file import opened
+from ralph.machine.files.opened_file import opened
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ralph.machine.opened_file import opened
-from ralph.machine.repository import HELD_DIRECTORY, is_folder
+from ralph.machine.files.opened_file import opened
+from ralph.machine.files.repository import HELD_DIRECTORY, is_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
