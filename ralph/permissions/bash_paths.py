@@ -233,7 +233,7 @@ def directories_of(line: ParsedLine, places: RulePlaces) -> tuple[list[str], boo
         if name == "cd" and not targets:
             targets = [plain(places.home or "/")]
         for target in targets:
-            if target.text in (None, "-"):
+            if target.text in (None, "-") or "\0" in target.known:
                 is_lost = True
                 continue
             known = [places.joined(target.known, base) for base in found]

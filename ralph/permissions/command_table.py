@@ -166,6 +166,12 @@ coverage     | | | | coverage.readthedocs.io/en/latest/cmd.html
 coverage run | ampL --append --module --parallel-mode --pylib --branch --timid
     | d --concurrency --context --data-file --debug --include --omit --rcfile --save-signal --source | |
 python/pypy/py | bBdEiIOPqRsSuvVx? | WX --check-hash-based-pycs -m=command | | docs.python.org/3/using/cmdline.html
+node/nodejs/tsx/ts-node | --no-warnings --trace-warnings --enable-source-maps --test --watch --inspect --inspect-brk
+    | rC --require --import --conditions --loader --experimental-loader --env-file --max-old-space-size
+    | | nodejs.org/api/cli.html
+ruby         | wWdvsSU012 | rIC | | ruby(1)
+perl         | wWTtsS | IMm | | perlrun(1)
+php          | qC | cd -f=command | | php(1)
 op           | {_OP} | {_OP_VALUES} | | developer.1password.com/docs/cli/reference/commands/run
 op run       | {_OP} --no-masking | {_OP_VALUES} --env-file --environment | |
 doppler      | {_DOPPLER} | {_DOPPLER_VALUES} | | docs.doppler.com/docs/cli

@@ -85,8 +85,10 @@ _ONE_WORD, _ONE_LINE = (
     re.compile(rb"(?:\\.|[^\s\\])*", re.DOTALL),
     re.compile(rb"(?:\\.|[^\n\\])*", re.DOTALL),
 )
+_ONE_WORDS = frozenset(["concatenation", "simple_expansion", "variable_assignment"])
 # The parser takes the end of a word such as `\ #x` for a comment. These are the last two bytes before a real one.
 _BEFORE_COMMENT = re.compile(rb"(?:[^\\]?[\s;&|()<>`])?")
+_ESCAPED = re.compile(rb"(?:\\.)+", re.DOTALL)
 _NUMBER = re.compile(rb"(?:^|[\s|&;({!])\d+$")
 _QUOTING = frozenset(["string", "translated_string"])
 _DECLARATIONS = frozenset(["declaration_command", "unset_command", "test_command"])
@@ -419,9 +421,20 @@ class ParsedLine:
             is_number = (
                 node.type == "redirected_statement" and not gap and _NUMBER.search(self._bytes(before))
             )
-            is_one_word = node.type in ("concatenation", "simple_expansion") and gap.strip() != gap
+            is_one_word = node.type in _ONE_WORDS and gap.strip() != gap
             ends_line = b"\n" in gap and {before.type, after.type}.isdisjoint(("heredoc_body", "heredoc_end"))
-            if ends_line or is_one_word or is_number or (before.type == "variable_assignment" and not gap):
+            # Of `>$a\b rm`, it takes `$a` for the target, and of `>\  rm`, `rm`.
+            is_joined = not gap or b"\\" in gap
+            has_target = before.type in _REDIRECTIONS or (
+                node.type in _REDIRECTIONS and before.type in _WORDS
+            )
+            is_cut = is_joined and (
+                before.type == "variable_assignment"
+                or (has_target and (after.type in _WORDS or after.type == "command_name"))
+            )
+            # `_read_command` joins the words of a command around it.
+            is_escaped = b"\\" in gap and not (node.type == "command" and _ESCAPED.fullmatch(gap))
+            if ends_line or is_one_word or is_number or is_cut or is_escaped:
                 return True
         if node.type == "word":
             is_alone = node.parent.type in (*_OF_ONE_LINE, "command_name")

@@ -84,7 +84,7 @@ _INTERPRETERS = {
     **dict.fromkeys(("python", "pypy", "guile"), "c"),
     **dict.fromkeys("ruby lua Rscript R ghc".split(), "e"),
     "perl": "eEn",
-    "node": "epr",
+    **dict.fromkeys(("node", "nodejs", "tsx", "ts-node"), "epr"),
     "bun": "ep",
     "deno": "ep",
     "php": "rBRE",
@@ -292,7 +292,7 @@ def _replaced_by_xargs(words: Sequence[Word]) -> str:
 def _of_shell(words: Sequence[Word]) -> Within:
     """The commands that a shell runs: `sh -c TEXT`, `sh FILE`, or a shell that reads its standard input."""
     has_text, is_value = False, False
-    for word in words:
+    for at, word in enumerate(words):
         text = word.text
         if text is None:
             return Within(runs_unknown=True)
@@ -312,7 +312,9 @@ def _of_shell(words: Sequence[Word]) -> Within:
         elif has_text:
             return Within(scripts=(text,))
         else:
-            return Within(runs_unknown=True) if _INPUTS.fullmatch(text) else NOTHING
+            if _INPUTS.fullmatch(text):
+                return Within(runs_unknown=True)
+            return Within(commands=(tuple(words[at:]),), is_runner=True)
     return Within(runs_unknown=True)
 
 

@@ -38,6 +38,8 @@ class FakeDisk:
         self._has_too_many = has_too_many
 
     def real(self, path: str) -> str:
+        if "\0" in path:
+            raise ValueError("embedded null byte")
         path = posixpath.normpath(path)
         return self._links.get(path, path)
 
