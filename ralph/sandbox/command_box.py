@@ -245,9 +245,11 @@ class CommandBox:
         if self._disk is not None and self._made is None:
             self._disk.begin(self.prepare)
 
-    def before(self, environment: Mapping[str, str], waiting_for: str) -> Mapping[str, str]:
+    def before(
+        self, environment: Mapping[str, str], waiting_for: str, *, has_caches: bool = True
+    ) -> Mapping[str, str]:
         """Makes the sandbox, and stores the state of the protected files, before each command and each call of an MCP server.
-        Returns the command's environment, made from `environment`. `waiting_for` is the text of a heartbeat.
+        Returns the command's environment, made from `environment` as by `variables`. `waiting_for` is the text of a heartbeat.
 
         Raises OSError, SilentDiskError and Interrupted. The command must not start then.
         """
@@ -255,7 +257,7 @@ class CommandBox:
         def make_and_look() -> Mapping[str, str]:
             self.protected().look()  # may replace files, and so take mounts away
             self.prepare()
-            return self.variables(environment)
+            return self.variables(environment, has_caches=has_caches)
 
         try:
             return self._result_of(make_and_look, environment, waiting_for)
@@ -370,13 +372,20 @@ class CommandBox:
             shares = self._sharing > 0
             self._prepared = shares, box, self._fresh_ruleset(box, shares=shares)
 
-    def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The environment of a command: `environment` with the directories for temporary files and packages, as the command sees
-        them, and without the addresses of the user's agents unless the settings give sockets. Raises OSError.
+    def variables(self, environment: Mapping[str, str], *, has_caches: bool = True) -> dict[str, str]:
+        """The environment of a command: `environment` with the directories for temporary files and, with `has_caches`, packages,
+        as the command sees them, and without the addresses of the user's agents unless the settings give sockets. Raises
+        OSError.
         """
         parts = self.parts
         kept = {name: value for name, value in environment.items() if not self._is_left_out(name)}
-        packages = parts.inside(self._cache)
+        # An overlay is a file system of its own, at which git would stop to look for a repository above.
+        across = {"GIT_DISCOVERY_ACROSS_FILESYSTEM": "1"} if parts.needs_overlays else {}
+        caches = self._cache_variables(environment) if has_caches else {}
+        return {**across, **kept, **caches, "TMPDIR": parts.inside(parts.temporary)}
+
+    def _cache_variables(self, environment: Mapping[str, str]) -> dict[str, str]:
+        packages = self.parts.inside(self._cache)
         caches = {name: packages + below for name, below in CACHES.items()}
         if _is_of_pnpm(self._roots[0]):
             caches |= dict.fromkeys(PNPM_STORE, f"{packages}/pnpm")
@@ -387,9 +396,7 @@ class CommandBox:
         gradle = f"{environment.get('GRADLE_USER_HOME') or f'{home}/.gradle'}/caches"
         if os.path.isdir(f"{gradle}/modules-2"):
             caches["GRADLE_RO_DEP_CACHE"] = gradle
-        # An overlay is a file system of its own, at which git would stop to look for a repository above.
-        across = {"GIT_DISCOVERY_ACROSS_FILESYSTEM": "1"} if parts.needs_overlays else {}
-        return {**across, **kept, **caches, "TMPDIR": parts.inside(parts.temporary)}
+        return caches
 
     def _is_left_out(self, variable: str) -> bool:
         """Whether commands do not get this variable, because it is the address of an agent of the user."""

@@ -68,7 +68,10 @@ def run_hook(
             stdin.write(given)
             stdin.flush()
             stdin.seek(0)
-            environment = box.before(context.hook_environment(command, is_guard=is_guard), waiting_for)
+            found = context.hook_environment(command, is_guard=is_guard)
+            # Commands may write their caches, from which `uv run --script` and the like take code.
+            has_caches = not (is_guard or context.settings.hook_plan)
+            environment = box.before(found, waiting_for, has_caches=has_caches)
             capture = MemoryCapture(_MOST_OUTPUT_BYTES)
             try:
                 process = _started(command, context, environment, stdin.fileno(), errors.fileno)

@@ -63,7 +63,7 @@ class FakeBox(CommandBox):
     def prepare(self) -> None:
         self.do("prepare")
 
-    def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
+    def variables(self, environment: Mapping[str, str], *, has_caches: bool = True) -> dict[str, str]:
         return dict(environment)
 
     def confine(self, **_options: object) -> None:

@@ -102,6 +102,22 @@ def test_a_guard_of_the_users_finds_nothing_in_the_work_first(ralph, serve, leve
     assert not (ralph.cwd / "forbidden").exists()
 
 
+@pytest.mark.parametrize("event", ["PreToolUse", "PostToolUse"])
+@pytest.mark.parametrize("level", LEVELS[:2])
+def test_a_hook_that_decides_or_has_more_rights_takes_nothing_from_the_caches_of_commands(
+    ralph, serve, level, event
+) -> None:
+    if event == "PostToolUse":  # it decides about nothing, and may write where commands may not
+        ralph.user_file.write_text("[hooks]\nwrite = ['~/log']\n")
+    hook = "test -e \"$XDG_CACHE_HOME/planted\" && exit 0; echo 'not taken' >&2; exit 2"
+    server = serve(bash('touch "$XDG_CACHE_HOME/planted"'), bash("echo more"), DONE)
+    settings = json.dumps(hooks(event, hook, "Bash(echo:*)"))
+    words = ("go", "--settings", settings)
+    ran = ralph.finish(ralph.start(*words, **(forbidding_namespaces() if level == "landlock" else {})))
+    assert ran.code == 0, ran.stderr
+    assert "not taken" in results(server, 2)[0][0]
+
+
 @pytest.mark.parametrize("is_exchanged", [True, False])
 def test_a_script_that_is_exchanged_while_a_hook_runs_decides_nothing(tmp_path, is_exchanged) -> None:
     script = tmp_path / "guard"
