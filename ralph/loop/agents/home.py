@@ -27,7 +27,7 @@ from ralph.machine.files.trees import remove_tree
 from ralph.places.gather import gather_places, home_directories
 from ralph.places.places import xdg_bases
 from ralph.places.table import expanded
-from ralph.values.credentials import known_secrets
+from ralph.values.credentials import known_secrets, secret_header_values
 from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
@@ -48,6 +48,9 @@ _TOKENS = frozenset(
 _SECRET = frozenset({"access", "refresh", "key"})
 """Names of secrets in the logins of opencode and pi, which are ordinary words elsewhere."""
 _TOKEN = re.compile(r"[\w.~+/=:|#-]*", re.ASCII)
+_NAMED = re.compile(
+    r"""(?P<name>[\w.-]+)["']?\s*[=:]\s*(?:(?P<mark>["'])(?P<quoted>[^"'\n]*)(?P=mark)|(?P<bare>[^\s"',;}]+))"""
+)
 
 
 class AgentHome(Struct, frozen=True, dict=True):
@@ -136,13 +139,14 @@ class AgentHome(Struct, frozen=True, dict=True):
                 _replace(os.path.realpath(theirs), after)
 
     def secrets(self) -> Iterator[str]:
-        """Yields what is secret in the user's logins and in the settings of which a part is taken along, as they are now. Raises
-        OSError.
-        """
+        """Yields what is secret in the user's logins and in the files that are taken along, as they are now. Raises OSError."""
         named = _paths((one for place in self.row.state for one in place.by_project), self.environment)
-        for path in (*(login for _, login in self._logins()), *filter(self._is_users, named)):
+        taken = (source for place in self.row.state for _, source in self._taken(place))
+        for path in (*(login for _, login in self._logins()), *filter(self._is_users, named), *taken):
             if (data := _read(path)) is not None:
-                yield from _secrets_in(_decoded(data))
+                found = _decoded(data)
+                text = data.decode("utf-8", "replace")
+                yield from _secrets_in(found) if isinstance(found, dict) else _secrets_in_text(text)
 
     def _logins(self) -> Iterator[tuple[AgentPlace, str]]:
         for place in self.row.state:
@@ -267,7 +271,15 @@ def _secrets_in(value: object, name: str = "") -> Iterator[str]:
     elif isinstance(value, list):
         yield from chain.from_iterable(_secrets_in(one, name) for one in value)
     elif isinstance(value, str):
-        yield from known_secrets({name: value}, [value] if name in _SECRET else ())
+        secrets = secret_header_values([(name, value)])
+        yield from known_secrets({name: value}, [value] if name in _SECRET else secrets)
+
+
+def _secrets_in_text(text: str) -> Iterator[str]:
+    """The secrets in TOML, in variables as a shell reads them, and in JSON with comments."""
+    yield from known_secrets({"": text})
+    for found in _NAMED.finditer(text):
+        yield from _secrets_in(found["quoted"] or found["bare"] or "", found["name"])
 
 
 def _decoded(data: bytes) -> object:

@@ -666,6 +666,19 @@ LOGINS: dict[str, tuple[str, object, tuple[Any, ...]]] = {
     "codex": (".codex/auth.json", {"tokens": {"id_token": "of-nobody-0123"}}, codex(answer=READ)),
     "opencode": (".local/share/opencode/auth.json", {"x": {"key": "of-nobody-0123"}}, opencode(answer=READ)),
     "pi": (".pi/agent/auth.json", {"x": [{"refresh": "of-nobody-0123"}]}, pi(answer=READ)),
+    "claude's settings": (".claude/settings.json", {"env": {"X_TOKEN": "of-nobody-0123"}}, claude(READ)),
+    "codex's variables": (".codex/.env", "export OPENAI_API_KEY='of-nobody-0123'", codex(answer=READ)),
+    "codex's provider": (".codex/config.toml", 'x = {"X-Api-Key" = "of-nobody-0123"}', codex(answer=READ)),
+    "opencode's provider": (
+        ".config/opencode/opencode.jsonc",
+        '{ // mine\n "x": {"apiKey": "of-nobody-0123"}}',
+        opencode(answer=READ),
+    ),
+    "pi's provider": (
+        ".pi/agent/models.json",
+        {"headers": {"Authorization": "Bearer of-nobody-0123"}},
+        pi(answer=READ),
+    ),
 }
 REFRESHES = "path = own + '/.credentials.json'; text = open(path).read(); open(path, 'w').write(text.replace('old', 'new'))"
 
@@ -675,7 +688,7 @@ def test_the_login_of_an_agent_is_nowhere_in_a_loops_record(ralph, agent, case) 
     path, login, lines = LOGINS[case]
     kept = Path(ralph.environment["HOME"], path)
     kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps(login))
+    kept.write_text(login if isinstance(login, str) else json.dumps(login))
     name = case.partition("'")[0]
     agent(name, step(*lines))
     assert ralph("loop", "the task", "--agent", name, "--max-iterations", "1", "--report", "p.html").code == 0
