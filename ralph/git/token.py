@@ -40,8 +40,9 @@ class GitToken:
             raise TokenError(f"{host!r} is not a host for a git token")
         reading = f"dd bs={_RECORD_BYTES} count=1 </dev/fd/{PIPE} 2>/dev/null"
         helper = f'!f() {{ test "$1" = get && {reading}; }}; f'
-        self.options = ("-c", f"credential.https://{host}.helper={helper}")
-        """The options of git that name the helper."""
+        name = f"credential.https://{host}.helper"
+        self.options = ("-c", f"{name}=", "-c", f"{name}={helper}")
+        """The options of git that name the helper, and no other one for the host: the user's might keep the token on the disk."""
 
     @contextmanager
     def pipe(self) -> Iterator[int]:

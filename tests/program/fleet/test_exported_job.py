@@ -84,6 +84,8 @@ def begin(ralph: Ralph, place: Path, server: GitServer) -> Repository:
     user.environment["HOME"] = ralph.environment["HOME"]
     user.git("config", "--global", "http.sslCAInfo", str(place / "c/cert.pem"))
     user.git("config", "--global", "filter.mine.clean", str(dump))
+    # It keeps each password that a server has taken.
+    user.git("config", "--global", "credential.helper", f"store --file={seen}/own.kept")
     ralph.environment |= {
         "RALPH_GIT_TOKEN": TOKEN,
         "RALPH_GIT_HOST": server.url.removeprefix("https://"),
