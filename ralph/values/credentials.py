@@ -149,14 +149,14 @@ def credential_from(variable: str, environment: Mapping[str, str], api: str = AN
 # A name that contains one of these texts anywhere is a credential's (PGPASSWORD, SECRETS).
 _ANYWHERE = ("SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "APIKEY")
 # A name that contains these neighbouring words anywhere is a credential's (AWS_ACCESS_KEY_ID).
-_TOGETHER = ("_API_KEY_", "_PRIVATE_KEY_", "_ACCESS_KEY_", "_CONNECTION_STRING_")
+_TOGETHER = ("_API_KEY_", "_PRIVATE_KEY_", "_ACCESS_KEY_", "_CONNECTION_STRING_", "_WEBHOOK_URL_")
 # These are compared as whole words, because GIT_AUTHOR_NAME is not a credential. AUTHENTICATE is missing, because the
 # header WWW-Authenticate only asks for a credential.
 _AUTH_WORDS = frozenset({"AUTH", "AUTHN", "AUTHZ", "OAUTH", "OAUTH2", "AUTHORIZATION", "AUTHENTICATION"})
-_LAST_WORDS = frozenset({"BEARER", "DSN", "PAT", "JWT", "CREDS", "COOKIE", "COOKIES", "SSHPASS"})
-# These words mark a credential only at the end of a longer name, such as DB_PASS. Alone, PWD is a directory, and the
-# others are ordinary names.
-_LAST_OF_SEVERAL = frozenset({"KEY", "PASS", "PWD"})
+_LAST_WORDS = frozenset({"BEARER", "DSN", "PAT", "JWT", "CREDS", "COOKIE", "COOKIES", "SSHPASS", "WEBHOOK"})
+# These words mark a credential only at the end of a longer name, such as DB_PASS, or NEXUS_PSW (Jenkins). Alone, PWD is a
+# directory, and the others are ordinary names.
+_LAST_OF_SEVERAL = frozenset({"KEY", "PASS", "PWD", "PW", "PSW"})
 # A name that ends with one of these says where a credential is, not the credential itself: SSH_AUTH_SOCK,
 # AWS_WEB_IDENTITY_TOKEN_FILE.
 _PLACES = frozenset({"SOCK", "SOCKET", "FILE", "PATH", "DIR", "HOME"})

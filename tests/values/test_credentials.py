@@ -42,6 +42,7 @@ PEM = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAA\nAAAABG5vbm
         *("DEPLOY_PRIVATE_KEY", "AWS_ACCESS_KEY_ID", "TS_AUTHKEY", "AZURE_STORAGE_CONNECTION_STRING"),
         *("AUTH", "NPM_AUTH", "DOCKER_AUTH_CONFIG", "Authorization", "Proxy-Authorization", "OAUTH_CODE"),
         *("GITHUB_PAT", "SENTRY_DSN", "DATABASE_DSN", "SUPABASE_JWT", "Set-Cookie"),
+        *("LDAP_BIND_PW", "NEXUS_PSW", "SLACK_WEBHOOK_URL", "DISCORD_WEBHOOK"),
     ],
 )
 def test_credential_is_known_by_its_name(name: str) -> None:
@@ -51,7 +52,21 @@ def test_credential_is_known_by_its_name(name: str) -> None:
 @every_row(
     "name",
     [
-        *("", "_", "PATH", "HOME", "PWD", "OLDPWD", "KEY", "PASS", "LANG", "COMPASS", "PATCH", "PATTERN"),
+        *(
+            "",
+            "_",
+            "PATH",
+            "HOME",
+            "PWD",
+            "PW",
+            "OLDPWD",
+            "KEY",
+            "PASS",
+            "LANG",
+            "COMPASS",
+            "PATCH",
+            "PATTERN",
+        ),
         *("KEYBOARD", "MONKEY", "MAPI_KEYBOARD", "TURKEY", "PUBLIC_KEY", "CACHE_KEY", "SSH_AGENT_PID"),
         *(
             "SSH_AUTH_SOCK",
