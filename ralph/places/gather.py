@@ -44,7 +44,7 @@ from ralph.places.places import directories_above, names_at, outermost, places_o
 from ralph.places.ssh_files import ssh_files_of_agents
 from ralph.places.state import chosen_state_directory, named_state_directories
 from ralph.places.table import COMPARED, FILTERED, PATTERNS, UNREAD, expanded, git_entries_with, paths_with
-from ralph.values.credentials import SANDBOX_HIDE, callers_places
+from ralph.values.credentials import SANDBOX_HIDE, callers_places, credential_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -129,6 +129,7 @@ def gather_places(
         "editable": tuple(editable_packages(environment, outside)),
         "denied": tuple(denied),
         "given": given,
+        "credential files": tuple(filter(os.path.isfile, credential_files(environment))),
         "hidden": callers_places(SANDBOX_HIDE, environment.get(SANDBOX_HIDE, "")),
         "runtime directory": tuple(one for one in private if not any(is_within(it, one) for it in homes)),
         "gitconfig": tuple(read_by_git(_git_files(homes, environment), next(iter(homes), "/"), outside)),
@@ -143,6 +144,8 @@ def _with_credentials(known: Bases, environment: Mapping[str, str]) -> dict[str,
     own = (pattern.replace("*", str(os.getuid())) for pattern in PATTERNS["tickets"].split())
     # A link in /tmp may be another user's, and would close what it leads to.
     tickets = tuple(one for one in (*own, *found["tickets"]) if not os.path.islink(one))
+    # The deny list wins over a pattern that another name happens to match.
+    found["mixed files"] = tuple(one for one in found["mixed files"] if one not in found["secret files"])
     known = {**known, **found}
     may_be_mixed = paths_with(FILTERED, known, environment)
     # What lies directly in a home or in a base directory is not shown, and neither are copies of it.

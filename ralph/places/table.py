@@ -95,6 +95,7 @@ _BASES = (
     *"checkout path editable gitconfig mixed tickets".split(),
     "mixed files",
     "secret files",
+    "credential files",
     "runtime directory",
     "own code",
     "own start",
@@ -182,36 +183,37 @@ _SECRETS = """
 SSH keys [ssh(1), sshd(8)]:  ~/.ssh  /etc/ssh/ssh_host_dsa_key  /etc/ssh/ssh_host_ecdsa_key  /etc/ssh/ssh_host_ed25519_key
   /etc/ssh/ssh_host_rsa_key
 GnuPG and age keys, certificates [gpg(1), sops's README, mise and .NET documentation]:  ~/.gnupg  $GNUPGHOME  {config}/sops/age  {config}/age  {config}/mise/age.txt  ~/.dotnet/corefx/cryptography
-AWS credentials [AWS CLI user guide, s3cmd(1), boto's documentation]:  ~/.aws  $AWS_SHARED_CREDENTIALS_FILE  $AWS_CONFIG_FILE  ~/.s3cfg  ~/.boto
+AWS credentials [AWS CLI user guide, s3cmd(1), boto's documentation]:  ~/.aws  $AWS_SHARED_CREDENTIALS_FILE  $AWS_CONFIG_FILE  ~/.s3cfg  ~/.boto  $BOTO_CONFIG
 Azure credentials [Azure CLI documentation]:  ~/.azure  $AZURE_CONFIG_DIR
 Google Cloud credentials [gcloud topic configurations]:  {config}/gcloud  $CLOUDSDK_CONFIG  $GOOGLE_APPLICATION_CREDENTIALS
 Kubernetes credentials [kubectl documentation]:  ~/.kube  $KUBECONFIG  /etc/kubernetes
 credentials of container registries [docker login, containers-auth.json(5), helm registry login]:  ~/.docker  $DOCKER_CONFIG/config.json  {config}/containers/auth.json
-  {runtime}/containers/auth.json  $REGISTRY_AUTH_FILE  {config}/helm/registry
+  {runtime}/containers/auth.json  $REGISTRY_AUTH_FILE  {config}/helm/registry  $HELM_REGISTRY_CONFIG
 credentials of cloud providers and hosts [each tool's documentation]:  ~/.oci  ~/.aliyun  ~/.bluemix  ~/.fly  ~/.databrickscfg  ~/.snowflake  ~/.snowsql
   {config}/doctl  {config}/hcloud  {config}/scw  {config}/openstack  {config}/linode-cli  {config}/netlify
   {data}/com.vercel.cli  {config}/.wrangler  ~/.wrangler  {config}/rclone  {config}/configstore  {config}/stripe
-  {config}/heroku
+  {config}/heroku  $OCI_CLI_CONFIG_FILE  $RCLONE_CONFIG  $DATABRICKS_CONFIG_FILE
 credentials of infrastructure tools [Terraform CLI configuration, Pulumi and Vault documentation]:  ~/.terraform.d/credentials.tfrc.json  ~/.terraformrc  ~/.pulumi/credentials.json
-  ~/.vault-token
+  ~/.vault-token  $TF_CLI_CONFIG_FILE  $PULUMI_HOME/credentials.json
 git credentials [git-credential-store(1), git-credential-cache(1), gh auth login]:  ~/.git-credentials  {config}/git/credentials  {cache}/git/credential  {config}/gh  $GH_CONFIG_DIR
   {config}/hub  {config}/glab-cli  {config}/tea
 passwords of hosts [netrc(5), Emacs auth-source manual]:  ~/.netrc  ~/_netrc  $NETRC  ~/.authinfo  ~/.authinfo.gpg
-passwords of databases [libpq's password file, MySQL option files]:  ~/.pgpass  $PGPASSFILE  ~/.my.cnf  ~/.mylogin.cnf  ~/.mongorc.js  ~/.dbshell
+passwords of databases [libpq's password file, MySQL option files]:  ~/.pgpass  $PGPASSFILE  $PGSERVICEFILE  ~/.my.cnf  ~/.mylogin.cnf  ~/.mongorc.js  ~/.dbshell
 credentials of package registries [each package manager's documentation of its configuration]:  ~/.npmrc  $NPM_CONFIG_USERCONFIG  ~/.yarnrc  ~/.yarnrc.yml  {config}/pnpm/rc  ~/.pypirc
   ~/.pip/pip.conf  {config}/pip/pip.conf  $PIP_CONFIG_FILE  {config}/pypoetry/auth.toml  {data}/uv/credentials  ~/.cargo/credentials
   ~/.cargo/credentials.toml  $CARGO_HOME/credentials  $CARGO_HOME/credentials.toml  ~/.gem/credentials  ~/.bundle/config
-  {config}/pnpm/auth.ini  ~/.cabal/config  ~/.julia/servers  ~/.julia/logs  ~/.pub-cache/credentials.json  ~/.composer/config.json
+  {config}/pnpm/auth.ini  ~/.cabal/config  ~/.julia/servers  ~/.julia/logs  ~/.npm/_logs  ~/.pub-cache/credentials.json  ~/.composer/config.json
   {config}/composer/config.json  ~/.m2/settings.xml  ~/.m2/settings-security.xml  ~/.gradle/gradle.properties  ~/.nuget/NuGet/NuGet.Config
   {config}/NuGet/NuGet.Config  ~/.composer/auth.json  {config}/composer/auth.json  ~/.hex/hex.config  {data}/gem/credentials
   ~/.stack/upload  ~/.rye/credentials  ~/.nimble/github_api_token  ~/.gradle/develocity  ~/.gradle/enterprise
+  $COMPOSER_HOME/auth.json  $BUNDLE_USER_CONFIG  $npm_config_userconfig
   $GRADLE_USER_HOME/develocity  $GRADLE_USER_HOME/enterprise  ~/.m2/.develocity  ~/.m2/.gradle-enterprise
   ~/.gradle/.gradle-enterprise  ~/.gradle/.develocity  $GRADLE_USER_HOME/.gradle-enterprise  $GRADLE_USER_HOME/.develocity
 credentials of claude [Claude Code documentation]:  ~/.claude.json  ~/.claude/.credentials.json  $CLAUDE_CONFIG_DIR/.claude.json  $CLAUDE_CONFIG_DIR/.credentials.json
 credentials of codex [its configuration reference]:  ~/.codex/auth.json  $CODEX_HOME/auth.json
 credentials of opencode [its documentation of providers and MCP servers]:  {data}/opencode/auth.json  {data}/opencode/mcp-auth.json
 credentials of pi [its documentation of providers]:  ~/.pi/agent/auth.json  $PI_CODING_AGENT_DIR/auth.json
-credentials of other agents and models [each tool's documentation]:  ~/.gemini  {config}/github-copilot  ~/.huggingface  {cache}/huggingface/token  $HF_TOKEN_PATH  ~/.kaggle
+credentials of other agents and models [each tool's documentation]:  ~/.gemini  {config}/github-copilot  ~/.huggingface  {cache}/huggingface/token  $HF_TOKEN_PATH  $HF_HOME/token  ~/.kaggle  $KAGGLE_CONFIG_DIR
 keyrings and passwords [pass(1), each password manager's documentation]:  {data}/keyrings  {data}/kwalletd  ~/.gnome2/keyrings  ~/.pki  ~/.password-store
   $PASSWORD_STORE_DIR  {data}/gopass  {config}/op  {config}/Bitwarden CLI  {config}/Bitwarden  {config}/1Password
   {config}/keepassxc  ~/Library/Keychains  /Library/Keychains  ~/Library/Application Support/1Password
@@ -241,7 +243,7 @@ jobs for later, with the environment of whoever made them [at(1), crontab(5)]:  
 # Files with configuration and credentials, and the settings of each format that hold none (`filtered_copy.py`). Some are
 # denied above too: a new one must not be read either.
 _FILTERED = """
-~/.npmrc  $NPM_CONFIG_USERCONFIG  ~/.yarnrc  ~/.yarnrc.yml  {config}/pnpm/rc  ~/.pip/pip.conf  {config}/pip/pip.conf
+~/.npmrc  $NPM_CONFIG_USERCONFIG  $npm_config_userconfig  ~/.yarnrc  ~/.yarnrc.yml  {config}/pnpm/rc  ~/.pip/pip.conf  {config}/pip/pip.conf
 $PIP_CONFIG_FILE  ~/.m2/settings.xml  ~/.gradle/gradle.properties  ~/.nuget/NuGet/NuGet.Config
 {config}/NuGet/NuGet.Config  {config}/uv/uv.toml  {config}/pypoetry/config.toml  {config}/mise/config.toml
 {config}/go/env  ~/.condarc  ~/.cargo/config.toml  ~/.cargo/config  $CARGO_HOME/config.toml
@@ -284,6 +286,9 @@ $NVM_DIR/versions/node/*/etc/npmrc  {data}/fnm/node-versions/*/installation/etc/
 {config}/mise/.env  {config}/uv/.env  ~/.claude/commands/.env  ~/.claude/skills/*/.env  ~/.claude/plugins/*/.env  ~/.claude/plugins/*/*/.env
 ~/.claude/plugins/*/*/*/.env  ~/.claude/plugins/*/*/*/*/.env  ~/.claude/plugins/marketplaces/*/.git/config  {cache}/pre-commit/repo*/.git/config
 ~/.cargo/git/db/*/config  $CARGO_HOME/git/db/*/config  ~/go/pkg/mod/cache/vcs/*/config  $GOPATH/pkg/mod/cache/vcs/*/config
+{data}/virtualenvs/*/src/*/.git/config  ~/.virtualenvs/*/src/*/.git/config  $WORKON_HOME/*/src/*/.git/config  $VIRTUAL_ENV/src/*/.git/config
+~/.pyenv/.git/config  ~/.rbenv/.git/config  ~/.nvm/.git/config  ~/.asdf/.git/config  {cache}/uv/git-v0/checkouts/*/*/.git/config
+{data}/pipx/venvs/*/pipx_metadata.json  ~/.local/pipx/venvs/*/pipx_metadata.json
 $GOMODCACHE/cache/vcs/*/config  {cache}/uv/git-v0/db/*/config  ~/.composer/cache/vcs/*/config  {cache}/composer/vcs/*/config
 """,
     "secret files": """
@@ -390,6 +395,7 @@ ROWS: tuple[PlaceRow, ...] = (
     _state_row("{sessions}", "entries"),
     *(PlaceRow(places, f"holds {kind}", source=source) for kind, source, places in _kinds(_SECRETS)),
     PlaceRow(("{secret files}",), "holds credentials or the sessions of a browser", source=_SPEC),
+    PlaceRow(("{credential files}",), "holds a credential, as the name of a variable says", source=_SPEC),
     PlaceRow(
         ("/run/user", "{runtime directory}"),
         "holds tickets, keys and sockets of programs of the user's login",

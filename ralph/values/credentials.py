@@ -197,6 +197,15 @@ def looks_like_credential_name(name: str) -> bool:
     return last not in _ABOUT and any(word in _AUTH_WORDS or word.endswith("TOKEN") for word in words)
 
 
+def credential_files(environment: Mapping[str, str]) -> Iterator[str]:
+    """Yields the absolute paths in variables whose name says that a credential is there: RESTIC_PASSWORD_FILE, VAULT_CLIENT_KEY."""
+    for name, value in environment.items():
+        *before, last = _words(name) or ("",)
+        is_named = looks_like_credential_name("_".join(before) if last in _PLACES else name)
+        if is_named and value.startswith("/"):
+            yield value
+
+
 def is_header_list(name: str) -> bool:
     """Whether a variable with this name holds a list of headers. An example is OTEL_EXPORTER_OTLP_HEADERS. The list
     consists of `name=value` pairs, and most of the values are keys.

@@ -192,6 +192,26 @@ def test_no_copy_is_made_of_a_file_to_which_a_link_in_the_work_leads(home: Path)
     assert places.why_not_read(f"{home}/private/passwords")
 
 
+def test_no_copy_is_made_of_a_file_that_holds_credentials_only(home: Path) -> None:
+    (home / ".m2").mkdir()
+    for name in ("settings.xml", "settings-work.xml", "settings-security.xml"):
+        (home / ".m2" / name).write_text("<settingsSecurity><master>{x}</master></settingsSecurity>")
+    places = gather_places([f"{home}/src/work"], {"HOME": str(home)})
+    copied = {f"{home}/.m2/settings.xml", f"{home}/.m2/settings-work.xml"}
+    assert {path for path in places.guarded(FILTERED, {}) if path.startswith(f"{home}/.m2/")} == copied
+
+
+def test_a_file_that_a_variable_with_the_name_of_a_credential_names_is_not_read(tmp_path: Path) -> None:
+    for name in ("key", "password", "config"):
+        (tmp_path / name).write_text("x")
+    variables = {
+        "VAULT_CLIENT_KEY": "key", "RESTIC_PASSWORD_FILE": "password", "TOOL_CONFIG_FILE": "config", "SECRETS_DIR": "",
+    }  # fmt: skip
+    places = gather_places(["/work"], {name: f"{tmp_path}/{value}" for name, value in variables.items()})
+    closed = [name for name in ("key", "password", "config") if places.why_not_read(f"{tmp_path}/{name}")]
+    assert closed == ["key", "password"]
+
+
 def test_files_that_the_configuration_of_git_names_are_shown(home: Path) -> None:
     (home / ".gitconfig").write_text(
         '[include]\n\tpath = ~/dot/more\n[core]\n\texcludesFile = "dot/ignored"\n\thooksPath = ~\n'
@@ -225,7 +245,9 @@ def test_files_that_the_configuration_of_git_names_are_shown(home: Path) -> None
         ".virtualenvs/a/pip.conf .pyenv/versions/3.12/pip.conf env/pip.conf",
         ".nvm/versions/node/v20/etc/npmrc .npm-global/etc/npmrc node[1]/etc/npmrc node[1]/versions/node/v1/etc/npmrc",
         "maven/conf/settings.xml cargo/config .m2/settings.xml.bak .config/git/config~ cargo/config.toml.orig",
-        ".sdkman/candidates/maven/3/conf/settings.xml",
+        ".sdkman/candidates/maven/3/conf/settings.xml .local/share/pipx/venvs/a/pipx_metadata.json .npm/_logs/1-debug.log",
+        ".local/share/virtualenvs/a/src/b/.git/config .virtualenvs/a/src/b/.git/config env/src/b/.git/config",
+        ".cache/uv/git-v0/checkouts/a/1/.git/config .pyenv/.git/config .nvm/.git/config",
     ],
 )  # fmt: skip
 def test_credentials_inside_of_what_is_shown_are_not(paths: str, tmp_path: Path) -> None:
