@@ -66,16 +66,15 @@ class Iteration:
         seen = session_seen(recorder, self._world)
         if seen is not None and seen.written_at is not None:
             recorder.count_unrecorded(seen.written_at)
-        if seen is not None and seen.ended is not None and seen.ended.outcome is Outcome.API_REJECTED:
-            seen = None  # the API would reject the resumed session again
+        is_anew = seen is None or not seen.can_resume
         most = recorder.state.plan.limits.max_iterations
-        resumed = IterationResumed(current.number, most, current.session_id, is_anew=seen is None)
-        self._world.events.emit(resumed)
+        self._world.events.emit(IterationResumed(current.number, most, current.session_id, is_anew=is_anew))
         fresh = replace(current, outages=0, slept_s=0.0, kills=0, waits_until=None, phase=Phase.WORKING)
         if seen is not None:
-            recorder.sleep(self._rest_of_wait_s())
             spent = self._with_earlier(IterationResult(0, Outcome.COMPLETED, seen.turns, seen.cost_usd))
             fresh = replace(fresh, turns=spent.turns, cost_usd=spent.cost_usd)
+        if not is_anew:
+            recorder.sleep(self._rest_of_wait_s())
         else:
             self._compose_prompt()
             fresh = _with_another_session(fresh)
@@ -147,7 +146,8 @@ class Iteration:
     def _resume_after(self, wait: Wait) -> None:
         current = self._recorder.current
         fresh = replace(current, slept_s=current.slept_s + wait.seconds)
-        if session_seen(self._recorder, self._world) is not None:
+        seen = session_seen(self._recorder, self._world)
+        if seen is not None and seen.can_resume:
             self._prompt = None
         else:
             self._compose_prompt()
@@ -199,8 +199,8 @@ class Iteration:
 
 
 def _with_another_session(current: CurrentIteration) -> CurrentIteration:
-    """Gives the iteration a new session id, because a session without a message exists and cannot be resumed. The turns
-    and the cost of the old one stay in the totals.
+    """Gives the iteration a new session id, because the old session may exist and cannot be resumed. Its turns and its
+    cost stay in the totals.
     """
     return replace(
         current,

@@ -255,6 +255,14 @@ class IterationSession(Struct, frozen=True):
     """The result of the session's last run. None if that run was killed or is still running."""
     written_at: datetime | None = None
     """The time of the last write to the journal, with time zone."""
+    is_damaged: bool = False
+    """True if the journal can be read only up to some damage, as after a power cut."""
+
+    @property
+    def can_resume(self) -> bool:
+        """False if a resumed run would end at once: the journal is damaged, or the API would reject the session again."""
+        is_rejected = self.ended is not None and self.ended.outcome is Outcome.API_REJECTED
+        return not (self.is_damaged or is_rejected)
 
 
 class LoopEnd(Struct, frozen=True):

@@ -92,7 +92,7 @@ def _line_about_iteration(event: Event) -> str | None:
             rest = f", {' and '.join(left)} left" if left else ""
             return f"{_which(number, most, session_id)}{rest}"
         case IterationResumed(number=number, max_iterations=most, session_id=session_id):
-            how = "starts over: nothing of it was kept" if event.is_anew else "resumes"
+            how = "starts over: its session cannot be resumed" if event.is_anew else "resumes"
             return f"{_which(number, most, session_id)}, {how}"
         case IterationEnded(record=record, max_iterations=most):
             return iteration_line(record, most)

@@ -592,6 +592,22 @@ def test_a_session_that_the_api_refused_for_good_is_begun_anew() -> None:
     )
 
 
+def test_a_session_that_a_power_cut_damaged_is_begun_anew_and_what_it_cost_counts() -> None:
+    """`ralph loop --continue` could otherwise never get beyond it: each resumed run ends with 74."""
+    killed = LoopRig(
+        [ScriptedIteration()], limits=LoopLimits(max_time_s=1000)
+    ).stopped_in_its_first_iteration()
+    again = LoopRig()
+    old = killed.current.session_id if killed.current else ""
+    again.iterations.sessions[old] = IterationSession(3, 0.4, is_damaged=True)
+    end = again.play(replace(killed, plan=replace(killed.plan, limits=iterations(1))))
+    [order] = again.iterations.orders
+    assert order.prompt is not None
+    assert order.session_id != old
+    assert (end.outcome, again.state.iterations[0].turns) == (Outcome.COMPLETED, 3 + 2)
+    assert again.state.spent_usd == pytest.approx(0.4 + 0.5)
+
+
 def test_a_check_that_passes_meanwhile_ends_a_loop_whose_iteration_was_cut_off() -> None:
     rig = LoopRig([ScriptedIteration(ended(Outcome.AUTH))], verdicts=[1])
     rig.play()

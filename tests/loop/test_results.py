@@ -170,7 +170,16 @@ def test_of_a_damaged_one_what_can_be_read_counts(tmp_path) -> None:
     seen = seen_of(tmp_path, killed().data + b"what?\n" + completed().data)
     assert seen is not None
     assert seen.ended is None
+    assert not seen.can_resume
     assert seen_of(tmp_path, b"what?\n" + completed().data) is not None
+
+
+def test_one_that_a_kill_cut_off_can_be_resumed_and_one_that_a_power_cut_filled_up_cannot(tmp_path) -> None:
+    assert seen_of(tmp_path, killed().data).can_resume
+    assert seen_of(tmp_path, killed().data + b'{"seq":').can_resume
+    filled = seen_of(tmp_path, killed().data + bytes(4096))
+    assert not filled.can_resume
+    assert filled.cost_usd == seen_of(tmp_path, killed().data).cost_usd
 
 
 def test_of_an_end_that_only_a_newer_ralph_knows_nothing_is_known(tmp_path) -> None:

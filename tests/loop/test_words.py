@@ -66,7 +66,7 @@ LINES: list[tuple[Event, str | None]] = [
     (IterationResumed(2, 5, "abcdef0123", False), "iteration 2 of 5, session abcdef01, resumes"),
     (
         IterationResumed(2, 5, "abcdef0123", True),
-        "iteration 2 of 5, session abcdef01, starts over: nothing of it was kept",
+        "iteration 2 of 5, session abcdef01, starts over: its session cannot be resumed",
     ),
     (
         IterationCutOff(2, 5, Outcome.INTERRUPTED, 130, 1, None, 61.0),

@@ -18,6 +18,7 @@ from ralph.machine.files.opened_file import open_regular_file, read_regular_file
 from ralph.output.result_object import limit_named
 from ralph.sessions.looking import look_to_list
 from ralph.sessions.store import SessionStore
+from ralph.sessions.story import DAMAGED
 from ralph.values.outcome import Outcome
 from ralph.values.shortage import shortage_of
 from ralph.values.strict_json import strict_json
@@ -116,7 +117,8 @@ def session_seen(
         return None
     try:
         written_at = datetime.fromtimestamp(look.written_at_s, UTC)
-        return IterationSession(look.story.turns, look.story.cost_usd, _end_of(look.story), written_at)
+        ended, is_damaged = _end_of(look.story), look.outcome == DAMAGED
+        return IterationSession(look.story.turns, look.story.cost_usd, ended, written_at, is_damaged)
     except ValueError:  # the journal contains an outcome that only a newer ralph knows
         return IterationSession(0, None)
 
