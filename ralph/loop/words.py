@@ -23,7 +23,7 @@ from ralph.loop.events import (
     Pushed,
 )
 from ralph.loop.prompt import names_of
-from ralph.loop.rules import tasks_text
+from ralph.loop.rules import STOPPED_AT_A_LIMIT, tasks_text
 from ralph.loop.state import Phase
 from ralph.loop.values import Setback
 from ralph.output.live import doing as doing_now
@@ -340,7 +340,7 @@ def _age_s(moment: str, now: datetime) -> float | None:
 
 
 def resume_hint(state: LoopState, end: LoopEnd) -> str | None:
-    """A line with what to do about the end, and the command that continues the loop, with twice the limit that has ended it.
+    """A line with what to do about the end, and the command that continues the loop, with twice the limits that it has reached.
     None if the work is done, or if a continued loop would end in the same way again, as with a check that cannot be run.
     """
     if end.outcome in (Outcome.COMPLETED, Outcome.NO_PROGRESS):
@@ -353,13 +353,16 @@ def resume_hint(state: LoopState, end: LoopEnd) -> str | None:
 
 def _twice_the_limit(state: LoopState, outcome: Outcome) -> str:
     limits = state.plan.limits
-    if outcome is Outcome.TIMED_OUT and limits.max_time_s is not None:
-        return f" --max-time {time_limit(2 * limits.max_time_s)}"
-    if outcome is not Outcome.LIMIT_REACHED:
+    if outcome not in STOPPED_AT_A_LIMIT:
         return ""
-    if limits.max_iterations is not None and len(state.iterations) >= limits.max_iterations:
-        return f" --max-iterations {2 * limits.max_iterations}"
-    return "" if limits.max_budget_usd is None else f" --max-budget-usd {plain(2 * limits.max_budget_usd)}"
+    most, iterations = limits.max_iterations, ""
+    if most is not None and len(state.iterations) >= most:
+        iterations = f" --max-iterations {2 * most}"
+    if outcome is Outcome.TIMED_OUT and limits.max_time_s is not None:
+        return f"{iterations} --max-time {time_limit(2 * limits.max_time_s)}"
+    if iterations or limits.max_budget_usd is None:
+        return iterations
+    return f" --max-budget-usd {plain(2 * limits.max_budget_usd)}"
 
 
 def continue_command(state: LoopState) -> str:

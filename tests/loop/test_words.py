@@ -130,6 +130,7 @@ def test_the_line_of_a_wait(event: LoopWaits, begins: str, ends: str) -> None:
         (Outcome.LIMIT_REACHED, LoopLimits(1, 2.5), " --max-iterations 2"),
         (Outcome.LIMIT_REACHED, LoopLimits(9, 2.5), " --max-budget-usd 5.0"),
         (Outcome.TIMED_OUT, LoopLimits(max_time_s=5400), " --max-time 3h"),
+        (Outcome.TIMED_OUT, LoopLimits(1, None, 5400), " --max-iterations 2 --max-time 3h"),
         (Outcome.TIMED_OUT, LoopLimits(), ""),
         (Outcome.IO_ERROR, LoopLimits(1, 2.5), ""),
     ],
