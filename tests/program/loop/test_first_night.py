@@ -37,7 +37,7 @@ TEST = "from sums import total\n\nassert total([1, 2]) == 3, 'the sum is wrong'\
 
 def lines_of_the_first_night() -> list[str]:
     text = (REPOSITORY / "README.md").read_text()
-    [block] = re.finditer(r"^## The first night\n\n```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    [block] = re.finditer(r"^## The first overnight run\n\n```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     return block[1].splitlines()
 
 
