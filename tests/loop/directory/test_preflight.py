@@ -145,8 +145,10 @@ def test_outside_of_git_nothing_is_committed_or_pushed(tmp_path: Path, commits, 
 def test_a_push_that_takes_too_long_is_no_fault_of_the_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(push, "REMOTE_LIMIT_S", 0.0)
+    monkeypatch.setattr(push, "REMOTE_LIMIT_S", 0.1)
     repository = cloned(tmp_path / "work", tmp_path / "home")
+    repository.environment["GIT_SSH_COMMAND"] = "sleep 30 #"
+    repository.git("remote", "set-url", "origin", "ssh://localhost/nowhere")
     with pytest.raises(CheckoutError, match=r"origin does not take branch main: .* took longer") as caught:
         check_checkout(repository.checkout(), commits=False, pushes=True)
     assert caught.value.outcome is Outcome.API_UNAVAILABLE
