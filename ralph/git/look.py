@@ -70,7 +70,7 @@ class GitStatus(Struct, frozen=True):
     head: str
     """The id of the current commit, or "" before the first commit."""
     branch: str | None
-    """The current branch, or None if HEAD is detached."""
+    """The current branch, or None if HEAD is detached or names no branch."""
     entries: tuple[StatusEntry, ...]
 
 
@@ -98,9 +98,9 @@ def status_from(output: bytes) -> GitStatus:
         elif record:
             entries += _entry(record)
     head, branch = headers.get("branch.oid", ""), headers.get("branch.head", "")
-    return GitStatus(
-        "" if head == "(initial)" else head, None if branch == "(detached)" else branch, tuple(entries)
-    )
+    # Git says "(null)" if HEAD names a tag, or what is no branch either.
+    is_on_branch = branch not in ("(detached)", "(null)")
+    return GitStatus("" if head == "(initial)" else head, branch if is_on_branch else None, tuple(entries))
 
 
 def _entry(record: bytes) -> Iterator[StatusEntry]:

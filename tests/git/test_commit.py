@@ -125,10 +125,22 @@ def test_nothing_is_committed_in_the_middle_of_something(repository: Repository,
     assert repository.git("status", "--porcelain") == before
 
 
-def test_on_no_branch_nothing_is_committed_and_the_work_stays(repository: Repository) -> None:
+@pytest.mark.parametrize(
+    "leave",
+    [
+        ("switch", "-q", "--detach"),
+        ("symbolic-ref", "HEAD", "refs/tags/it"),
+        ("symbolic-ref", "HEAD", "refs/it"),
+    ],
+)
+def test_on_no_branch_nothing_is_committed_and_the_work_stays(
+    repository: Repository, leave: tuple[str, ...]
+) -> None:
     checkout = repository.checkout()
     assert checkout.snapshot().branch == "main"
-    repository.git("switch", "-q", "--detach")
+    repository.git("tag", "it")
+    repository.git("update-ref", "refs/it", "HEAD")
+    repository.git(*leave)
     assert checkout.snapshot().branch is None
     repository.write("a.txt", "work")
     repository.write("new")
