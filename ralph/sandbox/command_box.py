@@ -381,7 +381,11 @@ class CommandBox:
         kept = {name: value for name, value in environment.items() if not self._is_left_out(name)}
         # An overlay is a file system of its own, at which git would stop to look for a repository above.
         across = {"GIT_DISCOVERY_ACROSS_FILESYSTEM": "1"} if parts.needs_overlays else {}
-        caches = self._cache_variables(environment) if has_caches else {}
+        if has_caches:
+            caches = self._cache_variables(environment)
+        else:
+            # uv fails if it cannot write its cache. Who gives hooks places to write may have given them that.
+            caches = {} if self._plan.write else {"UV_NO_CACHE": "1"}
         return {**across, **kept, **caches, "TMPDIR": parts.inside(parts.temporary)}
 
     def _cache_variables(self, environment: Mapping[str, str]) -> dict[str, str]:

@@ -118,6 +118,18 @@ def test_a_hook_that_decides_or_has_more_rights_takes_nothing_from_the_caches_of
     assert "not taken" in results(server, 2)[0][0]
 
 
+@pytest.mark.parametrize("write", [None, "~/.cache/uv"])
+def test_uv_runs_a_guard_without_a_cache_or_with_the_users_own(ralph, serve, write) -> None:
+    if write is not None:
+        Path(ralph.environment["HOME"], ".cache/uv").mkdir(parents=True)
+        ralph.user_file.write_text(f"[hooks]\nwrite = ['{write}']\n")
+    hook = f'test "$UV_NO_CACHE" = "{"" if write else 1}"'
+    server = serve(bash("echo allowed"), DONE)
+    ran = ralph("go", "--settings", json.dumps(hooks("PreToolUse", hook)))
+    assert ran.code == 0, ran.stderr
+    assert "allowed" in results(server)[0][0]
+
+
 @pytest.mark.parametrize("is_exchanged", [True, False])
 def test_a_script_that_is_exchanged_while_a_hook_runs_decides_nothing(tmp_path, is_exchanged) -> None:
     script = tmp_path / "guard"
