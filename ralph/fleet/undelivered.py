@@ -15,8 +15,7 @@ import secrets
 import socket
 import time
 from contextlib import suppress
-from glob import glob
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -33,6 +32,7 @@ from ralph.machine.files.trees import entries_below, remove_tree, remove_tree_if
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from ralph.fleet.store.schema import Kept
 
@@ -217,9 +217,10 @@ class Undelivered:
 
 
 def paths_below(folder: Path, pattern: str) -> list[Path]:
-    """The paths that match, sorted. What other processes remove meanwhile is left out."""
-    names = glob(pattern, root_dir=folder, include_hidden=True)  # noqa: PTH207 - Path.glob fails at what vanishes
-    return sorted(folder / name for name in names)
+    """The paths that match, sorted. Begins again where another process has removed a directory meanwhile."""
+    while True:
+        with suppress(FileNotFoundError):
+            return sorted(folder.glob(pattern))
 
 
 def write_file(path: Path, content: bytes | Callable[[int], None]) -> None:
