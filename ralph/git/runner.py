@@ -319,6 +319,9 @@ class CheckoutGit(Git):
             "GIT_WORK_TREE": str(top),
             "GIT_CEILING_DIRECTORIES": str(top.parent),
         }
+        if os.path.lexists(top / "HEAD"):
+            # Where `.git` is damaged, git would take this directory itself for a bare repository.
+            ours["GIT_DIR"] = str(top / ".git")
         # Git uses the first `core.gitProxy`: a later one does not replace it.
         environment = {"GIT_PROXY_COMMAND": ""} | environment_for_git(seams, top)
         super().__init__(seams, top, environment | ours)

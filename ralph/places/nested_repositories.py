@@ -201,7 +201,9 @@ def _repositories(
     is_bare = any(one.issubset(names) for one in _REPOSITORY) and (
         directory == top or directory not in guarded
     )
-    if is_bare and (programs := _programs(directory, directory, users)):
+    # Beside a damaged `.git`, it decides where the user's next commit and push go.
+    replaces = ("HEAD",) if directory == top and _GIT in names else ()
+    if is_bare and (programs := _programs(directory, directory, users) or replaces):
         yield NestedRepository(path, programs, is_bare=True)
 
 

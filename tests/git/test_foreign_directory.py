@@ -120,6 +120,31 @@ def test_a_directory_that_is_not_its_own_is_not_written(tmp_path_factory, name: 
     assert bool(refused) == (name in CLAIMS), "the sandbox and git give one answer"
 
 
+DAMAGED = {
+    "without its HEAD": "rm .git/HEAD",
+    "with another HEAD": "echo x >.git/HEAD",
+    "without its objects": "rm -r .git/objects",
+    "with a link for the HEAD of the other": "rm .git/HEAD && ln -sf refs/heads/none HEAD",
+}
+
+
+@every_row(("name", "damage"), DAMAGED.items())
+def test_no_repository_at_the_top_takes_the_place_of_a_damaged_one(
+    tmp_path_factory, name: str, damage: str
+) -> None:
+    """Git looks at the top itself if `.git` is no repository, and its configuration says where a push goes."""
+    place = tmp_path_factory.mktemp("place")
+    repository = made(
+        place, f"cp -r .git/* . && git --git-dir=. config remote.origin.url ../other && {damage}"
+    )
+    repository.write("new")
+    before = state_of(place), repository.git("--git-dir=.", "for-each-ref")
+    for act in attempts(repository.checkout()).values():
+        with pytest.raises(CheckoutError, match="not a git repository"):
+            act()
+    assert (state_of(place), repository.git("--git-dir=.", "for-each-ref")) == before
+
+
 BORROWED = {
     "an absolute path": "echo {0}/other/.git/objects >.git/objects/info/alternates",
     "a relative path": "printf '# x\\n\\n../../../other/.git/objects' >.git/objects/info/alternates",
