@@ -33,6 +33,8 @@ LIMITS = ("concurrency", "per_host", "rate", "max_budget_usd", "max_attempts")
 _KEY = "ANTHROPIC_API_KEY"
 _GIT_TOKEN = "RALPH_GIT_TOKEN"  # noqa: S105 - the name of a variable
 _OF_EACH_MACHINE = ("HOME", "LANG", "PATH", "SHELL", "TMPDIR", "USER")
+_JOBS_DIR = 'export RALPH_JOBS_DIR="${RALPH_JOBS_DIR:-$HOME/ralph-jobs}"'
+"""Not beside ralph's state: the sandbox closes what looks like a copy of that."""
 _WAIT_S = 300
 """The time between two attempts at a job that ended with 75."""
 _LONGEST_GITHUB_MINUTES = 360
@@ -173,7 +175,7 @@ def _parallel(jobs: Sequence[Job], limits: SetLimits, set_name: str) -> str:
             f"ids={quote(' '.join(job.id for job in jobs))}",
             f"options={quote(' '.join(options))}",
             f"delay_s={delay_s:g}",
-            'export RALPH_JOBS_DIR="${RALPH_JOBS_DIR:-$HOME/.local/state/ralph-jobs}"',
+            _JOBS_DIR,
             f"RALPH_ATTEMPTS={limits.max_attempts}",
             f"RALPH_WAIT_S=${{RALPH_WAIT_S:-{_WAIT_S}}}",
             "job_after() {",
@@ -218,7 +220,7 @@ def _slurm(jobs: Sequence[Job], limits: SetLimits, set_name: str) -> str:
             f"# The jobs of the set {set_name}, as a Slurm array: sbatch THIS_FILE. Each node needs ralph and its git on PATH.",
             "# RALPH_JOBS_DIR must be a directory that all nodes share. `ralph fleet export` wrote this file.",
             f"set_name={quote(set_name)}",
-            'export RALPH_JOBS_DIR="${RALPH_JOBS_DIR:-$HOME/ralph-jobs}"',
+            _JOBS_DIR,
             f"RALPH_ATTEMPTS={limits.max_attempts}",
             *_definitions([(str(index), job) for index, job in enumerate(jobs)]),
             export_script.ONE_JOB + export_script.SLURM,

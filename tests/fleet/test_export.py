@@ -6,19 +6,17 @@ import os
 import re
 import subprocess
 from base64 import b64encode
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from ralph.fleet.export import FORMATS, export
 from ralph.fleet.export_script import AGAIN, GITHUB, KUBERNETES, ONE_JOB, PARALLEL, SLURM
 from ralph.fleet.jobs import Rate, SetLimits, content_of
+from ralph.places.gather import why_protected
 from ralph.values.outcome import UsageError
 from tests.fleet.hostile import job
 from tests.rows import every_row
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FREE = SetLimits()
 TWO_HOSTS = [job("a"), job("b"), job("c", "git@other.example:c")]
@@ -234,3 +232,17 @@ def test_no_attempt_on_slurm_but_the_last_ends_with_75(
     assert ran.returncode == code
     said = place / "said"
     assert (said.read_text() if said.exists() else "") == ("requeue 5_0\n" if is_requeued else "")
+
+
+@pytest.mark.parametrize("scheduler", ["parallel", "slurm"])
+def test_commands_may_write_a_job_in_its_usual_place(tmp_path: Path, scheduler: str) -> None:
+    """The sandbox closes what lies beside ralph's state and looks like a copy of it."""
+    (tmp_path / ".local/state/ralph").mkdir(parents=True)
+    script = export([job("a")], SetLimits(), scheduler, "night").splitlines()
+    [line] = [one for one in script if "RALPH_JOBS_DIR:-" in one]
+    environment = {"HOME": str(tmp_path)}
+    words = ["/bin/sh", "-c", f'{line}; printf %s "$RALPH_JOBS_DIR"']
+    place = subprocess.run(words, env=environment, capture_output=True, check=True, text=True).stdout
+    checkout = Path(place, "night/a/checkout")
+    checkout.mkdir(parents=True)
+    assert why_protected(str(checkout / "new"), [checkout], environment) is None
