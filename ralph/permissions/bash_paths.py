@@ -29,14 +29,17 @@ _CHANGERS = frozenset(
     """
     rm mv cp tee touch truncate dd ln install chmod chown chgrp rsync shred unlink rmdir mkdir patch ed ex vi vim nvim
     emacs nano split csplit scp tar unzip zip gzip gunzip bzip2 xz sponge setfacl chattr curl wget mkfifo prettier
-    black gofmt rename dos2unix unix2dos link mktemp
+    black gofmt rename dos2unix unix2dos link mktemp script fallocate objcopy strip
     """.split()
 )
 # Options of commands of the table by which they run in another directory.
 _IN_DIRECTORY = frozenset("-C --prefix --directory --dir --cwd --chdir --cd".split())
 _IN_PLACE = re.compile(r"-[a-zA-Z]*i.*|--in-place.*|--write|--fix|-o.*|--output.*")
-_CHANGES_IN_PLACE = frozenset("sed gsed perl ruby sort awk gawk yq clang-format autopep8 ruff".split())
+_CHANGES_IN_PLACE = frozenset(
+    "sed gsed perl ruby sort shuf iconv openssl awk gawk yq clang-format autopep8 ruff".split()
+)
 _GIT_CHANGES = frozenset("checkout restore rm mv apply reset clean stash am".split())
+_GIT_OUTPUT = re.compile(r"-o.*|--output(?:=.*)?")
 # Commands that read whole directories, some of them only with an option.
 _RECURSIVE = {
     **dict.fromkeys("rg ag ack ugrep tar zip 7z 7za rsync bsdtar cpio pax ln".split(), r""),
@@ -55,6 +58,8 @@ _BLIND = frozenset(
 )
 # `${x#y}` and the like, which make a text of another one.
 _COMPUTED = re.compile(r"\+=|\bprintf\s+-v|\$\{\w+(?:\[[^]]*\])?[#%/:^,]")
+# What these name depends on the shell and the process: `~+`, `~user` and `/proc/self/cwd`.
+_ELSEWHERE = re.compile(r"~[^/]|/+proc/|/+dev/+fd/")
 _IN_WORD = re.compile(r"[=@:,]")
 _IN_CODE = re.compile(r"[\w.~/@%+*?{}-]+")
 _GREPS = frozenset(["grep", "egrep", "fgrep", "zgrep"])
@@ -106,23 +111,30 @@ class PathJudge:
                 remark = "Where its output or input leads is known only when it runs: write it out."
                 yield from ((rule, remark) for rule in rules)
         is_printing = all(command.name in _PRINTERS for command in self._line.commands)
-        is_clear = not (self._line.not_understood or self._line.suspect)
+        is_clear = not (self._line.not_understood or self._line.suspect or self._line.runs_unknown)
         if is_printing and is_clear:
             return
+        # What a command changes may be named by any word, as in `f=x; rm $f` and `echo x | xargs rm`.
+        changers = filter(_changes, self._line.commands)
+        is_named_elsewhere = any(
+            word.text is None and not word.is_glob for one in changers for word in one.words
+        )
+        elsewhere = self._changing if is_named_elsewhere else ()
         for command in self._line.commands:
-            yield from self._in_command(command)
+            yield from self._in_command(command, elsewhere)
         for (
             word
         ) in self._line.other_words:  # which may hold paths among other text, as the value of a variable
             in_code = (piece for text in word.parts for piece in _IN_CODE.findall(text or ""))
             for piece in (*_pieces(word), *map(_glob_word, in_code)):
-                yield from self._in_word(piece, self._reading)
+                yield from self._in_word(piece, (*self._reading, *elsewhere))
         if not is_clear:
             yield from self._in_code()
 
-    def _in_command(self, command: SimpleCommand) -> Iterator[Broken]:
+    def _in_command(self, command: SimpleCommand, changing: Sequence[KnownRule]) -> Iterator[Broken]:
+        """`changing` are the rules about changing paths that count even if the command changes none."""
         words, name = command.words, command.name or ""
-        rules = (*self._reading, *(self._changing if _changes(command) else ()))
+        rules = (*self._reading, *(self._changing if _changes(command) else changing))
         for word in words:
             for piece in _pieces(word):
                 yield from self._in_word(piece, rules)
@@ -169,7 +181,7 @@ class PathJudge:
         if word.choices or word == UNKNOWN:
             return
         known = word.text
-        if known is not None and not self._is_lost:
+        if known is not None and not self._is_lost and not _ELSEWHERE.match(known):
             for path, one in product(self._paths(word), rules):
                 if one.path.holds(path):
                     yield one, f"It names {known}."
@@ -204,7 +216,8 @@ class PathJudge:
             for piece in _IN_CODE.findall(re.sub(r"\\\n|[\"'\\]", "", text))
         }
         texts |= {piece for word in self._line.everywhere for piece in (word, *_IN_WORD.split(word))}
-        rules = (*self._reading, *(() if MISREAD.isdisjoint(self._line.not_understood) else self._changing))
+        may_change = self._line.runs_unknown or not MISREAD.isdisjoint(self._line.not_understood)
+        rules = (*self._reading, *(self._changing if may_change else ()))
         for text in sorted(texts):
             for piece in (text, *_IN_WORD.split(text)):
                 if piece.strip("./*"):
@@ -247,7 +260,7 @@ def _changes(command: SimpleCommand) -> bool:
     if name is None or name in _CHANGERS:
         return True
     if name == "git":
-        return any(word.text in _GIT_CHANGES for word in words[1:])
+        return any(word.text in _GIT_CHANGES or _GIT_OUTPUT.fullmatch(word.known) for word in words[1:])
     if name == "find":
         return any(word.known in ("-delete", "-fprint", "-fprintf", "-fls") for word in words)
     return name in _CHANGES_IN_PLACE and any(_IN_PLACE.fullmatch(word.known) for word in words[1:])

@@ -43,6 +43,7 @@ stdbuf  |                                                      | ioe --input --o
 command | p                                                    |                            | same   | bash(1)
 exec    | cl                                                   | a                          |        | bash(1)
 builtin/coproc/!/{/(/then/do/else/elif/if/while/until | | | | bash(1): the parser takes reserved words for names behind `time` and `!`
+function | | | 1 | bash(1), as a name behind `time` and `!`
 busybox/toybox |                                               |                            |        | busybox(1)
 setsid  | cfw --ctty --fork --wait                             |                            | same   | setsid(1)
 ionice  | t --ignore                                           | cn --class --classdata     | same   | ionice(1)

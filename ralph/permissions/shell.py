@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.permissions.shell_words import UNKNOWN, Word, name_of, plain, word_of
+from ralph.permissions.shell_words import UNKNOWN, Word, decoded_escapes, name_of, plain, word_of
 from ralph.permissions.wildcard import ANY
 from ralph.permissions.wrappers import within, within_assignment
 
@@ -161,7 +161,8 @@ def _words_anywhere(texts: Iterable[str], words: Iterable[Word]) -> Iterator[str
         text = re.sub(r"(?<=[<>]&)-", " ", text)  # noqa: PLW2901 - `0<&-rm` closes a descriptor, and a word may follow
         without_quotes = re.sub(r"\\\n|\$(?=['\"])|[\"'\\]", "", text)
         without_escapes = re.sub(r"\\[abefnrtv]", " ", text)
-        for one in (text, without_quotes, without_escapes):
+        decoded = re.sub(r"\$?['\"]", "", decoded_escapes(text))
+        for one in (text, without_quotes, without_escapes, decoded):
             yield from _ANY_WORD.findall(one)
     for word in words:
         yield from _ANY_WORD.findall(word.known)
@@ -464,12 +465,13 @@ class ParsedLine:
                 words += redirect.children_by_field_name("argument")
         if not words:
             return
+        read = [word_of(one, self._source) for one in words]
         last = _last_command(node.child_by_field_name("body"))
         if last is None:
             self.not_understood.append("a word behind a redirection")
+            self._found.append(SimpleCommand(tuple(read)))
         else:
-            known = self._behind.setdefault((last.start_byte, last.end_byte), [])
-            known += [word_of(one, self._source) for one in words]
+            self._behind.setdefault((last.start_byte, last.end_byte), []).extend(read)
 
     def _read_command(self, node: Any) -> None:
         words, assignments, end = [], [], -1

@@ -110,7 +110,7 @@ def _parts(node: Any, source: bytes) -> Iterator[Part]:
         case "raw_string":
             yield raw[1:-1]
         case "ansi_c_string":
-            yield _decoded(raw[2:-1])
+            yield decoded_escapes(raw[2:-1])
         case "string" | "translated_string":
             yield from _quoted(node, source)
         case "concatenation" | "command_name":
@@ -161,7 +161,9 @@ def _unquoted(raw: str) -> Iterator[Part]:
             yield piece
 
 
-def _decoded(raw: str) -> str:
+def decoded_escapes(raw: str) -> str:
+    """The text that `$'...'` stands for, whose content is `raw`."""
+
     def char(found: re.Match[str]) -> str:
         code, small, large, octal, control, letter = found.groups()
         if code or small or large:

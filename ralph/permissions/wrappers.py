@@ -58,6 +58,7 @@ _RUN_OTHERS = frozenset(
     cprofile pdb runpy timeit trace opam stack cabal composer fnm jobs ssh-agent gpg-agent
     """.split()
 )
+_LOADERS = ("ld-linux", "ld-musl-", "ld64.so")  # ld.so(8)
 # Builtins that change what later words mean, or run their words later.
 _CHANGE_SHELL = frozenset("alias trap complete compgen mapfile readarray bind enable hash fc shopt".split())
 # Those of them that run their words as commands. With a word that is not known, they may run anything.
@@ -191,7 +192,7 @@ def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> Within
         not _GIT_RUNS.isdisjoint(known) or any(any(map(one.fullmatch, known)) for one in running)
     ):
         return Within(not_understood="an option of `git` that can run another command")
-    if name in _RUN_OTHERS:
+    if name in _RUN_OTHERS or name.startswith(_LOADERS):
         return Within(suspect=f"`{name}`, which can run other commands,")
     if _is_code(name, words[1:], has_heredoc=has_heredoc):
         return Within(suspect=f"code for `{name}`")
