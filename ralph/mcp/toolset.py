@@ -12,7 +12,6 @@ The API wants a valid schema of the draft 2020-12, and restricts the names of th
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,7 @@ from ralph.values.answer import ToolDefinition
 from ralph.values.redaction import redacted
 from ralph.values.report import shown
 from ralph.values.strict_json import DEEPEST, JSON_TYPES, is_deeper, is_number
-from ralph.values.tool_choice import covers, is_chosen
+from ralph.values.tool_choice import covers, is_chosen, mcp_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -123,9 +122,6 @@ _KEYWORDS: dict[str, Callable[[Any], bool]] = {
 """For each keyword, whether a value has the form that the draft wants. Schemas in the value are looked at afterwards."""
 
 
-# The longest name of a tool that every server of the Messages API takes.
-_LONGEST_NAME = 64
-_HASH_DIGITS = 8
 # Claude Code cuts descriptions at the same length.
 _LONGEST_DESCRIPTION = 2_048
 # The API refuses these words at the top of a tool's schema; the server checks its arguments itself.
@@ -143,18 +139,9 @@ class McpTool(Struct, frozen=True):
     """The definition of the tool that the model gets."""
 
 
-def normalised(name: str) -> str:
-    """The name with an underscore in place of each character that a tool's name must not contain, as in Claude Code."""
-    return re.sub(r"[^A-Za-z0-9_-]", "_", name)
-
-
 def tool_name(server: str, tool: str) -> str:
-    """The name of the tool for the model: `mcp__SERVER__TOOL`. If the name is too long, a checksum replaces its end."""
-    name = f"mcp__{normalised(server)}__{normalised(tool)}"
-    if len(name) <= _LONGEST_NAME:
-        return name
-    digits = hashlib.sha256(name.encode()).hexdigest()[:_HASH_DIGITS]
-    return f"{name[: _LONGEST_NAME - _HASH_DIGITS - 1]}_{digits}"
+    """The name of the tool for the model: `mcp__SERVER__TOOL` (`mcp_name`)."""
+    return mcp_name(f"mcp__{server}__{tool}".replace("*", "_"))
 
 
 def tools_of(

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from ralph.values.tool_choice import TOOL_NAMES, is_elsewhere, known_name, suggestion
+from ralph.values.tool_choice import TOOL_NAMES, is_elsewhere, known_name, mcp_name, suggestion
 
 _FORM = re.compile(r"(?P<tool>[^()\s]+)(?:\((?P<pattern>.*)\))?", re.DOTALL)
 _MCP = re.compile(r"mcp__[A-Za-z0-9_.*-]+")
@@ -59,7 +59,7 @@ class PermissionRule(Struct, frozen=True):
             return True
         if not tool.startswith("mcp__") or not self.tool.startswith("mcp__"):
             return False
-        parts = re.escape(self.tool).replace(r"\*", ".*")
+        parts = re.escape(mcp_name(self.tool)).replace(r"\*", ".*")
         return re.fullmatch(rf"{parts}(?:__.*)?", tool, re.DOTALL) is not None
 
 

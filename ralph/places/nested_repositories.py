@@ -202,7 +202,7 @@ def _repositories(
         directory == top or directory not in guarded
     )
     # Beside a damaged `.git`, it decides where the user's next commit and push go.
-    replaces = ("HEAD",) if directory == top and _GIT in names else ()
+    replaces = ("HEAD beside .git",) if directory == top and _GIT in names else ()
     if is_bare and (programs := _programs(directory, directory, users) or replaces):
         yield NestedRepository(path, programs, is_bare=True)
 

@@ -164,6 +164,24 @@ MCP_PREFIX = "mcp__"
 """The beginning of each name of an MCP server's tool."""
 
 
+_LONGEST_NAME = 64
+"""The longest name of a tool that every server of the Messages API takes."""
+_HASH_DIGITS = 8
+
+
+def mcp_name(name: str) -> str:
+    """The name of an MCP server's tool as the model gets it, of one with the server's own words, as in a rule: an underscore stands
+    for each character that a tool's name must not contain, but `*`, as in Claude Code, and a checksum for the end of a long one.
+    """
+    name = re.sub(r"[^A-Za-z0-9_*-]", "_", name)
+    if len(name) <= _LONGEST_NAME or "*" in name:
+        return name
+    import hashlib  # noqa: PLC0415 - few names are so long
+
+    digits = hashlib.sha256(name.encode()).hexdigest()[:_HASH_DIGITS]
+    return f"{name[: _LONGEST_NAME - _HASH_DIGITS - 1]}_{digits}"
+
+
 class ToolLists(Struct, frozen=True):
     """The three lists with which a user selects tools."""
 
@@ -182,6 +200,7 @@ def covers(pattern: str, name: str) -> bool:
     """Whether an entry of a tool list includes the MCP tool with this name. `mcp__server` includes all tools of the
     server. `*` stands for any characters.
     """
+    pattern = mcp_name(pattern)
     if "*" in pattern:
         return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name) is not None
     return name == pattern or name.startswith(f"{pattern}__")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ralph.mcp.toolset import tool_name
 from ralph.permissions.rule import Effect, RuleError, parse_rule
 from tests.permissions.worlds import denies, permissions
 from tests.rows import every_row
@@ -46,6 +47,9 @@ MCP = [
     ("mcp__files__read*", "mcp__files__read_all", True),
     ("mcp__*", "mcp__any__thing", True),
     ("mcp__fil", "mcp__files__read", False),
+    ("mcp__My.Files__re.ad", tool_name("My.Files", "re.ad"), True),
+    ("mcp__My.*", tool_name("My.Files", "read"), True),
+    (f"mcp__files__{'long' * 20}", tool_name("files", "long" * 20), True),
     ("*", "mcp__files__read", True),
     ("WebFetch(domain:example.com)", "mcp__files__read", False),
 ]

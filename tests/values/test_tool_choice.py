@@ -119,6 +119,11 @@ def test_a_pattern_covers_a_tool_a_server_or_what_its_star_leaves_open(pattern, 
     assert covers(pattern, "mcp__calc__add") is is_covered
 
 
+def test_a_pattern_may_have_the_words_of_the_server_itself() -> None:
+    assert covers("mcp__my.calc__a.d", "mcp__my_calc__a_d")
+    assert covers("mcp__my.*", "mcp__my_calc__a_d")
+
+
 # --tools, --allowed-tools, --disallowed-tools, whether the command line names the server, whether the tool remains.
 MCP_ROWS = [
     (None, None, (), False, True),
