@@ -169,10 +169,10 @@ def look_below(
             changed += (_below(top, path) for path in paths if has_new_name or is_new(path, since_s or 0.0))
         pending += (f"{above}/{name}" for name in folders if name != _GIT)
         if _GIT in names or "head" in names:
-            found += _repositories(directory, names, top, guarded, users)
+            found += _repositories(directory, names, top, guarded, users, since_s=since_s)
     links = {f"{top.rstrip('/')}/{link}" for link in gitlinks}
     for directory in sorted(links.difference(pending[:count] if is_cut else pending)) if links else ():
-        found += _repositories(directory, _asked(directory), top, guarded, users)
+        found += _repositories(directory, _asked(directory), top, guarded, users, since_s=since_s)
     return Look(tuple(found), is_cut, tuple(changed), tuple(closed), compared.overfull)
 
 
@@ -186,6 +186,8 @@ def _repositories(
     top: str,
     guarded: frozenset[str],
     users: Sequence[tuple[str, str]],
+    *,
+    since_s: float | None,
 ) -> Iterator[NestedRepository]:
     """Yields what git may take for a repository in a directory, if it names a program, or holds one that the user's settings
     name: it has `.git`, or looks like a bare one. Git looks at the second if the first is not a repository.
@@ -201,8 +203,9 @@ def _repositories(
     is_bare = any(one.issubset(names) for one in _REPOSITORY) and (
         directory == top or directory not in guarded
     )
-    # Beside a damaged `.git`, it decides where the user's next commit and push go.
-    replaces = ("HEAD beside .git",) if directory == top and _GIT in names else ()
+    # There it decides where the user's next commit and push go: in place of a damaged `.git`, or of a repository above.
+    is_instead = _GIT in names or (since_s is not None and is_new(f"{directory}/HEAD", since_s))
+    replaces = ("HEAD",) if directory == top and is_instead else ()
     if is_bare and (programs := _programs(directory, directory, users) or replaces):
         yield NestedRepository(path, programs, is_bare=True)
 
