@@ -10,6 +10,7 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from glob import iglob
 from itertools import chain, islice, product
+from pathlib import Path
 from shlex import shlex
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,13 @@ _INTERPRETER = re.compile(
     r"(?:python|pypy|node|nodejs|bun|deno|perl|ruby|php|lua|julia|Rscript|guile|tclsh|expect|tsx|ts-node|java)[0-9.]*"
 )
 _SHELL = re.compile(r"(?:ba|da|k|z|fi)?sh|source|\.")
+# Further programs that take a script by its path, some of them behind `run`. For them a file of the work is also data.
+_RUNNER = re.compile(rf"{_INTERPRETER.pattern}|uv|pipx|hatch|poetry|go|swift|pwsh|nu|elixir|bb")
+_RUN = "run"
+# The file with the program of a filter.
+_PROGRAM_FILE = re.compile(
+    r"\b(?:[gm]?awk|jq|sed)\b[^|;&]*?\s-(?:[A-Za-z]*f|-(?:from-)?file)[\s=]+[\"']?([^\s\"']+)"
+)
 # The option behind which a text or a module stands.
 _IS_TEXT = re.compile(r"-[A-Za-z]*[cemE]|--(?:eval|print)")
 _ENDS = "/__main__.py /__init__.py /index.js /package.json .py .js .pm .rb .lua .class".split()
@@ -64,7 +72,7 @@ _OF_INSTALLATION = "%(prefix)/"
 _PYTHON_BY_NAME = re.compile(r"(?:python|pypy)[0-9.]*[\"']?\s(?:\s*-\S+\s)*\s*-(?:[A-Za-z]*[mc]\b|(?!\S))")
 ENTERS = frozenset({"cd", "pushd"})
 # Programs that find what they run in a file of the directory in which they start.
-_FINDS_BY_ITSELF = frozenset(
+FINDS_BY_ITSELF = frozenset(
     """
     make gmake just task rake ant mvn gradle cargo go npm npx pnpm pnpx yarn bunx uv uvx pipx poetry pipenv pdm hatch rye pixi tox nox
     invoke bundle mise direnv devbox nix docker-compose pre-commit ninja cmake ctest dotnet conda mamba micromamba nix-shell compose
@@ -77,6 +85,7 @@ _INPUT = re.compile(r"/dev/(?:std\w+|fd/\d+)")
 # What a shell replaces by the names that are there.
 _PATTERN = re.compile(r"[*?\[]")
 _MOST_DIRECTORIES = 64
+_GUARDED_PYTHON = str(Path(__file__).with_name("guarded_python"))
 _MOST_FITTING = 64
 
 
@@ -177,11 +186,10 @@ def digest_of(path: str) -> str:
 def _started_files(line: _CommandLine) -> Iterator[str]:
     if line.program and not os.path.lexists(line.program) and line.search.root_around(line.program):
         yield line.program
-    for one in chain.from_iterable(
-        map(_changeable_files, [line, *_of_interpreters(line), *_of_shell_scripts(line)])
-    ):
-        if one.is_script or os.access(one.path, os.X_OK):
-            yield one.path
+    for one in (line, *_of_interpreters(line), *_of_shell_scripts(line)):
+        for file in _changeable_files(one, _RUNNER):
+            if file.is_script or os.access(file.path, os.X_OK):
+                yield file.path
 
 
 def _line_of(
@@ -256,10 +264,12 @@ class _ChangeableFile(Struct, frozen=True):
     """Whether an interpreter or a shell may take it as its script."""
 
 
-def _changeable_files(line: _CommandLine) -> Iterator[_ChangeableFile]:
+def _changeable_files(
+    line: _CommandLine, interpreter: re.Pattern[str] = _INTERPRETER
+) -> Iterator[_ChangeableFile]:
     text = " ".join(line.texts)
-    started = _started(text, line.known, _INTERPRETER)
-    named = {*started, *_started(text, line.known, _SHELL)}
+    started = _started(text, line.known, interpreter)
+    named = {*started, *_started(text, line.known, _SHELL), *_PROGRAM_FILE.findall(text)}
     absolute = tuple(one for one in started if one.startswith("/"))
     for place, word in product(line.places, line.words):
         is_started = word in started or word.startswith(absolute)
@@ -278,7 +288,7 @@ def _why_taken(line: _CommandLine, names: Mapping[str, bool] | None) -> str:
     search, directory = line.search, line.places[0]
     is_open = search.root_around(directory) is not None
     begun = {os.path.basename(word) for word in line.words}
-    if is_open and (found := begun & _FINDS_BY_ITSELF):
+    if is_open and (found := begun & FINDS_BY_ITSELF):
         return f"{min(found)} finds what it runs in {directory}, where commands may write"
     is_interpreted = bool(begun & ENTERS) or any(map(_INTERPRETER.fullmatch, begun))
     held = (names_in(directory) if names is None else names) if is_open else {}
@@ -333,8 +343,8 @@ def _started(text: str, known: Mapping[str, str], interpreter: re.Pattern[str]) 
             is_open, is_plain = True, True
         elif is_open:
             found |= {word, _GLUED.sub("", word)}
-            is_open = not is_plain or word.startswith("-")
-            is_plain = is_plain and _PLAIN_OPTION.fullmatch(word) is not None
+            is_open = not is_plain or word.startswith("-") or word == _RUN
+            is_plain = is_plain and (word == _RUN or _PLAIN_OPTION.fullmatch(word) is not None)
     return found - {""}
 
 
@@ -391,9 +401,14 @@ def names_in(directory: str) -> dict[str, bool]:
     return {}
 
 
-def module_variables(texts: Iterable[str], program: str = "") -> dict[str, str]:
-    """The variables with which a line takes no Python module from the directory in which it is started, only if it, or its
-    program as a shell script, names a module or a statement: they also keep a script from the modules beside it.
+def module_variables(
+    environment: Mapping[str, str], search: ProgramSearch, texts: Iterable[str], program: str = ""
+) -> dict[str, str]:
+    """The variables with which a line, and what it starts, take no Python module from the directory in which they start. Where it,
+    or its program as a shell script, names a module or a statement, this also holds if it sets PYTHONPATH, and keeps a script from
+    the modules beside it.
     """
     is_named = any(map(_BY_NAME.search, texts)) or _PYTHON_BY_NAME.search(_shell_text(program))
-    return {"PYTHONSAFEPATH": "1"} if is_named else {}
+    places = filter(None, (_GUARDED_PYTHON, environment.get("PYTHONPATH")))
+    kept = {"PYTHONPATH": os.pathsep.join(places)} if search.is_safe(_GUARDED_PYTHON) else {}
+    return kept | ({"PYTHONSAFEPATH": "1"} if is_named else {})

@@ -28,6 +28,7 @@ from ralph.permissions.shell import parse_line
 from ralph.permissions.wildcard import ANY
 from ralph.places.own_commands import (
     ENTERS,
+    FINDS_BY_ITSELF,
     absolute_path,
     digest_of,
     guarding_files,
@@ -291,6 +292,13 @@ def _missing_scripts(line: ParsedLine, cwd: str, home: str, search: ProgramSearc
             yield f"{script} is not there, and commands may write {roots[0]}"
 
 
+def runner_of_the_work(command: str) -> str:
+    """The program of a hook that finds what it runs by files of the directory in which it starts. Empty if none is seen."""
+    line = parse_line(command) if has_parser() and "--script" not in command.split() else None
+    names = (one.words[0].text for one in line.commands if one.words) if line else ()
+    return next((name for name in names if name in FINDS_BY_ITSELF), "")
+
+
 def missing_program(command: str, cwd: Path, environment: Mapping[str, str]) -> str | None:
     """The path of a program that a hook names and that does not exist, or None."""
     if not has_parser():
@@ -354,7 +362,15 @@ def doubts(
     plan: BoxPlan,
     roots: Sequence[str],
 ) -> Iterator[tuple[str, str]]:
-    """Files that hooks name and will not find as they expect, each with advice. `plan` is the sandbox of the hooks."""
+    """What hooks that decide take from the work, and files that hooks name and will not find as they expect, each with advice. `plan`
+    is the sandbox of the hooks.
+    """
+    for hook in dict.fromkeys(one for one in hooks if one.event in GUARDED):
+        if found := runner_of_the_work(hook.command):
+            yield (
+                f"the {hook.event} hook ({hook.name}) starts {found}, which takes code and settings of the project, as the model wrote it",
+                "start its script with python3, node or uv run --script",
+            )
     opened = (*roots, *plan.write, *plan.read, *plan.sockets)
     if not plan.has_namespaces or is_within_any(TEMPORARY, opened):
         return

@@ -22,6 +22,8 @@ from ralph.values.answer import ToolError, ToolOutput, os_error_text, unknown_ar
 from ralph.values.ports import Interrupted
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ralph.mcp.configuration import McpServer
     from ralph.mcp.toolset import McpToolset
     from ralph.tools.tool_context import ToolContext
@@ -56,7 +58,7 @@ def start_server(server: McpServer, context: ToolContext) -> ServerProcess:
         confine = context.box.confine(lasts=True, is_alone=True)
     else:
         environment, confine = context.safe_environment, None
-    guard = _without_the_work(program, server, context) if is_guarded else {}
+    guard = _without_the_work(program, server, environment, context) if is_guarded else {}
     return ServerProcess(
         [program, *server.arguments],
         supervisor=context.new_supervisor(confine),
@@ -93,11 +95,18 @@ def _why_not_trusted(program: str, server: McpServer, context: ToolContext) -> s
     return None
 
 
-def _without_the_work(program: str, server: McpServer, context: ToolContext) -> dict[str, str]:
-    """Variables with which a server finds neither programs nor modules where commands may write."""
+def _without_the_work(
+    program: str, server: McpServer, environment: Mapping[str, str], context: ToolContext
+) -> dict[str, str]:
+    """Variables with which a server finds neither programs nor modules where commands may write. `environment` has those that it
+    gets with each command's.
+    """
+    known = {**environment, **server.environment.plain}
     search_path = server.environment.plain.get("PATH", context.search.search_path)
     found = trusted_directories(replace(context.search, search_path=search_path))
-    return {"PATH": os.pathsep.join(found)} | module_variables(server.arguments, program)
+    return {"PATH": os.pathsep.join(found)} | module_variables(
+        known, context.search, server.arguments, program
+    )
 
 
 def run(call: ToolCall, toolset: McpToolset, context: ToolContext) -> ToolOutput:

@@ -253,11 +253,11 @@ class ToolContext(Struct, frozen=True, dict=True):
 
     @cached_property
     def hook_box(self) -> CommandBox:
-        """The sandbox of hooks. Makes the files that hooks may write."""
-        plan = self.settings.hook_plan
-        if plan is None:
-            return self.box
-        for path in plan.write:
+        """The sandbox of hooks, with a directory for temporary files in which commands change nothing: uv makes there what a hook
+        runs. Makes the files that hooks may write.
+        """
+        plan = self.settings.hook_plan or self.settings.box_plan
+        for path in plan.write if self.settings.hook_plan else ():
             if not (is_within_any(path, self.roots.paths) or self.search.root_around(path)):
                 with suppress(OSError):  # it is there, or its directory is missing
                     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
@@ -275,8 +275,8 @@ class ToolContext(Struct, frozen=True, dict=True):
         path = trusted_directories(self.search)
         if not has_more:
             path += tuple(one for one in self.search.search_path.split(os.pathsep) if one not in path)
-        found = {"PATH": os.pathsep.join(path)}
-        return self.safe_environment | found | module_variables([command])
+        safe = self.safe_environment
+        return safe | {"PATH": os.pathsep.join(path)} | module_variables(safe, self.search, [command])
 
     def _new_box(self, plan: BoxPlan) -> CommandBox:
         from ralph.sandbox.command_box import CommandBox  # noqa: PLC0415 - for the first command

@@ -8,8 +8,10 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from ralph.machine.own_programs import search_outside
-from ralph.places.own_commands import module_variables, why_changeable
+import pytest
+
+from ralph.machine.own_programs import ProgramSearch, search_outside
+from ralph.places.own_commands import guarding_files, module_variables, why_changeable
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -161,4 +163,39 @@ def test_commands_decide_what_a_line_runs(
     ],
 )
 def test_no_module_beside_it_is_taken_by_what_names_one(line: str, *, is_safe: bool) -> None:
-    assert bool(module_variables([line])) is is_safe
+    found = module_variables({"PYTHONPATH": "/x"}, ProgramSearch(), [line])
+    assert ("PYTHONSAFEPATH" in found) is is_safe
+    # Its own directory comes first, unless commands may write that.
+    own, _, given = found["PYTHONPATH"].partition(":")
+    assert given == "/x"
+    assert "PYTHONPATH" not in module_variables({}, ProgramSearch(roots=(own,)), [line])
+
+
+@pytest.mark.parametrize("name", ["s.py", "d/in"])
+@every_row(
+    ("line", "is_script"),
+    [
+        ("uv run $F", True),
+        ("uv run --script $F --strict", True),
+        ("bun run $F", True),
+        ("deno run -A $F", True),
+        ("pwsh -File $F", True),
+        ("jq -ef $F", True),
+        ("jq --from-file=$F x", True),
+        ("awk -F: -f '$F'", True),
+        ("jq -r .name $F", False),
+        ("awk '/x/' $F", False),
+        ("tail -f $F", False),
+        ("uv run $H/guard $F", False),
+    ],
+)
+def test_what_a_runner_starts_is_a_script_and_its_data_are_not(
+    tmp_path, line: str, name: str, *, is_script: bool
+) -> None:
+    script = tmp_path / name
+    script.parent.mkdir(exist_ok=True)
+    script.touch()
+    found = guarding_files(
+        [line.replace("$F", name)], str(tmp_path), {"HOME": "/h"}, search_outside({}, (tmp_path,))
+    )
+    assert (str(script) in found) is is_script

@@ -47,6 +47,13 @@ FOUND_IN_THE_WORK = {
     "a program": ("PATH", "bin/grep", "grep -q forbidden && exit 2; exit 0", "#!/bin/sh\nexit 1\n"),
     "a module": ("PYTHONPATH", "src/json.py", PYTHON_GUARD, PYTHON_OPEN),
     "a module of a statement": ("", "json.py", PYTHON_GUARD, PYTHON_OPEN),
+    "a module, for a Python before 3.11": (
+        "",
+        "json.py",
+        f"env -u PYTHONSAFEPATH {PYTHON_GUARD}",
+        PYTHON_OPEN,
+    ),
+    "a module of a statement in a script": ("", "json.py", "~/.claude/hooks/guard.sh", PYTHON_OPEN),
 }
 """For each: the variable that names the folder, the file that a command makes, the hook, and the file's text."""
 LEVELS = [
@@ -90,6 +97,10 @@ def test_a_guard_of_the_users_finds_nothing_in_the_work_first(ralph, serve, leve
     if variable:
         named = (str((ralph.cwd / path).parent), *filter(None, [ralph.environment.get(variable)]))
         ralph.environment[variable] = os.pathsep.join(named)
+    own = Path(ralph.environment["HOME"], ".claude/hooks/guard.sh")
+    own.parent.mkdir(parents=True)
+    own.write_text(f"#!/bin/sh\n{PYTHON_GUARD}\n")
+    own.chmod(0o755)
     plants = f"mkdir -p bin src; printf %s {shlex.quote(text)} > {path}; chmod +x {path}"
     server = serve(bash(plants), bash("touch forbidden"), DONE)
     settings = json.dumps(hooks("PreToolUse", guard, "Bash"))
@@ -102,15 +113,16 @@ def test_a_guard_of_the_users_finds_nothing_in_the_work_first(ralph, serve, leve
     assert not (ralph.cwd / "forbidden").exists()
 
 
+@pytest.mark.parametrize("variable", ["XDG_CACHE_HOME", "TMPDIR"])
 @pytest.mark.parametrize("event", ["PreToolUse", "PostToolUse"])
 @pytest.mark.parametrize("level", LEVELS[:2])
-def test_a_hook_that_decides_or_has_more_rights_takes_nothing_from_the_caches_of_commands(
-    ralph, serve, level, event
+def test_a_hook_that_decides_or_has_more_rights_takes_nothing_from_the_caches_and_temporary_files_of_commands(
+    ralph, serve, level, event, variable
 ) -> None:
     if event == "PostToolUse":  # it decides about nothing, and may write where commands may not
         ralph.user_file.write_text("[hooks]\nwrite = ['~/log']\n")
-    hook = "test -e \"$XDG_CACHE_HOME/planted\" && exit 0; echo 'not taken' >&2; exit 2"
-    server = serve(bash('touch "$XDG_CACHE_HOME/planted"'), bash("echo more"), DONE)
+    hook = f"test -e \"${variable}/planted\" && exit 0; echo 'not taken' >&2; exit 2"
+    server = serve(bash(f'touch "${variable}/planted"'), bash("echo more"), DONE)
     settings = json.dumps(hooks(event, hook, "Bash(echo:*)"))
     words = ("go", "--settings", settings)
     ran = ralph.finish(ralph.start(*words, **(forbidding_namespaces() if level == "landlock" else {})))
@@ -128,6 +140,29 @@ def test_uv_runs_a_guard_without_a_cache_or_with_the_users_own(ralph, serve, wri
     ran = ralph("go", "--settings", json.dumps(hooks("PreToolUse", hook)))
     assert ran.code == 0, ran.stderr
     assert "allowed" in results(server)[0][0]
+
+
+@pytest.mark.parametrize("level", LEVELS[:2])
+def test_hooks_have_temporary_files_of_their_own_in_common(ralph, serve, level) -> None:
+    both = {"hooks": {**hooks("PreToolUse", 'touch "$TMPDIR/began"')["hooks"]}}
+    both["hooks"] |= hooks("PostToolUse", 'test -e "$TMPDIR/began" || exit 2')["hooks"]
+    server = serve(bash('rm -rf "$TMPDIR"/*; chmod 0 "$TMPDIR"'), bash("echo more"), DONE)
+    words = ("go", "--settings", json.dumps(both))
+    ran = ralph.finish(ralph.start(*words, **(forbidding_namespaces() if level == "landlock" else {})))
+    assert ran.code == 0, ran.stderr
+    assert results(server, 2) == [("more", False)]
+
+
+@pytest.mark.parametrize(
+    ("hook", "runner"),
+    [("bun ~/g.ts", "bun"), ("uv run ~/g.py", "uv"), ("uv run --script ~/g.py", ""), ("cat uv", "")],
+)
+def test_a_notice_names_a_runner_that_takes_code_of_the_project(ralph, serve, hook, runner) -> None:
+    serve(DONE)
+    ran = ralph("go", "--settings", json.dumps(hooks("PreToolUse", hook)))
+    assert ran.code == 0
+    assert ("takes code and settings of the project" in ran.stderr) is bool(runner)
+    assert f"starts {runner}" in ran.stderr or not runner
 
 
 @pytest.mark.parametrize("is_exchanged", [True, False])
