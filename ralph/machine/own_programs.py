@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 TEMPORARY_PREFIX = "ralph-tmp-"
 """How the names of the temporary directories begin that commands may write."""
+GUARDED_PYTHON = str(Path(__file__).with_name("guarded_python"))
+"""A directory for PYTHONPATH: with it, no Python takes modules from the directory in which it starts for what names them."""
 
 _ABOVE_PACKAGE = str(Path(__file__).absolute().parents[2])
 _TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - nothing is made there

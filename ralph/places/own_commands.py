@@ -10,7 +10,6 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from glob import iglob
 from itertools import chain, islice, product
-from pathlib import Path
 from shlex import shlex
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from ralph.machine.files.opened_file import open_regular_file
 from ralph.machine.files.repository import beginning_of, git_installation
 from ralph.machine.loading import short_digest
 from ralph.machine.own_programs import (
+    GUARDED_PYTHON,
     interpreter_of,
     interpreters_of,
     own_program,
@@ -85,7 +85,6 @@ _INPUT = re.compile(r"/dev/(?:std\w+|fd/\d+)")
 # What a shell replaces by the names that are there.
 _PATTERN = re.compile(r"[*?\[]")
 _MOST_DIRECTORIES = 64
-_GUARDED_PYTHON = str(Path(__file__).with_name("guarded_python"))
 _MOST_FITTING = 64
 
 
@@ -409,6 +408,6 @@ def module_variables(
     the modules beside it.
     """
     is_named = any(map(_BY_NAME.search, texts)) or _PYTHON_BY_NAME.search(_shell_text(program))
-    places = filter(None, (_GUARDED_PYTHON, environment.get("PYTHONPATH")))
-    kept = {"PYTHONPATH": os.pathsep.join(places)} if search.is_safe(_GUARDED_PYTHON) else {}
+    places = filter(None, (GUARDED_PYTHON, environment.get("PYTHONPATH")))
+    kept = {"PYTHONPATH": os.pathsep.join(places)} if search.is_safe(GUARDED_PYTHON) else {}
     return kept | ({"PYTHONSAFEPATH": "1"} if is_named else {})

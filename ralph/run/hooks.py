@@ -362,8 +362,8 @@ def doubts(
     plan: BoxPlan,
     roots: Sequence[str],
 ) -> Iterator[tuple[str, str]]:
-    """What hooks that decide take from the work, and files that hooks name and will not find as they expect, each with advice. `plan`
-    is the sandbox of the hooks.
+    """Hooks that decide and take code from the work, and files that hooks name and will not find as they expect, each with advice.
+    `plan` is the sandbox of the hooks.
     """
     for hook in dict.fromkeys(one for one in hooks if one.event in GUARDED):
         if found := runner_of_the_work(hook.command):
