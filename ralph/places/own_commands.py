@@ -393,6 +393,13 @@ def absolute_path(value: str, directory: str, home: str) -> str:
     return os.path.join(directory, os.path.expanduser(value) if value.startswith("~") else value)
 
 
+def finds_by_itself(program: str, arguments: Sequence[str]) -> bool:
+    """Whether a program, or what a shell or `env` starts for it, finds what it runs by files of the directory in which it starts."""
+    name = os.path.basename(program)
+    starts = _WORD.findall(" ".join(arguments)) if name == "env" or _SHELL.fullmatch(name) else []
+    return not FINDS_BY_ITSELF.isdisjoint(map(os.path.basename, (name, *starts)))
+
+
 def names_in(directory: str) -> dict[str, bool]:
     """The names in a directory, each with whether it is a file. Empty if the directory cannot be listed."""
     with suppress(OSError), os.scandir(directory) as listing:

@@ -5,6 +5,7 @@ is shortened like the output of a command. Images are checked like images that R
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from ralph.machine.processes import environment_for_commands
 from ralph.mcp.ports import CallFailedError, ServerFailedError
 from ralph.mcp.results import ReceivedImage, is_error, parts_of
 from ralph.mcp.server_process import ServerProcess
-from ralph.places.own_commands import module_variables, why_changeable
+from ralph.places.own_commands import finds_by_itself, module_variables, why_changeable
 from ralph.tools.files.file_type import image_media_type
 from ralph.tools.files.images import shown_image
 from ralph.values.answer import ToolError, ToolOutput, os_error_text, unknown_arguments
@@ -62,7 +63,8 @@ def start_server(server: McpServer, context: ToolContext) -> ServerProcess:
     return ServerProcess(
         [program, *server.arguments],
         supervisor=context.new_supervisor(confine),
-        cwd=settings.cwd,
+        # There, npx finds no package and uv no project of the work.
+        cwd=Path("/") if is_guarded and finds_by_itself(program, server.arguments) else settings.cwd,
         environment=environment_for_commands(environment) | server.environment.plain | guard,
         waiter=context.waiter,
     )

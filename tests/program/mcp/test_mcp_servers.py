@@ -326,6 +326,20 @@ OUTSIDE: dict[str, tuple[str, list[str], dict[str, str], str]] = {
         {},
         "",
     ),
+    "one that it shadows for a Python before 3.11": (
+        "env",
+        [
+            "-u",
+            "PYTHONSAFEPATH",
+            "python3",
+            "-c",
+            "__import__('color' + 'sys'); __import__('os').system('$H/s')",
+        ],
+        {},
+        "",
+    ),
+    "a runner that takes what is there": ("$H/npx", ["-y", "x"], {}, ""),
+    "one behind a shell": ("sh", ["-c", "exec $H/npx -y x"], {}, ""),
     "what a variable loads": ("sh", ["$H/s"], {"PYTHONPATH": "$W/d"}, "PYTHONPATH names $W/d"),
     "a script elsewhere, with a directory of the work": ("sh", ["$H/s", "$W/d"], {"DATA": "$W/d"}, ""),
 }
@@ -347,6 +361,7 @@ def test_a_server_that_commands_could_change_does_not_run_outside_of_the_sandbox
     taken = f'#!/bin/sh\n: >{work}/taken\nexec /bin/sh "$@"\n'
     files = {work / one: f"#!/bin/sh\n{WRITES}\n" for one in ("s", "d/in", "d/__main__.py", "module.py")}
     files |= {home / "s": files[work / "s"], home / "named": named, home / "by-env": by_env}
+    files |= {home / "npx": f'#!/bin/sh\ntest -e s && : >{work}/taken\necho x > "$HOME/outside"\n'}
     files |= {work / ".venv/bin/sh": taken, work / "colorsys.py": f"open({str(work / 'taken')!r}, 'w')\n"}
     for file, text in files.items():
         file.parent.mkdir(parents=True, exist_ok=True)
