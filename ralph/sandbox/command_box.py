@@ -84,12 +84,13 @@ class CommandBox:
         own_files: Callable[[], str | None] = lambda: None,
         *,
         disk: DiskWork | None = None,
+        caches_of: str = "",
     ) -> None:
         """`roots` are the working directory and the other directories that commands may write, with symbolic links
         resolved. `environment` is the user's own: its variables say where the user's secrets and caches are. `places`
         returns the places that the tools must not use. `own_files` returns the directory with the long outputs of
         commands, or None if there is none yet. `disk` does the work before and after each command. None means that the
-        protected files are not compared.
+        protected files are not compared. `caches_of` says who else than commands has the package caches.
         """
         self._plan = plan
         self._roots = tuple(roots)
@@ -97,6 +98,7 @@ class CommandBox:
         self._places = places
         self._find_own_files = own_files
         self._disk = disk if plan.is_confined else None
+        self._caches_of = caches_of
         self._open_roots: tuple[str, ...] = ()
         """The roots that the table lets commands write: not one that is or is in a protected folder."""
         self._lock = RLock()
@@ -159,7 +161,7 @@ class CommandBox:
             self._closed = OwnDirectory(TEMPORARY_PREFIX, (*roots, *plan.write))
             # Without the right to search it, git does not take the files that it knows there for removed ones.
             os.chmod(self._closed.path, 0o400)
-        self._cache = package_cache(environment, roots[0]) or temporary
+        self._cache = package_cache(environment, roots[0] + self._caches_of) or temporary
         open_roots = self._open_roots = places.open_of(roots)
         git = git_places(roots, environment, os.getuid())
         granted, parts_of_git = (

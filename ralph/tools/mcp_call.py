@@ -55,8 +55,10 @@ def start_server(server: McpServer, context: ToolContext) -> ServerProcess:
         )
     if server.is_confined:
         environment = context.box.watch(settings.environment, f"the sandbox of the MCP server {server.name}")
+        box = context.server_box if is_guarded else context.box
+        environment = box.variables(settings.environment) if is_guarded else environment
         environment = without_unsafe_loads(environment, context.search) if has_credential else environment
-        confine = context.box.confine(lasts=True, is_alone=True)
+        confine = box.confine(lasts=True, is_alone=True)
     else:
         environment, confine = context.safe_environment, None
     guard = _without_the_work(program, server, environment, context) if is_guarded else {}

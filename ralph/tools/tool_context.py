@@ -278,7 +278,12 @@ class ToolContext(Struct, frozen=True, dict=True):
         safe = self.safe_environment
         return safe | {"PATH": os.pathsep.join(path)} | module_variables(safe, self.search, [command])
 
-    def _new_box(self, plan: BoxPlan) -> CommandBox:
+    @cached_property
+    def server_box(self) -> CommandBox:
+        """The sandbox of MCP servers with credentials. Commands write neither its caches nor its temporary files."""
+        return self._new_box(self.settings.box_plan, "\0servers")
+
+    def _new_box(self, plan: BoxPlan, caches_of: str = "") -> CommandBox:
         from ralph.sandbox.command_box import CommandBox  # noqa: PLC0415 - for the first command
         from ralph.sandbox.disk_work import DiskWork, OwnDisks  # noqa: PLC0415 - for the first command
 
@@ -290,6 +295,7 @@ class ToolContext(Struct, frozen=True, dict=True):
             lambda: self.guard.places,
             lambda: None if self.spill.path is None else str(self.spill.path),
             disk=DiskWork(self.waiter, self.clock, OwnDisks()),
+            caches_of=caches_of,
         )
 
     @cached_property
@@ -323,7 +329,7 @@ class ToolContext(Struct, frozen=True, dict=True):
 
     def close(self) -> None:
         """Releases the resources of the tools. Must be called after the last tool call has ended."""
-        for name in ("background", "hook_supervisor", "supervisor", "hook_box", "box"):
+        for name in ("background", "hook_supervisor", "supervisor", "hook_box", "server_box", "box"):
             if name in vars(self):
                 vars(self).pop(name).close()
         self.spill.remove()

@@ -399,6 +399,26 @@ def test_a_server_that_commands_could_change_does_not_run_outside_of_the_sandbox
     assert starts or ("leave out sandbox = false" if is_outside else "--pass-env") in ran.stderr
 
 
+@pytest.mark.sandboxed
+@pytest.mark.skipif(support().abi == 0, reason="this kernel has no Landlock")
+@pytest.mark.parametrize("has_credential", [True, False])
+def test_a_server_with_a_credential_takes_no_package_from_the_caches_of_commands(
+    ralph, serve, has_credential
+) -> None:
+    serve(bash('touch "$XDG_CACHE_HOME/planted"'), DONE, DONE)
+    assert run(ralph).code == 0
+    script = Path(ralph.environment["HOME"], "s")
+    script.write_text('#!/bin/sh\ntest -e "$XDG_CACHE_HOME/planted" && : > taken\n')
+    script.chmod(0o755)
+    token = 'env = {K = "${CORP_TOKEN}"}' if has_credential else ""
+    ralph.environment["CORP_TOKEN"] = "corp-1234567890-secret"
+    ralph.user_file.write_text(
+        f"[sandbox]\nread = ['{script}']\n[mcp.servers.w]\ncommand = '{script}'\n{token}"
+    )
+    assert run(ralph).code == 78  # it is no server
+    assert (ralph.cwd / "taken").exists() is not has_credential
+
+
 @pytest.mark.parametrize("network", [("--net", "off"), ("--allow-host", "example.com")])
 def test_a_server_over_stdio_needs_no_network(ralph, serve, stdio, network) -> None:
     server = serve(calls(ECHO), bash("echo between"), calls(("mcp__all__get-sum", {"a": 1, "b": 1})), DONE)
