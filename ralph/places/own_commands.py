@@ -69,7 +69,6 @@ _PLAIN_OPTION = re.compile(r"-[uBsSOPqvbwT]+|--no-[\w-]+")
 _OF_SHELLS = re.compile(r"-[a-bd-np-z]+")
 _BY_NAME = re.compile(r"(?<!\S)-(?:[A-Za-z]*[mc]|(?!\S))|<<|python[\d.]*(?: +-[A-Za-z]+)*\s*(?:[|;&)]|\Z)")
 _OF_INSTALLATION = "%(prefix)/"
-_PYTHON_BY_NAME = re.compile(r"(?:python|pypy)[0-9.]*[\"']?\s(?:\s*-\S+\s)*\s*-(?:[A-Za-z]*[mc]\b|(?!\S))")
 ENTERS = frozenset({"cd", "pushd"})
 # Programs that find what they run in a file of the directory in which they start.
 FINDS_BY_ITSELF = frozenset(
@@ -393,13 +392,6 @@ def absolute_path(value: str, directory: str, home: str) -> str:
     return os.path.join(directory, os.path.expanduser(value) if value.startswith("~") else value)
 
 
-def finds_by_itself(program: str, arguments: Sequence[str]) -> bool:
-    """Whether a program, or what a shell or `env` starts for it, finds what it runs by files of the directory in which it starts."""
-    name = os.path.basename(program)
-    starts = _WORD.findall(" ".join(arguments)) if name == "env" or _SHELL.fullmatch(name) else []
-    return not FINDS_BY_ITSELF.isdisjoint(map(os.path.basename, (name, *starts)))
-
-
 def names_in(directory: str) -> dict[str, bool]:
     """The names in a directory, each with whether it is a file. Empty if the directory cannot be listed."""
     with suppress(OSError), os.scandir(directory) as listing:
@@ -407,14 +399,10 @@ def names_in(directory: str) -> dict[str, bool]:
     return {}
 
 
-def module_variables(
-    environment: Mapping[str, str], search: ProgramSearch, texts: Iterable[str], program: str = ""
-) -> dict[str, str]:
-    """The variables with which a line, and what it starts, take no Python module from the directory in which they start. Where it,
-    or its program as a shell script, names a module or a statement, this also holds if it sets PYTHONPATH, and keeps a script from
-    the modules beside it.
+def module_variables(environment: Mapping[str, str], search: ProgramSearch, text: str) -> dict[str, str]:
+    """The variables with which a line, and what it starts, take no Python module from the directory in which they start. Where it
+    names a module or a statement, this also holds if it sets PYTHONPATH, and keeps a script from the modules beside it.
     """
-    is_named = any(map(_BY_NAME.search, texts)) or _PYTHON_BY_NAME.search(_shell_text(program))
     places = filter(None, (GUARDED_PYTHON, environment.get("PYTHONPATH")))
     kept = {"PYTHONPATH": os.pathsep.join(places)} if search.is_safe(GUARDED_PYTHON) else {}
-    return kept | ({"PYTHONSAFEPATH": "1"} if is_named else {})
+    return kept | ({"PYTHONSAFEPATH": "1"} if _BY_NAME.search(text) else {})

@@ -16,15 +16,13 @@ from ralph.machine.processes import environment_for_commands
 from ralph.mcp.ports import CallFailedError, ServerFailedError
 from ralph.mcp.results import ReceivedImage, is_error, parts_of
 from ralph.mcp.server_process import ServerProcess
-from ralph.places.own_commands import finds_by_itself, module_variables, why_changeable
+from ralph.places.own_commands import why_changeable
 from ralph.tools.files.file_type import image_media_type
 from ralph.tools.files.images import shown_image
 from ralph.values.answer import ToolError, ToolOutput, os_error_text, unknown_arguments
 from ralph.values.ports import Interrupted
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ralph.mcp.configuration import McpServer
     from ralph.mcp.toolset import McpToolset
     from ralph.tools.tool_context import ToolContext
@@ -61,12 +59,12 @@ def start_server(server: McpServer, context: ToolContext) -> ServerProcess:
         confine = box.confine(lasts=True, is_alone=True)
     else:
         environment, confine = context.safe_environment, None
-    guard = _without_the_work(program, server, environment, context) if is_guarded else {}
+    guard = _path_outside(server, context) if is_guarded else {}
     return ServerProcess(
         [program, *server.arguments],
         supervisor=context.new_supervisor(confine),
-        # There, npx finds no package and uv no project of the work.
-        cwd=Path("/") if is_guarded and finds_by_itself(program, server.arguments) else settings.cwd,
+        # There, npx finds no package of the work, uv no project and Python no module.
+        cwd=Path("/") if is_guarded else settings.cwd,
         environment=environment_for_commands(environment) | server.environment.plain | guard,
         waiter=context.waiter,
     )
@@ -99,18 +97,11 @@ def _why_not_trusted(program: str, server: McpServer, context: ToolContext) -> s
     return None
 
 
-def _without_the_work(
-    program: str, server: McpServer, environment: Mapping[str, str], context: ToolContext
-) -> dict[str, str]:
-    """Variables with which a server finds neither programs nor modules where commands may write. `environment` has those that it
-    gets with each command's.
-    """
-    known = {**environment, **server.environment.plain}
+def _path_outside(server: McpServer, context: ToolContext) -> dict[str, str]:
+    """The PATH with which a server finds no program where commands may write."""
     search_path = server.environment.plain.get("PATH", context.search.search_path)
     found = trusted_directories(replace(context.search, search_path=search_path))
-    return {"PATH": os.pathsep.join(found)} | module_variables(
-        known, context.search, server.arguments, program
-    )
+    return {"PATH": os.pathsep.join(found)}
 
 
 def run(call: ToolCall, toolset: McpToolset, context: ToolContext) -> ToolOutput:

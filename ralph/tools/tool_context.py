@@ -276,7 +276,7 @@ class ToolContext(Struct, frozen=True, dict=True):
         if not has_more:
             path += tuple(one for one in self.search.search_path.split(os.pathsep) if one not in path)
         safe = self.safe_environment
-        return safe | {"PATH": os.pathsep.join(path)} | module_variables(safe, self.search, [command])
+        return safe | {"PATH": os.pathsep.join(path)} | module_variables(safe, self.search, command)
 
     @cached_property
     def server_box(self) -> CommandBox:

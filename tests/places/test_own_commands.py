@@ -163,12 +163,12 @@ def test_commands_decide_what_a_line_runs(
     ],
 )
 def test_no_module_beside_it_is_taken_by_what_names_one(line: str, *, is_safe: bool) -> None:
-    found = module_variables({"PYTHONPATH": "/x"}, ProgramSearch(), [line])
+    found = module_variables({"PYTHONPATH": "/x"}, ProgramSearch(), line)
     assert ("PYTHONSAFEPATH" in found) is is_safe
     # Its own directory comes first, unless commands may write that.
     own, _, given = found["PYTHONPATH"].partition(":")
     assert given == "/x"
-    assert "PYTHONPATH" not in module_variables({}, ProgramSearch(roots=(own,)), [line])
+    assert "PYTHONPATH" not in module_variables({}, ProgramSearch(roots=(own,)), line)
 
 
 @pytest.mark.parametrize("name", ["s.py", "d/in"])

@@ -339,7 +339,7 @@ OUTSIDE: dict[str, tuple[str, list[str], dict[str, str], str]] = {
         "",
     ),
     "a runner that takes what is there": ("$H/npx", ["-y", "x"], {}, ""),
-    "one behind a shell": ("sh", ["-c", "exec $H/npx -y x"], {}, ""),
+    "one behind a wrapper": ("timeout", ["9", "$H/npx", "-y", "x"], {}, ""),
     "what a variable loads": ("sh", ["$H/s"], {"PYTHONPATH": "$W/d"}, "PYTHONPATH names $W/d"),
     "a script elsewhere, with a directory of the work": ("sh", ["$H/s", "$W/d"], {"DATA": "$W/d"}, ""),
 }
