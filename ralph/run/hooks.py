@@ -362,10 +362,10 @@ def doubts(
     plan: BoxPlan,
     roots: Sequence[str],
 ) -> Iterator[tuple[str, str]]:
-    """Hooks that decide and take code from the work, and files that hooks name and will not find as they expect, each with advice.
+    """Hooks that decide or are outside and take code from the work, and files that hooks name and will not find as they expect, each with advice.
     `plan` is the sandbox of the hooks.
     """
-    for hook in dict.fromkeys(one for one in hooks if one.event in GUARDED):
+    for hook in dict.fromkeys(one for one in hooks if one.event in GUARDED or not plan.is_confined):
         if found := runner_of_the_work(hook.command):
             yield (
                 f"the {hook.event} hook ({hook.name}) starts {found}, which takes code and settings of the project, as the model wrote it",

@@ -165,6 +165,17 @@ def test_a_notice_names_a_runner_that_takes_code_of_the_project(ralph, serve, ho
     assert f"starts {runner}" in ran.stderr or not runner
 
 
+@pytest.mark.parametrize("is_outside", [True, False])
+def test_a_notice_names_a_runner_of_a_hook_that_decides_nothing_only_if_it_runs_outside(
+    ralph, serve, is_outside
+) -> None:
+    serve(DONE)
+    ralph.user_file.write_text(f"[hooks]\noutside = {str(is_outside).lower()}\n")
+    ran = ralph("go", "--settings", json.dumps(hooks("PostToolUse", "npx prettier")))
+    assert ran.code == 0
+    assert ("starts npx, which takes code" in ran.stderr) is is_outside
+
+
 @pytest.mark.parametrize("is_exchanged", [True, False])
 def test_a_script_that_is_exchanged_while_a_hook_runs_decides_nothing(tmp_path, is_exchanged) -> None:
     script = tmp_path / "guard"
