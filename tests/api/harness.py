@@ -224,7 +224,4 @@ def tool_block(index: int, *parts: str, call_id: str = "t1") -> list[dict[str, A
 
 
 def end(reason: str = "end_turn") -> list[dict[str, Any]]:
-    return [
-        {"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"output_tokens": 2}},
-        STOP,
-    ]
+    return [{"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"output_tokens": 2}}, STOP]

@@ -18,16 +18,7 @@ from ralph.conversation.target import ModelDescription
 from ralph.mock_api import Fault, MockApi, Model, Scenario, Step, Turn
 from ralph.values.ports import SignalReceived
 from ralph.values.servers.endpoint import OPENAI_CHAT, OPENAI_RESPONSES
-from tests.api.harness import (
-    KEY,
-    START,
-    await_no_exchange,
-    end,
-    http_answer,
-    read_request,
-    sse,
-    text_block,
-)
+from tests.api.harness import KEY, START, await_no_exchange, end, http_answer, read_request, sse, text_block
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -221,11 +212,7 @@ def test_a_url_that_is_none_is_none(rig, describing) -> None:
 
 @every_row(
     "fault",
-    [
-        Fault(stall_before_headers_s=math.inf),
-        Fault(drip_s=10),
-        Fault(status=404, body="x" * 999, drip_s=10),
-    ],
+    [Fault(stall_before_headers_s=math.inf), Fault(drip_s=10), Fault(status=404, body="x" * 999, drip_s=10)],
 )
 def test_a_slow_server_is_given_up_at_the_bound_and_leaves_no_thread(describing, rig, fault) -> None:
     client = rig(describing(fault))

@@ -42,10 +42,7 @@ ERROR_BODIES: dict[str, tuple[Any, ErrorFields]] = {
         {"error": {"type": 3, "message": " ", "code": True}, "detail": [1], "request_id": 4},
         ErrorFields(),
     ),
-    "Azure": (
-        {"error": {"code": "429", "message": "m"}},
-        ErrorFields(status=429, message="m"),
-    ),
+    "Azure": ({"error": {"code": "429", "message": "m"}}, ErrorFields(status=429, message="m")),
     "Azure's content filter": (
         {
             "error": {

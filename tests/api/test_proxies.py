@@ -15,15 +15,7 @@ from ralph.values.classify import ErrorClass, classify_error, outcome_of
 from ralph.values.errors import Api, HttpError, NetworkCause
 from ralph.values.events import ClockFired, RequestSent
 from ralph.values.outcome import Outcome
-from tests.api.harness import (
-    KEY,
-    START,
-    end,
-    http_answer,
-    read_request,
-    sse,
-    text_block,
-)
+from tests.api.harness import KEY, START, end, http_answer, read_request, sse, text_block
 from tests.services.certificates import make_authority
 
 REFUSAL = b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 4\r\n\r\nnope"

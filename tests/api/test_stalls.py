@@ -13,16 +13,7 @@ from ralph.api.clocks import ClockLimits
 from ralph.mock_api import Fault, Step, Turn
 from ralph.values.errors import StreamTransient
 from ralph.values.events import ClockFired
-from tests.api.harness import (
-    START,
-    WHOLE_TURN,
-    end,
-    http_answer,
-    limits,
-    read_request,
-    sse,
-    text_block,
-)
+from tests.api.harness import START, WHOLE_TURN, end, http_answer, limits, read_request, sse, text_block
 
 if TYPE_CHECKING:
     import socket

@@ -11,17 +11,7 @@ import pytest
 from ralph.api.transport import build_transport
 from ralph.values.classify import ErrorClass, classify_error
 from ralph.values.errors import Api, NetworkCause
-from tests.api.harness import (
-    START,
-    RawServer,
-    Rig,
-    end,
-    http_answer,
-    read_request,
-    reset,
-    sse,
-    text_block,
-)
+from tests.api.harness import START, RawServer, Rig, end, http_answer, read_request, reset, sse, text_block
 from tests.services.certificates import make_certificate
 
 if TYPE_CHECKING:

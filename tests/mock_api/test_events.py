@@ -26,7 +26,7 @@ EVERYTHING = Turn(
         Text("Größe 🙂 and a separator \u2028 of lines"),
         ToolUse("Bash", {"command": "ls -la", "n": [1, {"a": None}]}, id="toolu_1"),
         ToolUse("Read"),
-    ),
+    )
 )
 
 
@@ -74,10 +74,7 @@ def test_stop_reason_follows_from_the_content_unless_given() -> None:
     assert as_message(EVERYTHING)["stop_reason"] == "tool_use"
     assert (
         as_message(Turn(stop_reason="refusal", stop_details={"type": "refusal"})).items()
-        >= {
-            "stop_reason": "refusal",
-            "stop_details": {"type": "refusal"},
-        }.items()
+        >= {"stop_reason": "refusal", "stop_details": {"type": "refusal"}}.items()
     )
     assert as_events(Turn("hi", stop_reason=""))[-2]["delta"]["stop_reason"] == ""
 

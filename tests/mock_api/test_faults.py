@@ -6,15 +6,7 @@ from typing import Any
 
 import pytest
 
-from ralph.mock_api import (
-    Fault,
-    MockApi,
-    Model,
-    Scenario,
-    ScenarioError,
-    Step,
-    Turn,
-)
+from ralph.mock_api import Fault, MockApi, Model, Scenario, ScenarioError, Step, Turn
 from tests.mock_api.conftest import read_to_the_end
 from tests.mock_api.harness import STREAMED, TURN, Ask, Connect, RawRequest, Serve, breaking, sent
 from tests.rows import every_row
@@ -82,12 +74,7 @@ def test_a_redirect_is_a_status_and_a_header(serve: Serve, ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("at_accept", [False, True])
-def test_a_reset_before_any_byte(
-    serve: Serve,
-    ask: Ask,
-    connect: Connect,
-    at_accept: bool,
-) -> None:
+def test_a_reset_before_any_byte(serve: Serve, ask: Ask, connect: Connect, at_accept: bool) -> None:
     server = serve(Fault(reset_before_headers=True, at_accept=at_accept), Turn("next"))
     if at_accept:
         with pytest.raises(ConnectionResetError):  # possibly before connect() returns
@@ -100,12 +87,7 @@ def test_a_reset_before_any_byte(
 
 
 @pytest.mark.parametrize("at_accept", [False, True])
-def test_a_clean_end_before_any_byte(
-    serve: Serve,
-    ask: Ask,
-    connect: Connect,
-    at_accept: bool,
-) -> None:
+def test_a_clean_end_before_any_byte(serve: Serve, ask: Ask, connect: Connect, at_accept: bool) -> None:
     server = serve(Fault(close_before_headers=True, at_accept=at_accept))
     if at_accept:
         assert connect(server).recv(1) == b""

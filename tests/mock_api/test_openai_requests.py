@@ -467,7 +467,7 @@ def test_one_scenario_answers_every_dialect_in_turn() -> None:
     assert answers[2].json()["output"][0]["content"][0]["text"] == "two"
     assert answers[3].json()["content"][0]["text"] == "three"
     assert [request.api for request in server.requests] == [
-        *("openai-chat", "anthropic", "openai-responses", "anthropic", "openai-responses"),
+        *("openai-chat", "anthropic", "openai-responses", "anthropic", "openai-responses")
     ]
     assert (wrong_method.status_code, wrong_method.json()["error"]["code"]) == (405, None)
 

@@ -102,7 +102,7 @@ def test_the_file_has_one_object_per_request_at_once_and_is_private(tmp_path: Pa
     assert [line["index"] for line in lines] == [0, 1]
     assert [line["body"] for line in lines] == [REQUEST, "\ufffd not json"]
     assert lines[0].keys() == {
-        *("index", "received_at", "monotonic_s", "api", "method", "path", "headers", "body_bytes", "body"),
+        *("index", "received_at", "monotonic_s", "api", "method", "path", "headers", "body_bytes", "body")
     }
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 

@@ -165,10 +165,7 @@ def test_twenty_clients_at_once_each_get_one_step(serve: Serve) -> None:
     ],
 )
 def test_close_ends_a_hanging_answer_at_once(
-    serve: Serve,
-    connect: Connect,
-    raw_request: RawRequest,
-    fault: Fault | None,
+    serve: Serve, connect: Connect, raw_request: RawRequest, fault: Fault | None
 ) -> None:
     server = serve(fault)
     sock = connect(server)

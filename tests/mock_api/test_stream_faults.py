@@ -8,15 +8,7 @@ from typing import Any
 
 import pytest
 
-from ralph.mock_api import (
-    ErrorEvent,
-    Fault,
-    Step,
-    Turn,
-    as_events,
-    encode_event,
-    encode_events,
-)
+from ralph.mock_api import ErrorEvent, Fault, Step, Turn, as_events, encode_event, encode_events
 from tests.mock_api.harness import STREAMED, TURN, Ask, Connect, RawRequest, Serve, breaking
 from tests.rows import every_row
 

@@ -187,14 +187,8 @@ EMPTY = (
         ([results("a")], UNASKED.format(0, "a")),
         ([USER, text("ok", "assistant"), results("a")], UNASKED.format(2, "a")),
         ([USER, use("a"), results("a"), results("a")], UNASKED.format(3, "a")),
-        (
-            [USER, use("a"), results("a", "a")],
-            TWO_RESULTS,
-        ),
-        (
-            [USER, use("a"), results("a"), use("a"), results("a")],
-            "messages.3: `tool_use` ids must be unique",
-        ),
+        ([USER, use("a"), results("a", "a")], TWO_RESULTS),
+        ([USER, use("a"), results("a"), use("a"), results("a")], "messages.3: `tool_use` ids must be unique"),
         (
             [USER, use("a", input="x"), results("a")],
             "messages.1.content.0.tool_use.input: Input should be a valid dictionary",

@@ -104,7 +104,7 @@ def test_an_iteration_logs_events_and_lines_without_deltas_and_credentials(tmp_p
     objects = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert {(one["iteration"], one["session_id"]) for one in objects} == {(3, "s-1")}
     assert [one.get("subtype", one["type"]) for one in objects] == [
-        *("session_opened", "turn_started", "assistant", "tool_started"),
+        *("session_opened", "turn_started", "assistant", "tool_started")
     ]
     (block,) = objects[2]["message"]["content"]
     assert block["text"].startswith("Hello.\n[redacted]\n")

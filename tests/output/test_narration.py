@@ -132,14 +132,7 @@ def test_quiet_leaves_only_errors_and_the_outcome() -> None:
 
 @every_row(
     "event",
-    [
-        retry(),
-        ev.RetryRecovered(1, 2),
-        ev.RetryExhausted(1, 2, "e"),
-        failed("e"),
-        ev.Notice("n"),
-        ended(),
-    ],
+    [retry(), ev.RetryRecovered(1, 2), ev.RetryExhausted(1, 2, "e"), failed("e"), ev.Notice("n"), ended()],
 )
 def test_colour_is_the_same_text_between_two_codes(event) -> None:
     (plain,) = narrate(event)
@@ -277,10 +270,6 @@ def test_an_unknown_event_that_looks_like_text_is_not_shown_as_the_models_words(
     future = {"type": "future_event", "delta": {"type": "text_delta", "text": "not said"}}
     narration = Narration(is_quiet=False, has_color=False)
     assert [*narration.lines(ev.StreamReceived(future)), *narration.lines(accepted())] == []
-
-
-def result_of(call: ToolCall, text: str = "The report was accepted.", *, is_error: bool = False) -> ev.Event:
-    return ev.ToolFinished(call, ToolResult(call.id, ToolOutput(text, is_error=is_error)), 0.0)
 
 
 CALL = ToolCall("t1", "Bash", {"command": "make test"})

@@ -131,13 +131,7 @@ def test_no_content_ends_its_own_block(content) -> None:
             outside.append(line)
     assert inside is None, "every fence is closed"
     headings = [line for line in outside if line.startswith("#")]
-    assert headings == [
-        f"# Session {SESSION_ID}",
-        "## Run 1",
-        "### Prompt",
-        "### Model",
-        "### Call: `Bash`",
-    ]
+    assert headings == [f"# Session {SESSION_ID}", "## Run 1", "### Prompt", "### Model", "### Call: `Bash`"]
 
 
 def test_the_json_object_holds_messages_runs_events_and_totals() -> None:

@@ -12,17 +12,6 @@ from ralph.values.outcome import Outcome
 from ralph.values.usage import RunUsage, TokenUsage
 from tests.rows import every_row
 
-MESSAGE: dict[str, Any] = {
-    "id": "m1",
-    "type": "message",
-    "role": "assistant",
-    "model": "claude",
-    "content": [{"type": "text", "text": "a"}, {"type": "tool_use", "id": "t", "name": "Read", "input": {}}],
-    "stop_reason": "tool_use",
-    "stop_sequence": None,
-    "usage": {"output_tokens": 1},
-}
-
 
 def objects(event: ev.Event, *, include_partial: bool = False) -> list[dict[str, Any]]:
     return list(stream_objects(event, ralph_version="1.2.3", include_partial=include_partial))
@@ -103,10 +92,7 @@ def test_api_retry_names_the_error_as_readers_do(kind, name) -> None:
             ev.ModelFallbackRecovered("main", 6, 1),
             {"subtype": "model_fallback_recovered", "turn": 6, "attempt": 1, "target": "main"},
         ),
-        (
-            ev.ResponseDiscarded("m1"),
-            {"subtype": "response_discarded", "message_id": "m1"},
-        ),
+        (ev.ResponseDiscarded("m1"), {"subtype": "response_discarded", "message_id": "m1"}),
         (ev.ClockFired("connect", 10.0), {"subtype": "clock_fired", "clock": "connect", "after_s": 10.0}),
         (
             ev.BackgroundStarted("bash_1", "npm run dev", "toolu_1"),

@@ -14,12 +14,7 @@ import pytest
 
 from ralph.machine.waiter import Heartbeats, InboxWaiter, SystemClock
 from ralph.output.result_file import write_result_file
-from ralph.output.writer import (
-    LAST_CHANCE_S,
-    MOST_UNANSWERED_BYTES,
-    OutputOptions,
-    Writer,
-)
+from ralph.output.writer import LAST_CHANCE_S, MOST_UNANSWERED_BYTES, OutputOptions, Writer
 from ralph.values import events as ev
 from ralph.values.outcome import Outcome
 from ralph.values.report import Report

@@ -41,10 +41,7 @@ def test_without_anything_given_all_is_default(world: World) -> None:
     assert settings.model.max_tokens == 32_000
     assert settings.model.base_url == "https://api.anthropic.com"
     assert astuple(settings.clocks) == (10, 180, 90, 300, 1800, 30, 60, 3600)
-    assert astuple(settings.retry) == (
-        *("standard", "fallback", "cooldown-expiry"),
-        *(True, 4, 2, 300),
-    )
+    assert astuple(settings.retry) == (*("standard", "fallback", "cooldown-expiry"), *(True, 4, 2, 300))
     assert astuple(settings.tools) == (None, None, (), 120, 600, 30_000, ())
     assert settings.origins == dict.fromkeys([*(key.name for key in KEYS), "tools", "targets"], "default")
     assert settings.warnings == ()

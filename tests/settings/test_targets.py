@@ -104,10 +104,7 @@ def test_a_fallback_model_shares_all_but_the_model(world: World) -> None:
     assert (
         (second.base_url, second.headers.plain)
         == (first.base_url, first.headers.plain)
-        == (
-            "http://localhost:1",
-            (("X-Team", "blue"),),
-        )
+        == ("http://localhost:1", (("X-Team", "blue"),))
     )
 
 
@@ -163,10 +160,7 @@ PRICE = "input = 1, output = 1, cache_write = 1"
         ("max_tokens = 1.5", "max_tokens must be a whole number of at least 1, not 1.5"),
         ("context_window = 0", "context_window must be a whole number of at least 1, not 0"),
         ("context_window = true", "context_window must be a whole number of at least 1, not True"),
-        (
-            "thinking = 'hard'",
-            "thinking must be one of adaptive, between_tools, disabled, none, not 'hard'",
-        ),
+        ("thinking = 'hard'", "thinking must be one of adaptive, between_tools, disabled, none, not 'hard'"),
         (f"base_url = 'https://me:{SECRET}@h'", "base_url must not contain a user or password"),
         (f"base_url = '{SECRET}'", "base_url must begin with http:// or https://"),
         (f"api_key_env = '{SECRET}'", "api_key_env must contain names of variables, without values"),
@@ -191,10 +185,7 @@ PRICE = "input = 1, output = 1, cache_write = 1"
         (f'headers = {{ X-A = "{SECRET}\\nX-B: 1" }}', "headers must not contain line breaks"),
         (f"headers = {{ Content-Length = '{SECRET}' }}", "headers must not contain Content-Length"),
         ("price = 3", "price must be a table of input, output, cache_write, cache_read"),
-        (
-            f"price = {{ {PRICE} }}",
-            "price needs input, output, cache_write, cache_read; missing: cache_read",
-        ),
+        (f"price = {{ {PRICE} }}", "price needs input, output, cache_write, cache_read; missing: cache_read"),
         (f"price = {{ {PRICE}, cash = 1 }}", "price has the unknown key 'cash'; a price holds input, output"),
         (f"price = {{ {PRICE}, cache_read = -0.1 }}", "price cache_read must be a number of dollars"),
         (f"price = {{ {PRICE}, cache_read = nan }}", "price cache_read must be a number of dollars"),
@@ -435,11 +426,7 @@ KEYS_IN_ENVIRONMENT = {
     "OTHER_AUTH_TOKEN": "token-0123456",
     "GATEWAY": "gateway-key-0123",
 }
-ALL_SECRETS = {
-    KEY,
-    *KEYS_IN_ENVIRONMENT.values(),
-    *("Basic pa55word-of-a", "pa55word-of-a"),
-}
+ALL_SECRETS = {KEY, *KEYS_IN_ENVIRONMENT.values(), *("Basic pa55word-of-a", "pa55word-of-a")}
 
 
 def tools_environment(world: World, settings: Settings) -> dict[str, str]:

@@ -152,8 +152,7 @@ def test_long_text_and_many_secrets_take_no_noticeable_time() -> None:
 
 
 @every_row(
-    "hostile",
-    ["-eyJ", "-sk-", "://", "://a:", "-----BEGIN ", "bearer ", "-----BEGIN PRIVATE KEY-----"],
+    "hostile", ["-eyJ", "-sk-", "://", "://a:", "-----BEGIN ", "bearer ", "-----BEGIN PRIVATE KEY-----"]
 )
 def test_looking_for_shapes_is_linear_on_hostile_bodies(hostile: str) -> None:
     body = hostile * (200_000 // len(hostile))

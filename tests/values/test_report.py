@@ -131,13 +131,7 @@ def test_another_draft_than_the_default_is_named_at_the_top(draft: str, kept: st
         (DONE, []),
         ({**DONE, "more": 1}, []),
         ({"status": "failure", "summary": "no"}, []),
-        (
-            {},
-            [
-                'status: required ("success" or "failure")',
-                "summary: required (a text that is not empty)",
-            ],
-        ),
+        ({}, ['status: required ("success" or "failure")', "summary: required (a text that is not empty)"]),
         ({**DONE, "status": "done"}, ['status: expected "success" or "failure", got "done"']),
         ({**DONE, "status": None}, ['status: expected "success" or "failure", got null']),
         ({**DONE, "status": ["success"]}, ['status: expected "success" or "failure", got an array']),

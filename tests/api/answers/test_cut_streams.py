@@ -9,12 +9,7 @@ import pytest
 from ralph.mock_api import Fault, Step, as_message
 from ralph.values.errors import StreamTransient
 from ralph.values.events import ResponseDiscarded
-from tests.api.harness import (
-    WHOLE_TURN,
-    compact_stream,
-    http_answer,
-    read_request,
-)
+from tests.api.harness import WHOLE_TURN, compact_stream, http_answer, read_request
 from tests.rows import every_row
 
 if TYPE_CHECKING:

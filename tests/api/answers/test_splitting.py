@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 blocks = st.one_of(
-    st.builds(Text, texts),
-    st.builds(Thinking, texts),
-    st.builds(ToolUse, st.just("Read"), objects),
+    st.builds(Text, texts), st.builds(Thinking, texts), st.builds(ToolUse, st.just("Read"), objects)
 )
 turns = st.builds(
     Turn,

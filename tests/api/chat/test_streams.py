@@ -227,11 +227,7 @@ def test_the_pieces_of_calls_are_joined_as_they_are_meant(client, deltas, calls,
 
 @every_row(
     "deltas",
-    [
-        [call('{"a"', index=0, name="X"), call(": 1}", index=0, name="Y")],
-        [call(A, call_id="c1")],
-        [call(A)],
-    ],
+    [[call('{"a"', index=0, name="X"), call(": 1}", index=0, name="Y")], [call(A, call_id="c1")], [call(A)]],
 )
 def test_a_piece_whose_call_is_in_doubt_makes_no_answer(client, deltas) -> None:
     with pytest.raises(StreamParse):
@@ -349,7 +345,7 @@ def test_details_of_reasoning_are_joined_and_go_back_whole(client) -> None:
     answer = answer_to(client, *map(chunk, deltas), *ended())
     kept, _ = given_back([block for block in answer.content if block["type"] == "thinking"])
     assert kept == {
-        "reasoning_details": [{**parts[0][0], "text": "Let me.", "signature": "c2ln"}, parts[2][0]],
+        "reasoning_details": [{**parts[0][0], "text": "Let me.", "signature": "c2ln"}, parts[2][0]]
     }
 
 
@@ -374,9 +370,6 @@ def test_the_parts_of_mistrals_reasoning_are_thinking_and_text(client) -> None:
     ]
     answer = answer_to(client, chunk({"content": content}), *ended())
     assert [block.get("thinking") or block["text"] for block in answer.content] == ["Hm.", "Hi"]
-
-
-# --- Errors inside a 200
 
 
 # --- Whole answers

@@ -543,9 +543,6 @@ def test_in_each_dialect_an_answer_is_the_same_however_its_bytes_are_split(
     assert (answer.text, answer.calls) == (TEXT, MEANT)
 
 
-CUTS = {"openai-chat": "length", "openai-responses": "max_output_tokens"}
-
-
 @every_row("spoken", SPOKEN)
 def test_d3_in_each_dialect_a_call_that_the_limit_has_cut_is_malformed(clients, spoken: Spoken) -> None:
     words = b'"finish_reason": "tool_calls"', b'"finish_reason": "length"'

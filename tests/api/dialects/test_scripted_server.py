@@ -102,10 +102,7 @@ def test_a_conversation_goes_to_and_fro(rig: MakeRig, api: str, base: str) -> No
             answer = client.api.send_message(body_of(messages), client.events).message
             assert without_signatures(answer["content"]) == without_signatures(as_message(TURN)["content"])
             assert answer["stop_reason"] == "tool_use"
-            turn = [
-                {"role": "assistant", "content": answer["content"]},
-                {"role": "user", "content": RESULTS},
-            ]
+            turn = [{"role": "assistant", "content": answer["content"]}, {"role": "user", "content": RESULTS}]
             # Each answer calls by the same ids, but a conversation has each id once.
             messages += json.loads(json.dumps(turn).replace('"call_', f'"call_{number}'))
         last = client.api.send_message(body_of(messages), client.events).message

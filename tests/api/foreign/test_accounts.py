@@ -173,10 +173,7 @@ RESET_TIMES = [
     (
         "Codex",
         "CLIProxyAPI#1666",
-        refusal(
-            429,
-            {"error": {"type": "usage_limit_reached", "message": "m", "resets_in_seconds": 529498}},
-        ),
+        refusal(429, {"error": {"type": "usage_limit_reached", "message": "m", "resets_in_seconds": 529498}}),
         529498,
     ),
     (

@@ -77,11 +77,7 @@ ROWS = [
         peers="Claude Code converts it; ralph 0.1.0 ended with 4 after three",
         notices=('Grep: "-C"', 'Grep: "-i"'),
     ),
-    Row(
-        "a number in words",
-        NUMBERS,
-        (call(command=WRITE, timeout="soon"), DONE),
-    ),
+    Row("a number in words", NUMBERS, (call(command=WRITE, timeout="soon"), DONE)),
     Row(
         "raw line breaks and a tab in a string",
         BREAKS,
@@ -104,9 +100,7 @@ ROWS = [
         notes="a",
     ),
     Row(
-        "half of an input as one string",
-        STRING,
-        (written("Bash", json.dumps('{"command": "' + WRITE)), DONE),
+        "half of an input as one string", STRING, (written("Bash", json.dumps('{"command": "' + WRITE)), DONE)
     ),
 ]
 

@@ -33,11 +33,7 @@ if TYPE_CHECKING:
 
 NOTE = events_of(note())
 BEGUN = [NOTE.index(one) for one in NOTE if one["type"] == "content_block_start"]
-INPUT: dict[str, Any] = {
-    "type": "content_block_delta",
-    "index": 1,
-    "delta": {"type": "input_json_delta"},
-}
+INPUT: dict[str, Any] = {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta"}}
 OFF = "[retry]\npolicy = 'off'\n"
 
 GARBLED = sse(*NOTE[:4], b"data: {oops\n\n")
@@ -59,10 +55,7 @@ BROKEN = {
         "litellm#29286",
         sse(*NOTE[:2], {**INPUT, "index": 0, "delta": {**INPUT["delta"], "partial_json": '{"'}}, *NOTE[2:]),
     ),
-    "a call that never began": (
-        "sub2api#4286",
-        sse(*NOTE[: BEGUN[1]], *NOTE[BEGUN[1] + 1 :]),
-    ),
+    "a call that never began": ("sub2api#4286", sse(*NOTE[: BEGUN[1]], *NOTE[BEGUN[1] + 1 :])),
     "a call without its end": (
         "the official SDK's fixture incomplete_partial_json",
         sse(*NOTE[: BEGUN[1] + 2], *NOTE[-2:]),
@@ -75,14 +68,8 @@ BROKEN = {
             *NOTE[BEGUN[1] + 1 :],
         ),
     ),
-    "one call twice": (
-        "sibling of Kimi's shared ids",
-        sse(*NOTE[:-2], *NOTE[BEGUN[1] : -2], *NOTE[-2:]),
-    ),
-    "a page instead of a stream": (
-        "issue text",
-        refusal(200, b"<html><title>Gateway</title></html>"),
-    ),
+    "one call twice": ("sibling of Kimi's shared ids", sse(*NOTE[:-2], *NOTE[BEGUN[1] : -2], *NOTE[-2:])),
+    "a page instead of a stream": ("issue text", refusal(200, b"<html><title>Gateway</title></html>")),
     "a page under the type of a stream": (
         "sibling: gateways that label all they send",
         http_answer(b"<html>\n<title>Gateway</title>\n</html>"),
@@ -95,10 +82,7 @@ BROKEN = {
             "text/event-stream",
         ),
     ),
-    "bytes that are no text": (
-        "issue text",
-        http_answer(b"\x93\xff\x00\x80" * 40),
-    ),
+    "bytes that are no text": ("issue text", http_answer(b"\x93\xff\x00\x80" * 40)),
 }
 """Streams that make no sense or whose calls are in doubt, with their source."""
 

@@ -312,8 +312,7 @@ NO_GUESSES: list[tuple[str, tuple[Any, ...], int, int, dict[str, Any] | None]] =
 
 
 @pytest.mark.parametrize(
-    ("answers", "code", "requests", "model"),
-    [pytest.param(*rest, id=name) for name, *rest in NO_GUESSES],
+    ("answers", "code", "requests", "model"), [pytest.param(*rest, id=name) for name, *rest in NO_GUESSES]
 )
 def test_another_refusal_compacts_nothing(answers, code, requests, model, tmp_path) -> None:
     ralph = ralph_in(tmp_path)

@@ -43,12 +43,7 @@ def unnamed(events: list[Event]) -> bytes:
 
 
 AGAIN, FORM = "message_start more than once", "in another form than the API"
-PLACE, ODD, NO_STOP, ONE_ID = (
-    "unusually",
-    "do not fit their place",
-    "did not end each block",
-    "one id, or none",
-)
+ODD, ONE_ID = "do not fit their place", "one id, or none"
 BEGUN = [NOTE.index(one) for one in NOTE if one["type"] == "content_block_start"]
 SDK = "the official SDK accepts it"
 

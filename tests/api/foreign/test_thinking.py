@@ -153,13 +153,7 @@ OTHERS = [
         errors=("Invalid `signature`",) * 2,
         notes="1\n",
     ),
-    Row(
-        "a first request",
-        "own",
-        (SIGNATURE,),
-        code=69,
-        errors=("Invalid `signature`",),
-    ),
+    Row("a first request", "own", (SIGNATURE,), code=69, errors=("Invalid `signature`",)),
     Row(
         "an account that changes with every request",
         "kind of happyclaw#474",

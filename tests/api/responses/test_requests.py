@@ -142,11 +142,7 @@ MESSAGES: dict[str, tuple[Any, list[dict[str, Any]], list[dict[str, Any]]]] = {
         ],
         [spoken("I look.", phase="commentary"), CALLED, spoken("Done.", phase="final_answer")],
     ),
-    "an id that is too long": (
-        "assistant",
-        [{**USE, "id": LONG_ID}],
-        [{**CALLED, "call_id": SHORT_ID}],
-    ),
+    "an id that is too long": ("assistant", [{**USE, "id": LONG_ID}], [{**CALLED, "call_id": SHORT_ID}]),
     "its result": (
         "user",
         [{**result("x"), "tool_use_id": LONG_ID}],

@@ -184,12 +184,7 @@ MOMENTS: list[tuple[ev.Event, str, dict[str, Any]]] = [
     (
         ev.ReportAccepted("text", "success", 1, 2, "max_turns"),
         "report_accepted",
-        {
-            "ralph.source": "text",
-            "ralph.status": "success",
-            "ralph.attempts": 2,
-            "ralph.reason": "max_turns",
-        },
+        {"ralph.source": "text", "ralph.status": "success", "ralph.attempts": 2, "ralph.reason": "max_turns"},
     ),
     (
         ev.ContextCompacted("threshold", "model", 9000, 800),
@@ -347,8 +342,7 @@ def test_spans_carry_the_attributes_of_the_conventions(collector) -> None:
 
 
 @pytest.mark.parametrize(
-    "message",
-    [None, "text", {}, {"id": 7, "model": None}, {"id": ["msg"], "model": {"name": "m"}}],
+    "message", [None, "text", {}, {"id": 7, "model": None}, {"id": ["msg"], "model": {"name": "m"}}]
 )
 def test_what_a_server_says_of_an_answer_in_another_type_is_left_out(collector, message) -> None:
     stage = Stage().observed(

@@ -7,14 +7,7 @@ import json
 import pytest
 
 from ralph.mock_api import ErrorEvent, Fault, Step
-from tests.api.harness import (
-    START,
-    end,
-    http_answer,
-    sse,
-    text_block,
-    tool_block,
-)
+from tests.api.harness import START, end, http_answer, sse, text_block, tool_block
 from tests.program.conftest import KEY
 from tests.program.faulty import APPEND, DONE, HELLO, effects, run_with, stream
 

@@ -13,14 +13,7 @@ from ralph.mock_api import Fault, Step, Turn, as_events, encode_events
 
 if TYPE_CHECKING:
     import socket
-from tests.program.slow_servers import (
-    HEAD,
-    WHOLE,
-    after_half,
-    endless,
-    pings,
-    set_clocks,
-)
+from tests.program.slow_servers import HEAD, WHOLE, after_half, endless, pings, set_clocks
 
 # tests/api/test_clocks.py tests all clocks.
 CLOCKS = [

@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.mock_api import Fault, Step, Turn, as_events, encode_events
-from tests.api.harness import (
-    RawServer,
-    http_answer,
-    read_request,
-    reset,
-)
+from tests.api.harness import RawServer, http_answer, read_request, reset
 from tests.program.api.failing_network import FailingNetwork
 from tests.program.faulty import APPEND, DONE, HELLO, effects, linux_only, peak_mb, run_with, stream
 from tests.services.certificates import make_certificate

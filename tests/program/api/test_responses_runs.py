@@ -11,15 +11,7 @@ from openai.types.responses.response_create_params import ResponseCreateParamsSt
 
 from ralph.mock_api import Text, ToolUse, Turn
 from tests.api.harness import http_answer
-from tests.api.responses.server import (
-    call,
-    events_of,
-    message,
-    reasoning,
-    response,
-    stream,
-    text_part,
-)
+from tests.api.responses.server import call, events_of, message, reasoning, response, stream, text_part
 from tests.conversation.request_types import type_problems
 from tests.program.several import at, of, run, settings
 

@@ -15,13 +15,12 @@ from ralph.mock_api import Fault, Step
 from tests.conftest import may_pass_over_permissions
 from tests.patience import wait_until
 from tests.program.machine.test_disk import in_small_disk, needs_mounts
-from tests.program.model_answers import DONE, SCHEMA, bash, look, report
+from tests.program.model_answers import DONE, SCHEMA, bash, report
 from tests.rows import every_row
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ralph.mock_api import Playable
     from tests.program.conftest import Ralph
 
 Labels = tuple[tuple[str, str], ...]
@@ -77,13 +76,6 @@ def test_after_a_success_the_file_tells_what_the_result_tells(ralph, serve, prom
 
 
 SILENT = Step(DONE, Fault(stall_before_headers_s=math.inf))
-ENDS: dict[str, tuple[list[Playable], tuple[str, ...], int]] = {
-    "api_unavailable": ([Fault(status=503)], ("--retry", "off"), 75),
-    "limit_reached": ([look()], ("--max-turns", "1"), 3),
-    "timed_out": ([SILENT], ("--max-time", "1.5"), 124),
-    "task_failed": ([report("failure")], ("--require-report",), 1),
-    "config": ([DONE], ("--model", "llama-9", "--max-budget-usd", "1"), 78),
-}
 
 
 MISUSE = {

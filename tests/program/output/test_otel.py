@@ -19,7 +19,6 @@ from tests.services.otlp_collector import Collector, collecting
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.program.conftest import Ralph
 
 HEADER_SECRET = "canary-of-the-collector"
 CHAT = "chat claude-sonnet-5-5"
@@ -112,10 +111,7 @@ SPELLINGS = {
 
 @pytest.mark.parametrize(
     ("name", "spelling"),
-    [
-        ("OTEL_EXPORTER_OTLP_HEADERS", "quoted"),
-        ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "bearer"),
-    ],
+    [("OTEL_EXPORTER_OTLP_HEADERS", "quoted"), ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "bearer")],
 )
 def test_the_key_of_the_endpoint_reaches_it_and_nobody_else(
     ralph, serve, collector, tmp_path, name, spelling
@@ -135,14 +131,3 @@ def test_the_key_of_the_endpoint_reaches_it_and_nobody_else(
     [(_, headers, _)] = collector.received
     assert any(HEADER_SECRET in value for value in headers.values())
     assert HEADER_SECRET.encode() not in collector.received[0][2]
-
-
-# --- What nobody asked for is not loaded
-
-
-def loaded(ralph: Ralph, *arguments: str) -> set[str]:
-    ralph.environment["PYTHONPROFILEIMPORTTIME"] = "1"
-    ran = ralph(*arguments)
-    assert ran.code == 0
-    lines = [line for line in ran.stderr.splitlines() if line.startswith("import time:")]
-    return {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}

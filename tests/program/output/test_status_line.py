@@ -54,11 +54,7 @@ def test_a_long_command_shows_how_long_it_runs_and_the_last_screen_has_no_trace_
 
 @pytest.mark.parametrize(
     ("options", "columns", "variables"),
-    [
-        (["-q"], 60, {}),
-        (["--output-format", "stream-json"], 60, {}),
-        ([], 60, {"TERM": "dumb"}),
-    ],
+    [(["-q"], 60, {}), (["--output-format", "stream-json"], 60, {}), ([], 60, {"TERM": "dumb"})],
 )
 def test_where_the_line_would_be_in_the_way_there_is_none(ralph, serve, options, columns, variables) -> None:
     serve(Turn([ToolUse("Bash", {"command": "sleep 1.3"})]), Turn("All done."))

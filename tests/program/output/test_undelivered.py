@@ -74,9 +74,6 @@ def test_p4_a_result_that_a_full_disk_does_not_take_is_told_by_the_journal_and_o
     assert ralph_here("-c").code == 2, "now it is"
 
 
-SCHEMA = '{"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}'
-
-
 def test_p4_a_result_file_that_cannot_be_written_in_the_end_is_told_by_the_journal_exits_74(
     ralph, ralph_here, serve
 ) -> None:

@@ -266,10 +266,7 @@ ROWS = [
         ),
         Sizes(32_768, 897),
     ),
-    (
-        '{"error":{"type":"exceed_context_size_error","n_prompt_tokens":5000,"n_ctx":4096}}',
-        Sizes(4096, 5000),
-    ),
+    ('{"error":{"type":"exceed_context_size_error","n_prompt_tokens":5000,"n_ctx":4096}}', Sizes(4096, 5000)),
     (
         (
             "'max_tokens' is too large: 2000. This model's maximum context length is 4096 tokens and your request has 2104 "
