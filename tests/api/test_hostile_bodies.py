@@ -15,6 +15,7 @@ import pytest
 
 from ralph.api import reception
 from ralph.values.errors import HttpError, StreamParse, StreamTransient
+from ralph.values.events import Notice
 from tests.api.harness import (
     START,
     await_no_exchange,
@@ -59,6 +60,7 @@ CODED = {
     "no coding: binary": ("binary", WHOLE),
     "text that is labelled gzip": ("gzip", WHOLE),
     "text that is labelled br": ("br", WHOLE),
+    "a comment that is labelled gzip": ("gzip", b": OPENROUTER PROCESSING\n\n" + WHOLE),
 }
 
 
@@ -85,10 +87,18 @@ def test_other_encodings_are_refused_by_name(raw_server, rig, encoding) -> None:
     assert encoding in str(caught.value)
 
 
-def test_a_compressed_body_that_is_broken_or_cut_is_an_error(raw_server, rig) -> None:
-    for body in (b"no gzip at all", gzip.compress(WHOLE)[:-12]):
-        with pytest.raises((StreamParse, StreamTransient)):
-            rig(raw_server(encoded(body, "gzip"))).send()
+@every_row("body", [b"no gzip at all", b"\x1f\x8b" + WHOLE, GZIP[:-12]])
+def test_a_compressed_body_that_is_broken_or_cut_is_an_error(raw_server, rig, body) -> None:
+    with pytest.raises((StreamParse, StreamTransient), match=r"content-encoding|before message_stop"):
+        rig(raw_server(encoded(body, "gzip"))).send()
+
+
+@every_row("label", ["text/plain", "application/json", "text/html", "application/octet-stream", ""])
+def test_a_stream_under_another_label_is_read_with_a_notice(answering, label) -> None:
+    client = answering(WHOLE, label)
+    assert client.send().text == "ok"
+    [notice] = client.events.of(Notice)
+    assert f"labelled its stream as {label or 'no content type'}" in notice.text
 
 
 @functools.cache

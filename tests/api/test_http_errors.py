@@ -1,5 +1,5 @@
 """Answers with a status other than 2xx: their fields are kept, their bodies are limited, and redirects are not
-followed (A13, A14, A17-A19).
+followed (A13, A14, A18, A19).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ralph.api import clocks
 from ralph.api.clocks import ClockLimits
 from ralph.api.reception import ERROR_BODY_BYTES
 from ralph.mock_api import Fault
-from ralph.values.classify import ErrorClass, FailureKind, classify_error, failure_kind
+from ralph.values.classify import ErrorClass, classify_error
 from ralph.values.errors import HttpError
 from ralph.values.ports import SignalReceived
 from tests.api.harness import KEY, Rig, await_no_exchange, http_answer, read_request
@@ -49,11 +49,10 @@ def test_a13_a_redirect_to_nonsense_is_permanent_too(rig, raw_server, location) 
     assert classify_error(error) is ErrorClass.PERMANENT
 
 
-@every_row("status", [500, 502, 503, 504, 529])
 @every_row("body", ["<html><title>Bad Gateway</title></html>", "", "{", "\ufffd", "[1]"])
-def test_a14_a_gateways_page_is_no_reason_to_stop(serve, rig, status, body) -> None:
-    error = failure(rig(serve(Fault(status=status, body=body))))
-    assert (error.status, error.body, error.error_type, error.message) == (status, body, None, None)
+def test_a14_a_gateways_page_is_no_reason_to_stop(serve, rig, body) -> None:
+    error = failure(rig(serve(Fault(status=502, body=body))))
+    assert (error.status, error.body, error.error_type, error.message) == (502, body, None, None)
     assert classify_error(error) is ErrorClass.TRANSIENT
 
 
@@ -95,6 +94,7 @@ def test_a_run_that_is_stopped_while_an_errors_body_comes_still_knows_the_status
         client.send()
     assert isinstance(caught.value.__cause__, HttpError)
     assert caught.value.__cause__.status == 401
+    assert await_no_exchange()
 
 
 def test_cookies_are_neither_kept_nor_sent(raw_server, rig) -> None:
@@ -111,49 +111,12 @@ def test_a14_a_broken_body_does_not_hide_the_status(serve, rig) -> None:
     assert (error.status, error.retry_after, error.body) == (503, 7.0, "x" * 10)
 
 
-@every_row(
-    ("headers", "requested_s"),
-    [
-        ({}, None),
-        ({"retry-after": "0"}, 0.0),
-        ({"retry-after": "7"}, 7.0),
-        ({"retry-after": "1.5"}, 1.5),
-        ({"retry-after": "nan"}, None),
-        ({"retry-after": "-1"}, None),
-        ({"retry-after": "soon"}, None),
-        ({"retry-after": "9" * 35}, 1e10),
-        ({"retry-after": "Mon, 01 Jan 2001 00:00:00 GMT"}, 0.0),
-        ({"retry-after-ms": "1500", "retry-after": "9"}, 1.5),
-        ({"X-RateLimit-Reset": "12"}, 12.0),
-    ],
-)
-def test_a17_the_requested_wait_is_read(serve, rig, headers, requested_s) -> None:
-    error = failure(rig(serve(Fault(status=429, headers=headers))))
-    assert error.retry_after == requested_s
-    assert failure_kind(error) is FailureKind.RATE_LIMIT
-
-
-@every_row(
-    ("status", "error_type"),
-    [
-        (400, "invalid_request_error"),
-        (401, "authentication_error"),
-        (402, "billing_error"),
-        (403, "permission_error"),
-        (404, "not_found_error"),
-        (413, "request_too_large"),
-        (429, "rate_limit_error"),
-        (500, "api_error"),
-        (504, "timeout_error"),
-        (529, "overloaded_error"),
-    ],
-)
-def test_a18_a19_an_error_keeps_its_fields(serve, rig, status, error_type) -> None:
-    server = serve(Fault(status=status, message="because"))
+def test_a18_a19_an_error_keeps_its_fields(serve, rig) -> None:
+    server = serve(Fault(status=529, message="because"))
     error = failure(rig(server))
-    assert (error.status, error.error_type, error.message) == (status, error_type, "because")
+    assert (error.status, error.error_type, error.message) == (529, "overloaded_error", "because")
     assert error.request_id == "req_mock_000000"
-    assert str(error) == f"HTTP {status} {error_type}: because (request req_mock_000000)"
+    assert str(error) == "HTTP 529 overloaded_error: because (request req_mock_000000)"
     assert server.request_count == 1
 
 
@@ -163,8 +126,9 @@ def test_x_should_retry_is_read(serve, rig, value, says) -> None:
 
 
 def test_an_error_that_repeats_the_key_is_redacted(serve, rig) -> None:
-    error = failure(rig(serve(Fault(status=401, message=f"bad key {KEY[1]}"))))
-    assert error.message == "bad key [redacted]"
+    fault = Fault(status=401, message=f"bad key {KEY[1]}", headers={"request-id": f"for-{KEY[1]}"})
+    error = failure(rig(serve(fault)))
+    assert (error.message, error.request_id) == ("bad key [redacted]", "for-[redacted]")
     assert KEY[1] not in error.body
 
 
@@ -174,11 +138,6 @@ def test_a_key_that_json_escapes_break_apart_is_redacted(serve, rig) -> None:
     error = failure(rig(serve(Fault(status=401, body=body))))
     assert (error.message, error.error_type) == ("bad key [redacted]", "[redacted]")
     assert KEY[1] not in str(error)
-
-
-def test_an_id_that_repeats_the_key_is_redacted(serve, rig) -> None:
-    client = rig(serve(Fault(status=400, headers={"request-id": f"for-{KEY[1]}"})))
-    assert failure(client).request_id == "for-[redacted]"
 
 
 def test_an_error_leaves_the_connection_usable(raw_server, rig) -> None:

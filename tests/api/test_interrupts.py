@@ -13,7 +13,7 @@ from ralph.api.clocks import ClockLimits
 from ralph.mock_api import Fault, Step, Turn
 from ralph.values.events import ResponseDiscarded, StreamReceived
 from ralph.values.ports import Interrupted
-from tests.api.harness import WHOLE_TURN, Rig, await_no_exchange, read_request
+from tests.api.harness import WHOLE_TURN, Rig, await_no_exchange
 from tests.patience import wait_until, within_s
 from tests.rows import every_row
 
@@ -54,16 +54,6 @@ def test_a_signal_ends_a_request_that_waits_for_bytes(serve, rig, fault) -> None
     assert_a_signal_ends(client)
     assert await_no_exchange()
     assert client.send().text == "next"
-
-
-def test_a_signal_ends_the_wait_for_the_body_of_an_error(raw_server, rig) -> None:
-    def serve(sock: socket.socket) -> None:
-        read_request(sock)
-        sock.sendall(b"HTTP/1.1 500 Oops\r\ncontent-length: 100\r\n\r\nhalf")
-        sock.recv(65536)
-
-    assert_a_signal_ends(rig(raw_server(serve)))
-    assert await_no_exchange()
 
 
 def test_a_signal_ends_a_connect(rig, silent_url) -> None:

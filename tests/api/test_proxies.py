@@ -11,10 +11,9 @@ from ralph.agent.run_end import hints_for
 from ralph.api.clocks import ClockLimits
 from ralph.api.transport import build_transport
 from ralph.conversation.target import Target
-from ralph.values.classify import ErrorClass, classify_error, outcome_of
+from ralph.values.classify import ErrorClass, classify_error
 from ralph.values.errors import Api, HttpError, NetworkCause
 from ralph.values.events import ClockFired, RequestSent
-from ralph.values.outcome import Outcome
 from tests.api.harness import KEY, START, end, http_answer, read_request, sse, text_block
 from tests.services.certificates import make_authority
 
@@ -36,30 +35,26 @@ def proxy_env(monkeypatch):
     return set_variables
 
 
-@pytest.mark.parametrize("scheme", ["http", "https"])
-def test_a24_a_407_ends_the_run_as_auth(raw_server, rig, proxy_env, scheme) -> None:
-    proxy = raw_server(REFUSAL)
-    proxy_env(**{f"{scheme}_proxy": proxy.base_url})
-    client = rig(f"{scheme}://api.example.test")
-    with pytest.raises(HttpError) as caught:
-        client.send()
-    assert caught.value.status == 407
-    assert outcome_of(caught.value) is Outcome.AUTH
-
-
 @pytest.mark.parametrize(
-    ("status", "error_class"), [(403, ErrorClass.PERMANENT), (502, ErrorClass.TRANSIENT)]
+    ("scheme", "status", "error_class"),
+    [
+        ("http", 407, ErrorClass.PERMANENT),
+        ("https", 407, ErrorClass.PERMANENT),
+        ("https", 403, ErrorClass.PERMANENT),
+        ("https", 502, ErrorClass.TRANSIENT),
+    ],
 )
-def test_a24_what_a_proxy_answers_to_connect_is_a_status(
-    raw_server, rig, proxy_env, status, error_class
+def test_a24_what_a_proxy_answers_is_a_status(
+    raw_server, rig, proxy_env, scheme, status, error_class
 ) -> None:
-    proxy = raw_server(f"HTTP/1.1 {status} No\r\ncontent-length: 0\r\n\r\n".encode())
-    proxy_env(HTTPS_PROXY=proxy.base_url)
+    proxy = raw_server(f"HTTP/1.1 {status} No\r\ncontent-length: 4\r\n\r\nnope".encode())
+    proxy_env(**{f"{scheme}_proxy": proxy.base_url})
     with pytest.raises(HttpError) as caught:
-        rig("https://api.example.test").send()
+        rig(f"{scheme}://api.example.test").send()
     assert caught.value.status == status
     assert classify_error(caught.value) is error_class
-    assert KEY[1].encode() not in proxy.requests[0], "the key went to the proxy in the clear"
+    if scheme == "https":
+        assert KEY[1].encode() not in proxy.requests[0], "the key went to the proxy in the clear"
 
 
 def test_a24_plain_http_goes_through_a_forward_proxy(raw_server, rig, proxy_env) -> None:

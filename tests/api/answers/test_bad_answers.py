@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from ralph.mock_api import Fault, Step, as_events
 from ralph.values.classify import (
     PERMANENT_KINDS,
     STATUS_OF_TYPE,
@@ -17,8 +16,7 @@ from ralph.values.classify import (
     failure_kind,
 )
 from ralph.values.errors import AgentError, Json, StreamParse, StreamTransient
-from ralph.values.events import ResponseDiscarded
-from tests.api.harness import KEY, START, WHOLE_TURN, Rig, sse
+from tests.api.harness import KEY, Rig
 from tests.rows import every_row
 
 PORTAL = """<!DOCTYPE html><html><head>
@@ -44,16 +42,6 @@ def failure(client: Rig) -> AgentError:
     with pytest.raises(AgentError) as caught:
         client.send()
     return caught.value
-
-
-@every_row("at_event", range(1, len(as_events(WHOLE_TURN)) + 1))
-def test_a12_bad_json_in_any_event_is_permanent_and_shown(serve, rig, at_event) -> None:
-    client = rig(serve(Step(WHOLE_TURN, Fault(malformed_json_at_event=at_event))))
-    error = failure(client)
-    assert isinstance(error, Json)
-    assert error.raw.startswith('{"type":')
-    assert classify_error(error) is ErrorClass.PERMANENT
-    assert len(client.events.of(ResponseDiscarded)) == (at_event > 1)
 
 
 @every_row("data", [b"[1]", b"3", b'"text"', b"null", b'{"type": 3}', b'{"type": ["ping"]}'])
@@ -134,16 +122,3 @@ def test_a15_other_json_is_permanent_and_redacted(answering, body: Any) -> None:
     error = failure(answering(json.dumps(body).encode(), "application/json"))
     assert isinstance(error, StreamParse)
     assert KEY[1] not in str(error)
-
-
-@every_row("content_type", ["application/json", "text/event-stream", "text/html"])
-@every_row("body", [b"", b" \n\n"])
-def test_a15_an_empty_answer_is_transient(answering, body, content_type) -> None:
-    assert isinstance(failure(answering(body, content_type)), StreamTransient)
-
-
-def test_a_compressed_answer_that_cannot_be_unpacked_is_permanent(raw_server, rig) -> None:
-    head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-encoding: gzip\r\n\r\n"
-    error = failure(rig(raw_server(head.encode() + b"\x1f\x8b" + sse(START))))
-    assert isinstance(error, StreamParse)
-    assert "content-encoding" in error.message

@@ -77,22 +77,6 @@ def test_the_request_on_the_wire(raw_server, rig) -> None:
     assert len(fields) == len(lines) - 1, "a header was sent twice"
 
 
-def test_two_requests_in_a_row_use_one_connection(raw_server, rig) -> None:
-    body = sse(START, *text_block(0, "ok"), *end())
-    head = f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {len(body)}\r\n\r\n"
-
-    def serve_many(sock: socket.socket) -> None:
-        while read_request(sock):
-            sock.sendall(head.encode() + body)
-
-    server = raw_server(serve_many)
-    client = rig(server)
-    for _ in range(3):
-        assert client.send().text == "ok"
-        assert await_no_exchange()
-    assert server.connections == 1
-
-
 def test_a_fresh_connection_follows_a_broken_stream(serve, rig) -> None:
     # The stalled answer is given up in the middle; its connection must not serve the next request.
     server = serve(Step(WHOLE_TURN, Fault(malformed_json_at_event=2, stall_after_events=2)), Turn("again"))

@@ -6,7 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ralph.values.servers.endpoint import OPENAI_CHAT, OPENAI_RESPONSES
+from ralph.mock_api import Text, ToolUse, Turn, as_events, as_message
+from ralph.values.servers.endpoint import ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES
 from tests.api.chat import chunks
 from tests.api.responses import server
 
@@ -47,9 +48,18 @@ def text_only(api: str, text: str, end: str | None = None) -> list[bytes]:
     """The events of an answer with a text. `end` is the dialect's own word for the end, or None for the usual one."""
     if api == OPENAI_CHAT:
         return [_event(chunks.chunk({"content": text})), _event(chunks.chunk({}, end or "stop"))]
+    if api == ANTHROPIC:
+        return [_event(event, event["type"]) for event in as_events(Turn(text, stop_reason=end))]
     more: dict[str, Any] = {"status": "incomplete", "incomplete_details": {"reason": end}} if end else {}
     whole = server.response(server.message(server.text_part(text)), **more)
     return [_event(event, event["type"]) for event in server.events_of(whole)]
+
+
+def _messages() -> Spoken:
+    calls = [ToolUse(name, arguments, id=call_id) for call_id, name, arguments in CALLS]
+    turn = Turn([Text(TEXT), *calls])
+    events = tuple(_event(event, event["type"]) for event in as_events(turn))
+    return Spoken(ANTHROPIC, events, as_message(turn), 1)
 
 
 def _chat() -> Spoken:
@@ -88,5 +98,4 @@ def _responses() -> Spoken:
     return Spoken(OPENAI_RESPONSES, events, whole, 1)
 
 
-CHAT, RESPONSES = _chat(), _responses()
-SPOKEN: Sequence[Spoken] = (CHAT, RESPONSES)
+SPOKEN: Sequence[Spoken] = (_messages(), _chat(), _responses())

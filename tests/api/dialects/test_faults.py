@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -123,13 +124,14 @@ def test_a10_in_each_dialect_an_event_that_is_too_large_is_refused(clients, spok
 def test_a12_in_each_dialect_json_that_does_not_parse_is_damage_wherever_it_stands(
     clients, spoken: Spoken
 ) -> None:
+    client = clients[spoken.api]
     for place in range(len(spoken.events)):
         broken = spoken.events[place].replace(b"}\n\n", b"\n\n")
-        error = failure(
-            clients[spoken.api], b"".join((*spoken.events[:place], broken, *spoken.events[place:]))
-        )
+        before = discarded(client.rig)
+        error = failure(client, b"".join((*spoken.events[:place], broken, *spoken.events[place:])))
         assert isinstance(error, Json)
         assert is_damaged(error)
+        assert discarded(client.rig) - before == (place >= spoken.begun)
 
 
 # HTML standard, 9.2.6: without data, nothing is dispatched.
@@ -193,7 +195,8 @@ def test_a15_in_each_dialect_a_whole_answer_is_taken_with_a_notice_and_nothing_e
     answer = client.receive([json.dumps(spoken.whole).encode()], JSON)
     assert (answer.text, answer.calls, answer.stop_reason) == (TEXT, MEANT, "tool_use")
     assert len(client.rig.events.of(Notice)) == before + 1
-    assert isinstance(failure(client, b"", JSON), StreamTransient)
+    for nothing, label in product((b"", b" \n\n"), (JSON, "text/event-stream", "text/html")):
+        assert isinstance(failure(client, nothing, label), StreamTransient)
     for body in (b'{"object": "list", "data": []}', b"[]", b'{"output": 3}', b'{"choices": 3}'):
         assert isinstance(failure(client, body, JSON), StreamParse)
     assert isinstance(failure(client, json.dumps(spoken.whole).encode()[:-9], JSON), StreamParse)
@@ -545,12 +548,15 @@ def test_in_each_dialect_an_answer_is_the_same_however_its_bytes_are_split(
 
 @every_row("spoken", SPOKEN)
 def test_d3_in_each_dialect_a_call_that_the_limit_has_cut_is_malformed(clients, spoken: Spoken) -> None:
-    words = b'"finish_reason": "tool_calls"', b'"finish_reason": "length"'
-    *events, last = [event.replace(*words) for event in spoken.events]
-    done = b'"type": "response.completed"', b'"type": "response.incomplete"'
-    status = b'"status": "completed", "error"', b'"status": "incomplete", "error"'
-    last = last.replace(*done).replace(*status)
-    answer = clients[spoken.api].receive([*events, last])
+    stream = spoken.stream
+    for end, cut in (
+        (b'"stop_reason": "tool_use"', b'"stop_reason": "max_tokens"'),
+        (b'"finish_reason": "tool_calls"', b'"finish_reason": "length"'),
+        (b'"type": "response.completed"', b'"type": "response.incomplete"'),
+        (b'"status": "completed", "error"', b'"status": "incomplete", "error"'),
+    ):
+        stream = stream.replace(end, cut)
+    answer = clients[spoken.api].receive([stream])
     assert answer.stop_reason == "max_tokens"
     assert [type(one) for one in answer.calls] == [ToolCall, MalformedCall]
 
