@@ -451,6 +451,22 @@ def test_a_missing_stop_reason_is_inferred_and_said(reason: str | None) -> None:
     assert "no stop reason" in answer.warnings[0]
 
 
+@every_row(
+    ("reason", "meant"),
+    [
+        *((reason, "max_tokens") for reason in ("length", "MAX_TOKENS", "max_output_tokens", "model_length")),
+        *((reason, "refusal") for reason in ("content_filter", "SAFETY", "sensitive")),
+        ("stop", "end_turn"),
+        ("tool_calls", "tool_use"),
+        ("a_new_reason", "a_new_reason"),
+    ],
+)
+def test_a_stop_reason_in_the_words_of_another_api_is_translated(reason: str, meant: str) -> None:
+    answer = assemble(start(), *text_block(0, "x"), *end(reason))
+    assert answer.stop_reason == meant
+    assert any(f"taken as {meant}" in warning for warning in answer.warnings) == (meant != reason)
+
+
 def test_no_message_delta_is_tolerated_and_said() -> None:
     answer = assemble(start(), *text_block(0, "x"), {"type": "message_stop"})
     assert answer.stop_reason == "end_turn"

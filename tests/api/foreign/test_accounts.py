@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ralph.api.error_body import http_error
+from ralph.values.classify import outcome_of
+from ralph.values.outcome import Outcome
 from tests.api.foreign.wire import DONE, QUICKLY, Row, answering, note, play, refusal, run, sse, stream
 from tests.api.harness import http_answer
 from tests.program.conftest import ralph_in
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +40,6 @@ def in_whole_body(body: dict[str, Any]) -> bytes:
 
 ZAI_EMPTY = error("Insufficient balance or no resource package. Please recharge.", code="1113")
 EMPTY = [
-    ("z.ai, 429 with a code", "openworker#66, docs.z.ai", refusal(429, ZAI_EMPTY)),
     (
         "z.ai, wrapped by a router",
         "claude-code-router#1071",
@@ -62,12 +66,8 @@ EMPTY = [
         "platform.minimax.io/docs",
         in_whole_body({"base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}}),
     ),
-    (
-        "DashScope, 400",
-        "help.aliyun.com/en/model-studio/error-code",
-        refusal(400, {"code": "Arrearage", "message": "Access denied.", "request_id": "r"}),
-    ),
 ]
+"""tests/values/servers/test_accounts.py has each text and each code."""
 
 
 def ended(answer: bytes, settings: str, directory: Path) -> tuple[int, dict[str, Any]]:
@@ -96,113 +96,97 @@ def test_an_empty_account_ends_a_loop(tmp_path) -> None:
 
 # --- Times that a server names: one request, 75 with the time
 
-RESET_TIMES = [
-    (
-        "MiniMax, a dated reset",
-        "MiniMax-M2.7#36",
-        refusal(
-            429,
-            error("usage limit exceeded, 5-hour usage limit reached, resets at 2026-05-15T15:00:00Z (2056)"),
-            date=AT_NOON,
-        ),
-        3 * 3600,
-    ),
-    (
-        "MiniMax, behind a gateway with a header of its own",
-        "own",
-        refusal(
-            429,
-            error("usage limit exceeded, 5-hour usage limit reached, resets at 2026-05-15T15:00:00Z (2056)"),
-            date=AT_NOON,
-            retry_after="5",
-        ),
-        3 * 3600,
-    ),
+FIVE_HOURS = "usage limit exceeded, 5-hour usage limit reached"
+DATED = f"{FIVE_HOURS}, resets at 2026-05-15T15:00:00Z (2056)"
+# name, source, status, headers, body, seconds
+RESET_TIMES: list[tuple[str, str, int, dict[str, str], dict[str, Any], float]] = [
+    ("MiniMax, a dated reset", "MiniMax-M2.7#36", 429, {}, error(DATED), 3 * 3600),
+    ("MiniMax, behind a gateway", "own", 429, {"retry-after": "5"}, error(DATED), 3 * 3600),
     (
         "MiniMax, only the window",
         "MiniMax-M2.7#36",
-        refusal(429, error("usage limit exceeded, 5-hour usage limit reached for Token Plan Starter (2056)")),
+        429,
+        {},
+        error(f"{FIVE_HOURS} for Token Plan Starter (2056)"),
         5 * 3600,
     ),
     (
         "z.ai, in the time of Beijing",
         "model-hotel#955",
-        refusal(
-            429,
-            error(
-                "Usage limit reached for 5 hour. Your limit will reset at 2026-05-15 22:00:00", code="1308"
-            ),
-            date=AT_NOON,
-        ),
+        429,
+        {},
+        error("Usage limit reached for 5 hour. Your limit will reset at 2026-05-15 22:00:00", code="1308"),
         2 * 3600,
     ),
     (
         "Kimi Code, 403",
         "openclaw#142656",
-        refusal(
-            403, error("You've reached your weekly (7-day) usage limit.", type="access_terminated_error")
-        ),
+        403,
+        {},
+        error("You've reached your weekly (7-day) usage limit.", type="access_terminated_error"),
         7 * 86400,
     ),
     (
         "Anthropic, a limit of the user",
         "platform.claude.com/docs",
-        refusal(
-            400,
-            error(
-                "You have reached your specified API usage limits. You will regain access on 2026-05-16 at 00:00 UTC."
-            ),
-            date=AT_NOON,
+        400,
+        {},
+        error(
+            "You have reached your specified API usage limits. You will regain access on 2026-05-16 at 00:00 UTC."
         ),
         12 * 3600,
     ),
     (
         "Anthropic, a subscription without retry-after",
         "opencodex#3809",
-        refusal(
-            429,
-            error("This request would exceed your account's rate limit."),
-            date=AT_NOON,
-            anthropic_ratelimit_unified_5h_status="rejected",
-            anthropic_ratelimit_unified_5h_reset="1778850000",
-            anthropic_ratelimit_unified_7d_status="allowed",
-            anthropic_ratelimit_unified_7d_reset="1779000000",
-        ),
+        429,
+        {
+            "anthropic-ratelimit-unified-5h-status": "rejected",
+            "anthropic-ratelimit-unified-5h-reset": "1778850000",
+            "anthropic-ratelimit-unified-7d-status": "allowed",
+            "anthropic-ratelimit-unified-7d-reset": "1779000000",
+        },
+        error("This request would exceed your account's rate limit."),
         1778850000 - 1778846400,
     ),
     (
         "Codex",
         "CLIProxyAPI#1666",
-        refusal(429, {"error": {"type": "usage_limit_reached", "message": "m", "resets_in_seconds": 529498}}),
+        429,
+        {},
+        {"error": {"type": "usage_limit_reached", "message": "m", "resets_in_seconds": 529498}},
         529498,
     ),
     (
         "OpenRouter, free models",
         "openclaude#936",
-        refusal(
-            429,
-            {
-                "error": {
-                    "message": "Rate limit exceeded: free-models-per-day.",
-                    "code": 429,
-                    "metadata": {
-                        "headers": {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1778850000000"}
-                    },
-                }
-            },
-            date=AT_NOON,
-        ),
+        429,
+        {},
+        {
+            "error": {
+                "message": "Rate limit exceeded: free-models-per-day.",
+                "code": 429,
+                "metadata": {"headers": {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1778850000000"}},
+            }
+        },
         1778850000 - 1778846400,
     ),
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "source", "answer", "wait_s"), RESET_TIMES, ids=[row[0] for row in RESET_TIMES]
-)
-def test_a_time_beyond_all_waits_ends_the_run_at_once_with_it(name, source, answer, wait_s, tmp_path) -> None:
+@every_row(("name", "source", "status", "headers", "body", "wait_s"), RESET_TIMES)
+def test_the_time_of_an_account_is_read_wherever_its_vendor_writes_it(
+    name, source, status, headers, body, wait_s
+) -> None:
+    noon = parsedate_to_datetime(AT_NOON)
+    told = http_error(status, headers, json.dumps(body).encode(), noon, str)
+    assert (told.retry_after, outcome_of(told)) == (wait_s, Outcome.API_UNAVAILABLE)
+
+
+def test_a_time_beyond_all_waits_ends_the_run_at_once_with_it(tmp_path) -> None:
+    answer = refusal(429, error(DATED), date=AT_NOON, retry_after="5")
     code, result = ended(answer, STANDARD, tmp_path)
-    assert (code, result["retry_after_s"]) == (75, wait_s)
+    assert (code, result["retry_after_s"]) == (75, 3 * 3600)
     assert "come back after" in str(result["hints"])
 
 

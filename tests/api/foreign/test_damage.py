@@ -86,19 +86,21 @@ BROKEN = {
 }
 """Streams that make no sense or whose calls are in doubt, with their source."""
 
+DAMAGED_TURNS = [
+    answer
+    for number, (_, broken) in enumerate(BROKEN.values(), 1)
+    for answer in (broken, broken, whole(note(number)))
+]
 ROWS = [
-    *(
-        Row(
-            name,
-            source,
-            # The turn begins with two broken streams and asks for a whole answer; the last turn does the same.
-            (broken, broken, whole(note()), broken, broken, whole(CLOSING)),
-            peers='Claude Code asks with "stream": false; the official SDK refuses it',
-            errors=("",) * 4,
-            notes="1\n",
-            settings=OFF,
-        )
-        for name, (source, broken) in BROKEN.items()
+    Row(
+        "each damage in a turn of its own",
+        "each its own",
+        # Each turn begins with two broken streams and asks for a whole answer.
+        (*DAMAGED_TURNS, GARBLED, GARBLED, whole(CLOSING)),
+        peers='Claude Code asks with "stream": false; the official SDK refuses it',
+        errors=("",) * 2 * (len(BROKEN) + 1),
+        notes="".join(f"{number}\n" for number in range(1, len(BROKEN) + 1)),
+        settings=OFF,
     ),
     Row(
         "whole answers that are damaged too",

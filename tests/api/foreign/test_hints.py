@@ -7,10 +7,14 @@ import time
 import pytest
 
 from ralph import __version__
+from ralph.agent.run_end import hints_for
+from ralph.conversation.target import Target
 from ralph.mock_api import ToolUse, Turn
+from ralph.values.errors import HttpError
 from tests.api.foreign.wire import DONE, QUICKLY, answering, refusal, run, stream
 from tests.api.harness import RawServer, read_request
 from tests.program.conftest import ralph_in
+from tests.rows import every_row
 
 TOOLS = "A run cannot do without tools"
 ROWS = [
@@ -61,18 +65,17 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "source", "status", "message", "advice"), ROWS, ids=[row[0] for row in ROWS]
-)
-def test_a_refusal_has_the_advice_that_helps(name, source, status, message, advice, tmp_path) -> None:
-    answer = refusal(status, {"error": {"type": "odd", "message": message}})
-    with answering([answer]) as (server, _):
-        ran = run(ralph_in(tmp_path), server)
-    (hint,) = [one for one in ran.result["hints"] if not one.startswith("continue with")]
-    assert advice in hint
+def hints(status: int, message: str) -> str:
+    error = HttpError(status, None, "", message=message, error_type="odd")
+    return " ".join(hints_for(error, Target("m", "m", "http://host.test"), "K"))
 
 
-@pytest.mark.parametrize(
+@every_row(("vendor", "source", "status", "message", "advice"), ROWS)
+def test_a_refusal_has_the_advice_that_helps(vendor, source, status, message, advice) -> None:
+    assert advice in hints(status, message)
+
+
+@every_row(
     ("status", "message"),
     [
         (400, "messages: at least one message is required"),
@@ -81,13 +84,17 @@ def test_a_refusal_has_the_advice_that_helps(name, source, status, message, advi
         (503, "the model is loading"),
     ],
 )
-def test_other_words_have_no_such_advice(status, message, tmp_path) -> None:
+def test_other_words_have_no_such_advice(status, message) -> None:
+    advice = ("--max-tokens", "anthropic-version", TOOLS, "jinja", "User-Agent")
+    assert not [one for one in advice if one in hints(status, message)]
+
+
+def test_the_result_of_a_run_has_the_advice(tmp_path) -> None:
+    _, _, status, message, advice = ROWS[0]
     with answering([refusal(status, {"error": {"type": "odd", "message": message}})]) as (server, _):
         ran = run(ralph_in(tmp_path), server)
-    told = str(ran.result.get("hints"))
-    assert not [
-        one for one in ("--max-tokens", "anthropic-version", TOOLS, "jinja", "User-Agent") if one in told
-    ]
+    (hint,) = [one for one in ran.result["hints"] if not one.startswith("continue with")]
+    assert advice in hint
 
 
 HELD_BACK_S = 1.5

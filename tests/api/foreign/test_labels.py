@@ -1,10 +1,9 @@
-"""Answers whose headers say something else than their bodies are."""
+"""Answers whose headers say something else than their bodies are. tests/api/test_hostile_bodies.py has each label."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import zlib
 from typing import Any
 
 import pytest
@@ -29,21 +28,9 @@ def error(kind: str, message: str) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
-HALF = len(NOTE) // 2
 SAME = "Claude Code and the official SDK accept it"
 
 ROWS = [
-    *(
-        Row(
-            f"a stream as {content_type or 'nothing'}",
-            "issue text; the official SDK never looks at the content type",
-            (http_answer(NOTE, content_type), DONE),
-            peers=SAME,
-            notices=(f"labelled its stream as {content_type or 'no content type'}",),
-            notes="1\n",
-        )
-        for content_type in ("text/plain", "application/json", "text/html", "application/octet-stream", "")
-    ),
     Row(
         "a stream as text, with a comment and a byte order mark first",
         "sibling: proxies that keep a connection alive",
@@ -51,26 +38,12 @@ ROWS = [
         notices=("labelled its stream as text/plain",),
         notes="1\n",
     ),
-    *(
-        Row(
-            f"content-encoding {word}",
-            source,
-            (coded(word, NOTE), DONE),
-            peers=SAME,
-            notices=(f"a content-encoding {word!r} that there is not",),
-            notes="1\n",
-        )
-        for word, source in (
-            ("UTF-8", "donsetch#290"),
-            ("none", "the usual recipe against a proxy's compression"),
-            ("binary", "sibling: a word of MIME's content-transfer-encoding"),
-        )
-    ),
     Row(
-        "gzip in several members",
-        "RFC 1952, section 2.2",
-        (coded("gzip", gzip.compress(NOTE[:HALF]) + gzip.compress(NOTE[HALF:])), DONE),
-        peers="Claude Code accepts it",
+        "content-encoding UTF-8",
+        "donsetch#290",
+        (coded("UTF-8", NOTE), DONE),
+        peers=SAME,
+        notices=("a content-encoding 'UTF-8' that there is not",),
         notes="1\n",
     ),
     Row(
@@ -88,33 +61,11 @@ ROWS = [
         notes="1\n",
     ),
     Row(
-        "identity, gzip",
-        "found while playing other rows",
-        (coded("identity, gzip", gzip.compress(NOTE)), DONE),
-        peers="the official SDK accepts it",
+        "a message on several lines that is labelled gzip",
+        "OmniRoute#2291, agentgateway#3040",
+        (coded("gzip", json.dumps(as_message(note()), indent=1).encode()), DONE),
+        peers="Claude Code and the official SDK fail",
         notes="1\n",
-    ),
-    Row(
-        "deflate without the header of zlib",
-        "RFC 9110, section 8.4.1.2",
-        (coded("deflate", zlib.compress(NOTE)[2:-4]), DONE),
-        peers="the official SDK accepts it",
-        notes="1\n",
-    ),
-    *(
-        Row(
-            f"{what} that is labelled {word}",
-            "OmniRoute#2291, agentgateway#3040",
-            (coded(word, body), DONE),
-            peers="Claude Code and the official SDK fail",
-            notes="1\n",
-        )
-        for what, word, body in (
-            ("a stream", "gzip", NOTE),
-            ("a stream", "br", NOTE),
-            ("a comment", "gzip", b": OPENROUTER PROCESSING\n\n" + NOTE),
-            ("a message on several lines", "gzip", json.dumps(as_message(note()), indent=1).encode()),
-        )
     ),
     Row(
         "a whole message as an event stream",
@@ -143,19 +94,13 @@ ROWS = [
         errors=("invalid x-api-key",),
         error="invalid x-api-key",
     ),
-    *(
-        Row(
-            f"a 401 of another form as {label}: {source}",
-            source,
-            (as_json(body, label),),
-            code=77,
-            errors=("no key",),
-            error="no key",
-        )
-        for label, source, body in (
-            (SSE, "sibling: the error object of vLLM", {"object": "error", "message": "no key", "code": 401}),
-            ("application/json", "z.ai, with status 200", {"code": 401, "msg": "no key", "success": False}),
-        )
+    Row(
+        "a 401 of another form",
+        "z.ai, with status 200",
+        (as_json({"code": 401, "msg": "no key", "success": False}, "application/json"),),
+        code=77,
+        errors=("no key",),
+        error="no key",
     ),
 ]
 

@@ -1,7 +1,8 @@
 """A prompt that is too long, in the words of other servers: the context is made smaller, and the work continues. Also what
 must stay another failure although its words are alike, and refusals in words that ralph does not know.
 
-tests/values/servers/test_refusals.py has each known text with each status.
+tests/values/servers/test_refusals.py has each known text with each status, tests/conversation/test_context_size.py the sizes, and
+tests/retry/test_step.py what is said twice.
 """
 
 from __future__ import annotations
@@ -67,33 +68,6 @@ KNOWN: list[tuple[str, str, bytes, str]] = [
         COMPACTED,
     ),
     (
-        "Anthropic, long contexts",
-        "claude-code#42616, hermes-agent#4747, gentle-ai#97, opencode#18242, gsd-2#3257",
-        refusal(
-            429,
-            {
-                "type": "error",
-                "error": {
-                    "type": "rate_limit_error",
-                    "message": "Extra usage is required for long context requests.",
-                },
-            },
-        ),
-        "others compact to 200,000 tokens",
-    ),
-    (
-        "Ollama, 500",
-        "ai_automation_suggester#37",
-        refusal(500, {"error": "the input length exceeds the context length"}),
-        "Claude Code: exit 1",
-    ),
-    (
-        "Ollama in a stream",
-        "kind of ai_automation_suggester#37",
-        in_stream({"error": "the input length exceeds the context length"}),
-        "",
-    ),
-    (
         "OpenRouter, only in what it quotes",
         "kind of MassGen#665",
         refusal(
@@ -119,7 +93,6 @@ KNOWN: list[tuple[str, str, bytes, str]] = [
         ),
         "",
     ),
-    ("413 with a page", "messages-api, 3.1", refusal(413, b"<h1>Payload Too Large</h1>"), ""),
 ]
 
 
@@ -182,32 +155,6 @@ ALIKE = [
         notes=NOTES,
     ),
     Row(
-        "max_tokens of more than the model's",
-        "claude-code#11302",
-        (
-            *STEPS,
-            refusal(
-                400,
-                message(
-                    "max_tokens: 32000 > 8192, which is the maximum allowed number of output tokens for x"
-                ),
-            ),
-        ),
-        code=69,
-        error="maximum allowed number of output tokens",
-        errors=("max_tokens: 32000 > 8192",),
-        notes=NOTES,
-    ),
-    Row(
-        "max_tokens of DashScope",
-        "vendor's table of errors",
-        (*STEPS, refusal(400, {"message": "Range of max_tokens should be [1, 8192]"})),
-        code=69,
-        error="Range of max_tokens should be [1, 8192]",
-        errors=("Range of max_tokens",),
-        notes=NOTES,
-    ),
-    Row(
         "an overloaded server that quotes the words",
         "kind of litellm#11920",
         (*STEPS, refusal(503, message("no worker: prompt is too long: 2 tokens > 1 maximum")), DONE),
@@ -253,11 +200,8 @@ def guess(name: str, *answers: Any, **fields: Any) -> Row:
 
 GUESSES = [
     guess("400", refusal(400, REJECTED), SUMMED_UP, DONE),
-    guess("422", refusal(422, REJECTED), SUMMED_UP, DONE),
     guess("400 in a stream", in_stream(REJECTED), SUMMED_UP, DONE),
     guess("500 with the same text twice", refusal(500, BROKEN), refusal(500, BROKEN), SUMMED_UP, DONE),
-    guess("api_error in a stream, twice", in_stream(BROKEN), in_stream(BROKEN), SUMMED_UP, DONE),
-    guess("500 and then api_error", refusal(500, BROKEN), in_stream(BROKEN), SUMMED_UP, DONE),
     guess(
         "no window, but over 100,000 tokens by the bytes",
         MANY,
@@ -287,16 +231,6 @@ def size(request: dict[str, Any]) -> int:
 # name, answers, exit code, requests, description of the model
 NO_GUESSES: list[tuple[str, tuple[Any, ...], int, int, dict[str, Any] | None]] = [
     ("a first request", (refusal(400, REJECTED),), 69, 1, WINDOW),
-    ("not much larger", (SMALL, LARGE, step(3, 5), refusal(400, REJECTED)), 69, 4, WINDOW),
-    (
-        "not 60 percent of the window",
-        (SMALL, LARGE, refusal(400, REJECTED)),
-        69,
-        3,
-        {**WINDOW, "max_input_tokens": 60_000},
-    ),
-    ("no window and not 100,000 tokens", (SMALL, LARGE, refusal(400, REJECTED)), 69, 3, None),
-    ("401", (SMALL, LARGE, refusal(401, REJECTED)), 77, 3, WINDOW),
     ("429", (SMALL, LARGE, refusal(429, REJECTED)), 75, 7, WINDOW),
     ("no answer at all", (SMALL, LARGE, None), 75, 7, WINDOW),
     (
