@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from ralph.mock_api import ErrorEvent, Fault, Step
+from ralph.mock_api import Fault
 from tests.api.harness import START, end, http_answer, sse, text_block, tool_block
 from tests.program.conftest import KEY
-from tests.program.faulty import APPEND, DONE, HELLO, effects, run_with, stream
+from tests.program.faulty import APPEND, DONE, effects, run_with, stream
 
 GARBLED = http_answer(sse(START) + f'data: {{"type": "oops {KEY}\n\n'.encode())
 
@@ -85,15 +85,6 @@ def test_a13_a_captive_portal_is_asked_thrice_and_shown_by_type_title_and_text_e
         assert shown in stderr
 
 
-@pytest.mark.parametrize("status", [302, 308])
-def test_a13_a_redirect_is_not_followed_and_takes_no_key_along_exits_69(ralph, serve, status) -> None:
-    elsewhere = serve(HELLO)
-    redirect = Fault(status=status, headers={"location": f"{elsewhere.base_url}/v1/messages"})
-    code, requests, stderr = run_with(ralph, serve, redirect)
-    assert (code, requests, len(elsewhere.requests)) == (69, 1, 0)
-    assert "redirect" in stderr
-
-
 def test_a15_a_rejection_sent_with_200_is_not_asked_again_exits_77(ralph, serve) -> None:
     error = {"type": "error", "error": {"type": "authentication_error", "message": "invalid x-api-key"}}
     code, requests, _ = run_with(ralph, serve, Fault(status=200, body=error))
@@ -110,21 +101,6 @@ def test_a15_a_whole_message_with_an_empty_error_beside_it_is_an_answer_exits_0(
     }
     code, requests, _ = run_with(ralph, serve, Fault(status=200, body=message))
     assert (code, requests) == (0, 1)
-
-
-def test_a16_an_overload_inside_the_stream_is_asked_again_exits_0(ralph, serve) -> None:
-    broken = Step(APPEND, Fault(error_event=ErrorEvent(after_events=5)))
-    code, requests, stderr = run_with(ralph, serve, broken, APPEND, DONE)
-    assert (code, requests) == (0, 3)
-    assert effects(ralph) == ["line"]
-    assert "overloaded_error" in stderr
-
-
-def test_a16_a_billing_error_inside_the_stream_is_not_asked_again_exits_77(ralph, serve) -> None:
-    broken = Step(APPEND, Fault(error_event=ErrorEvent(type="billing_error", message="pay", after_events=5)))
-    code, requests, _ = run_with(ralph, serve, broken)
-    assert (code, requests) == (77, 1)
-    assert effects(ralph) == []
 
 
 BROKEN_PROTOCOLS = {

@@ -116,15 +116,12 @@ REJECTIONS = [
     (400, LOW_CREDIT, 77, "billing"),
     (400, "messages: at least one is required", 69, "messages: at least one is required"),
     (401, "invalid x-api-key", 77, "ANTHROPIC_API_KEY"),
-    (402, "pay", 77, "credit"),
     (403, "not yours", 77, "permissions"),
-    (404, "model: claude-sonnet-5-5", 69, "claude-sonnet-5-5"),
-    (413, "too large", 3, "window"),
 ]
 
 
 @pytest.mark.parametrize(("status", "message", "code", "says"), REJECTIONS)
-def test_a19_a_permanent_status_is_asked_exactly_once_exits_3_69_or_77(
+def test_a19_a_permanent_status_is_asked_exactly_once_exits_69_or_77(
     ralph, serve, status, message, code, says
 ) -> None:
     server = serve(Fault(status=status, message=message))
@@ -165,12 +162,6 @@ def test_retries_that_a_settings_file_switches_off_are_none(ralph, serve) -> Non
     ran = ralph("hi", "--config", "mine.toml")
     assert (ran.code, len(server.requests)) == (75, 1)
     assert "[retry]" not in ran.stderr
-
-
-def test_a_recovered_error_never_changes_exit_0(ralph, serve) -> None:
-    ralph.retry_quickly()
-    serve(Fault(status=500), Fault(garbage="what is this"), HELLO)
-    assert ralph("hi").code == 0
 
 
 CANARIES = {
