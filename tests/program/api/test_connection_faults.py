@@ -217,10 +217,12 @@ def test_a6_text_of_a_broken_answer_is_marked_and_never_in_the_result_exits_0(ra
     assert ran.stderr.index("Half of it") < ran.stderr.index("[discarded]") < ran.stderr.index("Hello there.")
 
 
-def test_a6_in_text_mode_standard_output_holds_the_whole_answer_alone_exits_0(ralph, serve) -> None:
+@pytest.mark.parametrize(("framing", "events"), [("reset", 4), ("close", 4), ("close", 6)])
+def test_a6_in_text_mode_standard_output_holds_the_whole_answer_alone_exits_0(
+    ralph, serve, framing, events
+) -> None:
     ralph.retry_quickly()
-    half = Turn("Half of it is wrong")
-    faults = [Fault(cut_after_events=4, framing="reset"), Fault(cut_after_events=4, framing="close")]
-    serve(*(Step(half, fault) for fault in faults), HELLO)
+    serve(Step(Turn("Half of it is wrong"), Fault(cut_after_events=events, framing=framing)), HELLO)
     ran = ralph("hi")
     assert (ran.code, ran.stdout) == (0, "Hello there.\n")
+    assert "[turn]" not in ran.stderr, "it was no empty answer"
