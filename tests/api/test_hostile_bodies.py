@@ -9,11 +9,15 @@ import struct
 import sys
 import threading
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 from ralph.api import reception
+from ralph.api.clocks import ClockLimits, ResponseClocks
+from ralph.api.exchange import BodyEnd, ResponseHead
+from ralph.api.reception import Reception
 from ralph.values.errors import HttpError, StreamParse, StreamTransient
 from ralph.values.events import Notice
 from tests.api.harness import (
@@ -26,12 +30,14 @@ from tests.api.harness import (
     text_block,
     tool_block,
 )
+from tests.fakes import FakeClock, RecordingEvents
 from tests.patience import PATIENCE_S
 from tests.processes.memory import peak_kib, reset_peak
 from tests.rows import every_row
 
 if TYPE_CHECKING:
     import socket
+
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 WHOLE = sse(START, *text_block(0, "ok"), *end())
@@ -246,3 +252,45 @@ def test_a_connection_that_is_given_up_is_reset_so_that_the_server_hears_of_it(r
     left.set()
     assert told.wait(PATIENCE_S)
     assert seen == [BrokenPipeError]
+
+
+# --- Pieces of a body in an order that no real server can be made to send
+
+
+MESSAGE = {
+    "type": "message",
+    "id": "msg_1",
+    "role": "assistant",
+    "model": "m",
+    "content": [{"type": "text", "text": "Hello."}],
+    "stop_reason": "end_turn",
+    "stop_sequence": None,
+    "usage": {"input_tokens": 1, "output_tokens": 1},
+}
+
+
+class ArrivedItems:
+    """An exchange whose items have all arrived."""
+
+    def __init__(self, *items: Any) -> None:
+        self._items = list(items)
+
+    def next_item(self, _until_s: float | None, _waiting_for: str) -> Any:
+        return self._items.pop(0)
+
+
+def test_an_empty_first_piece_does_not_end_a_body() -> None:
+    """The header of a gzip body, in a packet of its own, is decompressed to nothing."""
+    head = ResponseHead(200, httpx.Headers({"content-type": "application/json"}))
+    exchange: Any = ArrivedItems(head, b"", json.dumps(MESSAGE).encode(), BodyEnd())
+    clock = FakeClock()
+    reception = Reception(
+        exchange,
+        ResponseClocks(ClockLimits(), clock.now_s()),
+        clock,
+        events=RecordingEvents(),
+        redact=str,
+        host="host",
+        answered=set(),
+    )
+    assert reception.receive().content == MESSAGE["content"]

@@ -1,10 +1,17 @@
-"""Tests which files define commands and skills, and which prompts call a command."""
+"""Which files define commands and skills, which prompts call a command, and what a command's file says."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from ralph.prompt.commands import MOST_COMMAND_BYTES, find_commands, read_command
+from ralph.prompt.commands import MOST_COMMAND_BYTES, Command, CommandFile, find_commands, read_command
+from ralph.prompt.expansion import Expansion, ShellLine, expand
+from ralph.prompt.frontmatter import as_names, as_text, split_frontmatter
+from ralph.prompt.imports import imported_paths
+from ralph.prompt.judged_file import Place
+from tests.rows import every_row
 
 
 @pytest.fixture
@@ -158,3 +165,157 @@ def test_the_user_may_link_a_folder_of_their_own(repository, own, tmp_path) -> N
     (own / "commands").symlink_to(tmp_path / "dotfiles")
     library = find_commands(repository, str(own))
     assert read_command(library.files["mine"]).body == "Mine."
+
+
+# --- The head of a command's file: the fields that are read, and the errors for all others
+
+
+HEADS: dict[str, tuple[str, dict[str, Any]]] = {
+    "a text": ("description: Fix it: now", {"description": "Fix it: now"}),
+    "single quotes": ("a: 'it''s # no comment'", {"a": "it's # no comment"}),
+    "double quotes": ('a: "x\\n: y"', {"a": "x\n: y"}),
+    "a comment": ("# first\na: b # rest\n", {"a": "b"}),
+    "nothing": ("a:", {"a": ""}),
+    "a list in brackets": (
+        "a: [Read, 'Write', Bash(git add:*, x)]",
+        {"a": ("Read", "Write", "Bash(git add:*, x)")},
+    ),
+    "a list in brackets below": (
+        "a:\n  ['Read', Bash(git *)]\nb: c",
+        {"a": ("Read", "Bash(git *)"), "b": "c"},
+    ),
+    "a list in brackets over lines": (
+        "a: [\n  Read,\n  'Write'\n]\nb: c",
+        {"a": ("Read", "Write"), "b": "c"},
+    ),
+    "such a list below": ("a:\n  [\n    Read,\n    Write,\n  ]", {"a": ("Read", "Write")}),
+    "a list in lines": ("a:\n  - Read\n  - Bash(git *)\nb: c", {"a": ("Read", "Bash(git *)"), "b": "c"}),
+    "a list without indent": ("a:\n- Read\nb: c", {"a": ("Read",), "b": "c"}),
+    "a folded block": ("a: >-\n  one\n  two\nb: c", {"a": "one two", "b": "c"}),
+    "a kept block": ("a: |\n  one\n  two", {"a": "one\ntwo"}),
+    "a long line": ("a: one\n  two", {"a": "one two"}),
+    "a nested block": ("hooks:\n  Stop:\n    - x", {"hooks": "Stop:\n    - x"}),
+}
+
+
+@every_row("case", HEADS)
+def test_a_head_is_read(case: str) -> None:
+    head, expected = HEADS[case]
+    fields, body = split_frontmatter(f"---\n{head}\n---\nbody\n---\nmore")
+    assert fields == expected
+    assert body == "body\n---\nmore"
+
+
+@every_row("text", ["body", "", "---\nno end", "x\n---\na: b\n---\n", " ---\na: b\n---\n"])
+def test_a_text_without_a_head_is_all_body(text: str) -> None:
+    assert split_frontmatter(text) == ({}, text)
+
+
+@every_row(
+    ("head", "line"),
+    [("a: b\nallowed-tools Read", 3), ("a: b\na: c", 3), ("&anchor", 2), ("? a\n: b", 2), ("a:b", 2)],
+)
+def test_a_line_that_is_not_understood_is_named(head: str, line: int) -> None:
+    with pytest.raises(ValueError, match=f"line {line} of its head is not understood"):
+        split_frontmatter(f"---\n{head}\n---\n")
+
+
+@every_row(
+    ("text", "says"),
+    [
+        ("---\nallowed-tools: Read\nDo it", "its head has no end: no line is ---"),
+        ("---\na: b\n- Read\n---\n", "the value of a in its head is not understood"),
+    ],
+)
+def test_a_head_in_which_a_guard_could_be_lost_is_refused(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        split_frontmatter(text)
+
+
+@every_row(
+    "field",
+    [
+        "Read, Bash(git add:*, x)  Edit",
+        ("Read", "Bash(git add:*, x)", "Edit"),
+        "Read,Bash(git add:*, x),Edit",
+    ],
+)
+def test_names_are_separated_by_commas_and_spaces_but_not_in_a_pattern(field: Any) -> None:
+    assert as_names(field) == ("Read", "Bash(git add:*, x)", "Edit")
+
+
+def test_a_field_as_text_is_one_line() -> None:
+    assert as_text("a\n b") == "a b"
+    assert as_text(("a", "b")) == "a, b"
+
+
+# --- The places in a command's text, and the texts that replace them
+
+
+FILE = CommandFile("fix", "/r/.claude/commands/fix.md", Place("/r"))
+
+
+def expanded(body: str, typed: str = "", **fields: str) -> Expansion:
+    return expand(Command(FILE, dict(fields), body), typed, {"CLAUDE_SESSION_ID": "s1"})
+
+
+def text(body: str, typed: str = "", **fields: str) -> str:
+    (part,) = expanded(body, typed, **fields).parts
+    assert isinstance(part, str)
+    return part
+
+
+PLACES = {
+    "all": ("x $ARGUMENTS y", "a 'b c'", "x a 'b c' y"),
+    "all in braces": ("${ARGUMENTS}!", "a", "a!"),
+    "none given": ("x $ARGUMENTS y", "", "x  y"),
+    "numbers count from 0": ("$0, $1", "a 'b c'", "a, b c"),
+    "also without a 0": ("$1", "a b", "b"),
+    "an index counts from 0": ("$ARGUMENTS[0], $1", "a b", "a, b"),
+    "a missing number stays": ("$0 $1 $ARGUMENTS[2]", "a", "a $1 $ARGUMENTS[2]"),
+    "missing numbers alone are no place": ("Fix $1.", "a", "Fix $1.\n\nARGUMENTS: a"),
+    "ten is not one": ("$10 $1", "a b", "$10 b"),
+    "no place": ("Fix.", "a b", "Fix.\n\nARGUMENTS: a b"),
+    "no place and nothing": ("Fix $HOME for $5", "", "Fix $HOME for $5"),
+    "an open quote": ("$0 $1", "don't stop", "don't stop"),
+    "a place in an argument": ("$ARGUMENTS", "$1 ${CLAUDE_SESSION_ID}", "$1 ${CLAUDE_SESSION_ID}"),
+    "a fact": ("${CLAUDE_SESSION_ID} ${CLAUDE_OTHER}", "", "s1 ${CLAUDE_OTHER}"),
+}
+
+
+@every_row("case", PLACES)
+def test_places_are_filled(case: str) -> None:
+    body, arguments, expected = PLACES[case]
+    said = "".join(part for part in expanded(body, arguments).parts if isinstance(part, str))
+    assert said == expected
+
+
+def test_named_arguments_stand_where_the_head_declares_them() -> None:
+    assert text("$issue on $branch, $other", "7 main", arguments="issue branch") == "7 on main, $other"
+    assert text("$issue on $branch", "7", arguments="issue, branch") == "7 on "
+
+
+SHELL = {
+    "a line": ("x !`git log -1` y", ("x ", ShellLine("git log -1"), " y")),
+    "at the beginning": ("!`a`", (ShellLine("a"),)),
+    "not inside a word": ("x!`a`", ("x!`a`",)),
+    "a block": ("```!\na\nb\n```\nz", (ShellLine("a\nb"), "\nz")),
+    "a block of code": ("```sh\n!x\n```", ("```sh\n!x\n```",)),
+    "two": ("!`a` !`b`", (ShellLine("a"), " ", ShellLine("b"))),
+    "empty": ("!``", ("!``",)),
+}
+
+
+@every_row("case", SHELL)
+def test_shell_lines_are_found(case: str) -> None:
+    body, expected = SHELL[case]
+    assert expanded(body).parts == expected
+
+
+def test_arguments_stand_in_shell_lines_and_make_none() -> None:
+    assert expanded("!`log $0` $0", "!`x`").parts == (ShellLine("log !`x`"), " !`x`")
+
+
+def test_files_are_those_of_the_text_and_of_its_arguments() -> None:
+    expansion = expanded("See @a.py, `@code.py`, @$0 and !`cat @b.py`", "dir/c.py")
+    assert tuple(imported_paths(expansion.own_text)) == ("a.py", "dir/c.py")

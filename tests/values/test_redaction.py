@@ -4,6 +4,7 @@ import base64
 import json
 import time
 from itertools import pairwise
+from typing import Any
 from urllib.parse import quote, quote_plus
 
 from hypothesis import assume, example, given
@@ -238,3 +239,47 @@ def test_a_file_is_shown_as_it_is_and_an_error_is_not() -> None:
     file = {"type": "tool_result", "tool_use_id": "t", "content": "hunter2hunter2"}
     assert shown(file, redact) == file
     assert shown({**file, "is_error": True}, redact)["content"] == "[redacted]"
+
+
+# --- Objects
+
+
+def cut(value: Any, secret: str = "canary-123") -> Any:
+    return shown(value, lambda text: text.replace(secret, "[redacted]"))
+
+
+def test_every_string_at_any_depth_is_looked_at() -> None:
+    value = {"a": ["canary-123", {"b": "x canary-123"}], "c": 1, "d": None}
+    assert cut(value) == {"a": ["[redacted]", {"b": "x [redacted]"}], "c": 1, "d": None}
+
+
+@every_row("secret", ["completed", "result", '"success"'])
+def test_a_secret_that_is_one_of_our_own_words_breaks_nothing(secret: str) -> None:
+    value = {"type": "result", "subtype": '"success"', "terminal_reason": "completed"}
+    assert cut(value, secret) == value
+
+
+@every_row("name", ["Read", "Edit", "Write"])
+def test_what_file_tools_were_given_stays_as_it_is(name: str) -> None:
+    block = {"type": "tool_use", "id": "a", "name": name, "input": {"old_string": "canary-123"}}
+    assert cut(block) == block
+
+
+def test_what_other_tools_were_given_does_not() -> None:
+    block = {"type": "tool_use", "id": "a", "name": "Bash", "input": {"command": "echo canary-123"}}
+    assert cut(block)["input"] == {"command": "echo [redacted]"}
+
+
+def test_results_come_redacted_already_or_must_match_the_file() -> None:
+    block = {"type": "tool_result", "tool_use_id": "a", "content": "canary-123"}
+    assert cut(block) == block
+
+
+@every_row("holder", ["input", "structured_output"])
+@every_row("key", ["type", "session_id", "content", "plain"])
+def test_in_somebody_elses_object_no_key_is_our_own(holder: str, key: str) -> None:
+    theirs = {key: "canary-123", "inner": [{"type": "tool_result", key: "canary-123"}], "n": 1}
+    shown_object = cut({"type": "result", holder: theirs})
+    assert "canary-123" not in str(shown_object)
+    assert shown_object["type"] == "result"
+    assert shown_object[holder]["n"] == 1

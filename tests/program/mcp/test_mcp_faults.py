@@ -157,6 +157,7 @@ def test_a_server_that_dies_again_and_again_comes_back_after_waits_that_grow(ral
     assert ran.code == 0
     for nth in (1, 2, 3, 5):
         assert "ended during this call" in result(server, nth)[0], nth
+        assert "effects are unknown" in result(server, nth)[0], nth
     assert [result(server, nth)[1] for nth in (4, 6)] == [False, False]
     assert (ralph.cwd / "deaths").read_text() == "xxxx", "no call is repeated by itself"
     assert len(notices(ran)) == 4

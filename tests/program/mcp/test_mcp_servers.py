@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,13 +72,6 @@ def over_http(ralph: Ralph, everything: str, transport: str) -> Iterator[tuple[i
         stop()
 
 
-@pytest.fixture
-def http(everything, ralph: Ralph) -> Iterator[str]:
-    """The configuration for the test server over HTTP, which runs until the test has ended."""
-    with over_http(ralph, everything, "streamableHttp") as (port, _):
-        yield config(all={"type": "http", "url": f"http://127.0.0.1:{port}/mcp"})
-
-
 def free_port() -> int:
     import socket
 
@@ -105,10 +98,6 @@ def processes_with(ralph: Ralph, word: str) -> list[int]:
     return [pid for pid, words in processes_of(ralph).items() if word in words]
 
 
-def server_processes(ralph: Ralph) -> list[int]:
-    return processes_with(ralph, "node ")
-
-
 def test_the_doctor_starts_the_servers_and_lists_their_tools(ralph, serve, stdio) -> None:
     serve()
     ran = ralph("doctor", "--mcp-config", stdio)
@@ -126,6 +115,9 @@ def test_the_tools_of_a_stdio_server_are_listed_and_called(ralph, serve, stdio) 
         calls(("mcp__all__get-sum", {"a": 2, "b": 3})),
         calls(("mcp__all__get-structured-content", {"location": "Chicago"})),
         calls(("mcp__all__get-resource-reference", {"resourceType": "Text", "resourceId": 1})),
+        calls(("mcp__all__get-tiny-image", {})),
+        calls(("mcp__all__simulate-research-query", {"topic": "x"})),
+        calls(("mcp__all__get-sum", {"a": "two"})),
         DONE,
     )
     ran = run(ralph, "--mcp-config", stdio)
@@ -141,28 +133,26 @@ def test_the_tools_of_a_stdio_server_are_listed_and_called(ralph, serve, stdio) 
     assert result(server, 2) == ("The sum of 2 and 3 is 5.", False)
     assert json.loads(result(server, 3)[0])["temperature"] == 36
     assert "[resource demo://resource/dynamic/text/1]\nResource 1" in result(server, 4)[0]
-
-
-def test_an_image_of_a_server_reaches_the_model_between_its_texts(ralph, serve, stdio) -> None:
-    server = serve(calls(("mcp__all__get-tiny-image", {})), DONE)
-    assert run(ralph, "--mcp-config", stdio).code == 0
-    before, image, after = result(server, 1)[0]
+    before, image, after = result(server, 5)[0]
     assert before["text"].startswith("Here's the image")
     assert image["source"]["media_type"] == "image/png"
     assert after["text"].startswith("The image above")
+    for nth, says in ((6, "requires task augmentation"), (7, '"a" must be a number')):
+        text, is_error = result(server, nth)
+        assert is_error
+        assert says in text
 
 
-def test_an_error_of_a_tool_and_wrong_arguments_are_errors_that_the_model_reads(ralph, serve, stdio) -> None:
-    server = serve(
-        calls(("mcp__all__simulate-research-query", {"topic": "x"})),
-        calls(("mcp__all__get-sum", {"a": "two"})),
-        DONE,
-    )
-    assert run(ralph, "--mcp-config", stdio).code == 0
-    assert result(server, 1)[1]
-    assert "requires task augmentation" in result(server, 1)[0]
-    assert result(server, 2)[1]
-    assert '"a" must be a number' in result(server, 2)[0]
+@pytest.mark.parametrize(
+    ("transport", "kind", "path"), [("streamableHttp", "http", "mcp"), ("sse", "sse", "sse")]
+)
+def test_the_tools_of_a_server_over_http_are_called(ralph, serve, everything, transport, kind, path) -> None:
+    with over_http(ralph, everything, transport) as (port, _):
+        server = serve(calls(ECHO), DONE)
+        asked = config(all={"type": kind, "url": f"http://127.0.0.1:{port}/{path}"})
+        ran = run(ralph, "--mcp-config", asked)
+    assert ran.code == 0, ran.stderr
+    assert result(server, 1) == ("Echo: hello", False)
 
 
 def test_a_long_text_is_cut_like_the_output_of_a_command(ralph, serve, stdio) -> None:
@@ -173,13 +163,6 @@ def test_a_long_text_is_cut_like_the_output_of_a_command(ralph, serve, stdio) ->
     assert len(text) < 1300
     assert "bytes left out; whole output: " in text
     assert not is_error
-
-
-def test_the_tools_of_a_server_over_http_are_called(ralph, serve, http) -> None:
-    server = serve(calls(ECHO), DONE)
-    ran = run(ralph, "--mcp-config", http)
-    assert ran.code == 0, ran.stderr
-    assert result(server, 1) == ("Echo: hello", False)
 
 
 def test_lists_of_tools_select_among_the_tools_of_servers(ralph, serve, stdio) -> None:
@@ -347,8 +330,17 @@ OUTSIDE: dict[str, tuple[str, list[str], dict[str, str], str]] = {
 
 @pytest.mark.sandboxed
 @pytest.mark.skipif(support().abi == 0, reason="this kernel has no Landlock")
-@pytest.mark.parametrize("row", OUTSIDE)
-@pytest.mark.parametrize("given", ["nothing", "a credential", "a short one", "one that commands have"])
+@pytest.mark.parametrize(
+    ("row", "given"),
+    [
+        *((row, "nothing") for row in OUTSIDE),
+        *(
+            (row, given)
+            for row in ("a script of the work", "what a variable loads", "a program of PATH, by env")
+            for given in ("a credential", "a short one", "one that commands have")
+        ),
+    ],
+)
 def test_a_server_that_commands_could_change_does_not_run_outside_of_the_sandbox_and_gets_no_credential(
     ralph, serve, row: str, given: str
 ) -> None:
@@ -516,51 +508,6 @@ def test_a_server_that_does_not_start_ends_the_run_before_anything_is_spent(
     assert processes_of(ralph) == {}
 
 
-def test_a_server_that_dies_is_started_again_each_time(ralph, serve, stdio) -> None:
-    def kill_server(*_: object) -> None:
-        for pid in server_processes(ralph):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not server_processes(ralph))
-
-    def play(_request: RecordedRequest, index: int) -> Turn:
-        if index in {1, 3}:
-            kill_server()
-        return calls(("mcp__all__echo", {"message": str(index)})) if index < 5 else DONE
-
-    server = serve(script=play)
-    assert run(ralph, "--mcp-config", stdio).code == 0
-    assert result(server, 1) == ("Echo: 0", False)
-    # The end of the server may be noticed only while the call is on its way.
-    for nth in (2, 4):
-        assert result(server, nth)[0] == f"Echo: {nth - 1}" or "effects are unknown" in result(server, nth)[0]
-        assert result(server, nth + 1) == (f"Echo: {nth}", False), "it was started again"
-
-
-def test_a_call_during_which_the_server_dies_has_unknown_effects(ralph, serve, stdio) -> None:
-    server = serve(calls(LONG), calls(ECHO), DONE)
-    process = ralph.start("go", "--output-format", "stream-json", "--mcp-config", stdio)
-    wait_until(lambda: has_intent(ralph))
-    [pid] = server_processes(ralph)
-    os.kill(pid, signal.SIGKILL)
-    assert ralph.finish(process).code == 0
-    text, is_error = result(server, 1)
-    assert is_error
-    assert "ended during this call" in text
-    assert "effects are unknown" in text
-    assert result(server, 2) == ("Echo: hello", False)
-
-
-def test_a_call_has_a_time_limit_and_the_server_works_on(ralph, serve, stdio) -> None:
-    ralph.environment["MCP_TOOL_TIMEOUT"] = "500"
-    server = serve(calls(LONG), calls(ECHO), DONE)
-    assert run(ralph, "--mcp-config", stdio).code == 0
-    text, is_error = result(server, 1)
-    assert is_error
-    assert "took longer than 0.5 s" in text
-    assert result(server, 2) == ("Echo: hello", False)
-
-
 # Answers all requests but calls, and writes every line that it gets into a file.
 SILENT = """
 import json, sys
@@ -711,14 +658,6 @@ def test_the_process_that_speaks_with_servers_is_started_again(ralph, serve, std
     # The call after the kill may already have been on its way.
     assert result(server, 2) == ("Echo: 1", False) or "effects are unknown" in result(server, 2)[0]
     assert result(server, 3) == ("Echo: 2", False)
-
-
-def test_the_tools_of_a_server_over_sse_are_called(ralph, serve, everything) -> None:
-    with over_http(ralph, everything, "sse") as (port, _):
-        server = serve(calls(ECHO), DONE)
-        ran = run(ralph, "--mcp-config", config(all={"type": "sse", "url": f"http://127.0.0.1:{port}/sse"}))
-    assert ran.code == 0, ran.stderr
-    assert result(server, 1) == ("Echo: hello", False)
 
 
 def test_a_server_over_http_that_goes_away_is_an_error_of_the_call_and_then_of_the_next_run(
