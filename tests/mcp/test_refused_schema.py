@@ -112,6 +112,6 @@ VALUES: list[Any] = [
 @every_row("keyword", KEYWORDS)
 def test_a_schema_is_invalid_where_the_draft_says_so(keyword: str) -> None:
     for value in VALUES:
-        for schema in ({keyword: value}, {"not": {keyword: value}}, {"allOf": [True, {keyword: value}]}):
+        for schema in ({keyword: value}, {"allOf": [True, {"not": {keyword: value}}]}):
             found = why_refused(schema)
             assert (found is None) == ORACLE.is_valid(schema), f"{schema}: {found}"

@@ -10,6 +10,7 @@ from ralph.values import events as ev
 from ralph.values.answer import ToolCall, ToolOutput, ToolResult
 from ralph.values.outcome import Outcome
 from ralph.values.usage import RunUsage, TokenUsage
+from tests.output.ended import ended
 from tests.rows import every_row
 
 DISCARDED = "[discarded] the answer above does not count"
@@ -47,22 +48,6 @@ def streamed(*texts: str) -> list[ev.Event]:
 
 def accepted(*texts: str) -> ev.AnswerAccepted:
     return ev.AnswerAccepted({"content": [{"type": "text", "text": text} for text in texts]})
-
-
-def ended(outcome: Outcome = Outcome.COMPLETED, **fields: Any) -> ev.RunEnded:
-    values: dict[str, Any] = {
-        "outcome": outcome,
-        "exit_code": outcome.exit_code(),
-        "result": None,
-        "errors": (),
-        "stop_reason": None,
-        "num_turns": 1,
-        "duration_s": 1.25,
-        "api_s": 1.0,
-        "usage": RunUsage(),
-        **fields,
-    }
-    return ev.RunEnded(**values)
 
 
 @every_row(

@@ -10,6 +10,7 @@ from ralph.values import events as ev
 from ralph.values.classify import FailureKind
 from ralph.values.outcome import Outcome
 from ralph.values.usage import RunUsage, TokenUsage
+from tests.output.ended import ended
 from tests.rows import every_row
 
 
@@ -127,25 +128,9 @@ def test_own_additions_are_system_objects(event, fields) -> None:
     assert one(event) == {"type": "system", **fields}
 
 
-def ended(outcome: Outcome, **fields: Any) -> ev.RunEnded:
-    values: dict[str, Any] = {
-        "outcome": outcome,
-        "exit_code": outcome.exit_code(),
-        "result": None,
-        "errors": (),
-        "stop_reason": "end_turn",
-        "num_turns": 3,
-        "duration_s": 2.5,
-        "api_s": 1.25,
-        "usage": RunUsage(),
-        **fields,
-    }
-    return ev.RunEnded(**values)
-
-
 def test_the_result_object_has_the_fields_that_readers_want() -> None:
     usage = RunUsage().plus("unheard-of", TokenUsage(1, 2, 3, 0, 4), None)
-    result = result_object(ended(Outcome.COMPLETED, result="done", usage=usage), "s1")
+    result = result_object(ended(result="done", usage=usage, num_turns=3, duration_s=2.5), "s1")
     assert result == {
         "type": "result",
         "subtype": "success",
@@ -153,7 +138,7 @@ def test_the_result_object_has_the_fields_that_readers_want() -> None:
         "terminal_reason": "completed",
         "exit_code": 0,
         "duration_ms": 2500,
-        "duration_api_ms": 1250,
+        "duration_api_ms": 1000,
         "num_turns": 3,
         "stop_reason": "end_turn",
         "session_id": "s1",
@@ -187,7 +172,7 @@ def test_the_result_object_has_the_fields_that_readers_want() -> None:
 
 
 def test_what_only_some_runs_know_is_left_out_elsewhere() -> None:
-    bare = result_object(ended(Outcome.COMPLETED), "s1")
+    bare = result_object(ended(), "s1")
     assert not {"result", "errors", "hints", "api_error_status", "retry_after_s"} & bare.keys()
     fields: dict[str, Any] = {"api_error_status": 529, "retry_after_s": 7.0, "hints": ("h",)}
     known = result_object(ended(Outcome.API_UNAVAILABLE, **fields), "s1")

@@ -18,7 +18,7 @@ from ralph.output.writer import LAST_CHANCE_S, MOST_UNANSWERED_BYTES, OutputOpti
 from ralph.values import events as ev
 from ralph.values.outcome import Outcome
 from ralph.values.report import Report
-from ralph.values.usage import RunUsage
+from tests.output.ended import ended
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -29,11 +29,8 @@ CLOCK = SystemClock()
 SECRET = "sk-secret"
 
 
-def ended(
-    result: str | None = "the answer", outcome: Outcome = Outcome.COMPLETED, **more: Any
-) -> ev.RunEnded:
-    usage = RunUsage()
-    return ev.RunEnded(outcome, outcome.exit_code(), result, (), "end_turn", 1, 1.0, 1.0, usage, **more)
+def ended_with(result: str = "the answer", outcome: Outcome = Outcome.COMPLETED, **more: Any) -> ev.RunEnded:
+    return ended(outcome, result=result, **more)
 
 
 def answer(*texts: str) -> ev.AnswerAccepted:
@@ -97,7 +94,7 @@ def output(tmp_path) -> Iterator[Callable[..., Output]]:
 @every_row("payload", [{"files": 3}, [1, 2], False, "", {"type": "result", "word": "é"}])
 def test_the_payload_of_a_report_is_the_answer_whatever_kind_of_json_it_is(output, tmp_path, payload) -> None:
     for status, outcome in ("success", Outcome.COMPLETED), ("failure", Outcome.TASK_FAILED):
-        last = ended("Counted.", outcome, report=Report(status, "Counted.", payload, "tool_call"))
+        last = ended_with("Counted.", outcome, report=Report(status, "Counted.", payload, "tool_call"))
         for terminal in {}, {"is_on_terminal": True, "is_one_terminal": True}:
             assert json.loads(output(settings=terminal).after(last)[0]) == payload
     assert output("json").objects(last)[0]["structured_output"] == payload
@@ -107,7 +104,7 @@ def test_the_payload_of_a_report_is_the_answer_whatever_kind_of_json_it_is(outpu
 def test_one_terminal_shows_the_summary_of_a_report_that_nothing_has_told_yet(
     output, source, is_shown
 ) -> None:
-    last = ended("It is so.", report=Report("failure", "It is so.", None, source))
+    last = ended_with("It is so.", report=Report("failure", "It is so.", None, source))
     assert output(settings={"is_one_terminal": True}).after(last)[0] == ("It is so.\n" if is_shown else "")
     quiet = output(is_quiet=True, settings={"is_one_terminal": True})
     out, err = quiet.after(last)
@@ -115,18 +112,18 @@ def test_one_terminal_shows_the_summary_of_a_report_that_nothing_has_told_yet(
 
 
 def test_one_terminal_need_not_show_the_answer_twice(output) -> None:
-    assert output(settings={"is_one_terminal": True}).after(answer("the answer"), ended())[0] == ""
+    assert output(settings={"is_one_terminal": True}).after(answer("the answer"), ended_with())[0] == ""
 
 
 @pytest.mark.parametrize("text", ["\ud83d", "\udc80 x", "\ud83d\ude00", "a\u2028b\x00\x1b\x7f", "🙂ü"])
 def test_strange_characters_make_valid_json_lines(output, text) -> None:
-    assistant, result = output("stream-json").objects(answer(text), ended(text))
+    assistant, result = output("stream-json").objects(answer(text), ended_with(text))
     assert assistant["message"]["content"][0]["text"] in {text, "😀"}
     assert result["result"] in {text, "😀"}
 
 
 def test_secrets_are_redacted_everywhere(output) -> None:
-    events = [ev.Notice(SECRET), answer(SECRET), ended(SECRET)]
+    events = [ev.Notice(SECRET), answer(SECRET), ended_with(SECRET)]
     notice, assistant, result = output("stream-json").objects(*events)
     assert notice["text"] == result["result"] == "[redacted]"
     assert assistant["message"]["content"][0]["text"] == "[redacted]"
@@ -202,7 +199,7 @@ def test_signals_that_came_before_the_end_do_not_take_the_result_from_a_healthy_
 def test_the_result_file_holds_the_result_object(output, tmp_path) -> None:
     path = tmp_path / "result.json"
     path.write_text("old")
-    output(result_file=str(path)).writer.write_result_file(ended())
+    output(result_file=str(path)).writer.write_result_file(ended_with())
     result = json.loads(path.read_text())
     assert (result["type"], result["result"], result["session_id"]) == ("result", "the answer", "session-1")
     assert result["uuid"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ralph.prompt import named_file
+from ralph.prompt import memory, named_file
 from ralph.prompt.judged_file import user_folder
 from ralph.prompt.memory import MOST_MEMORY_BYTES, read_memory, shown_paths
 
@@ -78,8 +78,8 @@ def test_sources_select_files(repository, home, chosen: str) -> None:
     (repository / "CLAUDE.md").write_text("project")
     (repository / "CLAUDE.local.md").write_text("local")
     (home / "CLAUDE.md").write_text("user")
-    memory = read_memory(repository, str(home), frozenset(filter(None, chosen.split(","))))
-    assert [file.text for file in memory.files] == SOURCES[chosen]
+    found = read_memory(repository, str(home), frozenset(filter(None, chosen.split(","))))
+    assert [file.text for file in found.files] == SOURCES[chosen]
 
 
 def imported(directory, **files: str) -> list[str]:
@@ -138,8 +138,8 @@ def test_a_circle_of_imports_ends(repository) -> None:
 
 def test_a_file_that_was_cut_and_imports_itself_is_named_once(repository) -> None:
     (repository / "CLAUDE.md").write_text("@CLAUDE.md " + "x" * MOST_MEMORY_BYTES)
-    memory = read_memory(repository, None)
-    assert memory.notices == (f"{repository}/CLAUDE.md was cut: only 32 KB of instructions are read",)
+    found = read_memory(repository, None)
+    assert found.notices == (f"{repository}/CLAUDE.md was cut: only 32 KB of instructions are read",)
 
 
 def test_imports_are_five_deep_and_the_sixth_is_named(repository) -> None:
@@ -149,22 +149,22 @@ def test_imports_are_five_deep_and_the_sixth_is_named(repository) -> None:
     assert notice == f"{repository}/f5.md imports f6.md, which is left out: at most imports 5 deep are read"
 
 
-def test_the_hundred_and_first_import_is_left_out(repository) -> None:
-    names = [f"f{number}.md" for number in range(103)]
-    for name in names:
-        (repository / name).write_text(f"text of {name}")
-    (repository / "CLAUDE.md").write_text(" ".join(f"@{name}" for name in names))
-    memory = read_memory(repository, None)
-    assert (len(memory.files), len(memory.notices)) == (101, 3)
+def test_the_hundred_and_first_import_is_left_out(repository, monkeypatch) -> None:
+    assert memory._MOST_IMPORTS == 100
+    monkeypatch.setattr(memory, "_MOST_IMPORTS", 4)  # each takes 30 ms
+    files = {f"f{number}": f"text {number}" for number in range(7)}
+    text = " ".join(f"@{name}.md" for name in files)
+    assert len(imported(repository, CLAUDE=text, **files)) == 5
+    assert len(read_memory(repository, None).notices) == 3
 
 
 def test_imports_share_the_32_kb(repository) -> None:
     (repository / "a.md").write_text("a" * MOST_MEMORY_BYTES)
     (repository / "CLAUDE.md").write_text("@a.md @b.md")
     (repository / "b.md").write_text("b")
-    memory = read_memory(repository, None)
-    assert [len(file.text) for file in memory.files] == [11, MOST_MEMORY_BYTES - 11]
-    assert memory.notices == (
+    found = read_memory(repository, None)
+    assert [len(file.text) for file in found.files] == [11, MOST_MEMORY_BYTES - 11]
+    assert found.notices == (
         f"{repository}/b.md is left out: nearer instruction files use up 32 KB",
         f"{repository}/a.md was cut: only 32 KB of instructions are read",
     )
@@ -216,9 +216,9 @@ def test_no_import_leads_out_of_the_repository_or_to_a_secret(
         monkeypatch.setenv("HOME", str(repository / "home"))
     text, says = planted(repository, home)[case]
     (repository / "CLAUDE.md").write_text(text)
-    memory = read_memory(repository, None)
-    assert [file.text for file in memory.files] == [text]
-    (notice,) = memory.notices
+    found = read_memory(repository, None)
+    assert [file.text for file in found.files] == [text]
+    (notice,) = found.notices
     assert " is left out: " in notice
     assert says in notice
 
@@ -238,9 +238,9 @@ def test_a_hard_link_is_read_unless_it_is_a_secret_or_cannot_be_compared(
     monkeypatch.setenv("HOME", str(home.parent))
     (repository / "CLAUDE.md").unlink()
     (repository / "CLAUDE.md").hardlink_to(home.parent / ".ssh/key")
-    memory = read_memory(repository, None)
-    assert memory.files == ()
-    assert "it is a hard link, and the same file as" in memory.notices[0]
+    found = read_memory(repository, None)
+    assert found.files == ()
+    assert "it is a hard link, and the same file as" in found.notices[0]
 
 
 def test_what_the_user_denies_is_not_imported(repository) -> None:
@@ -248,16 +248,16 @@ def test_what_the_user_denies_is_not_imported(repository) -> None:
     (repository / "private").mkdir()
     (repository / "private/a.md").write_text("secret")
     assert len(read_memory(repository, None).files) == 2
-    memory = read_memory(repository, None, denied=[str(repository / "private")])
-    assert [file.text for file in memory.files] == ["@private/a.md"]
-    assert "private/a.md is left out" in memory.notices[0]
+    found = read_memory(repository, None, denied=[str(repository / "private")])
+    assert [file.text for file in found.files] == ["@private/a.md"]
+    assert "private/a.md is left out" in found.notices[0]
 
 
 def test_a_linked_claude_directory_leads_nowhere_outside(repository) -> None:
     (repository / ".claude").symlink_to("..")
-    memory = read_memory(repository, None)
-    assert memory.files == ()
-    assert "which is outside the repository" in memory.notices[0]
+    found = read_memory(repository, None)
+    assert found.files == ()
+    assert "which is outside the repository" in found.notices[0]
 
 
 def test_the_users_own_file_comes_first_and_imports_from_its_folder_alone(
@@ -269,13 +269,13 @@ def test_the_users_own_file_comes_first_and_imports_from_its_folder_alone(
     (home / ".credentials.json").write_text("secret")
     (home / "CLAUDE.md").write_text("mine @taste.md @~/notes.md @.credentials.json")
     (repository / "CLAUDE.md").write_text("project")
-    memory = read_memory(repository, str(home))
-    assert [file.text for file in memory.files][1:] == ["taste", "project"]
-    assert [file.is_users for file in memory.files] == [True, True, False]
-    outside, credentials = memory.notices
+    found = read_memory(repository, str(home))
+    assert [file.text for file in found.files][1:] == ["taste", "project"]
+    assert [file.is_users for file in found.files] == [True, True, False]
+    outside, credentials = found.notices
     assert "notes.md is left out: it is outside the user's own folder" in outside
     assert "credentials" in credentials
-    assert list(shown_paths(memory, repository, str(home.parent)).values()) == [
+    assert list(shown_paths(found, repository, str(home.parent)).values()) == [
         "CLAUDE.md",
         "~/.claude/CLAUDE.md",
         "~/.claude/taste.md (imported)",
@@ -302,8 +302,8 @@ def test_a_home_in_the_working_directory_is_not_the_users(repository, home) -> N
 
 def test_paths_outside_of_the_working_directory_are_shown_relative_to_it(repository) -> None:
     (repository / "AGENTS.md").write_text("root")
-    memory = read_memory(repository / "sub", None)
-    assert shown_paths(memory, repository / "sub", "/h") == {str(repository / "AGENTS.md"): "../AGENTS.md"}
+    found = read_memory(repository / "sub", None)
+    assert shown_paths(found, repository / "sub", "/h") == {str(repository / "AGENTS.md"): "../AGENTS.md"}
 
 
 def test_outside_a_repository_only_the_directory_itself_counts(tmp_path) -> None:
@@ -338,9 +338,9 @@ def test_the_nearest_file_is_kept_when_all_do_not_fit(repository) -> None:
 def test_a_file_that_finds_no_room_at_all_is_named(repository) -> None:
     (repository / "CLAUDE.md").write_text("r")
     (repository / "sub" / "CLAUDE.md").write_text("s" * MOST_MEMORY_BYTES)
-    memory = read_memory(repository / "sub", None)
-    assert [one.path for one in memory.files] == [str(repository / "sub" / "CLAUDE.md")]
-    assert memory.notices == (f"{repository}/CLAUDE.md is left out: nearer instruction files use up 32 KB",)
+    found = read_memory(repository / "sub", None)
+    assert [one.path for one in found.files] == [str(repository / "sub" / "CLAUDE.md")]
+    assert found.notices == (f"{repository}/CLAUDE.md is left out: nearer instruction files use up 32 KB",)
     (repository / "CLAUDE.md").write_text("")
     assert read_memory(repository / "sub", None).notices == ()
 
@@ -355,9 +355,9 @@ def test_a_fifo_or_directory_of_that_name_does_not_block(repository) -> None:
     os.mkfifo(repository / "CLAUDE.md")
     (repository / "sub" / "CLAUDE.md").mkdir()
     (repository / "sub" / "AGENTS.md").write_text("agents")
-    memory = read_memory(repository / "sub", None)
-    assert [found.text for found in memory.files] == ["agents"]
-    assert sorted(memory.notices) == [
+    told = read_memory(repository / "sub", None)
+    assert [found.text for found in told.files] == ["agents"]
+    assert sorted(told.notices) == [
         f"{path} is left out: it is not a regular file"
         for path in (repository / "CLAUDE.md", repository / "sub" / "CLAUDE.md")
     ]
@@ -394,8 +394,8 @@ def test_a_file_that_is_no_text_is_left_out_with_advice(repository, case: str) -
     data, advice = UNREADABLE[case]
     (repository / "CLAUDE.md").write_bytes(data)
     (repository / "AGENTS.md").write_bytes(b"\xef\xbb\xbfMark and \xff.")
-    memory = read_memory(repository, None)
-    assert [file.text for file in memory.files] == ["Mark and \ufffd."]
-    (notice,) = memory.notices
+    found = read_memory(repository, None)
+    assert [file.text for file in found.files] == ["Mark and \ufffd."]
+    (notice,) = found.notices
     assert notice.startswith(f"{repository}/CLAUDE.md is left out: it is not UTF-8 text: byte ")
     assert advice in notice

@@ -1,5 +1,5 @@
-"""The client and the scripted server share no code that knows OpenAI's dialects. They must understand each other, and one
-fault must mean one thing in every dialect.
+"""The client and the scripted server share no code that knows OpenAI's dialects. They must understand each other.
+tests/program/api/test_dialect_faults.py has the faults.
 """
 
 from __future__ import annotations
@@ -7,26 +7,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from ralph.conversation.messages import RequestBody, RequestHead
-from ralph.mock_api import (
-    ErrorEvent,
-    Fault,
-    MockApi,
-    Playable,
-    Scenario,
-    Step,
-    Text,
-    Thinking,
-    ToolUse,
-    Turn,
-    as_message,
-)
-from ralph.values.classify import classify_error, failure_kind, is_bad_key, is_damaged
-from ralph.values.errors import AgentError
+from ralph.mock_api import Fault, MockApi, Playable, Scenario, Step, Text, Thinking, ToolUse, Turn, as_message
 from ralph.values.servers.endpoint import ANTHROPIC, APIS, OPENAI_CHAT, OPENAI_RESPONSES
-from tests.api.harness import KEY, PATIENT, limits
+from tests.api.harness import KEY
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -79,7 +63,6 @@ def body_of(messages: list[Any]) -> RequestBody:
     return RequestBody(RequestHead.of_fields(HEAD), tuple(one + b"," for one in packed), (last,))
 
 
-SHORT = limits(first_byte_s=0.2, bytes_idle_s=0.2, progress_idle_s=0.2)
 QUESTION = body_of([{"role": "user", "content": [SAID]}])
 
 
@@ -123,55 +106,3 @@ def test_the_tokens_of_an_answer_are_counted_alike(rig: MakeRig, api: str) -> No
     usage = answer.message["usage"]
 
     assert (usage["input_tokens"], usage["cache_read_input_tokens"], usage["output_tokens"]) == (5, 7, 9)
-
-
-BROKEN = [
-    *(Fault(status=status) for status in (400, 401, 403, 404, 408, 409, 413, 422, 429)),
-    *(Fault(status=status) for status in (500, 502, 503, 504, 529)),
-    Fault(status=400, message="prompt is too long: 9 tokens > 5 maximum"),
-    *(
-        Fault(error_event=ErrorEvent(type=name, after_events=3))
-        for name in ("overloaded_error", "rate_limit_error", "api_error", "authentication_error")
-    ),
-    Fault(cut_after_events=4),
-    Fault(cut_after_events=4, framing="close"),
-    Fault(cut_after_bytes=900, framing="reset"),
-    Fault(omit_message_stop=True, cut_after_events=6),
-    Fault(malformed_json_at_event=2),
-    Fault(stall_after_events=3),
-    Fault(stall_after_events=3, ping_interval_s=0.01),
-    Fault(stall_before_headers_s=60),
-    Fault(reset_before_headers=True),
-    Fault(close_before_headers=True),
-    Fault(partial_headers_bytes=20),
-    Fault(garbage="SSH-2.0-OpenSSH\r\n"),
-    Fault(body="<h1>no</h1>"),
-    Fault(status=502, body="<h1>no</h1>"),
-    Fault(body="", content_type="text/event-stream"),
-]
-
-
-@every_row("fault", BROKEN)
-def test_a_fault_means_the_same_in_every_dialect(rig: MakeRig, fault: Fault) -> None:
-    def meaning(api: str) -> Any:
-        step = Step(None if fault.replaces_answer() else TURN, fault)
-        with MockApi(Scenario([step])) as server:
-            client = rig(
-                server.base_url + BASES[api][0],
-                speaks=api,
-                headers=BEARER,
-                limits=SHORT if fault.stall_before_headers_s or fault.stall_after_events else PATIENT,
-            )
-            with pytest.raises(AgentError) as caught:
-                client.api.send_message(QUESTION, client.events)
-        error = caught.value
-        return (
-            type(error).__name__,
-            classify_error(error),
-            failure_kind(error),
-            is_bad_key(error),
-            is_damaged(error),
-        )
-
-    first, *others = [meaning(api) for api in APIS]
-    assert others == [first] * len(others)

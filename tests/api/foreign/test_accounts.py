@@ -220,8 +220,6 @@ SHORT_TIMES = [
         refusal(529, error("Overloaded"), retry_after="0"),
         0,
     ),
-    ("no number of HTTP's", "own", refusal(529, error("Overloaded"), retry_after="1_0"), 2),
-    ("two times", "own", refusal(529, error("Overloaded"), retry_after="7, 9"), 2),
 ]
 
 
@@ -232,11 +230,3 @@ def test_a_time_that_is_soon_is_waited_for(name, source, answer, wait_s, tmp_pat
     row = Row(name, source, (answer, stream(note()), DONE), errors=("HTTP ",), settings=STANDARD, notes="1\n")
     (retry,) = [one for one in play(row, tmp_path).ran.objects if one.get("subtype") == "api_retry"]
     assert retry["retry_delay_ms"] == wait_s * 1000
-
-
-def test_a_storm_that_asks_for_no_wait_is_outlasted_by_the_schedule(tmp_path) -> None:
-    busy = refusal(529, error("Overloaded"), retry_after="0")
-    with answering([busy, busy, DONE]) as (server, requests):
-        ran = run(ralph_in(tmp_path), server, settings=STANDARD)
-    waits = [one["retry_delay_ms"] for one in ran.objects if one.get("subtype") == "api_retry"]
-    assert (ran.code, len(requests), waits) == (0, 3, [0, 4000])

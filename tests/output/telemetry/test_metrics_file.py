@@ -18,8 +18,9 @@ from ralph.values import events as ev
 from ralph.values.answer import ToolCall, ToolOutput, ToolResult
 from ralph.values.outcome import Outcome
 from ralph.values.servers.models import facts_of
-from ralph.values.usage import RunUsage, TokenUsage
+from ralph.values.usage import TokenUsage
 from tests.fakes import EPOCH, FakeClock
+from tests.output.ended import ended
 from tests.test_docs import DOCS, table
 
 if TYPE_CHECKING:
@@ -89,13 +90,6 @@ def attempt(
 def finished(name: str, *, is_error: bool = False, took_s: float = 0.25) -> ev.ToolFinished:
     output = ToolOutput("out", is_error)
     return ev.ToolFinished(ToolCall("toolu_1", name, {}), ToolResult("toolu_1", output), took_s)
-
-
-def ended(
-    outcome: Outcome = Outcome.COMPLETED, *, num_turns: int = 1, duration_s: float = 9.0
-) -> ev.RunEnded:
-    code = outcome.exit_code()
-    return ev.RunEnded(outcome, code, "Done.", (), "end_turn", num_turns, duration_s, 1.0, RunUsage())
 
 
 def report(

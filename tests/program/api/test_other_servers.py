@@ -10,19 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from ralph.mock_api import (
-    Fault,
-    MockApi,
-    Scenario,
-    Text,
-    ToolUse,
-    Turn,
-    as_events,
-    as_message,
-    encode_events,
-    example_names,
-    load_example,
-)
+from ralph.mock_api import MockApi, Scenario, Text, ToolUse, Turn, as_message, example_names, load_example
 from ralph.mock_api.scenario import as_step
 from tests.patience import PATIENCE_S
 from tests.program.conftest import ralph_in
@@ -122,11 +110,6 @@ def lines_of(ran, label: str) -> list[str]:
     ]
 
 
-def as_stream(body: bytes) -> Fault:
-    """An answer of exactly these bytes, with the content type of a stream."""
-    return Fault(body=body, content_type="text/event-stream")
-
-
 def only(name: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("played", [name], indirect=True)
 
@@ -189,16 +172,6 @@ def test_under_a_quirk_the_answer_goes_back_block_by_block_as_it_was_meant(playe
     assert [block["tool_use_id"] for block in results["content"]] == calls
 
 
-def test_thinking_without_any_signature_goes_back_with_an_empty_one(ralph, serve) -> None:
-    """Ollama sends no signature. Servers that validate requests refuse thinking without this field, and so does the
-    scripted server here.
-    """
-    thinking = {"type": "thinking", "thinking": "Hm."}
-    server = serve(Turn([thinking, *WORK.content]), Turn(CLOSING))
-    assert ralph("go").code == 0
-    assert sent_messages(server)[1]["content"][0] == {**thinking, "signature": ""}
-
-
 @only("quirk-odd-ids")
 def test_a_tool_of_an_odd_name_is_answered_with_the_names_that_there_are(played) -> None:
     _, _, results = sent_messages(played.server)
@@ -206,19 +179,6 @@ def test_a_tool_of_an_odd_name_is_answered_with_the_names_that_there_are(played)
     assert results["content"][1]["content"].startswith(
         "There is no tool 'functions_Bash'. The tools are: Bash, "
     )
-
-
-DONE = b"data: [DONE]\n\n"
-
-
-def test_done_instead_of_message_stop_is_a_cut_answer_and_is_asked_again(ralph, serve) -> None:
-    ralph.retry_quickly()
-    unfinished = encode_events(as_events(WORK)[:-1])
-    server = serve(as_stream(unfinished + DONE), WORK, Turn(CLOSING))
-    ran = ralph("go")
-    assert (ran.code, server.request_count) == (0, 3)
-    assert lines_of(ran, "error") == ["the answer ended before message_stop"]
-    assert (ralph.cwd / "notes.txt").read_text() == "done\n"
 
 
 def test_a_quirk_can_be_played_by_name_on_the_command_line(ralph) -> None:
