@@ -5,7 +5,6 @@ need.
 from __future__ import annotations
 
 import random
-import re
 from typing import TYPE_CHECKING, Any
 
 from ralph.agent.task import AgentLoop
@@ -15,16 +14,15 @@ from ralph.permissions.gate import CallGate
 from ralph.retry.backoff import GiveUp, RetryPolicy, Wait, custom, off, standard
 from ralph.values.controls import RunControls
 from ralph.values.errors import AgentError, Api
-from ralph.values.events import AnswerAccepted, RetryExhausted, RetryRecovered, RetryScheduled
+from ralph.values.events import RetryExhausted, RetryRecovered, RetryScheduled
 from ralph.values.outcome import Outcome
-from tests.api.harness import Rig, compact_stream, http_answer, limits, read_request, reset
+from tests.api.harness import Rig, limits
 from tests.conversation.conversation_rules import conversation_problems
 from tests.fakes import FakeJournal, FakeToolbox, roster_of
 from tests.rows import every_row
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from ralph.api.client import ApiClient
     from ralph.conversation.messages import RequestBody
@@ -90,83 +88,11 @@ class WholeRun:
         assert conversation_problems(self.run.conversation.messages) == []
 
 
-# --- Cut anywhere (A6, A7)
-
-DONE = compact_stream(Turn("Done.", id="last"), "\n")
-
-
 def turn(number: int) -> Turn:
     words = f"ä{number:02}"  # two digits: the same byte of each turn's stream has the same meaning
     calls = [ToolUse("Echo", {"text": words}, id=f"e{number:02}"), ToolUse("Touch", {}, id=f"t{number:02}")]
     return Turn([Thinking("ü"), Text("世🙂"), *calls], id=f"m{number:02}", chunk_chars=0)
 
-
-def cuts_of_each_kind(stream: bytes, line_end: str) -> list[int]:
-    """Positions to cut the stream: in every event inside its line, and before, inside, between and after its two
-    line ends; also inside every character.
-    """
-    end = len(line_end)
-    cuts = {0} | {place for place, byte in enumerate(stream) if byte & 0xC0 == 0x80}
-    for event in re.finditer(rb"data:[^\r\n]*", stream):
-        cuts |= {(event.start() + event.end()) // 2, *range(event.end(), event.end() + end + 1)}
-        cuts.add(event.end() + 2 * end)
-    return sorted(cuts - {len(stream)})
-
-
-def cutting_server(cuts: list[int], framing: str, line_end: str) -> Callable[[socket.socket], None]:
-    """Sends each turn twice, first cut at the next of these positions and then complete, and a final answer at the
-    end.
-    """
-
-    def answers() -> Iterator[tuple[bytes, bool]]:
-        for number, cut in enumerate(cuts):
-            stream = compact_stream(turn(number), line_end)
-            yield stream[:cut], True
-            yield stream, False
-        yield DONE, False
-
-    script = answers()
-
-    def serve(sock: socket.socket) -> None:
-        read_request(sock)
-        part, is_cut = next(script)
-        if is_cut and framing == "chunked":
-            # The chunk that was announced never comes to its end.
-            sock.sendall(
-                http_answer(b"%x\r\n" % (len(part) + 1) + part, headers="transfer-encoding: chunked\r\n")
-            )
-        else:
-            sock.sendall(http_answer(part))
-        if is_cut and framing == "reset":
-            reset(sock)
-
-    return serve
-
-
-@every_row(
-    ("framing", "line_end", "part"),
-    [
-        ("close", "\n", slice(0, None, 3)),  # the only one in which no cut shows as an error
-        ("chunked", "\r\n", slice(0, None, 6)),
-        ("reset", "\r\n", slice(3, None, 6)),
-    ],
-)
-def test_a6_a7_a_cut_anywhere_runs_no_tool_and_the_whole_answer_counts_once(
-    raw_server, rig, framing, line_end, part
-) -> None:
-    # The steps and the number of kinds of cuts per event have no common factor, so that each kind is in each part.
-    # `make soak SOAK=--cuts` cuts each framing at every byte.
-    cuts = cuts_of_each_kind(compact_stream(turn(0), line_end), line_end)[part]
-    server = raw_server(cutting_server(cuts, framing, line_end))
-    played = WholeRun(rig(server), custom(1, 0, 0))
-    assert played.ended.outcome is Outcome.COMPLETED
-    assert server.connections == 2 * len(cuts) + 1
-    assert played.toolbox.ran == [[f"{kind}{number:02}"] for number in range(len(cuts)) for kind in "et"]
-    answers = [event.message["id"] for event in played.events.of(AnswerAccepted)]
-    assert answers == [f"m{number:02}" for number in range(len(cuts))] + ["last"]
-
-
-# --- Whatever mix of faults (A18, A25)
 
 TRANSIENT = [
     *(Fault(status=status) for status in (408, 409, 429, 500, 502, 503, 504, 529)),

@@ -139,7 +139,7 @@ def test_a_null_in_a_message_delta_is_no_news_and_its_last_stop_counts(answering
     assert "stop_details" not in message
 
 
-# --- What is whole: only an answer with `message_stop` (A6, A7). test_whole_runs.py cuts streams at every byte.
+# --- What is whole: only an answer with `message_stop` (A6, A7). tests/api/dialects/test_faults.py cuts streams anywhere.
 
 
 def test_a7_a_cut_inside_carriage_returns_is_no_answer(raw_server, rig) -> None:

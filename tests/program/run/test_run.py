@@ -163,7 +163,7 @@ def test_retries_of_one_request_send_identical_bytes(ralph, serve) -> None:
 
 
 def test_a_call_of_an_answer_without_its_end_is_not_run(ralph, serve) -> None:
-    """tests/api/test_whole_runs.py tests cuts at other places."""
+    """tests/api/dialects/test_faults.py tests cuts at other places."""
     ralph.retry_quickly()
     danger = Turn(content=[ToolUse("Bash", {"command": "touch wanted && touch unwanted"})], chunk_chars=0)
     # message_start, block start, one delta, block stop, message_delta, message_stop
