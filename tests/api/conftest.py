@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ralph.values.servers.endpoint import ANTHROPIC
+from tests.api.answers.pieces import PieceClient
 from tests.api.harness import RawServer, Rig, http_answer, read_request
 from tests.services.silent_address import full_backlog
 
@@ -26,6 +28,14 @@ def rig() -> Iterator[Callable[..., Rig]]:
     yield build
     for one in rigs:
         one.close()
+
+
+@pytest.fixture(scope="module")
+def client(request: pytest.FixtureRequest) -> Iterator[PieceClient]:
+    """A client that receives answers in pieces, for all tests of a module. `SPEAKS` of the module is the server's API."""
+    made = PieceClient(getattr(request.module, "SPEAKS", ANTHROPIC))
+    yield made
+    made.rig.close()
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from ralph.mock_api import Turn, as_events, encode_events, example_names, load_example
 from ralph.mock_api.scenario import as_step
 from ralph.values.answer import MalformedCall
-from tests.api.answers.pieces import PieceClient, split
+from tests.api.answers.pieces import split
 from tests.api.answers.streams import streams
 from tests.api.harness import WHOLE_TURN, end, sse, tool_block
 from tests.rows import every_row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from ralph.values.answer import Answer
     from tests.api.answers.streams import Event
@@ -27,13 +27,6 @@ if TYPE_CHECKING:
 ACCUMULATED = {"message_start", "message_delta"} | {
     f"content_block_{part}" for part in ("start", "delta", "stop")
 }
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[PieceClient]:
-    made = PieceClient()
-    yield made
-    made.rig.close()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -5,23 +5,18 @@ from __future__ import annotations
 import contextlib
 import copy
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ralph.api.reception import StreamText
 from ralph.mock_api import Text, Thinking, ToolUse, Turn, as_events, encode_events
 from ralph.values.errors import AgentError
-from tests.api.answers.pieces import PieceClient, split
+from tests.api.answers.pieces import split
 from tests.api.answers.streams import objects, texts
 from tests.api.harness import sse
 from tests.rows import every_row
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 blocks = st.one_of(
     st.builds(Text, texts), st.builds(Thinking, texts), st.builds(ToolUse, st.just("Read"), objects)
@@ -33,13 +28,6 @@ turns = st.builds(
     pings_before_start=st.integers(0, 1),
     ping_every=st.integers(0, 2),
 )
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[PieceClient]:
-    made = PieceClient()
-    yield made
-    made.rig.close()
 
 
 @given(

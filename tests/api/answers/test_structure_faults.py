@@ -12,14 +12,12 @@ from hypothesis import strategies as st
 
 from ralph.mock_api import as_events, as_message
 from ralph.values.errors import AgentError, StreamParse, StreamTransient
-from tests.api.answers.pieces import PieceClient
 from tests.api.harness import WHOLE_TURN, sse
 from tests.rows import every_row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ralph.values.answer import Answer
+    from tests.api.answers.pieces import PieceClient
 
 EVENTS = as_events(WHOLE_TURN)
 WHOLE = as_message(WHOLE_TURN)
@@ -35,13 +33,6 @@ def kind(number: int) -> str:
 def named(numbers: list[int]) -> pytest.MarkDecorator:
     """One test for each of these events, with the name of the event."""
     return pytest.mark.parametrize("number", [pytest.param(n, id=NAMES[n]) for n in numbers])
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[PieceClient]:
-    made = PieceClient()
-    yield made
-    made.rig.close()
 
 
 def outcome(client: PieceClient, events: list[dict[str, Any]]) -> Answer | AgentError:

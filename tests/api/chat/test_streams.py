@@ -33,14 +33,8 @@ if TYPE_CHECKING:
     from ralph.values.answer import Answer
     from tests.api.chat.chunks import Chunk
 
+SPEAKS = OPENAI_CHAT
 JSON = "application/json"
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[PieceClient]:
-    made = PieceClient(OPENAI_CHAT)
-    yield made
-    made.rig.close()
 
 
 def answer_to(client: PieceClient, *chunks: Chunk, is_done: bool = True) -> Answer:

@@ -6,7 +6,6 @@ import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,9 +17,8 @@ from ralph.values.errors import StreamParse, StreamTransient
 from ralph.values.events import StreamReceived
 from ralph.values.servers.endpoint import OPENAI_RESPONSES
 from ralph.values.usage import TokenUsage, tokens_of
-from tests.api.answers.pieces import Pieces, split
+from tests.api.answers.pieces import PieceClient, split
 from tests.api.answers.streams import objects, texts
-from tests.api.harness import Rig
 from tests.api.responses.server import (
     Event,
     call,
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
 
     from ralph.values.answer import Answer
 
+SPEAKS = OPENAI_RESPONSES
 LS, PWD = '{"command":"ls"}', '{"command":"pwd"}'
 WHOLE = response(
     reasoning("Hm."),
@@ -101,14 +100,14 @@ def responses(draw: st.DrawFn) -> Event:
 
 @given(responses(), st.data())
 def test_an_answer_is_what_the_official_client_reads_however_its_bytes_are_split(
-    whole: Event, data: st.DataObject
+    client: PieceClient, whole: Event, data: st.DataObject
 ) -> None:
     events = events_of(whole)
     check_events(events)
     body = stream(events)
     read = read_by_the_official_client(body)
     pieces = split(body, data.draw(st.lists(st.integers(0, len(body)), max_size=20)))
-    answer = received(pieces)
+    answer = client.receive(pieces)
     parts = [part for item in read.output if item.type == "message" for part in item.content]
     spoken = [part.text if part.type == "output_text" else part.refusal for part in parts]
     assert [block["text"] for block in answer.content if block["type"] == "text"] == [
@@ -136,8 +135,9 @@ def test_an_answer_is_what_the_official_client_reads_however_its_bytes_are_split
 
 
 @given(responses())
-def test_a_whole_response_is_the_same_message_as_its_stream(whole: Event) -> None:
-    from_whole, from_stream = whole_answer(whole), answer_of(events_of(whole))
+def test_a_whole_response_is_the_same_message_as_its_stream(client: PieceClient, whole: Event) -> None:
+    from_whole = client.receive([json.dumps(whole).encode()], "application/json")
+    from_stream = answer_of(events_of(whole))
     assert [one for one in from_whole.content if one.get("thinking") != ""] == [
         one for one in from_stream.content if one.get("thinking") != ""
     ]
@@ -145,36 +145,10 @@ def test_a_whole_response_is_the_same_message_as_its_stream(whole: Event) -> Non
     assert from_whole.message["usage"] == from_stream.message["usage"]
 
 
-def whole_answer(whole: Event) -> Answer:
-    """The answer that ralph's client makes of a response in one JSON object."""
-    rig = _rig([json.dumps(whole).encode()], "application/json")
-    try:
-        return rig.send()
-    finally:
-        rig.close()
-
-
-def received(pieces: list[bytes]) -> Answer:
-    """The answer that ralph's client makes of a stream in these pieces."""
-    rig = _rig(pieces)
-    try:
-        return rig.send()
-    finally:
-        rig.close()
-
-
-def _rig(pieces: list[bytes], content_type: str = "text/event-stream") -> Rig:
-    transport = httpx.MockTransport(
-        lambda _request: httpx.Response(200, headers={"content-type": content_type}, stream=Pieces(pieces))
-    )
-    return Rig("http://api.test/v1", speaks=OPENAI_RESPONSES, transport=transport)
-
-
-def test_the_events_that_ralph_shows_are_those_of_the_messages_api() -> None:
-    rig = _rig([stream(events_of(WHOLE))])
-    rig.send()
-    rig.close()
-    shown = [one.event["type"] for one in rig.events.of(StreamReceived)]
+def test_the_events_that_ralph_shows_are_those_of_the_messages_api(client: PieceClient) -> None:
+    before = len(client.rig.events.of(StreamReceived))
+    client.receive([stream(events_of(WHOLE))])
+    shown = [one.event["type"] for one in client.rig.events.of(StreamReceived)[before:]]
     assert shown[0] == "message_start"
     assert shown[-2:] == ["message_delta", "message_stop"]
     assert set(shown[1:-2]) == {"content_block_start", "content_block_delta", "content_block_stop"}
@@ -207,208 +181,154 @@ def delta(base: str, text: Any, place: int = 0, **more: Any) -> Event:
 HELLO = message(text_part("Hello."))
 LS_CALL = ("call_1", {"command": "ls"})
 PWD_CALL = ("call_2", {"command": "pwd"})
+PWD_ITEM = call(PWD, call_id="call_2")
+AT_LIMIT: dict[str, Any] = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+TEXT, ARGUMENTS = "output_text", "function_call_arguments"
+ITEM = {"type": "web_search_call", "id": "ws"}
+"""An item of another kind."""
+
+
+def sent(*events: Event, end: Event | None = None) -> list[Event]:
+    """A stream with these events between its beginning and its end, which has no items unless it is given."""
+    return [created(), *events, end or completed()]
+
+
+def cut(reason: str) -> Event:
+    return completed(status="incomplete", incomplete_details={"reason": reason})
+
+
+# name: events, blocks of the answer, stop reason
 ANSWERS: dict[str, tuple[list[Event], list[Any], str]] = {
     "items that come whole at their end": (
-        [created(), done(0, reasoning("Hm.")), done(1, HELLO), done(2, call(LS)), completed()],
+        sent(done(0, reasoning("Hm.")), done(1, HELLO), done(2, call(LS))),
         [["Hm."], "Hello.", LS_CALL],
         "tool_use",
     ),
     "items that come only at the end of the stream": (
-        [created(), completed(reasoning("Hm."), HELLO, reasoning("So.", item_id="rs_2"), call(LS))],
+        sent(end=completed(reasoning("Hm."), HELLO, reasoning("So.", item_id="rs_2"), call(LS))),
         [["Hm."], "Hello.", ["So."], LS_CALL],
         "tool_use",
     ),
     "nothing but the end": ([completed(HELLO)], ["Hello."], "end_turn"),
     "text in pieces, a call only at the end": (
-        [created(), delta("output_text", "Hel"), delta("output_text", "lo."), completed(HELLO, call(LS))],
+        sent(delta(TEXT, "Hel"), delta(TEXT, "lo."), end=completed(HELLO, call(LS))),
         ["Hello.", LS_CALL],
         "tool_use",
     ),
     "text whose end is missing among the pieces": (
-        [created(), delta("output_text", "Hel"), completed(HELLO)],
+        sent(delta(TEXT, "Hel"), end=completed(HELLO)),
         ["Hello."],
         "end_turn",
     ),
     "a whole response without items, after items": (
-        [created(), *item_events(0, HELLO), *item_events(1, call(LS)), completed()],
+        sent(*item_events(0, HELLO), *item_events(1, call(LS))),
         ["Hello.", LS_CALL],
         "tool_use",
     ),
     "a whole response whose items have other places and ids": (
-        [
-            created(),
-            *item_events(0, reasoning("Hm.")),
-            *item_events(1, HELLO),
-            *item_events(2, call(LS)),
-            completed({**HELLO, "id": "msg_other"}, call(LS, id="fc_other")),
-        ],
+        sent(
+            *(*item_events(0, reasoning("Hm.")), *item_events(1, HELLO), *item_events(2, call(LS))),
+            end=completed({**HELLO, "id": "msg_other"}, call(LS, id="fc_other")),
+        ),
         [["Hm."], "Hello.", LS_CALL],
         "tool_use",
     ),
     "ids that change with each event": (
-        [
-            created(),
+        sent(
             added(0, {**call(""), "id": "a"}),
-            delta("function_call_arguments", LS, item_id="b"),
+            delta(ARGUMENTS, LS, item_id="b"),
             done(0, {**call(LS), "id": "c"}),
-            completed({**call(LS), "id": "d"}),
-        ],
+            end=completed({**call(LS), "id": "d"}),
+        ),
         [LS_CALL],
         "tool_use",
     ),
     "an item that ends twice": (
-        [created(), *item_events(0, call(LS)), done(0, call(LS)), completed(call(LS))],
+        sent(*item_events(0, call(LS)), done(0, call(LS)), end=completed(call(LS))),
         [LS_CALL],
         "tool_use",
     ),
     "calls at the same time": (
-        [
-            created(),
-            added(0, call("")),
-            added(1, call("", call_id="call_2")),
-            delta("function_call_arguments", PWD[:5], 1),
-            delta("function_call_arguments", LS[:7], 0),
-            delta("function_call_arguments", PWD[5:], 1),
-            delta("function_call_arguments", LS[7:], 0),
-            done(1, call(PWD, call_id="call_2")),
-            done(0, call(LS)),
-            completed(call(LS), call(PWD, call_id="call_2")),
-        ],
+        sent(
+            *(added(0, call("")), added(1, call("", call_id="call_2"))),
+            *(delta(ARGUMENTS, PWD[:5], 1), delta(ARGUMENTS, LS[:7], 0)),
+            *(delta(ARGUMENTS, PWD[5:], 1), delta(ARGUMENTS, LS[7:], 0)),
+            *(done(1, PWD_ITEM), done(0, call(LS))),
+            end=completed(call(LS), PWD_ITEM),
+        ),
         [LS_CALL, PWD_CALL],
         "tool_use",
     ),
     "calls that all have the place 0": (
-        [
-            created(),
-            *item_events(0, call(LS)),
-            *item_events(0, call(PWD, call_id="call_2")),
-            completed(call(LS), call(PWD, call_id="call_2")),
-        ],
+        sent(*item_events(0, call(LS)), *item_events(0, PWD_ITEM), end=completed(call(LS), PWD_ITEM)),
         [LS_CALL, PWD_CALL],
         "tool_use",
     ),
-    "arguments before the name": (
-        [created(), delta("function_call_arguments", LS[:9]), done(0, call(LS)), completed()],
-        [LS_CALL],
-        "tool_use",
-    ),
+    "arguments before the name": (sent(delta(ARGUMENTS, LS[:9]), done(0, call(LS))), [LS_CALL], "tool_use"),
     "arguments as an object": (
-        [created(), done(0, {**call(LS), "arguments": {"command": "ls"}}), completed()],
+        sent(done(0, {**call(LS), "arguments": {"command": "ls"}})),
         [LS_CALL],
         "tool_use",
     ),
     "arguments that are written in another way at the end": (
-        [
-            created(),
-            added(0, call("")),
-            delta("function_call_arguments", LS),
-            done(0, call('{ "command": "ls" }')),
-            completed(),
-        ],
+        sent(added(0, call("")), delta(ARGUMENTS, LS), done(0, call('{ "command": "ls" }'))),
         [LS_CALL],
         "tool_use",
     ),
-    "no arguments": ([created(), done(0, call("")), completed()], [("call_1", {})], "tool_use"),
-    "a call whose end is missing": (
-        [created(), added(0, call("")), delta("function_call_arguments", LS), completed()],
-        [LS_CALL],
-        "tool_use",
-    ),
+    "no arguments": (sent(done(0, call(""))), [("call_1", {})], "tool_use"),
+    "a call whose end is missing": (sent(added(0, call("")), delta(ARGUMENTS, LS)), [LS_CALL], "tool_use"),
     "a call without an id of its own": (
-        [created(), done(0, {**call(LS), "call_id": None, "id": "fc_7"}), completed()],
+        sent(done(0, {**call(LS), "call_id": None, "id": "fc_7"})),
         [("fc_7", {"command": "ls"})],
         "tool_use",
     ),
     "reasoning as text": (
-        [
-            created(),
-            delta("reasoning_text", "Hm"),
-            delta("reasoning_text", "."),
-            done(0, reasoning(secret=None, content=["Hm."])),
-            done(1, HELLO),
-            completed(),
-        ],
+        sent(
+            *(delta("reasoning_text", "Hm"), delta("reasoning_text", ".")),
+            *(done(0, reasoning(secret=None, content=["Hm."])), done(1, HELLO)),
+        ),
         [["Hm."], "Hello."],
         "end_turn",
     ),
     "parts of reasoning": (
-        [
-            created(),
+        sent(
             delta("reasoning_summary_text", "One.", summary_index=0),
             delta("reasoning_summary_text", "Two.", summary_index=1),
             done(0, reasoning("One.", "Two.")),
-            completed(),
-        ],
+        ),
         [["One.\n\nTwo."]],
         "end_turn",
     ),
-    "no events before the text": ([delta("output_text", "Hello."), completed(HELLO)], ["Hello."], "end_turn"),
+    "no events before the text": ([delta(TEXT, "Hello."), completed(HELLO)], ["Hello."], "end_turn"),
     "unknown events, items and fields": (
         [
-            created(new=1),
-            {"type": "response.new_thing.delta", "delta": "x"},
-            {"type": "new"},
-            added(0, {"type": "web_search_call", "id": "ws"}),
-            done(0, {"type": "web_search_call", "id": "ws"}),
-            delta("output_text", None, 1),
-            delta("output_text", "Hello.", 1, obfuscation="xyz"),
-            done(1, {**HELLO, "new": 1}),
-            completed({"type": "web_search_call", "id": "ws"}, HELLO),
+            *(created(new=1), {"type": "response.new_thing.delta", "delta": "x"}, {"type": "new"}),
+            *(added(0, ITEM), done(0, ITEM)),
+            *(delta(TEXT, None, 1), delta(TEXT, "Hello.", 1, obfuscation="xyz")),
+            *(done(1, {**HELLO, "new": 1}), completed(ITEM, HELLO)),
         ],
         ["Hello."],
         "end_turn",
     ),
     "a refusal": (
-        [created(), delta("refusal", "No."), completed(message(refusal_part("No.")))],
+        sent(delta("refusal", "No."), end=completed(message(refusal_part("No.")))),
         ["No."],
         "refusal",
     ),
-    "a refusal that comes whole": (
-        [created(), done(0, message(refusal_part("No."))), completed()],
-        ["No."],
-        "refusal",
-    ),
+    "a refusal that comes whole": (sent(done(0, message(refusal_part("No.")))), ["No."], "refusal"),
     "a cut at the limit": (
-        [
-            created(),
-            *item_events(0, HELLO),
-            completed(HELLO, status="incomplete", incomplete_details={"reason": "max_output_tokens"}),
-        ],
+        sent(*item_events(0, HELLO), end=completed(HELLO, **AT_LIMIT)),
         ["Hello."],
         "max_tokens",
     ),
-    "an unknown reason for a cut": (
-        [
-            created(),
-            *item_events(0, HELLO),
-            completed(status="incomplete", incomplete_details={"reason": "new"}),
-        ],
-        ["Hello."],
-        "max_tokens",
-    ),
-    "a filtered answer": (
-        [
-            created(),
-            *item_events(0, HELLO),
-            completed(status="incomplete", incomplete_details={"reason": "content_filter"}),
-        ],
-        ["Hello."],
-        "refusal",
-    ),
+    "an unknown reason for a cut": (sent(*item_events(0, HELLO), end=cut("new")), ["Hello."], "max_tokens"),
+    "a filtered answer": (sent(*item_events(0, HELLO), end=cut("content_filter")), ["Hello."], "refusal"),
     "an incomplete response that is called completed": (
-        [
-            created(),
-            {
-                "type": "response.completed",
-                "response": response(
-                    HELLO, status="incomplete", incomplete_details={"reason": "max_output_tokens"}
-                ),
-            },
-        ],
+        sent(end={"type": "response.completed", "response": response(HELLO, **AT_LIMIT)}),
         ["Hello."],
         "max_tokens",
     ),
-    "a message without a word": ([created(), done(0, message()), completed(message())], [], "end_turn"),
+    "a message without a word": (sent(done(0, message()), end=completed(message())), [], "end_turn"),
 }
 
 
@@ -419,57 +339,44 @@ def test_an_answer_is_read_whichever_server_sent_it(events: Any, content: Any, s
 
 
 def test_reasoning_that_cannot_go_back_has_no_signature() -> None:
-    events = [created(), done(0, reasoning("Hm.", secret=None)), done(1, HELLO), completed()]
-    assert answer_of(events).content[0] == {"type": "thinking", "thinking": "Hm.", "signature": ""}
-    cut = [created(), done(0, {**reasoning("Hm."), "status": "incomplete"}), completed()]
-    assert answer_of(cut).content[0] == {"type": "thinking", "thinking": "Hm.", "signature": ""}
+    for item in (reasoning("Hm.", secret=None), {**reasoning("Hm."), "status": "incomplete"}):
+        block = answer_of(sent(done(0, item))).content[0]
+        assert block == {"type": "thinking", "thinking": "Hm.", "signature": ""}
 
 
 def test_reasoning_as_text_goes_back_as_text() -> None:
-    block = answer_of([created(), done(0, reasoning(secret=None, content=["Hm."])), completed()]).content[0]
+    block = answer_of(sent(done(0, reasoning(secret=None, content=["Hm."])))).content[0]
     assert json.loads(block["signature"])["content"] == [{"type": "reasoning_text", "text": "Hm."}]
 
 
 def test_a_call_that_the_limit_has_cut_does_not_run_even_if_it_is_valid() -> None:
-    cut = {**call(LS), "status": "incomplete"}
-    ends = completed(cut, status="incomplete", incomplete_details={"reason": "max_output_tokens"})
+    incomplete = {**call(LS), "status": "incomplete"}
+    end = completed(incomplete, **AT_LIMIT)
     for events in (
-        [created(), added(0, call("")), delta("function_call_arguments", LS), ends],
-        [created(), done(0, cut), ends],
-        [created(), done(0, {**cut, "arguments": LS[:6]}), ends],
-        [ends],
+        sent(added(0, call("")), delta(ARGUMENTS, LS), end=end),
+        sent(done(0, incomplete), end=end),
+        sent(done(0, {**incomplete, "arguments": LS[:6]}), end=end),
+        [end],
     ):
         assert [type(one) for one in answer_of(events).calls] == [MalformedCall]
 
 
 def test_a_call_that_was_not_ended_and_may_be_cut_is_refused() -> None:
-    for pieces in ([LS[:6]], []):
-        events = [delta("function_call_arguments", piece) for piece in pieces]
+    for events in ([delta(ARGUMENTS, LS[:6])], []):
         with pytest.raises(StreamParse):
-            answer_of([created(), added(0, call("")), *events, completed()])
+            answer_of(sent(added(0, call("")), *events))
 
 
 def test_arguments_in_two_versions_are_asked_for_again() -> None:
-    events = [
-        created(),
-        added(0, call("")),
-        delta("function_call_arguments", LS),
-        done(0, call(PWD)),
-        completed(),
-    ]
     with pytest.raises(StreamTransient, match="two versions"):
-        answer_of(events)
+        answer_of(sent(added(0, call("")), delta(ARGUMENTS, LS), done(0, call(PWD))))
 
 
 def test_a_call_without_a_name_is_asked_for_again() -> None:
     nameless = {**call(LS), "name": ""}
-    for events in (
-        [delta("function_call_arguments", LS)],
-        [done(0, nameless)],
-        [added(0, nameless), delta("function_call_arguments", LS)],
-    ):
+    for events in ([delta(ARGUMENTS, LS)], [done(0, nameless)], [added(0, nameless), delta(ARGUMENTS, LS)]):
         with pytest.raises(StreamTransient, match="without a name"):
-            answer_of([created(), *events, completed()])
+            answer_of(sent(*events))
 
 
 def test_a_keepalive_is_no_progress() -> None:
