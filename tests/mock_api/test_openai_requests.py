@@ -37,6 +37,7 @@ EMPTY = "empty_array"
 LONG = "string_above_max_length"
 PARAMETERS = "invalid_function_parameters"
 SMALL = "integer_below_min_value"
+OF_TOOL = "tools[0].function.parameters"
 FUNCTION = "Invalid schema for function 'Bash': "
 CHAT_REQUEST: dict[str, Any] = {"model": "m", "messages": [USER]}
 REQUEST: dict[str, Any] = {"model": "m", "input": [USER]}
@@ -70,6 +71,24 @@ def tool(**function: Any) -> dict[str, Any]:
     return {"type": "function", "function": {"name": "Bash", "parameters": SCHEMA, **function}}
 
 
+def only(*messages: Any) -> dict[str, Any]:
+    return {"messages": [*messages]}
+
+
+def said(*messages: Any) -> dict[str, Any]:
+    """A conversation that begins with a prompt."""
+    return only(USER, *messages)
+
+
+def items(*more: Any) -> dict[str, Any]:
+    """Input that begins with a prompt."""
+    return {"input": [USER, *more]}
+
+
+def answered(content: Any = "x", **more: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content, **more}
+
+
 TEXT = {"type": "text", "text": "x"}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
 
@@ -77,12 +96,12 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}
 @every_row(
     "changes",
     [
-        {"messages": [{"role": "system", "content": "s"}, USER]},
-        {"messages": [{"role": "developer", "content": [TEXT]}, {"role": "user", "content": [TEXT, IMAGE]}]},
-        {"messages": [USER, call("a", "b"), result("b"), result("a", [TEXT]), USER]},
-        {"messages": [USER, call("a", reasoning_content="hm"), result("a", "")]},
-        {"messages": [USER, {"role": "assistant", "content": "x"}]},
-        {"messages": [USER, {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}, USER]},
+        only({"role": "system", "content": "s"}, USER),
+        only({"role": "developer", "content": [TEXT]}, {"role": "user", "content": [TEXT, IMAGE]}),
+        said(call("a", "b"), result("b"), result("a", [TEXT]), USER),
+        said(call("a", reasoning_content="hm"), result("a", "")),
+        said(answered()),
+        said(answered([{"type": "refusal", "refusal": "no"}]), USER),
         {"max_tokens": 5},
         {"model": "gpt-5.5", "max_completion_tokens": 5, "reasoning_effort": "high", "verbosity": "low"},
         {"stream": True, "stream_options": {"include_usage": True}, "store": False, "prompt_cache_key": "k"},
@@ -149,71 +168,61 @@ UNASKED = "messages with role 'tool' must be a response to a preceeding message 
         ),
         (
             {"tools": [tool(parameters={})]},
-            "tools[0].function.parameters",
+            OF_TOOL,
             PARAMETERS,
-            FUNCTION + "schema must be a JSON Schema of 'type: \"object\"'",
+            FUNCTION + "schema must be a JSON Schema of 'type: ",
         ),
         (
             {"tools": [tool(strict=True)]},
-            "tools[0].function.parameters",
+            OF_TOOL,
             PARAMETERS,
             FUNCTION + "In context=(), 'additionalProperties' is required",
         ),
         (
             {"tools": [tool(strict=True, parameters={**STRICT, "properties": {"a": SCHEMA}})]},
-            "tools[0].function.parameters",
+            OF_TOOL,
             PARAMETERS,
             FUNCTION + "In context=('properties', 'a'), 'additionalProperties'",
         ),
         (
             {"tools": [tool(strict=True, parameters={**STRICT, "required": []})]},
-            "tools[0].function.parameters",
+            OF_TOOL,
             PARAMETERS,
             FUNCTION + "In context=(), 'required' is required to be supplied",
         ),
-        ({"messages": [{"role": "human", "content": "x"}]}, "messages[0].role", VALUE, "Invalid"),
-        ({"messages": [{"content": "x"}]}, "messages[0].role", MISSING, "Missing"),
-        ({"messages": [{**USER, "cache_control": {}}]}, "messages[0].cache_control", UNKNOWN, ""),
-        ({"messages": [{"role": "user", "content": None}]}, "messages[0].content", TYPE, ""),
-        ({"messages": [{"role": "user", "content": []}]}, "messages[0].content", EMPTY, ""),
+        (only({"role": "human", "content": "x"}), "messages[0].role", VALUE, "Invalid"),
+        (only({"content": "x"}), "messages[0].role", MISSING, "Missing"),
+        (only({**USER, "cache_control": {}}), "messages[0].cache_control", UNKNOWN, ""),
+        (only({"role": "user", "content": None}), "messages[0].content", TYPE, ""),
+        (only({"role": "user", "content": []}), "messages[0].content", EMPTY, ""),
         (
-            {"messages": [{"role": "user", "content": [{"type": "input_text", "text": "x"}]}]},
+            only({"role": "user", "content": [{"type": "input_text", "text": "x"}]}),
             "messages[0].content[0].type",
             VALUE,
             "Invalid value",
         ),
-        ({"messages": [USER, {"role": "assistant"}]}, "messages[1].content", None, "Invalid value for"),
-        ({"messages": [USER, call("a"), result("a", [IMAGE])]}, "messages[2].content[0].type", VALUE, ""),
-        ({"messages": [USER, call("a")]}, "messages.[2].role", None, UNANSWERED + "a"),
+        (said({"role": "assistant"}), "messages[1].content", None, "Invalid value for"),
+        (said(call("a"), result("a", [IMAGE])), "messages[2].content[0].type", VALUE, ""),
+        (said(call("a")), "messages.[2].role", None, UNANSWERED + "a"),
+        (said(call("a", "b"), result("b"), USER), "messages.[3].role", None, UNANSWERED + "a"),
+        (said(call("a"), USER, result("a")), "messages.[2].role", None, UNANSWERED + "a"),
+        (said(result("a")), "messages.[1].role", None, UNASKED),
+        (said(call("a"), result("a"), result("a")), "messages.[3].role", None, UNASKED),
+        (said(call("a"), result("b")), "messages.[2].role", None, UNASKED),
+        (said(call("a", "a"), result("a")), "messages[1].tool_calls", None, "Duplicate ids"),
         (
-            {"messages": [USER, call("a", "b"), result("b"), USER]},
-            "messages.[3].role",
-            None,
-            UNANSWERED + "a",
-        ),
-        ({"messages": [USER, call("a"), USER, result("a")]}, "messages.[2].role", None, UNANSWERED + "a"),
-        ({"messages": [USER, result("a")]}, "messages.[1].role", None, UNASKED),
-        ({"messages": [USER, call("a"), result("a"), result("a")]}, "messages.[3].role", None, UNASKED),
-        ({"messages": [USER, call("a"), result("b")]}, "messages.[2].role", None, UNASKED),
-        ({"messages": [USER, call("a", "a"), result("a")]}, "messages[1].tool_calls", None, "Duplicate ids"),
-        (
-            {"messages": [USER, call("a" * 41), result("a" * 41)]},
+            said(call("a" * 41), result("a" * 41)),
             "messages[1].tool_calls[0].id",
             LONG,
             "Invalid 'messages[1].tool_calls[0].id'",
         ),
         (
-            {"messages": [USER, call("a", arguments="{"), result("a")]},
+            said(call("a", arguments="{"), result("a")),
             "messages[1].tool_calls[0].function.arguments",
             VALUE,
             "Invalid",
         ),
-        (
-            {"messages": [USER, {"role": "assistant", "content": "x", "tool_calls": []}]},
-            "messages[1].tool_calls",
-            EMPTY,
-            "Invalid",
-        ),
+        (said(answered(tool_calls=[])), "messages[1].tool_calls", EMPTY, "Invalid"),
     ],
 )
 def test_a_wrong_chat_request_is_refused(
@@ -233,6 +242,7 @@ def item(kind: str, **fields: Any) -> dict[str, Any]:
 CALL = item("function_call", call_id="a", name="Bash", arguments="{}", id="fc_1", status="completed")
 OUTPUT = item("function_call_output", call_id="a", output="ok")
 ANSWER = item("message", role="assistant", content=[item("output_text", text="x", annotations=[])])
+UNCALLED = "No tool call found for function call output with call_id a"
 TOOL = item("function", name="Bash", parameters=SCHEMA, strict=False)
 
 
@@ -240,10 +250,10 @@ TOOL = item("function", name="Bash", parameters=SCHEMA, strict=False)
     "changes",
     [
         {"input": "hi"},
-        {"input": [USER, ANSWER, USER]},
-        {"input": [USER, {"role": "assistant", "content": "x"}]},
-        {"input": [USER, CALL, OUTPUT]},
-        {"input": [USER, CALL, {**CALL, "call_id": "b", "id": "fc_2"}, {**OUTPUT, "call_id": "b"}, OUTPUT]},
+        items(ANSWER, USER),
+        items(answered()),
+        items(CALL, OUTPUT),
+        items(CALL, {**CALL, "call_id": "b", "id": "fc_2"}, {**OUTPUT, "call_id": "b"}, OUTPUT),
         {
             "input": [
                 USER,
@@ -313,43 +323,23 @@ def test_a_good_response_request_passes(changes: dict[str, Any]) -> None:
             VALUE,
             "Invalid value: 'input_text'. Supported values are: output_text, refusal.",
         ),
-        ({"input": [USER, {**CALL, "id": "call_1"}, OUTPUT]}, "input[1].id", VALUE, ""),
-        ({"input": [USER, {**CALL, "arguments": "{"}, OUTPUT]}, "input[1].arguments", VALUE, ""),
-        ({"input": [USER, {**CALL, "call_id": "a" * 65}]}, "input[1].call_id", LONG, ""),
-        ({"input": [USER, CALL]}, "input", None, "No tool output found for function call a."),
+        (items({**CALL, "id": "call_1"}, OUTPUT), "input[1].id", VALUE, ""),
+        (items({**CALL, "arguments": "{"}, OUTPUT), "input[1].arguments", VALUE, ""),
+        (items({**CALL, "call_id": "a" * 65}), "input[1].call_id", LONG, ""),
+        (items(CALL), "input", None, "No tool output found for function call a."),
+        (items(OUTPUT), "input", None, UNCALLED),
+        ({"input": [OUTPUT, CALL]}, "input", None, UNCALLED),
+        (items(CALL, OUTPUT, OUTPUT), "input", None, UNCALLED),
+        (items(CALL, CALL, OUTPUT), "input", None, "Duplicate function call with call_id a"),
+        (items(item("item_reference", id="msg_1")), "input", None, "Item with id 'msg_1' not found."),
         (
-            {"input": [USER, OUTPUT]},
-            "input",
-            None,
-            "No tool call found for function call output with call_id a",
-        ),
-        (
-            {"input": [OUTPUT, CALL]},
-            "input",
-            None,
-            "No tool call found for function call output with call_id a",
-        ),
-        (
-            {"input": [USER, CALL, OUTPUT, OUTPUT]},
-            "input",
-            None,
-            "No tool call found for function call output",
-        ),
-        ({"input": [USER, CALL, CALL, OUTPUT]}, "input", None, "Duplicate function call with call_id a"),
-        (
-            {"input": [USER, item("item_reference", id="msg_1")]},
-            "input",
-            None,
-            "Item with id 'msg_1' not found.",
-        ),
-        (
-            {"input": [USER, item("reasoning", id="rs_1", summary=[]), ANSWER]},
+            items(item("reasoning", id="rs_1", summary=[]), ANSWER),
             "input",
             None,
             "Item with id 'rs_1' not found. Items are not persisted when `store` is set to false.",
         ),
         (
-            {"input": [USER, item("reasoning", id="rs_1", summary=[], encrypted_content="made up"), ANSWER]},
+            items(item("reasoning", id="rs_1", summary=[], encrypted_content="made up"), ANSWER),
             None,
             "invalid_encrypted_content",
             "The encrypted content made up... could not be verified.",
