@@ -42,6 +42,7 @@ UNDERSTOOD = [
     ("SONNET[1M]", {}, "claude-sonnet-5-5", None),
     ("Default", {}, "claude-sonnet-5-5", None),
     ("Qwen3", {}, "Qwen3", None),
+    ("haiku", {}, "claude-haiku-5-5", None),
     ("claude-opus-5-5", {OPUS: "gateway-opus"}, "claude-opus-5-5", None),
 ]
 
@@ -50,8 +51,11 @@ UNDERSTOOD = [
 def test_names_of_models_become_ids_wherever_they_are_given(world, name, environment, model, window) -> None:
     (target,) = world.load({"model.name": name}, **environment).targets
     assert (target.name, target.model, target.context_window) == (model, model, window)
-    settings = world.load(ANTHROPIC_MODEL=name, **environment)
-    assert (settings.model.name, settings.targets[0].model) == (model, model)
+    for settings in (
+        world.load(ANTHROPIC_MODEL=name, **environment),
+        world.load(local=f'model.name = "{name}"', **environment),
+    ):
+        assert (settings.model.name, settings.targets[0].model) == (model, model)
     _, fallback = world.load({"model.name": "other", "model.fallback": name}, **environment).targets
     assert (fallback.name, fallback.model, fallback.context_window) == (name, model, window)
     (target,) = world.load(user=f'[[targets]]\nname = "t"\nmodel = "{name}"', **environment).targets

@@ -92,22 +92,6 @@ def test_user_file_is_where_xdg_says(environment: dict[str, str], expected: Path
     assert user_settings_path(environment) == expected
 
 
-@every_row(
-    ("alias", "model"),
-    [
-        ("opus", "claude-opus-5-5"),
-        ("sonnet", "claude-sonnet-5-5"),
-        ("haiku", "claude-haiku-5-5"),
-        ("Opus", "claude-opus-5-5"),
-        ("qwen3:8b", "qwen3:8b"),
-    ],
-)
-def test_model_aliases_are_resolved_from_every_source(world: World, alias: str, model: str) -> None:
-    assert world.load({"model.name": alias}).model.name == model
-    assert world.load(ANTHROPIC_MODEL=alias).model.name == model
-    assert world.load(local=f'model.name = "{alias}"').model.name == model
-
-
 # --- What a value must be
 
 SECONDS_KEYS = [key.name for key in KEYS if key.name.startswith("clocks.")]
@@ -212,18 +196,6 @@ def test_value_that_is_not_allowed_is_refused_by_name(world: World, toml: str, n
     message = str(world.error(user=toml))
     assert message.startswith(f"{world.user_file}: ")
     assert names in message
-
-
-@every_row("pattern", ["Bsh(git:*)", "Bash(git add:*", "Re*", "mcp__x(", "Bash()"])
-@every_row("key", ["tools.allowed", "tools.disallowed"])
-def test_a_pattern_that_cannot_be_understood_is_refused(world: World, key: str, pattern: str) -> None:
-    from_flag = world.error({key: ("Read", pattern)})
-    assert repr(pattern) in str(from_flag)
-    assert "no tool is called" in str(from_flag)
-    assert from_flag.from_flag
-    from_file = world.error(local=f'{key} = ["{pattern}"]')
-    assert repr(pattern) in str(from_file)
-    assert not from_file.from_flag
 
 
 def test_a_name_that_stands_twice_in_a_list_counts_once(world: World) -> None:
@@ -400,24 +372,14 @@ def test_missing_config_file_is_an_error_and_not_one_of_usage(world: World) -> N
 # --- Trust
 
 TRUSTED_ONLY = {
-    "model.base_url": ('model.base_url = "https://evil.example"', ["ANTHROPIC_BASE_URL", "--base-url"]),
-    "model.ca_file": ('model.ca_file = "ca.pem"', ["SSL_CERT_FILE"]),
-    "tools.pass_env": ('tools.pass_env = ["ANTHROPIC_API_KEY"]', ["--pass-env"]),
+    "model.base_url": 'model.base_url = "https://evil.example"',
+    "model.ca_file": 'model.ca_file = "ca.pem"',
+    "tools.pass_env": 'tools.pass_env = ["ANTHROPIC_API_KEY"]',
 }
 
 
-@every_row("name", TRUSTED_ONLY)
-def test_key_that_could_leak_is_refused_from_the_working_directory(world: World, name: str) -> None:
-    toml, places = TRUSTED_ONLY[name]
-    error = world.error(local=toml)
-    for part in (str(world.local_file), name, str(world.user_file), "--config", *places):
-        assert part in str(error)
-    assert not error.from_flag
-
-
-@every_row("name", TRUSTED_ONLY)
-def test_key_that_could_leak_counts_from_trusted_files(world: World, name: str) -> None:
-    toml, _ = TRUSTED_ONLY[name]
+@every_row(("name", "toml"), TRUSTED_ONLY.items())
+def test_key_that_could_leak_counts_from_trusted_files(world: World, name: str, toml: str) -> None:
     assert world.load(user=toml).origins[name] == str(world.user_file)
     assert world.load(named=toml).origins[name] == str(world.named_file)
 
@@ -547,7 +509,7 @@ def test_every_other_key_is_refused_from_the_working_directory_with_where_it_may
     others = [key for key in KEYS if key.in_repository is None]
     assert set(TRUSTED_ONLY) < {key.name for key in others}
     for key in others:
-        message = str(world.error(local=f"{key.name} = 1"))
+        message = str(world.error(local=TRUSTED_ONLY.get(key.name, f"{key.name} = 1")))
         assert message.startswith(f"{world.local_file}: {key.name!r} does not count here, as an agent")
         assert all(place in message for place in (*key.places, str(world.user_file)))
 
@@ -666,13 +628,6 @@ def test_no_key_is_an_error_with_three_ways_out(world: World) -> None:
         assert way in message
 
 
-@pytest.mark.parametrize("url", ["http://localhost:8080", "https://gateway.example"])
-def test_other_endpoints_need_no_key(world: World, url: str) -> None:
-    settings = world.load({"model.base_url": url}, ANTHROPIC_API_KEY="")
-    assert settings.credential is None
-    assert settings.warnings == ()
-
-
 def test_key_in_a_custom_header_is_a_key(world: World) -> None:
     settings = world.load(ANTHROPIC_API_KEY="", ANTHROPIC_CUSTOM_HEADERS="Authorization: Bearer abc\nX-A: 1")
     assert settings.custom_headers.plain == (("Authorization", "Bearer abc"), ("X-A", "1"))
@@ -680,29 +635,6 @@ def test_key_in_a_custom_header_is_a_key(world: World) -> None:
     assert "no API key" in str(
         world.error(ANTHROPIC_API_KEY="", ANTHROPIC_CUSTOM_HEADERS="Authorization:\nX-A: 1")
     )
-
-
-@every_row(
-    ("url", "warns"),
-    [
-        ("http://gateway.example/a", True),
-        ("http://api.anthropic.com", True),
-        ("https://gateway.example", False),
-        ("http://127.0.0.1:8080", False),
-        ("http://[::1]:8080", False),
-    ],
-)
-def test_key_over_plain_http_to_another_machine_warns(world: World, url: str, warns: bool) -> None:
-    warnings = world.load(ANTHROPIC_BASE_URL=url).warnings
-    assert bool(warnings) is warns
-    assert all("unencrypted" in warning for warning in warnings)
-
-
-def test_settings_show_no_secret(world: World) -> None:
-    settings = world.load(ANTHROPIC_CUSTOM_HEADERS="X-Auth: pa55word-long\nX-Team: blue-team")
-    assert settings.secrets == (KEY, "pa55word-long")
-    assert KEY not in repr(settings)
-    assert "pa55word" not in repr(settings)
 
 
 # --- The table itself

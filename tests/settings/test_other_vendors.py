@@ -117,11 +117,6 @@ def test_the_model_of_a_repository_moves_no_run_to_another_vendor(world, line, u
     assert [asked(one) for one in settings.targets] == targets
 
 
-@every_row("text", ['model.api = "openai-chat"', '[[targets]]\nname = "t"\nmodel = "gpt-6-sol"'])
-def test_a_file_in_the_working_directory_names_no_api_and_no_target(world, text) -> None:
-    assert "does not count here" in str(world.error(local=text))
-
-
 def of_entry(world: World, keys: str, general: str = "", **environment: str) -> Target:
     text = f'{general}\n[[targets]]\nname = "t"\n{keys}'
     (target,) = world.load(user=text, **environment).targets

@@ -97,7 +97,6 @@ ROWS = [
         "each its own",
         # Each turn begins with two broken streams and asks for a whole answer.
         (*DAMAGED_TURNS, GARBLED, GARBLED, whole(CLOSING)),
-        peers='Claude Code asks with "stream": false; the official SDK refuses it',
         errors=("",) * 2 * (len(BROKEN) + 1),
         notes="".join(f"{number}\n" for number in range(1, len(BROKEN) + 1)),
         settings=OFF,

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 SUMMARY = "Three steps are done."
 SUMMED_UP = stream(SUMMARY)
-COMPACTED = "compacts, exit 0"
 
 
 def step(number: int, kilobytes: int = 15) -> bytes:
@@ -59,59 +58,28 @@ def in_stream(error: dict[str, Any]) -> bytes:
     return sse({"type": "error", **error})
 
 
-# vendor, source, answer, peers
-KNOWN: list[tuple[str, str, bytes, str]] = [
-    (
-        "Kimi",
-        "openclaw#9562, kimi-code#207, kimi-cli#2011",
-        refusal(400, message("Your request exceeded model token limit: 262144 (requested: 262150)")),
-        COMPACTED,
-    ),
-    (
-        "OpenRouter, only in what it quotes",
-        "kind of MassGen#665",
-        refusal(
-            400,
-            {
-                "error": {
-                    "message": "Provider returned error",
-                    "code": 400,
-                    "metadata": {
-                        "raw": '{"error":{"message":"prompt is too long: 208310 tokens > 200000 maximum"}}',
-                        "provider_name": "Anthropic",
-                    },
-                }
-            },
-        ),
-        "",
-    ),
-    (
-        "LM Studio, whose window is full in the middle of an answer",
-        "lmstudio-bug-tracker#1251, #1024",
-        in_stream(
-            {"error": {"message": "Reached context length of 4096 tokens with model (arch: qwen3vlmoe)."}}
-        ),
-        "",
-    ),
+KIMI = refusal(400, message("Your request exceeded model token limit: 262144 (requested: 262150)"))
+QUOTED = '{"error":{"message":"prompt is too long: 208310 tokens > 200000 maximum"}}'
+OPENROUTER = {"message": "Provider returned error", "code": 400, "metadata": {"raw": QUOTED}}
+MIDDLE = "Reached context length of 4096 tokens with model (arch: qwen3vlmoe)."
+KNOWN = [
+    Row(
+        vendor,
+        source,
+        (*STEPS, answer, SUMMED_UP, DONE),
+        notes=NOTES,
+        notices=("the model is asked to sum up",),
+        errors=("",),
+    )
+    for vendor, source, answer in (
+        ("Kimi", "openclaw#9562, kimi-code#207, kimi-cli#2011", KIMI),
+        ("OpenRouter, only in what it quotes", "MassGen#665 (kind)", refusal(400, {"error": OPENROUTER})),
+        ("LM Studio, in the middle of an answer", "#1251, #1024", in_stream({"error": {"message": MIDDLE}})),
+    )
 ]
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        Row(
-            vendor,
-            source,
-            (*STEPS, answer, SUMMED_UP, DONE),
-            peers=peers,
-            notes=NOTES,
-            notices=("the model is asked to sum up",),
-            errors=("",),
-        )
-        for vendor, source, answer, peers in KNOWN
-    ],
-    ids=lambda row: row.name,
-)
+@pytest.mark.parametrize("row", KNOWN, ids=lambda row: row.name)
 def test_a_full_context_in_known_words_is_made_smaller(row, tmp_path) -> None:
     played = play(row, tmp_path)
     assert asks_for_summary(played.requests[4])
@@ -306,10 +274,7 @@ def killed(ralph: Ralph, server: RawServer, asked: list[Any], requests: int, *wo
 
 @pytest.mark.parametrize(
     "refused",
-    [
-        pytest.param(refusal(400, REJECTED), id="in unknown words"),
-        pytest.param(KNOWN[0][2], id="in known words"),
-    ],
+    [pytest.param(refusal(400, REJECTED), id="in unknown words"), pytest.param(KIMI, id="in known words")],
 )
 def test_p1_a_run_that_is_killed_while_it_waits_for_the_summary_asks_again_exits_0(refused, tmp_path) -> None:
     ralph = ralph_in(tmp_path)

@@ -36,7 +36,6 @@ STOPS = [
         "text that stopped for a tool, then the call",
         "pi#9681 (kind)",
         (stopped(LOOK, "tool_use"), stopped(note(), "tool_use"), DONE),
-        peers="Claude Code ends with the text and exit 0",
         notes="1\n",
     ),
     Row(
@@ -62,7 +61,6 @@ STOPS = [
         "length for a text that was cut",
         "stella#1079, gsd-pi#2157, pi#6285",
         (stopped(LOOK, "length"), DONE),
-        peers="Claude Code ends with the half text and exit 0",
         result=f"{LOOK}{CLOSING}",
         notices=("the stop reason 'length'; taken as max_tokens",),
     ),
@@ -75,7 +73,6 @@ STOPS = [
         "length inside a call that is JSON by chance",
         "stella#1079 (kind)",
         (stopped(note(), "length"), DONE),
-        peers="Claude Code runs the call",
         notices=("taken as max_tokens",),
     ),
     Row(
@@ -132,7 +129,6 @@ def test_a_later_zero_replaces_no_count_and_the_budget_ends_the_run(name, tmp_pa
         name,
         "own, after sglang#20678 (zeros) and litellm's usage in message_delta",
         tuple(counted(end, start) for _ in range(9)),
-        peers="the official SDK takes the last value",
         words=("--model", "claude-opus-5-5", "--max-budget-usd", "1"),
         code=3,
         requests=2,

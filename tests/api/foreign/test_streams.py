@@ -45,14 +45,12 @@ def unnamed(events: list[Event]) -> bytes:
 AGAIN, FORM = "message_start more than once", "in another form than the API"
 ODD, ONE_ID = "do not fit their place", "one id, or none"
 BEGUN = [NOTE.index(one) for one in NOTE if one["type"] == "content_block_start"]
-SDK = "the official SDK accepts it"
 
 CLEAR = [
     Row(
         "message_start repeated with the same id",
         "bifrost#4556, litellm#32479, Kimi-K2.5#33",
         (inserted(NOTE, 2, *[NOTE[0]] * 28), inserted(SAID, 3, SAID[0])),
-        peers="Claude Code and the official SDK accept it",
         notices=(AGAIN, AGAIN),
         notes="1\n",
     ),
@@ -70,7 +68,6 @@ CLEAR = [
             ),
             DONE,
         ),
-        peers='Claude Code accepts null at a start and asks with "stream": false for a delta; the official SDK refuses both',
         notices=(FORM, ODD),
         notes="1\n",
     ),
@@ -91,7 +88,6 @@ CLEAR = [
         "no usage at all",
         "anthropic-sdk-python#1806, pi#6567",
         (stream(note(), usage=None), DONE),
-        peers="the official SDK raises an error",
         notes="1\n",
     ),
     Row(
@@ -141,7 +137,6 @@ IN_DOUBT = [
         "event: error with plain text",
         "cursor-sdk2api#25 (kind)",
         (failing(b"upstream connect error or disconnect"), stream(note()), DONE),
-        peers='Claude Code asks with "stream": false and exits 0',
         errors=("upstream connect error or disconnect",),
         notes="1\n",
     ),

@@ -30,42 +30,27 @@ def says(text: str, **fields: Any) -> dict[str, Any]:
     return {"type": "error", "error": {"type": "invalid_request_error", "message": text, **fields}}
 
 
-SIGNATURE = refusal(400, says("messages.1.content.0: Invalid `signature` in `thinking` block"))
+INVALID = says("messages.1.content.0: Invalid `signature` in `thinking` block")
+SIGNATURE = refusal(400, INVALID)
 MISSED = refusal(400, says("The `content[].thinking` in the thinking mode must be passed back to the API."))
-DROPS = "Claude Code drops the thinking, exit 0 in 3 requests"
 
-# name, source, answer, peers. tests/values/servers/test_refusals.py has each text with each status.
-REFUSED: list[tuple[str, str, bytes, str]] = [
-    (
-        "another account",
-        "happyclaw#474, better-ccflare#52, openclaw#100385, openclaw#94534, claude-code#21726",
-        SIGNATURE,
-        DROPS,
-    ),
-    (
-        "inside what the gateway quotes",
-        "claude-code-hub#518",
-        refusal(
-            400,
-            {
-                "type": "error",
-                "error": {
-                    "type": "request_fail",
-                    "upstream_error": says("messages.1.content.0: Invalid `signature` in `thinking` block"),
-                },
-            },
+# tests/values/servers/test_refusals.py has each text with each status.
+REFUSED = [
+    Row(name, source, (thinks(1), answer, DONE), notes="1\n", notices=(LEFT_OUT,), errors=("",))
+    for name, source, answer in (
+        (
+            "another account",
+            "happyclaw#474, better-ccflare#52, openclaw#100385, openclaw#94534, claude-code#21726",
+            SIGNATURE,
         ),
-        "",
-    ),
-    (
-        "in a stream",
-        "kind of claude-code#21726",
-        sse(says("messages.1.content.0: Invalid `signature` in `thinking` block")),
-        "",
-    ),
+        (
+            "inside what the gateway quotes",
+            "claude-code-hub#518",
+            refusal(400, {"type": "error", "error": {"type": "request_fail", "upstream_error": INVALID}}),
+        ),
+        ("in a stream", "kind of claude-code#21726", sse(INVALID)),
+    )
 ]
-
-
 MARKER = ', "cache_control": {"type": "ephemeral"}'
 
 
@@ -87,22 +72,7 @@ def without_thinking(request: dict[str, Any]) -> dict[str, Any]:
     return {**request, "messages": messages}
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        Row(
-            name,
-            source,
-            (thinks(1), answer, DONE),
-            peers=peers,
-            notes="1\n",
-            notices=(LEFT_OUT,),
-            errors=("",),
-        )
-        for name, source, answer, peers in REFUSED
-    ],
-    ids=lambda row: row.name,
-)
+@pytest.mark.parametrize("row", REFUSED, ids=lambda row: row.name)
 def test_refused_thinking_is_left_out_and_asked_once_more(row, tmp_path) -> None:
     played = play(row, tmp_path)
     _, refused, again = played.requests

@@ -97,7 +97,7 @@ def note(number: int = 1) -> Turn:
 
 @dataclass(frozen=True)
 class Row:
-    """A habit of a server, with the answers of ralph and of others to it."""
+    """A habit of a server, with what ralph does."""
 
     name: str
     source: str
@@ -105,8 +105,6 @@ class Row:
     answers: tuple[Any, ...]
     """The answers to the requests of the run, in order: bytes, or a function that is called with the request's JSON and
     returns bytes, or None for no answer at all. The last one is repeated."""
-    peers: str = ""
-    """The behaviour of other clients with the same bytes."""
     code: int = 0
     """The exit code."""
     requests: int | None = None
