@@ -7,25 +7,27 @@ from typing import Any
 from ralph.api.error_body import ErrorFields, error_fields, out_of_list
 from tests.rows import every_row
 
+
+def error(**fields: Any) -> dict[str, Any]:
+    return {"error": {"message": "m", **fields}}
+
+
+FILTERED = {"code": "ResponsibleAIPolicyViolation", "content_filter_result": {}}
 ERROR_BODIES: dict[str, tuple[Any, ErrorFields]] = {
     "Anthropic": (
-        {
-            "type": "error",
-            "error": {"type": "api_error", "message": "m", "details": {"error_code": "c"}},
-            "request_id": "r",
-        },
+        {**error(type="api_error", details={"error_code": "c"}), "type": "error", "request_id": "r"},
         ErrorFields(type="api_error", code="c", message="m", request_id="r"),
     ),
     "OpenAI": (
-        {"error": {"message": "m", "type": "t", "param": None, "code": "context_length_exceeded"}},
+        error(type="t", param=None, code="context_length_exceeded"),
         ErrorFields(type="t", code="context_length_exceeded", message="m"),
     ),
-    "a code that decides nothing": ({"error": {"message": "m", "code": "c"}}, ErrorFields(message="m")),
+    "a code that decides nothing": (error(code="c"), ErrorFields(message="m")),
     "llama.cpp": (
-        {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}},
-        ErrorFields(type="unavailable_error", status=503, message="Loading model"),
+        error(code=503, type="unavailable_error"),
+        ErrorFields(type="unavailable_error", status=503, message="m"),
     ),
-    "LiteLLM": ({"error": {"message": "m", "code": "429"}}, ErrorFields(status=429, message="m")),
+    "LiteLLM": (error(code="429"), ErrorFields(status=429, message="m")),
     "Ollama": ({"error": "m"}, ErrorFields(message="m")),
     "vLLM": (
         {"object": "error", "message": "m", "type": "RateLimitError", "code": 429},
@@ -42,40 +44,18 @@ ERROR_BODIES: dict[str, tuple[Any, ErrorFields]] = {
         {"error": {"type": 3, "message": " ", "code": True}, "detail": [1], "request_id": 4},
         ErrorFields(),
     ),
-    "Azure": ({"error": {"code": "429", "message": "m"}}, ErrorFields(status=429, message="m")),
     "Azure's content filter": (
-        {
-            "error": {
-                "message": "m",
-                "type": None,
-                "param": "prompt",
-                "code": "content_filter",
-                "status": 400,
-                "innererror": {"code": "ResponsibleAIPolicyViolation", "content_filter_result": {}},
-            }
-        },
+        error(type=None, param="prompt", code="content_filter", status=400, innererror=FILTERED),
         ErrorFields(status=400, message="m"),
     ),
     "Gemini": (
-        {
-            "error": {
-                "code": 400,
-                "message": "m",
-                "status": "INVALID_ARGUMENT",
-                "details": [{"@type": "x"}, {"reason": "API_KEY_INVALID"}, "x"],
-            }
-        },
+        error(
+            code=400, status="INVALID_ARGUMENT", details=[{"@type": "x"}, {"reason": "API_KEY_INVALID"}, "x"]
+        ),
         ErrorFields(type="INVALID_ARGUMENT", code="API_KEY_INVALID", status=400, message="m"),
     ),
     "Mistral": (
-        {
-            "object": "error",
-            "message": "m",
-            "type": "rate_limited",
-            "param": None,
-            "code": "1300",
-            "raw_status_code": 429,
-        },
+        {"object": "error", "message": "m", "type": "rate_limited", "code": "1300", "raw_status_code": 429},
         ErrorFields(type="rate_limited", status=429, message="m"),
     ),
     "Mistral, a wrong field": (
@@ -88,7 +68,7 @@ ERROR_BODIES: dict[str, tuple[Any, ErrorFields]] = {
     ),
     "xAI": ({"code": "Some reason", "error": "m"}, ErrorFields(message="m")),
     "Groq": (
-        {"error": {"message": "m", "type": "t", "code": "tool_use_failed", "status_code": 400}},
+        error(type="t", code="tool_use_failed", status_code=400),
         ErrorFields(type="t", code="tool_use_failed", status=400, message="m"),
     ),
     "too deep to be meant": ({"error": {"error": {"error": {"error": {"error": "m"}}}}}, ErrorFields()),

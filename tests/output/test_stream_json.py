@@ -56,76 +56,56 @@ def test_api_retry_names_the_error_as_readers_do(kind, name) -> None:
     }
 
 
+BASH = {"task_id": "bash_1", "tool_use_id": "toolu_1"}
+
+
 @every_row(
-    ("event", "fields"),
+    ("event", "subtype", "fields"),
     [
         (
             ev.RetryRecovered(2, 6.0, turn=5, attempt=3),
-            {"subtype": "retry_recovered", "turn": 5, "attempt": 3, "retries": 2, "total_wait_s": 6.0},
+            "retry_recovered",
+            {"turn": 5, "attempt": 3, "retries": 2, "total_wait_s": 6.0},
         ),
         (
             ev.RetryExhausted(4, 30.0, "e", turn=5, attempt=5),
-            {
-                "subtype": "retry_exhausted",
-                "turn": 5,
-                "attempt": 5,
-                "retries": 4,
-                "total_wait_s": 30.0,
-                "error": "e",
-            },
+            "retry_exhausted",
+            {"turn": 5, "attempt": 5, "retries": 4, "total_wait_s": 30.0, "error": "e"},
         ),
         (
             ev.ModelFallback("main", "spare", "overloaded", 5, 1),
-            {
-                "subtype": "model_fallback",
-                "turn": 5,
-                "attempt": 1,
-                "from": "main",
-                "to": "spare",
-                "reason": "overloaded",
-            },
+            "model_fallback",
+            {"turn": 5, "attempt": 1, "from": "main", "to": "spare", "reason": "overloaded"},
         ),
         (
             ev.ModelFallbackSucceeded("spare", 5, 2),
-            {"subtype": "model_fallback_succeeded", "turn": 5, "attempt": 2, "target": "spare"},
+            "model_fallback_succeeded",
+            {"turn": 5, "attempt": 2, "target": "spare"},
         ),
         (
             ev.ModelFallbackRecovered("main", 6, 1),
-            {"subtype": "model_fallback_recovered", "turn": 6, "attempt": 1, "target": "main"},
+            "model_fallback_recovered",
+            {"turn": 6, "attempt": 1, "target": "main"},
         ),
-        (ev.ResponseDiscarded("m1"), {"subtype": "response_discarded", "message_id": "m1"}),
-        (ev.ClockFired("connect", 10.0), {"subtype": "clock_fired", "clock": "connect", "after_s": 10.0}),
+        (ev.ResponseDiscarded("m1"), "response_discarded", {"message_id": "m1"}),
+        (ev.ClockFired("connect", 10.0), "clock_fired", {"clock": "connect", "after_s": 10.0}),
         (
             ev.BackgroundStarted("bash_1", "npm run dev", "toolu_1"),
-            {
-                "subtype": "task_started",
-                "task_type": "local_bash",
-                "is_backgrounded": True,
-                "task_id": "bash_1",
-                "tool_use_id": "toolu_1",
-                "description": "npm run dev",
-            },
+            "task_started",
+            {**BASH, "task_type": "local_bash", "is_backgrounded": True, "description": "npm run dev"},
         ),
         (
             ev.BackgroundEnded("bash_1", "npm run dev", "toolu_1", 3, "", 1.5),
-            {
-                "subtype": "task_notification",
-                "output_file": "",
-                "task_id": "bash_1",
-                "tool_use_id": "toolu_1",
-                "status": "failed",
-                "summary": "npm run dev",
-                "exit_code": 3,
-                "stopped_by": "",
-                "took_s": 1.5,
-            },
+            "task_notification",
+            {**BASH, "output_file": "", "status": "failed", "summary": "npm run dev", "exit_code": 3}
+            | {"stopped_by": "", "took_s": 1.5},
         ),
-        (ev.Heartbeat("x", 30.04), {"subtype": "heartbeat", "waiting_for": "x", "since_s": 30.0}),
-        (ev.Notice("n"), {"subtype": "notice", "text": "n"}),
+        (ev.Heartbeat("x", 30.04), "heartbeat", {"waiting_for": "x", "since_s": 30.0}),
+        (ev.Notice("n"), "notice", {"text": "n"}),
     ],
 )
-def test_own_additions_are_system_objects(event, fields) -> None:
-    assert one(event) == {"type": "system", **fields}
+def test_own_additions_are_system_objects(event, subtype, fields) -> None:
+    assert one(event) == {"type": "system", "subtype": subtype, **fields}
 
 
 def test_the_result_object_has_the_fields_that_readers_want() -> None:

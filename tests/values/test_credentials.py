@@ -29,66 +29,34 @@ JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.dBjftJeZ4CVP-mB92K27uhbUJU1p1r"
 PEM = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAAA\nAAAABG5vbmUAAAAE\n-----END OPENSSH PRIVATE KEY-----"
 
 
-@every_row(
-    "name",
-    [
-        *("API_KEY", "ANTHROPIC_API_KEY", "OPENAI_API_KEYS", "apiKey", "x-api-key", "OPENAI_KEY", "APIKEY"),
-        *("GITHUB_TOKEN", "GH_TOKEN", "npm_config__authToken", "ACCESSTOKEN", "TOKEN", "API_TOKENS"),
-        *("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "AWS_SESSION_TOKEN", "CI_JOB_TOKEN"),
-        *("CLIENT_SECRET", "SECRETS", "MYSECRETVALUE", "VAULT_SECRET_ID", "AWS_SECRET_ACCESS_KEY"),
-        *(
-            "DB_PASSWORD",
-            "PGPASSWORD",
-            "PASSWORD_OLD",
-            "ROOT_PASSWD",
-            "SSH_PASSPHRASE",
-            "MYSQL_PWD",
-            "DB_PASS",
-        ),
-        *("GOOGLE_APPLICATION_CREDENTIALS", "AWS_CREDS", "SSHPASS", "ERLANG_COOKIE"),
-        *("DEPLOY_PRIVATE_KEY", "AWS_ACCESS_KEY_ID", "TS_AUTHKEY", "AZURE_STORAGE_CONNECTION_STRING"),
-        *("AUTH", "NPM_AUTH", "DOCKER_AUTH_CONFIG", "Authorization", "Proxy-Authorization", "OAUTH_CODE"),
-        *("GITHUB_PAT", "SENTRY_DSN", "DATABASE_DSN", "SUPABASE_JWT", "Set-Cookie"),
-        *("LDAP_BIND_PW", "NEXUS_PSW", "SLACK_WEBHOOK_URL", "DISCORD_WEBHOOK"),
-    ],
-)
+NAMES = """
+    API_KEY ANTHROPIC_API_KEY OPENAI_API_KEYS apiKey x-api-key OPENAI_KEY APIKEY GITHUB_TOKEN GH_TOKEN
+    npm_config__authToken ACCESSTOKEN TOKEN API_TOKENS ACTIONS_ID_TOKEN_REQUEST_TOKEN AWS_SESSION_TOKEN
+    CI_JOB_TOKEN CLIENT_SECRET SECRETS MYSECRETVALUE VAULT_SECRET_ID AWS_SECRET_ACCESS_KEY DB_PASSWORD
+    PGPASSWORD PASSWORD_OLD ROOT_PASSWD SSH_PASSPHRASE MYSQL_PWD DB_PASS GOOGLE_APPLICATION_CREDENTIALS
+    AWS_CREDS SSHPASS ERLANG_COOKIE DEPLOY_PRIVATE_KEY AWS_ACCESS_KEY_ID TS_AUTHKEY
+    AZURE_STORAGE_CONNECTION_STRING AUTH NPM_AUTH DOCKER_AUTH_CONFIG Authorization Proxy-Authorization
+    OAUTH_CODE GITHUB_PAT SENTRY_DSN DATABASE_DSN SUPABASE_JWT Set-Cookie LDAP_BIND_PW NEXUS_PSW
+    SLACK_WEBHOOK_URL DISCORD_WEBHOOK
+""".split()
+
+
+@every_row("name", NAMES)
 def test_credential_is_known_by_its_name(name: str) -> None:
     assert looks_like_credential_name(name)
 
 
-@every_row(
-    "name",
-    [
-        *(
-            "",
-            "_",
-            "PATH",
-            "HOME",
-            "PWD",
-            "PW",
-            "OLDPWD",
-            "KEY",
-            "PASS",
-            "LANG",
-            "COMPASS",
-            "PATCH",
-            "PATTERN",
-        ),
-        *("KEYBOARD", "MONKEY", "MAPI_KEYBOARD", "TURKEY", "PUBLIC_KEY", "CACHE_KEY", "SSH_AGENT_PID"),
-        *(
-            "SSH_AUTH_SOCK",
-            "GPG_AGENT_INFO",
-            "XAUTHORITY",
-            "SSH_ASKPASS",
-            "GIT_ASKPASS",
-            "PASSWORD_STORE_DIR",
-        ),
-        *("TOKENIZERS_PARALLELISM", "MAX_OUTPUT_TOKENS", "TOKEN_LIMIT", "AWS_WEB_IDENTITY_TOKEN_FILE"),
-        *("ACTIONS_ID_TOKEN_REQUEST_URL", "GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "AUTHORS", "AUTH_TYPE"),
-        *("WWW-Authenticate", "request-id", "content-type", "Idempotency-Key", "DBUS_SESSION_BUS_ADDRESS"),
-        *("anthropic-ratelimit-tokens-remaining", "x-ratelimit-remaining-tokens", "anthropic-version"),
-    ],
-)
+OTHER_NAMES = """
+    _ PATH HOME PWD PW OLDPWD KEY PASS LANG COMPASS PATCH PATTERN KEYBOARD MONKEY MAPI_KEYBOARD TURKEY
+    PUBLIC_KEY CACHE_KEY SSH_AGENT_PID SSH_AUTH_SOCK GPG_AGENT_INFO XAUTHORITY SSH_ASKPASS GIT_ASKPASS
+    PASSWORD_STORE_DIR TOKENIZERS_PARALLELISM MAX_OUTPUT_TOKENS TOKEN_LIMIT AWS_WEB_IDENTITY_TOKEN_FILE
+    ACTIONS_ID_TOKEN_REQUEST_URL GIT_AUTHOR_NAME GIT_AUTHOR_EMAIL AUTHORS AUTH_TYPE WWW-Authenticate
+    request-id content-type Idempotency-Key DBUS_SESSION_BUS_ADDRESS anthropic-ratelimit-tokens-remaining
+    x-ratelimit-remaining-tokens anthropic-version
+""".split()
+
+
+@every_row("name", ["", *OTHER_NAMES])
 def test_ordinary_variable_or_header_is_no_credential(name: str) -> None:
     assert not looks_like_credential_name(name)
 

@@ -399,40 +399,28 @@ def test_whatever_a_model_writes_is_looked_at_and_what_is_found_is_valid(text: s
 # -- Where none came. --------------------------------------------------------------------------------------------
 
 
+ATTEMPTS = "1 attempt at a final report was not accepted"
+
+
 @every_row(
     ("reason", "turns", "attempts", "stop", "error", "sentence"),
     [
+        ("max_turns", 12, 0, None, None, "the turn limit (--max-turns) ended the run after 12 turns."),
         (
-            "max_turns",
-            12,
-            0,
-            None,
-            None,
-            "No final answer: the turn limit (--max-turns) ended the run after 12 turns.",
-        ),
-        (
-            "max_turns",
-            1,
-            1,
-            "tool_use",
-            "payload.x: required",
+            *("max_turns", 1, 1, "tool_use", "payload.x: required"),
             (
-                "No final answer: the turn limit (--max-turns) ended the run after 1 turn. 1 attempt at a final report was not accepted. "
+                f"the turn limit (--max-turns) ended the run after 1 turn. {ATTEMPTS}. "
                 "The last answer ended with tool_use. Last error: payload.x: required."
             ),
         ),
         (
-            "context",
-            0,
-            2,
-            "max_tokens",
-            "It broke.",
+            *("context", 0, 2, "max_tokens", "It broke."),
             (
-                "No final answer: the context was full after 0 turns. 2 attempts at a final report were not accepted. "
+                "the context was full after 0 turns. 2 attempts at a final report were not accepted. "
                 "The last answer ended with max_tokens. Last error: It broke."
             ),
         ),
-        ("a_new_one", 3, 0, None, None, "No final answer: a new one after 3 turns."),
+        ("a_new_one", 3, 0, None, None, "a new one after 3 turns."),
     ],
 )
 def test_a_synthetic_report_says_what_happened_as_the_only_output(
@@ -446,6 +434,7 @@ def test_a_synthetic_report_says_what_happened_as_the_only_output(
         last_stop_reason=stop,
         last_error=error,
     )
+    sentence = f"No final answer: {sentence}"
     assert report.summary == sentence
     assert report_object(report) == {
         "source": "synthetic",

@@ -152,43 +152,31 @@ TWO = [("X", {"a": 1}), ("Y", {"b": 2})]
 SAME = [("X", {"a": 1}), ("X", {"b": 2})]
 
 
+BOTH = [*call(A, call_id="c1", name="X")["tool_calls"], *call(B, name="Y")["tool_calls"]]
+BEGUN = call("", call_id="c1", name="X")
+OLD = [{"function_call": {"name": "X", "arguments": '{"a"'}}, {"function_call": {"arguments": ": 1}"}}]
+
+
 @every_row(
     ("deltas", "calls"),
     [
         ([call(A, index=0, call_id="c1", name="X"), call(B, index=0, call_id="c2", name="Y")], TWO),
         ([call(A, index=0, call_id="c1", name="X"), call(B, index=0, call_id="c2", name="X")], SAME),
         ([call(A, index=None, call_id="c1", name="X"), call(B, index=None, call_id="c2", name="Y")], TWO),
-        ([call("", call_id="c1", name="X"), call(B, call_id="c2", name="X")], [("X", {}), ("X", {"b": 2})]),
+        ([BEGUN, call(B, call_id="c2", name="X")], [("X", {}), ("X", {"b": 2})]),
         ([call(A, index=None, name="X"), call(B, index=None, name="X")], SAME),
         ([call(A, index=0, name="X"), call(B, index=0, name="X")], SAME),
         ([call(A, index=0, name="X"), call(B, index=1, name="Y")], TWO),
         # One chunk with both calls.
-        (
-            [
-                {
-                    "tool_calls": [
-                        *call(A, call_id="c1", name="X")["tool_calls"],
-                        *call(B, name="Y")["tool_calls"],
-                    ]
-                }
-            ],
-            TWO,
-        ),
+        ([{"tool_calls": BOTH}], TWO),
         # The pieces of a call have other ids, or repeat its id and name.
-        ([call("", call_id="c1", name="X"), call('{"a"', call_id="r2"), call(": 1}", call_id="r3")], TWO[:1]),
-        (
-            [call("", call_id="c1", name="X"), call('{"a"', call_id="c1", name="X"), call(": 1}", name="X")],
-            TWO[:1],
-        ),
+        ([BEGUN, call('{"a"', call_id="r2"), call(": 1}", call_id="r3")], TWO[:1]),
+        ([BEGUN, call('{"a"', call_id="c1", name="X"), call(": 1}", name="X")], TWO[:1]),
         # Pieces of two calls without ids interleave by their indexes.
         (
             [
-                call("", index=0, name="X"),
-                call("", index=1, name="Y"),
-                call(B[:3], index=1),
-                call(A[:4], index=0),
-                call(B[3:], index=1),
-                call(A[4:], index=0),
+                *(call("", index=0, name="X"), call("", index=1, name="Y")),
+                *(call(B[:3], index=1), call(A[:4], index=0), call(B[3:], index=1), call(A[4:], index=0)),
             ],
             TWO,
         ),
@@ -200,11 +188,8 @@ SAME = [("X", {"a": 1}), ("X", {"b": 2})]
         ([call("", index=0, name="X"), call("", index=0, name="Y")], [("X", {}), ("Y", {})]),
         # The last chunk repeats the calls.
         ([call(A, call_id="c1", name="X"), call(A, call_id="c1", name="X")], TWO[:1]),
-        # The older form.
-        (
-            [{"function_call": {"name": "X", "arguments": '{"a"'}}, {"function_call": {"arguments": ": 1}"}}],
-            TWO[:1],
-        ),
+        # The older form, and fields that say nothing.
+        (OLD, TWO[:1]),
         (
             [{"tool_calls": None, "content": None}, call(A, call_id="c1", name="X"), {"tool_calls": []}],
             TWO[:1],

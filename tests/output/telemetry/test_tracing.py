@@ -110,80 +110,50 @@ def ended(outcome: Outcome = Outcome.COMPLETED) -> ev.RunEnded:
 RETRY = ev.RetryScheduled(
     1, 4, 2.0, 529, "HttpError", "overloaded", f"{CANARY} in message", turn=1, target="main"
 )
+
+
+def about(**fields: Any) -> dict[str, Any]:
+    """Attributes of ralph's own, with those of the conventions, which have dots in their names."""
+    own = {f"ralph.{name}": value for name, value in fields.items() if name != "more"}
+    return {**own, **fields.get("more", {})}
+
+
+BASH = {"gen_ai.tool.name": "Bash"}
+OVERLOADED = {"error.type": "overloaded", "http.response.status_code": 529}
 MOMENTS: list[tuple[ev.Event, str, dict[str, Any]]] = [
-    (
-        RETRY,
-        "api_retry",
-        {
-            "ralph.retry": 1,
-            "ralph.max_retries": 4,
-            "ralph.wait_s": 2.0,
-            "ralph.target": "main",
-            "error.type": "overloaded",
-            "http.response.status_code": 529,
-        },
-    ),
-    (
-        ev.RetryRecovered(2, 3.5, 1, 3),
-        "retry_recovered",
-        {"ralph.attempt": 3, "ralph.retries": 2, "ralph.waited_s": 3.5},
-    ),
-    (
-        ev.RetryExhausted(2, 3.5, CANARY, 1, 3),
-        "retry_exhausted",
-        {"ralph.attempt": 3, "ralph.retries": 2, "ralph.waited_s": 3.5},
-    ),
+    (RETRY, "api_retry", about(retry=1, max_retries=4, wait_s=2.0, target="main", more=OVERLOADED)),
+    (ev.RetryRecovered(2, 3.5, 1, 3), "retry_recovered", about(attempt=3, retries=2, waited_s=3.5)),
+    (ev.RetryExhausted(2, 3.5, CANARY, 1, 3), "retry_exhausted", about(attempt=3, retries=2, waited_s=3.5)),
     (
         ev.ModelFallback("main", "spare", "overloaded", 1, 1),
         "model_fallback",
-        {"ralph.attempt": 1, "ralph.from": "main", "ralph.to": "spare", "ralph.reason": "overloaded"},
+        about(attempt=1, to="spare", reason="overloaded", more={"ralph.from": "main"}),
     ),
-    (
-        ev.ModelFallbackSucceeded("spare", 1, 2),
-        "model_fallback_succeeded",
-        {"ralph.attempt": 2, "ralph.target": "spare"},
-    ),
-    (
-        ev.ModelFallbackRecovered("main", 2, 1),
-        "model_fallback_recovered",
-        {"ralph.attempt": 1, "ralph.target": "main"},
-    ),
-    (
-        ev.SyntheticRetry(1, 2, "empty_answer"),
-        "synthetic_retry",
-        {"ralph.retry": 2, "ralph.reason": "empty_answer"},
-    ),
-    (ev.MalformedCallRefused(1, "Bash", CANARY), "malformed_call", {"gen_ai.tool.name": "Bash"}),
-    (
-        ev.GuardTripped(1, "repetition", call(1), 3),
-        "guard",
-        {"ralph.guard": "repetition", "ralph.refusals": 3, "gen_ai.tool.name": "Bash"},
-    ),
-    (ev.FinalTurnEntered(1, "max_turns"), "final_turn", {"ralph.reason": "max_turns"}),
+    (ev.ModelFallbackSucceeded("spare", 1, 2), "model_fallback_succeeded", about(attempt=2, target="spare")),
+    (ev.ModelFallbackRecovered("main", 2, 1), "model_fallback_recovered", about(attempt=1, target="main")),
+    (ev.SyntheticRetry(1, 2, "empty_answer"), "synthetic_retry", about(retry=2, reason="empty_answer")),
+    (ev.MalformedCallRefused(1, "Bash", CANARY), "malformed_call", BASH),
+    (ev.GuardTripped(1, "repetition", call(1), 3), "guard", about(guard="repetition", refusals=3, more=BASH)),
+    (ev.FinalTurnEntered(1, "max_turns"), "final_turn", about(reason="max_turns")),
     (
         ev.TurnsCollapsed(1, "report_failed", 10, 3),
         "turns_collapsed",
-        {"ralph.reason": "report_failed", "ralph.old_max_turns": 10, "ralph.new_max_turns": 3},
+        about(reason="report_failed", old_max_turns=10, new_max_turns=3),
     ),
     (
         ev.TurnsCollapsed(1, "report_failed", None, 3),
         "turns_collapsed",
-        {"ralph.reason": "report_failed", "ralph.new_max_turns": 3},
+        about(reason="report_failed", new_max_turns=3),
     ),
     (
         ev.ReportAccepted("text", "success", 1, 2, "max_turns"),
         "report_accepted",
-        {"ralph.source": "text", "ralph.status": "success", "ralph.attempts": 2, "ralph.reason": "max_turns"},
+        about(source="text", status="success", attempts=2, reason="max_turns"),
     ),
     (
         ev.ContextCompacted("threshold", "model", 9000, 800),
         "compact_boundary",
-        {
-            "ralph.trigger": "threshold",
-            "ralph.source": "model",
-            "ralph.pre_tokens": 9000,
-            "ralph.post_tokens": 800,
-        },
+        about(trigger="threshold", source="model", pre_tokens=9000, post_tokens=800),
     ),
 ]
 SILENT: list[ev.Event] = [

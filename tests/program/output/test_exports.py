@@ -28,7 +28,7 @@ from tests.program.model_answers import write
 from tests.services.outside_programs import KUBERNETES_VALIDATE, folder_or_skip, program_or_skip
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ralph.mock_api import RecordedRequest
 
@@ -41,6 +41,20 @@ UNTIL = f"test -f c.txt # {secrets.token_hex(8)}"
 def git(place: Path, *words: str) -> str:
     who = ("-c", "user.name=Begin", "-c", "user.email=begin@example.com")
     return subprocess.run(["git", *who, *words], cwd=place, check=True, capture_output=True, text=True).stdout
+
+
+def ran_by(
+    command: Sequence[str | Path], environment: Mapping[str, str], seconds: float, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=within_s(seconds),
+    )
 
 
 @pytest.fixture
@@ -124,15 +138,7 @@ def test_gnu_parallel_does_the_jobs_resumes_after_an_outage_and_a_kill_and_pushe
     model = Model()
 
     def run() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["sh", "a set.sh"],
-            cwd=tmp_path,
-            env=own,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=within_s(120),
-        )
+        return ran_by(["sh", "a set.sh"], own, 120, cwd=tmp_path)
 
     with MockApi(Scenario(), script=model) as server:
         own = {**environment, "ANTHROPIC_BASE_URL": server.base_url}
@@ -177,15 +183,7 @@ def test_a_branch_with_commits_of_somebody_else_is_left_alone(
 
     with MockApi(Scenario(), script=answer) as server:
         own = {**environment, "ANTHROPIC_BASE_URL": server.base_url}
-        ran = subprocess.run(
-            ["sh", "set.sh"],
-            cwd=tmp_path,
-            env=own,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=within_s(60),
-        )
+        ran = ran_by(["sh", "set.sh"], own, 60, cwd=tmp_path)
     assert ran.returncode == 74, ran.stdout + ran.stderr
     assert "commits of somebody else" in ran.stdout + ran.stderr
     assert git(repository, "rev-parse", "ralph/a").strip() == begin
@@ -253,15 +251,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
             ]
 
     def call(self, program: str, *words: str, cwd: Path | None = None) -> str:
-        ran = subprocess.run(
-            [program_or_skip(program), *words],
-            env=self.environment,
-            cwd=cwd,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=within_s(),
-        )
+        ran = ran_by([program_or_skip(program), *words], self.environment, 20, cwd=cwd)
         return ran.stdout.strip()
 
     def end(self) -> None:
@@ -376,14 +366,7 @@ def test_kubernetes_takes_the_job_and_its_script_does_one(
             "NO": "a value",
             "X_TOKEN": "another one",
         }
-        ran = subprocess.run(
-            ["dash", mounted / "run.sh"],
-            env={**own, "JOB_COMPLETION_INDEX": "0"},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=within_s(60),
-        )
+        ran = ran_by(["dash", mounted / "run.sh"], own | {"JOB_COMPLETION_INDEX": "0"}, 60)
         assert ran.returncode == 0, ran.stdout + ran.stderr
     assert model.prompts["a"].strip() == f"Job a. {HOSTILE}".strip()
     assert git(repository, "show", "ralph/a:a.txt") == "by a\n"
@@ -408,14 +391,7 @@ def test_github_takes_the_workflow_and_its_step_does_a_job(
     with MockApi(Scenario(), script=model) as server:
         own = {**environment, "ANTHROPIC_BASE_URL": server.base_url, "RUNNER_TEMP": str(tmp_path / "temp")}
         own |= {"JOB": workflow["strategy"]["matrix"]["include"][1]["job"], "RALPH_ATTEMPTS": "2"}
-        ran = subprocess.run(
-            [*step["shell"].split()[:1], tmp_path / "step.sh"],
-            env=own,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=within_s(60),
-        )
+        ran = ran_by([*step["shell"].split()[:1], tmp_path / "step.sh"], own, 60)
         assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "again in 0 s (attempt 2 of 2)" in ran.stderr
     assert model.prompts["b"].strip() == f"Job b. {HOSTILE}".strip()
