@@ -11,6 +11,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from ralph.api.client import ApiClient, Endpoint
 from ralph.api.clocks import ClockLimits
 from ralph.api.transport import build_transport
@@ -18,6 +20,7 @@ from ralph.conversation.messages import RequestBody, RequestHead
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.mock_api import Text, Thinking, ToolUse, Turn, as_events
 from ralph.values.credentials import Secret
+from ralph.values.errors import AgentError
 from ralph.values.servers.endpoint import ANTHROPIC
 from tests.fakes import RecordingEvents
 from tests.patience import within_s
@@ -103,6 +106,13 @@ class Rig:
         await_no_exchange()
         assert self.transport is not None
         self.transport.close()
+
+
+def failure(client: Rig) -> Any:
+    """The error with which a request fails."""
+    with pytest.raises(AgentError) as caught:
+        client.send()
+    return caught.value
 
 
 def exchange_threads() -> list[threading.Thread]:

@@ -16,17 +16,11 @@ from ralph.mock_api import Fault
 from ralph.values.classify import ErrorClass, classify_error
 from ralph.values.errors import HttpError
 from ralph.values.ports import SignalReceived
-from tests.api.harness import KEY, Rig, await_no_exchange, http_answer, read_request
+from tests.api.harness import KEY, await_no_exchange, failure, http_answer, read_request
 from tests.rows import every_row
 
 if TYPE_CHECKING:
     import socket
-
-
-def failure(client: Rig) -> HttpError:
-    with pytest.raises(HttpError) as caught:
-        client.send()
-    return caught.value
 
 
 @every_row("status", [301, 302, 303, 307, 308])

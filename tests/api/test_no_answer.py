@@ -21,6 +21,7 @@ from tests.api.harness import (
     Rig,
     await_no_exchange,
     end,
+    failure,
     http_answer,
     read_request,
     reset,
@@ -30,12 +31,6 @@ from tests.api.harness import (
 from tests.patience import within_s
 from tests.rows import every_row
 from tests.services.silent_address import found, full_backlog
-
-
-def failure(client: Rig) -> Api:
-    with pytest.raises(Api) as caught:
-        client.send()
-    return caught.value
 
 
 def free_port() -> int:

@@ -10,8 +10,18 @@ import pytest
 
 from ralph.api.transport import build_transport
 from ralph.values.classify import ErrorClass, classify_error
-from ralph.values.errors import Api, NetworkCause
-from tests.api.harness import START, RawServer, Rig, end, http_answer, read_request, reset, sse, text_block
+from ralph.values.errors import NetworkCause
+from tests.api.harness import (
+    START,
+    RawServer,
+    end,
+    failure,
+    http_answer,
+    read_request,
+    reset,
+    sse,
+    text_block,
+)
 from tests.services.certificates import make_certificate
 
 if TYPE_CHECKING:
@@ -35,12 +45,6 @@ def tls_server(raw_server: Callable[..., RawServer]) -> Callable[[Path], str]:
         return f"https://127.0.0.1:{raw_server(serve).port}"
 
     return start
-
-
-def failure(client: Rig) -> Api:
-    with pytest.raises(Api) as caught:
-        client.send()
-    return caught.value
 
 
 def test_a3_a_certificate_of_another_host_is_permanent(tls_server, rig, tmp_path) -> None:

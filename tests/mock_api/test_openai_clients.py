@@ -60,7 +60,11 @@ RESPONSES: dict[str, Any] = {
     ],
     "input": [USER],
 }
-BASES = ["/v1", "/v1beta/openai", "/openai/v1"]
+STREAMED = [
+    *((None, base) for base in ("/v1", "/v1beta/openai", "/openai/v1")),
+    (Fault(interleaved=True), "/v1"),
+    (Fault(framing="close", line_ending="\r\n"), "/v1"),
+]
 
 
 @pytest.fixture(scope="session")
@@ -104,8 +108,7 @@ def calls_of(message: Any) -> list[tuple[str, Any]]:
     return [(call.function.name, json.loads(call.function.arguments)) for call in message.tool_calls]
 
 
-@every_row("base", BASES)
-@every_row("fault", [None, Fault(interleaved=True), Fault(framing="close", line_ending="\r\n")])
+@every_row(("fault", "base"), STREAMED)
 def test_the_sdk_streams_a_completion(
     serve: Serve, client_of: ClientOf, fault: Fault | None, base: str
 ) -> None:
@@ -156,8 +159,7 @@ def test_every_chunk_has_the_type_of_the_sdk(serve: Serve, openai: Any) -> None:
     assert chunks[-1].choices == []
 
 
-@every_row("base", BASES)
-@every_row("fault", [None, Fault(interleaved=True), Fault(framing="close", line_ending="\r\n")])
+@every_row(("fault", "base"), STREAMED)
 def test_the_sdk_streams_a_response(
     serve: Serve, client_of: ClientOf, fault: Fault | None, base: str
 ) -> None:

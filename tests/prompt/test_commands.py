@@ -14,21 +14,6 @@ from ralph.prompt.judged_file import Place
 from tests.rows import every_row
 
 
-@pytest.fixture
-def repository(tmp_path):
-    root = tmp_path / "root"
-    (root / ".git").mkdir(parents=True)
-    (root / "sub").mkdir()
-    return root
-
-
-@pytest.fixture
-def own(tmp_path):
-    folder = tmp_path / "home" / ".claude"
-    folder.mkdir(parents=True)
-    return folder
-
-
 def write(folder, name: str, text: str = "x"):
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,16 +40,16 @@ def test_what_a_file_may_be_called_is_what_a_prompt_can_call(repository, name: s
     )
 
 
-def test_the_user_then_the_nearest_and_a_skill_before_a_command(repository, own) -> None:
-    for folder in (repository / ".claude", repository / "sub/.claude", own):
+def test_the_user_then_the_nearest_and_a_skill_before_a_command(repository, home) -> None:
+    for folder in (repository / ".claude", repository / "sub/.claude", home):
         write(folder, "commands/both.md")
     write(repository / "sub/.claude", "commands/near.md")
     write(repository / ".claude", "commands/near.md")
     skill = write(repository / ".claude", "skills/method/SKILL.md")
     write(repository / ".claude", "commands/method.md")
     write(repository / ".claude", "skills/empty/README.md")
-    library = find_commands(repository / "sub", str(own))
-    assert library.files["both"].path == str(own / "commands/both.md")
+    library = find_commands(repository / "sub", str(home))
+    assert library.files["both"].path == str(home / "commands/both.md")
     assert library.files["near"].path == str(repository / "sub/.claude/commands/near.md")
     assert library.files["method"].path == str(skill)
     assert [file.name for file in library.skills] == ["method"]
@@ -74,10 +59,10 @@ def test_the_user_then_the_nearest_and_a_skill_before_a_command(repository, own)
 @pytest.mark.parametrize(
     ("sources", "names"), [({"user"}, ("mine",)), ({"project"}, ("theirs",)), ({"local"}, ()), (set(), ())]
 )
-def test_sources_select_commands(repository, own, sources, names) -> None:
-    write(own, "commands/mine.md")
+def test_sources_select_commands(repository, home, sources, names) -> None:
+    write(home, "commands/mine.md")
     write(repository, ".claude/commands/theirs.md")
-    assert find_commands(repository, str(own), frozenset(sources)).names == names
+    assert find_commands(repository, str(home), frozenset(sources)).names == names
 
 
 def test_folders_are_bounded(repository) -> None:
@@ -160,10 +145,10 @@ def test_a_linked_folder_of_a_repository_has_no_commands(repository, tmp_path) -
     assert find_commands(repository, None).names == ("own:inner",)
 
 
-def test_the_user_may_link_a_folder_of_their_own(repository, own, tmp_path) -> None:
+def test_the_user_may_link_a_folder_of_their_own(repository, home, tmp_path) -> None:
     write(tmp_path / "dotfiles", "mine.md", "Mine.")
-    (own / "commands").symlink_to(tmp_path / "dotfiles")
-    library = find_commands(repository, str(own))
+    (home / "commands").symlink_to(tmp_path / "dotfiles")
+    library = find_commands(repository, str(home))
     assert read_command(library.files["mine"]).body == "Mine."
 
 

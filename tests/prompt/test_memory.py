@@ -12,23 +12,6 @@ from ralph.prompt.judged_file import user_folder
 from ralph.prompt.memory import MOST_MEMORY_BYTES, read_memory, shown_paths
 
 
-@pytest.fixture
-def repository(tmp_path):
-    root = tmp_path / "outside" / "root"
-    (root / ".git").mkdir(parents=True)
-    (root / "sub").mkdir()
-    (root.parent / "CLAUDE.md").write_text("not ours")
-    return root
-
-
-@pytest.fixture
-def home(tmp_path):
-    """The folder `.claude` in a home directory outside the repository."""
-    folder = tmp_path / "home" / ".claude"
-    folder.mkdir(parents=True)
-    return folder
-
-
 def texts(directory) -> list[str]:
     return [found.text for found in read_memory(directory, None).files]
 

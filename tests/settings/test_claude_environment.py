@@ -4,25 +4,14 @@ logins.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from ralph.settings.claude_wishes import ALIAS_VARIABLES, aims_requests
 from ralph.values.servers.models import ALIASES
 from tests.fakes import roster_of
 from tests.rows import every_row
-from tests.settings.settings_world import World
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 OPUS, SONNET, HAIKU = (f"ANTHROPIC_DEFAULT_{name}_MODEL" for name in ("OPUS", "SONNET", "HAIKU"))
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
 
 
 UNDERSTOOD = [

@@ -21,11 +21,6 @@ from tests.settings.settings_world import KEY, World
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
-
-
 def value_of(settings: Settings, name: str) -> Any:
     table, _, key = name.partition(".")
     return getattr(getattr(settings, table), key)

@@ -11,8 +11,6 @@ from tests.rows import every_row
 from tests.settings.settings_world import KEY, World
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ralph.conversation.target import Target
     from ralph.settings.tables import Settings
 
@@ -30,10 +28,9 @@ OWN = "http://localhost:8080"
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    made = World(tmp_path)
-    made.environment.update(KEYS)
-    return made
+def world(world: World) -> World:
+    world.environment.update(KEYS)
+    return world
 
 
 def asked(target: Target) -> tuple[str, str, str | None]:

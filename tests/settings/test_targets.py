@@ -35,11 +35,6 @@ model = "haiku"
 SECRET = "pa55word-0123456789"
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
-
-
 def one(world: World, keys: str, **environment: str) -> Target:
     """The target that has these keys besides a name and a model."""
     (target,) = world.load(user=f'[[targets]]\nname = "t"\nmodel = "m"\n{keys}', **environment).targets

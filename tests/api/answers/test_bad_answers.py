@@ -15,8 +15,8 @@ from ralph.values.classify import (
     classify_error,
     failure_kind,
 )
-from ralph.values.errors import AgentError, Json, StreamParse, StreamTransient
-from tests.api.harness import KEY, Rig
+from ralph.values.errors import Json, StreamParse, StreamTransient
+from tests.api.harness import KEY, failure
 from tests.rows import every_row
 
 PORTAL = """<!DOCTYPE html><html><head>
@@ -36,12 +36,6 @@ API_ERRORS = [
     "api_error",
     "overloaded_error",
 ]
-
-
-def failure(client: Rig) -> AgentError:
-    with pytest.raises(AgentError) as caught:
-        client.send()
-    return caught.value
 
 
 @every_row("data", [b"[1]", b"3", b'"text"', b"null", b'{"type": 3}', b'{"type": ["ping"]}'])

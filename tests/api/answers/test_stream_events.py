@@ -12,7 +12,7 @@ import pytest
 from ralph.mock_api import Fault, Step, as_message
 from ralph.values.answer import MalformedCall
 from ralph.values.classify import ErrorClass, classify_error
-from ralph.values.errors import AgentError, StreamParse, StreamTransient
+from ralph.values.errors import StreamParse, StreamTransient
 from ralph.values.events import ResponseDiscarded
 from ralph.values.usage import TokenUsage
 from tests.api.harness import (
@@ -22,6 +22,7 @@ from tests.api.harness import (
     WHOLE_TURN,
     compact_stream,
     end,
+    failure,
     http_answer,
     read_request,
     sse,
@@ -34,12 +35,6 @@ if TYPE_CHECKING:
 
 MESSAGE = as_message(WHOLE_TURN)
 WHOLE = MESSAGE["content"]
-
-
-def failure(client) -> AgentError:
-    with pytest.raises(AgentError) as caught:
-        client.send()
-    return caught.value
 
 
 def test_a16_a_rejection_inside_the_stream_is_permanent_and_redacted(answering) -> None:

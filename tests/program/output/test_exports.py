@@ -22,7 +22,7 @@ from ralph.fleet.export import export
 from ralph.fleet.jobs import SetLimits, session_id
 from ralph.mock_api import Fault, MockApi, Scenario, Turn
 from tests.fleet.hostile import HOSTILE, job
-from tests.patience import wait_until, within_s
+from tests.patience import LONG_S, wait_until, within_s
 from tests.program.cli.test_action import linted, parsed
 from tests.program.model_answers import write
 from tests.services.outside_programs import KUBERNETES_VALIDATE, folder_or_skip, program_or_skip
@@ -251,7 +251,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
             ]
 
     def call(self, program: str, *words: str, cwd: Path | None = None) -> str:
-        ran = ran_by([program_or_skip(program), *words], self.environment, 20, cwd=cwd)
+        ran = ran_by([program_or_skip(program), *words], self.environment, LONG_S, cwd=cwd)
         return ran.stdout.strip()
 
     def end(self) -> None:
