@@ -198,19 +198,8 @@ def test_a_program_that_commands_may_replace_is_refused_before_a_request(ralph, 
     program = ralph.cwd / "tell.sh"
     program.write_text("touch ~/told\n")
     program.chmod(0o755)
-    for notify in (
-        f"sh {program}",
-        f"true; cat|{program}",
-        f"echo $HOME; cd / && sh '{program}'",
-        "true; sh $HOME/../work/tell.sh",
-        "cd $PROJ && ./tell.sh",
-        "sh $PROJ/later.sh",
-        "env -C $PROJ sh tell.sh",
-        "make -sC $PROJ tell",
-        "python3 $PROJ",
-        "python3 -c \"import sys; sys.path.insert(0, '$PROJ'); import tell\"",
-        "PATH=$PROJ:$PATH tell.sh",
-    ):
+    # tests/places/test_own_commands.py has more lines.
+    for notify in (f"true; cat|{program}", "sh $PROJ/later.sh", "PATH=$PROJ:$PATH tell.sh"):
         ran = ralph(*command, "--notify", notify)
         assert (ran.code, server.request_count) == (78, 0)
         assert "the command of --notify is not run: " in ran.stderr
