@@ -28,53 +28,47 @@ def error(kind: str, message: str) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 
+def taken(name: str, source: str, answer: bytes, *notices: str) -> Row:
+    return Row(name, source, (answer, DONE), notices=notices, notes="1\n")
+
+
+def refused(name: str, source: str, answer: bytes, why: str) -> Row:
+    return Row(name, source, (answer,), code=77, errors=(why,), error=why)
+
+
+MESSAGE = as_message(note())
+PACKED = gzip.compress(json.dumps(MESSAGE).encode()) + b"\0\0more"
+AS_JSON = "sent the whole message as JSON"
+OTHER_FORM = {"code": 401, "msg": "no key", "success": False}
+BARE = {**MESSAGE, "content": CLOSING, "stop_reason": "end_turn"}
 ROWS = [
-    Row(
+    taken(
         "a stream as text, with a comment and a byte order mark first",
         "sibling: proxies that keep a connection alive",
-        (http_answer(b"\xef\xbb\xbf\n: ping\n\n" + NOTE, "text/plain"), DONE),
-        notices=("labelled its stream as text/plain",),
-        notes="1\n",
+        http_answer(b"\xef\xbb\xbf\n: ping\n\n" + NOTE, "text/plain"),
+        "labelled its stream as text/plain",
     ),
-    Row(
-        "content-encoding UTF-8",
-        "donsetch#290",
-        (coded("UTF-8", NOTE), DONE),
-        notices=("a content-encoding 'UTF-8' that there is not",),
-        notes="1\n",
+    taken(
+        *("content-encoding UTF-8", "donsetch#290", coded("UTF-8", NOTE)),
+        "a content-encoding 'UTF-8' that there is not",
     ),
-    Row(
+    taken(
         "a whole message in gzip, and padding",
         "sibling: what `gzip` ignores with a warning",
-        (
-            http_answer(
-                gzip.compress(json.dumps(as_message(note())).encode()) + b"\0\0more",
-                "application/json",
-                headers="content-encoding: gzip\r\n",
-            ),
-            DONE,
-        ),
-        notices=("sent the whole message as JSON",),
-        notes="1\n",
+        http_answer(PACKED, "application/json", headers="content-encoding: gzip\r\n"),
+        AS_JSON,
     ),
-    Row(
+    taken(
         "a message on several lines that is labelled gzip",
         "OmniRoute#2291, agentgateway#3040",
-        (coded("gzip", json.dumps(as_message(note()), indent=1).encode()), DONE),
-        notes="1\n",
+        coded("gzip", json.dumps(MESSAGE, indent=1).encode()),
     ),
-    Row(
-        "a whole message as an event stream",
-        "issue text",
-        (as_json(as_message(note())), DONE),
-        notices=("sent the whole message as JSON",),
-        notes="1\n",
-    ),
+    taken("a whole message as an event stream", "issue text", as_json(MESSAGE), AS_JSON),
     Row(
         "a message whose content is a text",
         "sibling: the form of requests",
-        (as_json({**as_message(note()), "content": CLOSING, "stop_reason": "end_turn"}, "application/json"),),
-        notices=("sent the whole message as JSON",),
+        (as_json(BARE, "application/json"),),
+        notices=(AS_JSON,),
     ),
     Row(
         "an overload as an event stream",
@@ -82,21 +76,14 @@ ROWS = [
         (as_json(error("overloaded_error", "Overloaded")), DONE),
         errors=("overloaded_error: Overloaded",),
     ),
-    Row(
+    refused(
         "a 401 as an event stream",
         "issue text",
-        (as_json(error("authentication_error", "invalid x-api-key")),),
-        code=77,
-        errors=("invalid x-api-key",),
-        error="invalid x-api-key",
+        as_json(error("authentication_error", "invalid x-api-key")),
+        "invalid x-api-key",
     ),
-    Row(
-        "a 401 of another form",
-        "z.ai, with status 200",
-        (as_json({"code": 401, "msg": "no key", "success": False}, "application/json"),),
-        code=77,
-        errors=("no key",),
-        error="no key",
+    refused(
+        "a 401 of another form", "z.ai, with status 200", as_json(OTHER_FORM, "application/json"), "no key"
     ),
 ]
 
