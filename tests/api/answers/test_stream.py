@@ -67,6 +67,11 @@ def assemble(*events: Event) -> Answer:
     return assembler.answer()
 
 
+def answered(*events: Event, reason: str | None = "end_turn") -> Answer:
+    """The answer of a stream with these events between its beginning and its end."""
+    return assemble(start(), *events, *end(reason))
+
+
 def test_fragments_join_and_counts_are_overwritten_not_added() -> None:
     answer = assemble(start(), *text_block(0, "Hel", "lo"), *end(output_tokens=7))
     assert answer.text == "Hello"
@@ -80,23 +85,21 @@ def test_a_count_that_is_absent_null_or_0_keeps_what_message_start_said(later: d
 
 
 def test_thinking_is_joined_and_its_signature_assigned() -> None:
-    answer = assemble(
-        start(),
+    answer = answered(
         block(0, type="thinking", thinking="", signature=""),
         delta(0, "thinking_delta", thinking="a"),
         delta(0, "thinking_delta", thinking="b"),
         delta(0, "signature_delta", signature="first"),
         delta(0, "signature_delta", signature="second"),
         stop(0),
-        *end(),
     )
     assert answer.content == [{"type": "thinking", "thinking": "ab", "signature": "second"}]
 
 
 def test_an_empty_argument_buffer_is_an_empty_object_also_without_a_placeholder() -> None:
-    assert assemble(start(), *tool_block(0), *end("tool_use")).calls == (ToolCall("tu_1", "Read", {}),)
+    assert answered(*tool_block(0), reason="tool_use").calls == (ToolCall("tu_1", "Read", {}),)
     bare = [block(0, type="tool_use", id="tu_1", name="Read"), stop(0)]
-    assert assemble(start(), *bare, *end("tool_use")).calls == (ToolCall("tu_1", "Read", {}),)
+    assert answered(*bare, reason="tool_use").calls == (ToolCall("tu_1", "Read", {}),)
 
 
 ARGUMENTS = '{"file_path": "/a/ü.txt", "limit": 3}'
@@ -104,14 +107,14 @@ ARGUMENTS = '{"file_path": "/a/ü.txt", "limit": 3}'
 
 @every_row("cut", range(1, len(ARGUMENTS)))
 def test_cut_arguments_never_look_like_a_valid_call(cut: int) -> None:
-    answer = assemble(start(), *tool_block(0, ARGUMENTS[:cut]), *end("max_tokens"))
+    answer = answered(*tool_block(0, ARGUMENTS[:cut]), reason="max_tokens")
     (call,) = answer.calls
     assert isinstance(call, MalformedCall)
     assert answer.content[0]["input"] == {"INVALID_JSON": ARGUMENTS[:cut]}
 
 
 def test_a_call_that_max_tokens_ended_is_not_trusted_even_when_it_parses() -> None:
-    (call,) = assemble(start(), *tool_block(0, '{"file_path": "/etc"}'), *end("max_tokens")).calls
+    (call,) = answered(*tool_block(0, '{"file_path": "/etc"}'), reason="max_tokens").calls
     assert isinstance(call, MalformedCall)
 
 
@@ -119,7 +122,7 @@ def test_a_call_that_max_tokens_ended_is_not_trusted_even_when_it_parses() -> No
     "raw", ["[]", '"text"', "null", "NaN", '{"a": Infinity}', '{"a": 1e999}', '{"a": "\\ud83d"}', "{" * 5000]
 )
 def test_arguments_that_are_no_proper_object_are_malformed(raw: str) -> None:
-    (call,) = assemble(start(), *tool_block(0, raw), *end("tool_use")).calls
+    (call,) = answered(*tool_block(0, raw), reason="tool_use").calls
     assert isinstance(call, MalformedCall)
 
 
@@ -158,7 +161,7 @@ def test_arguments_that_are_no_proper_object_are_malformed(raw: str) -> None:
 @every_row("reason", ["tool_use", "end_turn"])
 def test_finished_arguments_that_are_no_json_are_an_error_and_never_guessed(raw: str, reason: str) -> None:
     """Nothing was cut off. A tolerant parser would make another, often shorter, call of them."""
-    answer = assemble(start(), *tool_block(0, raw), *end(reason))
+    answer = answered(*tool_block(0, raw), reason=reason)
     (call,) = answer.calls
     assert isinstance(call, MalformedCall)
     assert call.raw == raw
@@ -176,34 +179,33 @@ CLEAR_INPUTS: dict[str, tuple[str, dict[str, Any]]] = {
 @every_row("name", CLEAR_INPUTS)
 def test_an_input_whose_meaning_is_clear_runs_for_ralphs_own_tools_with_a_warning(name: str) -> None:
     raw, meant = CLEAR_INPUTS[name]
-    answer = assemble(start(), *tool_block(0, raw), *end("tool_use"))
+    answer = answered(*tool_block(0, raw), reason="tool_use")
     assert answer.calls == (ToolCall("tu_1", "Read", meant),)
     assert answer.content[0]["input"] == meant, "what goes back to the server is an object"
     [warning] = answer.warnings
     assert warning.startswith("a call of Read was taken for what it means: its input")
-    [other] = assemble(start(), *tool_block(0, raw, name="mcp__a__b"), *end("tool_use")).calls
+    [other] = answered(*tool_block(0, raw, name="mcp__a__b"), reason="tool_use").calls
     assert isinstance(other, MalformedCall)
     assert other.raw == raw
-    [cut] = assemble(start(), *tool_block(0, raw), *end("max_tokens")).calls
+    [cut] = answered(*tool_block(0, raw), reason="max_tokens").calls
     assert isinstance(cut, MalformedCall)
 
 
 def test_an_input_that_came_with_the_start_of_its_block_may_be_a_string_too() -> None:
     begin = block(0, type="tool_use", id="tu_1", name="Read", input='{"a": 1}')
-    assert assemble(start(), begin, stop(0), *end("tool_use")).calls == (ToolCall("tu_1", "Read", {"a": 1}),)
+    assert answered(begin, stop(0), reason="tool_use").calls == (ToolCall("tu_1", "Read", {"a": 1}),)
 
 
 def test_nothing_of_a_refusal_may_run() -> None:
-    assert assemble(start(), *tool_block(0, "{}"), *end("refusal")).calls == ()
+    assert answered(*tool_block(0, "{}"), reason="refusal").calls == ()
 
 
 def test_tool_calls_count_even_when_the_server_says_end_turn() -> None:
-    assert len(assemble(start(), *tool_block(0, "{}"), *end("end_turn")).calls) == 1
+    assert len(answered(*tool_block(0, "{}"), reason="end_turn").calls) == 1
 
 
 def test_blocks_closed_late_and_interleaved_are_keyed_by_index() -> None:
-    answer = assemble(
-        start(),
+    answer = answered(
         block(0, type="text", text=""),
         delta(0, "text_delta", text="a"),
         block(1, type="tool_use", id="tu_1", name="Read"),
@@ -211,7 +213,7 @@ def test_blocks_closed_late_and_interleaved_are_keyed_by_index() -> None:
         delta(0, "text_delta", text="b"),
         stop(0),
         stop(1),
-        *end("tool_use"),
+        reason="tool_use",
     )
     assert answer.text == "ab"
     assert answer.calls == (ToolCall("tu_1", "Read", {}),)
@@ -368,7 +370,7 @@ def test_calls_of_one_answer_have_ids_of_their_own(ids: tuple[str | None, str | 
         for index, (own, text) in enumerate(zip(ids, ('{"a": 1}', '{"b": 2}'), strict=True))
         for event in (call(index, id=own), input_delta(index, text), stop(index))
     ]
-    answer = assemble(start(), *calls, *end("tool_use"))
+    answer = answered(*calls, reason="tool_use")
     assert [one.arguments for one in answer.calls if isinstance(one, ToolCall)] == [{"a": 1}, {"b": 2}]
     assert len({one.id for one in answer.calls}) == 2
     assert [one["id"] for one in answer.content] == [one.id for one in answer.calls]
@@ -382,7 +384,7 @@ def test_the_call_that_max_tokens_cut_began_last_wherever_it_stands(index: int) 
 
 
 def test_a_call_that_max_tokens_cut_before_its_stop_does_not_run() -> None:
-    answer = assemble(start(), *text_block(0, "x"), call(1), input_delta(1, '{"a'), *end("max_tokens"))
+    answer = answered(*text_block(0, "x"), call(1), input_delta(1, '{"a'), reason="max_tokens")
     assert isinstance(answer.calls[0], MalformedCall)
 
 
@@ -405,16 +407,12 @@ def test_an_unknown_key_with_half_a_character_changes_nothing() -> None:
 
 
 def test_a_delta_of_a_kind_with_half_a_character_is_of_an_unknown_kind() -> None:
-    answer = assemble(
-        start(), block(0, type="text"), delta(0, HALF), delta(0, "text_delta", text="a"), stop(0), *end()
-    )
+    answer = answered(block(0, type="text"), delta(0, HALF), delta(0, "text_delta", text="a"), stop(0))
     assert answer.text == "a"
 
 
 def test_a_signature_that_is_null_is_none_and_no_broken_protocol() -> None:
-    answer = assemble(
-        start(), block(0, type="thinking"), delta(0, "signature_delta", signature=None), stop(0), *end()
-    )
+    answer = answered(block(0, type="thinking"), delta(0, "signature_delta", signature=None), stop(0))
     assert answer.content == [{"type": "thinking", "thinking": "", "signature": None}]
 
 
@@ -446,7 +444,7 @@ def test_unknown_events_blocks_deltas_and_fields_survive_or_are_ignored() -> Non
 
 @every_row("reason", [None, ""])
 def test_a_missing_stop_reason_is_inferred_and_said(reason: str | None) -> None:
-    answer = assemble(start(), *tool_block(0, "{}"), *end(reason))
+    answer = answered(*tool_block(0, "{}"), reason=reason)
     assert answer.stop_reason == "tool_use"
     assert "no stop reason" in answer.warnings[0]
 
@@ -462,7 +460,7 @@ def test_a_missing_stop_reason_is_inferred_and_said(reason: str | None) -> None:
     ],
 )
 def test_a_stop_reason_in_the_words_of_another_api_is_translated(reason: str, meant: str) -> None:
-    answer = assemble(start(), *text_block(0, "x"), *end(reason))
+    answer = answered(*text_block(0, "x"), reason=reason)
     assert answer.stop_reason == meant
     assert any(f"taken as {meant}" in warning for warning in answer.warnings) == (meant != reason)
 
@@ -488,7 +486,7 @@ def test_invalid_utf8_in_a_tools_input_asks_again_and_in_text_is_said() -> None:
 
 
 def test_a_replacement_character_that_the_model_meant_is_no_damage() -> None:
-    answer = assemble(start(), *tool_block(0, '{"text": "\ufffd"}'), *end("tool_use"))
+    answer = answered(*tool_block(0, '{"text": "\ufffd"}'), reason="tool_use")
     assert answer.calls == (ToolCall("tu_1", "Read", {"text": "\ufffd"}),)
 
 
@@ -532,8 +530,8 @@ def test_whatever_a_server_puts_where_it_does_not_belong_is_one_of_our_errors(ch
 
 
 def test_surrogate_halves_of_two_deltas_join() -> None:
-    assert assemble(start(), *text_block(0, "\ud83d", "\ude00!"), *end()).text == "😀!"
-    assert assemble(start(), *text_block(0, "x\ud83d"), *end()).text == "x\ufffd"
+    assert answered(*text_block(0, "\ud83d", "\ude00!")).text == "😀!"
+    assert answered(*text_block(0, "x\ud83d")).text == "x\ufffd"
 
 
 def test_what_comes_after_message_stop_is_ignored() -> None:
@@ -560,9 +558,7 @@ def test_a_whole_json_message_is_an_answer_too() -> None:
 
 
 def test_an_id_that_an_earlier_answer_used_is_replaced_in_block_and_call() -> None:
-    answer = assemble(
-        start(), *tool_block(0, call_id="call_0"), *tool_block(1, call_id="call_1"), *end("tool_use")
-    )
+    answer = answered(*tool_block(0, call_id="call_0"), *tool_block(1, call_id="call_1"), reason="tool_use")
     renamed = with_sendable_calls(answer, {"call_0", "call_0_2"})
     assert [call.id for call in renamed.calls] == ["call_0_3", "call_1"]
     assert [block["id"] for block in renamed.content] == ["call_0_3", "call_1"]
@@ -583,7 +579,7 @@ def test_an_id_that_an_earlier_answer_used_is_replaced_in_block_and_call() -> No
 )
 def test_an_id_that_the_api_refuses_is_replaced_by_one_that_nobody_has(ids, taken, sent) -> None:
     blocks = [event for index, name in enumerate(ids) for event in tool_block(index, call_id=name)]
-    renamed = with_sendable_calls(assemble(start(), *blocks, *end("tool_use")), taken)
+    renamed = with_sendable_calls(answered(*blocks, reason="tool_use"), taken)
     assert [call.id for call in renamed.calls] == sent
     assert [block["id"] for block in renamed.content] == sent
 
@@ -622,7 +618,7 @@ def test_an_unknown_block_with_the_id_of_a_call_keeps_it() -> None:
             {"type": "content_block_stop", "index": index},
         )
     ]
-    answer = assemble(start(), *tool_block(0, call_id="call_0"), *starts, *end("tool_use"))
+    answer = answered(*tool_block(0, call_id="call_0"), *starts, reason="tool_use")
     renamed = with_sendable_calls(answer, {"call_0"})
     assert [block["id"] for block in renamed.content] == ["call_0_2", {"a": 1}, "call_0"]
 
