@@ -10,7 +10,7 @@ from ralph.output.screen import fit_to_screen
 from ralph.output.status_line import FEWEST_COLUMNS, status_text
 from ralph.values import events as ev
 from ralph.values.answer import ToolCall, ToolOutput, ToolResult
-from ralph.values.screen_text import columns_of, cut_to_columns
+from ralph.values.screen_text import columns_of
 from ralph.values.servers.models import ModelFacts, Price
 from ralph.values.usage import TokenUsage
 from tests.rows import every_row
@@ -93,22 +93,6 @@ def test_it_never_reaches_the_last_column_and_time_and_cost_stay(text: str, colu
     line = status_text(live(text), 52.0, columns)
     assert columns_of(line) < columns
     assert line.endswith(", 42s, $0.1234")
-
-
-@every_row(
-    ("text", "columns", "cut"),
-    [
-        ("abc", 3, "abc"),
-        ("abcd", 3, "ab…"),
-        ("日本語", 6, "日本語"),
-        ("日本語", 5, "日本…"),
-        ("日本語", 4, "日…"),
-        ("e\u0301e\u0301e\u0301", 3, "e\u0301e\u0301e\u0301"),
-        ("abc", 0, ""),
-    ],
-)
-def test_a_text_is_cut_between_characters(text: str, columns: int, cut: str) -> None:
-    assert cut_to_columns(text, columns) == cut
 
 
 # --- A terminal that is too small

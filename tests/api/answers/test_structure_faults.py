@@ -4,13 +4,16 @@ its calls in doubt is refused.
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ralph.mock_api import as_events, as_message
+from ralph.mock_api import Text, Thinking, ToolUse, Turn, as_events, as_message
 from ralph.values.errors import AgentError, StreamParse, StreamTransient
 from tests.api.harness import WHOLE_TURN, sse
 from tests.rows import every_row
@@ -160,3 +163,28 @@ def test_a21_an_end_that_comes_too_early_is_an_error_or_whole_blocks_of_the_orig
     else:
         assert result.content == WHOLE["content"][: len(result.content)]
         assert result.warnings, "what was not said has been inferred"
+
+
+STRANGE = [None, True, 0, 1, -1, 1.5, "", "text", "tool_use", [], [1], {}, {"type": "text"}]
+
+
+@settings(max_examples=20)
+@given(st.data())
+def test_a21_no_damage_to_an_event_raises_anything_but_an_agent_error(client, data) -> None:
+    turn = Turn([Thinking("hm"), Text("ab"), ToolUse("Read", {"a": 1}, id="t1")], chunk_chars=0)
+    events = json.loads(json.dumps(as_events(turn)))
+    for _ in range(data.draw(st.integers(1, 3))):
+        place: Any = data.draw(st.sampled_from(events))
+        while data.draw(st.booleans()):
+            inner = [value for value in place.values() if isinstance(value, dict) and value]
+            if not inner:
+                break
+            place = data.draw(st.sampled_from(inner))
+        if place:
+            name = data.draw(st.sampled_from(sorted(place)))
+            place[name] = copy.deepcopy(data.draw(st.sampled_from(STRANGE)))
+    with contextlib.suppress(AgentError):
+        client.receive([sse(*events)])
+    events[0]["message"] = {"type": "message", "content": [event.get("content_block") for event in events]}
+    with contextlib.suppress(AgentError):
+        client.receive([json.dumps(events[0]["message"]).encode()], "application/json")
