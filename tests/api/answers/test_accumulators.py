@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,10 +10,9 @@ from hypothesis import strategies as st
 
 from ralph.mock_api import Turn, as_events, encode_events, example_names, load_example
 from ralph.mock_api.scenario import as_step
-from ralph.values.answer import MalformedCall
 from tests.api.answers.pieces import split
 from tests.api.answers.streams import streams
-from tests.api.harness import WHOLE_TURN, end, sse, tool_block
+from tests.api.harness import WHOLE_TURN
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -96,77 +94,3 @@ def played_turns() -> list[Turn]:
 def test_the_scripted_servers_own_streams_agree_too(client, turn) -> None:
     events = as_events(turn)
     assert_agreement(client.receive([encode_events(events)]), accumulated(events))
-
-
-def begun(index: int, **block: Any) -> Event:
-    return {"type": "content_block_start", "index": index, "content_block": block}
-
-
-def more(index: int, kind: str, **delta: Any) -> Event:
-    return {"type": "content_block_delta", "index": index, "delta": {"type": f"{kind}_delta", **delta}}
-
-
-def ended(index: int) -> Event:
-    return {"type": "content_block_stop", "index": index}
-
-
-# The official accumulator needs what the API always sends.
-BEGIN: Event = {
-    "type": "message_start",
-    "message": {
-        "id": "m1",
-        "type": "message",
-        "role": "assistant",
-        "model": "m",
-        "content": [],
-        "stop_reason": None,
-        "stop_sequence": None,
-        "usage": {"input_tokens": 3, "output_tokens": 1},
-    },
-}
-INTERLEAVED: list[Event] = [
-    BEGIN,
-    begun(0, type="thinking", thinking="", signature=""),
-    begun(1, type="redacted_thinking", data="b3BhcXVl"),
-    more(0, "thinking", thinking="a"),
-    begun(2, type="text", text="", citations=None),
-    more(2, "text", text="x"),
-    more(0, "thinking", thinking="b"),
-    more(2, "citations", citation={"type": "page_location", "cited_text": "c", "document_index": 0}),
-    ended(1),
-    begun(3, type="tool_use", id="t1", name="Read", input={}),
-    more(3, "input_json", partial_json='{"file_path": "'),
-    more(0, "signature", signature="c2ln"),
-    begun(4, type="tool_use", id="t2", name="Read", input={}),
-    more(4, "input_json", partial_json='{"file_path": "b"}'),
-    ended(0),
-    more(3, "input_json", partial_json='a"}'),
-    more(2, "text", text="y"),
-    begun(5, type="tool_use", id="t3", name="Now", input={}),
-    *(ended(index) for index in (5, 2, 4, 3)),
-    *end("tool_use"),
-]
-
-
-def test_interleaved_blocks_of_every_kind_agree(client) -> None:
-    ours = client.receive([sse(*INTERLEAVED)])
-    assert_agreement(ours, accumulated(INTERLEAVED))
-    assert ours.text == "xy"
-    assert [call.arguments for call in ours.calls] == [{"file_path": "a"}, {"file_path": "b"}, {}]
-
-
-WRITTEN = '{"command": "rm -r build/tmp", "timeout": 5}'
-
-
-@every_row("length", range(1, len(WRITTEN)))
-def test_a_cut_call_is_malformed_here_and_looks_whole_in_the_official_accumulator(client, length) -> None:
-    """The only known difference: the SDK makes a complete call of a part of the input, and ralph must not run such
-    a call.
-    """
-    events = [BEGIN, *tool_block(0, WRITTEN[:length]), *end("max_tokens")]
-    ours = client.receive([sse(*events)])
-    (call,) = ours.calls
-    assert isinstance(call, MalformedCall)
-    assert ours.content[0]["input"] == {"INVALID_JSON": WRITTEN[:length]}
-    theirs = accumulated(events)["content"][0]["input"]
-    assert theirs in ({}, {"command": "rm -r build/tmp"}, json.loads(WRITTEN))

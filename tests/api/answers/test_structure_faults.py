@@ -72,13 +72,6 @@ def test_a21_without_one_structural_event_a_stream_is_the_original_if_its_calls_
         assert answer.warnings
 
 
-def test_a21_a_stream_that_lacks_its_message_delta_is_the_original_with_a_warning(answering) -> None:
-    answer = answering(sse(*EVENTS[:-2], EVENTS[-1])).send()
-    assert_is_the_original(answer)
-    assert any("message_delta" in warning for warning in answer.warnings)
-    assert any("stop reason" in warning for warning in answer.warnings)
-
-
 @named(STRUCTURE)
 def test_a21_a_structural_event_that_comes_twice_in_a_row_changes_nothing(answering, number) -> None:
     answer = answering(sse(*EVENTS[: number + 1], *EVENTS[number:])).send()
