@@ -82,17 +82,6 @@ def test_a_command_becomes_the_prompt_with_its_arguments_files_and_shell_lines(r
     assert kinds.count("run") == kinds.count("user") == 1
 
 
-def test_init_names_commands_and_skills(ralph, serve) -> None:
-    serve(DONE)
-    command(ralph, "git/fix", "x")
-    of_user(ralph, "commands/mine.md", "x")
-    write(ralph.cwd / ".claude/skills/pdf/SKILL.md", "---\ndescription: Make PDFs\n---\n")
-    ran = ralph("go", *OUTPUT)
-    init = next(one for one in ran.objects if one.get("subtype") == "init")
-    assert init["slash_commands"] == ["git:fix", "mine", "pdf"]
-    assert init["skills"] == ["pdf"]
-
-
 def test_a_file_that_was_put_into_the_prompt_may_be_edited(ralph, serve) -> None:
     edit = {"file_path": "a.txt", "old_string": "old", "new_string": "new"}
     serve(calls(("Edit", edit)), DONE)
@@ -226,8 +215,8 @@ def test_patterns_of_a_command_hold_for_its_task_alone(ralph, serve) -> None:
 
 
 COMMITS = """---
-description: Commit what has changed
-allowed-tools: Bash(git add:*), Bash(git status:*), Bash(git commit:*){more}
+description: Commit, push and open a pull request
+allowed-tools: Bash(git add:*), Bash(git status:*), Bash(git commit:*), Bash(git push:*), Bash(gh pr create:*)
 ---
 
 ## What is there
@@ -237,24 +226,16 @@ allowed-tools: Bash(git add:*), Bash(git status:*), Bash(git commit:*){more}
 - Branch: !`git branch --show-current`
 - Commits: !`git log --oneline -10`
 
-Make one commit of these changes{task}. Send nothing else.
+Make one commit of these changes on a new branch, push it and open a pull request. Send nothing else.
 """
 MESSAGE = 'Say two\n\nIt\'s `two` (not "one").\n'
 
 
-@pytest.mark.parametrize("name", ["commit", "commit-push-pr"])
-def test_the_best_known_commands_run(ralph, serve, name: str) -> None:
+def test_the_best_known_commands_run(ralph, serve) -> None:
     """Their lists name what changes something, and leave out what only looks."""
-    text = {
-        "commit": COMMITS.format(more="", task=""),
-        "commit-push-pr": COMMITS.format(
-            more=", Bash(git checkout --branch:*), Bash(git push:*), Bash(gh pr create:*)",
-            task=" on a new branch, push it and open a pull request",
-        ),
-    }[name]
     commit = f"git add a.txt && git commit -m \"$(cat <<'EOF'\n{MESSAGE}EOF\n)\" && git status --short"
     server = serve(bash(commit), bash("touch ran"), DONE)
-    command(ralph, name, text)
+    command(ralph, "commit-push-pr", COMMITS)
     write(ralph.cwd / "a.txt", "one\n")
     write(ralph.cwd / ".gitignore", ".claude\n")
     for words in (
@@ -266,7 +247,7 @@ def test_the_best_known_commands_run(ralph, serve, name: str) -> None:
     ):
         git(ralph, *words.split())
     write(ralph.cwd / "a.txt", "two\n")
-    ran = ralph(f"/{name}", *OUTPUT)
+    ran = ralph("/commit-push-pr", *OUTPUT)
     assert ran.code == 0, ran.stderr
     prompt = first_prompt(server.requests[0])
     assert "modified:   a.txt" in prompt
@@ -326,21 +307,6 @@ def test_shell_lines_run_in_the_sandbox_without_credentials(ralph, serve) -> Non
     assert not Path(ralph.environment["HOME"], "planted").exists()
 
 
-def test_files_that_must_not_be_read_stay_out_and_are_named(ralph, serve) -> None:
-    server = serve(DONE)
-    key = write(Path(ralph.environment["HOME"], ".ssh/id"), "canary-1f2e")
-    command(ralph, "fix", f"See @{key} and @link and @gone.md and @nobody.")
-    (ralph.cwd / "link").symlink_to(key)
-    ran = ralph("/fix", *OUTPUT)
-    assert ran.code == 0
-    assert "canary-1f2e" not in str(server.requests[0].body)
-    said = "\n".join(notices(ran))
-    assert f"/fix names @{key}, which is not in the prompt: " in said
-    assert "/fix names @link, which is not in the prompt: " in said
-    assert "/fix names @gone.md, which is not a file" in said
-    assert "nobody" not in said.replace("@nobody.", "")
-
-
 def test_what_ralph_does_not_honour_is_said(ralph, serve) -> None:
     serve(DONE)
     command(ralph, "fix", "---\nmodel: haiku\ncontext: fork\n---\nFix.")
@@ -394,7 +360,12 @@ def test_skills_are_listed_for_the_model_and_can_be_called(ralph, serve) -> None
         "---\nname: pdf\ndescription: >-\n  Make PDFs:\n  well\n---\nDo $ARGUMENTS in ${CLAUDE_SKILL_DIR}.\n",
     )
     mine = of_user(ralph, "skills/taste/SKILL.md", "Mine is without a head.\nMore.")
+    command(ralph, "git/fix", "x")
+    of_user(ralph, "commands/mine.md", "x")
     ran = ralph("go", *OUTPUT)
+    init = next(one for one in ran.objects if one.get("subtype") == "init")
+    assert init["slash_commands"] == ["git:fix", "mine", "pdf", "taste"]
+    assert init["skills"] == ["pdf", "taste"]
     system = system_of(server)
     assert f"- pdf ({pdf}): Make PDFs: well\n- taste ({mine}): Mine is without a head." in system
     assert "[ralph] skills: pdf, taste" in ran.stderr

@@ -60,32 +60,32 @@ def test_nested_instructions_come_with_the_first_call_that_touches_their_folder(
     assert "Part A." not in system_of(server)
 
 
+# name: tool, arguments in a folder of its own, whether its instructions are told
 TOUCHES: dict[str, tuple[str, dict[str, Any], bool]] = {
-    "Write": ("Write", {"file_path": "a/new.py", "content": "x"}, True),
-    "Edit": ("Edit", {"file_path": "a/one.py", "old_string": "x", "new_string": "y"}, True),
-    "Grep": ("Grep", {"pattern": "x", "path": "a"}, True),
-    "Glob": ("Glob", {"pattern": "*.py", "path": "a"}, True),
-    "an absolute path": ("Read", {"file_path": "{cwd}/a/one.py"}, True),
-    "the instructions themselves": ("Read", {"file_path": "a/AGENTS.md"}, False),
-    "a call that failed": ("Read", {"file_path": "a/gone.py"}, False),
-    "packages of others": ("Read", {"file_path": "node_modules/p/x.py"}, False),
-    "a hidden folder": ("Read", {"file_path": ".tox/x.py"}, False),
+    "a": ("Write", {"file_path": "a/new.py", "content": "x"}, True),
+    "b": ("Edit", {"file_path": "b/x.py", "old_string": "x", "new_string": "y"}, True),
+    "c": ("Grep", {"pattern": "x", "path": "c"}, True),
+    "d": ("Glob", {"pattern": "*.py", "path": "d"}, True),
+    "e": ("Read", {"file_path": "{cwd}/e/x.py"}, True),
+    "the instructions themselves": ("Read", {"file_path": "the instructions themselves/AGENTS.md"}, False),
+    "a call that failed": ("Read", {"file_path": "a call that failed/gone.py"}, False),
+    "node_modules/p": ("Read", {"file_path": "node_modules/p/x.py"}, False),
+    ".tox": ("Read", {"file_path": ".tox/x.py"}, False),
 }
 
 
-@pytest.mark.parametrize("case", TOUCHES)
-def test_what_touches_a_folder(ralph, serve, parts, case: str) -> None:
-    tool, arguments, is_told = TOUCHES[case]
-    for folder in ("node_modules/p", ".tox"):
-        write(ralph.cwd / folder / "AGENTS.md", "Part of others.")
+def test_what_touches_a_folder(ralph, serve) -> None:
+    asked = []
+    for folder, (tool, arguments, _) in TOUCHES.items():
+        write(ralph.cwd / folder / "AGENTS.md", f"Part {folder}.")
         write(ralph.cwd / folder / "x.py", "x")
-    arguments = {
-        key: value.replace("{cwd}", str(ralph.cwd)) if isinstance(value, str) else value
-        for key, value in arguments.items()
-    }
-    server = serve(calls((tool, arguments)), DONE)
+        asked.append(
+            (tool, {key: value.replace("{cwd}", str(ralph.cwd)) for key, value in arguments.items()})
+        )
+    server = serve(*map(calls, asked), DONE)
     assert ralph("go").code == 0
-    assert ("# Project instructions (" in results(server, 1)[0]) is is_told
+    for number, (folder, (*_, is_told)) in enumerate(TOUCHES.items(), 1):
+        assert ("# Project instructions (" in results(server, number)[0]) is is_told, folder
 
 
 @pytest.mark.parametrize("options", [["--setting-sources", "user"], ["--bare"]])
