@@ -30,12 +30,8 @@ from tests.api.harness import (
 )
 from tests.patience import within_s
 from tests.rows import every_row
+from tests.services.ports import free_port
 from tests.services.silent_address import found, full_backlog
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def test_a1_a_refused_connection_is_transient_and_names_the_host(rig, raw_server) -> None:

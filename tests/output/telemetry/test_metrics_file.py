@@ -329,27 +329,6 @@ def test_a_link_is_replaced_and_what_it_led_to_stays(counted) -> None:
     assert real.read_text() == "mine"
 
 
-@pytest.mark.parametrize(
-    ("place", "why"),
-    [
-        ("missing/run.prom", "No such file or directory"),
-        ("directory", "Is a directory"),
-        ("file/run.prom", "Not a directory"),
-        (f"{'x' * 300}.prom", "File name too long"),
-        ("/dev/full", "No space left on device"),
-    ],
-)
-def test_a_path_that_cannot_be_written_is_told_before_anything_is_spent(tmp_path, place, why) -> None:
-    (tmp_path / "directory").mkdir()
-    (tmp_path / "file").touch()
-    counted = Counted(tmp_path / place)
-    with pytest.raises(OSError, match=why) as failed:
-        counted.file.open()
-    assert counted.file.problem(failed.value) == f"cannot write the metrics file {tmp_path / place}: {why}"
-    assert counted.told == [], "whoever opens it says so"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["directory", "file"]
-
-
 def test_a_file_that_cannot_be_written_for_a_while_is_told_once_and_tried_each_minute(tmp_path) -> None:
     directory = tmp_path / "metrics"
     directory.mkdir()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,6 +11,7 @@ from ralph.mock_api import MockApi, Text, Thinking, ToolUse, Turn
 from tests.patience import wait_until
 from tests.rows import every_row
 from tests.services.outside_programs import LITELLM, folder_or_skip
+from tests.services.ports import free_port, is_answering
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,8 +59,7 @@ def work_then_end(request: RecordedRequest, _index: int) -> Playable:
 def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     home = folder_or_skip(LITELLM)
     directory: Path = tmp_path_factory.mktemp("litellm")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with MockApi(script=work_then_end) as behind, (directory / "log").open("w+") as log:
         config = directory / "config.yaml"
         config.write_text(CONFIG.format(url=behind.base_url, key=KEY))
@@ -71,20 +70,12 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
             line, cwd=directory, env=environment, stdout=log, stderr=log, start_new_session=True
         ) as process:
             try:
-                wait_until(lambda: answers(port) or process.poll() is not None, 120)
+                wait_until(lambda: is_answering(port) or process.poll() is not None, 120)
                 log.seek(0)
                 assert process.poll() is None, log.read()
                 yield Proxy(f"http://127.0.0.1:{port}", behind)
             finally:
                 process.terminate()
-
-
-def answers(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), 1).close()
-    except OSError:
-        return False
-    return True
 
 
 @every_row(

