@@ -22,12 +22,11 @@ class Mutant(NamedTuple):
 RETRY = (
     "test_step.py",
     "test_loop.py",
-    "test_loop_targets.py",
     "test_targets.py",
     "test_classify.py",
     "test_backoff.py",
 )
-TARGETS = ("test_step.py", "test_targets.py", "test_loop_targets.py", "test_roster.py", "test_target_*.py")
+TARGETS = ("test_step.py", "test_targets.py", "test_loop.py", "test_roster.py", "test_target_*.py")
 STREAMS = ("test_stream.py", "test_structure_faults.py")
 RESUME = ("test_resume*.py", "test_journals.py", "test_session*.py", "test_target_resume.py")
 JOURNAL = ("test_journal*.py", "test_resume.py", "test_disk.py", "test_damaged_sessions.py")

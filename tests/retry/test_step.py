@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.agent.task import AgentLoop
-from ralph.conversation.messages import Conversation, user_message
 from ralph.conversation.target import Target
-from ralph.permissions.gate import CallGate
 from ralph.retry.backoff import GiveUp, RetryPolicy, Wait, custom, off, patient, standard
-from ralph.retry.call_site import CallSite, TurnRequests
-from ralph.retry.loop import send_with_retry
-from ralph.retry.roster import Roster
+from ralph.retry.call_site import TurnRequests
 from ralph.retry.step import (
     Moment,
     RetryState,
@@ -28,7 +23,6 @@ from ralph.retry.step import (
 )
 from ralph.retry.targets import CANNOT_HELP, REFUSED_BY_ALL, MoveOn, Route, Rules, TargetsState
 from ralph.values.classify import classify_error
-from ralph.values.controls import RunControls
 from ralph.values.credentials import Credential, Secret
 from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamTransient
 from ralph.values.events import (
@@ -38,26 +32,15 @@ from ralph.values.events import (
     ResponseRestarted,
     RetryScheduled,
 )
-from ralph.values.limits import Budget
-from ralph.values.ports import BudgetSpent
-from ralph.values.servers.models import Price
-from ralph.values.usage import TokenUsage
 from tests.fakes import (
-    FakeJournal,
-    FakeToolbox,
-    FakeWaiter,
-    RecordingEvents,
-    ScriptedClient,
     answer,
-    new_log,
-    roster_of,
     text,
 )
+from tests.fakes.played import Played
 from tests.rows import every_row
 
 if TYPE_CHECKING:
     from ralph.retry.targets import Decision
-    from ralph.values.answer import Answer
     from ralph.values.events import Event
 
 DOWN = HttpError(529, None, "")
@@ -69,11 +52,11 @@ BROKEN_LIMITED = StreamTransient("limited", error_type="rate_limit_error")
 HELLO = answer(text("hello"))
 
 
-def target(name: str, keys: int = 1, price: Price | None = None) -> Target:
+def target(name: str, keys: int = 1) -> Target:
     credentials = tuple(
         Credential("x-api-key", Secret(f"secret-{key}"), f"{name.upper()}_KEY_{key}") for key in range(keys)
     )
-    return Target(name, f"model-{name}", "http://127.0.0.1:1", credentials=credentials, price=price)
+    return Target(name, f"model-{name}", "http://127.0.0.1:1", credentials=credentials)
 
 
 def asking(*key_counts: int) -> RetryState:
@@ -130,6 +113,7 @@ def test_the_same_text_twice_ends_the_chain_of_a_request_that_may_be_too_large(
 
 TOO_LONG = "the wait of 90s is over the maximum of 30s (retry.max_delay_s)"
 NO_TIME = "the time limit (--max-time) leaves no time to wait 2s"
+RETRY_IS_OFF = GiveUp("retry is off")
 TO_B = ModelFallback("a", "b", "overloaded", turn=1, attempt=1)
 TO_B_BROKEN = ModelFallback("a", "b", "stream", turn=1, attempt=1)
 BROKEN_KEY = Notice("a: using the key of A_KEY_1 instead of A_KEY_0 (rate_limit)")
@@ -137,79 +121,37 @@ OTHER_KEY = Notice("a: using the key of A_KEY_1 instead of A_KEY_0 (auth)")
 
 
 @every_row(
-    ("state", "error", "policy", "time_left_s", "decision", "events"),
+    ("keys", "error", "policy", "decision", "events"),
     [
-        pytest.param(asking(1), DOWN, standard(), 99, Wait(2.0), [RetryScheduled], id="a retry"),
+        pytest.param([1], DOWN, standard(), Wait(2.0), [RetryScheduled], id="a retry"),
+        pytest.param([1], HttpError(529, 7, ""), standard(), Wait(7, True), [RetryScheduled], id="its wait"),
+        pytest.param([1], FORCED, standard(), Wait(2.0), [RetryScheduled], id="400 to be retried"),
+        pytest.param([1], INVALID, standard(), REFUSED_BY_ALL, [], id="an invalid request"),
+        pytest.param([1], REFUSED, standard(), CANNOT_HELP, [], id="nobody left"),
+        pytest.param([1], Json("x"), standard(), CANNOT_HELP, [], id="damaged"),
+        pytest.param([1], DOWN, off(), RETRY_IS_OFF, [], id="off"),
+        pytest.param([1, 1], DOWN, off(), MoveOn(), [TO_B], id="the next target"),
+        pytest.param([2, 1], REFUSED, off(), MoveOn(), [OTHER_KEY], id="the next key"),
+        pytest.param([1], BROKEN, standard(), Wait(2.0), [RetryScheduled, ResponseRestarted], id="broken"),
+        pytest.param([1, 1], BROKEN, off(), MoveOn(), [TO_B_BROKEN, ResponseRestarted], id="broken: target"),
+        pytest.param([2], BROKEN_LIMITED, off(), MoveOn(), [BROKEN_KEY, ResponseRestarted], id="broken: key"),
+        pytest.param([1], BROKEN, off(), RETRY_IS_OFF, [], id="broken, and no retry"),
         pytest.param(
-            asking(1), HttpError(529, 7, ""), standard(), 99, Wait(7, True), [RetryScheduled], id="its wait"
-        ),
-        pytest.param(asking(1), FORCED, standard(), 99, Wait(2.0), [RetryScheduled], id="400 to be retried"),
-        pytest.param(asking(1), INVALID, standard(), 99, REFUSED_BY_ALL, [], id="an invalid request"),
-        pytest.param(asking(1), REFUSED, standard(), 99, CANNOT_HELP, [], id="nobody left"),
-        pytest.param(asking(1), Json("x"), standard(), 99, CANNOT_HELP, [], id="damaged"),
-        pytest.param(asking(1), DOWN, off(), 99, GiveUp("retry is off"), [], id="off"),
-        pytest.param(asking(1, 1), DOWN, off(), 99, MoveOn(), [TO_B], id="the next target"),
-        pytest.param(asking(2, 1), REFUSED, off(), 99, MoveOn(), [OTHER_KEY], id="the next key"),
-        pytest.param(
-            asking(1),
-            BROKEN,
-            standard(),
-            99,
-            Wait(2.0),
-            [RetryScheduled, ResponseRestarted],
-            id="a broken stream",
-        ),
-        pytest.param(
-            asking(1, 1),
-            BROKEN,
-            off(),
-            99,
-            MoveOn(),
-            [TO_B_BROKEN, ResponseRestarted],
-            id="broken, the next target",
-        ),
-        pytest.param(
-            asking(2),
-            BROKEN_LIMITED,
-            off(),
-            99,
-            MoveOn(),
-            [BROKEN_KEY, ResponseRestarted],
-            id="broken, the next key",
-        ),
-        pytest.param(
-            asking(1), BROKEN, off(), 99, GiveUp("retry is off"), [], id="a broken stream, and no retry"
-        ),
-        pytest.param(
-            asking(1),
-            HttpError(529, 90, ""),
-            custom(3, 1, 30),
-            99,
-            GiveUp(TOO_LONG, is_early=True),
-            [Notice(f"giving up: {TOO_LONG}")],
+            *([1], HttpError(529, 90, ""), custom(3, 1, 30)),
+            *(GiveUp(TOO_LONG, is_early=True), [Notice(f"giving up: {TOO_LONG}")]),
             id="too long a wait",
-        ),
-        pytest.param(
-            asking(1),
-            DOWN,
-            standard(),
-            2,
-            GiveUp(NO_TIME, is_early=True, outlasts_run=True),
-            [Notice(f"giving up: {NO_TIME}")],
-            id="no time",
         ),
     ],
 )
 def test_what_follows_a_first_error(
-    state: RetryState,
+    keys: list[int],
     error: AgentError,
     policy: RetryPolicy,
-    time_left_s: float,
     decision: Decision,
     events: list[Event | type[Event]],
 ) -> None:
-    moment = Moment(0.5, policy, 0.5, time_left_s)
-    following, decided, (ended, *told) = step(state, error, classify_error(error), moment)
+    state = asking(*keys)
+    following, decided, (ended, *told) = step(state, error, classify_error(error), Moment(0.5, policy, 0.5))
     assert decided == decision
     assert isinstance(ended, AttemptEnded)
     assert (ended.attempt, ended.target, ended.latency_s, ended.error) == (1, "a", 0.5, str(error))
@@ -217,6 +159,14 @@ def test_what_follows_a_first_error(
             zip(told, events, strict=True)] == events  # fmt: skip
     assert following.last_error is error
     assert state.last_error is None, "the state before is a value"
+
+
+@every_row(("time_left_s", "decision"), [(2.1, Wait(2.0)), (2, GiveUp(NO_TIME, True, outlasts_run=True))])
+def test_a_wait_ends_before_the_time_limit_or_is_none(time_left_s: float, decision: Decision) -> None:
+    moment = Moment(0.5, standard(), time_left_s=time_left_s)
+    _, decided, events = step(asking(1), DOWN, classify_error(DOWN), moment)
+    assert decided == decision
+    assert (events[-1] == Notice(f"giving up: {NO_TIME}")) is isinstance(decision, GiveUp)
 
 
 def test_the_chain_ends_with_the_error_of_whoever_may_be_asked_first_and_points_to_them() -> None:
@@ -241,54 +191,10 @@ def test_a_damaged_answer_is_what_ends_a_chain_that_nobody_else_can_help() -> No
 # --- Promises over several steps
 
 
-class Chain:
-    """One chain of retries with scripted answers and a budget."""
-
-    def __init__(self, roster: Roster, *script: Answer | BaseException, budget: Budget | None = None) -> None:
-        self.client = ScriptedClient(script)
-        self.events = RecordingEvents()
-        self.waiter = waiter = FakeWaiter()
-        self.site = CallSite(
-            roster,
-            standard(),
-            RunControls(),
-            budget or Budget(),
-            self.client,
-            waiter,
-            waiter.clock,
-            self,
-            new_log(),
-        )
-
-    def send(self) -> Chain:
-        conversation = Conversation.start(self.site.roster.first_shape).plus(user_message("hi"))
-        send_with_retry(conversation, self.site, TurnRequests(1))
-        return self
-
-    def emit(self, event: Event) -> None:
-        self.site.budget.emit(event)
-        self.events.emit(event)
-
-
 def test_x_should_retry_over_a_400_cools_its_target_down_and_asks_the_next() -> None:
-    chain = Chain(roster_of("a", "b"), FORCED, HELLO).send()
-    assert [name for name, _ in chain.client.asked] == ["a", "b"]
-    assert list(chain.site.roster.cooling_s()) == ["a"]
-
-
-def test_max_tokens_stay_fixed_within_a_chain_and_a_retry_that_cannot_be_paid_so_is_not_made() -> None:
-    """At $1 a token, $6,000 allow an answer of 6,000 tokens. The answer breaks off after 1,500, and a retry with
-    only 4,500 would be another request.
-    """
-    roster = Roster([target("a", price=Price(0.0, 1_000_000.0, 0.0, 0.0, 0.0))], system="Be good.")
-    cut = StreamTransient("cut")
-    cut.tokens = TokenUsage(output=1_500)
-    chain = Chain(roster, cut, HELLO, budget=Budget(6_000))
-    with pytest.raises(BudgetSpent):
-        chain.send()
-    [body] = chain.client.bodies
-    assert b'"max_tokens":6000' in body
-    assert chain.waiter.sleeps == []
+    state = after(asking(1, 1), FORCED)
+    assert state.target.name == "b"
+    assert state.choice.releases_s == {Route(0): 2}
 
 
 def test_the_cooldown_of_a_target_is_renewed_by_each_failure_of_its_own() -> None:
@@ -306,32 +212,10 @@ def test_an_answer_clears_the_cooldown_of_whoever_gave_it_and_of_nobody_else() -
 
 def test_a_cooldown_is_recorded_at_a_retry_before_its_wait() -> None:
     """The record is written before the retry is announced, so that it survives a kill during the wait."""
-    roster = roster_of("a", "b")
-    journal, waiter = FakeJournal.of_run(roster.first_shape), FakeWaiter(interrupt_at_s=1.0)
-    run = AgentLoop(
-        roster,
-        standard(),
-        client=ScriptedClient(
-            [HttpError(529, 100, ""), DOWN]
-        ),  # b is asked again: its cooldown alone is news
-        toolbox=FakeToolbox(),
-        waiter=waiter,
-        clock=waiter.clock,
-        journal=journal,
-        events=RecordingEvents(),
-        gate=CallGate(RunControls(), RecordingEvents()),
-    )
-    run.run("the task")
-    cooling = [record.cooling for record in journal.records if record.kind == "target"]
+    # b is asked again: its cooldown alone is news
+    played = Played(HttpError(529, 100, ""), DOWN, models=["a", "b"], interrupt_at_s=1.0)
+    cooling = [record.cooling for record in played.journal.records if record.kind == "target"]
     assert {"a", "b"} in [set(ends) for ends in cooling]
-
-
-@every_row("strategy", ["fallback", "round_robin"])
-def test_set_model_replaces_the_first_target_which_no_chain_asks_any_more(strategy: str) -> None:
-    roster = roster_of("a", "b", strategy=strategy, can_grow=True)
-    roster.prefer("other")
-    chain = Chain(roster, DOWN, DOWN, DOWN, HELLO).send()
-    assert [name for name, _ in chain.client.asked] == ["other", "b", "other", "b"]
 
 
 # --- An idle connection that was lost

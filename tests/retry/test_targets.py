@@ -155,6 +155,10 @@ def test_what_follows_a_failure(failure, alone, two_keys, two_targets, two_of_tw
         (HttpError(407, None, ""), FORBIDDEN),
         (HttpError(402, None, ""), BROKE),
         (HttpError(400, None, "", error_code="enforced_spend_limit_reached"), SPENT),
+        (
+            HttpError(429, 60, "", error_code="enforced_spend_limit_reached", should_retry=True),
+            replace(SPENT, requested_s=60),
+        ),
         (StreamParse("no", "authentication_error"), BAD_KEY),
         (StreamTransient("cut"), Failure(FailureKind.STREAM, is_transient=True)),
         (Api(NetworkCause.CERTIFICATE), Failure(FailureKind.NETWORK, is_transient=False)),
@@ -357,16 +361,10 @@ def test_an_overload_does_not_shorten_what_another_key_was_told() -> None:
     assert run.turn().state.route == Route(0, 0), "of itself the newest request counts"
 
 
-def test_overload_is_of_the_whole_target_whatever_the_key() -> None:
-    run = Choosing(2, 1)
-    run.turn().fails(OVERLOADED)
-    assert run.state.route == Route(1)
-
-
 # --- What outlives a chain
 
 
-def test_a_refused_key_and_a_target_without_credit_are_out_for_the_run() -> None:
+def test_a_refused_key_a_target_without_credit_and_an_unknown_model_are_out_for_the_run() -> None:
     run = Choosing(2, 1, 1)
     run.turn().fails(BAD_KEY)
     run.answers()
@@ -377,6 +375,9 @@ def test_a_refused_key_and_a_target_without_credit_are_out_for_the_run() -> None
     assert run.turn().state.route == Route(1)
     assert isinstance(run.fails(UNKNOWN_MODEL), MoveOn)
     assert run.state.route == Route(2)
+    run.answers()
+    run.now_s = 2e6
+    assert run.turn().state.route == Route(2)
     assert isinstance(run.fails(FORBIDDEN), GiveUp), "with none left"
 
 
