@@ -77,7 +77,6 @@ SETTINGS = ("test_tightening.py", "test_merge.py", "test_repository_settings.py"
 LINE = ("test_words.py", "test_settings_command.py", "test_loop_options.py", "test_tool_options.py")
 TURNS = (
     "test_next_step.py",
-    "test_stop_reasons.py",
     "test_synthetic_retries.py",
     "test_malformed_answers.py",
 )

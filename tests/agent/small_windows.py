@@ -9,17 +9,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ralph.agent.compaction import SUMMARIZE
-from ralph.agent.task import AgentLoop
 from ralph.api.stream import answer_from_message
 from ralph.conversation.messages import make_message
 from ralph.conversation.records import run_record, session_record
 from ralph.conversation.session import replay
 from ralph.conversation.target import Target
-from ralph.permissions.gate import CallGate
-from ralph.retry.backoff import standard
 from ralph.retry.roster import Roster
 from ralph.values.answer import FileChange, ToolDefinition, ToolOutput
-from ralph.values.controls import RunControls
 from ralph.values.errors import HttpError
 from ralph.values.events import ContextCompacted
 from ralph.values.servers.models import Price
@@ -35,6 +31,7 @@ from tests.fakes import (
     call,
     text,
 )
+from tests.fakes.played import agent_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,15 +39,12 @@ if TYPE_CHECKING:
     from ralph.conversation.messages import RequestBody
     from ralph.conversation.session import Session
     from ralph.conversation.target import ModelDescription
-    from ralph.retry.backoff import RetryPolicy
     from ralph.values.answer import Answer, Block, ToolCall
-    from ralph.values.limits import LimitSettings
     from ralph.values.ports import Events
 
 WRITE = ToolDefinition("Write", "Changes a file.", {"type": "object", "properties": {}})
 TOOLS = (ECHO, TOUCH, WRITE)
 PRICE = Price(input=2, output=10, cache_write=2.5, cache_write_1h=4, cache_read=0.1)
-DONE = answer(text("All done."))
 SUMMARY = "The parser is half fixed; the tests are red."
 MARKER = b',"cache_control":{"type":"ephemeral"}'
 
@@ -196,8 +190,6 @@ class World:
         result_bytes: int = 22_000,
         journal: FakeJournal | None = None,
         waiter: FakeWaiter | None = None,
-        limits: LimitSettings | None = None,
-        policy: RetryPolicy | None = None,
         change: Callable[[World], None] = lambda world: None,
     ) -> None:
         """`change` is called with this object before the run begins."""
@@ -210,20 +202,13 @@ class World:
             self.journal.append(session_record("s1", "/work", "now", "0"))
         self.events = RecordingEvents()
         self.toolbox = LargeToolbox(result_bytes)
-        self.waiter = waiter or FakeWaiter()
         change(self)
-        self.run = AgentLoop(
-            self.roster,
-            policy or standard(),
-            client=server,
+        self.run = agent_loop(
+            *(self.roster, server, self.journal),
             toolbox=self.toolbox,
-            waiter=self.waiter,
-            clock=self.waiter.clock,
-            journal=self.journal,
+            waiter=waiter,
             events=self.events,
-            gate=CallGate(RunControls(), self.events),
             session=self.session,
-            limits=limits,
         )
         self.ended = self.work(prompt)
 

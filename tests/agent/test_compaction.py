@@ -23,8 +23,9 @@ from ralph.values.events import (
 from ralph.values.outcome import Outcome
 from ralph.values.ports import SignalReceived
 from ralph.values.usage import cost_usd
-from tests.agent.small_windows import DONE, SUMMARY, Request, SmallServer, World, target, too_long, works
+from tests.agent.small_windows import SUMMARY, Request, SmallServer, World, target, too_long, works
 from tests.fakes import FakeWaiter, answer, call, text
+from tests.fakes.played import DONE
 from tests.rows import every_row
 
 EXCEEDED = answer(text("Half an ans"), stop_reason="model_context_window_exceeded")

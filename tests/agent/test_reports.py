@@ -396,9 +396,7 @@ def killed_behind(*script: Answer, kinds_cut: int = 1) -> FakeJournal:
     played = Played(*script, DONE, form=PLAIN_FORM)
     records = played.journal.records
     last = max(n for n, record in enumerate(records) if record.kind == "assistant")
-    journal = FakeJournal()
-    journal.records = records[: last + kinds_cut]
-    return journal
+    return FakeJournal.of(records[: last + kinds_cut])
 
 
 def resumed(journal: FakeJournal, *script: Answer, prompt: str | None = None) -> Played:

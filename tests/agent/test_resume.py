@@ -13,42 +13,34 @@ from msgspec.structs import replace
 from ralph.agent.call_rules import CallRules
 from ralph.agent.run_end import Finishing
 from ralph.agent.session_log import SessionLog
-from ralph.agent.task import AgentLoop
 from ralph.agent.tool_turn import INTERRUPTED, ToolTurn
 from ralph.conversation.messages import NOT_RUN, RequestShape
-from ralph.conversation.reading import OpenAnswer, Reading
+from ralph.conversation.reading import OpenAnswer
 from ralph.conversation.records import DeliveryRecord, SessionError, run_record
 from ralph.conversation.session import Session, replay
-from ralph.conversation.target import Target
 from ralph.permissions.gate import CallGate
 from ralph.retry.backoff import off
-from ralph.retry.roster import Roster
 from ralph.values.answer import FileChange, Runnable, ToolCall, ToolDefinition, ToolOutput
 from ralph.values.controls import RunControls
 from ralph.values.errors import HttpError
 from ralph.values.outcome import Delivery, Outcome
 from ralph.values.ports import HookStopped, SignalReceived
-from tests.conversation.conversation_rules import conversation_problems
 from tests.fakes import (
     ECHO,
     TOUCH,
     FakeJournal,
     FakeToolbox,
-    FakeWaiter,
     RecordingEvents,
-    ScriptedClient,
     answer,
     call,
-    roster_of,
     text,
 )
-from tests.fakes.played import Played
+from tests.fakes.played import DONE, Played
 from tests.rows import every_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from ralph.conversation.messages import Conversation
     from ralph.conversation.records import Record
     from ralph.values.answer import Answer, Ruling
 
@@ -57,88 +49,42 @@ CHANGE = FileChange("/work/a", None, "after")
 SHAPE = RequestShape("claude-sonnet-5-5", "system", (ECHO, TOUCH, WRITE))
 
 
-def _sent(conversation: Conversation, shape: RequestShape) -> bytes:
-    return b"".join(Reading(shape).of(conversation).request_body().pieces())
+def life(
+    *script: Answer | BaseException,
+    journal: FakeJournal | None = None,
+    prompt: Any = None,
+    settled: dict[str, ToolOutput] | None = None,
+    gate: CallGate | None = None,
+) -> Played:
+    """One process of a session. It resumes the session of `journal`, if there is one."""
+    toolbox = FakeToolbox()
+    toolbox.definitions = SHAPE.tools
+    toolbox.changes = {"w": CHANGE}
+    toolbox.settled = settled or {}
+    session = replay(journal.records) if journal else None
+    if journal is not None:
+        journal.append(run_record(SHAPE, "later", 2))
+    return Played(
+        *script, journal=journal, session=session, prompt=prompt, toolbox=toolbox, gate=gate, policy=off()
+    )
 
 
-class Life:
-    """One process of a session, with everything that it sent, ran and wrote."""
-
-    def __init__(
-        self,
-        *script: Answer | BaseException,
-        journal: FakeJournal | None = None,
-        prompt: str | list[dict[str, Any]] | None = None,
-        settled: dict[str, ToolOutput] | None = None,
-        shape: RequestShape = SHAPE,
-        gate: CallGate | None = None,
-    ) -> None:
-        self.client = ScriptedClient(script)
-        self.toolbox = FakeToolbox()
-        self.toolbox.definitions = SHAPE.tools
-        self.toolbox.changes = {"w": CHANGE}
-        self.toolbox.settled = settled or {}
-        self.journal = journal or FakeJournal.of_run(shape)
-        self.session = replay(self.journal.records) if journal else None
-        if journal:
-            journal.append(run_record(shape, "later", 2))
-        waiter = FakeWaiter()
-        target = Target(shape.model, shape.model, "http://127.0.0.1:1")
-        self.run = AgentLoop(
-            Roster([target], recorded={target.name: shape}),
-            off(),
-            client=self.client,
-            toolbox=self.toolbox,
-            waiter=waiter,
-            clock=waiter.clock,
-            journal=self.journal,
-            events=RecordingEvents(),
-            gate=gate or CallGate(RunControls(), RecordingEvents()),
-            session=self.session,
-        )
-        self.ended = self.run.run(prompt)
-        assert conversation_problems(self.run.conversation.messages) == []
-        again = replay(self.journal.records)
-        assert _sent(again.conversation, shape) == _sent(self.run.conversation, shape)
-
-    @property
-    def results(self) -> dict[str, str]:
-        return {
-            block["tool_use_id"]: block["content"]
-            for message in self.run.conversation.messages
-            for block in message.content
-            if block.get("type") == "tool_result"
-        }
+def results_of(played: Played) -> dict[str, str]:
+    return {
+        block["tool_use_id"]: block["content"]
+        for message in played.run.conversation.messages
+        for block in message.content
+        if block["type"] == "tool_result"
+    }
 
 
 FIRST = answer(text("I look."), call("e"), call("t", "Touch"), call("w", "Write"))
 SECOND = answer(call("t2", "Touch"))
-DONE = answer(text("All done."))
-WHOLE = Life(FIRST, SECOND, DONE, prompt="the task")
+WHOLE = life(FIRST, SECOND, DONE, prompt="the task")
 
 
 def cut(records: int) -> FakeJournal:
-    journal = FakeJournal()
-    journal.records = WHOLE.journal.records[:records]
-    return journal
-
-
-def test_p1_a_call_with_effects_is_on_the_disk_before_it_runs() -> None:
-    journal = FakeJournal.of_run(roster_of().first_shape)
-    lasting: dict[str, list[str]] = {}
-
-    def runs(calls: Sequence[ToolCall]) -> None:
-        for one in calls:
-            lasting[one.id] = [
-                getattr(record, "id", record.kind) for record in journal.records[: journal.synced]
-            ]
-
-    Played(answer(call("e"), call("t", "Touch")), SECOND, DONE, journal=journal, on_run=runs)
-    assert [*lasting] == ["e", "t", "t2"]
-    assert "e" not in lasting["e"], "what only reads may run again: no sync is paid for it"
-    assert lasting["t"][-1] == "t"
-    assert lasting["t2"][-1] == "t2"
-    assert journal.synced == len(journal.records), "and the end is on the disk before anybody is told"
+    return FakeJournal.of(WHOLE.journal.records[:records])
 
 
 @every_row("length", range(3, len(WHOLE.journal.records)))
@@ -150,14 +96,14 @@ def test_p2_a_run_killed_after_any_record_ends_as_it_would_have(length, had_effe
     hanging = set(intents) - set(results)
     done = {CHANGE.path: ToolOutput("was done")} if had_effect else {}
     asked = sum(record.kind == "assistant" for record in journal.records)
-    again = Life(*[FIRST, SECOND, DONE][asked:], journal=journal, settled=done)
+    again = life(*[FIRST, SECOND, DONE][asked:], journal=journal, settled=done)
     assert again.ended.outcome is Outcome.COMPLETED
-    ran = [call_id for batch in again.toolbox.ran for call_id in batch]
+    ran = again.ran
     assert not set(ran) & set(results), "what has its result does not run again"
     for call_id in hanging:
         assert (call_id in ran) == (call_id == "e" or (call_id == "w" and not had_effect))
-    assert again.results["t"] == (INTERRUPTED if "t" in hanging else "done")
-    assert again.results["w"] == ("was done" if "w" in hanging and had_effect else "done")
+    assert results_of(again)["t"] == (INTERRUPTED if "t" in hanging else "done")
+    assert results_of(again)["w"] == ("was done" if "w" in hanging and had_effect else "done")
     assert set(intents) | set(ran) == {"e", "t", "w", "t2"}
 
 
@@ -209,17 +155,16 @@ def test_each_call_is_judged_immediately_before_its_own_intent() -> None:
     ]
 
 
-PARALLEL = Life(answer(call("e"), call("e2"), call("x", "None"), call("e3")), DONE, prompt="the task")
+PARALLEL = life(answer(call("e"), call("e2"), call("x", "None"), call("e3")), DONE, prompt="the task")
 
 
 @every_row("length", range(4, len(PARALLEL.journal.records)))
 def test_p2_a_run_killed_between_the_intents_of_parallel_calls_runs_each_of_them(length) -> None:
-    journal = FakeJournal()
-    journal.records = PARALLEL.journal.records[:length]
+    journal = FakeJournal.of(PARALLEL.journal.records[:length])
     results = [record.tool_use_id for record in journal.records if record.kind == "tool_result"]
-    again = Life(DONE, journal=journal)
-    assert again.results == PARALLEL.results
-    ran = [call_id for batch in again.toolbox.ran for call_id in batch]
+    again = life(DONE, journal=journal)
+    assert results_of(again) == results_of(PARALLEL)
+    ran = again.ran
     assert ran == [call_id for call_id in ("e", "e2", "e3") if call_id not in results]
 
 
@@ -232,30 +177,29 @@ def test_a_stop_at_the_judgement_of_a_parallel_call_leaves_those_before_it_not_r
             return checked
 
     gate = Stops(RunControls(), RecordingEvents())
-    stopped = Life(answer(call("e"), call("e2")), prompt="the task", gate=gate)
+    stopped = life(answer(call("e"), call("e2")), prompt="the task", gate=gate)
     assert [record.id for record in stopped.journal.records if record.kind == "tool_intent"] == ["e"]
     assert stopped.toolbox.ran == []
-    assert set(stopped.results.values()) == {NOT_RUN}
+    assert set(results_of(stopped).values()) == {NOT_RUN}
 
 
 @every_row("length", range(4, len(WHOLE.journal.records)))
 def test_the_first_request_after_a_kill_begins_with_the_bytes_of_the_one_before(length) -> None:
     journal = cut(length)
     asked = sum(record.kind == "assistant" for record in journal.records)
-    again = Life(*[FIRST, SECOND, DONE][asked:], journal=journal)
+    again = life(*[FIRST, SECOND, DONE][asked:], journal=journal)
     for own, whole in zip(again.client.bodies, WHOLE.client.bodies[asked:], strict=True):
-        if not set(again.results.values()) & {INTERRUPTED}:
+        if not set(results_of(again).values()) & {INTERRUPTED}:
             assert own == whole
 
 
 def test_a_prompt_after_a_refusal_with_calls_answers_them_unrun() -> None:
-    refused = Life(answer(call("t", "Touch"), stop_reason="refusal"), prompt="the task")
-    killed = FakeJournal()
-    killed.records = [
+    refused = life(answer(call("t", "Touch"), stop_reason="refusal"), prompt="the task")
+    killed = FakeJournal.of(
         record for record in refused.journal.records if record.kind not in {"tool_result", "ended"}
-    ]
-    again = Life(DONE, journal=killed, prompt="try this")
-    assert again.results == {"t": NOT_RUN}
+    )
+    again = life(DONE, journal=killed, prompt="try this")
+    assert results_of(again) == {"t": NOT_RUN}
     assert again.toolbox.ran == []
 
 
@@ -267,8 +211,7 @@ def test_a_record_that_no_run_writes_there_is_an_error_with_its_line() -> None:
 
 @every_row(("state", "is_completed"), [("delivered", 1), ("reader_left", 1), ("unread", 1), ("failed", 0)])
 def test_a_session_is_completed_once_its_answer_has_reached_somebody(state: str, is_completed: int) -> None:
-    told = FakeJournal()
-    told.records = list(WHOLE.journal.records)
+    told = FakeJournal.of(list(WHOLE.journal.records))
     before = replay(told.records)
     assert (before.is_completed, before.awaits_delivery) == (False, True)
     told.append(DeliveryRecord(state=Delivery(state)))
@@ -278,18 +221,18 @@ def test_a_session_is_completed_once_its_answer_has_reached_somebody(state: str,
 
 def test_an_image_that_the_api_refused_is_not_sent_again_with_what_is_said_next() -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
-    refused = Life(HttpError(400, None, ""), prompt=[{"type": "text", "text": "see"}, image])
+    refused = life(HttpError(400, None, ""), prompt=[{"type": "text", "text": "see"}, image])
     assert refused.ended.outcome is Outcome.API_REJECTED
-    again = Life(DONE, journal=refused.journal, prompt="forget the image")
+    again = life(DONE, journal=refused.journal, prompt="forget the image")
     [message] = json.loads(again.client.bodies[0])["messages"]
     assert [block.get("text", "image") for block in message["content"]] == ["see", "forget the image"]
-    overloaded = Life(HttpError(529, None, ""), prompt=[{"type": "text", "text": "see"}, image])
-    kept = Life(DONE, journal=overloaded.journal, prompt="well?")
+    overloaded = life(HttpError(529, None, ""), prompt=[{"type": "text", "text": "see"}, image])
+    kept = life(DONE, journal=overloaded.journal, prompt="well?")
     assert b'"image"' in kept.client.bodies[0], "an outage is no refusal"
 
 
 def test_the_newest_thing_seen_of_a_file_counts_and_is_no_part_of_the_conversation() -> None:
-    first = Life(answer(call("e")), answer(call("e2")), DONE, prompt="go")
+    first = life(answer(call("e")), answer(call("e2")), DONE, prompt="go")
     records = list(first.journal.records)
     older, newer = [at for at, record in enumerate(records) if record.kind == "tool_result"]
     for at, seen in ((older, {"/a": "1", "/b": "1"}), (newer, {"/a": "2"})):

@@ -14,8 +14,9 @@ from ralph.conversation.session import replay
 from ralph.sessions.story import Prompt
 from ralph.values.events import ContextCompacted
 from ralph.values.outcome import Outcome
-from tests.agent.small_windows import DONE, SUMMARY, SmallServer, World, works
+from tests.agent.small_windows import SUMMARY, SmallServer, World, works
 from tests.fakes import FakeJournal, answer, as_written, call, text
+from tests.fakes.played import DONE
 from tests.journals.corpus import JOURNALS
 from tests.journals.reading import read_lines, story_of
 from tests.rows import every_row
@@ -30,9 +31,7 @@ BEGUN = WHOLE.journal.kinds.index("user") + 1
 
 
 def cut(records: list[Record], length: int) -> FakeJournal:
-    journal = FakeJournal()
-    journal.records = records[:length]
-    return journal
+    return FakeJournal.of(records[:length])
 
 
 def resumed(length: int) -> World:

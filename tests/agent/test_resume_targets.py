@@ -7,15 +7,12 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from ralph.agent.task import AgentLoop
 from ralph.conversation.records import run_record, session_record
 from ralph.conversation.session import replay
 from ralph.conversation.target import Target
-from ralph.permissions.gate import CallGate
 from ralph.retry.backoff import off
 from ralph.retry.roster import Roster
 from ralph.run.old_session import take_over_cooldowns
-from ralph.values.controls import RunControls
 from ralph.values.errors import HttpError
 from ralph.values.events import ModelFallbackRecovered, ModelFallbackSucceeded
 from ralph.values.outcome import Outcome
@@ -25,14 +22,13 @@ from tests.fakes import (
     TOUCH,
     FakeClock,
     FakeJournal,
-    FakeToolbox,
     FakeWaiter,
     RecordingEvents,
     ScriptedClient,
     answer,
     call,
-    text,
 )
+from tests.fakes.played import DONE, agent_loop
 from tests.journals.reading import forked_record
 from tests.rows import every_row
 
@@ -43,7 +39,6 @@ if TYPE_CHECKING:
 A = Target("a", "claude-sonnet-5-5", "http://127.0.0.1:1")
 B = Target("b", "claude-opus-5-5", "http://127.0.0.1:2")
 DOWN_FOR_100_S = HttpError(529, 100, "")
-DONE = answer(text("All done."))
 THOUGHT: dict[str, Any] = {"type": "thinking", "thinking": "hm", "signature": "s"}
 
 
@@ -68,8 +63,6 @@ class Life:
         after_s: float = 0,
         prompt: str | None = None,
         system: str = "system",
-        returns: bool = True,
-        controls: RunControls | None = None,
     ) -> None:
         self.journal = journal or FakeJournal()
         self.client = ScriptedClient(script)
@@ -80,32 +73,20 @@ class Life:
             (A, B),
             system=system,
             tools=(ECHO, TOUCH),
-            returns=returns,
             recorded=old.shapes if old else {},
         )
         if old is None:
             self.journal.append(session_record("s1", "/work", "now", "0"))
         else:
             take_over_cooldowns(self.roster, old, clock)
-        self.run = AgentLoop(
-            self.roster,
-            off(),
-            client=self.client,
-            toolbox=FakeToolbox(),
+        run = agent_loop(
+            *(self.roster, self.client, self.journal),
+            policy=off(),
             waiter=FakeWaiter(clock),
-            clock=clock,
-            journal=self.journal,
             events=self.events,
-            gate=CallGate(controls or RunControls(), self.events),
-            controls=controls,
             session=old,
         )
-        self.task(prompt)
-
-    def task(self, prompt: str | None) -> None:
-        first = self.roster.first
-        self.journal.append(run_record(self.roster.first_shape, "now", 1, target=first.name))
-        self.ended = self.run.run(prompt)
+        self.ended = run.run(prompt, run_record(self.roster.first_shape, "now", 1, target="a"))
 
     @property
     def names(self) -> str:
@@ -115,14 +96,12 @@ class Life:
 def killed_after(life: Life, kind: str, number: int = 1) -> FakeJournal:
     """The journal up to and including the given record."""
     places = [place for place, found in enumerate(life.journal.kinds) if found == kind]
-    journal = FakeJournal()
-    journal.records = life.journal.records[: places[number - 1] + 1]
-    return journal
+    return FakeJournal.of(life.journal.records[: places[number - 1] + 1])
 
 
-def switched(*script: Answer | BaseException, **options: Any) -> Life:
+def switched(*script: Answer | BaseException) -> Life:
     """A run that asks target a, which must then be left alone for 100 s, and continues with target b."""
-    life = Life(answer(THOUGHT, call("c1")), DOWN_FOR_100_S, *script, prompt="the task", **options)
+    life = Life(answer(THOUGHT, call("c1")), DOWN_FOR_100_S, *script, prompt="the task")
     assert life.names.startswith("aab")
     return life
 
@@ -161,8 +140,7 @@ def test_requests_begin_with_the_recorded_head_to_the_byte_for_each_target() -> 
     whole = switched(answer(call("c2")), DONE)
     journal = killed_after(whole, "tool_result", 2)
     for after_s, name in ((0, "b"), (100, "a")):
-        copy = FakeJournal()
-        copy.records = list(journal.records)
+        copy = FakeJournal.of(list(journal.records))
         again = Life(DONE, journal=copy, after_s=after_s, system="another system prompt")
         before = [
             body
@@ -180,8 +158,7 @@ def test_requests_begin_with_the_recorded_head_to_the_byte_for_each_target() -> 
 @every_row("after_s", [0, 100])
 def test_killed_anywhere_each_target_is_sent_more_of_what_it_was_sent(length, after_s) -> None:
     whole = switched(answer(THOUGHT, call("c2")), DONE)
-    journal = FakeJournal()
-    journal.records = whole.journal.records[:length]
+    journal = FakeJournal.of(whole.journal.records[:length])
     has_answered_b = journal.kinds.count("assistant") == 2
     again = Life(
         *([DONE] if has_answered_b else [answer(THOUGHT, call("c2")), DONE]), journal=journal, after_s=after_s

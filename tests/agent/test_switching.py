@@ -12,15 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ralph.agent.task import AgentLoop
 from ralph.conversation.reading import Reading
 from ralph.conversation.records import run_record, session_record
 from ralph.conversation.session import replay
 from ralph.conversation.target import Target
-from ralph.permissions.gate import CallGate
 from ralph.retry.backoff import RetryPolicy, custom, off, patient, standard
 from ralph.retry.roster import Roster
-from ralph.values.controls import RunControls
 from ralph.values.credentials import Credential, Secret
 from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.values.events import ResponseDiscarded, StreamReceived
@@ -29,14 +26,13 @@ from tests.fakes import (
     ECHO,
     TOUCH,
     FakeJournal,
-    FakeToolbox,
     FakeWaiter,
-    RecordingEvents,
     ScriptedClient,
     answer,
     call,
     text,
 )
+from tests.fakes.played import DONE, agent_loop
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -50,7 +46,6 @@ A = Target("a", "claude-sonnet-5-5", "http://127.0.0.1:1")
 B = Target("b", "claude-opus-5-5", "http://127.0.0.1:1")
 A_ELSEWHERE = replace(A, name="elsewhere", base_url="http://127.0.0.1:2")
 DOWN = HttpError(529, None, "the failed attempt said so")
-DONE = answer(text("All done."))
 _MARKER = b',"cache_control":{"type":"ephemeral"}'
 
 
@@ -92,17 +87,7 @@ class Talk:
         self.journal.append(session_record("s1", "/work", "now", "0"), first)
         waiter = FakeWaiter()
         self.client = Talking(script, waiter)
-        self.run = AgentLoop(
-            self.roster,
-            policy or standard(),
-            client=self.client,
-            toolbox=FakeToolbox(),
-            waiter=waiter,
-            clock=waiter.clock,
-            journal=self.journal,
-            events=RecordingEvents(),
-            gate=CallGate(RunControls(), RecordingEvents()),
-        )
+        self.run = agent_loop(self.roster, self.client, self.journal, policy=policy, waiter=waiter)
         self.ended = self.run.run("the task")
 
     def sent_to(self, name: str) -> list[list[dict[str, Any]]]:
@@ -180,9 +165,6 @@ BLOCKS = st.sampled_from(
         [],
     ]
 )
-
-
-# --- The head of a request, and what it costs
 
 
 # --- Failures leave no trace in the conversation

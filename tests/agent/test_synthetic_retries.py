@@ -74,35 +74,6 @@ def test_every_reason_is_one_of_the_named() -> None:
     assert {reason for _, reason, _, _ in USELESS.values()} | others == set(FAILURES)
 
 
-@every_row("useless", [EMPTY, THINKING])
-def test_three_are_asked_for_again_and_the_fourth_ends_the_run(useless: Answer) -> None:
-    at_bound = Played(*[useless] * 3, DONE)
-    assert (at_bound.ended.exit_code, len(retries(at_bound))) == (0, 3)
-    over = Played(*[useless] * 4, DONE)
-    assert (over.ended.exit_code, over.ended.outcome) == (4, Outcome.NO_PROGRESS)
-    assert [number for _, number, _ in retries(over)] == [1, 2, 3]
-    assert over.calls_made == 4
-    assert len(over.events.of(ResponseDiscarded)) == 4
-    assert "empty" in over.ended.errors[0]
-    assert over.result["result"], "it says why there is no answer"
-
-
-def test_kinds_count_together() -> None:
-    played = Played(EMPTY, THINKING, BLANK, EMPTY, DONE)
-    assert (played.ended.exit_code, played.calls_made) == (4, 4)
-
-
-def test_each_turn_counts_afresh() -> None:
-    played = Played(
-        *[EMPTY] * 3, answer(call("a")), *[EMPTY] * 3, answer(call("b", "Touch")), *[EMPTY] * 3, DONE
-    )
-    assert played.ended.exit_code == 0
-    assert [(turn, number) for turn, number, _ in retries(played)] == [
-        (turn, number) for turn in (1, 2, 3) for number in (1, 2, 3)
-    ]
-    assert played.ended.num_turns == 3
-
-
 def test_an_equal_notice_is_told_once_and_another_one_beside_it() -> None:
     played = Played(EMPTY, EMPTY, THINKING, DONE)
     assert [len(played.last_words(n)) for n in range(4)] == [1, 2, 2, 3]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from ralph.agent.tool_turn import INTERRUPTED
@@ -44,8 +43,15 @@ def test_what_the_client_emits_is_counted_and_shown_with_all_that_the_run_emits(
 
 def test_text_that_max_tokens_cut_is_continued_and_joined() -> None:
     played = Played(answer(text("One, "), stop_reason="max_tokens"), answer(text("two.")))
-    assert json.dumps(CONTINUE) in json.dumps(played.sent(1)[-1])
-    assert played.ended.result == "One, two."
+    assert played.last_words(1) == [CONTINUE]
+    assert (played.ended.result, played.ended.num_turns) == ("One, two.", 1)
+
+
+@every_row("stop_reason", ["pause_turn", "compaction"])
+def test_a_pause_is_sent_back_as_it_is_without_a_user_message(stop_reason: str) -> None:
+    block = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}
+    played = Played(answer(block, stop_reason=stop_reason), DONE)
+    assert played.sent(1)[-1] == {"role": "assistant", "content": [block]}
     assert played.ended.num_turns == 1
 
 
@@ -91,13 +97,6 @@ def test_on_a_final_failure_the_conversation_is_recovered() -> None:
         NOT_RUN,
         NOT_RUN,
     ]
-
-
-def test_each_request_starts_with_a_fresh_budget_of_retries() -> None:
-    bad = [HttpError(529, None, "")] * 4
-    played = Played(*bad, answer(call("a")), *bad, DONE)
-    assert played.ended.outcome is Outcome.COMPLETED
-    assert played.ended.retries == 8
 
 
 def test_api_time_leaves_the_waits_out() -> None:

@@ -15,8 +15,9 @@ from ralph.agent.result_room import LEAST_BYTES, MOST_FILLED_PERCENT
 from ralph.conversation.context_size import threshold
 from ralph.conversation.target import ModelDescription
 from ralph.values.outcome import Outcome
-from tests.agent.small_windows import DONE, SmallServer, World, target, works
+from tests.agent.small_windows import SmallServer, World, target, works
 from tests.fakes import answer, call, text
+from tests.fakes.played import DONE
 from tests.rows import every_row
 
 if TYPE_CHECKING:

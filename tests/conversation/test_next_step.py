@@ -48,6 +48,13 @@ def paused(words: str) -> Answer:
 DONE = answer(text("the end"))
 STOPPED = answer(text("Let me look."), stop_reason="tool_use")
 NO_CALL = End(Outcome.NO_PROGRESS, "Let me look.", "the model stopped for a tool but called none")
+REFUSED = End(Outcome.NO_PROGRESS, "no", "the model refused to answer")
+FOUR_TIMES = NoUsableAnswer("empty", "the model's last answer was empty, 4 times in a row")
+
+
+def odd(meaning: str) -> str:
+    return f"unknown stop reason 'brand_new', taken as {meaning}"
+
 
 TABLE = [
     ([DONE], End(Outcome.COMPLETED, "the end")),
@@ -55,9 +62,14 @@ TABLE = [
     ([answer(call("a"))], RunTools()),
     ([answer(call("a"), stop_reason="end_turn")], RunTools()),
     ([answer(call("a"), stop_reason="pause_turn")], RunTools()),
+    ([answer(call("a"), stop_reason="stop_sequence")], RunTools()),
+    ([answer(call("a"), stop_reason="brand_new")], RunTools(odd("tool_use"))),
+    ([answer(text("x"), stop_reason="brand_new")], End(Outcome.COMPLETED, "x", notice=odd("end_turn"))),
+    ([answer(stop_reason="brand_new")], AskAgain("empty")),
     ([cut("x")], Continue()),
     ([cut("x", call("a"))], RunTools()),
     ([paused("x")], Resend()),
+    ([answer(text("x"), stop_reason="compaction")], Resend()),
     ([cut("One, "), answer(text("two."))], End(Outcome.COMPLETED, "One, two.")),
     ([paused("One, "), answer(text("two."))], End(Outcome.COMPLETED, "One, two.")),
     ([cut("old "), cut("", call("a")), answer(text("new"))], End(Outcome.COMPLETED, "new")),
@@ -67,32 +79,25 @@ TABLE = [
     ([answer(THOUGHT)], AskAgain("thinking_only")),
     ([answer(THOUGHT), DONE], End(Outcome.COMPLETED, "the end")),
     ([answer()] * 3, AskAgain("empty")),
-    ([answer()] * 4, NoUsableAnswer("empty", "the model's last answer was empty, 4 times in a row")),
-    (
-        [answer(THOUGHT)] * 3 + [answer()],
-        NoUsableAnswer("empty", "the model's last answer was empty, 4 times in a row"),
-    ),
+    ([answer()] * 4, FOUR_TIMES),
+    ([answer(THOUGHT)] * 3 + [answer()], FOUR_TIMES),
     ([answer()] * 3 + [answer(call("a"))], RunTools()),
     ([STOPPED], AskAgain("no_call")),
     ([STOPPED, DONE], End(Outcome.COMPLETED, "the end")),
     ([STOPPED, STOPPED], NO_CALL),
     ([STOPPED, answer(), STOPPED], NO_CALL),
     ([answer()] * 3 + [STOPPED], NO_CALL),
-    (
-        [STOPPED] + [answer()] * 3,
-        NoUsableAnswer("empty", "the model's last answer was empty, 4 times in a row"),
-    ),
+    ([STOPPED] + [answer()] * 3, FOUR_TIMES),
     ([answer(stop_reason="tool_use")], AskAgain("empty")),
     ([answer(THOUGHT, stop_reason="tool_use")], AskAgain("thinking_only")),
     ([cut("half"), answer()], End(Outcome.COMPLETED, "half")),
+    ([answer(text("no"), stop_reason="refusal")], REFUSED),
+    ([answer(text("no"), call("a"), stop_reason="refusal")], REFUSED),
     (
-        [answer(text("no"), stop_reason="refusal")],
-        End(Outcome.NO_PROGRESS, "no", "the model refused to answer"),
+        [answer(text("no"), stop_reason="refusal", stop_details={"explanation": "not that"})],
+        End(Outcome.NO_PROGRESS, "no", "the model refused: not that"),
     ),
-    (
-        [answer(text("half"), stop_reason="model_context_window_exceeded")],
-        MakeRoom(),
-    ),
+    ([answer(text("half"), stop_reason="model_context_window_exceeded")], MakeRoom()),
     ([answer(call("a"), stop_reason="model_context_window_exceeded")], MakeRoom()),
 ]
 
@@ -104,10 +109,7 @@ WITH_REPORT = [
     ([answer()], AskAgain("empty")),
     ([DONE, answer(call("a"))], RunTools()),
     ([answer(text("x"), stop_reason="brand_new")], AskAgain("no_report")),
-    (
-        [answer(text("no"), stop_reason="refusal")],
-        End(Outcome.NO_PROGRESS, "no", "the model refused to answer"),
-    ),
+    ([answer(text("no"), stop_reason="refusal")], REFUSED),
     ([cut("x")], Continue()),
 ]
 
@@ -142,16 +144,3 @@ def test_the_pause_after_the_last_allowed_one_ends_the_run() -> None:
     assert before == [Resend()] * MOST_PAUSES
     assert isinstance(last, End)
     assert last.outcome is Outcome.NO_PROGRESS
-
-
-def test_an_unknown_stop_reason_ends_the_turn_with_a_notice() -> None:
-    (end,) = steps(answer(text("x"), stop_reason="brand_new"))
-    assert isinstance(end, End)
-    assert end.outcome is Outcome.COMPLETED
-    assert end.notice is not None
-
-
-def test_a_refusal_says_why_when_the_server_does() -> None:
-    (end,) = steps(answer(stop_reason="refusal", stop_details={"type": "refusal", "explanation": "not that"}))
-    assert isinstance(end, End)
-    assert end.error == "the model refused: not that"

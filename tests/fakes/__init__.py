@@ -154,6 +154,13 @@ class FakeJournal:
         journal.append(session_record("s1", "/work", "now", "0"), run_record(shape, "now", 1))
         return journal
 
+    @classmethod
+    def of(cls, records: Iterable[Any]) -> FakeJournal:
+        """A journal with these records, such as a run leaves that is killed after them."""
+        journal = cls()
+        journal.records = list(records)
+        return journal
+
     @property
     def kinds(self) -> list[str]:
         return [record.kind for record in self.records]

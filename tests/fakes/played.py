@@ -33,12 +33,43 @@ from tests.fakes import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ralph.agent.ports import Gate
+    from ralph.retry.call_site import Client
     from ralph.values.answer import Answer
     from ralph.values.events import RunEnded
     from ralph.values.limits import LimitSettings
     from ralph.values.ports import TurnLock
 
 DONE = answer(text("All done."))
+
+
+def agent_loop(
+    roster: Roster,
+    client: Client,
+    journal: FakeJournal,
+    *,
+    policy: RetryPolicy | None = None,
+    toolbox: FakeToolbox | None = None,
+    waiter: FakeWaiter | None = None,
+    events: RecordingEvents | None = None,
+    gate: Gate | None = None,
+    **options: Any,
+) -> AgentLoop:
+    """An agent loop with fakes for the ports that are not given. `options` are further arguments of `AgentLoop`."""
+    waiter, events = waiter or FakeWaiter(), events or RecordingEvents()
+    return AgentLoop(
+        roster,
+        policy or standard(),
+        client=client,
+        toolbox=toolbox or FakeToolbox(),
+        waiter=waiter,
+        clock=waiter.clock,
+        journal=journal,
+        events=events,
+        gate=gate or CallGate(RunControls(), events),
+        **options,
+    )
+
 
 PAYLOAD_SCHEMA = {
     "type": "object",
@@ -82,6 +113,8 @@ class Played:
         turn_lock: TurnLock | None = None,
         events: RecordingEvents | None = None,
         client: ScriptedClient | None = None,
+        gate: Gate | None = None,
+        controls: RunControls | None = None,
     ) -> None:
         """Without `client`, a client gives the answers in `script`."""
         self.client = client or ScriptedClient(script)
@@ -91,16 +124,16 @@ class Played:
         self.roster = roster_for(models, targets, self.toolbox, form, strategy)
         self.journal = journal or FakeJournal.of_run(self.roster.first_shape)
         self.needs_report = form is not None
-        self.run = AgentLoop(
+        self.run = agent_loop(
             self.roster,
-            policy or standard(),
-            client=self.client,
+            self.client,
+            self.journal,
+            policy=policy,
             toolbox=self.toolbox,
             waiter=self.waiter,
-            clock=self.waiter.clock,
-            journal=self.journal,
             events=self.events,
-            gate=CallGate(RunControls(), self.events),
+            gate=gate,
+            controls=controls,
             session=session,
             limits=limits,
             report_form=form,
