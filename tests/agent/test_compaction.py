@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 
 from ralph.agent.compaction import MOST_SUMMARY_TOKENS
-from ralph.conversation.notices import final_turn
 from ralph.values.errors import HttpError, Json, StreamParse
 from ralph.values.events import (
     AnswerAccepted,
     ContextCompacted,
-    FinalTurnEntered,
     ResponseDiscarded,
     RetryRecovered,
     RetryScheduled,
@@ -210,18 +208,6 @@ def assert_nothing_of_the_old_context_but_its_words(request: Request) -> None:
 
 
 HUGE_TASK = "Fix the parser. " * 1_500
-
-
-def test_d8_where_nothing_helps_the_model_gives_its_closing_answer_in_a_final_turn() -> None:
-    server = SmallServer([works(1), answer(text("This is how far I got."))])
-    world = World(server, target(window=8_000), prompt=HUGE_TASK, result_bytes=9_000)
-    assert (world.ended.outcome, world.ended.exit_code) == (Outcome.LIMIT_REACHED, 3)
-    assert (world.ended.limit, world.ended.result) == ("context", "This is how far I got.")
-    assert [event.reason for event in world.events.of(FinalTurnEntered)] == ["context"]
-    assert final_turn("context", needs_report=False, turns="") in json.dumps(
-        server.requests[-1].messages, ensure_ascii=False
-    )
-    assert len(server.summary_calls) == 2
 
 
 def test_d8_where_not_even_the_final_turn_fits_there_is_a_report_that_says_so() -> None:

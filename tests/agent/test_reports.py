@@ -21,7 +21,7 @@ from ralph.values.limits import LimitSettings
 from ralph.values.outcome import Outcome
 from ralph.values.ports import SignalReceived, TimeIsUp
 from ralph.values.servers.models import Price
-from tests.fakes import FakeClock, FakeJournal, FakeWaiter, answer, call, text
+from tests.fakes import FakeJournal, FakeWaiter, answer, call, text
 from tests.fakes.played import ANY_FORM, DONE, PAYLOAD_FORM, PLAIN_FORM, Played, report
 from tests.rows import every_row
 
@@ -37,6 +37,9 @@ CUT = answer(
 )
 
 
+TWO_TURNS: dict[str, Any] = {"limits": LimitSettings(max_turns=2)}
+
+
 def echo(number: int = 1) -> Answer:
     return answer(call(f"e{number}", text=f"step {number}"))
 
@@ -44,13 +47,13 @@ def echo(number: int = 1) -> Answer:
 # -- Accepted. ---------------------------------------------------------------------------------------------------
 
 
-STATUS_ENDS = [
-    ("success", 0, Outcome.COMPLETED, "success"),
-    ("failure", 1, Outcome.TASK_FAILED, "error_during_execution"),
-]
-
-
-@every_row(("status", "exit_code", "outcome", "subtype"), STATUS_ENDS)
+@every_row(
+    ("status", "exit_code", "outcome", "subtype"),
+    [
+        ("success", 0, Outcome.COMPLETED, "success"),
+        ("failure", 1, Outcome.TASK_FAILED, "error_during_execution"),
+    ],
+)
 def test_the_status_of_an_accepted_report_is_the_outcome(
     status: str, exit_code: int, outcome: Outcome, subtype: str
 ) -> None:
@@ -88,7 +91,7 @@ def test_a_bad_report_leaves_nothing_behind_for_the_next_attempt_of_its_turn() -
     script = [BAD, answer(call("x", "Unknown")), echo(), answer(report(payload=GOOD))]
     played = Played(*script, form=PAYLOAD_FORM)
     assert played.events.of(SyntheticRetry) == [SyntheticRetry(1, 1, "invalid_report")], "not the second one"
-    assert [call for batch in played.toolbox.ran for call in batch] == ["e1"]
+    assert played.ran == ["e1"]
     assert [event.new_max_turns for event in played.events.of(TurnsCollapsed)] == [2], "by the first alone"
     assert played.ended.num_turns == 2
     assert played.ended.exit_code == 0
@@ -124,11 +127,8 @@ def test_a_failed_attempt_collapses_the_turns_that_are_left_to_one(
 def test_the_turn_of_four_bad_reports_becomes_final_and_has_one_answer_left() -> None:
     bad = [answer(report(f"b{n}", summary="")) for n in range(8)]
     played = Played(*bad, form=PLAIN_FORM)
-    assert [(retry.turn, retry.number) for retry in played.events.of(SyntheticRetry)] == [
-        (1, 1),
-        (1, 2),
-        (1, 3),
-    ]
+    retries = [(retry.turn, retry.number) for retry in played.events.of(SyntheticRetry)]
+    assert retries == [(1, 1), (1, 2), (1, 3)]
     assert played.calls_made == 5
     assert played.events.of(FinalTurnEntered) == [FinalTurnEntered(1, "report")]
     assert played.ended.exit_code == 1
@@ -146,7 +146,7 @@ def test_the_final_turn_asks_for_nothing_but_the_report() -> None:
         answer(call("x", "Touch")),
         answer(report()),
         form=PLAIN_FORM,
-        limits=LimitSettings(max_turns=2),
+        **TWO_TURNS,
     )
     assert played.ran == ["e1"]
     told = " ".join(played.last_words(3))
@@ -167,7 +167,7 @@ def test_a_payload_in_text_counts_for_nothing_before_the_final_turn() -> None:
 
 
 def test_a_payload_in_the_final_turns_text_is_accepted_and_committed() -> None:
-    played = Played(echo(), IN_TEXT, form=PAYLOAD_FORM, limits=LimitSettings(max_turns=2))
+    played = Played(echo(), IN_TEXT, form=PAYLOAD_FORM, **TWO_TURNS)
     assert played.ended.exit_code == 0
     assert played.result["structured_output"] == GOOD
     assert played.result["final_report"]["source"] == "text"
@@ -178,7 +178,7 @@ def test_a_payload_in_the_final_turns_text_is_accepted_and_committed() -> None:
 
 
 def test_a_payload_of_an_earlier_turn_is_forgotten_where_the_final_turn_brings_nothing() -> None:
-    played = Played(IN_TEXT, echo(), *[answer()] * 4, form=PAYLOAD_FORM, limits=LimitSettings(max_turns=2))
+    played = Played(IN_TEXT, echo(), *[answer()] * 4, form=PAYLOAD_FORM, **TWO_TURNS)
     assert played.ended.exit_code == 3
     assert "structured_output" not in played.result
     assert played.result["final_report"]["source"] == "synthetic"
@@ -191,7 +191,7 @@ def test_a_payload_of_an_earlier_turn_is_forgotten_where_the_final_turn_brings_n
 )
 def test_what_the_model_says_last_takes_an_earlier_payload_back(last_words: Answer) -> None:
     script = [IN_TEXT, echo(), *[last_words] * 4]
-    played = Played(*script, form=PAYLOAD_FORM, limits=LimitSettings(max_turns=2))
+    played = Played(*script, form=PAYLOAD_FORM, **TWO_TURNS)
     assert played.ended.exit_code == 3
     assert "structured_output" not in played.result
     assert played.result["final_report"]["source"] == "synthetic"
@@ -199,7 +199,7 @@ def test_what_the_model_says_last_takes_an_earlier_payload_back(last_words: Answ
 
 def test_the_tool_call_of_the_final_turn_wins_over_an_earlier_text() -> None:
     own = answer(report(payload={"files": []}))
-    played = Played(IN_TEXT, echo(), own, form=PAYLOAD_FORM, limits=LimitSettings(max_turns=2))
+    played = Played(IN_TEXT, echo(), own, form=PAYLOAD_FORM, **TWO_TURNS)
     assert played.result["structured_output"] == {"files": []}
     assert played.result["final_report"]["source"] == "tool_call"
 
@@ -219,7 +219,7 @@ def test_a_report_that_a_call_took_back_gives_way_to_another_and_is_no_end_witho
     refused = [answer(call(f"x{n}", "Touch")) for n in range(4)]
     own = answer(report(status="failure", summary="3 tests fail."))
     for last, exit_code, source in (([*refused[:1], own], 1, "tool_call"), (refused, 3, "synthetic")):
-        played = Played(promise, TAKEN_BACK, *last, form=form, limits=LimitSettings(max_turns=2))
+        played = Played(promise, TAKEN_BACK, *last, form=form, **TWO_TURNS)
         assert (played.ended.exit_code, played.calls_made) == (exit_code, 2 + len(last))
         assert (played.result["final_report"]["source"], played.ran) == (source, ["back"])
         assert "structured_output" not in played.result
@@ -248,99 +248,32 @@ def test_a_report_that_was_accepted_outlives_what_stops_the_calls_beside_it(
 # -- Where nothing came. -----------------------------------------------------------------------------------------
 
 
-def no_answer_by_turns() -> Played:
-    script = [echo(), *[answer(text("words"))] * 4]
-    return Played(*script, form=PLAIN_FORM, limits=LimitSettings(max_turns=2))
-
-
-def no_answer_by_budget() -> Played:
-    costs = Target("m", "m", "http://127.0.0.1:1", price=Price(0, 1e6, 0, 0, 0), max_tokens=2_000)
-    spent = answer(call("e1"), usage={"input_tokens": 0, "output_tokens": 2_000})
-    return Played(spent, targets=[costs], form=PLAIN_FORM, limits=LimitSettings(max_budget_usd=3_000))
-
-
-def no_answer_by_time() -> Played:
-    clock = FakeClock()
-
-    def works(calls: Any) -> None:
-        clock.seconds += 60
-
-    limits = LimitSettings(max_time_s=60)
-    waiter = FakeWaiter(clock, run_ends_s=60)
-    return Played(echo(), on_run=works, waiter=waiter, form=PLAIN_FORM, limits=limits)
-
-
-def no_answer_by_circles() -> Played:
-    return Played(*[answer(call(f"e{n}")) for n in range(9)], form=PLAIN_FORM)
-
-
-ENDS = {
-    # name: (play, exit code, reason, turns, attempts, last stop reason, words of the last error)
-    "turns": (no_answer_by_turns, 3, "max_turns", 1, 4, "end_turn", "plain text"),
-    "budget": (no_answer_by_budget, 3, "max_budget_usd", 1, 0, "tool_use", "budget"),
-    "time": (no_answer_by_time, 124, "max_time", 1, 0, "tool_use", "--max-time"),
-    "guards": (no_answer_by_circles, 4, "no_progress", 9, 0, "tool_use", "circles"),
-    "empty": (
-        lambda: Played(echo(), *[answer()] * 4, form=PLAIN_FORM),
-        4,
-        "no_progress",
-        1,
-        0,
-        "end_turn",
-        "empty",
-    ),
-    "no report": (
-        lambda: Played(echo(), *[answer(text("words"))] * 5, form=PLAIN_FORM),
-        1,
-        "no_report",
-        1,
-        5,
-        "end_turn",
-        "plain text",
-    ),
-    "API": (
-        lambda: Played(echo(), answer(report("bad", summary="")), HttpError(401, None, ""), form=PLAIN_FORM),
-        77,
-        "auth",
-        1,
-        1,
-        "tool_use",
-        "401",
-    ),
-    "API at once": (
-        lambda: Played(HttpError(400, None, ""), form=PLAIN_FORM),
-        69,
-        "api_rejected",
-        0,
-        0,
-        None,
-        "400",
-    ),
-    "signal": (
-        lambda: Played(echo(), SignalReceived(15), form=PLAIN_FORM),
-        143,
-        "interrupted",
-        1,
-        0,
-        "tool_use",
-        "SIGTERM",
-    ),
-    "refusal": (  # a report inside a refusal does not count
-        lambda: Played(answer(text("No."), report(), stop_reason="refusal"), form=PLAIN_FORM),
-        4,
-        "no_progress",
-        1,
-        0,
-        "refusal",
-        "refused",
-    ),
+WORDS, NOTHING = answer(text("words")), answer()
+COSTS = Target("m", "m", "http://127.0.0.1:1", price=Price(0, 1e6, 0, 0, 0), max_tokens=2_000)
+SPENT = answer(call("e1"), usage={"input_tokens": 0, "output_tokens": 2_000})
+IN_BUDGET = {"targets": [COSTS], "limits": LimitSettings(max_budget_usd=3_000)}
+IN_TIME = {"waiter": FakeWaiter(run_ends_s=2), "limits": LimitSettings(max_time_s=2)}
+REFUSAL = answer(text("No."), report(), stop_reason="refusal")
+DOWN, DENIED, INVALID = (HttpError(status, None, "") for status in (529, 401, 400))
+ENDS: dict[str, tuple[Any, ...]] = {
+    # name: (script, options, exit code, reason, turns, attempts, last stop reason, a part of the last error)
+    "turns": ([echo(), *[WORDS] * 4], TWO_TURNS, 3, "max_turns", 1, 4, "end_turn", "plain text"),
+    "budget": ([SPENT], IN_BUDGET, 3, "max_budget_usd", 1, 0, "tool_use", "budget"),
+    "time": ([echo(), DOWN], IN_TIME, 124, "max_time", 1, 0, "tool_use", "--max-time"),
+    "guards": ([answer(call(f"e{n}")) for n in range(9)], {}, 4, "no_progress", 9, 0, "tool_use", "circles"),
+    "empty": ([echo(), *[NOTHING] * 4], {}, 4, "no_progress", 1, 0, "end_turn", "empty"),
+    "no report": ([echo(), *[WORDS] * 5], {}, 1, "no_report", 1, 5, "end_turn", "plain text"),
+    "API": ([echo(), answer(report("bad", summary="")), DENIED], {}, 77, "auth", 1, 1, "tool_use", "401"),
+    "API at once": ([INVALID], {}, 69, "api_rejected", 0, 0, None, "400"),
+    "signal": ([echo(), SignalReceived(15)], {}, 143, "interrupted", 1, 0, "tool_use", "SIGTERM"),
+    "refusal": ([REFUSAL], {}, 4, "no_progress", 1, 0, "refusal", "refused"),
 }
 
 
 @every_row("name", ENDS)
 def test_every_end_without_a_report_has_one_synthetic_failure_report(name: str) -> None:
-    play, exit_code, reason, turns, attempts, stop_reason, error = ENDS[name]
-    played = play()
+    script, options, exit_code, reason, turns, attempts, stop_reason, error = ENDS[name]
+    played = Played(*script, form=PLAIN_FORM, **options)
     assert played.ended.exit_code == exit_code
     said = played.result["final_report"]
     summary, last_error = said.pop("summary"), said.pop("last_error")

@@ -29,40 +29,10 @@ def test_where_a_report_is_required_every_end_without_one_owes_it(outcome: Outco
     assert not Ending(outcome, report=REPORT).lacks_answer(needs_report=True)
 
 
-@every_row(
-    ("ending", "reason"),
-    [
-        (Ending(Outcome.LIMIT_REACHED, limit="max_turns"), "max_turns"),
-        (Ending(Outcome.LIMIT_REACHED, limit="max_budget_usd"), "max_budget_usd"),
-        (Ending(Outcome.LIMIT_REACHED, limit="context"), "context"),
-        (Ending(Outcome.TIMED_OUT), "max_time"),
-        (Ending(Outcome.TASK_FAILED), "no_report"),
-        (Ending(Outcome.NO_PROGRESS), "no_progress"),
-        (Ending(Outcome.AUTH), "auth"),
-    ],
-)
-def test_the_reason_names_what_ended_the_run(ending: Ending, reason: str) -> None:
-    assert ending.stand_in(None, Tally(), None).details["reason"] == reason
-
-
 def refused_desk() -> ReportDesk:
     desk = ReportDesk(plain_problems, has_payload=False)
     desk.receive(ToolCall("r", "final_report", {"status": "success"}))
     return desk
-
-
-def test_a_stand_in_has_every_field_of_the_contract() -> None:
-    tally = Tally()
-    tally.turns = 7
-    report = Ending(Outcome.TIMED_OUT, error="time is up").stand_in(refused_desk(), tally, "tool_use")
-    assert (report.source, report.status) == ("synthetic", "failure")
-    assert dict(report.details) == {
-        "reason": "max_time",
-        "turns_completed": 7,
-        "final_report_attempts": 1,
-        "last_stop_reason": "tool_use",
-        "last_error": "time is up",
-    }
 
 
 @every_row(
@@ -92,10 +62,6 @@ def test_a_report_stands_where_the_answer_would() -> None:
     assert (ended.result, ended.report) == ("Did it.", REPORT)
     without = replace(Ending(Outcome.COMPLETED, result="Words."), error=None).told(Tally(), 1.0, ())
     assert (without.result, without.errors) == ("Words.", ())
-
-
-def test_a_signal_decides_the_exit_code() -> None:
-    assert Ending(Outcome.INTERRUPTED, signal_number=15).told(Tally(), 1.0, ()).exit_code == 143
 
 
 @every_row(

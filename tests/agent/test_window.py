@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from ralph.agent.result_room import LEAST_BYTES, MOST_FILLED_PERCENT
-from ralph.conversation.context_size import threshold
-from ralph.conversation.target import ModelDescription
 from ralph.values.outcome import Outcome
 from tests.agent.small_windows import SmallServer, World, target, works
 from tests.fakes import answer, call, text
@@ -25,10 +23,6 @@ if TYPE_CHECKING:
 
 READ = answer(call("a"))
 HELLO = answer(text("Hello."))
-
-
-def described(window: int | None = None, longest: int | None = None) -> dict[str, ModelDescription]:
-    return {"local": ModelDescription(window, longest)}
 
 
 def local(**more: Any) -> Target:
@@ -59,28 +53,6 @@ def test_a_server_is_asked_about_its_model_when_that_begins_to_matter(
     server = SmallServer(script)
     assert World(server, asked, result_bytes=result_bytes).ended.outcome is Outcome.COMPLETED
     assert server.described == ["main"] * questions
-
-
-# --- Whose word counts
-
-
-def test_what_the_server_says_of_its_window_is_where_compaction_begins() -> None:
-    server = SmallServer([works(1), works(2), DONE], descriptions=described(20_000))
-    world = World(server, local())
-    assert [event.trigger for event in world.compactions] == ["threshold"]
-    assert world.compactions[0].pre_tokens > threshold(20_000)
-
-
-@every_row(
-    ("longest", "requested", "asked_for"),
-    [(2_000, None, 2_000), (2_000, 1_500, 1_500), (None, None, 32_000), (99_000, None, 32_000)],
-)
-def test_the_longest_answer_that_the_server_accepts_caps_max_tokens(
-    longest: int | None, requested: int | None, asked_for: int
-) -> None:
-    server = SmallServer([READ, HELLO], descriptions=described(900_000, longest))
-    World(server, local(max_tokens=requested), result_bytes=10)
-    assert server.requests[-1].fields["max_tokens"] == asked_for
 
 
 # --- Results

@@ -28,7 +28,7 @@ COUNTED = ContextMeter().counted("main", 1_000, 3_000)
 )
 def test_of_an_image_its_data_does_not_count(source: object) -> None:
     data = len(source["data"]) if isinstance(source, dict) and isinstance(source.get("data"), str) else 0
-    assert content_size([{"type": "image", "source": source}], 300) == (300 - data) // 2 + IMAGE_TOKENS
+    assert content_size([{"type": "image", "source": source}], 300) == (300 - data) // 2 + 4_784
 
 
 def test_images_are_found_in_tool_results_and_nowhere_else() -> None:

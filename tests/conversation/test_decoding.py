@@ -152,19 +152,15 @@ def test_what_a_newer_ralph_wrote_passes_through() -> None:
     assert decoded("event", {"event": {"subtype": "of_tomorrow", "turn": "x"}})
 
 
-def test_numbers_and_bytes_of_an_answer_stay_as_they_came() -> None:
-    odd = {**MESSAGE, "odd": [10**30, 1e16, 1.0, "\u2028", {"b": 1, "a": 2}]}
-    line = sealed({"seq": 0, "kind": "assistant", **WHOLE["assistant"], "message": odd})
-    [record] = read_lines(line).records
-    assert line_of(0, record) == line
-
-
-def test_a_key_of_the_servers_that_is_half_a_surrogate_pair_stays_as_it_came() -> None:
-    odd = {
-        **MESSAGE,
-        "\ud800": 1,
-        "content": [*MESSAGE["content"], {"type": "text", "text": "t", "\ud800": 1}],
-    }
-    line = sealed({"seq": 0, "kind": "assistant", **WHOLE["assistant"], "message": odd})
+@every_row(
+    "odd",
+    [
+        {"odd": [10**30, 1e16, 1.0, "\u2028", {"b": 1, "a": 2}]},
+        {"\ud800": 1, "content": [*MESSAGE["content"], {"type": "text", "text": "t", "\ud800": 1}]},
+    ],
+)
+def test_numbers_and_bytes_of_an_answer_stay_as_they_came(odd: dict[str, Any]) -> None:
+    message = {**MESSAGE, **odd}
+    line = sealed({"seq": 0, "kind": "assistant", **WHOLE["assistant"], "message": message})
     [record] = read_lines(line).records
     assert line_of(0, record) == line

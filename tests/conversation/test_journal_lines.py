@@ -63,12 +63,15 @@ def test_p3_a_journal_cut_at_any_byte_keeps_every_whole_line(length) -> None:
 
 
 @every_row("position", range(len(JOURNAL)))
-def test_p3_one_flipped_bit_anywhere_is_damage_and_never_a_guess(position) -> None:
+def test_p3_one_flipped_bit_anywhere_is_damage_and_what_stands_before_it_can_be_read(position) -> None:
     for bit in range(8):
         changed = bytearray(JOURNAL)
         changed[position] ^= 1 << bit
-        with pytest.raises(JournalDamage):
-            read_lines(bytes(changed))
+        records, damage = readable_part(bytes(changed))
+        line = 1 if position < len(LINES[0]) else 2
+        assert damage is not None
+        assert damage.line == line
+        assert records == RECORDS[: line - 1]
 
 
 @every_row("nuls", [1, 2, 4096])
@@ -89,17 +92,6 @@ def test_p3_a_line_that_is_missing_or_comes_twice_is_damage() -> None:
         read_lines(LINES[1])
     with pytest.raises(JournalDamage, match="line 2 is out of order"):
         read_lines(LINES[0] + LINES[0])
-
-
-@every_row("position", range(len(JOURNAL)))
-def test_what_stands_before_the_damage_can_be_read(position) -> None:
-    changed = bytearray(JOURNAL)
-    changed[position] ^= 1
-    records, damage = readable_part(bytes(changed))
-    line = 1 if position < len(LINES[0]) else 2
-    assert damage is not None
-    assert damage.line == line
-    assert records == RECORDS[: line - 1]
 
 
 def test_a_line_with_a_right_checksum_and_no_record_is_damage() -> None:

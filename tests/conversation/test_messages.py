@@ -244,15 +244,3 @@ def test_the_bytes_of_old_messages_are_held_once_and_stay_theirs() -> None:
     assert {id(message._piece) for message in old} == {id(piece) for piece in talk._packed}
     assert [list(message.content) for message in talk.messages] == contents
     assert talk.messages == tuple(map(user_message, contents))
-
-
-@every_row("data_bytes", [0, 1, 4_000, 4_001])
-def test_an_image_costs_what_the_largest_one_does_whatever_its_data(data_bytes: int) -> None:
-    image = {
-        "type": "image",
-        "source": {"type": "base64", "media_type": "image/png", "data": "A" * data_bytes},
-    }
-    alone = user_message([image])
-    result = user_message([ToolResult("a", ToolOutput((image,))).as_block()])
-    for message in (alone, result):
-        assert message.size == tokens_of_bytes(len(message.body) - data_bytes) + 4_784
