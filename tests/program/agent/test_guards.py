@@ -33,14 +33,7 @@ def test_d6_a_call_that_is_made_again_and_again_runs_three_times_and_each_refusa
     assert len(ran_lines(ralph)) == 3
     assert len(server.requests) == 9, "three that ran, six that were refused"
     assert ran.result["guard"] == {"name": "repetition", "tool": "Bash", "input": {"command": command}}
-    assert [event["refusals"] for event in ran.objects if event.get("subtype") == "guard"] == [
-        1,
-        2,
-        3,
-        4,
-        5,
-        6,
-    ]
+    assert [event["refusals"] for event in ran.objects if event.get("subtype") == "guard"] == [*range(1, 7)]
     assert ran.result["terminal_reason"] == "no_progress"
     assert ran.result["final_report"]["reason"] == "no_progress"
     assert ran.result["result"].startswith("No final answer: the run made no progress after 9 turns")
@@ -57,12 +50,6 @@ def test_d6_a_call_that_is_made_again_and_again_runs_three_times_and_each_refusa
         f"[guard] Not run (repetition, {n} of 6 refusals): Bash: {command}" for n in range(1, 7)
     ]
     assert "[tool] Bash failed" not in ran.stderr, "one line for one refusal"
-
-
-def test_d6_tools_that_do_not_exist_are_ended_whatever_they_are_called_exits_4(ralph, serve) -> None:
-    serve(script=lambda _request, index: calls((f"tool_{index}", {"n": index})))
-    ran = ralph("go", "--output-format", "json")
-    assert (ran.code, ran.result["guard"]["name"]) == (4, "unknown_tool")
 
 
 def test_d6_edits_that_change_nothing_are_ended_exits_4(ralph, serve) -> None:
@@ -82,15 +69,3 @@ def test_d6_a_model_that_takes_the_hint_goes_on_exits_0(ralph, serve) -> None:
     assert ran.code == 0
     assert "guard" not in ran.result
     assert not any(is_error for _, is_error in results(server)), "what is let through starts the count anew"
-
-
-def test_d6_edit_test_edit_runs_on_however_often_the_test_says_the_same_exits_0(ralph, serve) -> None:
-    (ralph.cwd / "a.py").write_text("x = 0\n")
-    steps: list[Turn] = [calls(("Read", {"file_path": "a.py"}))]
-    for n in range(8):
-        edit = {"file_path": "a.py", "old_string": f"x = {n}\n", "new_string": f"x = {n + 1}\n"}
-        steps += [calls(("Edit", edit)), bash("echo 1 failed; exit 1")]
-    serve(*steps, DONE)
-    ran = ralph("go", "--output-format", "json")
-    assert (ran.code, ran.result["num_turns"]) == (0, 18)
-    assert (ralph.cwd / "a.py").read_text() == "x = 8\n"

@@ -91,12 +91,6 @@ def test_a_task_is_done_on_another_api_with_tools_and_thinking(others, serve, ap
 
 
 @pytest.mark.parametrize("api", OTHERS)
-def test_the_answer_of_another_api_is_printed(others, serve, api) -> None:
-    ran = others("hi", *at_api(api, serve(Turn("Hello there."))))
-    assert (ran.code, ran.stdout) == (0, "Hello there.\n")
-
-
-@pytest.mark.parametrize("api", OTHERS)
 def test_a_session_moves_between_vendors_and_back_with_its_tools(ralph, serve, api) -> None:
     """Twice the first one is away: the other one does a step, and the first one goes on."""
     ralph.environment["OPENAI_API_KEY"] = OPENAI_KEY

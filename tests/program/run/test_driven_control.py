@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from typing import Any
 
 import pytest
 
@@ -25,9 +26,10 @@ def closings(driver) -> list[str]:
     return [name for name in names if name in ("retry_recovered", "retry_exhausted")]
 
 
-def test_the_status_of_an_idle_run(drive, serve) -> None:
-    serve()
-    assert drive().ask("get_status") == {
+def test_an_idle_run_says_so_and_has_nothing_to_interrupt(drive, serve) -> None:
+    serve(Turn("Hello."))
+    driver = drive()
+    idle = {
         "state": "idle",
         "turn": 0,
         "queued_messages": 0,
@@ -36,75 +38,38 @@ def test_the_status_of_an_idle_run(drive, serve) -> None:
         "model": FIRST,
         "waiting_for": "the next message",
     }
-
-
-def test_after_a_result_the_run_is_idle_again(drive, serve) -> None:
-    serve(Turn("Hello."))
-    driver = drive()
+    assert driver.ask("get_status") == idle
+    assert driver.ask("interrupt") == {"interrupted": False, "still_queued": []}
     driver.say("hi")
     driver.result()
-    status = driver.ask("get_status")
-    assert (status["state"], status["turn"]) == ("idle", 1)
-    assert driver.ask("interrupt") == {"interrupted": False, "still_queued": []}
+    assert driver.ask("get_status") == {**idle, "turn": 1}
+    assert driver.ask("abort_retry") == {"aborted": False}
+    assert driver.finish().code == 0
 
 
-def test_the_status_is_told_while_a_stream_stalls(drive, serve) -> None:
-    serve(STALLED)
+def interrupted(driver) -> None:
+    assert driver.ask("interrupt") == {"interrupted": True, "still_queued": []}
+    ended = driver.result()
+    assert (ended["subtype"], ended["terminal_reason"]) == ("error_during_execution", "interrupted")
+
+
+def ended_well(driver) -> list[dict[str, Any]]:
+    """The results. The server refuses invalid requests, so an answer proves that the conversation is valid."""
+    ran = driver.finish()
+    assert (ran.code, [result["exit_code"] for result in results(ran)]) == (0, [130, 0])
+    return results(ran)
+
+
+def test_an_interrupt_ends_a_stream_and_not_the_queued_message(drive, serve) -> None:
+    server = serve(STALLED, Turn("Hello."))
     driver = drive("--include-partial-messages")
     driver.say("first", "second")
     driver.delta()
     status = driver.ask("get_status")
     assert (status["state"], status["queued_messages"], status["retry"]) == ("working", 1, None)
-
-
-def test_the_status_is_told_while_a_tool_runs(drive, serve, ralph) -> None:
-    serve(Turn([ToolUse("Bash", {"command": "touch started; sleep 300"})]))
-    driver = drive()
-    driver.say("hi")
-    wait_until((ralph.cwd / "started").exists, PATIENCE_S)
-    status = driver.ask("get_status")
-    assert (status["state"], status["turn"]) == ("working", 1)
-    assert "Bash" in status["waiting_for"]
-
-
-def test_the_status_is_told_while_a_backoff_waits(drive, serve) -> None:
-    serve(OVERLOADED_FOR_LONG)
-    driver = drive()
-    driver.say("hi")
-    driver.event("api_retry")
-    status = driver.ask("get_status")
-    assert status["waiting_for"] == "retry 1 of 4"
-    assert (status["retry"]["is_waiting"], status["retry"]["attempt"]) == (True, 1)
-    assert 0 < status["retry"]["seconds_left"] <= 50
-    assert "529" in status["retry"]["message"]
-
-
-def assert_interrupted_and_ready(driver, server) -> None:
-    """The server refuses invalid requests, so the next answer proves that the conversation is valid."""
-    assert driver.ask("interrupt") == {"interrupted": True, "still_queued": []}
-    ended = driver.result()
-    assert (ended["subtype"], ended["terminal_reason"]) == ("error_during_execution", "interrupted")
-    driver.say("go on")
-    ran = driver.finish()
-    assert (ran.code, [result["exit_code"] for result in results(ran)]) == (0, [130, 0])
-    assert server.requests[-1].json()["messages"][-1]["content"][-1]["text"] == "go on"
-
-
-def test_an_interrupt_ends_a_stream_and_the_next_message_works(drive, serve) -> None:
-    server = serve(STALLED, Turn("Hello."))
-    driver = drive("--include-partial-messages")
-    driver.say("hi")
-    driver.delta()
-    assert_interrupted_and_ready(driver, server)
+    interrupted(driver)
+    ended_well(driver)
     assert [message["role"] for message in server.requests[-1].json()["messages"]] == ["user"]
-
-
-def test_an_interrupt_ends_the_wait_for_the_first_byte_and_the_next_message_works(drive, serve) -> None:
-    server = serve(SILENT, Turn("Hello."))
-    driver = drive()
-    driver.say("hi")
-    assert server.wait_for_requests(1, PATIENCE_S)
-    assert_interrupted_and_ready(driver, server)
 
 
 def test_an_interrupt_ends_a_tool_and_all_it_started_and_its_call_has_an_error_result(
@@ -117,98 +82,51 @@ def test_an_interrupt_ends_a_tool_and_all_it_started_and_its_call_has_an_error_r
     driver = drive()
     driver.say("hi")
     wait_until((ralph.cwd / "started").exists, PATIENCE_S)
-    assert_interrupted_and_ready(driver, server)
+    status = driver.ask("get_status")
+    assert (status["state"], status["turn"], "Bash" in status["waiting_for"]) == ("working", 1, True)
+    interrupted(driver)
+    driver.say("go on")
+    ended_well(driver)
     assert not is_alive(marker)
     assert not (ralph.cwd / "never").exists()
     *outputs, said = server.requests[-1].json()["messages"][-1]["content"]
     assert [output["is_error"] for output in outputs] == [True, True]
-    assert said["type"] == "text"
+    assert said == {"type": "text", "text": "go on", "cache_control": {"type": "ephemeral"}}
 
 
-def test_an_interrupt_ends_a_backoff_and_closes_its_chain_once(drive, serve) -> None:
-    server = serve(OVERLOADED_FOR_LONG, Turn("Hello."))
-    driver = drive()
-    driver.say("hi")
-    driver.event("api_retry")
-    assert_interrupted_and_ready(driver, server)
-    assert closings(driver) == ["retry_exhausted"]
-
-
-def test_an_interrupt_in_a_backoff_belongs_to_its_message_alone(drive, serve) -> None:
+def test_an_interrupt_in_a_backoff_ends_its_message_alone_and_closes_its_chain_once(drive, serve) -> None:
     server = serve(OVERLOADED_FOR_LONG, OVERLOADED, Turn("second"))
     driver = drive()
     driver.say("first", "second")
     driver.event("api_retry")
-    assert driver.ask("interrupt") == {"interrupted": True, "still_queued": []}
-    ran = driver.finish()
-    assert [result["exit_code"] for result in results(ran)] == [130, 0]
-    assert results(ran)[1]["retries"] == 1
+    status = driver.ask("get_status")
+    assert status["waiting_for"] == "retry 1 of 4"
+    assert (status["retry"]["is_waiting"], status["retry"]["attempt"]) == (True, 1)
+    assert 0 < status["retry"]["seconds_left"] <= 50
+    assert "529" in status["retry"]["message"]
+    interrupted(driver)
+    assert ended_well(driver)[1]["retries"] == 1
     assert closings(driver) == ["retry_exhausted", "retry_recovered"]
     assert len(server.requests) == 3
 
 
-def test_an_interrupt_of_an_idle_run_changes_nothing(drive, serve) -> None:
-    serve(Turn("Hello."))
-    driver = drive()
-    assert driver.ask("interrupt") == {"interrupted": False, "still_queued": []}
-    driver.say("hi")
-    assert driver.finish().code == 0
-
-
-def test_an_interrupt_stops_one_message_and_not_the_queued_one(drive, serve) -> None:
-    server = serve(SILENT, Turn("second"))
+@pytest.mark.parametrize("steps", [[OVERLOADED_FOR_LONG], [OVERLOADED, SILENT]], ids=["wait", "request"])
+def test_a_cancelled_retry_ends_its_message_as_75_and_the_next_one_works(drive, serve, steps) -> None:
+    server = serve(*steps, OVERLOADED, Turn("Hello."))
     driver = drive()
     driver.say("first", "second")
-    assert server.wait_for_requests(1, PATIENCE_S)
-    driver.ask("interrupt")
-    ran = driver.finish()
-    assert [result["exit_code"] for result in results(ran)] == [130, 0]
-
-
-@pytest.mark.parametrize("steps", [[OVERLOADED_FOR_LONG], [OVERLOADED, SILENT]], ids=["wait", "request"])
-def test_a_cancelled_retry_ends_the_message_exits_75(drive, serve, steps) -> None:
-    server = serve(*steps)
-    driver = drive()
-    driver.say("hi")
     driver.event("api_retry")
     assert server.wait_for_requests(len(steps), PATIENCE_S)
     assert driver.ask("abort_retry") == {"aborted": True}
-    ran = driver.finish()
-    assert (ran.code, ran.result["terminal_reason"]) == (75, "api_unavailable")
+    ended = driver.result()
+    assert (ended["terminal_reason"], ended["api_error_status"]) == ("api_unavailable", 529)
     assert driver.event("retry_exhausted")["error"] == "Retry cancelled"
-    assert closings(driver) == ["retry_exhausted"]
-    assert ran.result["api_error_status"] == 529
+    ran = driver.finish()
+    assert (ran.code, [result["exit_code"] for result in results(ran)]) == (0, [75, 0])
+    assert [result["retries"] for result in results(ran)] == [len(steps) - 1, 1]
+    assert closings(driver) == ["retry_exhausted", "retry_recovered"]
+    assert [line["attempt"] for line in driver.lines if line.get("subtype") == "api_retry"] == [1, 1]
     assert "[retry] Failed after" in ran.stderr
-
-
-def test_after_a_cancelled_retry_the_next_message_works(drive, serve) -> None:
-    serve(OVERLOADED_FOR_LONG, OVERLOADED, Turn("Hello."))
-    driver = drive()
-    driver.say("first", "second")
-    driver.event("api_retry")
-    driver.ask("abort_retry")
-    ended = results(driver.finish())
-    assert [result["exit_code"] for result in ended] == [75, 0]
-    assert [result["retries"] for result in ended] == [0, 1]
-    retries = [line["attempt"] for line in driver.lines if line.get("subtype") == "api_retry"]
-    assert retries == [1, 1], "the counter begins anew"
-
-
-def test_where_no_retry_is_under_way_there_is_none_to_cancel(drive, serve) -> None:
-    may_go = threading.Event()
-
-    def script(_request, _number):
-        assert may_go.wait(PATIENCE_S)
-        return Turn("Hello.")
-
-    server = serve(script=script)
-    driver = drive()
-    assert driver.ask("abort_retry") == {"aborted": False}
-    driver.say("hi")
-    assert server.wait_for_requests(1, PATIENCE_S)
-    assert driver.ask("abort_retry") == {"aborted": False}
-    may_go.set()
-    assert driver.finish().code == 0
 
 
 def test_with_retries_switched_off_during_a_wait_the_next_failure_is_final(drive, serve) -> None:

@@ -13,27 +13,14 @@ from tests.patience import PATIENCE_S
 from tests.program.driver import errors, results
 from tests.program.model_answers import DONE
 
+# tests/driven/test_control_lines.py tests what is wrong with many more lines.
 NO_USE = [
     b"{",
-    b"hello",
-    b"[]",
-    b"1" * 5000,
     b"[" * 100_000,
-    b'{"type": "user", "message": NaN}',
-    b'"\xff\xfe"',
     b"\x00\x01",
-    b"{}",
     b'{"type": 1}',
-    b'{"type": "assistant"}',
-    b'{"type": "user"}',
-    b'{"type": "user", "message": {"role": "assistant", "content": "x"}}',
     b'{"type": "user", "message": {"role": "user", "content": " "}}',
-    b'{"type": "user", "message": {"role": "user", "content": []}}',
-    b'{"type": "user", "message": {"role": "user", "content": [{"type": "tool_result"}]}}',
-    b'{"type": "control_request"}',
     b'{"type": "control_request", "request_id": 7, "request": {"subtype": "interrupt"}}',
-    b'{"type": "control_request", "request_id": "r", "request": "interrupt"}',
-    b'{"type": "control_request", "request_id": "r", "request": {"subtype": ""}}',
     request("reboot"),
     request("set_model", model=7),
     request("set_auto_retry", enabled="yes"),

@@ -147,12 +147,10 @@ def test_p2_a_command_under_way_at_the_kill_is_not_run_again_exits_0(ralph, serv
     "options",
     [
         ("--settings", '{"permissions": {"deny": ["Bash(echo:*)"]}}'),
-        ("--settings", '{"permissions": {"ask": ["Bash(echo:*)"]}}'),
-        ("--disallowed-tools", "Bash(echo *)"),
         ("--permission-prompts", "none"),
         ("--settings", '{"hooks": {"PreToolUse": [{"hooks": [{"type": "command", "command": "exit 2"}]}]}}'),
     ],
-    ids=["deny", "ask", "a pattern", "a mode", "a hook"],
+    ids=["a rule", "a mode", "a hook"],
 )
 def test_p2_a_forbidden_call_has_no_unknown_effects_wherever_the_run_was_killed_exits_0(
     ralph, serve, options

@@ -29,18 +29,13 @@ def test_a_prompt_is_answered_and_standard_output_holds_the_answer_alone(ralph, 
     assert sent(server)["messages"][0]["content"][0]["text"] == "say hello"
 
 
-def test_the_first_request_follows_the_wire_contract_in_under_4700_bytes_tools_included(ralph, serve) -> None:
+def test_a_run_sends_one_request_of_under_4700_bytes_tools_included(ralph, serve) -> None:
+    """tests/recorded/kept/hello-text.txt has the request."""
     server = serve(HELLO)
     ralph("hi")
     assert len(server.requests[0].body) < 4700
     assert len(sent(server)["tools"]) == 8
     assert ([request.method for request in server.requests], server.lookups) == (["POST"], ())
-    body, headers = sent(server), server.requests[0].headers
-    assert headers["anthropic-version"] == "2026-10-21"
-    assert "x-api-key" in headers
-    assert body["model"] == "claude-sonnet-5-5"
-    assert body["stream"] is True
-    assert not {"temperature", "top_p", "top_k", "thinking"} & body.keys()
 
 
 @pytest.mark.parametrize("arguments", [(), ("run", "-")])
@@ -57,12 +52,6 @@ def test_the_classic_loop_line_works_as_it_stands(ralph, serve) -> None:
     assert ran.code == 0
     assert ran.objects[0]["model"] == "claude-opus-5-5"
     assert ran.result["subtype"] == "success"
-
-
-def test_piped_data_stands_below_the_prompt(ralph, serve) -> None:
-    server = serve(HELLO)
-    ralph("-p", "review this", stdin=b"+ a line\n")
-    assert sent(server)["messages"][0]["content"][0]["text"] == "review this\n\n+ a line\n"
 
 
 def test_a_prompt_file_is_read_from_where_ralph_was_called(ralph, serve) -> None:
@@ -93,40 +82,6 @@ def test_a_redirected_file_stands_below_the_prompt(ralph, serve) -> None:
     assert "6 bytes from standard input" in ran.stderr
 
 
-def test_tools_really_run_and_their_results_go_back(ralph, serve) -> None:
-    calls = [
-        ToolUse("Write", {"file_path": "notes.txt", "content": "one\n"}),
-        ToolUse("Bash", {"command": "cat notes.txt && echo two >> notes.txt"}),
-        ToolUse("Read", {"file_path": "notes.txt"}),
-    ]
-    server = serve(Turn(content=[Text("Working."), *calls]), HELLO)
-    ran = ralph("go")
-    assert ran.code == 0
-    assert (ralph.cwd / "notes.txt").read_text() == "one\ntwo\n"
-    results = sent(server)["messages"][-1]["content"]
-    assert [block["type"] for block in results] == ["tool_result"] * 3
-    assert "one" in results[1]["content"]
-    assert "two" in results[2]["content"]
-    assert "[tool] Bash: cat notes.txt" in ran.stderr
-
-
-def test_json_prints_one_result_object_and_the_result_file_holds_it_too(ralph, serve) -> None:
-    serve(HELLO)
-    session = "00000000-0000-4000-8000-000000000001"
-    ran = ralph("hi", "--output-format", "json", "--session-id", session, "--result-file", "out.json")
-    assert len(ran.objects) == 1
-    result = ran.result
-    assert result["result"] == "Hello there."
-    assert result["session_id"] == session
-    assert (result["subtype"], result["is_error"], result["terminal_reason"]) == (
-        "success",
-        False,
-        "completed",
-    )
-    assert result["total_cost_usd"] > 0
-    assert json.loads((ralph.cwd / "out.json").read_text())["result"] == "Hello there."
-
-
 def test_stream_json_tells_the_story_in_order(ralph, serve) -> None:
     ralph.retry_quickly()
     serve(
@@ -152,14 +107,6 @@ def test_stream_json_tells_the_story_in_order(ralph, serve) -> None:
     assert ran.result["retries"] == 1
     assert "[retry]" in ran.stderr
     assert "\x1b" not in ran.stderr, "colour is for terminals"
-
-
-def test_retries_of_one_request_send_identical_bytes(ralph, serve) -> None:
-    ralph.retry_quickly()
-    server = serve(Fault(status=503), Fault(reset_before_headers=True), HELLO)
-    assert ralph("go").code == 0
-    assert len({request.body for request in server.requests}) == 1
-    assert len(server.requests) == 3
 
 
 def test_a_call_of_an_answer_without_its_end_is_not_run(ralph, serve) -> None:
@@ -219,12 +166,6 @@ def test_system_prompts_are_replaced_and_extended(ralph, serve) -> None:
     first, *about_sandbox, last = sent(server)["system"][0]["text"].split("\n\n")
     assert (first, last) == ("Be terse.", "And rhyme.")
     assert all(each.startswith("Commands run in a sandbox: ") for each in about_sandbox)
-
-
-def test_allowed_and_disallowed_tools_shape_the_list(ralph, serve) -> None:
-    server = serve(HELLO, HELLO)
-    ralph("hi", "--allowedTools", "Read,Grep Bash", "--disallowed-tools", "Bash")
-    assert sorted(tool["name"] for tool in sent(server)["tools"]) == ["Glob", "Grep", "Read"]
 
 
 def test_quiet_leaves_errors_and_the_outcome(ralph, serve) -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.program.model_answers import DONE, bash, calls, results
+from tests.rows import every_row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 RULES = {"permissions": {"deny": ["Bash(rm:*)", "Read(./.env)"]}}
 
@@ -208,11 +212,12 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("document", "says"), REFUSED.values(), ids=REFUSED.keys())
-def test_without_a_rule_that_cannot_be_understood_nothing_runs(ralph, serve, document, says) -> None:
+@every_row("name", REFUSED)
+def test_without_a_rule_that_cannot_be_understood_nothing_runs(ralph, ralph_here, serve, name) -> None:
+    document, says = REFUSED[name]
     server = serve(DONE)
     path = write(ralph.cwd / ".claude" / "settings.json", document)
-    ran = ralph("go", "--output-format", "stream-json")
+    ran = ralph_here("go", "--output-format", "stream-json")
     assert (ran.code, server.request_count) == (78, 0)
     assert str(path) in ran.result["errors"][0]
     assert says in ran.result["errors"][0]
@@ -249,10 +254,10 @@ def test_fail_if_unavailable_is_a_strict_sandbox(ralph, ralph_here, serve) -> No
     assert "sandbox.failIfUnavailable cannot be kept with --sandbox off" in ran.last_line
 
 
-@pytest.mark.parametrize("document", FOR_GUARDS.values(), ids=FOR_GUARDS.keys())
-def test_without_a_guard_that_the_user_asks_for_nothing_runs(ralph, serve, document) -> None:
+@every_row("name", FOR_GUARDS)
+def test_without_a_guard_that_the_user_asks_for_nothing_runs(ralph_here, serve, name) -> None:
     server = serve(DONE)
-    ran = ralph("go", "--settings", json.dumps(document))
+    ran = ralph_here("go", "--settings", json.dumps(FOR_GUARDS[name]))
     assert (ran.code, server.request_count) == (78, 0)
     assert "--settings: " in ran.last_line
 
@@ -330,43 +335,24 @@ def test_a_home_of_another_user_is_named_with_the_way_out(ralph, serve, tmp_path
     assert says in ran.last_line
 
 
-def a_pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
 def a_huge_file(path: Path) -> None:
-    with path.open("wb") as file:
-        file.truncate(10 * 1024**4)
+    path.touch()
+    os.truncate(path, 10 * 1024**4)
 
 
-def a_directory(path: Path) -> None:
-    path.mkdir()
-
-
-def no_text(path: Path) -> None:
-    path.write_bytes(b"\xff\xfe\x00")
-
-
-def cut_off(path: Path) -> None:
-    path.write_text("{")
-
-
-def a_list(path: Path) -> None:
-    path.write_text("[]")
-
-
-BROKEN = {
-    cut_off: "is not valid JSON",
-    a_list: "is not a JSON object",
-    a_pipe: "cannot be read (it is not a regular file)",
-    a_directory: "cannot be read (it is not a regular file)",
-    a_huge_file: "has more than 1,000,000 bytes",
-    no_text: "is not valid JSON",
+BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "cut off": (lambda path: path.write_text("{"), "is not valid JSON"),
+    "a list": (lambda path: path.write_text("[]"), "is not a JSON object"),
+    "a pipe": (os.mkfifo, "cannot be read (it is not a regular file)"),
+    "a directory": (os.mkdir, "cannot be read (it is not a regular file)"),
+    "a huge file": (a_huge_file, "has more than 1,000,000 bytes"),
+    "no text": (lambda path: path.write_bytes(b"\xff\xfe\x00"), "is not valid JSON"),
 }
 
 
-@pytest.mark.parametrize(("make", "says"), BROKEN.items(), ids=[make.__name__ for make in BROKEN])
-def test_a_file_whose_rules_cannot_be_seen_ends_the_run(ralph, ralph_here, serve, make, says) -> None:
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_file_whose_rules_cannot_be_seen_ends_the_run(ralph, ralph_here, serve, name) -> None:
+    make, says = BROKEN[name]
     server = serve(DONE)
     path = ralph.cwd / ".claude" / "settings.json"
     path.parent.mkdir()

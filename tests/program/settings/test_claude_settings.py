@@ -192,27 +192,28 @@ TRUSTED_ONLY = {
 }
 
 
-@pytest.mark.parametrize("key", TRUSTED_ONLY)
-def test_a_file_of_the_option_that_an_agent_may_write_only_tightens(ralph, serve, tmp_path, key) -> None:
-    server = serve(bash("rm x"), DONE, DONE)
+def test_a_file_of_the_option_that_an_agent_may_write_only_tightens(
+    ralph, ralph_here, serve, tmp_path
+) -> None:
+    server = serve(bash("rm x"), DONE)
     file = ralph.cwd / "mine.json"
-    document = {"permissions": {"deny": ["Bash(rm:*)"]}, key: TRUSTED_ONLY[key]}
-    file.write_text(json.dumps(document))
-    ran = ralph("go", "--settings", "mine.json")
-    assert (ran.code, server.request_count) == (78, 0)
-    name = "permissions.additionalDirectories" if key == "permissions" else key
-    assert (
-        f"{file}: {name} cannot be honoured, as an agent or a repository's author may write" in ran.last_line
-    )
-    assert 'give its text instead: --settings "$(cat FILE)"' in ran.last_line
-    file.write_text('{"permissions": {"deny": ["Bash(rm:*)"]}}')
+    link = tmp_path / "link.json"
+    link.symlink_to(file)
+    rules = {"permissions": {"deny": ["Bash(rm:*)"]}}
+    for key, value in TRUSTED_ONLY.items():
+        file.write_text(json.dumps({**rules, key: value}))
+        ran = ralph_here("go", "--settings", "mine.json")
+        assert (ran.code, server.request_count) == (78, 0)
+        name = "permissions.additionalDirectories" if key == "permissions" else key
+        assert (
+            f"{file}: {name} cannot be honoured, as an agent or a repository's author may write"
+            in ran.last_line
+        )
+        assert 'give its text instead: --settings "$(cat FILE)"' in ran.last_line
+        assert ralph_here("go", "--settings", str(link)).code == 78
+    file.write_text(json.dumps(rules))
     assert ralph("go", "--settings", "mine.json").code == 0
     assert results(server, 1)[0][1], "its rules hold"
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "link.json").symlink_to(file)
-    file.write_text(json.dumps(document))
-    assert ralph("go", "--settings", str(elsewhere / "link.json")).code == 78
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
@@ -252,7 +253,7 @@ def test_a_directory_that_holds_the_file_itself_is_refused(ralph, serve, own) ->
     assert f"{path} does not count, as an agent" in ran.last_line
 
 
-def test_a_value_of_a_wrong_type_is_named(ralph, serve, own) -> None:
+def test_a_value_of_a_wrong_type_is_named(ralph_here, serve, own) -> None:
     serve(DONE)
     for document, says in (
         ({"model": 3}, "model must be a text"),
@@ -263,7 +264,7 @@ def test_a_value_of_a_wrong_type_is_named(ralph, serve, own) -> None:
         ({"sandbox": "x"}, "sandbox must be an object"),
     ):
         path = own(**document)
-        ran = ralph("go")
+        ran = ralph_here("go")
         assert ran.code == 78
         assert f"{path}: " in ran.last_line
         assert says in ran.last_line
