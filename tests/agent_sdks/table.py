@@ -8,13 +8,13 @@ import os
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ralph.mock_api import Fault, Step
-from tests.agent_sdks.trials import Check, Ran, Run, Trial
+from tests.agent_sdks.trials import Check, Options, Ran, Run, Trial
 from tests.program.model_answers import DONE, bash, calls, report
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Any
 
 Verdict = Literal["works", "no effect", "error"]
@@ -41,51 +41,46 @@ def same(name: str, value: Any, typescript: str | None = None) -> Run:
     return Run(python={name: value}, typescript={typescript or camel(name): value})
 
 
+def with_shared(shared: Options, run: Run) -> Run:
+    """The run with these options too, whose names TypeScript's SDK writes in camel case."""
+    in_camel_case = {camel(name): value for name, value in shared.items()}
+    return replace(run, python={**shared, **run.python}, typescript={**in_camel_case, **run.typescript})
+
+
 def camel(name: str) -> str:
     first, *rest = name.split("_")
     return first + "".join(part.capitalize() for part in rest)
 
 
+def row(name: str, says: str, trial: Trial, check: Check, *, typescript: str | None = "") -> Row:
+    """A row for an option that works. `typescript` is its name in TypeScript's SDK, if that is not `name` in camel case.
+    None means that TypeScript's SDK does not have it.
+    """
+    other = camel(name) if typescript == "" else typescript
+    return Row(python=name, typescript=other, says=says, trial=trial, check=check)
+
+
 SCHEMA = {"type": "object", "properties": {"files": {"type": "integer"}}, "required": ["files"]}
-ELSEWHERE = "$HERE/../elsewhere/new.txt"
 SESSION_ID = "11111111-2222-4333-8444-555555555555"
 
 SHAPE = Trial(
     name="shape",
     answers=(bash("echo $MARK; pwd"), DONE),
     runs=(
-        Run(
-            both={"model": "claude-opus-5-5", "effort": "low", "env": {"MARK": "kept"}},
-            python={
+        with_shared(
+            {
                 "system_prompt": "You are Ada.",
                 "tools": ["Bash", "Read"],
                 "include_partial_messages": True,
                 "betas": ["context-1m-2025-08-07"],
                 "session_id": SESSION_ID,
                 "extra_args": {"append-system-prompt": "Be brief."},
-                "client_app": "my-app/1",
                 "verbatim_prompts": True,
-                "forward_subagent_text": True,
-                "enable_file_checkpointing": True,
             },
-            typescript={
-                "systemPrompt": "You are Ada.",
-                "tools": ["Bash", "Read"],
-                "includePartialMessages": True,
-                "betas": ["context-1m-2025-08-07"],
-                "sessionId": SESSION_ID,
-                "extraArgs": {"append-system-prompt": "Be brief."},
-                "verbatimPrompts": True,
-                "forwardSubagentText": True,
-                "enableFileCheckpointing": True,
-                "allowDangerouslySkipPermissions": True,
-                "promptSuggestions": True,
-                "agentProgressSummaries": True,
-                "perTaskStopAffordance": True,
-                "toolConfig": {"askUserQuestion": {"previewFormat": "html"}},
-                "title": "My own title",
-            },
-            steps=({"say": "/fix this"},),
+            Run(
+                both={"model": "claude-opus-5-5", "effort": "low", "env": {"MARK": "kept"}},
+                steps=({"say": "/fix this"},),
+            ),
         ),
     ),
 )
@@ -106,68 +101,29 @@ def ended_well(ran: Ran) -> bool:
 
 
 SHAPES = (
-    Row(
-        python="model",
-        typescript="model",
-        says="works, with aliases too",
-        trial=SHAPE,
-        check=lambda ran: ran.sent()["model"] == "claude-opus-5-5",
+    row("model", "works, with aliases too", SHAPE, lambda ran: ran.sent()["model"] == "claude-opus-5-5"),
+    row("effort", "works", SHAPE, lambda ran: ran.sent()["output_config"]["effort"] == "low"),
+    row("env", "works; commands see it too, but never a credential", SHAPE, lambda ran: "kept" in ran.told()),
+    row("cwd", "works", SHAPE, lambda ran: str(ran.cwd) in ran.told()),
+    row(
+        "tools",
+        "works: exactly these, with `Bash` also `BashOutput` and `KillBash`; the preset: all",
+        SHAPE,
+        lambda ran: ran.tools == {"Bash", "BashOutput", "KillBash", "Read"},
     ),
-    Row(
-        python="effort",
-        typescript="effort",
-        says="works",
-        trial=SHAPE,
-        check=lambda ran: ran.sent()["output_config"]["effort"] == "low",
+    row("include_partial_messages", "works", SHAPE, lambda ran: bool(ran.messages("stream_event"))),
+    row(
+        "betas",
+        "works: sent to the API",
+        SHAPE,
+        lambda ran: "context-1m-2025-08-07" in ran.requests[0].headers["anthropic-beta"],
     ),
-    Row(
-        python="env",
-        typescript="env",
-        says="works; commands see it too, but never a credential",
-        trial=SHAPE,
-        check=lambda ran: "kept" in ran.told(),
-    ),
-    Row(
-        python="cwd",
-        typescript="cwd",
-        says="works",
-        trial=SHAPE,
-        check=lambda ran: str(ran.cwd) in ran.told(),
-    ),
-    Row(
-        python="tools",
-        typescript="tools",
-        says="works: exactly these, with `Bash` also `BashOutput` and `KillBash`; the preset: all",
-        trial=SHAPE,
-        check=lambda ran: ran.tools == {"Bash", "BashOutput", "KillBash", "Read"},
-    ),
-    Row(
-        python="include_partial_messages",
-        typescript="includePartialMessages",
-        says="works",
-        trial=SHAPE,
-        check=lambda ran: bool(ran.messages("stream_event")),
-    ),
-    Row(
-        python="betas",
-        typescript="betas",
-        says="works: sent to the API",
-        trial=SHAPE,
-        check=lambda ran: "context-1m-2025-08-07" in ran.requests[0].headers["anthropic-beta"],
-    ),
-    Row(
-        python="session_id",
-        typescript="sessionId",
-        says="works",
-        trial=SHAPE,
-        check=lambda ran: ran.result()["session_id"] == SESSION_ID,
-    ),
-    Row(
-        python="extra_args",
-        typescript="extraArgs",
-        says="works, with every flag of `ralph run`, such as `max-time`",
-        trial=SHAPE,
-        check=lambda ran: "Be brief." in system_text(ran),
+    row("session_id", "works", SHAPE, lambda ran: ran.result()["session_id"] == SESSION_ID),
+    row(
+        "extra_args",
+        "works, with every flag of `ralph run`, such as `max-time`",
+        SHAPE,
+        lambda ran: "Be brief." in system_text(ran),
     ),
 )
 
@@ -175,30 +131,28 @@ UNUSED = Trial(
     name="unused",
     shows_errors=True,
     runs=(
-        Run(
-            both={"agents": {}},
-            python={
-                "client_app": "my-app/1",
+        with_shared(
+            {
                 "forward_subagent_text": True,
                 "enable_file_checkpointing": True,
                 "load_timeout_ms": 5,
                 "session_store_flush": "eager",
             },
-            typescript={
-                "forwardSubagentText": True,
-                "enableFileCheckpointing": True,
-                "allowDangerouslySkipPermissions": True,
-                "promptSuggestions": True,
-                "agentProgressSummaries": True,
-                "perTaskStopAffordance": True,
-                "supportedDialogKinds": [],
-                "onUserDialog": True,
-                "toolConfig": {"askUserQuestion": {"previewFormat": "html"}},
-                "executable": "node",
-                "loadTimeoutMs": 5,
-                "sessionStoreFlush": "eager",
-                "pluginDelivery": "argv",
-            },
+            Run(
+                both={"agents": {}},
+                python={"client_app": "my-app/1"},
+                typescript={
+                    "allowDangerouslySkipPermissions": True,
+                    "promptSuggestions": True,
+                    "agentProgressSummaries": True,
+                    "perTaskStopAffordance": True,
+                    "supportedDialogKinds": [],
+                    "onUserDialog": True,
+                    "toolConfig": {"askUserQuestion": {"previewFormat": "html"}},
+                    "executable": "node",
+                    "pluginDelivery": "argv",
+                },
+            ),
         ),
     ),
 )
@@ -349,149 +303,123 @@ ASKED = Trial(
     answers=(bash("rm kept.txt"), DONE),
     runs=(same("can_use_tool", {"behavior": "deny", "message": "not that file"}),),
 )
-INTERRUPT = Trial(
-    name="interrupt",
-    answers=(bash("true"), DONE),
-    runs=(same("can_use_tool", {"behavior": "deny", "message": "no", "interrupt": True}),),
-)
-
-
-def texts(ran: Ran) -> str:
-    return str([request.json()["messages"] for request in ran.requests])
-
-
 BEHAVIOUR = (
-    Row(
-        python="system_prompt",
-        typescript="systemPrompt",
-        says="works as text, list, file and preset, with `append`; ralph adds one line about the sandbox. If you set none, "
+    row(
+        "system_prompt",
+        "works as text, list, file and preset, with `append`; ralph adds one line about the sandbox. If you set none, "
         "the SDKs ask for an empty one: set the preset `claude_code` for ralph's own",
-        trial=PROMPTS,
-        check=lambda ran: (
+        PROMPTS,
+        lambda ran: (
             "Be kind." in system_text(ran)
             and len(system_text(ran)) > 3 * len(system_text(ran, 1))
             and "Grace." in system_text(ran, 2)[:30]
         ),
     ),
-    Row(
-        python="max_turns",
-        typescript="maxTurns",
-        says="works; the last turn is for the closing answer",
-        trial=LIMITED,
-        check=lambda ran: ran.result()["subtype"] == "error_max_turns",
+    row(
+        "max_turns",
+        "works; the last turn is for the closing answer",
+        LIMITED,
+        lambda ran: ran.result()["subtype"] == "error_max_turns",
     ),
-    Row(
-        python="max_budget_usd",
-        typescript="maxBudgetUsd",
-        says="works, and is checked before it is exceeded",
-        trial=BUDGET,
-        check=lambda ran: ran.result()["subtype"] == "error_max_budget_usd" and not ran.requests,
+    row(
+        "max_budget_usd",
+        "works, and is checked before it is exceeded",
+        BUDGET,
+        lambda ran: ran.result()["subtype"] == "error_max_budget_usd" and not ran.requests,
     ),
-    Row(
-        python="fallback_model",
-        typescript="fallbackModel",
-        says="works",
-        trial=FALLBACK,
-        check=lambda ran: ran.sent(-1)["model"] == "claude-sonnet-5-5" and ended_well(ran),
+    row(
+        "fallback_model",
+        "works",
+        FALLBACK,
+        lambda ran: ran.sent(-1)["model"] == "claude-sonnet-5-5" and ended_well(ran),
     ),
-    Row(
-        python="output_format",
-        typescript="outputFormat",
-        says="works: `structured_output` of the result",
-        trial=REPORT,
-        check=lambda ran: ran.result()["structured_output"]["files"] == 3,
+    row(
+        "output_format",
+        "works: `structured_output` of the result",
+        REPORT,
+        lambda ran: ran.result()["structured_output"]["files"] == 3,
     ),
-    Row(
-        python="allowed_tools",
-        typescript="allowedTools",
-        says="**differs**: exactly these and the reading ones; others are not there. They are never asked about",
-        trial=ALLOWED,
-        check=lambda ran: ran.tools == {"Write", "Read", "Glob", "Grep"},
+    row(
+        "allowed_tools",
+        "**differs**: exactly these and the reading ones; others are not there. They are never asked about",
+        ALLOWED,
+        lambda ran: ran.tools == {"Write", "Read", "Glob", "Grep"},
     ),
-    Row(
-        python="disallowed_tools",
-        typescript="disallowedTools",
-        says="works; a tool that ralph lacks is a notice",
-        trial=DISALLOWED,
-        check=lambda ran: "Bash" not in ran.tools and ended_well(ran),
+    row(
+        "disallowed_tools",
+        "works; a tool that ralph lacks is a notice",
+        DISALLOWED,
+        lambda ran: "Bash" not in ran.tools and ended_well(ran),
     ),
-    Row(
-        python="permission_mode",
-        typescript="permissionMode",
-        says="works: [permissions](permissions.md)",
-        trial=PLAN,
-        check=lambda ran: not (ran.cwd / "new.txt").exists() and ran.tools == {"Read", "Glob", "Grep"},
+    row(
+        "permission_mode",
+        "works: [permissions](permissions.md)",
+        PLAN,
+        lambda ran: not (ran.cwd / "new.txt").exists() and ran.tools == {"Read", "Glob", "Grep"},
     ),
-    Row(
-        python="add_dirs",
+    row(
+        "add_dirs",
+        "works",
+        ELSEWHERE_TOO,
+        lambda ran: (ran.cwd / "../elsewhere/new.txt").read_text() == "x",
         typescript="additionalDirectories",
-        says="works",
-        trial=ELSEWHERE_TOO,
-        check=lambda ran: (ran.cwd / "../elsewhere/new.txt").read_text() == "x",
     ),
-    Row(
-        python="settings",
-        typescript="settings",
-        says="works for rules and command hooks: [permissions](permissions.md)",
-        trial=RULES,
-        check=lambda ran: (ran.cwd / "kept.txt").exists() and bool(ran.result()["permission_denials"]),
+    row(
+        "settings",
+        "works for rules and command hooks: [permissions](permissions.md)",
+        RULES,
+        lambda ran: (ran.cwd / "kept.txt").exists() and bool(ran.result()["permission_denials"]),
     ),
-    Row(
-        python="setting_sources",
-        typescript="settingSources",
-        says="works; none: all of them, as in `claude -p`",
-        trial=MEMORY,
-        check=lambda ran: ["Use tabs." in str(ran.sent(nth)) for nth in (0, 1)] == [True, False],
+    row(
+        "setting_sources",
+        "works; none: all of them, as in `claude -p`",
+        MEMORY,
+        lambda ran: ["Use tabs." in str(ran.sent(nth)) for nth in (0, 1)] == [True, False],
     ),
-    Row(
-        python="continue_conversation",
-        typescript="continue",
-        says="works",
-        trial=SESSIONS,
-        check=lambda ran: (
+    row(
+        "continue_conversation",
+        "works",
+        SESSIONS,
+        lambda ran: (
             len(ran.sent(1)["messages"]) == len(ran.sent(0)["messages"]) + 2
             and ran.result(1)["session_id"] == ran.result(0)["session_id"]
         ),
+        typescript="continue",
     ),
-    Row(
-        python="resume",
-        typescript="resume",
-        says="works",
-        trial=SESSIONS,
-        check=lambda ran: len(ran.sent(2)["messages"]) == len(ran.sent(1)["messages"]) + 2,
+    row(
+        "resume",
+        "works",
+        SESSIONS,
+        lambda ran: len(ran.sent(2)["messages"]) == len(ran.sent(1)["messages"]) + 2,
     ),
-    Row(
-        python="fork_session",
-        typescript="forkSession",
-        says="works",
-        trial=SESSIONS,
-        check=lambda ran: ran.result(2)["session_id"] != ran.result(1)["session_id"],
+    row(
+        "fork_session",
+        "works",
+        SESSIONS,
+        lambda ran: ran.result(2)["session_id"] != ran.result(1)["session_id"],
     ),
-    Row(
-        python="mcp_servers",
-        typescript="mcpServers",
-        says="work: [MCP servers](mcp.md), also those in the program's own process",
-        trial=SERVERS,
-        check=lambda ran: '"5"' in ran.told(1) and ran.runs[0]["called"] == [{"a": 2, "b": 3}],
+    row(
+        "mcp_servers",
+        "work: [MCP servers](mcp.md), also those in the program's own process",
+        SERVERS,
+        lambda ran: '"5"' in ran.told(1) and ran.runs[0]["called"] == [{"a": 2, "b": 3}],
     ),
-    Row(
-        python="hooks",
-        typescript="hooks",
-        says="work: [hooks](control.md#hooks); one that throws denies",
-        trial=HOOKS,
-        check=lambda ran: (
+    row(
+        "hooks",
+        "work: [hooks](control.md#hooks); one that throws denies",
+        HOOKS,
+        lambda ran: (
             (ran.cwd / "kept.txt").exists()
             and "not that file" in ran.told(1)
             and "hook error" in ran.told(3)
             and [event["hook_event_name"] for event in ran.runs[0]["called"]] == ["PreToolUse", "Stop"]
         ),
     ),
-    Row(
-        python="can_use_tool",
-        typescript="canUseTool",
-        says="works: [permissions](control.md#permissions); a denial with `interrupt` ends as `interrupted`, 130",
-        trial=ASKED,
-        check=lambda ran: (
+    row(
+        "can_use_tool",
+        "works: [permissions](control.md#permissions); a denial with `interrupt` ends as `interrupted`, 130",
+        ASKED,
+        lambda ran: (
             (ran.cwd / "kept.txt").exists()
             and ran.runs[0]["asked"] == [["Bash", {"command": "rm kept.txt"}]]
             and "not that file" in ran.told()
@@ -508,11 +436,10 @@ def refused(
     says: str,
     typescript: str | None = None,
     only: str | None = None,
-    beside: Mapping[str, Any] | None = None,
 ) -> Row:
     """A row for an option that ends the run before its first request. `words` is a part of the error message."""
     camels = typescript or camel(name)
-    run = Run(both=beside or {}, python={name: value}, typescript={camels: value})
+    run = Run(python={name: value}, typescript={camels: value})
     return Row(
         python=None if only == "typescript" else name,
         typescript=None if only == "python" else camels,
@@ -643,48 +570,42 @@ DEBUGGED = Trial(
 )
 
 OWN_ROWS = (
-    Row(
-        python="cli_path",
+    row(
+        "cli_path",
+        "the path of ralph",
+        UNUSED,
+        lambda ran: ended_well(ran) and bool(ran.requests),
         typescript="pathToClaudeCodeExecutable",
-        says="the path of ralph",
-        trial=UNUSED,
-        check=lambda ran: ended_well(ran) and bool(ran.requests),
     ),
-    Row(
-        python="stderr",
-        typescript="stderr",
-        says="works: ralph's lines for people",
-        trial=UNUSED,
-        check=lambda ran: "[ralph] claude" in ran.stderr,
-    ),
-    Row(
-        python="skills",
-        typescript="skills",
-        says="all skills are listed for the model, whichever are named",
-        trial=SKILLS,
-        check=lambda ran: (
+    row("stderr", "works: ralph's lines for people", UNUSED, lambda ran: "[ralph] claude" in ran.stderr),
+    row(
+        "skills",
+        "all skills are listed for the model, whichever are named",
+        SKILLS,
+        lambda ran: (
             len(ran.requests) == 2
             and all("Make PDFs" in system_text(ran, nth) and "Bash" in ran.tools for nth in (0, 1))
         ),
     ),
-    Row(
-        python="sandbox",
-        typescript="sandbox",
-        says="ralph's [own](sandbox.md) is always on. `failIfUnavailable`, which TypeScript's SDK adds, is `--sandbox strict`. `network`, `filesystem` and `credentials` are errors: use `net`, `allow-host` in `extra_args`",
-        trial=BOXED,
-        check=lambda ran: ended_well(ran) and not (ran.cwd.parent / "outside.txt").exists(),
+    row(
+        "sandbox",
+        "ralph's [own](sandbox.md) is always on. `failIfUnavailable`, which TypeScript's SDK adds, is `--sandbox strict`. `network`, `filesystem` and `credentials` are errors: use `net`, `allow-host` in `extra_args`",
+        BOXED,
+        lambda ran: ended_well(ran) and not (ran.cwd.parent / "outside.txt").exists(),
     ),
-    Row(
-        python="max_buffer_size",
-        says="the SDK's own: the longest line that it reads",
-        trial=OWN,
-        check=lambda ran: "maximum buffer size" in ran.says,
+    row(
+        "max_buffer_size",
+        "the SDK's own: the longest line that it reads",
+        OWN,
+        lambda ran: "maximum buffer size" in ran.says,
+        typescript=None,
     ),
-    Row(
-        python="user",
-        says="the SDK's own: ralph runs as this user",
-        trial=SOMEBODY,
-        check=lambda ran: f"uid {os.getuid()}" in ran.told(),
+    row(
+        "user",
+        "the SDK's own: ralph runs as this user",
+        SOMEBODY,
+        lambda ran: f"uid {os.getuid()}" in ran.told(),
+        typescript=None,
     ),
     Row(
         typescript="executableArgs",
@@ -710,19 +631,17 @@ OWN_ROWS = (
         trial=NOT_KEPT,
         check=lambda ran: len(ran.sent(1)["messages"]) == len(ran.sent(0)["messages"]),
     ),
-    Row(
-        python="verbatim_prompts",
-        typescript="verbatimPrompts",
-        says="works: `/name` and what follows are text",
-        trial=VERBATIM,
-        check=lambda ran: ["Expanded: this" in str(ran.sent(nth)) for nth in (0, 1)] == [True, False],
+    row(
+        "verbatim_prompts",
+        "works: `/name` and what follows are text",
+        VERBATIM,
+        lambda ran: ["Expanded: this" in str(ran.sent(nth)) for nth in (0, 1)] == [True, False],
     ),
-    Row(
-        python="include_hook_events",
-        typescript="includeHookEvents",
-        says="works for hooks that are commands",
-        trial=HOOK_EVENTS,
-        check=lambda ran: (
+    row(
+        "include_hook_events",
+        "works for hooks that are commands",
+        HOOK_EVENTS,
+        lambda ran: (
             len(ran.messages("hook_started")) == 1
             and [one["stdout"].strip() for one in ran.messages("hook_response")] == ["seen"]
         ),
