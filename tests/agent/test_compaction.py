@@ -47,9 +47,7 @@ TRIGGERED = [
 
 
 @every_row(("trigger", "script", "server"), TRIGGERED)
-def test_d8_each_trigger_leads_to_a_fresh_context_and_the_run_goes_on(
-    trigger: str, script: list[Any], server: dict[str, Any]
-) -> None:
+def test_d8_each_trigger_leads_to_a_fresh_context_and_the_run_goes_on(trigger, script, server) -> None:
     window = 20_000 if trigger == "threshold" else None
     world = World(SmallServer(script, **server), target(window=window, model="claude-haiku-5-5"))
     assert (world.ended.outcome, world.ended.result) == (Outcome.COMPLETED, "All done.")
@@ -131,7 +129,7 @@ STOPS = [
 
 @every_row(("step", "waiting", "outcome", "code"), STOPS)
 def test_an_end_during_the_summary_call_leaves_the_old_context_as_it_was(
-    step: BaseException, waiting: dict[str, Any], outcome: Outcome, code: int
+    step, waiting, outcome, code
 ) -> None:
     server = SmallServer([works(1), works(2)], summaries=[step] * 5)
     world = World(server, waiter=FakeWaiter(**waiting))
@@ -186,7 +184,7 @@ NO_USE = [
 
 @every_row("summary", NO_USE)
 @every_row("after", ["threshold", "overflow"])
-def test_two_summaries_that_are_no_use_are_enough_then_the_history_is_cut(summary: Any, after: str) -> None:
+def test_two_summaries_that_are_no_use_are_enough_then_the_history_is_cut(summary, after) -> None:
     script: list[Any] = (
         [works(1), works(2), DONE] if after == "threshold" else [works(1), works(2), too_long(), DONE]
     )

@@ -100,7 +100,7 @@ def without_tasks(blocks: Sequence[Block]) -> list[Block]:
 
 @settings(max_examples=12)
 @given(histories(), st.integers(0, 20_000))
-def test_no_block_of_the_old_context_is_in_the_new_one(history: list[Message], most_bytes: int) -> None:
+def test_no_block_of_the_old_context_is_in_the_new_one(history, most_bytes) -> None:
     assert conversation_problems(history) == []
     steps = last_steps(history, most_bytes)
     for blocks in (
@@ -161,9 +161,7 @@ SIZES = [user_message(task).size for task in TASKS]
         pytest.param(0, {1, 3}, id="the first and the newest in any case"),
     ],
 )
-def test_tasks_between_go_only_when_all_exceed_the_bound_and_it_is_said(
-    most_tokens: int | None, kept: set[int]
-) -> None:
+def test_tasks_between_go_only_when_all_exceed_the_bound_and_it_is_said(most_tokens, kept) -> None:
     blocks = fresh_context(TASKS, "So.", FILES, most_task_tokens=most_tokens)
     for number, task in enumerate(TASKS, start=1):
         assert all(block in blocks for block in task) is (number in kept)
@@ -219,7 +217,7 @@ def test_the_newest_steps_stay_whole_and_older_ones_are_shortened_before_they_go
 
 @settings(max_examples=12)
 @given(histories(), st.integers(0, 3_000))
-def test_the_last_steps_never_exceed_their_bound(history: list[Message], most_bytes: int) -> None:
+def test_the_last_steps_never_exceed_their_bound(history, most_bytes) -> None:
     steps = last_steps(history, most_bytes)
     assert len(steps.encode()) <= sent_bytes(steps) <= most_bytes
     assert steps == last_steps(history, most_bytes)
@@ -229,7 +227,7 @@ def test_the_last_steps_never_exceed_their_bound(history: list[Message], most_by
 
 @every_row("most_tokens", [2_500, 8_000, 30_000])
 @every_row("filling", ["x", "\x1b", "€", '"\n'])
-def test_a_digest_fits_its_bound_and_uses_it(most_tokens: int, filling: str) -> None:
+def test_a_digest_fits_its_bound_and_uses_it(most_tokens, filling) -> None:
     history = [user_message("go")]
     for number in range(20):
         history += [said(call(f"c{number}")), user_message([result(f"c{number}", filling * 20_000)])]
@@ -304,9 +302,7 @@ def test_a_summary_is_what_was_said_unless_that_is_nothing_or_no_summary(
         pytest.param(["failed", "failed", "failed", "answered"], None, id="nothing helped"),
     ],
 )
-def test_only_an_answer_after_a_context_that_shrank_begins_anew(
-    happened: list[str], next_way: str | None
-) -> None:
+def test_only_an_answer_after_a_context_that_shrank_begins_anew(happened, next_way) -> None:
     steps = CompactionSteps()
     for event in happened:
         steps = steps.answered() if event == "answered" else steps.next(has_shrunk=event == "shrank")

@@ -116,9 +116,7 @@ def rhythms(draw: Callable[..., Any]) -> tuple[list[str], dict[str, Any]]:
 
 @settings(max_examples=30)
 @given(rhythms())
-def test_a_run_ends_in_one_outcome_whatever_the_model_does_for_ever(
-    rhythm: tuple[list[str], dict[str, Any]],
-) -> None:
+def test_a_run_ends_in_one_outcome_whatever_the_model_does_for_ever(rhythm) -> None:
     """`Played` checks the conversation, the journal to the byte, and that a report is announced once."""
     kinds, options = rhythm
     limits, form = options["limits"], options["form"]

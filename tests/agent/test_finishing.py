@@ -15,9 +15,7 @@ from tests.rows import every_row
     ("max_turns", "turn", "is_over"),
     [(None, 10**6, False), (1, 1, False), (1, 2, True), (5, 5, False), (5, 6, True)],
 )
-def test_turns_are_used_up_after_the_last_allowed_one(
-    max_turns: int | None, turn: int, is_over: bool
-) -> None:
+def test_turns_are_used_up_after_the_last_allowed_one(max_turns, turn, is_over) -> None:
     assert Finishing(max_turns).is_over(turn) is is_over
 
 
@@ -33,7 +31,7 @@ def test_turns_are_used_up_after_the_last_allowed_one(
     ],
 )
 def test_the_last_allowed_turn_is_the_final_one_where_tools_came_before(
-    max_turns: int | None, turn: int, follows_tools: bool, reason: str | None
+    max_turns, turn, follows_tools, reason
 ) -> None:
     assert Finishing(max_turns).makes_final(turn, follows_tools=follows_tools) == reason
 
@@ -48,9 +46,7 @@ def test_a_final_turn_does_not_become_final_again() -> None:
     ("max_turns", "turn", "new"),
     [(None, 4, 5), (9, 4, 5), (6, 4, 5), (5, 4, None), (4, 4, None), (1, 1, None)],
 )
-def test_a_failed_report_leaves_one_turn_more_and_never_adds_one(
-    max_turns: int | None, turn: int, new: int | None
-) -> None:
+def test_a_failed_report_leaves_one_turn_more_and_never_adds_one(max_turns, turn, new) -> None:
     finishing = Finishing(max_turns)
     collapsed = finishing.collapse(turn, "report_failed")
     if new is None:
@@ -74,9 +70,7 @@ def test_a_failed_report_leaves_one_turn_more_and_never_adds_one(
         (Finishing(3, reason="report"), None, Outcome.TASK_FAILED, None),
     ],
 )
-def test_a_forced_end_counts_as_what_forced_it(
-    finishing: Finishing, reason: str | None, outcome: Outcome, limit: str | None
-) -> None:
+def test_a_forced_end_counts_as_what_forced_it(finishing, reason, outcome, limit) -> None:
     end = finishing.forced_end(reason)
     assert end.error is not None
     assert (end.outcome, end.limit) == (outcome, limit)
@@ -118,21 +112,19 @@ def near(
     ("max_turns", "first"),
     [(3, 2), (4, 3), (10, 9), (11, 10), (20, 18), (100, 90)],
 )
-def test_a_turn_limit_is_near_at_its_ninth_tenth_and_always_before_the_final_turn(
-    max_turns: int, first: int
-) -> None:
+def test_a_turn_limit_is_near_at_its_ninth_tenth_and_always_before_the_final_turn(max_turns, first) -> None:
     turns = [turn for turn in range(1, max_turns + 1) if near(Finishing(max_turns), turn=turn)]
     assert turns[0] == first
     assert first < max_turns
 
 
 @every_row("max_turns", [None, 1, 2])
-def test_a_limit_of_two_turns_has_no_turn_to_warn_in(max_turns: int | None) -> None:
+def test_a_limit_of_two_turns_has_no_turn_to_warn_in(max_turns) -> None:
     assert near(Finishing(max_turns), turn=max_turns or 10**6) is None
 
 
 @every_row(("spent", "is_near"), [(89.9, False), (90, True), (99, True)])
-def test_a_budget_is_near_when_a_tenth_is_left(spent: float, is_near: bool) -> None:
+def test_a_budget_is_near_when_a_tenth_is_left(spent, is_near) -> None:
     said = near(Finishing(), spent=spent)
     assert (said is not None) is is_near
     assert not is_near or "$100" in str(said)
@@ -142,9 +134,7 @@ def test_a_budget_is_near_when_a_tenth_is_left(spent: float, is_near: bool) -> N
     ("time_left_s", "max_time_s", "is_near"),
     [(61, 600, False), (60, 600, True), (1, 600, True), (1, None, False)],
 )
-def test_a_time_limit_is_near_when_a_tenth_is_left(
-    time_left_s: float, max_time_s: float | None, is_near: bool
-) -> None:
+def test_a_time_limit_is_near_when_a_tenth_is_left(time_left_s, max_time_s, is_near) -> None:
     said = near(Finishing(), time_left_s=time_left_s, max_time_s=max_time_s)
     assert (said is not None) is is_near
     assert not is_near or str(said) == "the time limit of 10m"

@@ -22,7 +22,7 @@ from tests.agent.guard_transcripts import (
 from tests.rows import every_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
 
 def tell(guards: Guards, one: Step) -> Refusal | None:
@@ -63,9 +63,7 @@ def outputs_are_equal(*outputs: str) -> bool:
         (lambda: empty_write("a.py"), "no_change"),
     ],
 )
-def test_the_fourth_is_refused_and_the_sixth_refusal_is_the_last(
-    made: Callable[[], Step], guard: str
-) -> None:
+def test_the_fourth_is_refused_and_the_sixth_refusal_is_the_last(made, guard) -> None:
     guards = Guards()
     told = [tell(guards, made()) for _ in range(MOST_EQUAL + MOST_REFUSALS)]
     assert told[:3] == [None] * 3
@@ -123,7 +121,7 @@ def test_an_edit_that_changed_a_file_ends_every_window() -> None:
         (("a.py", "a.py", "a.py", "sub/a.py"), False),
     ],
 )
-def test_edits_that_change_nothing_count_by_path(paths: tuple[str, ...], refused: bool) -> None:
+def test_edits_that_change_nothing_count_by_path(paths, refused) -> None:
     *before, last = [failed_edit(path, f"x = {number}") for number, path in enumerate(paths)]
     assert is_refused(before, last) is refused
 
@@ -151,9 +149,7 @@ def test_a_successful_write_of_which_nothing_more_is_known_is_a_change() -> None
         ({"command": "ls", "description": "Look"}, {"command": "ls", "description": "Look again"}, True),
     ],
 )
-def test_arguments_are_equal_but_for_white_space_order_and_words_for_people(
-    first: dict[str, Any], second: dict[str, Any], are_equal: bool
-) -> None:
+def test_arguments_are_equal_but_for_white_space_order_and_words_for_people(first, second, are_equal) -> None:
     rows = [step("Bash", "same", **arguments) for arguments in (first, second, first, second)]
     assert is_refused(rows[:3], rows[3]) is are_equal
 
@@ -167,7 +163,7 @@ def test_arguments_are_equal_but_for_white_space_order_and_words_for_people(
         [step("Bash", "same", is_error=number == 2, command="x") for number in range(4)],
     ],
 )
-def test_another_tool_argument_or_success_is_something_new(rows: list[Step]) -> None:
+def test_another_tool_argument_or_success_is_something_new(rows) -> None:
     assert not is_refused(rows[:3], rows[3])
 
 
@@ -206,7 +202,7 @@ def test_another_tool_argument_or_success_is_something_new(rows: list[Step]) -> 
         ("attempt 1 of the day", "attempt 1 of the day", "attempt 1 of the day"),
     ],
 )
-def test_results_that_differ_in_times_and_counters_are_equal(outputs: tuple[str, str, str]) -> None:
+def test_results_that_differ_in_times_and_counters_are_equal(outputs) -> None:
     assert outputs_are_equal(*outputs)
 
 
@@ -249,7 +245,7 @@ def test_results_that_differ_in_times_and_counters_are_equal(outputs: tuple[str,
         ("one 1 #", "one # 1", "one 1 1"),
     ],
 )
-def test_results_that_show_something_new_are_not_equal(outputs: tuple[str, str, str]) -> None:
+def test_results_that_show_something_new_are_not_equal(outputs) -> None:
     assert not outputs_are_equal(*outputs)
 
 
@@ -332,9 +328,7 @@ def message_of(steps: Iterable[Step], guards: Guards | None = None) -> str:
         ),
     ],
 )
-def test_a_refusal_says_what_was_seen_what_to_do_and_how_many_are_left(
-    steps: list[Step], parts: list[str]
-) -> None:
+def test_a_refusal_says_what_was_seen_what_to_do_and_how_many_are_left(steps, parts) -> None:
     message = message_of(steps, Guards())
     for part in ["Refused: ", *parts]:
         assert part in message
@@ -350,14 +344,14 @@ def test_a_refusal_shows_nothing_huge() -> None:
 
 
 @every_row("transcript", GOES_ON)
-def test_a_run_that_gets_somewhere_is_left_alone(transcript: Callable[[], Iterator[Step]]) -> None:
+def test_a_run_that_gets_somewhere_is_left_alone(transcript) -> None:
     told = refusals(transcript())
     assert len(told) >= 20
     assert not any(told)
 
 
 @every_row(("transcript", "guard", "runs"), TRIPS)
-def test_a_loop_is_refused_and_ended(transcript: Callable[[], Iterator[Step]], guard: str, runs: int) -> None:
+def test_a_loop_is_refused_and_ended(transcript, guard, runs) -> None:
     guards, told = Guards(), []
     for one in transcript():
         told.append(tell(guards, one))
@@ -408,7 +402,7 @@ def stretches(most_rounds: int) -> st.SearchStrategy[list[tuple[str, str]]]:
 
 
 @given(stretches(5))
-def test_a_call_is_refused_exactly_when_its_window_is_there(calls: list[tuple[str, str]]) -> None:
+def test_a_call_is_refused_exactly_when_its_window_is_there(calls) -> None:
     guards, ran, in_a_row = Guards(), list[tuple[str, str]](), 0
     for kind, result in calls:
         told = tell(guards, KINDS[kind](result))
@@ -427,7 +421,7 @@ def test_a_call_is_refused_exactly_when_its_window_is_there(calls: list[tuple[st
 
 
 @given(stretches(2))
-def test_a_sequence_without_three_equal_rounds_is_never_refused(calls: list[tuple[str, str]]) -> None:
+def test_a_sequence_without_three_equal_rounds_is_never_refused(calls) -> None:
     """The sequence has neither three equal rounds of calls with their results, nor three file calls or three
     unknown calls in a row.
     """
@@ -469,7 +463,7 @@ def is_done_within(bound_s: float, work: Callable[[], object]) -> bool:
 
 
 @every_row("part", WORST)
-def test_the_worst_text_takes_time_in_proportion_to_its_length(part: str) -> None:
+def test_the_worst_text_takes_time_in_proportion_to_its_length(part) -> None:
     def ask(size: int) -> Callable[[], object]:
         one = step("Read", (part * size)[:size], file_path="a.py")
         guards = Guards()

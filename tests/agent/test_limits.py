@@ -36,7 +36,7 @@ def told(played: Played, words: str) -> list[int]:
 
 
 @every_row(("form", "words"), [(None, ANSWER_IN_TEXT), (PLAIN_FORM, CALL_THE_REPORT)])
-def test_other_tools_are_refused_in_the_final_turn_and_nothing_runs(form, words: str) -> None:
+def test_other_tools_are_refused_in_the_final_turn_and_nothing_runs(form, words) -> None:
     stubborn = [answer(call("x", "Touch"), call("y"), call("z", "Launch")) for _ in range(4)]
     played = Played(*turns_of(1), *stubborn, limits=LimitSettings(max_turns=2), form=form)
     assert played.ran == ["c0"]
@@ -99,7 +99,7 @@ def test_each_limit_asks_once_to_save_the_work() -> None:
 
 
 @every_row("limits", [LimitSettings(max_turns=2), LimitSettings(max_turns=5)])
-def test_a_task_after_one_that_was_told_of_its_limit_is_told_that_it_is_lifted(limits: LimitSettings) -> None:
+def test_a_task_after_one_that_was_told_of_its_limit_is_told_that_it_is_lifted(limits) -> None:
     # With a limit of two turns, the last one is final. With five, the fourth is told that the limit is near.
     first = [*turns_of((limits.max_turns or 0) - 1), answer(text("So far."))]
     played = Played(*first, DONE, DONE, limits=limits)

@@ -54,9 +54,7 @@ def echo(number: int = 1) -> Answer:
         ("failure", 1, Outcome.TASK_FAILED, "error_during_execution"),
     ],
 )
-def test_the_status_of_an_accepted_report_is_the_outcome(
-    status: str, exit_code: int, outcome: Outcome, subtype: str
-) -> None:
+def test_the_status_of_an_accepted_report_is_the_outcome(status, exit_code, outcome, subtype) -> None:
     played = Played(echo(), answer(report(status=status, payload=GOOD)), form=PAYLOAD_FORM)
     assert (played.ended.exit_code, played.ended.outcome) == (exit_code, outcome)
     assert played.result["subtype"] == subtype
@@ -98,7 +96,7 @@ def test_a_bad_report_leaves_nothing_behind_for_the_next_attempt_of_its_turn() -
 
 
 @every_row("bad", [BAD, CUT])
-def test_a_malformed_report_is_an_attempt_too(bad: Answer) -> None:
+def test_a_malformed_report_is_an_attempt_too(bad) -> None:
     played = Played(bad, answer(report(payload=GOOD)), form=PAYLOAD_FORM)
     assert played.results_in(1)[0]["is_error"] is True
     assert played.events.of(TurnsCollapsed) == [TurnsCollapsed(1, "report_failed", None, 2)]
@@ -108,9 +106,7 @@ def test_a_malformed_report_is_an_attempt_too(bad: Answer) -> None:
 
 
 @every_row(("max_turns", "told"), [(9, [(9, 3)]), (4, [(4, 3)]), (3, []), (2, [])])
-def test_a_failed_attempt_collapses_the_turns_that_are_left_to_one(
-    max_turns: int, told: list[tuple[int, int]]
-) -> None:
+def test_a_failed_attempt_collapses_the_turns_that_are_left_to_one(max_turns, told) -> None:
     played = Played(
         echo(1),
         answer(report("bad", summary=""), call("e2", text="beside it")),
@@ -189,7 +185,7 @@ def test_a_payload_of_an_earlier_turn_is_forgotten_where_the_final_turn_brings_n
     "last_words",
     [answer(text("The tests fail; it is not done.")), answer(report("bad", payload={}))],
 )
-def test_what_the_model_says_last_takes_an_earlier_payload_back(last_words: Answer) -> None:
+def test_what_the_model_says_last_takes_an_earlier_payload_back(last_words) -> None:
     script = [IN_TEXT, echo(), *[last_words] * 4]
     played = Played(*script, form=PAYLOAD_FORM, **TWO_TURNS)
     assert played.ended.exit_code == 3
@@ -214,7 +210,7 @@ TAKEN_BACK = answer(text("I was wrong: 3 tests fail."), call("back"))
 
 
 @every_row("name", PROMISES)
-def test_a_report_that_a_call_took_back_gives_way_to_another_and_is_no_end_without_one(name: str) -> None:
+def test_a_report_that_a_call_took_back_gives_way_to_another_and_is_no_end_without_one(name) -> None:
     form, promise = PROMISES[name]
     refused = [answer(call(f"x{n}", "Touch")) for n in range(4)]
     own = answer(report(status="failure", summary="3 tests fail."))
@@ -233,9 +229,7 @@ def test_a_report_that_was_dropped_is_forgotten_once_the_model_is_told() -> None
 
 
 @every_row(("stop", "exit_code"), [(TimeIsUp("over"), 0), (SignalReceived(15), 143)])
-def test_a_report_that_was_accepted_outlives_what_stops_the_calls_beside_it(
-    stop: BaseException, exit_code: int
-) -> None:
+def test_a_report_that_was_accepted_outlives_what_stops_the_calls_beside_it(stop, exit_code) -> None:
     def stopped(calls: Any) -> None:
         raise stop
 
@@ -271,7 +265,7 @@ ENDS: dict[str, tuple[Any, ...]] = {
 
 
 @every_row("name", ENDS)
-def test_every_end_without_a_report_has_one_synthetic_failure_report(name: str) -> None:
+def test_every_end_without_a_report_has_one_synthetic_failure_report(name) -> None:
     script, options, exit_code, reason, turns, attempts, stop_reason, error = ENDS[name]
     played = Played(*script, form=PLAIN_FORM, **options)
     assert played.ended.exit_code == exit_code

@@ -54,7 +54,7 @@ def test_results_may_fill_the_window_to_95_percent(estimate, window, room) -> No
 
 
 @every_row(("size", "is_cut"), [(9_999, False), (10_000, False), (10_001, True)])
-def test_a_text_at_its_room_stays_and_one_over_it_is_cut(size: int, is_cut: bool) -> None:
+def test_a_text_at_its_room_stays_and_one_over_it_is_cut(size, is_cut) -> None:
     output = ToolOutput("x" * size)
     room = output_size(ToolOutput("x" * 10_000))
     cut = fitted(output, room)
@@ -81,7 +81,7 @@ def test_the_cut_stands_between_lines_and_says_how_much_is_missing_and_how_to_se
 
 @every_row("room", [-100, 0, 1, 999])
 @every_row(("size", "is_cut"), [(1_999, False), (2_000, False), (2_001, True)])
-def test_a_text_keeps_2000_bytes_however_little_room_there_is(room: int, size: int, is_cut: bool) -> None:
+def test_a_text_keeps_2000_bytes_however_little_room_there_is(room, size, is_cut) -> None:
     output = ToolOutput("x" * size)
     cut = fitted(output, room)
     assert (cut is not output) is is_cut
@@ -90,7 +90,7 @@ def test_a_text_keeps_2000_bytes_however_little_room_there_is(room: int, size: i
 
 
 @given(AWKWARD, st.integers(0, 9_000))
-def test_a_cut_never_breaks_a_character_and_never_exceeds_its_bound(text: str, most_bytes: int) -> None:
+def test_a_cut_never_breaks_a_character_and_never_exceeds_its_bound(text, most_bytes) -> None:
     cut = cut_in_middle(text, most_bytes, NOTE)
     if sent_bytes(text) <= most_bytes:
         assert cut is text
@@ -128,7 +128,7 @@ BLOCKS = st.lists(st.one_of(AWKWARD.map(words), st.just(IMAGE)), min_size=1, max
 
 
 @given(st.one_of(AWKWARD, BLOCKS), st.integers(0, 20_000))
-def test_a_result_fits_its_room_or_has_the_least(content: Any, room: int) -> None:
+def test_a_result_fits_its_room_or_has_the_least(content, room) -> None:
     output = ToolOutput(content)
     cut = fitted(output, room)
     images = 0 if isinstance(cut.content, str) else sum(block["type"] == "image" for block in cut.content)
@@ -155,7 +155,7 @@ def test_small_results_stay_whole_and_the_large_share_what_they_leave() -> None:
 
 
 @given(st.lists(st.integers(0, 30_000), max_size=6), st.integers(0, 60_000))
-def test_results_of_one_answer_fit_together(sizes: list[int], room: int) -> None:
+def test_results_of_one_answer_fit_together(sizes, room) -> None:
     outputs = [ToolOutput("x" * size) for size in sizes]
     cut = all_fitted(outputs, room)
     if room >= len(outputs) * (LEAST_BYTES // 2 + 65):

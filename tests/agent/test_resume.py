@@ -210,7 +210,7 @@ def test_a_record_that_no_run_writes_there_is_an_error_with_its_line() -> None:
 
 
 @every_row(("state", "is_completed"), [("delivered", 1), ("reader_left", 1), ("unread", 1), ("failed", 0)])
-def test_a_session_is_completed_once_its_answer_has_reached_somebody(state: str, is_completed: int) -> None:
+def test_a_session_is_completed_once_its_answer_has_reached_somebody(state, is_completed) -> None:
     told = FakeJournal.of(list(WHOLE.journal.records))
     before = replay(told.records)
     assert (before.is_completed, before.awaits_delivery) == (False, True)

@@ -57,7 +57,7 @@ def lengths_that_differ() -> list[int]:
 
 
 @every_row("length", lengths_that_differ())
-def test_p1_a_run_killed_after_any_record_sends_what_it_would_have_sent(length: int) -> None:
+def test_p1_a_run_killed_after_any_record_sends_what_it_would_have_sent(length) -> None:
     again = resumed(length)
     assert (again.ended.outcome, again.ended.result) == (Outcome.COMPLETED, "All done.")
     own = again.server.bodies
@@ -122,7 +122,7 @@ A, B = text("Say hello."), text("Loudly.")
         ("compacted", ["Look around,\n\n  then change `something`.", "Go on until told."]),
     ],
 )
-def test_p14_a_recorded_journal_of_any_format_tells_its_tasks(name: str, tasks: list[str]) -> None:
+def test_p14_a_recorded_journal_of_any_format_tells_its_tasks(name, tasks) -> None:
     session = replay(read_lines((JOURNALS / f"{name}.jsonl").read_bytes()).records)
     assert [[block["text"] for block in task] for task in session.tasks] == [[task] for task in tasks]
 

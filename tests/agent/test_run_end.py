@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from ralph.agent.run_end import Ending, Tally, hints_for
 from ralph.conversation.target import Target
 from ralph.values.answer import ToolCall
-from ralph.values.errors import AgentError, Api, HttpError, NetworkCause, StreamParse
+from ralph.values.errors import Api, HttpError, NetworkCause, StreamParse
 from ralph.values.outcome import Outcome
 from ralph.values.report import Report, ReportDesk, plain_problems
 from ralph.values.servers.endpoint import ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES
@@ -18,13 +18,13 @@ AT_WORK = {Outcome.LIMIT_REACHED, Outcome.TIMED_OUT, Outcome.NO_PROGRESS, Outcom
 
 
 @every_row("outcome", Outcome)
-def test_a_run_that_was_at_work_owes_an_answer(outcome: Outcome) -> None:
+def test_a_run_that_was_at_work_owes_an_answer(outcome) -> None:
     assert Ending(outcome).lacks_answer(needs_report=False) is (outcome in AT_WORK)
     assert not Ending(outcome, result="So far.").lacks_answer(needs_report=False)
 
 
 @every_row("outcome", Outcome)
-def test_where_a_report_is_required_every_end_without_one_owes_it(outcome: Outcome) -> None:
+def test_where_a_report_is_required_every_end_without_one_owes_it(outcome) -> None:
     assert Ending(outcome, result="Words.").lacks_answer(needs_report=True)
     assert not Ending(outcome, report=REPORT).lacks_answer(needs_report=True)
 
@@ -51,7 +51,7 @@ def refused_desk() -> ReportDesk:
         ),
     ],
 )
-def test_the_last_error_is_the_one_that_came_last(ending: Ending, is_about_the_report: bool) -> None:
+def test_the_last_error_is_the_one_that_came_last(ending, is_about_the_report) -> None:
     last_error = ending.stand_in(refused_desk(), Tally(), None).details["last_error"]
     assert ("summary" in str(last_error)) is is_about_the_report
     assert (last_error == "why") is not is_about_the_report
@@ -68,7 +68,7 @@ def test_a_report_stands_where_the_answer_would() -> None:
     ("outcome", "expected"),
     [(Outcome.API_UNAVAILABLE, 30.0), (Outcome.AUTH, None), (Outcome.LIMIT_REACHED, None)],
 )
-def test_only_who_may_come_back_later_is_told_when(outcome: Outcome, expected: float | None) -> None:
+def test_only_who_may_come_back_later_is_told_when(outcome, expected) -> None:
     assert Ending(outcome, cause=HttpError(429, 30.0, "")).retry_after_s == expected
 
 
@@ -90,8 +90,6 @@ def test_only_who_may_come_back_later_is_told_when(outcome: Outcome, expected: f
         (OPENAI_RESPONSES, "Responses", "OPENAI_BASE_URL"),
     ],
 )
-def test_the_advice_is_about_the_api_of_the_target(
-    api: str, name: str, variable: str, error: AgentError, advice: str
-) -> None:
+def test_the_advice_is_about_the_api_of_the_target(api, name, variable, error, advice) -> None:
     (hint,) = hints_for(error, Target("m", "m", "http://host.test/v1", api=api), "K")
     assert advice.format(api=name, variable=variable) in hint

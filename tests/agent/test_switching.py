@@ -19,7 +19,7 @@ from ralph.conversation.target import Target
 from ralph.retry.backoff import RetryPolicy, custom, off, patient, standard
 from ralph.retry.roster import Roster
 from ralph.values.credentials import Credential, Secret
-from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
+from ralph.values.errors import Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.values.events import ResponseDiscarded, StreamReceived
 from tests.conversation.conversation_rules import conversation_problems
 from tests.fakes import (
@@ -224,12 +224,7 @@ def answers_of(told: Sequence[tuple[Sequence[Block], str, bool]]) -> list[Answer
     st.sampled_from([standard(), off(), patient(), custom(3, 1, 20)]),
 )
 def test_whatever_fails_the_conversation_is_that_of_the_same_run_without_failures(
-    told: list[Any],
-    failures: list[list[AgentError]],
-    key_counts: list[int],
-    strategy: str,
-    returns: bool,
-    policy: RetryPolicy,
+    told, failures, key_counts, strategy, returns, policy
 ) -> None:
     targets = [
         replace(

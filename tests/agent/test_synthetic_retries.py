@@ -52,7 +52,7 @@ def retries(played: Played) -> list[tuple[int, int, str]]:
 
 
 @every_row("name", USELESS)
-def test_a_useless_answer_is_dropped_and_asked_for_again_with_a_notice(name: str) -> None:
+def test_a_useless_answer_is_dropped_and_asked_for_again_with_a_notice(name) -> None:
     useless, reason, words, form = USELESS[name]
     good = answer(report()) if form else DONE
     played = Played(useless, good, form=form)
@@ -117,9 +117,7 @@ DAMAGED = [Json("x"), StreamParse("odd")]
 
 
 @every_row("damaged", DAMAGED)
-def test_a_turn_asks_three_times_on_account_of_damage_and_the_third_time_for_a_whole_answer(
-    damaged: AgentError,
-) -> None:
+def test_a_turn_asks_three_times_on_account_of_damage_and_the_third_time_for_a_whole_answer(damaged) -> None:
     once = Played(damaged, answer(call("a")), damaged, DONE)
     assert once.ended.exit_code == 0
     assert retries(once) == [(1, 1, "damaged"), (2, 1, "damaged")]

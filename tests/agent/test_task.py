@@ -48,7 +48,7 @@ def test_text_that_max_tokens_cut_is_continued_and_joined() -> None:
 
 
 @every_row("stop_reason", ["pause_turn", "compaction"])
-def test_a_pause_is_sent_back_as_it_is_without_a_user_message(stop_reason: str) -> None:
+def test_a_pause_is_sent_back_as_it_is_without_a_user_message(stop_reason) -> None:
     block = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}
     played = Played(answer(block, stop_reason=stop_reason), DONE)
     assert played.sent(1)[-1] == {"role": "assistant", "content": [block]}
@@ -69,9 +69,7 @@ def test_a_pause_is_sent_back_as_it_is_without_a_user_message(stop_reason: str) 
         (TimeIsUp("over"), Outcome.TIMED_OUT),
     ],
 )
-def test_every_last_word_has_its_outcome_and_runs_nothing(
-    last: Answer | BaseException, outcome: Outcome
-) -> None:
+def test_every_last_word_has_its_outcome_and_runs_nothing(last, outcome) -> None:
     played = Played(last)
     assert played.ended.outcome is outcome
     assert played.toolbox.ran == []

@@ -51,7 +51,7 @@ def error(**arguments: Any) -> str | None:
         {"either": None},
     ],
 )
-def test_arguments_that_fit_the_schema_pass(arguments: dict[str, Any]) -> None:
+def test_arguments_that_fit_the_schema_pass(arguments) -> None:
     assert error(**arguments) is None
 
 
@@ -74,7 +74,7 @@ def test_arguments_that_fit_the_schema_pass(arguments: dict[str, Any]) -> None:
         ({"file_path": ["x"]}, 'Read: "file_path" must be a string, got ["x"] (array)'),
     ],
 )
-def test_a_fault_is_named_with_path_and_expected_type(arguments: dict[str, Any], sentence: str) -> None:
+def test_a_fault_is_named_with_path_and_expected_type(arguments, sentence) -> None:
     assert error(**arguments) == sentence
 
 
@@ -129,9 +129,7 @@ def test_calls_that_differ_only_in_how_a_number_is_written_are_equal_for_the_gua
         ({"all": None, "mode": None}, {}),
     ],
 )
-def test_a_value_of_another_type_is_taken_where_it_has_one_meaning(
-    written: dict[str, Any], meant: dict[str, Any]
-) -> None:
+def test_a_value_of_another_type_is_taken_where_it_has_one_meaning(written, meant) -> None:
     fitted = fitted_arguments(SCHEMA, {"file_path": "x", **written})
     assert repr(fitted) == repr({"file_path": "x", **meant}), "1 and true are equal in Python"
 
@@ -155,7 +153,7 @@ def test_a_value_of_another_type_is_taken_where_it_has_one_meaning(
         {"encoding": None},
     ],
 )
-def test_a_value_whose_meaning_is_not_clear_stays_as_it_is(arguments: dict[str, Any]) -> None:
+def test_a_value_whose_meaning_is_not_clear_stays_as_it_is(arguments) -> None:
     given = {"file_path": "x", **arguments}
     fitted = fitted_arguments(SCHEMA, given)
     assert list(fitted) == list(given)
@@ -171,7 +169,7 @@ likely_keys = st.sampled_from([*SCHEMA["properties"], "other"])
 
 
 @given(st.dictionaries(likely_keys, json_values) | json_values)
-def test_whatever_a_model_sends_is_answered_and_what_passes_fits(arguments: Any) -> None:
+def test_whatever_a_model_sends_is_answered_and_what_passes_fits(arguments) -> None:
     fault = fault_in_arguments("Read", SCHEMA, arguments)
     if fault is not None:
         assert fault.startswith("Read: ")

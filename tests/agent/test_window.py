@@ -48,7 +48,7 @@ def local(**more: Any) -> Target:
     ],
 )
 def test_a_server_is_asked_about_its_model_when_that_begins_to_matter(
-    asked: Target, script: list[Any], result_bytes: int, questions: int
+    asked, script, result_bytes, questions
 ) -> None:
     server = SmallServer(script)
     assert World(server, asked, result_bytes=result_bytes).ended.outcome is Outcome.COMPLETED
@@ -66,7 +66,7 @@ def tokens_of(request: Any) -> int:
 @every_row("window", [8_000])
 @every_row("size", [500, 70_000, 140_000])
 @every_row("calls", [1, 8])
-def test_results_are_cut_before_they_are_added_and_share_the_room(window: int, size: int, calls: int) -> None:
+def test_results_are_cut_before_they_are_added_and_share_the_room(window, size, calls) -> None:
     server = SmallServer(
         [answer(*[call(f"r{number}", text=f"part {number}") for number in range(calls)]), DONE],
         bytes_per_token=2,
@@ -96,7 +96,7 @@ def test_results_are_cut_before_they_are_added_and_share_the_room(window: int, s
     bytes_per_token=st.sampled_from([2.1, 3.0, 4.0, 6.0]),
 )
 def test_a_server_that_keeps_its_word_on_the_window_is_never_sent_too_much(
-    window: int, sizes: list[int], bytes_per_token: float
+    window, sizes, bytes_per_token
 ) -> None:
     """The server refuses a prompt that leaves no room for the answer, as some servers do."""
 

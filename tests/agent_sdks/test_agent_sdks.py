@@ -12,8 +12,6 @@ from tests.agent_sdks.trials import PACKAGES, SDKS, play
 from tests.services.outside_programs import folder_of, folder_or_skip
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.agent_sdks.table import Row
     from tests.agent_sdks.trials import Ran
 
@@ -55,7 +53,7 @@ def test_every_option_of_the_sdk_has_a_row(sdk) -> None:
     assert declared - BESIDES == set(rows_of(sdk))
 
 
-def test_what_the_page_says_of_each_option_is_so(sdk, tmp_path: Path) -> None:
+def test_what_the_page_says_of_each_option_is_so(sdk, tmp_path) -> None:
     rows = rows_of(sdk)
     ran = play(sdk, list({row.trial.name: row.trial for row in rows.values()}.values()), tmp_path)
     assert {name: said for name, row in rows.items() if (said := fault(row, ran[row.trial.name]))} == {}

@@ -26,7 +26,7 @@ COUNTED = ContextMeter().counted("main", 1_000, 3_000)
     "source",
     [{"type": "base64", "data": "A" * 100}, {"type": "url", "url": "x"}, {"type": "base64", "data": 1}, None],
 )
-def test_of_an_image_its_data_does_not_count(source: object) -> None:
+def test_of_an_image_its_data_does_not_count(source) -> None:
     data = len(source["data"]) if isinstance(source, dict) and isinstance(source.get("data"), str) else 0
     assert content_size([{"type": "image", "source": source}], 300) == (300 - data) // 2 + 4_784
 
@@ -40,7 +40,7 @@ def test_images_are_found_in_tool_results_and_nowhere_else() -> None:
 
 
 @every_row(("window", "tokens"), [(200_000, 160_000), (1_000_000, 800_000), (8_192, 6_553)])
-def test_the_threshold_is_80_percent_and_over_begins_behind_it(window: int, tokens: int) -> None:
+def test_the_threshold_is_80_percent_and_over_begins_behind_it(window, tokens) -> None:
     assert threshold(window) == tokens
     assert [is_over(tokens + more, window) for more in (-1, 0, 1)] == [False, False, True]
 
@@ -55,7 +55,7 @@ def test_the_threshold_is_80_percent_and_over_begins_behind_it(window: int, toke
         pytest.param(10, 10, id="a fresh one"),
     ],
 )
-def test_the_estimate_is_the_count_and_what_came_since(size_now: int, estimate: int) -> None:
+def test_the_estimate_is_the_count_and_what_came_since(size_now, estimate) -> None:
     assert COUNTED.estimate("main", size_now) == estimate
 
 
@@ -70,7 +70,7 @@ def test_the_estimate_is_the_count_and_what_came_since(size_now: int, estimate: 
     ],
 )
 def test_an_answer_counts_by_its_bytes_or_its_tokens_whichever_is_more(
-    output_tokens: int, answer_size: int, estimate: int
+    output_tokens, answer_size, estimate
 ) -> None:
     meter = COUNTED.answered("main", output_tokens, answer_size)
     assert meter.estimate("main", 3_000 + answer_size) == estimate
@@ -88,13 +88,13 @@ def test_an_answer_counts_by_its_bytes_or_its_tokens_whichever_is_more(
         pytest.param(1_000, 1_000, id="a fresh context"),
     ],
 )
-def test_another_model_is_judged_by_the_newest_count(size_now: int, estimate: int) -> None:
+def test_another_model_is_judged_by_the_newest_count(size_now, estimate) -> None:
     meter = ContextMeter().counted("old", 10, 3_000).counted("main", 7, 7).counted("main", 1_000, 3_000)
     assert meter.estimate("spare", size_now) == estimate
 
 
 @every_row(("counted", "estimate"), [(100, 12_000), (1_249, 12_000), (1_250, 3_250), (2_000, 4_000)])
-def test_a_count_far_below_what_the_bytes_allow_is_no_count(counted: int, estimate: int) -> None:
+def test_a_count_far_below_what_the_bytes_allow_is_no_count(counted, estimate) -> None:
     """20,000 bytes are at least 1,250 tokens."""
     assert ContextMeter().counted("main", counted, 10_000).estimate("main", 12_000) == estimate
     assert ContextMeter().counted("main", counted, 10_000).afresh().estimate("main", 12_000) <= 12_000
@@ -114,16 +114,12 @@ def test_a_count_far_below_what_the_bytes_allow_is_no_count(counted: int, estima
         pytest.param(100_001, 70_000, 1, None, False, id="without a window: not much more than before"),
     ],
 )
-def test_when_the_size_may_be_the_reason_of_a_refusal(
-    size: int, answered: int | None, estimate: int, window: int | None, may_be: bool
-) -> None:
+def test_when_the_size_may_be_the_reason_of_a_refusal(size, answered, estimate, window, may_be) -> None:
     assert may_be_too_large(size, answered, estimate, window) is may_be
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), TOKENS, TOKENS), max_size=6), TOKENS)
-def test_a_context_smaller_than_what_was_counted_is_measured_by_its_bytes(
-    counts: list[tuple[str, int, int]], size_now: int
-) -> None:
+def test_a_context_smaller_than_what_was_counted_is_measured_by_its_bytes(counts, size_now) -> None:
     meter = ContextMeter()
     for model, tokens, size in counts:
         meter = meter.counted(model, tokens, size_now + 1 + size)

@@ -106,9 +106,7 @@ def test_there_is_a_decoder_for_every_kind_and_what_it_reads_is_written_again() 
         ("delivery", "state", "splendid", "Invalid enum value 'splendid' - at `$.state`"),
     ],
 )
-def test_a_wrong_field_is_damage_with_its_line_and_its_path(
-    kind: str, field: str, value: object, says: str
-) -> None:
+def test_a_wrong_field_is_damage_with_its_line_and_its_path(kind, field, value, says) -> None:
     wrong = sealed({"seq": 1, "kind": kind, **WHOLE[kind], field: value})
     whole = line_of(0, decoded("session", WHOLE["session"]))
     with pytest.raises(JournalDamage) as caught:
@@ -159,7 +157,7 @@ def test_what_a_newer_ralph_wrote_passes_through() -> None:
         {"\ud800": 1, "content": [*MESSAGE["content"], {"type": "text", "text": "t", "\ud800": 1}]},
     ],
 )
-def test_numbers_and_bytes_of_an_answer_stay_as_they_came(odd: dict[str, Any]) -> None:
+def test_numbers_and_bytes_of_an_answer_stay_as_they_came(odd) -> None:
     message = {**MESSAGE, **odd}
     line = sealed({"seq": 0, "kind": "assistant", **WHOLE["assistant"], "message": message})
     [record] = read_lines(line).records

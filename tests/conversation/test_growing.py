@@ -35,9 +35,7 @@ FROM = st.integers(min_value=0)
 
 
 @given(st.lists(st.tuples(FROM, ITEMS), max_size=12))
-def test_each_mapping_has_the_items_of_those_it_came_from_and_its_own(
-    steps: list[tuple[int, dict[str, int]]],
-) -> None:
+def test_each_mapping_has_the_items_of_those_it_came_from_and_its_own(steps) -> None:
     """Each step makes a value from any earlier one, also from one that others have come from."""
     values: list[tuple[GrowingMapping[int], dict[str, int]]] = [(GrowingMapping(), {})]
     for number, items in steps:
@@ -49,9 +47,7 @@ def test_each_mapping_has_the_items_of_those_it_came_from_and_its_own(
 
 
 @given(st.lists(st.tuples(FROM, st.integers(0, 900), st.integers(0, 600)), max_size=8))
-def test_each_sequence_has_the_items_of_the_one_it_came_from_and_its_own(
-    steps: list[tuple[int, int, int]],
-) -> None:
+def test_each_sequence_has_the_items_of_the_one_it_came_from_and_its_own(steps) -> None:
     values: list[tuple[GrowingSequence[int], tuple[int, ...]]] = [(GrowingSequence(), ())]
     for number, kept, added in steps:
         value, expected = values[number % len(values)]
@@ -96,7 +92,7 @@ def context(kind: str, turns: int) -> Iterator[Record]:
 
 
 @every_row("kind", ["files", "prompts", "amended"])
-def test_a_context_of_many_messages_is_resumed_in_a_time_that_grows_as_it_does(kind: str) -> None:
+def test_a_context_of_many_messages_is_resumed_in_a_time_that_grows_as_it_does(kind) -> None:
     def cpu_s(turns: int) -> float:
         records = [*context(kind, turns)]
         began = time.process_time()

@@ -28,8 +28,6 @@ from tests.fakes import ECHO, TOUCH, call, text
 from tests.rows import every_row
 
 if TYPE_CHECKING:
-    import pytest
-
     from ralph.values.answer import Block
 
 SHAPE = RequestShape("claude-sonnet-5-5", "Be good.", (ECHO, TOUCH))
@@ -74,9 +72,7 @@ def test_the_body_is_the_request_as_the_api_wants_it() -> None:
         ("qwen3", None),
     ],
 )
-def test_thinking_is_sent_only_where_the_model_table_allows_and_needs_it(
-    model: str, thinking: object
-) -> None:
+def test_thinking_is_sent_only_where_the_model_table_allows_and_needs_it(model, thinking) -> None:
     body = json.loads(sent(conversation(user_message("x"), shape=replace(SHAPE, model=model))))
     assert body.get("thinking") == thinking
 
@@ -159,9 +155,7 @@ USER = st.lists(
 
 
 @given(st.lists(st.one_of(ASSISTANT, USER), max_size=8), st.dictionaries(IDS, st.just("r")))
-def test_recovery_answers_every_call_once_and_keeps_every_result_there_is(
-    tail: list[Message], done: dict[str, str]
-) -> None:
+def test_recovery_answers_every_call_once_and_keeps_every_result_there_is(tail, done) -> None:
     finished = {i: ToolResult(i, ToolOutput(words)) for i, words in done.items()}
     recovered = recover_conversation(conversation(user_message("x"), *tail), finished)
     problems = [p for p in conversation_problems(recovered.messages) if "not unique" not in p]
@@ -193,7 +187,7 @@ SIZED = st.one_of(
 
 
 @given(st.lists(SIZED, max_size=8))
-def test_the_size_that_is_kept_is_the_size_that_a_sum_finds(messages: list[Message]) -> None:
+def test_the_size_that_is_kept_is_the_size_that_a_sum_finds(messages) -> None:
     talk = Conversation.start(SHAPE).plus(user_message("x"))
     for message in messages:
         talk = talk.plus(message)
@@ -217,7 +211,7 @@ def test_a_reader_is_not_charged_for_thinking_that_it_is_not_sent() -> None:
     assert talk.size - Reading(SHAPE).of(talk).size > 1_000
 
 
-def test_a_message_is_weighed_once_however_long_the_conversation_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_is_weighed_once_however_long_the_conversation_is(monkeypatch) -> None:
     weighed = []
 
     def weigh(content: tuple[Block, ...], sent_bytes: int) -> int:

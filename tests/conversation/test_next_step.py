@@ -115,12 +115,12 @@ WITH_REPORT = [
 
 
 @every_row(("answers", "last"), TABLE)
-def test_each_answer_has_its_step(answers: list[Answer], last: Step) -> None:
+def test_each_answer_has_its_step(answers, last) -> None:
     assert steps(*answers)[-1] == last
 
 
 @every_row(("answers", "last"), WITH_REPORT)
-def test_where_a_report_is_required_text_alone_ends_nothing(answers: list[Answer], last: Step) -> None:
+def test_where_a_report_is_required_text_alone_ends_nothing(answers, last) -> None:
     assert steps(*answers, needs_report=True)[-1] == last
 
 

@@ -152,7 +152,7 @@ TOLD = [
 
 
 @every_row("words", TOLD)
-def test_the_page_of_turns_has_what_the_model_is_told_word_for_word(words: str) -> None:
+def test_the_page_of_turns_has_what_the_model_is_told_word_for_word(words) -> None:
     page = flat(PAGE.read_text().replace("<br>", " "))
     assert flat(words) in page
 

@@ -37,7 +37,7 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_a_secret_is_cut_wherever_it_is_in_a_value(value: object) -> None:
+def test_a_secret_is_cut_wherever_it_is_in_a_value(value) -> None:
     assert KNOWS.redact(json.dumps(value)) == json.dumps(value) or SECRET not in str(shown({"event": value}))
     text = json.dumps(shown({"event": value}))
     assert KNOWS.redact(text) == text
@@ -60,9 +60,7 @@ def test_a_secret_is_cut_wherever_it_is_in_a_value(value: object) -> None:
         ({"cwd": "/tmp"}, None),
     ],
 )
-def test_a_place_is_a_path_and_code_points_of_the_decoded_string(
-    fields: dict[str, Any], spans: list[Any] | None
-) -> None:
+def test_a_place_is_a_path_and_code_points_of_the_decoded_string(fields, spans) -> None:
     found = json.loads(json.dumps(spans_field("event", fields, KNOWS.spans)))
     assert found == ({} if spans is None else {FIELD: spans})
     assert SECRET not in json.dumps(found)
@@ -113,7 +111,7 @@ def test_a_journal_without_secrets_is_shown_as_it_is() -> None:
         7,
     ],
 )
-def test_a_place_that_is_not_in_the_record_is_damage_for_those_who_show_it(spans: object) -> None:
+def test_a_place_that_is_not_in_the_record_is_damage_for_those_who_show_it(spans) -> None:
     line = sealed({"seq": 0, "kind": "event", "event": {"x": "some text"}, FIELD: spans})
     assert readable_part(line)[1] is None
     assert isinstance(readable_part(line, RecordView(FORGOT))[1], JournalDamage)

@@ -32,7 +32,7 @@ GATEWAY = Target("gpt-6-sol", "gpt-6-sol", "http://gateway.test/v1", api=OPENAI_
     ],
 )
 def test_a_model_of_another_vendor_is_not_asked_for_at_a_vendors_own_server(
-    targets: list[Target], requested: str, vendor: str | None
+    targets, requested, vendor
 ) -> None:
     roster = Roster(targets, can_grow=True)
     choice = SessionFacts(roster, Settings(), Redactor([]))

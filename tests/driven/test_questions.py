@@ -97,5 +97,5 @@ def test_an_interrupt_cancels_open_questions() -> None:
         ),
     ],
 )
-def test_a_response_line_is_a_success_only_if_it_says_so(line: bytes, parsed: Response) -> None:
+def test_a_response_line_is_a_success_only_if_it_says_so(line, parsed) -> None:
     assert parse_control_line(b'{"type":"control_response","response":' + line + b"}") == parsed

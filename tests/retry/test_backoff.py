@@ -18,15 +18,13 @@ def test_standard_waits_2_4_8_16_and_gives_up() -> None:
 
 
 @every_row(("requested_s", "wait_s"), [(0, 0), (0.5, 0.5), (59, 59), (60, 60), (61, 60), (240, 60)])
-def test_standard_replaces_the_wait_by_the_requested_wait_up_to_60_s(
-    requested_s: float, wait_s: float
-) -> None:
+def test_standard_replaces_the_wait_by_the_requested_wait_up_to_60_s(requested_s, wait_s) -> None:
     assert standard().next_wait(1, requested_s, 0) == Wait(wait_s, from_server=True)
 
 
 @every_row(("retry", "left_s"), [(1, 240), (2, 180), (3, 120), (4, 60)])
 def test_standard_gives_up_at_once_when_a_requested_wait_is_longer_than_all_that_are_left(
-    retry: int, left_s: float
+    retry, left_s
 ) -> None:
     assert isinstance(standard().next_wait(retry, left_s, 0), Wait)
     too_long = standard().next_wait(retry, left_s + 0.1, 0)
@@ -55,9 +53,7 @@ def test_patient_takes_the_longer_of_schedule_and_request() -> None:
 
 
 @every_row(("slept_s", "fits"), [(28_700, True), (28_701, False)])
-def test_patient_gives_up_at_once_when_a_requested_wait_does_not_fit_the_budget(
-    slept_s: float, fits: bool
-) -> None:
+def test_patient_gives_up_at_once_when_a_requested_wait_does_not_fit_the_budget(slept_s, fits) -> None:
     assert isinstance(patient().next_wait(3, 100, slept_s), Wait) is fits
 
 
@@ -73,7 +69,7 @@ def test_custom_doubles_and_is_extended_by_the_requested_wait() -> None:
 
 
 @every_row(("max_delay_s", "gives_up"), [(99, True), (100, False), (0, False), (-1, False)])
-def test_custom_gives_up_at_once_over_its_maximum(max_delay_s: float, gives_up: bool) -> None:
+def test_custom_gives_up_at_once_over_its_maximum(max_delay_s, gives_up) -> None:
     assert isinstance(custom(3, 1, max_delay_s).next_wait(1, 100, 0), GiveUp) is gives_up
 
 

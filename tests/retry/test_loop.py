@@ -170,9 +170,7 @@ ERRORS = st.one_of(
 @example([StreamParse("odd")], standard())
 @example([Api(NetworkCause.CERTIFICATE)], standard())
 @example([DOWN, REFUSED], standard())
-def test_requests_and_waits_are_exactly_what_the_pure_policy_says(
-    errors: list[AgentError], policy: RetryPolicy
-) -> None:
+def test_requests_and_waits_are_exactly_what_the_pure_policy_says(errors, policy) -> None:
     asking = Asking(roster_of(), *errors, HELLO, policy=policy)
     expected: list[float] = []
     for error in errors:
@@ -430,7 +428,7 @@ FAILURES = st.sampled_from(
 @example([1], "fallback", True, standard(), [[DOWN] * 5])
 @example([1], "fallback", True, custom(2, 1, 20), [[DOWN, requesting(50)]])
 def test_every_turn_closes_what_it_opened_whatever_fails(
-    key_counts: list[int], strategy: str, returns: bool, policy: RetryPolicy, turns: list[list[AgentError]]
+    key_counts, strategy, returns, policy, turns
 ) -> None:
     roster = with_keys(*key_counts, strategy=strategy, returns=returns)
     for errors in turns:

@@ -48,9 +48,7 @@ def talk(of: Roster, *messages: Message) -> Conversation:
         ),
     ],
 )
-def test_the_window_is_the_users_the_servers_or_the_tables(
-    target: Target, description: ModelDescription | None, window: int | None
-) -> None:
+def test_the_window_is_the_users_the_servers_or_the_tables(target, description, window) -> None:
     asked = roster(target)
     asked.describe(description)
     assert asked.window == window
@@ -81,11 +79,7 @@ def test_the_window_is_the_users_the_servers_or_the_tables(
     ],
 )
 def test_an_answer_may_get_as_long_as_settings_server_and_window_allow(
-    target: Target,
-    description: ModelDescription | None,
-    prompt_tokens: int,
-    most_tokens: int | None,
-    longest: int,
+    target, description, prompt_tokens, most_tokens, longest
 ) -> None:
     asked = roster(target)
     asked.describe(description)
@@ -100,9 +94,7 @@ def counted(asked: Roster, conversation: Conversation, tokens: int) -> ContextMe
 
 
 @every_row(("tokens", "is_believed"), [(42, True), (10, False), (900_000, False)])
-def test_a_context_that_was_never_sent_is_no_larger_than_its_bytes_say(
-    tokens: int, is_believed: bool
-) -> None:
+def test_a_context_that_was_never_sent_is_no_larger_than_its_bytes_say(tokens, is_believed) -> None:
     asked = roster()
     conversation = talk(asked)
     fresh = talk(asked, *[user_message("more")])

@@ -4,12 +4,10 @@ steps.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from ralph.conversation.target import Target
-from ralph.retry.backoff import GiveUp, RetryPolicy, Wait, custom, off, patient, standard
+from ralph.retry.backoff import GiveUp, Wait, custom, off, patient, standard
 from ralph.retry.call_site import TurnRequests
 from ralph.retry.step import (
     Moment,
@@ -38,10 +36,6 @@ from tests.fakes import (
 )
 from tests.fakes.played import Played
 from tests.rows import every_row
-
-if TYPE_CHECKING:
-    from ralph.retry.targets import Decision
-    from ralph.values.events import Event
 
 DOWN = HttpError(529, None, "")
 REFUSED = HttpError(401, None, "")
@@ -97,7 +91,7 @@ NO, OTHER = (HttpError(500, None, "", message=text) for text in ("no", "other"))
     ],
 )
 def test_the_same_text_twice_ends_the_chain_of_a_request_that_may_be_too_large(
-    errors: list[AgentError], may_be_too_large: bool, ends: bool
+    errors, may_be_too_large, ends
 ) -> None:
     *before, error = errors
     state = after(asking(1), *before)
@@ -106,9 +100,8 @@ def test_the_same_text_twice_ends_the_chain_of_a_request_that_may_be_too_large(
     assert isinstance(decision, GiveUp if ends else Wait)
     assert [type(event) for event in events] == [AttemptEnded, *([] if ends else [RetryScheduled])]
     if isinstance(decision, GiveUp):
-        raised = raised_at_end(state, decision)
-        assert raised is error
-        assert error.may_be_about_size
+        assert raised_at_end(state, decision) is error
+        assert errors[-1].may_be_about_size
 
 
 TOO_LONG = "the wait of 90s is over the maximum of 30s (retry.max_delay_s)"
@@ -143,13 +136,7 @@ OTHER_KEY = Notice("a: using the key of A_KEY_1 instead of A_KEY_0 (auth)")
         ),
     ],
 )
-def test_what_follows_a_first_error(
-    keys: list[int],
-    error: AgentError,
-    policy: RetryPolicy,
-    decision: Decision,
-    events: list[Event | type[Event]],
-) -> None:
+def test_what_follows_a_first_error(keys, error, policy, decision, events) -> None:
     state = asking(*keys)
     following, decided, (ended, *told) = step(state, error, classify_error(error), Moment(0.5, policy, 0.5))
     assert decided == decision
@@ -162,7 +149,7 @@ def test_what_follows_a_first_error(
 
 
 @every_row(("time_left_s", "decision"), [(2.1, Wait(2.0)), (2, GiveUp(NO_TIME, True, outlasts_run=True))])
-def test_a_wait_ends_before_the_time_limit_or_is_none(time_left_s: float, decision: Decision) -> None:
+def test_a_wait_ends_before_the_time_limit_or_is_none(time_left_s, decision) -> None:
     moment = Moment(0.5, standard(), time_left_s=time_left_s)
     _, decided, events = step(asking(1), DOWN, classify_error(DOWN), moment)
     assert decided == decision
@@ -237,9 +224,7 @@ LOST_IDLE.was_idle = True
         (off(), [LOST_IDLE], []),
     ],
 )
-def test_it_is_a_counted_retry_without_a_wait_once_in_a_chain(
-    policy: RetryPolicy, errors: list[AgentError], waits: list[float]
-) -> None:
+def test_it_is_a_counted_retry_without_a_wait_once_in_a_chain(policy, errors, waits) -> None:
     state, told = asking(1), []
     for error in errors:
         state, decision, _ = step(state, error, classify_error(error), Moment(state.waited_s, policy))

@@ -176,9 +176,7 @@ SHORT = Failure(FailureKind.NETWORK, is_transient=True, is_of_machine=True)
 
 
 @every_row(("strategy", "targets"), [("fallback", {0}), ("round_robin", {0, 1})])
-def test_what_the_machine_lacks_is_waited_for_and_no_target_is_blamed(
-    strategy: str, targets: set[int]
-) -> None:
+def test_what_the_machine_lacks_is_waited_for_and_no_target_is_blamed(strategy, targets) -> None:
     choosing = Choosing(2, 1, strategy=strategy).turn()
     assert choosing.fails(SHORT) == Wait(2.0), "nobody else would fare better"
     assert choosing.state.releases_s == {}

@@ -85,9 +85,7 @@ def without_name(session: Session) -> Session:
 
 @pytest.mark.parametrize("has_moved_before", [False, True])
 @pytest.mark.parametrize("is_elsewhere", [False, True])
-def test_a_killed_run_leaves_what_it_began_with(
-    tmp_path: Path, *, has_moved_before: bool, is_elsewhere: bool
-) -> None:
+def test_a_killed_run_leaves_what_it_began_with(tmp_path, has_moved_before, is_elsewhere) -> None:
     old, between, new = (tmp_path / name for name in ("old", "between", "new"))
     told = killed_in(old, *([between] if has_moved_before else []))
     here = new if is_elsewhere else between if has_moved_before else old

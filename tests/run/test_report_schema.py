@@ -69,13 +69,13 @@ def _check_by(text: str) -> Validator:
         ),
     ],
 )
-def test_a_file_that_is_no_schema_is_named_with_the_place(tmp_path: Path, content: bytes, line: str) -> None:
+def test_a_file_that_is_no_schema_is_named_with_the_place(tmp_path, content, line) -> None:
     (tmp_path / "s.json").write_bytes(content)
     assert fault("s.json", tmp_path) == line
 
 
 @pytest.mark.parametrize(("extra", "is_read"), [(0, True), (1, False)])
-def test_a_megabyte_at_most(tmp_path: Path, extra: int, is_read: bool) -> None:
+def test_a_megabyte_at_most(tmp_path, extra, is_read) -> None:
     text = "{}" + " " * (MOST_SCHEMA_BYTES - 2 + extra)
     (tmp_path / "s.json").write_text(text)
     for given_as in ("s.json", text):
@@ -91,7 +91,7 @@ def open_files() -> int:
     return len(list(held.iterdir())) if held.is_dir() else 0
 
 
-def test_what_is_no_file_is_named_at_once(tmp_path: Path) -> None:
+def test_what_is_no_file_is_named_at_once(tmp_path) -> None:
     os.mkfifo(tmp_path / "pipe")
     open_before = open_files()
     for name, line in [
@@ -155,7 +155,7 @@ UNUSABLE = "the schema is not a usable JSON Schema: "
         ),
     ],
 )
-def test_a_schema_that_could_not_be_checked_by_is_refused_with_its_place(schema: Any, why: str) -> None:
+def test_a_schema_that_could_not_be_checked_by_is_refused_with_its_place(schema, why) -> None:
     assert fault(schema) == UNUSABLE + why
 
 
@@ -177,7 +177,7 @@ def test_a_schema_that_could_not_be_checked_by_is_refused_with_its_place(schema:
         {"id": "not an identifier after draft 4", "items": {"id": 5}},
     ],
 )
-def test_a_schema_that_stands_on_its_own_is_taken(schema: dict[str, Any]) -> None:
+def test_a_schema_that_stands_on_its_own_is_taken(schema) -> None:
     assert read_schema(json.dumps(schema), "/") == schema
     assert isinstance(problems(schema, {}), list)
 
@@ -293,7 +293,7 @@ ITEMS = {
         ),
     ],
 )
-def test_a_fault_is_one_line_with_path_and_expectation(payload: Any, line: str) -> None:
+def test_a_fault_is_one_line_with_path_and_expectation(payload, line) -> None:
     assert problems(ITEMS, payload) == [line]
 
 
@@ -327,7 +327,7 @@ def test_a_flood_of_faults_is_cut_outermost_first_and_short() -> None:
         ([[0], [False]], True),
     ],
 )
-def test_items_are_equal_as_json_has_it(items: list[Any], are_unique: bool) -> None:
+def test_items_are_equal_as_json_has_it(items, are_unique) -> None:
     assert (problems({"uniqueItems": True}, items) == []) is are_unique
 
 
@@ -352,9 +352,7 @@ def nested(levels: int) -> Any:
         (10**400, 3 * 10**400, True),
     ],
 )
-def test_a_multiple_is_one_of_the_decimal_numbers_as_they_are_written(
-    step: float, value: Any, is_multiple: bool
-) -> None:
+def test_a_multiple_is_one_of_the_decimal_numbers_as_they_are_written(step, value, is_multiple) -> None:
     found = problems({"multipleOf": step}, value)
     assert found == (
         [] if is_multiple else [f"payload: expected multipleOf {json.dumps(step)}, got {json.dumps(value)}"]
@@ -398,9 +396,7 @@ schemas = st.recursive(
 
 
 @given(schemas, schemas, schemas, st.lists(json_values, max_size=5))
-def test_any_schema_is_refused_or_gives_the_verdict_that_jsonschema_gives(
-    root: dict[str, Any], a: dict[str, Any], b: dict[str, Any], payloads: list[Any]
-) -> None:
+def test_any_schema_is_refused_or_gives_the_verdict_that_jsonschema_gives(root, a, b, payloads) -> None:
     schema = {**root, "$defs": {"a": a, "b": b}}
     try:
         read_schema(json.dumps(schema), "/")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from ralph.conversation.journal_lines import sealed
@@ -12,18 +10,13 @@ from ralph.sessions.journal import FileJournal
 from tests.journals.reading import forked_record, read_lines
 from tests.sessions.session_journals import killed
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 NEWER = sealed({"seq": 7, "kind": "moved", "cwd": "/work", "of_tomorrow": [1, {"b": 1, "a": 2}]})
 """A line with a field that this version of ralph does not know."""
 
 
 @pytest.mark.parametrize("end", [b"", b'{"seq":9,"kin'])
 @pytest.mark.parametrize("lacks_break", [False, True])
-def test_a_fork_copies_lines_with_what_only_a_newer_ralph_knows(
-    tmp_path: Path, end: bytes, lacks_break: bool
-) -> None:
+def test_a_fork_copies_lines_with_what_only_a_newer_ralph_knows(tmp_path, end, lacks_break) -> None:
     whole = killed().data + NEWER
     (tmp_path / "old").write_bytes(whole[:-1] if lacks_break else whole + end)
     old = FileJournal.open(tmp_path / "old", is_for_reading=True)

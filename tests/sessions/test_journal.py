@@ -19,7 +19,6 @@ from ralph.values.ports import JournalError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 ONE = EventRecord(event={"subtype": "notice", "text": "one"})
 LONG = EventRecord(event={"subtype": "notice", "text": "x" * 20_000})
@@ -50,12 +49,12 @@ def room_for(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_p1_a_new_journal_is_in_its_directory_before_it_is_written_to(tmp_path: Path, synced) -> None:
+def test_p1_a_new_journal_is_in_its_directory_before_it_is_written_to(tmp_path, synced) -> None:
     FileJournal.create(tmp_path / "new.jsonl").close()
     assert [inode for inode, _ in synced] == [tmp_path.stat().st_ino]
 
 
-def test_p1_records_are_on_the_disk_when_append_returns(tmp_path: Path, synced) -> None:
+def test_p1_records_are_on_the_disk_when_append_returns(tmp_path, synced) -> None:
     journal = FileJournal.create(tmp_path / "new.jsonl")
     inode = (tmp_path / "new.jsonl").stat().st_ino
     synced.clear()
@@ -69,7 +68,7 @@ def test_p1_records_are_on_the_disk_when_append_returns(tmp_path: Path, synced) 
     journal.close()
 
 
-def test_p4_a_write_that_was_cut_short_is_taken_back_and_the_journal_says_so_for_ever(tmp_path: Path) -> None:
+def test_p4_a_write_that_was_cut_short_is_taken_back_and_the_journal_says_so_for_ever(tmp_path) -> None:
     path = tmp_path / "new.jsonl"
     journal = FileJournal.create(path)
     journal.append(ONE)
@@ -88,7 +87,7 @@ def test_p4_a_write_that_was_cut_short_is_taken_back_and_the_journal_says_so_for
     again.close()
 
 
-def test_each_line_has_the_time_of_its_writing(tmp_path: Path) -> None:
+def test_each_line_has_the_time_of_its_writing(tmp_path) -> None:
     before_s = time.time()
     journal = FileJournal.create(tmp_path / "new.jsonl")
     journal.append(ONE, LONG)

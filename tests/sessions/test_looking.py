@@ -31,7 +31,7 @@ def outcome(path: Path, data: bytes) -> str:
     return look_at(path).outcome
 
 
-def test_an_end_is_its_outcome_and_without_one_it_was_killed(path: Path) -> None:
+def test_an_end_is_its_outcome_and_without_one_it_was_killed(path) -> None:
     assert outcome(path, completed().data) == "completed"
     assert outcome(path, killed().data) == "killed"
     assert outcome(path, killed().data + b'{"seq":9,"kin') == "killed"
@@ -85,7 +85,7 @@ def test_only_a_process_that_may_have_it_open_is_named_as_the_holder(
     assert holder_of(path) == "another process"
 
 
-def test_damage_is_told_with_its_line_and_what_stands_before_is_kept(path: Path) -> None:
+def test_damage_is_told_with_its_line_and_what_stands_before_is_kept(path) -> None:
     lines = completed().data.splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:4], lines[4].replace(b"c1", b"cX"), *lines[5:]]))
     look = look_at(path)
@@ -94,7 +94,7 @@ def test_damage_is_told_with_its_line_and_what_stands_before_is_kept(path: Path)
     assert len(look.records) == 4
 
 
-def test_a_journal_that_cannot_be_opened_is_unreadable(tmp_path: Path) -> None:
+def test_a_journal_that_cannot_be_opened_is_unreadable(tmp_path) -> None:
     directory = tmp_path / f"{SESSION_ID}.jsonl"
     directory.mkdir()
     assert look_at(directory).outcome == "unreadable"
@@ -102,7 +102,7 @@ def test_a_journal_that_cannot_be_opened_is_unreadable(tmp_path: Path) -> None:
         look_at(tmp_path / "gone.jsonl")
 
 
-def test_a_store_that_is_only_read_is_not_made(tmp_path: Path, monkeypatch) -> None:
+def test_a_store_that_is_only_read_is_not_made(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # the system's may hold sessions of others
     store = SessionStore.to_read({"HOME": str(tmp_path)})
     assert store.root == tmp_path / ".local" / "state" / "ralph" / "sessions"

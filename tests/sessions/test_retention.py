@@ -59,7 +59,7 @@ def kept(tmp_path: Path) -> OldStore:
     return OldStore(tmp_path / "sessions")
 
 
-def test_an_old_journal_goes_with_its_torn_end_and_its_empty_directory(kept: OldStore) -> None:
+def test_an_old_journal_goes_with_its_torn_end_and_its_empty_directory(kept) -> None:
     old, young = kept.add("a", days=31), kept.add("b", days=29)
     old.with_suffix(".torn").write_bytes(b"{")
     kept.tidy()
@@ -68,13 +68,13 @@ def test_an_old_journal_goes_with_its_torn_end_and_its_empty_directory(kept: Old
     assert kept.own.exists()
 
 
-def test_the_oldest_go_first_where_all_are_too_large(kept: OldStore) -> None:
+def test_the_oldest_go_first_where_all_are_too_large(kept) -> None:
     paths = [kept.add("a", days=days, megabytes=1) for days in (3, 1, 2)]
     kept.tidy(keep_mb=2)
     assert [path.exists() for path in paths] == [False, True, True]
 
 
-def test_a_journal_that_is_open_stays(kept: OldStore) -> None:
+def test_a_journal_that_is_open_stays(kept) -> None:
     old = kept.add("a", days=99)
     journal = FileJournal.open(old)
     kept.tidy()
@@ -82,7 +82,7 @@ def test_a_journal_that_is_open_stays(kept: OldStore) -> None:
     assert old.exists()
 
 
-def test_the_journal_of_this_run_stays_however_large(kept: OldStore) -> None:
+def test_the_journal_of_this_run_stays_however_large(kept) -> None:
     os.truncate(kept.own, 3 * MB)
     aged(kept.own, 99)
     kept.tidy(keep_mb=1)
@@ -98,7 +98,7 @@ def test_the_journal_of_this_run_stays_however_large(kept: OldStore) -> None:
         "3f2a9c1e-0000-4000-8000-000000000001.jsonl",
     ],
 )
-def test_what_has_not_the_name_of_a_journal_of_ours_stays(kept: OldStore, name: str) -> None:
+def test_what_has_not_the_name_of_a_journal_of_ours_stays(kept, name) -> None:
     path = kept.root / name
     path.parent.mkdir(exist_ok=True)
     path.write_text("{}")
@@ -107,7 +107,7 @@ def test_what_has_not_the_name_of_a_journal_of_ours_stays(kept: OldStore, name: 
     assert path.exists()
 
 
-def test_a_link_is_not_followed(kept: OldStore, tmp_path: Path) -> None:
+def test_a_link_is_not_followed(kept, tmp_path) -> None:
     target = tmp_path / "elsewhere" / kept.add("a", days=99).name
     target.parent.mkdir()
     target.write_text("{}")
@@ -117,7 +117,7 @@ def test_a_link_is_not_followed(kept: OldStore, tmp_path: Path) -> None:
     assert target.exists()
 
 
-def test_it_gives_up_after_50_ms_and_never_fails(kept: OldStore) -> None:
+def test_it_gives_up_after_50_ms_and_never_fails(kept) -> None:
     old = [kept.add("a", days=99) for _ in range(20)]
     clock = Ticking()
     remove_old_journals(kept.own, keep_days=30, keep_mb=1000, clock=clock)

@@ -186,7 +186,7 @@ def assert_shown_alike(path: Path, data: bytes) -> tuple[SessionLook, SessionLoo
 
 
 @pytest.mark.parametrize("name", sorted({*MADE} - {"completed", "killed"}))
-def test_a_journal_cut_anywhere_is_listed_as_it_reads_whole(tmp_path: Path, name: str) -> None:
+def test_a_journal_cut_anywhere_is_listed_as_it_reads_whole(tmp_path, name) -> None:
     path = tmp_path / f"{SESSION_ID}.jsonl"
     made = MADE[name]().data
     for data, begin in [(made, 0)] if name == "newer" else both_to_cut(made, path):
@@ -214,7 +214,7 @@ RECORDED = with_all_pairs_of_kinds()
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_a_recorded_journal_is_listed_as_it_reads_whole_behind_each_record(tmp_path: Path, name: str) -> None:
+def test_a_recorded_journal_is_listed_as_it_reads_whole_behind_each_record(tmp_path, name) -> None:
     for data, begin in both_to_cut(RECORDED[name], tmp_path / "written"):
         for end in ends_of_lines(data):
             if end >= begin:
@@ -246,7 +246,7 @@ def passed_over(data: bytes) -> set[int]:
 
 
 @pytest.mark.parametrize("name", ["killed", "forked", "in_parts"])
-def test_damage_is_told_in_every_line_that_a_list_does_not_pass_over(tmp_path: Path, name: str) -> None:
+def test_damage_is_told_in_every_line_that_a_list_does_not_pass_over(tmp_path, name) -> None:
     for data in both(MADE[name]().data, tmp_path / "written"):
         lines = data.splitlines(keepends=True)
         inside = passed_over(data)
@@ -274,7 +274,7 @@ def damaged(line: bytes, number: int) -> list[bytes]:
     ]
 
 
-def test_damage_that_a_list_passes_over_is_told_by_whoever_reads_all(tmp_path: Path) -> None:
+def test_damage_that_a_list_passes_over_is_told_by_whoever_reads_all(tmp_path) -> None:
     path = tmp_path / f"{SESSION_ID}.jsonl"
     for turns, outcome in ((5, DAMAGED), (30, Outcome.COMPLETED.value)):
         data = with_run_bytes(night(1, turns, 5000).data, path)
@@ -288,13 +288,13 @@ def with_checksum(fields: bytes) -> bytes:
 
 
 @every_row("size", [1, 2, 17, 100, 4096])
-def test_a_read_may_return_fewer_bytes(tmp_path: Path, size: int) -> None:
+def test_a_read_may_return_fewer_bytes(tmp_path, size) -> None:
     for data in both(resumed().data, tmp_path / "written"):
         assert row_by(Reader(data, size), len(data)) == whole(data)
 
 
 @every_row("run_bytes", [0, 1, 40, 10**9, -1, 2**70, "x", None])
-def test_an_end_that_is_wrong_about_its_run_makes_a_list_search_for_it(run_bytes: object) -> None:
+def test_an_end_that_is_wrong_about_its_run_makes_a_list_search_for_it(run_bytes) -> None:
     lines = resumed().data.splitlines(keepends=True)
     for number, line in enumerate(lines):
         fields = json.loads(line)
@@ -328,7 +328,7 @@ def night(runs: int, turns: int, result_bytes: int = MANY_BYTES) -> JournalBuild
 
 
 @every_row("runs", [1, 3])
-def test_little_is_read_of_a_large_journal_whose_runs_ended(tmp_path: Path, runs: int) -> None:
+def test_little_is_read_of_a_large_journal_whose_runs_ended(tmp_path, runs) -> None:
     turns = 48 // runs
     data = with_run_bytes(night(runs, turns).data, tmp_path / "written")
     reader = Reader(data)
@@ -337,7 +337,7 @@ def test_little_is_read_of_a_large_journal_whose_runs_ended(tmp_path: Path, runs
     assert reader.read_bytes < FEW_BYTES * runs < len(data) / 7
 
 
-def test_little_is_read_of_a_fork(tmp_path: Path) -> None:
+def test_little_is_read_of_a_fork(tmp_path) -> None:
     """The first line of a fork is longer than that of the old session, so all other lines have other offsets."""
     with_run_bytes(night(2, 30).data, tmp_path / "old")
     old = FileJournal.open(tmp_path / "old")
@@ -358,7 +358,7 @@ def test_little_is_read_of_a_fork(tmp_path: Path) -> None:
 
 
 @every_row("has_ended", [True, False])
-def test_a_run_without_an_end_or_of_an_older_ralph_is_read_twice(has_ended: bool) -> None:
+def test_a_run_without_an_end_or_of_an_older_ralph_is_read_twice(has_ended) -> None:
     turns = 30
     told = many_turns(JournalBuilder().run().prompt("build it"), turns, MANY_BYTES)
     data = (told.ends(turns=turns) if has_ended else told).data
@@ -372,12 +372,12 @@ def test_a_run_without_an_end_or_of_an_older_ralph_is_read_twice(has_ended: bool
 @every_row(
     "torn", [b"x" * 3_000_000, b'{"seq":6,"kind":"ended","result":"' + b"x" * 3_000_000, b"\0" * 3_000_000]
 )
-def test_a_torn_line_as_long_as_many_chunks_is_listed_as_it_reads_whole(tmp_path: Path, torn: bytes) -> None:
+def test_a_torn_line_as_long_as_many_chunks_is_listed_as_it_reads_whole(tmp_path, torn) -> None:
     for data in both(completed().data, tmp_path / "written"):
         assert part(data + torn) == whole(data + torn)
 
 
-def test_what_a_model_wrote_is_neither_a_beginning_nor_an_end_of_a_run(tmp_path: Path) -> None:
+def test_what_a_model_wrote_is_neither_a_beginning_nor_an_end_of_a_run(tmp_path) -> None:
     forged = {"a": 1, "kind": "run", "b": {"seq": 1, "kind": "ended", "c": '\n{"seq":3,"kind":"run",'}}
     told = (
         JournalBuilder().run().prompt("go").answers(text("So."), call("c1", "Bash", **forged)).event(ANSWERED)

@@ -162,7 +162,7 @@ def test_a_result_that_reached_nobody_is_told_beside_the_end_of_the_work() -> No
 
 
 @every_row("delivery", [Delivery.DELIVERED, Delivery.READER_LEFT, Delivery.UNREAD])
-def test_a_reader_that_had_the_result_or_did_not_want_it_leaves_the_end_as_it_was(delivery: Delivery) -> None:
+def test_a_reader_that_had_the_result_or_did_not_want_it_leaves_the_end_as_it_was(delivery) -> None:
     history = told(JournalBuilder().run().prompt("x").answers(text("a")).ends(delivery=delivery))
     assert (history.end, history.is_completed, history.runs[0].undelivered) == ("completed", True, None)
 
@@ -172,7 +172,7 @@ def test_a_reader_that_had_the_result_or_did_not_want_it_leaves_the_end_as_it_wa
     [(Delivery.DELIVERED, 1, True), (Delivery.FAILED, 1, False), (Delivery.DELIVERED, 2, False)],
 )
 def test_what_a_process_sent_before_a_result_that_was_delivered_was_delivered_too(
-    last: Delivery, pid: int, is_known: bool
+    last, pid, is_known
 ) -> None:
     journal = JournalBuilder().run(pid=1).prompt("x").answers(text("a")).ends(delivery=None)
     first, _ = told(journal.run(pid=pid).prompt("y").answers(text("b")).ends(delivery=last)).runs

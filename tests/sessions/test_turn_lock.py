@@ -53,9 +53,7 @@ def is_free(other: int) -> bool:
     return True
 
 
-def test_the_other_program_waits_while_ralph_holds_it_and_ralph_waits_for_the_other(
-    path: str, other: int
-) -> None:
+def test_the_other_program_waits_while_ralph_holds_it_and_ralph_waits_for_the_other(path, other) -> None:
     waiter = ReleasingWaiter(other)
     with closing(FileTurnLock(path, waiter)) as lock:
         assert is_free(other)
@@ -68,19 +66,19 @@ def test_the_other_program_waits_while_ralph_holds_it_and_ralph_waits_for_the_ot
         assert is_free(other)
 
 
-def test_a_signal_ends_the_wait_for_it(path: str, other: int) -> None:
+def test_a_signal_ends_the_wait_for_it(path, other) -> None:
     fcntl.flock(other, fcntl.LOCK_EX)
     with closing(FileTurnLock(path, FakeWaiter(interrupt_at_s=1.0))) as lock, pytest.raises(SignalReceived):
         lock.take()
 
 
-def test_a_command_does_not_inherit_it(path: str) -> None:
+def test_a_command_does_not_inherit_it(path) -> None:
     with closing(FileTurnLock(path, FakeWaiter())) as lock:
         assert not os.get_inheritable(lock._descriptor)
 
 
 @pytest.mark.parametrize(("name", "why"), [("missing/lock", "No such file"), ("lock", "not absolute")])
-def test_a_file_that_cannot_be_locked_is_an_error(name: str, why: str, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_locked_is_an_error(name, why, tmp_path) -> None:
     path = name if name == "lock" else str(tmp_path / name)
     with pytest.raises(TurnLockError, match=why):
         FileTurnLock(path, FakeWaiter())

@@ -107,7 +107,7 @@ READERS = [
 
 
 @every_row("words", READERS)
-def test_no_reader_of_a_session_shows_the_secret(session, ralph_here, words: tuple[str, ...]) -> None:
+def test_no_reader_of_a_session_shows_the_secret(session, ralph_here, words) -> None:
     ran = ralph_here(*words)
     assert ran.code == 0, ran.stderr
     assert shows_a_secret(ran.stdout + ran.stderr) == []
@@ -208,7 +208,7 @@ def loop(ralph, iterations, checkout) -> None:
         ("report", "-o", "-"),
     ],
 )
-def test_no_reader_of_a_loop_shows_the_secret(loop, ralph_here, words: tuple[str, ...]) -> None:
+def test_no_reader_of_a_loop_shows_the_secret(loop, ralph_here, words) -> None:
     ran = ralph_here(*words)
     assert ran.code == 0, ran.stderr
     assert shows_a_secret(ran.stdout + ran.stderr) == []
@@ -231,7 +231,7 @@ NEVER_SHOWN = {
 @pytest.mark.parametrize("place", NEVER_SHOWN)
 @pytest.mark.parametrize("is_loop", [True, False])
 def test_a_page_shows_no_secret_of_a_commit_that_no_journal_has(
-    ralph, iterations, serve, ralph_here, checkout, place: str, is_loop: bool
+    ralph, iterations, serve, ralph_here, checkout, place, is_loop
 ) -> None:
     command = NEVER_SHOWN[place]
     for name in ("app.conf", "app.conf.old"):
@@ -290,7 +290,7 @@ KNOWN_BY_VALUE = "zebra-quux7-flume9"
     ],
 )
 def test_neither_the_model_nor_who_looks_at_a_loop_later_sees_a_secret_of_its_gate(
-    ralph, ralph_here, iterations, gate: str, variables: dict[str, str]
+    ralph, ralph_here, iterations, gate, variables
 ) -> None:
     api = iterations([Turn("Done.")])
     ralph.environment |= variables

@@ -138,7 +138,7 @@ def test_no_session_is_kept_where_a_link_that_commands_can_make_leads_exits_74(
 
 @pytest.mark.parametrize("forks", [False, True])
 def test_directories_that_a_command_may_have_written_into_a_journal_do_not_count_exits_78(
-    ralph, serve, tmp_path, forks: bool
+    ralph, serve, tmp_path, forks
 ) -> None:
     victim = tmp_path / "victim"
     victim.mkdir()
