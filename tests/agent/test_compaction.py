@@ -30,8 +30,6 @@ EXCEEDED = answer(text("Half an ans"), stop_reason="model_context_window_exceede
 DOWN = HttpError(529, None, "")
 
 
-# --- What makes room, and what it counts as
-
 TRIGGERED = [
     pytest.param("threshold", [works(1), works(2), DONE], {}, id="over 80 % of the window"),
     pytest.param("overflow", [works(1), works(2), DONE], {"window": 8_000}, id="refused as too long"),
@@ -118,8 +116,6 @@ def test_a_summary_call_goes_on_from_the_cached_prefix() -> None:
     assert summary.head == before.head
 
 
-# --- Ends in the middle of it
-
 STOPS = [
     pytest.param(SignalReceived(15), {}, Outcome.INTERRUPTED, 143, id="a signal"),
     pytest.param(DOWN, {"run_ends_s": 20.0}, Outcome.TIMED_OUT, 124, id="the time limit"),
@@ -144,9 +140,6 @@ def test_an_end_during_the_summary_call_leaves_the_old_context_as_it_was(
     assert len(again.compactions) == 1
 
 
-# --- What survives
-
-
 def words(number: int) -> str:
     return f"Task {number}:\n\n  * keep `a  b`\t* never touch größe{number}.py \u2028 \n"
 
@@ -168,8 +161,6 @@ def test_every_prompt_of_several_tasks_and_of_resumed_runs_survives() -> None:
     files = next(one for one in last.fresh_requests[-1].texts if one.startswith("# Files"))
     assert files.splitlines()[2] == "- /work/write_1 größe", "what earlier processes changed, in their order"
 
-
-# --- When it does not help
 
 LONG = answer(text("word " * 20_000))
 NO_USE = [

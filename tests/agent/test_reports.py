@@ -44,9 +44,6 @@ def echo(number: int = 1) -> Answer:
     return answer(call(f"e{number}", text=f"step {number}"))
 
 
-# -- Accepted. ---------------------------------------------------------------------------------------------------
-
-
 @every_row(
     ("status", "exit_code", "outcome", "subtype"),
     [
@@ -237,9 +234,6 @@ def test_a_report_that_was_accepted_outlives_what_stops_the_calls_beside_it(stop
     assert played.ended.exit_code == exit_code, "a signal's code stays, a limit's does not"
     assert played.result["final_report"]["source"] == "tool_call"
     assert played.result["structured_output"] == GOOD
-
-
-# -- Where nothing came. -----------------------------------------------------------------------------------------
 
 
 WORDS, NOTHING = answer(text("words")), answer()

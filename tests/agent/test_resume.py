@@ -183,16 +183,6 @@ def test_a_stop_at_the_judgement_of_a_parallel_call_leaves_those_before_it_not_r
     assert set(results_of(stopped).values()) == {NOT_RUN}
 
 
-@every_row("length", range(4, len(WHOLE.journal.records)))
-def test_the_first_request_after_a_kill_begins_with_the_bytes_of_the_one_before(length) -> None:
-    journal = cut(length)
-    asked = sum(record.kind == "assistant" for record in journal.records)
-    again = life(*[FIRST, SECOND, DONE][asked:], journal=journal)
-    for own, whole in zip(again.client.bodies, WHOLE.client.bodies[asked:], strict=True):
-        if not set(results_of(again).values()) & {INTERRUPTED}:
-            assert own == whole
-
-
 def test_a_prompt_after_a_refusal_with_calls_answers_them_unrun() -> None:
     refused = life(answer(call("t", "Touch"), stop_reason="refusal"), prompt="the task")
     killed = FakeJournal.of(

@@ -136,47 +136,6 @@ def test_after_a_kill_it_goes_on_with_that_target_while_the_cooldown_lasts(after
     assert (ModelFallbackSucceeded in told) == (asked != "a"), "a run says itself who answers it"
 
 
-def test_requests_begin_with_the_recorded_head_to_the_byte_for_each_target() -> None:
-    whole = switched(answer(call("c2")), DONE)
-    journal = killed_after(whole, "tool_result", 2)
-    for after_s, name in ((0, "b"), (100, "a")):
-        copy = FakeJournal.of(list(journal.records))
-        again = Life(DONE, journal=copy, after_s=after_s, system="another system prompt")
-        before = [
-            body
-            for (asked, _), body in zip(whole.client.asked, whole.client.bodies, strict=True)
-            if asked == name
-        ]
-        head = before[0].partition(b',"messages":')[0]
-        assert again.client.bodies[0].startswith(head + b',"messages":')
-        assert b"another system prompt" not in again.client.bodies[0]
-    assert again.client.bodies[0] != before[-1], "it has grown"
-    assert b'"thinking":"hm"' in again.client.bodies[0], "its own thoughts are read again"
-
-
-@every_row("length", range(4, 11))
-@every_row("after_s", [0, 100])
-def test_killed_anywhere_each_target_is_sent_more_of_what_it_was_sent(length, after_s) -> None:
-    whole = switched(answer(THOUGHT, call("c2")), DONE)
-    journal = FakeJournal.of(whole.journal.records[:length])
-    has_answered_b = journal.kinds.count("assistant") == 2
-    again = Life(
-        *([DONE] if has_answered_b else [answer(THOUGHT, call("c2")), DONE]), journal=journal, after_s=after_s
-    )
-    assert again.ended.outcome is Outcome.COMPLETED
-    for name, body in zip(again.names, map(_unmarked, again.client.bodies), strict=True):
-        earlier = [
-            _unmarked(old)
-            for (asked, _), old in zip(whole.client.asked, whole.client.bodies, strict=True)
-            if asked == name
-        ]
-        assert any(body == old or body.startswith(old + b",") for old in earlier[: 1 if name == "b" else 2])
-
-
-def _unmarked(body: bytes) -> bytes:
-    return body.replace(b',"cache_control":{"type":"ephemeral"}', b"").removesuffix(b"]}")
-
-
 def test_a_fork_takes_the_target_and_its_cooldowns_along() -> None:
     whole = switched(DONE)
     fork = FakeJournal()

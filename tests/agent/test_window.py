@@ -29,9 +29,6 @@ def local(**more: Any) -> Target:
     return target(**{"window": None, "model": "local", **more})
 
 
-# --- When a server is asked about its model
-
-
 @every_row(
     ("asked", "script", "result_bytes", "questions"),
     [
@@ -53,9 +50,6 @@ def test_a_server_is_asked_about_its_model_when_that_begins_to_matter(
     server = SmallServer(script)
     assert World(server, asked, result_bytes=result_bytes).ended.outcome is Outcome.COMPLETED
     assert server.described == ["main"] * questions
-
-
-# --- Results
 
 
 def tokens_of(request: Any) -> int:
@@ -83,9 +77,6 @@ def test_results_are_cut_before_they_are_added_and_share_the_room(window, size, 
         assert max(sizes) - min(sizes) <= 10, "an equal share"
         assert sum(sizes) / 2 <= max(room, calls * (LEAST_BYTES + 100) / 2)
         assert all("left out" in result for result in results)
-
-
-# --- Together
 
 
 @settings(max_examples=10)

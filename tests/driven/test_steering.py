@@ -11,7 +11,7 @@ import pytest
 
 from ralph.driven import steering
 from ralph.driven.control_channel import END_OF_INPUT
-from ralph.driven.control_lines import UserMessage, failure, success
+from ralph.driven.control_lines import UserMessage, failure
 from ralph.driven.steering import MOST_QUEUED_MESSAGES
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.values.events import (
@@ -21,9 +21,8 @@ from ralph.values.events import (
     ResponseDiscarded,
     StreamReceived,
 )
-from ralph.values.outcome import Outcome
-from ralph.values.ports import TIMED_OUT, Interrupted, InterruptRequested, RetryAborted
-from tests.driven.driver_lines import ACCEPTED, FAILED, SCHEDULED, Desk, request, user
+from ralph.values.ports import TIMED_OUT, Interrupted
+from tests.driven.driver_lines import FAILED, SCHEDULED, Desk, request, user
 
 
 @pytest.fixture
@@ -76,66 +75,6 @@ def test_auto_retry_is_switched_for_the_loop_to_see(desk, enabled) -> None:
     desk.controls.auto_retry = not enabled
     assert desk.answer_to("set_auto_retry", enabled=enabled) == {"enabled": enabled}
     assert desk.controls.auto_retry is enabled
-
-
-def test_an_interrupt_is_answered_and_then_raised_once_for_each_message(desk) -> None:
-    desk.steering.begin_work()
-    with pytest.raises(InterruptRequested, match="interrupted by a control request") as caught:
-        desk.steering.handle(request("interrupt"))
-    assert desk.responses == [success("r1", {"interrupted": True, "still_queued": []})]
-    assert isinstance(caught.value, Interrupted)
-    assert caught.value.outcome.exit_code(caught.value.signal_number) == 130
-    assert caught.value.outcome is Outcome.INTERRUPTED
-    desk.responses.clear()
-    assert desk.answer_to("interrupt") == {"interrupted": True, "still_queued": []}
-    assert desk.raised_by("interrupt") is None, "what cleans up is left in peace"
-    desk.steering.end_work()
-    assert desk.answer_to("interrupt") == {"interrupted": False, "still_queued": []}
-    desk.steering.begin_work()
-    assert isinstance(desk.raised_by("interrupt"), InterruptRequested)
-
-
-def test_aborting_is_answered_and_then_raised_once_while_a_chain_is_open(desk) -> None:
-    desk.steering.begin_work()
-    assert desk.answer_to("abort_retry") == {"aborted": False}
-    desk.progress.emit(SCHEDULED)
-    with pytest.raises(RetryAborted, match=r"^Retry cancelled$") as caught:
-        desk.steering.handle(request("abort_retry"))
-    assert caught.value.outcome is Outcome.API_UNAVAILABLE
-    assert desk.responses == [success("r1", {"aborted": True})]
-    desk.responses.clear()
-    assert desk.raised_by("abort_retry") is None
-    assert desk.raised_by("interrupt") is None, "the message is ending already"
-
-
-def test_the_status_of_a_run_at_work(desk) -> None:
-    desk.steering.begin_work()
-    desk.controls.auto_retry = False
-    for event in (ACCEPTED, ACCEPTED, SCHEDULED):
-        desk.progress.emit(event)
-    desk.steering.handle(user("and then"))
-    desk.clock.seconds = 5.5
-    desk.steering.handle(request("get_status"), waiting_for="retry 2 of 4")
-    assert desk.responses == [
-        success(
-            "r1",
-            {
-                "state": "working",
-                "turn": 2,
-                "queued_messages": 1,
-                "auto_retry": False,
-                "retry": {
-                    "attempt": 2,
-                    "max_retries": 4,
-                    "is_waiting": True,
-                    "seconds_left": 2.5,
-                    "message": "529 overloaded",
-                },
-                "model": "claude-first-1",
-                "waiting_for": "retry 2 of 4",
-            },
-        )
-    ]
 
 
 @pytest.mark.parametrize(

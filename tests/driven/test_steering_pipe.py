@@ -15,8 +15,8 @@ from ralph.driven.steering import Progress, Steering
 from ralph.machine.inbox import Inbox
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.values.controls import RunControls
-from ralph.values.ports import InterruptRequested, RetryAborted
-from tests.driven.driver_lines import SCHEDULED, FakeModels, request, user
+from ralph.values.ports import InterruptRequested
+from tests.driven.driver_lines import FakeModels, request, user
 from tests.fakes import RecordingEvents
 
 if TYPE_CHECKING:
@@ -84,18 +84,6 @@ def test_an_interrupt_sent_with_its_message_stops_that_message(driver) -> None:
     driver.steering.end_work()
     assert driver.responses == [success("r1", {"interrupted": True, "still_queued": []})]
     assert driver.steering.next_message(driver.waiter) == UserMessage("two")
-
-
-def test_a_backoff_is_cancelled_at_once(driver) -> None:
-    driver.steering.begin_work()
-    driver.progress.emit(SCHEDULED)
-    driver.send(request("get_status"), request("abort_retry", "r2"))
-    with pytest.raises(RetryAborted):
-        driver.waiter.sleep(8, waiting_for="retry 2 of 4")
-    status, aborted = (response["response"]["response"] for response in driver.responses)
-    assert status["waiting_for"] == "retry 2 of 4"
-    assert status["retry"]["is_waiting"]
-    assert aborted == {"aborted": True}
 
 
 def test_more_lines_than_the_channel_keeps_are_all_answered_while_a_tool_runs(driver) -> None:

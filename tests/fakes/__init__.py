@@ -148,10 +148,10 @@ class FakeJournal:
         self.records.append(decoded(kind, fields))
 
     @classmethod
-    def of_run(cls, shape: RequestShape) -> FakeJournal:
+    def of_run(cls, shape: RequestShape, **run: Any) -> FakeJournal:
         """A journal with the first two records of a new session's first run."""
         journal = cls()
-        journal.append(session_record("s1", "/work", "now", "0"), run_record(shape, "now", 1))
+        journal.append(session_record("s1", "/work", "now", "0"), run_record(shape, "now", 1, **run))
         return journal
 
     @classmethod

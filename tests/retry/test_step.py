@@ -175,9 +175,6 @@ def test_a_damaged_answer_is_what_ends_a_chain_that_nobody_else_can_help() -> No
     assert state.last_error is damaged
 
 
-# --- Promises over several steps
-
-
 def test_x_should_retry_over_a_400_cools_its_target_down_and_asks_the_next() -> None:
     state = after(asking(1, 1), FORCED)
     assert state.target.name == "b"
@@ -204,8 +201,6 @@ def test_a_cooldown_is_recorded_at_a_retry_before_its_wait() -> None:
     cooling = [record.cooling for record in played.journal.records if record.kind == "target"]
     assert {"a", "b"} in [set(ends) for ends in cooling]
 
-
-# --- An idle connection that was lost
 
 RESET = Api(NetworkCause.RESET)
 LOST_IDLE = Api(NetworkCause.RESET)

@@ -90,9 +90,6 @@ def in_a_window_of(ralph: Ralph, server: MockApi, window: int, model: str = "loc
     return str(settings(ralph, at("main", server.base_url, model, context_window=window, **more)))
 
 
-# --- Every server's words for it
-
-
 def test_a20_d8_a_full_context_is_summed_up_exits_0(ralph, serve, notes) -> None:
     """tests/values/test_classify.py tests the words of every server, and tests/agent/test_compaction.py each way in
     which a context can be full.
@@ -106,9 +103,6 @@ def test_a20_d8_a_full_context_is_summed_up_exits_0(ralph, serve, notes) -> None
     assert TASK in texts_of(server.requests[3])
     assert ran.result["retries"] == 0
     assert not any(line.startswith("[retry]") for line in ran.stderr.splitlines())
-
-
-# --- What people and programs see
 
 
 def test_d8_a_compaction_is_told_in_lines_and_an_event_and_its_session_is_kept_whole_exits_0(
@@ -140,9 +134,6 @@ def test_d8_a_compaction_is_told_in_lines_and_an_event_and_its_session_is_kept_w
     roles = [message["role"] for message in document["messages"]]
     assert roles == ["user", "assistant"], "the context as it is"
     assert [one["subtype"] for one in document["events"]].count("compact_boundary") == 1
-
-
-# --- Small windows
 
 
 def test_d8_a_long_run_in_a_small_window_keeps_task_rules_and_files_exits_0(ralph, serve, notes) -> None:
@@ -179,9 +170,6 @@ def test_d8_a_long_run_in_a_small_window_keeps_task_rules_and_files_exits_0(ralp
         )
 
 
-# --- Whose word on the window
-
-
 @pytest.mark.parametrize(("own", "window"), [(None, 8_000), (900_000, 900_000)])
 def test_d8_the_window_that_a_server_names_is_kept_to_unless_the_user_names_one_exits_0(
     ralph, serve, notes, own, window
@@ -207,9 +195,6 @@ def test_d8_the_window_that_a_server_names_is_kept_to_unless_the_user_names_one_
     assert ran.result["modelUsage"]["local"]["contextWindow"] == window
 
 
-# --- When nothing helps
-
-
 def test_d8_a_task_that_fills_the_window_gets_a_closing_answer_exits_3(ralph, serve, notes) -> None:
     (ralph.cwd / "task.txt").write_text("Fix the parser. " * 2_000)
     server = serve(script=in_turn(works(1), Turn("This is how far I got.")))
@@ -218,8 +203,6 @@ def test_d8_a_task_that_fills_the_window_gets_a_closing_answer_exits_3(ralph, se
     assert (ran.code, ran.result["result"]) == (3, "This is how far I got.")
     assert "[turn] Final turn: the context is full" in ran.stderr
 
-
-# --- Ends in the middle of it
 
 SILENCE = Step(Turn("never"), Fault(stall_before_headers_s=60))
 
@@ -262,9 +245,6 @@ def test_p1_a_run_that_is_killed_right_after_its_compaction_goes_on_in_the_fresh
 
 def records_of(ralph: Ralph) -> Any:
     return read_lines(only_journal(ralph).read_bytes()).records
-
-
-# --- For a long time
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")

@@ -212,9 +212,6 @@ def test_d10_calls_run_whatever_an_answer_stopped_for_and_text_ends_the_turn_wit
     assert len(results(server)) == 1
 
 
-# --- D11: several calls
-
-
 def test_d11_all_results_come_in_one_message_in_the_order_of_the_calls_exits_0(ralph, serve) -> None:
     (ralph.cwd / "a").write_text("alpha\n")
     uses = [

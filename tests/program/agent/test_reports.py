@@ -124,9 +124,6 @@ def test_a_session_can_be_asked_for_a_report_later_and_then_for_another(ralph, s
     assert [("final_report" in offered(request)) for request in server.requests] == [False, True, True]
 
 
-# --- Driven runs
-
-
 def test_each_message_of_a_driven_run_by_an_sdks_options_has_a_report_of_its_own(drive, serve) -> None:
     server = serve(report(payload={"files": 1}), report("failure", "No."), report(payload={"files": 3}))
     driver = drive(
@@ -139,8 +136,6 @@ def test_each_message_of_a_driven_run_by_an_sdks_options_has_a_report_of_its_own
     assert [line["exit_code"] for line in results_of(ran)] == [0, 1, 0]
     assert (ran.code, server.request_count) == (0, 3)
 
-
-# --- What cannot be a schema
 
 NO_SCHEMAS = {
     "a file that is not there": ("nowhere.json", "cannot read nowhere.json: no such file"),

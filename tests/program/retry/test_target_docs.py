@@ -47,8 +47,6 @@ def test_the_example_prints_the_lines_that_the_page_shows(ralph, serve) -> None:
     assert played.stderr.splitlines()[1:-1] == shown[2].splitlines()
 
 
-# --- The table of failures
-
 FAILURES: dict[str, list[AgentError]] = {
     "429": [HttpError(429, None, "")],
     "408, 409, 5xx, no answer, a stream that breaks off": [

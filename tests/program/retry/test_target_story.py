@@ -18,8 +18,6 @@ import pytest
 
 from ralph.mock_api import Fault, Step, Text, ToolUse, Turn
 from tests.patience import PATIENCE_S
-from tests.program.faulty import HELLO
-from tests.program.kept_sessions import only_journal
 from tests.program.several import DOWN, at, run, settings
 
 if TYPE_CHECKING:
@@ -189,13 +187,3 @@ def test_quiet_and_a_terminal_without_controls_count_nothing_down(ralph, serve, 
     assert "[error] HTTP 529" in shown
     assert "[wait]" not in shown
     assert "\x1b[K" not in shown
-
-
-def test_nothing_is_counted_down_without_a_terminal(ralph, serve) -> None:
-    serve(Fault(status=529, headers={"retry-after": "0.5"}), HELLO)
-    ran = ralph("hi")
-    assert ran.code == 0
-    assert "[retry] Attempt 1/4: 529 — waiting 0.5s" in ran.stderr.splitlines()
-    assert "[wait]" not in ran.stderr
-    assert "\r" not in ran.stderr
-    assert "[wait]" not in only_journal(ralph).read_text()

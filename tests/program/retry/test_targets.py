@@ -188,9 +188,6 @@ def test_what_the_environment_says_of_model_and_server_does_not_reach_targets_of
     assert "x-api-key" not in request.headers, "the environment's key is for another server"
 
 
-# --- How it ends
-
-
 def test_one_that_may_answer_later_tells_the_end_though_another_is_refused_exits_75(ralph, serve) -> None:
     later = serve(Fault(status=529, headers={"x-should-retry": "false", "retry-after": "90"}))
     refused = serve(Fault(status=401))

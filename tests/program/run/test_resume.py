@@ -194,9 +194,6 @@ def test_p1_a_session_killed_before_its_first_message_has_nothing_to_go_on_with_
     assert f"nothing to resume in session {ID}" in ran.last_line
 
 
-# Forked
-
-
 def test_a_fork_leaves_the_old_journal_as_it_was_its_torn_end_too_exits_0(ralph, serve) -> None:
     torn = b'{"seq":9,"ki'
     server = serve(Turn([THOUGHT, CALLS["Read"]]), Fault(status=529), Turn("Done."))

@@ -131,9 +131,6 @@ def test_a_journal_that_was_deleted_during_the_run_is_not_hinted_at(ralph, serve
     assert "continue with" not in ran.stderr
 
 
-# With whom
-
-
 def test_a_conversation_goes_to_another_server_only_where_that_is_said_exits_78_or_0(
     ralph, ralph_here, serve
 ) -> None:
