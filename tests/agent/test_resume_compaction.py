@@ -4,18 +4,14 @@ to the byte.
 
 from __future__ import annotations
 
-from typing import Any
-
-from msgspec.structs import replace
-
 from ralph.conversation.messages import user_message
-from ralph.conversation.records import Record, compacted_record, user_record
+from ralph.conversation.records import Record, compacted_record
 from ralph.conversation.session import replay
 from ralph.sessions.story import Prompt
 from ralph.values.events import ContextCompacted
 from ralph.values.outcome import Outcome
 from tests.agent.small_windows import SUMMARY, SmallServer, World, works
-from tests.fakes import FakeJournal, answer, as_written, call, text
+from tests.fakes import FakeJournal, answer, call, text
 from tests.fakes.played import DONE
 from tests.journals.corpus import JOURNALS
 from tests.journals.reading import read_lines, story_of
@@ -92,24 +88,6 @@ def test_a_resumed_answer_finds_no_more_room_than_its_results_have_left() -> Non
 def result_sizes(world: World) -> list[int]:
     records = [record for record in world.journal.records if record.kind == "tool_result"]
     return [len(record.content) for record in records]
-
-
-# --- Tasks, as the records tell them
-
-
-def told(*contents: tuple[list[dict[str, Any]], bool], format_: int) -> JournalBuilder:
-    """The journal of a run with these `user` records and no answer. Before format 3, such records did not say which
-    part of them was a task.
-    """
-    journal = JournalBuilder().run()
-    for content, amends in contents:
-        record = user_record(user_message(content), amends=amends, task=1)
-        journal.append_as_written("user", as_written(record, without="task" if format_ < 3 else ""))
-    journal.records[0] = replace(journal.records[0], format=format_)
-    return journal
-
-
-A, B = text("Say hello."), text("Loudly.")
 
 
 @every_row(

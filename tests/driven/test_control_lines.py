@@ -6,7 +6,6 @@ import base64
 import json
 from typing import Any, get_args
 
-from hypothesis import strategies as st
 from msgspec.json import Decoder
 
 from ralph.driven.control_lines import (
@@ -98,7 +97,18 @@ def test_every_type_that_a_line_becomes_can_be_decoded() -> None:
     ]
 
 
-BAD_IMAGE_DATA = '"message.content[0].source.data" must be the image in base64, without line breaks'
+NOT_DATA = '"message.content[0].source.data" must be the image in base64, without line breaks'
+NO_OBJECT = '"message" must be an object with "role" and "content", not '
+NO_CONTENT = '"message.content" must be a text or a list of blocks, not '
+NO_ID = '"request_id" must be a text of 1 to 200 characters, not '
+
+
+def of_user(**message: object) -> dict[str, object]:
+    return {"type": "user", "message": message}
+
+
+def image(source: object) -> dict[str, object]:
+    return user([{"type": "image", "source": source}])
 
 
 @every_row(
@@ -110,18 +120,12 @@ BAD_IMAGE_DATA = '"message.content[0].source.data" must be the image in base64, 
         ({"type": None}, "unknown type null; known are user, "),
         ({"type": ["user"]}, "unknown type a list; known are user, "),
         ({"type": "update_environment_variables"}, 'unknown type "update_environment_variables"; known are '),
-        ({"type": "user"}, '"message" must be an object with "role" and "content", not null'),
-        (
-            {"type": "user", "message": "hi"},
-            '"message" must be an object with "role" and "content", not "hi"',
-        ),
-        ({"type": "user", "message": {"content": "hi"}}, '"message.role" must be "user", not null'),
-        (
-            {"type": "user", "message": {"role": "assistant", "content": "hi"}},
-            '"message.role" must be "user", not "assistant"',
-        ),
-        (user(None), '"message.content" must be a text or a list of blocks, not null'),
-        (user(text("hi")), '"message.content" must be a text or a list of blocks, not an object'),
+        ({"type": "user"}, f"{NO_OBJECT}null"),
+        ({"type": "user", "message": "hi"}, f'{NO_OBJECT}"hi"'),
+        (of_user(content="hi"), '"message.role" must be "user", not null'),
+        (of_user(role="assistant", content="hi"), '"message.role" must be "user", not "assistant"'),
+        (user(None), f"{NO_CONTENT}null"),
+        (user(text("hi")), f"{NO_CONTENT}an object"),
         (user(""), '"message.content" is empty'),
         (user(" \n"), '"message.content" is empty'),
         (user([]), '"message.content" is empty'),
@@ -133,27 +137,21 @@ BAD_IMAGE_DATA = '"message.content[0].source.data" must be the image in base64, 
             '"message.content[0].type" must be "text" or "image", not "tool_result"',
         ),
         (
-            user([{"type": "image", "source": "x.png"}]),
+            image("x.png"),
             '"message.content[0].source" must be an object with type, media_type and data, not "x.png"',
         ),
+        (image({"type": "url"}), '"message.content[0].source.type" must be "base64", not "url"'),
         (
-            user([{"type": "image", "source": {"type": "url", "url": "https://x"}}]),
-            '"message.content[0].source.type" must be "base64", not "url"',
-        ),
-        (
-            user([{"type": "image", "source": {**SOURCE, "media_type": "image/bmp"}}]),
+            image({**SOURCE, "media_type": "image/bmp"}),
             '"message.content[0].source.media_type" must be one of image/png, image/jpeg, image/gif, ',
         ),
         *(
-            (user([{"type": "image", "source": {**SOURCE, "data": data}}]), BAD_IMAGE_DATA)
+            (image({**SOURCE, "data": data}), NOT_DATA)
             for data in ("", None, "a", "ä", "aGk=\n", "aG k=", "_-_-")
         ),
-        (request("x", ""), '"request_id" must be a text of 1 to 200 characters, not ""'),
-        (request("x", 7), '"request_id" must be a text of 1 to 200 characters, not 7'),
-        (
-            request("x", "x" * (LONGEST_REQUEST_ID + 1)),
-            '"request_id" must be a text of 1 to 200 characters, not a text of 201 characters',
-        ),
+        (request("x", ""), f'{NO_ID}""'),
+        (request("x", 7), f"{NO_ID}7"),
+        (request("x", "x" * (LONGEST_REQUEST_ID + 1)), f"{NO_ID}a text of 201 characters"),
     ],
 )
 def test_what_is_wrong_with_a_line_is_said(line, reason) -> None:
@@ -205,10 +203,3 @@ def test_a_name_that_is_half_a_character_is_refused(line) -> None:
     found = parse_control_line(line)
     assert isinstance(found, Malformed)
     assert found.reason == "a name in the line is half a surrogate pair"
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["user"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=5,
-)

@@ -185,103 +185,93 @@ def test_what_the_machine_lacks_is_waited_for_and_no_target_is_blamed(strategy, 
     assert set(choosing.targets) == targets, "a rotation goes on, as ever"
 
 
-def test_a_round_asks_each_key_once_and_sleeps_after_it() -> None:
+def test_a_round_asks_each_key_once() -> None:
     run = Choosing(2, 1)
     run.turn().fails_for_ever(RATE_LIMIT)
-    assert run.asked[:3] == [Route(0, 0), Route(0, 1), Route(1, 0)]
-    assert len(run.asked) == 5 * 3
-    assert run.waits == [2, 4, 8, 16], "that is how long each cools down, as nobody named a time"
-    rotation = Choosing(2, 1, strategy="round_robin")
-    rotation.turn().fails_for_ever(RATE_LIMIT)
-    assert rotation.waits == [1, 2, 3, 4], "retry number x 1 s"
+    assert run.asked == [Route(0, 0), Route(0, 1), Route(1, 0)] * 5
+
+
+ROTATION = {"strategy": "round_robin"}
 
 
 @every_row(
-    ("strategy", "all_requested", "wait_s", "from_server"),
+    ("keys", "rules", "failure", "waits"),
     [
-        ("fallback", (5, 30), 5, True),
-        ("fallback", (0, 30), 1, False),
-        ("fallback", (0.2, 0.7), 1, False),
-        ("fallback", (61, 70), 60, True),
-        ("fallback", (30, None), 2, False),
-        ("round_robin", (5, 30), 30, True),
-        ("round_robin", (0, 0), 1, False),
-        ("round_robin", (61, 5), 60, True),
-        ("round_robin", (None, None), 1, False),
-        ("round_robin", (None, 7), 7, True),
+        ([1], {}, RATE_LIMIT, [2, 4, 8, 16]),
+        ([1], {}, OVERLOADED, [2, 4, 8, 16]),
+        ([1, 1], {}, OVERLOADED, [2, 4, 8, 16]),
+        # That is how long each cools down, as nobody named a time.
+        ([2, 1], {}, RATE_LIMIT, [2, 4, 8, 16]),
+        # The number of the retry, in seconds.
+        ([2, 1], ROTATION, RATE_LIMIT, [1, 2, 3, 4]),
     ],
 )
-def test_when_all_are_rate_limited_the_first_or_the_last_of_them_is_waited_for(
-    strategy, all_requested, wait_s, from_server
-) -> None:
-    """The wait is between 1 and 60 s. A wait that one of these bounds has changed is not called the server's."""
-    run = Choosing(1, 1, strategy=strategy)
-    failures = [replace(RATE_LIMIT, requested_s=requested_s) for requested_s in all_requested]
-    assert run.turn().fails(*failures) == Wait(wait_s, from_server=from_server)
+def test_rounds_that_all_fail_in_one_way_sleep_so_long(keys, rules, failure, waits) -> None:
+    run = Choosing(*keys, **rules)
+    run.turn().fails_for_ever(failure)
+    assert run.waits == waits
 
 
-def test_several_cycles_of_limits_sleep_once_each() -> None:
-    run = Choosing(1, 1, 1, strategy="round_robin")
-    run.turn().fails(*[limited(10)] * 3, *[limited(20)] * 3, *[RATE_LIMIT] * 3)
-    assert run.waits == [10, 20, 3]
+def named(seconds: float) -> Wait:
+    return Wait(seconds, from_server=True)
 
 
-def test_a_round_that_failed_in_several_ways_sleeps_the_wait_of_the_policy() -> None:
-    run = Choosing(1, 1)
-    run.turn().fails_for_ever(OVERLOADED)
-    assert run.waits == [2, 4, 8, 16]
-    for strategy in ("fallback", "round_robin"):
-        mixed = Choosing(1, 1, strategy=strategy)
-        assert mixed.turn().fails(limited(50), OVERLOADED) == Wait(2.0), strategy
+def over(most: str, wait: str) -> GiveUp:
+    return GiveUp(f"the wait of {wait} is over the maximum of {most} (retry.max_delay_s)", is_early=True)
 
 
-def test_with_one_key_all_is_as_the_policy_says() -> None:
-    for failure in (RATE_LIMIT, OVERLOADED):
-        run = Choosing(1)
-        run.turn().fails_for_ever(failure)
-        assert run.waits == [2, 4, 8, 16]
-    assert Choosing(1).turn().fails(limited(90)) == Wait(60, from_server=True)
-    assert Choosing(1).turn().fails(limited(0)) == Wait(0, from_server=True), "no bound below"
+AWAY_500_S = replace(OVERLOADED, requested_s=500)
+PATIENT = {"policy": patient()}
+AT_MOST_100_S, AT_MOST_300_S = {"policy": custom(4, 1, 100)}, {"policy": custom(4, 0.5, 300)}
+BOUNDLESS, SLOW = {"policy": custom(4, 0.5, 0)}, {"policy": custom(9, 200, 300), **ROTATION}
 
 
-def test_patient_sleeps_the_longer_of_both() -> None:
-    run = Choosing(1, 1, policy=patient())
-    assert run.turn().fails(RATE_LIMIT, RATE_LIMIT) == Wait(5)
-    assert run.fails(limited(45), limited(50)) == Wait(45, from_server=True)
-    rotation = Choosing(1, 1, policy=patient(), strategy="round_robin")
-    assert rotation.turn().fails(limited(45), limited(50)) == Wait(50, from_server=True)
-    assert Choosing(1, 1, policy=patient()).turn().fails(limited(1), limited(2)) == Wait(5)
-    assert Choosing(1, 1, policy=patient()).turn().fails(limited(7200), limited(9000)) == Wait(
-        7200, from_server=True
-    ), "the first of them is free then"
-
-
-def test_over_the_maximum_delay_it_moves_on_while_there_is_somebody_and_gives_up_then() -> None:
-    run = Choosing(1, 1, policy=custom(4, 1, 100))
-    assert run.turn().fails(replace(OVERLOADED, requested_s=500)) == MoveOn()
-    decision = run.fails(replace(OVERLOADED, requested_s=101))
-    assert isinstance(decision, GiveUp)
-    assert decision.is_early
-    alone = Choosing(1, policy=custom(4, 1, 100)).turn().fails(limited(101))
-    assert isinstance(alone, GiveUp)
-
-
-@every_row("strategy", ["fallback", "round_robin"])
-def test_the_maximum_delay_judges_the_time_until_somebody_is_free(strategy) -> None:
-    run = Choosing(2, policy=custom(4, 0.5, 300), strategy=strategy)
-    assert run.turn().fails(limited(600), limited(2)) == Wait(2, from_server=True)
-    over = Choosing(2, policy=custom(4, 0.5, 300), strategy=strategy).turn().fails(limited(600), limited(301))
-    assert isinstance(over, GiveUp)
-    assert over.is_early
-    assert "the wait of 5m1s is over the maximum of 5m" in over.reason
-
-
-def test_custom_has_no_other_bound_above_and_its_own_schedule_ends_no_wait_of_rate_limits() -> None:
-    far = Choosing(1, 1, policy=custom(4, 0.5, 0))
-    assert far.turn().fails(limited(700), limited(900)) == Wait(700, from_server=True)
-    late = Choosing(1, 1, policy=custom(9, 200, 300), strategy="round_robin")
-    assert late.turn().fails(limited(5), limited(5)) == Wait(5, from_server=True)
-    assert late.fails(limited(5), limited(5)) == Wait(5, from_server=True), "the schedule says 400 s by now"
+@every_row(
+    ("keys", "rules", "failures", "decision"),
+    [
+        # All are rate-limited: the first that is free is waited for, between 1 and 60 s.
+        ([1, 1], {}, [limited(5), limited(30)], named(5)),
+        ([1, 1], {}, [limited(0), limited(30)], Wait(1)),
+        ([1, 1], {}, [limited(0.2), limited(0.7)], Wait(1)),
+        ([1, 1], {}, [limited(61), limited(70)], named(60)),
+        ([1, 1], {}, [limited(30), RATE_LIMIT], Wait(2)),
+        # With a rotation, the longest that was requested, or the number of the retry.
+        ([1, 1], ROTATION, [limited(5), limited(30)], named(30)),
+        ([1, 1], ROTATION, [limited(0), limited(0)], Wait(1)),
+        ([1, 1], ROTATION, [limited(61), limited(5)], named(60)),
+        ([1, 1], ROTATION, [RATE_LIMIT, RATE_LIMIT], Wait(1)),
+        ([1, 1], ROTATION, [RATE_LIMIT, limited(7)], named(7)),
+        ([1, 1, 1], ROTATION, [limited(10)] * 3, named(10)),
+        ([1, 1, 1], ROTATION, [limited(10)] * 3 + [limited(20)] * 3, named(20)),
+        ([1, 1, 1], ROTATION, [limited(10)] * 3 + [limited(20)] * 3 + [RATE_LIMIT] * 3, Wait(3)),
+        # Not all of them are: the wait of the policy.
+        ([1, 1], {}, [limited(50), OVERLOADED], Wait(2)),
+        ([1, 1], ROTATION, [limited(50), OVERLOADED], Wait(2)),
+        # One key: as the policy says, without a bound below.
+        ([1], {}, [limited(90)], named(60)),
+        ([1], {}, [limited(0)], named(0)),
+        # `patient`: the longer of both.
+        ([1, 1], PATIENT, [RATE_LIMIT] * 2, Wait(5)),
+        ([1, 1], PATIENT, [RATE_LIMIT] * 2 + [limited(45), limited(50)], named(45)),
+        ([1, 1], PATIENT | ROTATION, [limited(45), limited(50)], named(50)),
+        ([1, 1], PATIENT, [limited(1), limited(2)], Wait(5)),
+        ([1, 1], PATIENT, [limited(7200), limited(9000)], named(7200)),
+        # `custom`: its maximum judges the time until somebody is free.
+        ([1, 1], AT_MOST_100_S, [AWAY_500_S], MoveOn()),
+        ([1, 1], AT_MOST_100_S, [AWAY_500_S, replace(OVERLOADED, requested_s=101)], over("100s", "101s")),
+        ([1], AT_MOST_100_S, [limited(101)], over("100s", "101s")),
+        ([2], AT_MOST_300_S, [limited(600), limited(2)], named(2)),
+        ([2], AT_MOST_300_S | ROTATION, [limited(600), limited(2)], named(2)),
+        ([2], AT_MOST_300_S, [limited(600), limited(301)], over("5m", "5m1s")),
+        ([2], AT_MOST_300_S | ROTATION, [limited(600), limited(301)], over("5m", "5m1s")),
+        # It has no other bound, and its schedule, which says 400 s in the second round, ends no wait of rate limits.
+        ([1, 1], BOUNDLESS, [limited(700), limited(900)], named(700)),
+        ([1, 1], SLOW, [limited(5)] * 2, named(5)),
+        ([1, 1], SLOW, [limited(5)] * 4, named(5)),
+    ],
+)
+def test_what_follows_the_last_failure_of_a_round(keys, rules, failures, decision) -> None:
+    assert Choosing(*keys, **rules).turn().fails(*failures) == decision
 
 
 @every_row("policy", [patient(), custom(4, 1, 300)])

@@ -66,12 +66,6 @@ def answered_last() -> JournalBuilder:
     return JournalBuilder().run().prompt("say it").answers(text("So.")).event(ANSWERED)
 
 
-def twice() -> JournalBuilder:
-    """A journal of two short runs, which both ended."""
-    told = JournalBuilder().run().prompt("say it").answers(text("So.")).ends(turns=1)
-    return told.run("2026-11-21T13:00:00+00:00").prompt("again").answers(text("So.")).ends(turns=1)
-
-
 def in_parts() -> JournalBuilder:
     """A journal that ends before the last answer's calls have all their results: one of its two calls has none."""
     two = [call(name, "Bash", command=name) for name in ("c1", "c2")]

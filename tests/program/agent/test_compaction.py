@@ -28,7 +28,6 @@ TASK = "Fix the parser:\n\n  * keep `a  b`\t* never touch größe.py"
 RULES = "Use tabs.\n\n  Never   touch größe.py.\n"
 SUMMARY = "The parser is half fixed, the tests are red."
 DONE = Turn("All done.")
-COUNTED = {"input_tokens": 3_000, "output_tokens": 50}
 NEARLY_FULL = {"input_tokens": 900_000, "output_tokens": 50}
 """Most of the context window of a known model."""
 

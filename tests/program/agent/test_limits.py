@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 LIFTED = "The limit that ended the last run no longer holds. Go on with the task."
 WITHOUT_PRICE = "llama-9"
-PRICE = "price = { input = 1, output = 5, cache_write = 1.25, cache_read = 0.1 }"
-
 # 20,000 output tokens of sonnet, the model of all tests here, cost $0.20 at $10 a million.
 DEAR = bash("echo 1 >> ran", usage={"input_tokens": 1000, "output_tokens": 20_000})
 ENDS = {

@@ -16,7 +16,6 @@ from tests.program.several import DOWN, at, run, settings
 if TYPE_CHECKING:
     from pathlib import Path
 
-LONG_DOWN = Fault(status=529, headers={"retry-after": "600"})
 WRITE = Turn([ToolUse("Bash", {"command": "touch ran"})])
 
 
