@@ -89,21 +89,6 @@ def in_a_window_of(ralph: Ralph, server: MockApi, window: int, model: str = "loc
     return str(settings(ralph, at("main", server.base_url, model, context_window=window, **more)))
 
 
-def test_a20_d8_a_full_context_is_summed_up_exits_0(ralph, serve, notes) -> None:
-    """tests/values/test_classify.py tests the words of every server, and tests/agent/test_compaction.py each way in
-    which a context can be full.
-    """
-    refusal = Fault(status=400, message="prompt is too long: 208310 tokens > 200000 maximum")
-    server = serve(works(1), refusal, Turn(SUMMARY), DONE)
-    ran = ralph(TASK, "--output-format", "stream-json")
-    assert (ran.code, len(server.requests)) == (0, 4), ran.stderr
-    assert is_summary_call(server.requests[2])
-    assert is_fresh(server.requests[3])
-    assert TASK in texts_of(server.requests[3])
-    assert ran.result["retries"] == 0
-    assert not any(line.startswith("[retry]") for line in ran.stderr.splitlines())
-
-
 def test_d8_a_compaction_is_told_in_lines_and_an_event_and_its_session_is_kept_whole_exits_0(
     ralph, ralph_here, serve, notes
 ) -> None:

@@ -53,14 +53,6 @@ def test_a18_another_target_answers_during_an_outage_exits_0(ralph, serve) -> No
     assert ran.result["modelUsage"].keys() == {"model-spare"}
 
 
-def test_a_broken_stream_that_moves_on_announces_that_its_text_comes_again(ralph, serve) -> None:
-    first, second = serve(Step(HELLO, Fault(cut_after_events=4))), serve(DONE)
-    ran = run(ralph, settings(ralph, at("main", first.base_url), at("spare", second.base_url)))
-    assert (ran.code, len(first.requests), len(second.requests)) == (0, 1, 1)
-    lines = [line for line in ran.stderr.splitlines() if line.startswith(("[retry]", "[target] main ->"))]
-    assert lines == ["[target] main -> spare (stream)", "[retry] Retrying from beginning of response..."]
-
-
 def test_the_events_of_a_change_have_their_fields(ralph, serve) -> None:
     """The first target is usable again after its cooldown, and a retry of the second target brings ralph back to
     it.

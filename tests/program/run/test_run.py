@@ -38,10 +38,9 @@ def test_a_run_sends_one_request_of_under_4700_bytes_tools_included(ralph, serve
     assert ([request.method for request in server.requests], server.lookups) == (["POST"], ())
 
 
-@pytest.mark.parametrize("arguments", [(), ("run", "-")])
-def test_the_prompt_may_come_from_a_pipe(ralph, serve, arguments) -> None:
+def test_the_prompt_may_come_from_a_pipe(ralph, serve) -> None:
     server = serve(HELLO)
-    assert ralph(*arguments, stdin=b"from the pipe").code == 0
+    assert ralph(stdin=b"from the pipe").code == 0
     assert sent(server)["messages"][0]["content"][0]["text"] == "from the pipe"
 
 
@@ -156,16 +155,6 @@ def test_system_prompt_reach_the_system_prompt_nearest_last(ralph, serve) -> Non
     assert "not this one" not in system
     assert "[cut after 32 KB]" in system
     assert "32 KB" in ran.stderr
-
-
-@pytest.mark.sandboxed
-def test_system_prompts_are_replaced_and_extended(ralph, serve) -> None:
-    server = serve(HELLO)
-    (ralph.cwd / "more.txt").write_text("And rhyme.")
-    ralph("hi", "--system-prompt", "Be terse.", "--append-system-prompt-file", "more.txt")
-    first, *about_sandbox, last = sent(server)["system"][0]["text"].split("\n\n")
-    assert (first, last) == ("Be terse.", "And rhyme.")
-    assert all(each.startswith("Commands run in a sandbox: ") for each in about_sandbox)
 
 
 def test_quiet_leaves_errors_and_the_outcome(ralph, serve) -> None:
