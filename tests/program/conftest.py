@@ -61,6 +61,14 @@ class Finished:
     def last_line(self) -> str:
         return self.stderr.splitlines()[-1]
 
+    def of(self, subtype: str) -> list[dict[str, Any]]:
+        """The objects of this subtype."""
+        return [one for one in self.objects if one.get("subtype") == subtype]
+
+    @property
+    def notices(self) -> list[str]:
+        return [one["text"] for one in self.of("notice")]
+
 
 @dataclass
 class Ralph:

@@ -44,6 +44,11 @@ def told(server: MockApi, nth: int = -1) -> list[dict[str, Any]]:
     return blocks
 
 
+def tools_of(server: MockApi, nth: int = -1) -> list[str]:
+    """The names of the tools that the nth request offers."""
+    return [tool["name"] for tool in server.requests[nth].json()["tools"]]
+
+
 def told_texts(server: MockApi, nth: int = -1) -> list[str]:
     return [block["text"] for block in told(server, nth) if block["type"] == "text"]
 

@@ -37,10 +37,6 @@ def run(ralph: Ralph, path: Path, *arguments: str) -> Finished:
     return ralph("hi", "--config", str(path), "--output-format", "stream-json", *arguments)
 
 
-def of(ran: Finished, subtype: str) -> list[dict[str, Any]]:
-    return [one for one in ran.objects if one.get("subtype") == subtype]
-
-
 def keys_of(requests: list[bytes]) -> list[str]:
     """The API key in each request."""
     found = [re.search(rb"\r\nx-api-key: ([^\r]+)", request, re.IGNORECASE) for request in requests]

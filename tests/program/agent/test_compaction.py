@@ -99,7 +99,7 @@ def test_d8_a_compaction_is_told_in_lines_and_an_event_and_its_session_is_kept_w
     assert lines[notice + 1] == SUMMARY
     assert lines[notice + 2].startswith("[context] compacted (threshold): about 90")
     assert lines[notice + 3] == "All done."
-    [boundary] = [one for one in ran.objects if one.get("subtype") == "compact_boundary"]
+    [boundary] = ran.of("compact_boundary")
     about = boundary["compact_metadata"]
     assert set(about) == {"trigger", "pre_tokens", "post_tokens", "cause", "source"}
     assert (about["trigger"], about["cause"], about["source"]) == ("auto", "threshold", "model")
@@ -107,7 +107,7 @@ def test_d8_a_compaction_is_told_in_lines_and_an_event_and_its_session_is_kept_w
     assert about["post_tokens"] < 3_000
     assert ran.result["num_turns"] == 3
     assert not any(SUMMARY in json.dumps(one) for one in ran.objects if one["type"] in {"assistant", "user"})
-    [discarded] = [one for one in ran.objects if one.get("subtype") == "response_discarded"]
+    [discarded] = ran.of("response_discarded")
     assert discarded["message_id"] == "msg_mock_000002", "whoever shows pieces knows that they are no answer"
     shown = ralph_here("sessions", "show")
     assert shown.code == 0
@@ -127,7 +127,7 @@ def test_d8_a_long_run_in_a_small_window_keeps_task_rules_and_files_exits_0(ralp
     ran = ralph(TASK, "--config", in_a_window_of(ralph, server, window), "--output-format", "stream-json")
     assert ran.code == 0, ran.stderr
     assert ran.result["num_turns"] == turns + 1
-    compactions = [one for one in ran.objects if one.get("subtype") == "compact_boundary"]
+    compactions = ran.of("compact_boundary")
     assert len(compactions) >= 3
     fresh = [
         request for request in server.requests if is_fresh(request) and len(sent(request)["messages"]) == 1
@@ -172,7 +172,7 @@ def test_d8_the_window_that_a_server_names_is_kept_to_unless_the_user_names_one_
     ran = ralph(TASK, "--config", config, "--output-format", "stream-json")
     assert ran.code == 0, ran.stderr
     assert len(server.lookups) == (1 if own is None else 0), "once, and not before it matters"
-    compactions = [one for one in ran.objects if one.get("subtype") == "compact_boundary"]
+    compactions = ran.of("compact_boundary")
     assert len(compactions) == (1 if own is None else 0)
     longest = 2_000 if own is None else 32_000
     assert sent(server.requests[-1])["max_tokens"] == longest

@@ -33,7 +33,7 @@ def test_d6_a_call_that_is_made_again_and_again_runs_three_times_and_each_refusa
     assert len(ran_lines(ralph)) == 3
     assert len(server.requests) == 9, "three that ran, six that were refused"
     assert ran.result["guard"] == {"name": "repetition", "tool": "Bash", "input": {"command": command}}
-    assert [event["refusals"] for event in ran.objects if event.get("subtype") == "guard"] == [*range(1, 7)]
+    assert [event["refusals"] for event in ran.of("guard")] == [*range(1, 7)]
     assert ran.result["terminal_reason"] == "no_progress"
     assert ran.result["final_report"]["reason"] == "no_progress"
     assert ran.result["result"].startswith("No final answer: the run made no progress after 9 turns")

@@ -63,7 +63,7 @@ def test_malformed_answers_count_over_turns_until_something_ran_exits_3(ralph, s
     server = serve(wrong(1), broken(2), look(), unknown(3), cut(4), DONE)
     ran = ralph("go", "--max-turns", "2", "--output-format", "stream-json")
     assert (ran.code, server.request_count) == (3, 6), "the second turn is the final one"
-    final = [entry["turn"] for entry in ran.objects if entry.get("subtype") == "final_turn"]
+    final = [entry["turn"] for entry in ran.of("final_turn")]
     assert final == [2]
     assert ran.result["num_turns"] == 2
 
@@ -73,7 +73,7 @@ def test_a_malformed_answer_is_neither_a_turn_nor_a_synthetic_retry_exits_0(ralp
     server = serve(empty, wrong(1), empty, wrong(2), empty, DONE)
     ran = ralph("go", "--max-turns", "1", "--output-format", "stream-json")
     assert (ran.code, server.request_count, ran.result["num_turns"]) == (0, 6, 1)
-    retries = [entry["number"] for entry in ran.objects if entry.get("subtype") == "synthetic_retry"]
+    retries = [entry["number"] for entry in ran.of("synthetic_retry")]
     assert retries == [1, 2, 3]
 
 

@@ -24,7 +24,7 @@ def test_d1_an_unknown_tool_is_answered_with_the_list_of_tools_exits_0(ralph, se
     assert ran.code == 0
     tools = "Bash, BashOutput, Edit, Glob, KillBash, Read, Write, final_report"
     assert results(server) == [(f"There is no tool 'Search'. The tools are: {tools}.", True)]
-    [event] = [entry for entry in ran.objects if entry.get("subtype") == "malformed_call"]
+    [event] = ran.of("malformed_call")
     assert (event["tool"], event["turn"]) == ("Search", 1)
     assert "[turn] Malformed call of Search: There is no tool 'Search'." in ran.stderr
     assert "[tool] Search failed" not in ran.stderr, "one line for one refusal"
@@ -97,7 +97,7 @@ def test_d4_an_answer_that_says_nothing_is_asked_for_again_three_times_exits_0(r
     server = serve(*chain(*turns), DONE)
     ran = ralph("go", "--output-format", "stream-json")
     assert (ran.code, ran.result["num_turns"], ran.result["retries"]) == (0, len(NOTHING) + 1, 0)
-    retries = [entry for entry in ran.objects if entry.get("subtype") == "synthetic_retry"]
+    retries = ran.of("synthetic_retry")
     assert [(entry["number"], entry["reason"]) for entry in retries] == [
         (number, reason) for _, reason, _ in NOTHING.values() for number in (1, 2, 3)
     ]

@@ -6,7 +6,7 @@ tests/agent/test_reports.py tests which report counts, and what a missing one co
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,9 +14,6 @@ from ralph.mock_api import Fault, Step, Turn
 from tests.program.driver import results as results_of
 from tests.program.kept_sessions import only_journal
 from tests.program.model_answers import DONE, SCHEMA, calls, report, results, told_texts
-
-if TYPE_CHECKING:
-    from tests.program.conftest import Finished
 
 FITS: dict[str, Any] = {"files": 3}
 
@@ -28,10 +25,6 @@ def write(name: str) -> Turn:
 
 def offered(request) -> list[str]:
     return [tool["name"] for tool in request.json()["tools"]]
-
-
-def system_events(ran: Finished, subtype: str) -> list[dict[str, Any]]:
-    return [entry for entry in ran.objects if entry.get("subtype") == subtype]
 
 
 # --- Reports that count
@@ -85,7 +78,7 @@ def test_the_final_turn_takes_nothing_but_a_report_which_decides_over_the_limit(
     assert is_error
     assert ((ralph.cwd / "early").exists(), (ralph.cwd / "made").exists()) == (True, False)
     assert len({tuple(offered(request)) for request in server.requests}) == 1
-    [accepted] = system_events(ran, "report_accepted")
+    [accepted] = ran.of("report_accepted")
     assert accepted["forced_final_reason"] == "max_turns"
 
 
@@ -101,7 +94,7 @@ def test_attempts_go_on_within_a_turn_and_are_told_as_one_sum(ralph, serve) -> N
     assert attempts == [(1, 1), (2, 1), (2, 2), (2, 3), (2, 4), (2, 5)]
     asked = [(one["turn"], one["attempts"]) for one in kept if one["subtype"] == "turn_asked"]
     assert asked == [(1, 1), (2, 5)]
-    assert [one["attempt"] for one in system_events(ran, "retry_recovered")] == [2, 5]
+    assert [one["attempt"] for one in ran.of("retry_recovered")] == [2, 5]
 
 
 # --- Sessions

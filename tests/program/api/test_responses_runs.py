@@ -13,7 +13,7 @@ from ralph.mock_api import Text, ToolUse, Turn
 from tests.api.harness import http_answer
 from tests.api.responses.server import call, events_of, message, reasoning, response, stream, text_part
 from tests.conversation.request_types import type_problems
-from tests.program.several import at, of, run, settings
+from tests.program.several import at, run, settings
 
 if TYPE_CHECKING:
     from tests.api.harness import RawServer
@@ -139,4 +139,4 @@ def test_what_is_sent_and_printed_holds_no_key(ralph, answer_with) -> None:
     assert ran.code == 77
     assert KEY not in ran.stdout + ran.stderr
     assert re.search(rb"authorization: bearer " + KEY.encode(), server.requests[0], re.IGNORECASE)
-    assert of(ran, "init")
+    assert ran.of("init")

@@ -16,7 +16,6 @@ from tests.program.several import (
     DOWN,
     at,
     keys_of,
-    of,
     refusal,
     run,
     settings,
@@ -61,11 +60,11 @@ def test_the_events_of_a_change_have_their_fields(ralph, serve) -> None:
     second = serve(Turn([ToolUse("Bash", {"command": "sleep 0.1"})]))
     ran = run(ralph, settings(ralph, at("main", first.base_url), at("spare", second.base_url)))
     assert ran.code == 0
-    (init,) = of(ran, "init")
+    (init,) = ran.of("init")
     assert (init["model"], init["targets"]) == ("model-main", ["main", "spare"])
     known = {"type", "subtype", "uuid", "session_id"}
     told = {
-        name: [{key: value for key, value in one.items() if key not in known} for one in of(ran, name)]
+        name: [{key: value for key, value in one.items() if key not in known} for one in ran.of(name)]
         for name in ("model_fallback", "model_fallback_succeeded", "model_fallback_recovered", "api_retry")
     }
     assert told == {
@@ -80,10 +79,10 @@ def test_the_events_of_a_retry_name_turn_and_target(ralph, serve) -> None:
     server = serve(ECHO, Fault(status=529), Fault(status=529), DONE)
     path = settings(ralph, at("main", server.base_url), at("spare", server.base_url))
     ran = run(ralph, path)
-    (retry,) = of(ran, "api_retry")
+    (retry,) = ran.of("api_retry")
     assert (retry["turn"], retry["attempt"], retry["target"], retry["max_retries"]) == (2, 1, "spare", 2)
     assert (retry["error_status"], retry["kind"], retry["retry_delay_ms"]) == (529, "overloaded", 10)
-    (recovered,) = of(ran, "retry_recovered")
+    (recovered,) = ran.of("retry_recovered")
     assert (recovered["turn"], recovered["attempt"], recovered["retries"]) == (2, 3, 1)
     assert ran.objects.index(retry) < ran.objects.index(recovered)
 
@@ -96,8 +95,8 @@ def test_a12_where_all_targets_answer_with_damage_the_first_is_asked_once_more_e
     second = answer_with(garbled)
     ran = run(ralph, settings(ralph, at("main", first.base_url), at("spare", second.base_url)))
     assert (ran.code, len(first.requests), len(second.requests)) == (0, 2, 1)
-    assert [one["reason"] for one in of(ran, "model_fallback")][:1] == ["protocol"]
-    assert [one["reason"] for one in of(ran, "synthetic_retry")] == ["damaged"]
+    assert [one["reason"] for one in ran.of("model_fallback")][:1] == ["protocol"]
+    assert [one["reason"] for one in ran.of("synthetic_retry")] == ["damaged"]
 
 
 def test_a12_a_damaged_answer_is_asked_for_again_where_the_other_target_cannot_help_exits_0(
@@ -124,7 +123,7 @@ def test_fallback_models_of_the_command_line_are_asked_at_one_server(ralph, serv
     assert ran.code == 0
     asked = [request.json()["model"] for request in server.requests]
     assert asked == ["claude-opus-5-5", "claude-sonnet-5-5", "qwen3"]
-    (init,) = of(ran, "init")
+    (init,) = ran.of("init")
     assert init["targets"] == ["claude-opus-5-5", "sonnet", "qwen3"]
 
 

@@ -21,7 +21,7 @@ def test_a_time_limit_ends_a_silent_server_exits_124(ralph, serve) -> None:
     assert time.monotonic() - started_s > 1.1
     assert (ran.code, len(server.requests)) == (124, 1)
     assert ran.result["terminal_reason"] == "timed_out"
-    assert [entry["clock"] for entry in ran.objects if entry.get("subtype") == "clock_fired"] == ["run total"]
+    assert [entry["clock"] for entry in ran.of("clock_fired")] == ["run total"]
     assert ran.last_line.startswith("[ralph] timed_out (exit 124): the time limit (--max-time) is used up")
 
 

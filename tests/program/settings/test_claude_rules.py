@@ -24,10 +24,6 @@ def write(path: Path, document: object) -> Path:
     return path
 
 
-def notices(ran) -> list[str]:
-    return [one["text"] for one in ran.objects if one.get("subtype") == "notice"]
-
-
 def denials(ran) -> list[dict[str, Any]]:
     return [one["tool_input"] for one in ran.result["permission_denials"]]
 
@@ -55,7 +51,7 @@ def test_a_denied_call_is_a_result_for_the_model_a_line_for_people_and_a_denial(
         "[tool] Bash failed: This call was not run: the rule Bash(rm:*) (permissions.deny of " in ran.stderr
     )
     assert denials(ran) == [{"command": "echo hi; rm kept"}, {"file_path": ".env"}]
-    assert f"permission rules in force: 2 of {project}" in notices(ran)
+    assert f"permission rules in force: 2 of {project}" in ran.notices
 
 
 def test_no_tool_shows_a_denied_file(ralph, serve, project) -> None:
@@ -157,11 +153,11 @@ def test_a_repository_allows_nothing_in_dont_ask_unless_the_user_names_it(ralph,
     mode = ("--permission-mode", "dontAsk", "--output-format", "stream-json")
     ran = ralph("go", *mode)
     assert results(server, 1)[0][1]
-    assert notices(ran)[0] == NOT_COUNTED.format(project)
-    assert not any("in force" in text for text in notices(ran))
+    assert ran.notices[0] == NOT_COUNTED.format(project)
+    assert not any("in force" in text for text in ran.notices)
     ran = ralph("go", *mode, "--setting-sources", "user")
     assert results(server, 3)[0][1]
-    assert not any("do not count" in text for text in notices(ran))
+    assert not any("do not count" in text for text in ran.notices)
 
 
 def test_a_repository_that_asks_for_dont_ask_itself_allows_what_it_names(ralph, serve) -> None:
@@ -289,7 +285,7 @@ def test_hooks_of_a_repository_are_named_once_and_not_run(ralph, serve) -> None:
     only_restricts = (
         "a repository may only restrict commands; use --net, --allow-host or [sandbox] in your own settings"
     )
-    assert [text for text in notices(ran) if str(path) in text] == [
+    assert [text for text in ran.notices if str(path) in text] == [
         f"hooks of {path} are not run (PreToolUse, stopp: stopp is perhaps meant as Stop): {not_started}",
         f"{path}: keys without effect: sandbox.excludedCommands: {only_restricts}",
         f"{path}: sandbox.enabled has no effect with --sandbox off ([sandbox] mode)",

@@ -106,7 +106,7 @@ def test_the_key_of_each_turn_may_expire_and_is_renewed_at_once_and_counted(ralp
     ran = ralph("go", "--output-format", "stream-json")
     assert (ran.code, ran.result["retries"]) == (0, 3)
     assert keys(server) == ["1", "2", "2", "3", "3", "4"]
-    retries = [one for one in ran.objects if one.get("subtype") == "api_retry"]
+    retries = ran.of("api_retry")
     told = [(retry["attempt"], retry["retry_delay_ms"], retry["error_status"]) for retry in retries]
     assert told == [(1, 0, 401)] * 3
 
@@ -134,7 +134,7 @@ def test_an_old_key_is_renewed_before_a_request(ralph, serve, vault) -> None:
     ran = ralph("go", "--output-format", "stream-json")
     assert ran.code == 0
     assert keys(server) == ["1", "2"]
-    assert not [one for one in ran.objects if one.get("subtype") == "api_retry"]
+    assert not ran.of("api_retry")
 
 
 def test_with_a_time_of_nothing_only_a_refusal_renews_the_key(ralph, serve, vault) -> None:
@@ -151,7 +151,7 @@ def test_if_the_program_fails_later_its_last_key_is_used(ralph, serve, vault) ->
     ran = ralph("go", "--output-format", "stream-json")
     assert ran.code == 0
     assert keys(server) == ["1", "1", "1"]
-    notices = [one["text"] for one in ran.objects if one.get("subtype") == "notice"]
+    notices = [one["text"] for one in ran.of("notice")]
     assert "target 'main': api_key_command ended with exit 3: sealed; its last key is used" in notices
 
 

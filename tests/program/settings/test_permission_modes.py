@@ -5,19 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.patience import wait_until
-from tests.program.model_answers import DONE, bash, calls, results, told
+from tests.program.model_answers import DONE, bash, calls, results, told, tools_of
 
 READERS = ["Read", "Glob", "Grep"]
 WRITE = calls(("Write", {"file_path": "made.txt", "content": "x"}))
 NOT_RUN = "This call was not run: the permission mode is plan, in which only Read, Glob, Grep run."
-
-
-def tools_of(server, nth: int = -1) -> list[str]:
-    return [tool["name"] for tool in server.requests[nth].json()["tools"]]
-
-
-def notices(ran) -> list[str]:
-    return [one["text"] for one in ran.objects if one.get("subtype") == "notice"]
 
 
 def test_plan_offers_and_runs_only_what_reads(ralph, serve) -> None:
@@ -32,7 +24,7 @@ def test_plan_offers_and_runs_only_what_reads(ralph, serve) -> None:
     assert [results(server, nth)[0][1] for nth in (1, 2, 3)] == [True, True, False]
     init = ran.objects[0]
     assert (init["permissionMode"], init["tools"]) == ("plan", READERS)
-    assert [text for text in notices(ran) if text.startswith("tools of this run")] == [
+    assert [text for text in ran.notices if text.startswith("tools of this run")] == [
         "tools of this run: Read, Glob, Grep (flag --allowed-tools; permission mode plan)"
     ]
 
@@ -45,7 +37,7 @@ def test_other_modes_run_everything_and_say_where_nobody_is_asked(ralph, serve, 
     assert ran.code == 0
     assert (ralph.cwd / "made.txt").exists()
     assert ran.objects[0]["permissionMode"] == (mode or "bypassPermissions")
-    told = [text for text in notices(ran) if "nobody is asked here" in text]
+    told = [text for text in ran.notices if "nobody is asked here" in text]
     assert len(told) == (mode in ("default", "acceptEdits"))
 
 

@@ -9,17 +9,9 @@ import pytest
 
 from ralph.mock_api import MockApi, Scenario
 from tests.program.conftest import KEY, loop_record
-from tests.program.model_answers import DONE, WITH_BASH, bash, results
+from tests.program.model_answers import DONE, WITH_BASH, bash, results, tools_of
 
 CANARY = "canary-0123456789-header"
-
-
-def tools_of(server: MockApi, nth: int = 0) -> list[str]:
-    return [tool["name"] for tool in server.requests[nth].json()["tools"]]
-
-
-def notices(ran) -> list[str]:
-    return [one["text"] for one in ran.objects if one.get("subtype") == "notice"]
 
 
 def test_a_repository_gives_back_no_tool_that_the_user_took_away(ralph, serve) -> None:
@@ -35,8 +27,8 @@ def test_a_repository_gives_back_no_tool_that_the_user_took_away(ralph, serve) -
     assert is_error
     assert "There is no tool 'Bash'" in said
     assert not (ralph.cwd / "ran").exists()
-    assert tools_of(server) == ["Read", "Write", "Glob", "Grep"]
-    told = [text for text in notices(ran) if str(local) in text and "is ignored" in text]
+    assert tools_of(server, 0) == ["Read", "Write", "Glob", "Grep"]
+    told = [text for text in ran.notices if str(local) in text and "is ignored" in text]
     why = "and a file in the working directory can only tighten"
     assert sorted(told) == sorted(
         [
@@ -45,7 +37,7 @@ def test_a_repository_gives_back_no_tool_that_the_user_took_away(ralph, serve) -
             f"{local}: limits.max_turns = 9 is ignored: it is not tighter than 5 (flag --max-turns), {why}",
         ]
     )
-    [about_tools] = [text for text in notices(ran) if text.startswith("tools of this run")]
+    [about_tools] = [text for text in ran.notices if text.startswith("tools of this run")]
     assert about_tools == f"tools of this run: Read, Write, Glob, Grep ({local}, {ralph.user_file})"
 
 
@@ -99,7 +91,7 @@ def test_a_users_file_beneath_the_working_directory_tightens_and_counts_when_it_
     ralph.environment["HOME"] = str(ralph.cwd)
     ralph.user_file.write_text('[tools]\ndisallowed = ["Bash"]\n')
     assert ralph("go").code == 0
-    assert "Bash" not in tools_of(server)
+    assert "Bash" not in tools_of(server, 0)
     ralph.user_file.write_text("[sessions]\nkeep_days = 3\n")
     assert ralph_here("go").code == 78
     assert ralph("go", "--config", str(ralph.user_file)).code == 0
