@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ralph.agent.compaction import MOST_SUMMARY_TOKENS
+from ralph.conversation.session import replay
 from ralph.values.errors import HttpError, Json, StreamParse
 from ralph.values.events import (
     AnswerAccepted,
@@ -189,6 +190,15 @@ def test_two_summaries_that_are_no_use_are_enough_then_the_history_is_cut(summar
     assert "Fix the parser." in fresh.texts
     assert any("Assistant: Step 2." in one for one in fresh.texts)
     assert_nothing_of_the_old_context_but_its_words(fresh)
+
+
+def test_a_history_that_is_cut_keeps_the_summary_of_the_context_before_it() -> None:
+    useless = [answer()] * 2
+    server = SmallServer([*map(works, range(1, 6)), DONE], summaries=[answer(text(SUMMARY)), *useless * 2])
+    world = World(server)
+    assert [compaction.source for compaction in world.compactions] == ["model", "cut"]
+    assert replay(world.journal.records).summary == SUMMARY
+    assert SUMMARY in "".join(world.fresh_requests[-1].texts)
 
 
 def assert_nothing_of_the_old_context_but_its_words(request: Request) -> None:

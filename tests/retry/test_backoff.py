@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ralph.retry.backoff import GiveUp, RetryPolicy, Wait, custom, off, patient, sped_up, standard
+from ralph.retry.backoff import GiveUp, RetryPolicy, Wait, cooldown_s, custom, off, patient, sped_up, standard
 from tests.rows import every_row
 
 
@@ -81,3 +81,13 @@ def test_custom_survives_absurd_attempt_numbers() -> None:
 def test_sped_up_divides_every_wait_and_keeps_the_number_of_retries() -> None:
     assert waits(sped_up(standard(), 4)) == [0.5, 1, 2, 4]
     assert len(waits(sped_up(patient(), 1000))) == 21
+
+
+@every_row(
+    ("requested_s", "policy", "next_retry", "seconds"),
+    [(7, standard(), 1, 7), (None, standard(), 1, 2), (None, standard(), 5, 16), (None, off(), 1, 2)],
+)
+def test_a_cooldown_is_what_was_requested_or_the_wait_before_the_next_retry_or_before_the_last(
+    requested_s, policy, next_retry, seconds
+) -> None:
+    assert cooldown_s(requested_s, policy, next_retry) == seconds

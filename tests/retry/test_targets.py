@@ -387,6 +387,14 @@ def test_success_starts_the_counters_afresh() -> None:
     assert run.waits == [2, 4, 8, 16] * 10
 
 
+def test_a_chain_that_goes_on_has_the_retries_and_the_waits_of_the_one_before_it() -> None:
+    run = Choosing(1)
+    run.turn().fails(OVERLOADED, OVERLOADED)
+    for goes_on, counts in ((True, (2, 6)), (False, (0, 0))):
+        chain = begin(run.state, run.rules, run.now_s, goes_on=goes_on).chain
+        assert (chain.retries, chain.slept_s) == counts
+
+
 def test_round_robin_takes_the_next_at_each_call_and_begins_each_turn_at_the_first() -> None:
     run = Choosing(1, 1, 1, strategy="round_robin")
     run.turn().fails(*[OVERLOADED] * 5)
