@@ -339,3 +339,11 @@ def test_a_report_whose_result_was_written_before_the_end_is_not_forgotten(recor
     assert played.ran == ran
     assert (played.ended.exit_code, played.calls_made) == (0, 0)
     assert played.result["final_report"]["source"] == "tool_call"
+
+
+def test_a_report_that_was_refused_counts_as_none_when_its_session_goes_on() -> None:
+    played = resumed(
+        killed_behind(answer(report(status="nearly")), kinds_cut=2), answer(report(summary="In order now."))
+    )
+    assert (played.ended.exit_code, played.calls_made) == (0, 1)
+    assert played.result["final_report"]["summary"] == "In order now."

@@ -1,4 +1,4 @@
-"""The directory of a session must be the one that its journal names."""
+"""The directory of a session must be the one that its journal names, and the files that it changed are told in it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from ralph.conversation.growing import GrowingMapping
-from ralph.conversation.records import moved_record, session_record
+from ralph.conversation.records import intent_record, moved_record, session_record
 from ralph.conversation.session import Session, apply, folded
-from tests.fakes import FakeJournal
+from ralph.values.answer import FileChange, ToolCall
+from tests.fakes import FakeJournal, call
 from tests.journals.reading import forked_record, story_of
 from tests.rows import every_row
 from tests.sessions.session_journals import JournalBuilder
@@ -74,3 +75,13 @@ def test_what_is_known_of_files_moves_with_the_directory() -> None:
     assert (session.writable, [*session.changed_files]) == (("/new/c", "/d"), ["/new/a"])
     assert apply(session, moved_record("/newest")).moved_from == "/old", "no answer has come since"
     assert apply(session, moved_record("/old")).moved_from is None
+
+
+@every_row(("before", "is_error", "changed"), [("1", False, ["/work/a"]), ("1", True, []), ("2", False, [])])
+def test_a_file_is_changed_by_an_edit_that_succeeds_and_leaves_another_content(
+    before, is_error, changed
+) -> None:
+    journal = JournalBuilder().run().prompt("Go on.").answers(call("e", "Edit"))
+    journal.append(intent_record(ToolCall("e", "Edit", {}), FileChange("/work/a", before, "2")))
+    journal.result("e", "", is_error=is_error)
+    assert [*folded(journal.records).changed_files] == changed

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ralph.machine.waiter import SystemClock
 from ralph.sessions.journal import FileJournal
-from ralph.sessions.retention import KeptJournal, remove_old_journals, too_many
+from ralph.sessions.retention import KeptJournal, remove_journal, remove_old_journals, too_many
 from ralph.sessions.store import SessionStore
 from tests.fakes import FakeClock
 
@@ -80,6 +80,14 @@ def test_a_journal_that_is_open_stays(kept) -> None:
     kept.tidy()
     journal.close()
     assert old.exists()
+
+
+def test_a_journal_that_a_run_has_written_to_since_the_look_stays(kept) -> None:
+    old = kept.add("a", days=31)
+    remove_journal(old, 32 * DAY_S)
+    assert old.exists()
+    remove_journal(old, 30 * DAY_S)
+    assert not old.exists()
 
 
 def test_the_journal_of_this_run_stays_however_large(kept) -> None:
