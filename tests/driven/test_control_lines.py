@@ -162,6 +162,20 @@ def test_what_is_wrong_with_a_line_is_said(line, reason) -> None:
     assert len(found.reason) < 250
 
 
+@every_row(
+    ("subtype", "reason"),
+    [
+        ("rewind_files", "File rewinding is not enabled: "),
+        ("of_tomorrow", 'unknown control request "of_tomorrow"; known are initialize, '),
+    ],
+)
+def test_a_request_that_ralph_lacks_is_answered_with_what_there_is(subtype, reason) -> None:
+    found = parsed(request(subtype))
+    assert isinstance(found, Malformed)
+    assert found.request_id == "r1"
+    assert found.reason.startswith(reason)
+
+
 def nested(depth: int) -> bytes:
     """A request that contains lists within lists, with `depth` levels in total."""
     inner = b"[" * (depth - 2) + b"]" * (depth - 2)
