@@ -1362,7 +1362,7 @@ MUTANTS = (
         "with --until alone ralph leaves the stop file",
         "        if self.state.plan.has_only_until:\n            return\n        self._recorder.save(has",
         "        self._recorder.save(has",
-        ("test_loop_runs.py",),
+        ("test_recorded.py",),
     ),
     Mutant(
         "the-end-waits-for-a-shortage",
@@ -1383,7 +1383,7 @@ MUTANTS = (
         "files that the gate has written are part of the loop's commit",
         "seen=after if gate is None else None,",
         "seen=after,",
-        ("test_loop_gate.py",),
+        ("test_recorded.py",),
     ),
     Mutant(
         "a-resumed-session-has-its-budget-again",
@@ -1397,7 +1397,7 @@ MUTANTS = (
         "the last words of an iteration lose the credentials",
         "last_words=redact(result.last_words),",
         "last_words=result.last_words,",
-        ("test_loop_state.py",),
+        ("test_recorded.py",),
     ),
     Mutant(
         "commits-between-iterations-unlooked",

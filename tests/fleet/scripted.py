@@ -63,6 +63,7 @@ class Place:
         self._models = models
         self._asked: dict[tuple[str, int], int] = {}
         self._url = url
+        self.is_postgres = bool(url) and not url.startswith("sqlite")
         self.repository = folder / "repository.git"
         self.api = MockApi(script=self._answer)
         self._workers: list[subprocess.Popen[bytes]] = []

@@ -29,7 +29,7 @@ from ralph.git.answer import CheckoutError
 from ralph.values.outcome import CannotError, Outcome
 from ralph.values.ports import Interrupted
 from tests.fleet.checked_out import checked_out
-from tests.fleet.http_repository import HttpRepository
+from tests.git.http_repository import HttpRepository
 from tests.git.repositories import Repository, cloned
 from tests.processes.one_supervisor import SUPERVISOR
 

@@ -14,9 +14,9 @@ from ralph.fleet.checkouts import LARGE, Delivered, GitCalls, Maker, Repositorie
 from ralph.git.answer import CheckoutError
 from ralph.machine.files.trees import remove_tree
 from tests.fleet.checked_out import checked_out, source_with
-from tests.fleet.http_repository import HttpRepository
+from tests.fleet.refusing_host import refusing
 from tests.fleet.scripted import SET
-from tests.fleet.test_undelivered import refusing
+from tests.git.http_repository import HttpRepository
 from tests.git.repositories import Repository
 from tests.git.test_large_files import STANDARD, identifier, kept_at
 from tests.processes.one_supervisor import SUPERVISOR
@@ -164,7 +164,7 @@ def test_a_worker_keeps_large_files_that_the_server_refuses_and_a_retry_delivers
         for name, value in STANDARD.items():
             place.git("config", "--file", f"{home}/.gitconfig", name, value)
         refused.command = f"echo '{ATTRIBUTES}' >.gitattributes; printf large >x.bin"
-        refused.refuse = lambda: setattr(host.large, "status", 403)
+        refused.at_the_end = lambda: setattr(host.large, "status", 403)
         assert place.worst("a") == 77, place.log("a")
         (bundle,) = refused.bundles()
         assert kept_at(bundle.parent, LARGE) == {identifier("large")}

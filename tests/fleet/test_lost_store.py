@@ -13,9 +13,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.fleet.refusing_host import BRANCH, ends_after_another_signal, fill, refusing, small_disk
 from tests.fleet.scripted import DONE, NEVER, SET, Place, bash
-from tests.fleet.test_undelivered import BRANCH, fill, refusing, small_disk
-from tests.fleet.test_work import ends_after_another_signal
 from tests.patience import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ def test_a_store_that_refuses_costs_nothing_that_was_paid(
             host.is_silent = is_delivering
             return DONE if is_delivering or asked.times > 1 else NEVER
 
-        place._models["paid"] = model  # type: ignore[index] # a dictionary
+        refused.models["paid"] = model
         worker = place.work("a")
         wait_until(lambda: refused.requests == 3 and (not is_delivering or "receive-pack" in host.asked[-1]))
         postgres.administer(f"ALTER ROLE {role} NOLOGIN")

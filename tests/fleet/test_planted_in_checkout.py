@@ -14,7 +14,7 @@ from ralph.fleet.checkouts import Delivered, GitCalls, Maker, Repositories, head
 from ralph.git.answer import CheckoutError
 from ralph.values.outcome import Outcome
 from tests.fleet.checked_out import checked_out, source_with
-from tests.fleet.http_repository import HttpRepository
+from tests.git.http_repository import HttpRepository
 from tests.git.repositories import Repository, committed
 from tests.git.test_planted_programs import plant_everything, program
 from tests.processes.one_supervisor import SUPERVISOR

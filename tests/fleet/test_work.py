@@ -8,24 +8,23 @@ import os
 import re
 import signal
 import sqlite3
-import subprocess
 import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ralph.fleet.checkpoint import unpack_state
 from ralph.fleet.jobs import SetLimits
-from ralph.machine.inbox import ONE_SIGNAL_S
 from ralph.mock_api import Fault, Step, Turn
-from tests.fleet.http_repository import HttpRepository
+from tests.fleet.refusing_host import children_of, ends_after_another_signal
 from tests.fleet.scripted import DONE, KEY, NEVER, SET, Asked, Place, bash, job_of
+from tests.git.http_repository import HttpRepository
 from tests.patience import PATIENCE_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from ralph.mock_api import Playable
     from tests.services.postgres import PostgresServer
@@ -326,10 +325,6 @@ def test_a_loop_whose_worker_is_killed_in_an_iteration_continues_that_iteration(
         assert place.asked("looped", 0) == 3
 
 
-def children_of(pid: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
 def test_a_retry_of_a_loop_that_has_reached_its_limit_does_one_more_iteration(tmp_path: Path) -> None:
     def model(asked: Asked) -> Playable:
         return bash("echo x >> kept.txt") if asked.said == 0 else DONE
@@ -389,17 +384,6 @@ def test_after_a_kill_a_second_signal_and_a_cancellation_no_process_is_left_and_
         assert (place.asked("hard", 0), place.asked("hard", 1)) == (1, 4), (
             "each worker resumed the checkpoint"
         )
-
-
-def ends_after_another_signal(worker: subprocess.Popen[bytes]) -> bool:
-    """Sends a signal that no worker takes for a repetition of the one before."""
-    if worker.poll() is None:
-        worker.send_signal(signal.SIGTERM)
-        try:
-            worker.wait(1.5 * ONE_SIGNAL_S)
-        except subprocess.TimeoutExpired:
-            return False
-    return True
 
 
 def test_no_worker_begins_where_commands_of_jobs_may_write_the_users_git_configuration(

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ralph.git.answer import CheckoutError
 from tests.git.repositories import Repository
 from tests.git.test_snapshot import conflict, nested
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def files_of(repository: Repository) -> set[str]:
@@ -154,28 +159,6 @@ def test_on_no_branch_nothing_is_committed_and_the_work_stays(
     assert checkout.commit("on a branch again")
 
 
-@pytest.mark.ordinary_user
-def test_a_file_that_cannot_be_read_is_named_and_hinders_no_commit(repository: Repository) -> None:
-    repository.write("of-root").chmod(0)
-    repository.write("a.txt", "changed").chmod(0)
-    (repository.top / "link").symlink_to("of-root")
-    repository.write("new")
-    told: list[str] = []
-    assert repository.checkout(warn=told.append).commit("all")
-    assert files_of(repository) == {".gitignore", "a.txt", "dir/b.txt", "link", "new"}
-    assert told == ["these cannot be read: a.txt, of-root; commits leave them out"]
-
-
-def test_a_pipe_in_the_place_of_a_file_is_named_and_hinders_no_commit(repository: Repository) -> None:
-    (repository.top / "a.txt").unlink()
-    os.mkfifo(repository.top / "a.txt")
-    repository.write("new")
-    told: list[str] = []
-    assert repository.checkout(warn=told.append).commit("all")
-    assert files_of(repository) == {".gitignore", "a.txt", "dir/b.txt", "new"}
-    assert told == ["these cannot be read: a.txt; commits leave them out"]
-
-
 def hidden(repository: Repository, option: str) -> None:
     repository.git("update-index", option, "a.txt", ".gitignore")
     repository.write("a.txt", "hidden")
@@ -188,26 +171,6 @@ def with_edited_submodule(repository: Repository) -> None:
     repository.write("inner/more")
 
 
-@pytest.mark.parametrize(
-    ("act", "told"),
-    [
-        (lambda one: one.write("git~1"), "git takes no such names: git~1"),
-        (lambda one: hidden(one, "--assume-unchanged"), "git is told to see no change of these: a.txt"),
-        (lambda one: hidden(one, "--skip-worktree"), "git is told to see no change of these: a.txt"),
-        (with_edited_submodule, "these are repositories of their own: inner"),
-    ],
-    ids=["refused name", "assume-unchanged", "skip-worktree", "submodule"],
-)
-def test_what_no_commit_takes_is_named(repository: Repository, act, told: str) -> None:
-    act(repository)
-    repository.write("new")
-    lines: list[str] = []
-    checkout = repository.checkout(warn=lines.append)
-    assert checkout.commit("all", checkout.snapshot())
-    assert lines == [f"{told}; commits leave them out"]
-    assert repository.git("diff-tree", "--no-commit-id", "--name-only", "-r", "HEAD") == "new"
-
-
 def odd_name(repository: Repository) -> None:
     for name in ('"q', "a\\b\nc"):
         repository.write(name)
@@ -217,25 +180,57 @@ def odd_name(repository: Repository) -> None:
     repository.write('"q', "changed")
 
 
-def pipe(repository: Repository) -> None:
-    hidden(repository, "--assume-unchanged")
+def replaced(repository: Repository, make: Callable[[str], object] = os.mkfifo, option: str = "") -> None:
+    if option:
+        hidden(repository, option)
     (repository.top / "a.txt").unlink()
-    os.mkfifo(repository.top / "a.txt")
+    with contextlib.chdir(repository.top):  # the name of a socket is short
+        make("a.txt")
 
 
-def closed(repository: Repository) -> None:
-    hidden(repository, "--skip-worktree")
-    (repository.top / "a.txt").chmod(0)
+def make_socket(path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(path)
 
 
-@pytest.mark.ordinary_user
-@pytest.mark.parametrize(("act", "name"), [(odd_name, '"q'), (pipe, "a.txt"), (closed, "a.txt")])
-def test_no_hidden_file_hinders_a_commit(repository: Repository, act, name: str) -> None:
+def closed(repository: Repository, option: str = "") -> None:
+    if option:
+        hidden(repository, option)
+    repository.write("a.txt", "changed").chmod(0)
+
+
+UNSEEN = "git is told to see no change of these: a.txt"
+UNREADABLE = "these cannot be read: a.txt"
+LEFT_OUT = {
+    "a name that git refuses": (lambda one: one.write("git~1"), "git takes no such names: git~1"),
+    "assume-unchanged": (lambda one: hidden(one, "--assume-unchanged"), UNSEEN),
+    "skip-worktree": (lambda one: hidden(one, "--skip-worktree"), UNSEEN),
+    "a hidden odd name": (odd_name, 'git is told to see no change of these: "q'),
+    "a hidden pipe": (lambda one: replaced(one, option="--assume-unchanged"), UNSEEN),
+    "a pipe": (replaced, UNREADABLE),
+    "a socket": (lambda one: replaced(one, make_socket), UNREADABLE),
+    "an edited submodule": (with_edited_submodule, "these are repositories of their own: inner"),
+}
+CLOSED = {
+    "a closed file": (closed, UNREADABLE),
+    "a closed file that is hidden": (lambda one: closed(one, "--skip-worktree"), UNSEEN),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [*LEFT_OUT, *(pytest.param(name, marks=pytest.mark.ordinary_user) for name in CLOSED)]
+)
+def test_what_no_commit_takes_is_named_once_and_hinders_none(repository: Repository, name: str) -> None:
+    act, told = (LEFT_OUT | CLOSED)[name]
     act(repository)
     repository.write("new")
     lines: list[str] = []
-    assert repository.checkout(warn=lines.append).commit("all")
-    assert lines == [f"git is told to see no change of these: {name}; commits leave them out"]
+    checkout = repository.checkout(warn=lines.append)
+    assert checkout.commit("without a look")
+    repository.write("newer")
+    assert checkout.commit("after a look", checkout.snapshot())
+    assert lines == [f"{told}; commits leave them out"], "it is said once"
+    assert repository.git("diff", "--name-only", "HEAD~2", "HEAD").split() == ["new", "newer"]
 
 
 @pytest.mark.parametrize("path", ["x", "dir/x"])
@@ -260,25 +255,6 @@ def test_no_filter_of_the_users_gets_what_a_link_in_the_place_of_a_hidden_file_l
     assert repository.checkout(warn=lines.append).commit("all")
     assert lines == [f"git is told to see no change of these: {path}; commits leave them out"]
     assert "KEY" not in (tmp_path / "seen").read_text()
-
-
-def make_socket(path: str) -> None:
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(path)
-
-
-@pytest.mark.parametrize("make", [os.mkfifo, make_socket])
-def test_what_is_no_file_in_the_place_of_one_is_named_and_hinders_no_commit(
-    repository: Repository, monkeypatch, make
-) -> None:
-    (repository.top / "a.txt").unlink()
-    monkeypatch.chdir(repository.top)  # the name of a socket is short
-    make("a.txt")
-    repository.write("new")
-    told: list[str] = []
-    assert repository.checkout(warn=told.append).commit("all")
-    assert files_of(repository) == {".gitignore", "a.txt", "dir/b.txt", "new"}
-    assert told == ["these cannot be read: a.txt; commits leave them out"]
 
 
 def test_a_link_takes_the_place_of_a_directory_in_a_commit(repository: Repository) -> None:

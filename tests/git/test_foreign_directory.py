@@ -238,9 +238,7 @@ def test_the_user_can_give_it_by_its_name(tmp_path_factory, name: str) -> None:
     repository = made(place, (CLAIMS | LINKS)[name])
     repository.write("new")
     given = place / ("moved" if name == "its objects" else "other/.git")
-    checkout = GitCheckout(
-        repository.top, repository.top, plan_file="P", seams=repository.seams(), writable=(given,)
-    )
+    checkout = repository.checkout(writable=(given,))
     assert check_checkout(checkout, commits=True, pushes=False) is not None
     if name != "a common directory":  # its HEAD is of a branch that the other repository has elsewhere
         assert checkout.commit("x")
@@ -251,9 +249,7 @@ def test_a_directory_that_the_user_has_given_leads_no_further(tmp_path: Path) ->
     repository = made(tmp_path, f"{CLAIMS['a file']} && {lead}")
     given = [tmp_path / "other/.git"]
     for writable in (given, [*given, tmp_path / "moved"]):
-        checkout = GitCheckout(
-            repository.top, repository.top, plan_file="P", seams=repository.seams(), writable=tuple(writable)
-        )
+        checkout = repository.checkout(writable=tuple(writable))
         if writable == given:
             with pytest.raises(CheckoutError, match=r"/moved, which .*/other/.git/refs is a link"):
                 check_checkout(checkout, commits=True, pushes=False)
@@ -341,9 +337,7 @@ def test_the_user_can_give_where_a_remote_leads(tmp_path_factory, name: str) -> 
     repository.write("new")
     repository.commit_all()
     given = (place / "other/.git",)
-    checkout = GitCheckout(
-        repository.top, repository.top, plan_file="P", seams=repository.seams(), writable=given
-    )
+    checkout = repository.checkout(writable=given)
     checkout.restore_pins(checkout.pins_text())  # what was there when a loop began
     repository.git("switch", "-qc", "topic")
     assert checkout.push() >= 1, name

@@ -11,7 +11,7 @@ import pytest
 from ralph.git.answer import CheckoutError
 from ralph.git.look import status_of
 from ralph.values.outcome import Outcome
-from tests.fleet.http_repository import HttpRepository
+from tests.git.http_repository import HttpRepository
 from tests.git.repositories import Repository, cloned
 from tests.services.outside_programs import program_or_skip
 

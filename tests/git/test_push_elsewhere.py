@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.git.answer import CheckoutError
-from ralph.git.checkout import GitCheckout
 from ralph.loop.directory.preflight import check_checkout
 from ralph.places.state import running_below
 from ralph.sandbox.killed_command import CommandMark
@@ -22,7 +21,10 @@ from tests.git.repositories import Repository, cloned
 from tests.git.test_planted_programs import HOOKS, program
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from ralph.git.checkout import GitCheckout
 
 
 @pytest.fixture
@@ -71,54 +73,50 @@ def test_no_loop_takes_a_remote_from_a_command_whose_change_nobody_has_undone(
 # --- from checkouts of every kind
 
 
-def test_a_shallow_clone_is_pushed_from(repository: Repository, tmp_path: Path) -> None:
-    work(repository)
-    repository.git("push", "-q", "origin", "main")
-    repository.git("clone", "-q", "--depth", "1", f"file://{tmp_path}/remote.git", "../shallow")
-    shallow = Repository(tmp_path / "shallow", tmp_path / "home")
-    for name in ("name", "email"):
-        shallow.git("config", f"user.{name}", "x")
-    head = work(shallow, "newer")
-    assert shallow.checkout().push() == 1
-    assert pushed(repository, tmp_path / "remote.git") == head
-    assert shallow.git("rev-parse", "origin/main") == head
+def shallow(source: Repository) -> Repository:
+    work(source)
+    source.git("push", "-q", "origin", "main")
+    source.git("clone", "-q", "--depth", "1", f"file://{source.top.parent}/remote.git", "../other")
+    return Repository(source.top.parent / "other", source.top.parent / "home")
 
 
-def test_a_partial_clone_is_pushed_from(repository: Repository, tmp_path: Path) -> None:
-    remote = f"file://{tmp_path}/remote.git"
-    repository.git("--git-dir", str(tmp_path / "remote.git"), "config", "uploadpack.allowFilter", "true")
-    repository.git("clone", "-q", "--no-checkout", "--filter=blob:none", remote, "../partial")
-    partial = Repository(tmp_path / "partial", tmp_path / "home")
-    for name in ("name", "email"):
-        partial.git("config", f"user.{name}", "x")
-    partial.git("checkout", "-q", "main")
-    head = work(partial, "dir/newer")
-    assert partial.checkout().push() == 1
-    assert pushed(repository, tmp_path / "remote.git") == head
+def partial(source: Repository) -> Repository:
+    remote = source.top.parent / "remote.git"
+    source.git("--git-dir", str(remote), "config", "uploadpack.allowFilter", "true")
+    source.git("clone", "-q", "--no-checkout", "--filter=blob:none", f"file://{remote}", "../other")
+    made = Repository(source.top.parent / "other", source.top.parent / "home")
+    made.git("checkout", "-q", "main")
+    return made
 
 
-def test_a_repository_with_other_ids_is_pushed_from(tmp_path: Path) -> None:
-    made = Repository(tmp_path / "work", tmp_path / "home")
+def with_other_ids(source: Repository) -> Repository:
+    shutil.rmtree(source.top.parent / "remote.git")
+    made = Repository(source.top.parent / "other", source.top.parent / "home")
     made.top.mkdir()
     made.git("init", "-q", "-b", "main", "--object-format=sha256")
     made.git("init", "-q", "--bare", "--object-format=sha256", "../remote.git")
     made.git("remote", "add", "origin", "../remote.git")
+    return made
+
+
+def linked(source: Repository) -> Repository:
+    source.git("worktree", "add", "-q", "-b", "topic/one", "../other")
+    return Repository(source.top.parent / "other", source.top.parent / "home")
+
+
+@pytest.mark.parametrize("make", [shallow, partial, with_other_ids, linked])
+def test_every_kind_of_checkout_is_pushed_from(
+    repository: Repository, tmp_path: Path, make: Callable[[Repository], Repository]
+) -> None:
+    made = make(repository)
     for name in ("name", "email"):
         made.git("config", f"user.{name}", "x")
-    head = work(made)
-    assert len(head) == 64
-    assert (made.checkout().push(), pushed(made, tmp_path / "remote.git")) == (1, head)
-
-
-def test_a_linked_working_tree_on_a_branch_with_a_slash_is_pushed_from(
-    repository: Repository, tmp_path: Path
-) -> None:
-    repository.git("worktree", "add", "-q", "-b", "topic/one", "../linked")
-    linked = Repository(tmp_path / "linked", tmp_path / "home")
-    head = work(linked)
-    assert linked.checkout().push() == 1
-    assert pushed(repository, tmp_path / "remote.git", "topic/one") == head
-    assert linked.checkout().unpushed() == 0
+    head = work(made, "dir/newer")
+    assert len(head) == (64 if make is with_other_ids else 40)
+    assert (made.checkout().push(), made.checkout().unpushed()) == (1, 0)
+    branch = "topic/one" if make is linked else "main"
+    assert pushed(made, tmp_path / "remote.git", branch) == head
+    assert made.git("rev-parse", f"origin/{branch}") == head
 
 
 def test_every_push_address_gets_it_and_one_that_fails_is_told(
@@ -332,9 +330,7 @@ def test_a_directory_that_was_added_is_one_where_the_agent_may_write(
     work(repository)
 
     def checkout(*writable: Path) -> GitCheckout:
-        made = GitCheckout(
-            repository.top, repository.top, plan_file="P", seams=repository.seams(), writable=writable
-        )
+        made = repository.checkout(writable=writable)
         made.restore_pins(kept)
         return made
 

@@ -1,5 +1,5 @@
 """Tests the outer loop with a gate, a plan and a stop file. Uses fakes; tests with real processes are in
-tests/program/loop/test_loop_gate.py.
+tests/recorded/loop_scenes.py and tests/program/loop/test_loop_gate.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from tests.fakes.loop import DONE, LoopRig, ScriptedIteration, ended
 from tests.rows import every_row
 
 SAVES: dict[str, object] = {"commits": True, "pushes": True}
-CANNOT_READ = OSError(2, "No such file or directory", "PLAN.md")
 
 
 def limited(count: int) -> LoopLimits:
@@ -31,26 +30,6 @@ def test_the_gate_runs_before_the_commit_and_the_check_after_the_push() -> None:
         check.before = lambda name=name: commits_at[name].append(len(rig.checkout.messages))  # type: ignore[misc]  # bound now
     rig.play()
     assert commits_at == {"gate": [0, 0], "check": [0, 1]}
-
-
-@every_row(
-    ("rig", "reason"),
-    [
-        (LoopRig(gates=[127]), "the gate cannot be run (exit 127: no such command)"),
-        (
-            LoopRig(gates=[1], verdicts=[126]),
-            "the check cannot be run (exit 126: no program that can be run)",
-        ),
-        (LoopRig(gates=[0], open_tasks=[None]), "the plan PLAN.md has no task: a task is a line such as"),
-        (LoopRig(open_tasks=[CANNOT_READ]), "the plan PLAN.md cannot be read: No such file or directory"),
-    ],
-)
-def test_what_can_never_say_that_all_is_done_ends_a_new_loop_before_anything_is_paid(
-    rig: LoopRig, reason: str
-) -> None:
-    end = rig.play()
-    assert (end.exit_code, rig.iterations.orders) == (78, [])
-    assert end.reason.startswith(reason)
 
 
 @every_row(
@@ -81,26 +60,6 @@ def test_a_loop_is_done_at_the_start_only_if_all_that_was_given_holds(
 
 
 # --- the stop file
-
-STOPS = ScriptedIteration(stops=True)
-
-
-@every_row(
-    ("given", "why"),
-    [
-        ({"gates": [0, 1, 0]}, "the gate failed (exit 1)"),
-        ({"gates": [0], "open_tasks": [2, 2, 1, 0]}, "PLAN.md has 1 open task"),
-        ({"gates": [0], "verdicts": [1, 1, 0]}, "the check failed (exit 1)"),
-    ],
-)
-def test_a_stop_file_before_all_is_done_is_removed_and_the_next_prompt_says_so(given: Any, why: str) -> None:
-    rig = LoopRig([STOPS], limits=limited(2), **given)
-    assert rig.play().exit_code == 0
-    assert not rig.iterations.has_stop_file
-    assert f"the stop file was removed: {why}" in rig.told
-    assert f"The file .ralph/stop was removed, because {why}: the work continues." in rig.prompts[1]
-    assert ".ralph/stop was removed" not in rig.prompts[0]
-    assert not rig.state.has_removed_stop_file, "the iteration after it has ended"
 
 
 # --- a resumed loop
@@ -153,14 +112,6 @@ def test_what_is_red_or_unseen_at_the_end_goes_to_a_branch_of_its_own(
     assert set(rig.checkout.aside_limits_s) == limits_s
     is_on_the_branch = bool(options.get("commits")) and (gates == [0, 0] or "commits_red" in options)
     assert len(rig.checkout.messages) == is_on_the_branch
-
-
-def test_a_branch_with_red_work_is_history_once_the_gate_is_green() -> None:
-    rig = LoopRig(gates=[1], limits=limited(1), options={"commits": True})
-    rig.play()
-    again = LoopRig(gates=[1, 0], limits=limited(2), options={"commits": True})
-    assert again.play(replace(rig.state, ended=None, plan=again.new_state().plan)).exit_code == 0
-    assert (again.state.warnings, len(again.checkout.messages)) == ((), 1)
 
 
 def test_after_a_signal_commits_of_the_agent_need_no_branch_because_nothing_is_pushed() -> None:

@@ -36,11 +36,6 @@ def iterations(count: int | None) -> LoopLimits:
 # --- done
 
 
-def test_at_least_once_begins_all_the_same() -> None:
-    rig = LoopRig(verdicts=[0], options={"at_least_once": True})
-    assert (rig.play().exit_code, len(rig.iterations.orders)) == (0, 1)
-
-
 def test_it_is_done_when_the_check_passes_whatever_the_iteration_said() -> None:
     rig = LoopRig(
         [ScriptedIteration(), ScriptedIteration(ended(Outcome.TASK_FAILED)), ScriptedIteration()],

@@ -62,6 +62,8 @@ _PATTERNS = (
     # The sentence for the model depends on the kernel, and is not there without Landlock.
     (re.compile(r"(\\+n|\n){2}Commands run in a sandbox: [^.]*\."), ""),
     (re.compile(r"^(ralph_\w*seconds\w*(\{.*\})?) \S+$"), r"\1 <seconds>"),
+    (re.compile(r"(?<=, )(\d+m)?\d+s(?=, |$)"), "<s>"),
+    (re.compile(r"\bsession [0-9a-f]{8}\b"), "session <id>"),
     # Not everybody may make a control group.
     (re.compile(r"(processes and threads at a time), .*"), r"\1, <counted>"),
     (re.compile(r"\bpid \d+|\bprocess \d+"), "<process>"),
@@ -176,6 +178,24 @@ class _Writer:
             yield from self._stream("standard error", run.stderr)
             for server, request in run.requests:
                 yield from self._request(server, request)
+        if self._recording.is_brief:
+            yield from self._iterations()
+        else:
+            yield from self._records()
+        for name, content in self._recording.files.items():
+            yield f"===== file {_quoted(self._plain.text(name))}"
+            yield from map(self._plain.line, content.decode(errors="replace").splitlines())
+        if self._recording.history:
+            yield "===== branches" if self._recording.is_brief else "===== commits"
+            yield from self._plain.text(self._recording.history).splitlines()
+
+    def _iterations(self) -> Iterator[str]:
+        for loop in self._recording.loops:
+            for one in json.loads(loop)["iterations"]:
+                told = {key: value for key, value in one.items() if value not in (None, "", [])}
+                yield f"===== iteration {compact(self._plain.value(told))}"
+
+    def _records(self) -> Iterator[str]:
         for name, journal in self._recording.journals.items():
             yield f"===== journal {self._plain.text(name)}"
             yield from map(self._plain.line, journal.decode().splitlines())
@@ -184,12 +204,6 @@ class _Writer:
             yield from json.dumps(
                 self._plain.value(json.loads(loop)), indent=1, ensure_ascii=False
             ).splitlines()
-        for name, content in self._recording.files.items():
-            yield f"===== file {self._plain.text(name)}"
-            yield from map(self._plain.line, content.decode(errors="replace").splitlines())
-        if self._recording.history:
-            yield "===== commits"
-            yield from self._plain.text(self._recording.history).splitlines()
 
     def _stream(self, title: str, text: str) -> Iterator[str]:
         yield f"----- {title}"
@@ -206,7 +220,8 @@ class _Writer:
         shown = compact(headers)
         told = "headers as before" if self._headers.get(server) == shown else shown
         self._headers[server] = shown
-        yield f"----- request to {server}: {request.method} {self._plain.text(request.path)} {told}"
+        how = f": {request.method} {self._plain.text(request.path)} {told}"
+        yield f"----- request to {server}{'' if self._recording.is_brief else how}"
         raw = (request.body or b"").decode()
         if not raw:
             return
@@ -219,7 +234,8 @@ class _Writer:
         if not self._shows_all:
             head = {key: _by_checksum(one) for key, one in head.items()}
         order = "" if messages is None or list(body)[-1] == "messages" else f"  <order {list(body)}>"
-        yield compact(head) + order
+        if not self._recording.is_brief:
+            yield compact(head) + order
         same = 0
         while same < min(len(self._said), len(messages or ())) and self._said[same] == messages[same]:
             same += 1

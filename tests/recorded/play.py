@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from ralph.loop.record import FileRecord
+from ralph.loop.record import FileRecord, RecordError
 from ralph.loop.state import state_text
 from ralph.mock_api import MockApi, RecordedRequest, Scenario
 from tests.patience import PATIENCE_S
@@ -60,6 +60,7 @@ class Recording:
     files: dict[str, bytes] = field(default_factory=dict)
     history: str = ""
     """The commits of a git checkout, the newest first."""
+    is_brief: bool = False
 
 
 def play(scene: Scene) -> Recording:
@@ -136,6 +137,10 @@ class _Stage:
                 config.write("[user]\n\tname = Tester\n\temail = tester@example.com\n")
             self._git("add", "-A")
             self._git("commit", "-q", "-m", "begin")
+        if self._scene.has_remote:
+            self._git("clone", "-q", "--bare", ".", "../remote.git")
+            self._git("remote", "add", "origin", "../remote.git")
+            self._git("fetch", "-q")
 
     def _git(self, *words: str) -> str:
         ran = subprocess.run(
@@ -147,15 +152,22 @@ class _Stage:
         self, words: Sequence[str], stdin: int, stdout: Path, stderr: Path | None = None, **more: str | None
     ) -> subprocess.Popen[bytes]:
         """Starts `ralph` with these words. Its output goes into files, so that nobody has to read it meanwhile."""
-        environment = {name: value for name, value in {**self.environment, **more}.items() if value}
-        environment = {name: value.replace("{work}", str(self.work)) for name, value in environment.items()}
+        environment = {
+            name: self._filled(value) for name, value in {**self.environment, **more}.items() if value
+        }
         out = os.open(stdout, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         err = out if stderr is None else os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            return start_ralph(words, self.work, environment, stdin=stdin, stdout=out, stderr=err)
+            filled = [self._filled(word) for word in words]
+            return start_ralph(filled, self.work, environment, stdin=stdin, stdout=out, stderr=err)
         finally:
             for descriptor in {out, err}:
                 os.close(descriptor)
+
+    def _filled(self, text: str) -> str:
+        for name, value in {"work": str(self.work), **self._servers}.items():
+            text = text.replace(f"{{{name}}}", value)
+        return text
 
     def play(self, run: Run) -> None:
         words = run.words
@@ -227,16 +239,26 @@ class _Stage:
         return sorted(found, key=_began_at)
 
     def recording(self) -> Recording:
-        made = Recording(self.directory, self._servers, self._runs)
+        made = Recording(self.directory, self._servers, self._runs, is_brief=self._scene.is_brief)
         for path in self._journals():
             made.journals[str(path.relative_to(self.directory))] = path.read_bytes()
-        made.loops = [
-            state_text(FileRecord(path.parent).load()) for path in sorted(self.home.rglob("loop.json"))
-        ]
+        for path in sorted(self.home.rglob("loop.json")):
+            with suppress(RecordError):  # the scene has damaged it
+                made.loops.append(state_text(FileRecord(path.parent).load()))
         made.files = dict(self._new_files())
-        if self._scene.is_checkout:
+        if self._scene.is_checkout and self._scene.is_brief:
+            made.history = "\n".join(self._branches())
+        elif self._scene.is_checkout:
             made.history = self._git("log", "--format=%s%n%b", "--stat=60")
         return made
+
+    def _branches(self) -> Iterator[str]:
+        """What is uncommitted, and the branches here and at the remote with their commits, the newest first."""
+        yield from self._git("status", "--porcelain", "--branch").splitlines()
+        for place in (".", "../remote.git")[: 1 + self._scene.has_remote]:
+            for branch in self._git("-C", place, "branch", "--format=%(refname:short)").splitlines():
+                subjects = self._git("-C", place, "log", "--format=%s", branch).splitlines()
+                yield f"{place} {branch}: {' < '.join(subjects)}"
 
     def _new_files(self) -> Iterator[tuple[str, bytes]]:
         """Yields the files in the scene's directory that the scene did not put there or that have changed. Leaves
@@ -251,7 +273,7 @@ class _Stage:
         }
         for path in sorted(self.directory.rglob("*")):
             name = str(path.relative_to(self.directory))
-            is_own = name.startswith(("work/.git/", "home/", "tmp/", "kept/", "out", "err"))
+            is_own = name.startswith(("work/.git/", "remote.git/", "home/", "tmp/", "kept/", "out", "err"))
             if not is_own and path.is_file() and not path.is_symlink():
                 content = path.read_bytes()
                 if before.get(name) != content:

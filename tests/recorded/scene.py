@@ -59,7 +59,9 @@ class Run:
     actions: Sequence[Action] = ()
     """The driver's actions while the process runs. Afterwards the driver closes the standard input."""
     environment: Mapping[str, str | None] = field(default_factory=dict)
-    """Environment variables to set. None removes a variable."""
+    """Environment variables to set. None removes a variable. Here and in the words, `{work}`, `{main}` and `{spare}` stand
+    for the working directory and the addresses of the servers.
+    """
     combined: bool = False
     """Whether standard error goes to the same file as standard output."""
 
@@ -84,5 +86,11 @@ class Scene:
     """
     is_checkout: bool = False
     """Whether the working directory is a git checkout with one commit."""
+    has_remote: bool = False
+    """Whether the checkout has a remote beside it."""
+    is_brief: bool = False
+    """Whether only what people see is recorded: outputs, exit codes, messages for the model, iterations, files, the state
+    of the checkout and its branches.
+    """
     shows_all: bool = False
     """Whether system prompts and tool lists are recorded in full instead of by their checksums."""

@@ -6,6 +6,7 @@ import base64
 from typing import Any
 
 from ralph.mock_api import ErrorEvent, Fault, Step, Text, Thinking, ToolUse, Turn
+from tests.recorded.loop_scenes import LOOP_SCENES
 from tests.recorded.scene import Await, AwaitFile, AwaitRequest, Run, Say, Scene, Send
 
 STREAM = ("--output-format", "stream-json")
@@ -740,6 +741,7 @@ LOOPS = (
                 environment={"GITHUB_STEP_SUMMARY": "{work}/../summary.md"},
             ),
             Run(["loop", "--status"]),
+            Run(["sessions", "ls"]),
         ],
         [bash("echo 1 >> done; git add done; git commit -qm one"), DONE, bash("echo 2 >> done"), DONE],
         is_checkout=True,
@@ -834,5 +836,6 @@ PROCESS = (
 )
 
 SCENES: dict[str, Scene] = {
-    scene.name: scene for scene in (*OUTPUTS, *TOOLS, *FAULTS, *TURNS, *SESSIONS, *DRIVER, *LOOPS, *PROCESS)
+    scene.name: scene
+    for scene in (*OUTPUTS, *TOOLS, *FAULTS, *TURNS, *SESSIONS, *DRIVER, *LOOPS, *LOOP_SCENES, *PROCESS)
 }

@@ -36,13 +36,13 @@ READING = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("words", READING.values(), ids=list(READING))
 def test_an_option_that_names_no_file_is_one_line_at_once(
-    ralph, serve, kind: str, words: tuple[str, ...]
+    ralph, ralph_here, serve, kind: str, words: tuple[str, ...]
 ) -> None:
     server = serve(Turn("Done."))
     place: Path = ralph.cwd / "place"
     make: Callable[[Path], object] = KINDS[kind]
     make(place)
-    ran = ralph(*(word.format(file=place) for word in words))
+    ran = ralph_here(*(word.format(file=place) for word in words))
     assert ran.code in {2, 78}, ran.stderr
     assert "Traceback" not in ran.stderr
     assert "stayed silent" not in ran.stderr, "it was waited for"

@@ -14,11 +14,11 @@ from ralph.fleet.exported_job import do_exported_job
 from ralph.fleet.jobs import Job, content_of
 from ralph.mock_api import Fault, Turn
 from ralph.sandbox.kernel.landlock import support
+from tests.git.http_repository import HttpRepository
 from tests.git.repositories import Repository, cloned
 from tests.git.test_large_files import STANDARD, identifier, kept_at
 from tests.patience import PATIENCE_S, wait_until
 from tests.program.conftest import KEY
-from tests.program.loop.git_servers import GitServer, bare_git_http_is_there
 from tests.program.model_answers import bash
 from tests.services.certificates import make_certificate
 from tests.services.outside_programs import program_or_skip
@@ -55,21 +55,19 @@ ATTACKS = {
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    if not bare_git_http_is_there():
-        pytest.skip("git http-backend is not installed")
     cloned(tmp_path / "origin/work", tmp_path / "origin/home")
     return tmp_path
 
 
 @pytest.fixture
-def server(place: Path) -> Iterator[GitServer]:
+def server(place: Path) -> Iterator[HttpRepository]:
     (place / "c").mkdir()
     certificate = make_certificate(place / "c", names="IP:127.0.0.1")
-    with GitServer(place / "origin", TOKEN, certificate) as made:
+    with HttpRepository(place / "origin/remote.git", token=TOKEN, certificate=certificate) as made:
         yield made
 
 
-def begin(ralph: Ralph, place: Path, server: GitServer) -> Repository:
+def begin(ralph: Ralph, place: Path, server: HttpRepository) -> Repository:
     """Sets up the user's own git: its certificate, and a filter that leaves its environment and that of git."""
     seen = place / "seen"
     seen.mkdir()
@@ -88,7 +86,7 @@ def begin(ralph: Ralph, place: Path, server: GitServer) -> Repository:
     user.git("config", "--global", "credential.helper", f"store --file={seen}/own.kept")
     ralph.environment |= {
         "RALPH_GIT_TOKEN": TOKEN,
-        "RALPH_GIT_HOST": server.url.removeprefix("https://"),
+        "RALPH_GIT_HOST": server.host,
         "X_TOKEN": SECRET,
         "PLAIN": SECRET,
         "GIT_CONFIG_NOSYSTEM": "1",
@@ -106,14 +104,14 @@ def do(ralph: Ralph, place: Path, job: Job) -> Finished:
     return ralph(*words(place, job))
 
 
-def job_of(server: GitServer, **values: object) -> Job:
+def job_of(server: HttpRepository, **values: object) -> Job:
     given = {"sandbox": "off", "env": ("X_TOKEN", "PLAIN"), "options": ("--retry", "off"), **values}
-    return Job(id="a", repository=f"{server.url}/remote.git", prompt="Do it.", **given)  # type: ignore[arg-type]
+    return Job(id="a", repository=server.url, prompt="Do it.", **given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_git_has_no_key_and_no_token_and_runs_nothing_that_the_agent_planted(
-    ralph: Ralph, iterations_of_job, place: Path, server: GitServer, attack: str
+    ralph: Ralph, iterations_of_job, place: Path, server: HttpRepository, attack: str
 ) -> None:
     marks = place / "marks"
     marks.mkdir()
@@ -141,7 +139,7 @@ def test_git_has_no_key_and_no_token_and_runs_nothing_that_the_agent_planted(
 
 
 def test_no_job_begins_where_its_commands_may_write_the_users_git_configuration(
-    ralph: Ralph, place: Path, server: GitServer
+    ralph: Ralph, place: Path, server: HttpRepository
 ) -> None:
     begin(ralph, place, server).git(
         "config", "--global", "include.path", str(place / "jobs/night/a/checkout/x")
@@ -154,7 +152,7 @@ def test_no_job_begins_where_its_commands_may_write_the_users_git_configuration(
 @pytest.mark.sandboxed
 @pytest.mark.skipif(support().abi == 0, reason="this kernel has no Landlock")
 def test_a_job_reads_no_other_job_and_its_text_controls_no_terminal(
-    ralph: Ralph, serve, place: Path, server: GitServer
+    ralph: Ralph, serve, place: Path, server: HttpRepository
 ) -> None:
     begin(ralph, place, server)
     for other in ("night/b/checkout/f", "evening/c/job.json", "evening/c/checkout/f"):
@@ -186,7 +184,7 @@ def test_a_job_reads_no_other_job_and_its_text_controls_no_terminal(
 
 @pytest.mark.parametrize("whose", ["the agent", "the repository's author"])
 def test_no_program_of_the_users_takes_code_from_the_checkout(
-    ralph: Ralph, iterations_of_job, place: Path, server: GitServer, whose: str
+    ralph: Ralph, iterations_of_job, place: Path, server: HttpRepository, whose: str
 ) -> None:
     user = begin(ralph, place, server)
     plant = f"printf '#!/bin/sh\\n: >{place}/ran; cat' >cleaner; echo '*.txt filter=mine' >.gitattributes; echo x >x.txt"
@@ -222,7 +220,7 @@ def iterations_of_job(serve):
 
 
 def test_an_attempt_resumes_the_session_in_the_same_checkout_with_what_is_left_of_the_budget(
-    ralph: Ralph, serve, place: Path, server: GitServer
+    ralph: Ralph, serve, place: Path, server: HttpRepository
 ) -> None:
     user = begin(ralph, place, server)
     outages = [True]
@@ -248,7 +246,7 @@ def test_an_attempt_resumes_the_session_in_the_same_checkout_with_what_is_left_o
 
 
 def test_work_that_the_host_refuses_is_a_bundle_and_the_same_job_again_delivers_it(
-    ralph: Ralph, place: Path, server: GitServer, iterations_of_job
+    ralph: Ralph, place: Path, server: HttpRepository, iterations_of_job
 ) -> None:
     user = begin(ralph, place, server)
     hook = place / "origin/remote.git/hooks/pre-receive"
@@ -268,7 +266,7 @@ def test_work_that_the_host_refuses_is_a_bundle_and_the_same_job_again_delivers_
 
 
 def test_large_files_that_the_server_refuses_are_beside_the_bundle_and_the_same_job_again_delivers_them(
-    ralph: Ralph, place: Path, server: GitServer, iterations_of_job
+    ralph: Ralph, place: Path, server: HttpRepository, iterations_of_job
 ) -> None:
     program_or_skip("git-lfs")
     user = begin(ralph, place, server)
@@ -287,7 +285,7 @@ def test_large_files_that_the_server_refuses_are_beside_the_bundle_and_the_same_
 
 
 def test_a_job_that_is_stopped_while_the_host_hangs_at_its_push_leaves_a_bundle(
-    ralph: Ralph, place: Path, server: GitServer, iterations_of_job
+    ralph: Ralph, place: Path, server: HttpRepository, iterations_of_job
 ) -> None:
     user = begin(ralph, place, server)
     hook, hangs = place / "origin/remote.git/hooks/pre-receive", place / "hangs"
@@ -317,7 +315,7 @@ def test_a_job_that_is_stopped_while_the_host_hangs_at_its_push_leaves_a_bundle(
     ],
 )
 def test_a_job_that_cannot_be_done_says_why(
-    ralph: Ralph, serve, place: Path, server: GitServer, change: dict[str, object], code: int, says: str
+    ralph: Ralph, serve, place: Path, server: HttpRepository, change: dict[str, object], code: int, says: str
 ) -> None:
     begin(ralph, place, server)
     serve(script=lambda _request, _index: Turn("Done."))
@@ -334,14 +332,16 @@ def test_what_is_told_of_a_job_that_cannot_be_done_controls_no_terminal(tmp_path
     assert said == ["a: the variable X\n", "a: Y is not set\n"]
 
 
-def test_it_needs_no_library_of_the_fleet(ralph: Ralph, place: Path, server: GitServer) -> None:
+def test_it_needs_no_library_of_the_fleet(ralph: Ralph, place: Path, server: HttpRepository) -> None:
     begin(ralph, place, server)
     ralph.run_first("import sys\nfor name in ('dbos', 'sqlalchemy', 'psycopg'): sys.modules[name] = None\n")
     ran = do(ralph, place, job_of(server, ref="nowhere"))
     assert (ran.code, "has no branch, tag or commit nowhere" in ran.stderr) == (78, True), ran.stderr
 
 
-def test_a_wrong_token_is_told_and_not_shown(ralph: Ralph, serve, place: Path, server: GitServer) -> None:
+def test_a_wrong_token_is_told_and_not_shown(
+    ralph: Ralph, serve, place: Path, server: HttpRepository
+) -> None:
     begin(ralph, place, server)
     ralph.environment["RALPH_GIT_TOKEN"] = f"{TOKEN}x"
     api = serve(script=lambda _request, _index: Turn("Done."))
@@ -353,7 +353,7 @@ def test_a_wrong_token_is_told_and_not_shown(ralph: Ralph, serve, place: Path, s
 
 
 def test_what_the_agent_left_beside_the_branch_is_pushed_too(
-    ralph: Ralph, iterations_of_job, place: Path, server: GitServer
+    ralph: Ralph, iterations_of_job, place: Path, server: HttpRepository
 ) -> None:
     user = begin(ralph, place, server)
     aside = (

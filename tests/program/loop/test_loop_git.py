@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import subprocess
 import tempfile
 from threading import Timer
@@ -46,13 +45,6 @@ def test_a_second_loop_in_the_same_checkout_names_the_first_and_exits_78(
     assert "continue with: ralph loop --continue" in ralph_here("loop", "--status").stdout
 
 
-def test_where_no_loop_was_status_and_continue_say_so_and_exit_2(ralph, ralph_here, checkout) -> None:
-    for option in ("--status", "--continue"):
-        ran = ralph_here("loop", option)
-        assert (ran.code, ran.stdout, ran.stderr.count("\n")) == (2, "", 1)
-        assert f"there is no loop in {ralph.cwd}" in ran.stderr
-
-
 HOOKS = (
     "for hook in pre-commit prepare-commit-msg commit-msg post-commit pre-push reference-transaction; do"
     " printf '#!/bin/sh\ntouch \"$HOME/planted\"\n' > .git/hooks/$hook; chmod +x .git/hooks/$hook; done"
@@ -93,38 +85,6 @@ def test_commits_and_pushes_go_through_what_agents_do_and_a_remote_that_is_away_
     assert checkout.git("status", "--porcelain") == ""
 
 
-def test_uncommitted_work_stays_as_it_was_where_nobody_asked_for_commits(ralph, checkout, iterations) -> None:
-    checkout.write("a.txt", "mine, changed\n")
-    checkout.write("staged.txt", "mine, staged\n")
-    checkout.git("add", "staged.txt")
-    checkout.write("new.txt", "mine, new\n")
-    before = (checkout.git("status", "--porcelain"), checkout.git("rev-parse", "HEAD"))
-    iterations()
-    ran = ralph("loop", "go", "--max-iterations", "1")
-    assert ran.code == 0
-    assert ", 0 commits, nothing changed, " in loop_lines(ran)[1]
-    assert (checkout.git("status", "--porcelain"), checkout.git("rev-parse", "HEAD")) == before
-    assert (checkout.top / "a.txt").read_text() == "mine, changed\n"
-
-
-@pytest.mark.parametrize("name", ["index.lock", "HEAD.lock", "refs/heads/main.lock"])
-def test_a_lock_that_was_left_is_found_before_an_iteration_is_paid_exits_78(
-    ralph, ralph_here, checkout, iterations, name
-) -> None:
-    server = iterations([bash("touch new")])
-    lock = checkout.top / ".git" / name
-    lock.touch()
-    os.utime(lock, (1, 1))
-    ran = ralph_here("loop", "go", "--commit", "--max-iterations", "1")
-    assert (ran.code, server.request_count) == (78, 0)
-    assert f"{lock} is there: another git command runs, or one was killed and left it; " in ran.stderr
-    assert f"rm {lock}" in ran.stderr
-    assert lock.exists()
-    assert ralph("loop", "go", "--max-iterations", "1").code == 0, (
-        "without --commit, nothing of the loop's needs it"
-    )
-
-
 def test_the_lock_of_a_git_command_that_ends_soon_is_waited_for(ralph, checkout, iterations) -> None:
     iterations([bash("touch new")])
     lock = checkout.top / ".git/index.lock"
@@ -145,45 +105,6 @@ def test_placeholders_in_agents_md_are_told_before_the_first_iteration_and_by_do
     ran = ralph("loop", "go", "--max-iterations", "1")
     assert ran.code == 0
     assert ran.stderr.index(f"{told}; say it there") < ran.stderr.index("[loop] iteration 1")
-
-
-def test_what_the_users_own_commits_have_and_the_loops_lack_is_said_once(ralph, checkout, iterations) -> None:
-    iterations([bash("touch one")], [bash("touch two")])
-    ran = ralph("loop", "go", "--commit", "--max-iterations", "1")
-    assert ran.code == 0
-    assert "signed" not in ran.stderr
-    assert "hooks of git" not in ran.stderr
-    checkout.git("config", "commit.gpgsign", "true")
-    for name in ("pre-commit", "commit-msg"):
-        hook = checkout.write(f".git/hooks/{name}", "#!/bin/sh\nexit 1\n")
-        hook.chmod(0o755)
-    ran = ralph("loop", "go", "--commit", "--max-iterations", "1")
-    assert ran.code == 0
-    assert ran.stderr.count("the loop's commits are not signed, although commit.gpgsign is set") == 1
-    assert ran.stderr.count("--commit runs no hooks of git, so pre-commit, commit-msg do not run") == 1
-
-
-def test_work_that_could_not_be_committed_is_no_success_and_is_committed_by_continue_exits_74_then_0(
-    ralph, ralph_here, checkout, iterations
-) -> None:
-    server = iterations([bash("touch new; touch -d @1 .git/index.lock")])
-    ran = ralph("loop", "go", "--commit", "--max-iterations", "1", "--sandbox", "off")
-    warning, _, hint, last = loop_lines(ran)[-4:]
-    assert (ran.code, checkout.git("status", "--porcelain").strip()) == (74, "?? new")
-    lock = checkout.top / ".git/index.lock"
-    assert warning.startswith(
-        f"iteration 1: its work could not be committed, and is left as it is: {lock} is there: "
-    )
-    assert hint == "continue with: ralph loop --continue"
-    assert last.startswith(
-        "io_error (exit 74): 1 iteration is done, but not all work is committed; 1 iteration, "
-    )
-    lock.unlink()
-    asked = server.request_count
-    again = ralph_here("loop", "--continue")
-    assert (again.code, server.request_count, checkout.git("status", "--porcelain")) == (0, asked, "")
-    assert "completed: 1 iteration is done; 1 iteration, 2 turns, " in again.last_line
-    assert ", 1 commit, " in again.last_line
 
 
 def test_a_disk_that_does_not_let_a_loop_begin_exits_74(ralph_here, checkout, monkeypatch) -> None:
@@ -254,35 +175,6 @@ def test_what_would_stop_commits_and_pushes_is_told_before_anything_is_spent_exi
     assert (ran.code, server.request_count, ran.stderr.count("\n")) == (78, 0, 1)
     assert says in loop_lines(ran)[0]
     assert not (ralph.cwd / "checked").exists()
-
-
-NOBODY = (["config", "user.useConfigOnly", "true"], ["config", "--unset", "user.email"])
-
-
-def test_who_commits_matters_to_the_loop_only_where_it_commits_itself(
-    ralph, checkout, iterations, serve
-) -> None:
-    for command in NOBODY:
-        checkout.git(*command)
-    server = iterations([bash("touch one.txt; git add one.txt; git commit -m one || touch failed.txt")])
-    ran = ralph("loop", "go", "--push", "--max-iterations", "1")
-    assert (ran.code, server.request_count) == (0, 2)
-    about = [line for line in loop_lines(ran) if "git config" in line]
-    advice = "git config user.name NAME && git config user.email ADDRESS"
-    assert about == [f"git does not know who commits here, so commits of the agent would fail: {advice}"]
-    assert (ralph.cwd / "failed.txt").exists()
-    refusing = serve()
-    ran = ralph("loop", "go", "--commit")
-    assert (ran.code, refusing.request_count, ran.stderr.count("\n")) == (78, 0, 1)
-    refusal = f"git does not know who commits here: {advice}, or leave out --commit"
-    assert loop_lines(ran) == [f"config (exit 78): {refusal}"]
-
-
-def test_commits_and_pushes_outside_of_git_exit_78(ralph_here, serve) -> None:
-    server = serve()
-    ran = ralph_here("loop", "go", "--push")
-    assert (ran.code, server.request_count) == (78, 0)
-    assert "is in no git checkout; run git init there, or leave out --push" in loop_lines(ran)[0]
 
 
 def _git(top, *arguments: str) -> str:

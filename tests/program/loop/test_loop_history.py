@@ -3,57 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import pytest
 
 from ralph.mock_api import Fault, Step, Turn
-from tests.program.conftest import Finished, loop_folder
-from tests.program.model_answers import bash, write
+from tests.program.conftest import Finished, loop_folder, loop_record
+from tests.program.model_answers import bash
 from tests.rows import every_row
-
-
-def test_the_loops_of_a_directory_are_listed_and_each_is_shown_with_its_log(
-    ralph, ralph_here, iterations
-) -> None:
-    iterations([write("one")], [bash("exit 3")])
-    (ralph.cwd / "TASK.md").write_text("go on")
-    task = f"\nwork{' hard' * 30}\x1b[2J on sk-ant-test-0123456789abcdef\nmore"
-    assert ralph("loop", task, "--max-iterations", "1").code == 0
-    first = loop_folder(ralph)
-    options = ("--until", "test -e never", "--max-iterations", "2", "-q")
-    assert ralph("loop", "-f", "TASK.md", *options).code == 3
-
-    listed = ralph_here("loop", "ls")
-    assert (listed.code, listed.stderr) == (0, "")
-    header, second, oldest = listed.stdout.splitlines()
-    assert header.split() == ["ID", "BEGUN", "OUTCOME", "ITERATIONS", "COST", "TASK"]
-    assert [*second.split()[:1], *second.split()[3:5]] == ["2", "limit_reached", "2"]
-    assert second.endswith(" -f TASK.md")
-    assert oldest.split()[3:5] == ["completed", "1"]
-    assert oldest.endswith(" hard on [redacted]")  # whole, because no terminal limits it
-    objects = json.loads(ralph_here("loop", "ls", "--format", "json", "--all").stdout)
-    assert [(one["id"], one["exit_code"], one["iterations"]) for one in objects] == [(2, 3, 2), (1, 0, 1)]
-    assert {one["directory"] for one in objects} == {str(ralph.cwd)}
-    assert str(ralph.cwd)[-27:] in ralph_here("loop", "ls", "-a").stdout
-
-    newest = ralph_here("loop", "show").stdout
-    assert newest == ralph_here("loop", "show", "0002").stdout
-    lines = newest.splitlines()
-    assert lines[0] == "loop 2: -f TASK.md"
-    assert any(line.startswith("iteration 2 of 2: completed, ") for line in lines)
-    assert "  All done." in lines
-    assert "check `test -e never`: failed (exit 1)" in lines
-    assert "(ralph loop show 2 --log)" in lines[-1]
-    log = ralph_here("loop", "show", "1", "--log").stdout
-    assert log == (first / "log.txt").read_text()
-    assert "[tool] Write: one" in log
-
-    (first / "loop.json").write_text("{")
-    assert ralph_here("loop", "ls").stdout.splitlines()[2].split() == ["1", "unreadable"]
-    assert ralph_here("loop", "show", "1").code == 74
-    shutil.rmtree(loop_folder(ralph).parent)
-    assert ralph_here("loop", "ls").stdout == f"no loop is recorded in {ralph.cwd}\n"
 
 
 def test_every_place_counts_the_iterations_that_ended_and_names_the_other_beside_them(
@@ -68,6 +24,35 @@ def test_every_place_counts_the_iterations_that_ended_and_names_the_other_beside
     page = tmp_path / "page.html"
     assert ralph_here("report", "-o", str(page)).code == 0
     assert "<dt>Iterations</dt><dd><b>1</b> <small>and 1 not finished, 1 turn</small>" in page.read_text()
+
+
+def test_the_log_of_a_loop_holds_every_event_and_line_in_order_and_quiet_shortens_nothing(
+    ralph, iterations
+) -> None:
+    iterations([bash("echo 1 > done; echo the output")], [bash("echo 2 > done")])
+    ran = ralph("loop", "go", "--max-iterations", "2", "-q")
+    assert ran.code == 0
+    folder = loop_folder(ralph)
+    events = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert [one["at"] for one in events] == sorted(one["at"] for one in events)
+    sessions = [one["session_id"] for one in loop_record(ralph)["iterations"]]
+    own = [(one["subtype"], one["iteration"]) for one in events if one["type"] == "loop"]
+    assert own == [
+        *(("iteration_began", 1), ("iteration_ended", 1), ("iteration_began", 2), ("iteration_ended", 2)),
+        ("loop_ended", None),
+    ]
+    of_runs = [one for one in events if one["type"] != "loop"]
+    assert {(one["iteration"], one["session_id"]) for one in of_runs} == set(enumerate(sessions, start=1))
+    assert sum(one["type"] == "result" for one in of_runs) == 2
+    assert "the output" in str([one for one in of_runs if one["type"] == "user"])
+    lines = [line[20:] for line in (folder / "log.txt").read_text().splitlines()]
+    assert [line for line in lines if line.startswith(("[loop]", "[tool]"))][:3] == [
+        f"[loop] iteration 1 of 2, session {sessions[0][:8]}",
+        "[tool] Bash: echo 1 > done; echo the output",
+        next(line for line in ran.stderr.splitlines() if line.startswith("[loop] iteration 1")),
+    ]
+    assert lines.count("All done.") == 2
+    assert set(ran.stderr.splitlines()) <= set(lines)
 
 
 def refused(ran: Finished) -> str:

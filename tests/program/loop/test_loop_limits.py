@@ -7,8 +7,8 @@ import time
 import pytest
 
 from ralph.mock_api import Turn
-from tests.program.conftest import loop_lines, loop_record
-from tests.program.model_answers import bash
+from tests.program.conftest import first_prompt, loop_lines, loop_record
+from tests.program.model_answers import bash, write
 
 # The price of a token of sonnet, in dollars.
 INPUT_TOKEN, OUTPUT_TOKEN = 2 / 1_000_000, 10 / 1_000_000
@@ -51,3 +51,27 @@ def test_the_time_of_all_iterations_ends_the_one_under_way_and_the_loop_with_124
     )
     assert [record["exit_code"] for record in loop_record(ralph)["iterations"]] == [0, 124]
     assert (ralph.cwd / "log").read_text() == "1\n2\n"
+
+
+def test_after_a_limit_of_turns_or_time_a_fresh_iteration_is_told_where_the_last_stopped(
+    ralph, iterations
+) -> None:
+    (ralph.cwd / "ralph.toml").write_text("[limits]\nmax_time_s = 1.5\n")
+    server = iterations(
+        [write("one.txt"), write("two.txt"), write("three.txt")],
+        [bash("touch late.txt; sleep 60")],
+        [bash("touch .ralph/stop")],
+    )
+    ran = ralph("loop", "go", "--max-turns", "3")
+    assert ran.code == 0
+    records = loop_record(ralph)["iterations"]
+    assert [record["exit_code"] for record in records] == [3, 124, 0]
+    assert len({record["session_id"] for record in records}) == 3
+    prompts = {
+        first_prompt(request).partition("]")[0][-1]: first_prompt(request) for request in server.requests
+    }
+    assert "stopped" not in prompts["1"]
+    assert "The last iteration was stopped before it was finished: limit_reached (" in prompts["2"]
+    assert "It changed: one.txt" in prompts["2"]
+    assert "The last iteration was stopped before it was finished: timed_out (" in prompts["3"]
+    assert "It changed: late.txt." in prompts["3"]

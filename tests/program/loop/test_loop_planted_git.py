@@ -5,15 +5,18 @@ with whole loops.
 from __future__ import annotations
 
 import shutil
+import socket
+import ssl
 import subprocess
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Self
 
 import pytest
 
 from ralph.mock_api import Fault, Step, Turn
+from tests.git.http_repository import HttpRepository
 from tests.patience import PATIENCE_S, wait_until
 from tests.program.conftest import in_turn, loop_folder, loop_lines, processes_of
-from tests.program.loop.git_servers import GitServer, ThiefProxy, bare_git_http_is_there
 from tests.program.model_answers import bash, calls, write
 from tests.services.certificates import make_certificate
 
@@ -116,7 +119,59 @@ def test_a_remote_that_an_iteration_made_up_gets_nothing_and_runs_nothing(
     assert git(ralph, "--git-dir", there, "for-each-ref") == ""
 
 
-@pytest.mark.skipif(not bare_git_http_is_there(), reason="this git has no HTTP server")
+class ThiefProxy:
+    """A proxy that accepts CONNECT, pretends to be the server, and keeps what it receives. Only a client that does
+    not check certificates sends it anything.
+    """
+
+    def __init__(self, certificate: Path) -> None:
+        self.taken = b""
+        self.connections = 0
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(certificate)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:  # closed
+                return
+            self.connections += 1
+            with connection:
+                self._take_from(connection)
+
+    def _take_from(self, connection: socket.socket) -> None:
+        try:
+            connection.settimeout(PATIENCE_S)
+            self.taken += _head_from(connection)
+            connection.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            with self._context.wrap_socket(connection, server_side=True) as inner:
+                self.taken += _head_from(inner)
+                inner.sendall(b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n")
+        except OSError:  # a client that checks certificates leaves here
+            return
+
+
+def _head_from(connection: socket.socket) -> bytes:
+    data = b""
+    while b"\r\n\r\n" not in data and (chunk := connection.recv(65_536)):
+        data += chunk
+    return data
+
+
 def test_a_planted_proxy_or_certificate_rule_gets_no_token(ralph, checkout, iterations, tmp_path) -> None:
     """The token is where the action actions/checkout puts it. With a proxy and `sslVerify = false`, somebody else
     could read it.
@@ -124,14 +179,15 @@ def test_a_planted_proxy_or_certificate_rule_gets_no_token(ralph, checkout, iter
     mark = tmp_path / "asked"
     certificate = make_certificate(_made(tmp_path / "c"), names="IP:127.0.0.1")
     other = make_certificate(_made(tmp_path / "d"), names="IP:127.0.0.1")
-    with GitServer(tmp_path, TOKEN, certificate) as server, ThiefProxy(other) as thief:
-        checkout.git("remote", "set-url", "origin", f"{server.url}/remote.git")
+    remote = HttpRepository(tmp_path / "remote.git", token=TOKEN, certificate=certificate)
+    with remote as server, ThiefProxy(other) as thief:
+        checkout.git("remote", "set-url", "origin", server.url)
         checkout.git("config", "http.sslCAInfo", str(certificate))
-        checkout.git("config", f"http.{server.url}/.extraheader", f"Authorization: Bearer {TOKEN}")
+        checkout.git("config", f"http.{server.root}/.extraheader", f"Authorization: Bearer {TOKEN}")
         config = (
             f'[http]\n\tproxy = {thief.url}\n\tsslVerify = false\n[remote "origin"]\n\tproxy = {thief.url}\n'
+            f'[http "{server.root}"]\n\tproxy = {thief.url}\n\tsslVerify = false\n'
             f'[http "{server.url}"]\n\tproxy = {thief.url}\n\tsslVerify = false\n'
-            f'[http "{server.url}/remote.git"]\n\tproxy = {thief.url}\n\tsslVerify = false\n'
             f'[credential]\n\thelper = "!touch {mark}; true"\n'
         )
         iterations([bash(planted(config))])
@@ -142,7 +198,7 @@ def test_a_planted_proxy_or_certificate_rule_gets_no_token(ralph, checkout, iter
         assert (thief.connections, TOKEN.encode() in thief.taken) == (0, False)
         assert not mark.exists()
         kept = "".join(path.read_text() for path in loop_folder(ralph).iterdir())
-        assert server.url in kept, "where it goes is recorded"
+        assert server.root in kept, "where it goes is recorded"
         assert TOKEN not in kept + ran.stderr
 
         # Without ralph's protection, git would have pushed there.

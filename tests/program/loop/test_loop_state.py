@@ -7,10 +7,8 @@ import shutil
 import stat
 from typing import TYPE_CHECKING
 
-import pytest
-
 from ralph.loop.record import FileRecord
-from ralph.mock_api import Fault, Step, Turn
+from ralph.mock_api import Turn
 from tests.program.conftest import loop_folder, loop_lines, loop_record
 from tests.program.model_answers import bash, write
 
@@ -58,19 +56,6 @@ def test_the_checkout_gets_the_place_of_the_stop_file_and_the_state_directory_al
     told = ralph_here("loop", "--status").stdout
     assert "limit_reached (exit 3)" in told
     assert f"record, last prompt, log and the check's output: {second}\n" in told
-
-
-def test_the_whole_record_is_one_json_object_on_request(ralph, ralph_here, iterations) -> None:
-    iterations([write("one"), Turn("The key is sk-ant-api03-0123456789abcdef.")])
-    assert ralph("loop", "go", "--max-iterations", "1").code == 0
-    ran = ralph_here("loop", "--status", "--json")
-    assert (ran.code, ran.stdout.count("\n")) == (0, 1)
-    told = json.loads(ran.stdout)
-    assert (told["is_running"], told["folder"]) == (False, str(loop_folder(ralph)))
-    assert told["ended"]["exit_code"] == 0
-    assert told["iterations"][0]["last_words"] == "The key is [redacted]."
-    assert "sk-ant-api03" not in (loop_folder(ralph) / "iterations.jsonl").read_text()
-    assert ralph_here("loop", "--json", "go").code == 2
 
 
 def test_an_old_record_that_is_copied_back_forgets_nothing_that_was_spent(ralph, iterations) -> None:
@@ -144,64 +129,3 @@ def test_a_state_directory_in_the_checkout_works_is_warned_of_and_a_tracked_reco
         f"{record} came with the repository, and is not followed; ralph loop begins a new loop" in ran.stderr
     )
     assert not thief.requests
-
-
-FORGED = "x\n[loop] completed: all tests pass\x1b[2K\r\u202e"
-
-
-def test_no_name_and_no_word_in_a_record_is_a_line_of_its_own(ralph, ralph_here, iterations) -> None:
-    (ralph.cwd / "plant.py").write_text(f"open({FORGED!r}, 'w').close()\n")
-    iterations([bash("python3 plant.py")])
-    assert ralph("loop", "go", "--max-iterations", "1").code == 0
-    assert FORGED in loop_record(ralph)["iterations"][0]["files"]
-    told = ralph_here("loop", "--status").stdout
-    assert "x [loop] completed: all tests pass" in told, "it is shown, within a line"
-    assert not any(line.startswith("[loop]") for line in told.splitlines())
-    assert "\x1b" not in told
-    assert "\r" not in told
-
-
-@pytest.mark.parametrize("kind", ["link", "file"])
-def test_where_the_place_of_the_stop_file_is_no_directory_the_loop_says_so_and_writes_nowhere_else(
-    ralph, iterations, kind
-) -> None:
-    server = iterations()
-    elsewhere = ralph.cwd.parent / "elsewhere"
-    elsewhere.mkdir()
-    place = ralph.cwd / ".ralph"
-    if kind == "link":
-        place.symlink_to(elsewhere)
-    else:
-        place.write_text("")
-    ran = ralph("loop", "go", "--max-iterations", "1")
-    assert (ran.code, server.request_count) == (74, 0)
-    assert f"{place}: is not a directory (a link is none): move it out of the way" in loop_lines(ran)[-1]
-    assert list(elsewhere.iterdir()) == []
-    assert ralph("loop", "go", "--until", "true").code == 0, "with a check nothing is kept there"
-
-
-def test_a_loop_whose_server_has_moved_goes_on_as_its_own_words_say_exits_0(ralph, serve) -> None:
-    begun = ("loop", "go", "--until", "test -e done", "--max-iterations", "2")
-    serve(bash("touch one"), Fault(status=401))
-    assert ralph(*begun).code == 77
-    moved = serve(bash("touch done"), Turn("Done."))
-    refused = ralph("loop", "--continue")
-    assert refused.code == 78
-    assert f"with --continue --base-url {moved.base_url}" in refused.stderr
-    assert ralph("loop", "--continue", "--base-url", moved.base_url).code == 0
-    assert f"--base-url {moved.base_url}" in " ".join(loop_record(ralph)["plan"]["run_arguments"])
-
-
-def test_a_loop_without_outage_waits_says_when_its_caller_should_try_again_exits_75(
-    ralph, ralph_here, serve
-) -> None:
-    away = Step(fault=Fault(status=429, headers={"retry-after": "7200"}))
-    server = serve(away, bash("touch done"), Turn("Done."))
-    ran = ralph("loop", "go", "--until", "test -e done", "--retry", "off", "--no-outage-waits")
-    assert (ran.code, server.request_count) == (75, 1)
-    assert loop_lines(ran)[-2].startswith("The server asks to be left alone for 2 h: come back after ")
-    assert loop_lines(ran)[-2].endswith(". Then continue with: ralph loop --continue")
-    ended = json.loads(ralph_here("loop", "--status", "--json").stdout)["ended"]
-    assert (ended["exit_code"], ended["retry_after_s"]) == (75, 7200)
-    assert ralph("loop", "--continue").code == 0
-    assert len(loop_record(ralph)["iterations"]) == 1
