@@ -29,6 +29,7 @@ from ralph.git.answer import CheckoutError
 from ralph.values.outcome import CannotError, Outcome
 from ralph.values.ports import Interrupted
 from tests.fleet.checked_out import checked_out
+from tests.fleet.refusing_host import TAKES_BRANCHES_ONLY
 from tests.git.http_repository import HttpRepository
 from tests.git.repositories import Repository, cloned
 from tests.processes.one_supervisor import SUPERVISOR
@@ -36,7 +37,7 @@ from tests.processes.one_supervisor import SUPERVISOR
 if TYPE_CHECKING:
     from typing import IO
 
-    from ralph.fleet.checkouts import JobCheckout
+    from ralph.fleet.checkouts import JobCheckout, MadeCommit
 
 REF = checkpoint_ref("set", "job", 1)
 FIRST = Maker("set", "job", 1, 1)
@@ -74,8 +75,38 @@ class World:
         """Asks the worker's own git directory."""
         return self.source.git(f"--git-dir={checkout.directory.parent}/git", *arguments)
 
+    def parents(self, checkout: JobCheckout, commit: str | None) -> list[str]:
+        return self.in_own(checkout, "log", "-1", "--format=%P", str(commit)).split()
+
     def at_remote(self, *arguments: str) -> str:
         return self.source.git("-C", self.remote, *arguments)
+
+    def hook(self, script: str) -> None:
+        """Lets the remote call this script before it takes a push over HTTP."""
+        path = Path(self.remote, "hooks/pre-receive")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+
+    def git_script(self, script: str) -> str:
+        """A PATH on which `git` is this script."""
+        hidden = self.place / "bin/git"
+        hidden.parent.mkdir()
+        hidden.write_text(f"#!/bin/sh\n{script}\n")
+        hidden.chmod(0o755)
+        return f"{hidden.parent}:{self.source.environment['PATH']}"
+
+
+def checkpoint(checkout: JobCheckout, parent: str | None = None) -> MadeCommit:
+    made = checkout.snapshot(parent, "Checkpoint")
+    assert made is not None
+    return made
+
+
+def rest_of(checkout: JobCheckout, base: str | None = None) -> tuple[str, str | None, list[str], list[str]]:
+    """Ends the job. Returns its commit, and what `JobCheckout.rest` says of all else."""
+    final = checkout.finish("Do it", FIRST).commit
+    return final, *checkout.rest(final, base or checkout.commit, "ralph/job", FIRST)
 
 
 @pytest.fixture
@@ -159,8 +190,7 @@ def test_a_shallow_clone_can_be_the_jobs_repository(world: World) -> None:
     assert agent.git("log", "--format=%H") == head
     agent.write("f")
     agent.commit_all()
-    taken = checkout.snapshot(None, "Checkpoint")
-    assert taken is not None
+    taken = checkpoint(checkout)
     checkout.push_checkpoint(taken.commit, REF)
     restored = world.repositories.restore(shallow, REF, taken.commit, world.room(), "ralph/job")
     assert files_of(restored.directory) == files_of(checkout.directory)
@@ -182,8 +212,7 @@ def test_a_restored_checkpoint_is_the_agents_checkout_on_another_machine(world: 
     agent.write("ignored.txt", "ignored\n")
     agent.git("add", "staged.txt")
     before = agent.git("status", "--porcelain")
-    taken = checkout.snapshot(None, "Checkpoint")
-    assert taken is not None
+    taken = checkpoint(checkout)
     assert agent.git("status", "--porcelain") == before, "the agent's index is not touched"
     assert checkout.push_checkpoint(taken.commit, REF) == Delivered(taken.commit)
 
@@ -197,8 +226,7 @@ def test_a_restored_checkpoint_is_the_agents_checkout_on_another_machine(world: 
     assert there.git("status", "--porcelain", "--branch") == agent.git("status", "--porcelain", "--branch")
     assert restored.snapshot(taken.commit, "Checkpoint") is None
     there.write("more.txt")
-    second = restored.snapshot(taken.commit, "Checkpoint")
-    assert second is not None
+    second = checkpoint(restored, taken.commit)
     assert restored.push_checkpoint(second.commit, REF) == Delivered(second.commit)
     assert world.at_remote("log", "-1", "--format=%P", REF).split() == [head, taken.commit]
 
@@ -210,12 +238,10 @@ def test_without_a_change_there_is_no_checkpoint(world: World) -> None:
     agent.write("ignored.txt")
     assert checkout.snapshot(None, "Checkpoint") is None
     agent.git("commit", "-q", "--allow-empty", "-m", "a new HEAD")
-    first = checkout.snapshot(None, "Checkpoint")
-    assert first is not None
+    first = checkpoint(checkout)
     assert checkout.snapshot(first.commit, "Checkpoint") is None
     agent.write("a.txt", "changed\n")
-    second = checkout.snapshot(first.commit, "Checkpoint")
-    assert second is not None
+    second = checkpoint(checkout, first.commit)
     assert world.in_own(checkout, "show", f"{second.commit}:a.txt") == "changed"
 
 
@@ -272,36 +298,20 @@ def test_large_files_that_git_does_not_track_are_left_out_and_named(world: World
     agent.write("one", "x" * 900)
     agent.write("two", "x" * 901)
     agent.write("three", "x" * 902)
-    first = checkout.snapshot(None, "Checkpoint")
-    assert first is not None
+    first = checkpoint(checkout)
     assert first.left_out == ("three (902 bytes)", "huge (1,001 bytes)")
     agent.write("one", "x" * 1100)
-    second = checkout.snapshot(first.commit, "Checkpoint")
-    assert second is not None
+    second = checkpoint(checkout, first.commit)
     assert second.left_out == ("huge (1,001 bytes)", "one (1,100 bytes)")
     assert checkout.push_checkpoint(second.commit, REF) == Delivered(second.commit)
     assert world.at_remote("ls-tree", "--name-only", second.commit).split() == [
         *(".gitignore", "a.txt", "dir", "three", "tracked", "two")
     ]
     assert world.at_remote("cat-file", "-s", f"{second.commit}:tracked") == "5000"
-
-
-def test_a_file_that_grows_is_left_out_from_then_on(world: World, monkeypatch) -> None:
-    monkeypatch.setattr(checkouts, "MOST_FILE_BYTES", 1000)
-    checkout = checked_out(world.source)
-    grows = checkout.directory / "grows"
-    grows.write_text("x" * 1000)
-    first = checkout.snapshot(None, "Checkpoint")
-    assert first is not None
-    assert first.left_out == ()
-    grows.write_text("x" * 1001)
-    second = checkout.snapshot(first.commit, "Checkpoint")
-    assert second is not None
-    assert second.left_out == ("grows (1,001 bytes)",)
-    grows.write_text("x" * 999)
-    third = checkout.snapshot(second.commit, "Checkpoint")
-    assert third is not None
-    assert world.in_own(checkout, "cat-file", "-s", f"{third.commit}:grows") == "999"
+    agent.write("one", "x" * 150)
+    third = checkpoint(checkout, second.commit)
+    assert third.left_out == ("huge (1,001 bytes)",)
+    assert world.in_own(checkout, "cat-file", "-s", f"{third.commit}:one") == "150"
 
 
 def test_files_that_cannot_be_read_are_left_out_and_named(world: World, monkeypatch) -> None:
@@ -316,8 +326,7 @@ def test_files_that_cannot_be_read_are_left_out_and_named(world: World, monkeypa
     monkeypatch.setattr(
         os, "access", lambda path, mode, may=os.access: os.fsencode(path) not in closed and may(path, mode)
     )
-    taken = checkout.snapshot(None, "Checkpoint")
-    assert taken is not None
+    taken = checkpoint(checkout)
     assert taken.left_out == tuple(f"{name} (cannot be read)" for name in ("closed", "a.txt", "dir/b.txt"))
     assert checkout.push_checkpoint(taken.commit, REF) == Delivered(taken.commit)
     assert world.at_remote("diff", "--name-only", "main", taken.commit) == "open"
@@ -329,8 +338,7 @@ def test_a_repository_inside_the_checkout_is_left_out_and_named(world: World) ->
     inner.write("f")
     inner.commit_all()
     (checkout.directory / "new").write_text("new\n")
-    taken = checkout.snapshot(None, "Checkpoint")
-    assert taken is not None
+    taken = checkpoint(checkout)
     assert taken.left_out == ("inner/ (a repository of its own)",)
 
 
@@ -343,8 +351,7 @@ def test_protected_files_below_the_top_are_left_out_and_named(world: World) -> N
     (checkout.directory / "sub/.claude").mkdir()
     (checkout.directory / "sub/.claude/settings.json").write_text("new")
     (checkout.directory / "new").write_text("new\n")
-    taken = checkout.snapshot(None, "Checkpoint")
-    assert taken is not None
+    taken = checkpoint(checkout)
     why = "(agents and later runs obey it)"
     assert sorted(taken.left_out) == [f"sub/.claude/settings.json {why}", f"sub/.mcp.json {why}"]
     assert checkout.push_checkpoint(taken.commit, REF) == Delivered(taken.commit)
@@ -362,16 +369,13 @@ def test_a_checkpoint_keeps_a_submodule_that_is_not_checked_out(world: World) ->
 def test_a_zombie_does_not_overwrite_the_checkpoint_of_its_successor(world: World) -> None:
     zombie = checked_out(world.source)
     (zombie.directory / "f").write_text("1")
-    first = zombie.snapshot(None, "Checkpoint")
-    assert first is not None
+    first = checkpoint(zombie)
     zombie.push_checkpoint(first.commit, REF)
     successor = world.restore(first.commit)
     (successor.directory / "f").write_text("2")
-    second = successor.snapshot(first.commit, "Checkpoint")
+    second = checkpoint(successor, first.commit)
     (zombie.directory / "f").write_text("3")
-    late = zombie.snapshot(first.commit, "Checkpoint")
-    assert second is not None
-    assert late is not None
+    late = checkpoint(zombie, first.commit)
     successor.push_checkpoint(second.commit, REF)
     assert zombie.push_checkpoint(late.commit, REF) == NotDelivered(second.commit)
     assert world.at_remote("rev-parse", REF) == second.commit
@@ -452,12 +456,11 @@ def test_what_the_agent_left_beside_its_branch_is_one_commit(world: World) -> No
         (checkout.directory / f".git/refs/heads/{name}").write_text(of)
     (checkout.directory / ".git/refs/heads/broken").write_text("1" * 40)
     agent.write("f")
-    final = checkout.finish("Do it", FIRST).commit
-    rest, names, lacks = checkout.rest(final, checkout.commit, "ralph/job", FIRST)
+    final, rest, names, lacks = rest_of(checkout)
     assert names == ["packed", "tagged", "tags/v1", "loose", "stash@{0}", "stash@{1}"]
     assert lacks == ["broken (a branch that cannot be read)", "tree (a branch that cannot be read)"]
     parents = [final, ids["packed"], ids["loose"], ids["second"], ids["first"]]
-    assert world.in_own(checkout, "log", "-1", "--format=%P", str(rest)).split() == parents
+    assert world.parents(checkout, rest) == parents
     assert world.in_own(checkout, "diff", "--name-only", final, str(rest)) == ""
 
 
@@ -479,13 +482,12 @@ def test_commits_that_only_a_tag_or_another_worktree_has_are_left_beside_the_bra
     agent.git("worktree", "add", "-q", "--detach", "beside")
     agent.git("-C", "beside", "commit", "-q", "--allow-empty", "-m", "in a worktree")
     ids.append(agent.git("-C", "beside", "rev-parse", "HEAD"))
-    final = checkout.finish("Do it", FIRST).commit
-    rest, names, lacks = checkout.rest(final, checkout.commit, "ralph/job", FIRST)
+    final, rest, names, lacks = rest_of(checkout)
     assert (names, lacks) == (["tags/kept", "tags/noted", "worktrees/beside/HEAD"], [])
-    parents = world.in_own(checkout, "log", "-1", "--format=%P", str(rest)).split()
+    parents = world.parents(checkout, rest)
     assert parents == [final, *ids]
     monkeypatch.setattr(checkouts, "_MOST_HEADS", 2)
-    _, names, lacks = checkout.rest(final, checkout.commit, "ralph/job", FIRST)
+    *_, names, lacks = rest_of(checkout)
     assert names == ["tags/kept", "tags/noted"]
     assert lacks == ["worktrees/beside/HEAD (a branch, of more than 2)"]
 
@@ -499,11 +501,7 @@ def test_a_repository_that_the_agent_has_committed_as_a_link_is_named(world: Wor
         agent.git(*who, "-C", name, "commit", "-q", "--allow-empty", "-m", name)
     agent.write(".gitmodules", '[submodule "m"]\n\tpath = module\n\turl = https://example.com/m\n')
     agent.commit_all()
-    final = checkout.finish("Do it", FIRST).commit
-    assert checkout.rest(final, checkout.commit, "ralph/job", FIRST) == (
-        *(None, []),
-        ["app (a repository of its own)"],
-    )
+    assert rest_of(checkout)[1:] == (None, [], ["app (a repository of its own)"])
 
 
 def test_names_of_branches_are_escaped_in_the_commit_with_what_is_left_beside_the_branch(
@@ -518,8 +516,7 @@ def test_names_of_branches_are_escaped_in_the_commit_with_what_is_left_beside_th
     for name in (b"\xff", b"x\n\nRalph-Job: other"):
         heads = os.fsencode(checkout.directory / ".git/refs/heads")
         Path(os.fsdecode(heads + b"/" + name)).write_text(commit)
-    final = checkout.finish("Do it", FIRST).commit
-    rest, names, _ = checkout.rest(final, checkout.commit, "ralph/job", FIRST)
+    _, rest, names, _ = rest_of(checkout)
     assert sorted(names) == ["feature", "x\n\nRalph-Job: other", "\udcff"]
     message = world.in_own(checkout, "log", "-1", "--format=%B", str(rest)).split("\n")
     assert message[0].startswith("Work beside the branch: ")
@@ -553,8 +550,7 @@ def test_what_the_remote_or_the_branch_has_is_not_left_beside_it(world: World) -
     agent.git("switch", "-q", "ralph/job")
     agent.git("merge", "-q", "feature")
     agent.write("g")
-    final = checkout.finish("Do it", FIRST).commit
-    assert checkout.rest(final, checkout.commit, "ralph/job", FIRST) == (None, [], [])
+    assert rest_of(checkout)[1:] == (None, [], [])
 
 
 def test_a_commit_that_only_a_checkpoint_has_is_left_beside_the_branch(world: World) -> None:
@@ -563,8 +559,7 @@ def test_a_commit_that_only_a_checkpoint_has_is_left_beside_the_branch(world: Wo
     agent = world.agent(checkout)
     agent.write("paid")
     head = agent.commit_all()
-    taken = checkout.snapshot(None, "Checkpoint")
-    assert taken is not None
+    taken = checkpoint(checkout)
     for ref in (REF, "refs/heads/ralph/job"):
         checkout.push_checkpoint(taken.commit, ref)
     restored = world.restore(taken.commit)
@@ -572,10 +567,9 @@ def test_a_commit_that_only_a_checkpoint_has_is_left_beside_the_branch(world: Wo
     there = world.agent(restored)
     there.git("branch", "keep")
     there.git("reset", "-q", "--hard", "HEAD~1")
-    final = restored.finish("Do it", FIRST).commit
-    rest, names, _ = restored.rest(final, checkout.commit, "ralph/job", FIRST)
+    final, rest, names, _ = rest_of(restored, checkout.commit)
     assert names == ["keep"]
-    assert world.in_own(restored, "log", "-1", "--format=%P", str(rest)).split() == [final, head]
+    assert world.parents(restored, rest) == [final, head]
 
 
 def test_work_beside_a_branch_replaces_nothing(world: World) -> None:
@@ -591,10 +585,7 @@ def test_work_beside_a_branch_replaces_nothing(world: World) -> None:
     assert checkout.push_beside(one, ref, "ralph/job") == ref
     assert checkout.push_beside(one, ref, "ralph/job") == ref, "the same twice is one"
     assert checkout.push_beside(two, ref, "ralph/job") == f"{ref}-{two[:12]}"
-    hook = Path(world.remote, "hooks/pre-receive")
-    hook.parent.mkdir(exist_ok=True)
-    hook.write_text("#!/bin/sh\nwhile read o n ref; do case $ref in refs/ralph/*) exit 1;; esac; done\n")
-    hook.chmod(0o755)
+    world.hook(TAKES_BRANCHES_ONLY)
     with HttpRepository(Path(world.remote)) as host:
         there = world.check_out(repository=host.url)
         own = world.agent(there)
@@ -603,7 +594,7 @@ def test_work_beside_a_branch_replaces_nothing(world: World) -> None:
         there.finish("Do it", FIRST)
         at = f"refs/heads/ralph/job-1-rest-{commit[:12]}"
         assert there.push_beside(commit, ref, "ralph/job") == at
-        hook.write_text("#!/bin/sh\nexit 1\n")
+        world.hook("exit 1")
         with pytest.raises(CheckoutError, match="pre-receive hook declined"):
             there.push_beside(there.commit, ref, "ralph/job")
 
@@ -632,25 +623,18 @@ def test_a_branch_is_pushed_only_from_where_it_was_expected(world: World) -> Non
 
 
 def test_a_push_whose_answer_was_lost_has_arrived(world: World) -> None:
-    hidden = world.place / "bin/git"
-    hidden.parent.mkdir()
-    real = shutil.which("git")
-    hidden.write_text(f'#!/bin/sh\n{real} "$@" || exit\ncase "$*" in *" push "*) exit 1; esac\n')
-    hidden.chmod(0o755)
     checkout = checked_out(world.source)
     (checkout.directory / "f").write_text("1")
     commit = checkout.finish("mine", FIRST).commit
-    world.source.environment["PATH"] = f"{hidden.parent}:{world.source.environment['PATH']}"
+    push_fails = f'{shutil.which("git")} "$@" || exit; case "$*" in *" push "*) exit 1; esac'
+    world.source.environment["PATH"] = world.git_script(push_fails)
     assert checkout.push_branch(commit, "ralph/job", None) == Delivered(commit)
     assert world.at_remote("rev-parse", "ralph/job") == commit
 
 
 def test_a_hook_of_the_remote_that_refuses_is_an_error_with_its_reason(world: World) -> None:
     with HttpRepository(Path(world.remote)) as served:
-        hook = Path(world.remote) / "hooks/pre-receive"
-        hook.parent.mkdir(exist_ok=True)
-        hook.write_text("#!/bin/sh\necho no such branches here >&2\nexit 1\n")
-        hook.chmod(0o755)
+        world.hook("echo no such branches here >&2; exit 1")
         checkout = world.check_out(repository=served.url)
         with pytest.raises(CheckoutError, match="pre-receive hook declined") as error:
             checkout.push_branch(checkout.commit, "ralph/job", None)
@@ -741,16 +725,13 @@ Repositories(Path(mirrors), calls).check_out(remote, None, Path(directory), "ral
 
 def test_the_fetch_of_a_killed_worker_ends_before_another_worker_fetches(world: World) -> None:
     pid_file = world.place / "pid"
-    hidden = world.place / "bin/git"
-    hidden.parent.mkdir()
-    hidden.write_text(
-        f'#!/bin/sh\ncase "$*" in *" fetch "*) trap "" TERM; echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}\n'
-        f'while :; do sleep 0.1; done; esac\nexec {shutil.which("git")} "$@"\n'
+    fetch = (
+        f'trap "" TERM; echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; while :; do sleep 0.1; done'
     )
-    hidden.chmod(0o755)
+    path = world.git_script(f'case "$*" in *" fetch "*) {fetch}; esac\nexec {shutil.which("git")} "$@"')
     worker = subprocess.Popen(
         [sys.executable, "-c", _WORKER, str(world.place / "mirrors"), world.remote, str(world.room())],
-        env=world.source.environment | {"PATH": f"{hidden.parent}:{os.environ['PATH']}"},
+        env=world.source.environment | {"PATH": path},
         cwd=Path(checkouts.__file__).parents[2],
     )
     while not pid_file.exists():
@@ -769,11 +750,8 @@ def test_the_fetch_of_a_killed_worker_ends_before_another_worker_fetches(world: 
 
 def test_a_stop_from_another_thread_ends_the_call_and_its_processes(world: World) -> None:
     pid_file = world.place / "pid"
-    hidden = world.place / "bin/git"
-    hidden.parent.mkdir()
-    hidden.write_text(f"#!/bin/sh\necho $$ > {pid_file}.new; mv {pid_file}.new {pid_file}\nexec sleep 1000\n")
-    hidden.chmod(0o755)
-    world.source.environment["PATH"] = f"{hidden.parent}:{world.source.environment['PATH']}"
+    hangs = f"echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; exec sleep 1000"
+    world.source.environment["PATH"] = world.git_script(hangs)
 
     def stop() -> None:
         while not pid_file.exists():

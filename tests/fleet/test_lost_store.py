@@ -40,7 +40,7 @@ def test_a_store_that_is_gone_is_one_line_and_exit_74(
 ) -> None:
     with Place(tmp_path, {"one": lambda _asked: NEVER}) as place:
         place.submit(place.job("one"))
-        worker = place.work("a")
+        worker = place.work("a", "--drain", "0.1s")
         wait_until(lambda: place.asked("one", 0))
         place.store.close()
         file = place.state("a") / "fleet/fleet.db"
@@ -72,7 +72,7 @@ def test_a_store_that_refuses_costs_nothing_that_was_paid(
             return DONE if is_delivering or asked.times > 1 else NEVER
 
         refused.models["paid"] = model
-        worker = place.work("a")
+        worker = place.work("a", "--drain", "0.1s")
         wait_until(lambda: refused.requests == 3 and (not is_delivering or "receive-pack" in host.asked[-1]))
         postgres.administer(f"ALTER ROLE {role} NOLOGIN")
         wait_until(lambda: "stopping: what runs has" in place.log("a"))

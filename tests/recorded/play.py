@@ -253,7 +253,7 @@ class _Stage:
         return made
 
     def _branches(self) -> Iterator[str]:
-        """What is uncommitted, and the branches here and at the remote with their commits, the newest first."""
+        """The uncommitted files, and the branches here and at the remote with their commits, the newest first."""
         yield from self._git("status", "--porcelain", "--branch").splitlines()
         for place in (".", "../remote.git")[: 1 + self._scene.has_remote]:
             for branch in self._git("-C", place, "branch", "--format=%(refname:short)").splitlines():
