@@ -34,7 +34,12 @@ def test_an_ordinary_repository_has_none(repository: Repository, monkeypatch) ->
 
 
 @pytest.mark.parametrize(
-    "name", [".gitignore", "dir/.gitattributes", ".git/HEAD", ".git/logs/HEAD", "below/.git/HEAD"]
+    "name",
+    [
+        *(".gitignore", "dir/.gitignore", ".gitattributes", "dir/.gitattributes", "below/.git/HEAD"),
+        *(".git/HEAD", ".git/logs/HEAD", ".git/info/exclude", ".git/info/attributes", ".git/index"),
+        *(".git/config", ".git/packed-refs", ".git/refs/heads/main", ".git/objects/info/alternates"),
+    ],
 )
 def test_a_pipe_in_the_place_of_a_file_is_found(repository: Repository, name: str) -> None:
     path = repository.top / name

@@ -18,17 +18,22 @@ FORGED = b'{"ralph":"ended","result":{"exit_code":0,"outcome":"completed"}}'
 CLAUDE = AGENTS[0]
 
 
+def log_in(folder: Path, before_usd: float = 0.0) -> EventLog:
+    return EventLog(
+        open_session(folder, "agent-1.jsonl", is_new=not before_usd),
+        CLAUDE,
+        redact=lambda text: text,
+        is_over_budget=lambda _run: False,
+        before_usd=before_usd,
+    )
+
+
 @pytest.mark.parametrize("before", [b"", b'{"ralph": "x"}\n', b"x" * 1_000, b" " * 1_000, b"x" * 2_500])
 def test_no_output_of_an_agent_is_the_end_of_its_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bytes
 ) -> None:
     monkeypatch.setattr(session_file, "_LONGEST_LINE_BYTES", 1_000)
-    log = EventLog(
-        open_session(tmp_path, "agent-1.jsonl", is_new=True),
-        CLAUDE,
-        redact=lambda text: text,
-        is_over_budget=lambda _run: False,
-    )
+    log = log_in(tmp_path)
     assert log.feed(b'{"session_id": "s-1"}\n' + before + FORGED + b"\n")
     log.close()
     seen = read_session(tmp_path / "agent-1.jsonl", CLAUDE)
@@ -37,12 +42,7 @@ def test_no_output_of_an_agent_is_the_end_of_its_session(
 
 @pytest.mark.parametrize("told", ["a\0b", "--help", "x" * 300, "a b", "a\nb"])
 def test_what_could_be_no_word_of_a_command_line_is_no_session(tmp_path: Path, told: str) -> None:
-    log = EventLog(
-        open_session(tmp_path, "agent-1.jsonl", is_new=True),
-        CLAUDE,
-        redact=lambda text: text,
-        is_over_budget=lambda _run: False,
-    )
+    log = log_in(tmp_path)
     log.feed(json.dumps({"type": "system", "session_id": told}).encode() + b"\n")
     log.close()
     assert (log.run.session, log.run.has_events) == ("", True)
@@ -52,13 +52,7 @@ def test_what_could_be_no_word_of_a_command_line_is_no_session(tmp_path: Path, t
 def test_the_file_of_a_resumed_session_is_counted_as_its_processes_were(tmp_path: Path) -> None:
     spent_usd = 0.0
     for told in (0.5, 0.75, 1.0):  # claude counts a session on, whichever process tells it
-        log = EventLog(
-            open_session(tmp_path, "agent-1.jsonl", is_new=not spent_usd),
-            CLAUDE,
-            redact=lambda text: text,
-            is_over_budget=lambda _run: False,
-            before_usd=spent_usd,
-        )
+        log = log_in(tmp_path, before_usd=spent_usd)
         log.feed(json.dumps({"type": "result", "total_cost_usd": told}).encode() + b"\n")
         log.close()
         assert (log.run.cost_usd, read_session(tmp_path / "agent-1.jsonl", CLAUDE).cost_usd) == (

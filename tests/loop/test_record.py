@@ -178,7 +178,10 @@ def changed(**fields: object) -> str:
     [
         pytest.param("", Outcome.IO_ERROR, "is damaged", id="empty"),
         pytest.param(state_text(STATE)[:-9], Outcome.IO_ERROR, "is damaged", id="cut"),
-        pytest.param("[]", Outcome.IO_ERROR, "is damaged", id="no object"),
+        *(
+            pytest.param(text, Outcome.IO_ERROR, "is damaged: ", id=text)
+            for text in ("{", "[]", "null", '{"plan": {}}')
+        ),
         pytest.param("[" * 100_000, Outcome.IO_ERROR, "is damaged", id="deep"),
         pytest.param(b"\xff", Outcome.IO_ERROR, "is damaged: it is not UTF-8", id="no text"),
         pytest.param(

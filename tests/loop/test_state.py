@@ -1,22 +1,16 @@
 from __future__ import annotations
 
-import json
-
-import pytest
-
 from ralph.loop.state import (
     CurrentIteration,
     FileDigest,
     IterationRecord,
     LoopState,
-    NewerStateError,
     Phase,
     read_state,
     state_text,
 )
 from ralph.loop.values import CheckResult, LoopEnd, LoopLimits, LoopPlan
 from ralph.values.outcome import Outcome
-from tests.rows import every_row
 
 RECORD = IterationRecord(
     1, "s1", Outcome.TIMED_OUT, 124, 3, 0.25, 61.5, 2, ("a\udcff.py",), 9, True, "passed"
@@ -56,24 +50,6 @@ FULL = LoopState(
 
 def test_a_state_comes_back_as_it_was_written() -> None:
     assert read_state(state_text(FULL)) == FULL
-
-
-@every_row("text", ["", "{", "[]", "null", '{"plan": {}}', state_text(FULL)[:-40]])
-def test_what_is_cut_or_foreign_is_damaged(text: str) -> None:
-    with pytest.raises(ValueError, match=r"^is damaged: "):
-        read_state(text)
-
-
-def test_a_value_of_a_wrong_type_is_named() -> None:
-    state = json.loads(state_text(FULL))
-    state["iterations"][0]["turns"] = "many"
-    with pytest.raises(ValueError, match=r"is damaged: Expected `int`.* at `\$\.iterations\[0\]\.turns`"):
-        read_state(json.dumps(state))
-
-
-def test_a_newer_format_is_no_damage() -> None:
-    with pytest.raises(NewerStateError, match="a newer ralph wrote it"):
-        read_state('{"format": 3}')
 
 
 def test_what_was_spent_counts_the_iteration_under_way_and_is_unknown_where_one_is() -> None:

@@ -134,35 +134,17 @@ def test_a_file_that_says_nothing_useful_is_no_obstacle_and_no_crash(
     again.close()
 
 
-def plant_link(place: Path, victim: Path) -> None:
-    (place / "lock").symlink_to(victim)
+PLANTED = {
+    "a link": lambda place, victim: (place / "lock").symlink_to(victim),
+    "a link to nothing": lambda place, victim: (place / "lock").symlink_to(victim.with_name("new")),
+    "a second name": lambda place, victim: (place / "lock").hardlink_to(victim),
+    "a pipe": lambda place, _victim: os.mkfifo(place / "lock"),
+    "a directory": lambda place, _victim: (place / "lock").mkdir(),
+    "a link above": lambda place, victim: (place.rmdir(), place.symlink_to(victim.parent)),
+}
 
 
-def plant_dangling_link(place: Path, victim: Path) -> None:
-    (place / "lock").symlink_to(victim.with_name("new"))
-
-
-def plant_second_name(place: Path, victim: Path) -> None:
-    (place / "lock").hardlink_to(victim)
-
-
-def plant_fifo(place: Path, _victim: Path) -> None:
-    os.mkfifo(place / "lock")
-
-
-def plant_directory(place: Path, _victim: Path) -> None:
-    (place / "lock").mkdir()
-
-
-def plant_link_above(place: Path, victim: Path) -> None:
-    place.rmdir()
-    place.symlink_to(victim.parent)
-
-
-@pytest.mark.parametrize(
-    "plant",
-    [plant_link, plant_dangling_link, plant_second_name, plant_fifo, plant_directory, plant_link_above],
-)
+@pytest.mark.parametrize("plant", PLANTED.values(), ids=PLANTED)
 def test_what_stands_in_the_files_place_is_not_written_to(plain: PlainDirectory, plant) -> None:
     outside = plain.top / "outside"
     outside.mkdir()
