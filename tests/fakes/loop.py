@@ -304,6 +304,10 @@ class LoopRig:
             raise found
         return found
 
+    def played(self) -> LoopState:
+        self.play()
+        return self.state
+
     def stopped_in_its_first_iteration(self, *, waiting: bool = False) -> LoopState:
         """Runs the loop, then returns the state that was on disk when the first iteration's process had just
         started. With `waiting`, the state from its first wait.

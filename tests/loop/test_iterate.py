@@ -162,14 +162,6 @@ def test_a_wait_that_would_outlast_the_loop_ends_it_at_once_with_75() -> None:
     assert "tried again in 1h, and --max-time leaves 29m00s" in end.reason
 
 
-def test_what_an_outage_cost_counts_once() -> None:
-    costs = [ended(Outcome.API_UNAVAILABLE, cost_usd=0.2), ended(Outcome.COMPLETED, cost_usd=0.7)]
-    rig = LoopRig([ScriptedIteration(one) for one in costs], limits=LoopLimits(1, 10.0))
-    rig.play()
-    assert [order.budget_usd for order in rig.iterations.orders] == [10.0, 9.8]
-    assert rig.state.spent_usd == 0.7
-
-
 # --- kills and shortages
 
 KILLED = ended(
@@ -253,43 +245,47 @@ def test_the_end_of_a_loop_waits_no_more_for_what_the_machine_lacks() -> None:
 # --- budgets
 
 
-def test_what_is_left_is_passed_down() -> None:
-    rig = LoopRig(limits=LoopLimits(3, 2.0, 1000))
-    rig.play()
-    assert [order.budget_usd for order in rig.iterations.orders] == [2.0, 1.5, 1.0]
-    assert [order.time_s for order in rig.iterations.orders] == [1000, 940, 880]
-
-
-def test_what_an_outage_cost_is_gone_from_the_own_budget_of_its_iteration() -> None:
-    away = replace(AWAY, cost_usd=0.25)
-    rig = LoopRig(
-        [ScriptedIteration(away), ScriptedIteration()],
-        limits=LoopLimits(1),
-        own_limits=LimitSettings(None, 1.0, None),
-    )
-    rig.play()
-    assert [order.budget_usd for order in rig.iterations.orders] == [1.0, 0.75]
-
-
-def test_an_iterations_own_limits_are_kept_where_they_are_lower() -> None:
-    rig = LoopRig(limits=LoopLimits(4, 2.0, 1000), own_limits=LimitSettings(None, 0.6, 900))
-    rig.play()
-    assert [order.budget_usd for order in rig.iterations.orders] == [0.6, 0.6, 0.6, 0.5]
-    assert [order.time_s for order in rig.iterations.orders] == [900, 900, 880, 820]
+def after(*costs_usd: float) -> list[ScriptedIteration]:
+    """An iteration whose session cost this after each of its processes. All but the last met an outage."""
+    ends = [*[Outcome.API_UNAVAILABLE] * (len(costs_usd) - 1), Outcome.COMPLETED]
+    return [ScriptedIteration(ended(end, cost_usd=usd)) for end, usd in zip(ends, costs_usd, strict=True)]
 
 
 @every_row(
-    ("limits", "own", "result", "code"),
+    ("limits", "own", "script", "budgets_usd", "times_s"),
     [
-        (LoopLimits(None, 1.0), None, ended(Outcome.LIMIT_REACHED, limit="max_budget_usd", cost_usd=0.9), 3),
-        (LoopLimits(None, 1.0), None, ended(Outcome.COMPLETED, cost_usd=1.0), 3),
-        (LoopLimits(None, None, 60), None, DONE, 124),
-        (LoopLimits(None, None, 90), None, ended(Outcome.TIMED_OUT), 124),
+        (LoopLimits(3, 2.0, 1000), LimitSettings(), [], [2.0, 1.5, 1.0], [1000, 940, 880]),
+        # Its own limits are kept where they are lower.
+        (
+            *(LoopLimits(4, 2.0, 1000), LimitSettings(None, 0.6, 900), []),
+            *([0.6, 0.6, 0.6, 0.5], [900, 900, 880, 820]),
+        ),
+        # What an outage cost counts once, and is gone from the iteration's own budget.
+        (LoopLimits(1, 10.0), LimitSettings(), after(0.2, 0.7), [10.0, 9.8], None),
+        (LoopLimits(1), LimitSettings(None, 1.0, None), after(0.25, 0.5), [1.0, 0.75], None),
     ],
 )
-def test_the_loop_ends_when_its_budget_or_its_time_is_over(
-    limits: Any, own: Any, result: Any, code: int
+def test_what_is_left_of_money_and_time_is_passed_down(
+    limits: LoopLimits, own: LimitSettings, script: Any, budgets_usd: list[float], times_s: Any
 ) -> None:
+    rig = LoopRig(script, limits=limits, own_limits=own)
+    rig.play()
+    assert [order.budget_usd for order in rig.iterations.orders] == budgets_usd
+    assert times_s is None or [order.time_s for order in rig.iterations.orders] == times_s
+    spent_usd = (script[-1].result.cost_usd or 0.0) if script else 0.5 * len(budgets_usd)
+    assert rig.state.spent_usd == spent_usd
+
+
+@every_row(
+    ("limits", "result", "code"),
+    [
+        (LoopLimits(None, 1.0), ended(Outcome.LIMIT_REACHED, limit="max_budget_usd", cost_usd=0.9), 3),
+        (LoopLimits(None, 1.0), ended(Outcome.COMPLETED, cost_usd=1.0), 3),
+        (LoopLimits(None, None, 60), DONE, 124),
+        (LoopLimits(None, None, 90), ended(Outcome.TIMED_OUT), 124),
+    ],
+)
+def test_the_loop_ends_when_its_budget_or_its_time_is_over(limits: Any, result: Any, code: int) -> None:
     rig = LoopRig([ScriptedIteration(result)], limits=limits)
     assert (rig.play().exit_code, len(rig.state.iterations)) == (code, 1)
 
@@ -573,34 +569,28 @@ def test_a_loop_that_goes_on_looks_first_whether_it_is_done(verdicts: Any, stops
     assert again.iterations.orders == []
 
 
-def test_a_session_that_the_api_refused_for_good_is_begun_anew() -> None:
-    rig = LoopRig([ScriptedIteration(ended(Outcome.API_REJECTED))])
-    rig.play()
+@every_row(
+    ("result", "seen", "turns", "spent_usd"),
+    [
+        # Refused for good by the API, and damaged by a power cut: each resumed run would end in the same way.
+        (ended(Outcome.API_REJECTED), None, 2 + 2, 0.5 + 0.5),
+        (AWAY, IterationSession(3, 0.4, is_damaged=True), 3 + 2, 0.4 + 0.5),
+    ],
+)
+def test_a_session_that_cannot_be_resumed_is_begun_anew_and_what_it_cost_counts(
+    result: IterationResult, seen: IterationSession | None, turns: int, spent_usd: float
+) -> None:
+    rig = LoopRig([ScriptedIteration(result)], limits=LoopLimits(max_time_s=1000))
+    left = rig.stopped_in_its_first_iteration() if seen else replace(rig.played(), ended=None)
     again = LoopRig()
-    again.iterations.sessions = rig.iterations.sessions
-    again.play(replace(rig.state, ended=None, plan=replace(rig.state.plan, limits=iterations(1))))
-    [order] = again.iterations.orders
-    assert order.prompt is not None
-    assert order.session_id != rig.iterations.orders[0].session_id
-    assert (again.state.iterations[0].turns, again.state.spent_usd) == (4, 1.0), (
-        "what it had spent is not forgotten"
-    )
-
-
-def test_a_session_that_a_power_cut_damaged_is_begun_anew_and_what_it_cost_counts() -> None:
-    """`ralph loop --continue` could otherwise never get beyond it: each resumed run ends with 74."""
-    killed = LoopRig(
-        [ScriptedIteration()], limits=LoopLimits(max_time_s=1000)
-    ).stopped_in_its_first_iteration()
-    again = LoopRig()
-    old = killed.current.session_id if killed.current else ""
-    again.iterations.sessions[old] = IterationSession(3, 0.4, is_damaged=True)
-    end = again.play(replace(killed, plan=replace(killed.plan, limits=iterations(1))))
+    old = rig.iterations.orders[0].session_id
+    again.iterations.sessions = {old: seen or rig.iterations.sessions[old]}
+    end = again.play(replace(left, plan=replace(left.plan, limits=iterations(1))))
     [order] = again.iterations.orders
     assert order.prompt is not None
     assert order.session_id != old
-    assert (end.outcome, again.state.iterations[0].turns) == (Outcome.COMPLETED, 3 + 2)
-    assert again.state.spent_usd == pytest.approx(0.4 + 0.5)
+    assert (end.outcome, again.state.iterations[0].turns) == (Outcome.COMPLETED, turns)
+    assert again.state.spent_usd == pytest.approx(spent_usd)
 
 
 def test_a_check_that_passes_meanwhile_ends_a_loop_whose_iteration_was_cut_off() -> None:

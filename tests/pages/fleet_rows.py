@@ -44,24 +44,11 @@ def job_row(
             "repository": repository,
             "after": json.dumps(after),
             "state": state,
-            "attempt": 1,
             "tries": 1,
-            "generation": 0,
-            "not_before": 0.0,
             "planned": fields.get("commit"),
-            "is_queued": False,
-            "claimed_until": 0.0,
-            "holder": None,
             "is_cancelled": state is JobState.CANCELLED,
             "exit_code": exit_code,
             "outcome": None if exit_code is None else outcome_of(exit_code).value,
-            "reason": None,
-            "result": None,
-            "base": None,
-            "commit": None,
-            "turns": 0,
-            "cost_usd": 0.0,
-            "reserved_usd": 0.0,
             "created_at": BEGAN_S,
             "started_at": began_s,
             "ended_at": BEGAN_S + 30 * MINUTE_S if state.is_final else None,
@@ -78,25 +65,21 @@ def attempt_row(
     exit_code: int | None,
     **fields: Any,
 ) -> AttemptRow:
-    """A takeup by an executor, whose machine is what stands before the first `-`, with the minutes of its begin and end."""
+    """A claim by an executor, whose machine is what stands before the first `-`, with the minutes of its begin and end."""
     set_name, _, job_id = job.rpartition("/")
     began, ended = minutes
+    nothing = dict.fromkeys(("reason", "turns", "cost_usd"))
     return AttemptRow(
-        **{
-            "set_name": set_name or "upgrade",
-            "job": job_id,
-            "generation": takeup,
-            "attempt": takeup,
-            "executor": executor,
-            "machine": executor.partition("-")[0],
-            "started_at": BEGAN_S + began * MINUTE_S,
-            "ended_at": None if ended is None else BEGAN_S + ended * MINUTE_S,
-            "exit_code": exit_code,
-            "reason": None,
-            "turns": None,
-            "cost_usd": None,
-            **fields,
-        }
+        set_name=set_name or "upgrade",
+        job=job_id,
+        generation=takeup,
+        attempt=takeup,
+        executor=executor,
+        machine=executor.partition("-")[0],
+        started_at=BEGAN_S + began * MINUTE_S,
+        ended_at=None if ended is None else BEGAN_S + ended * MINUTE_S,
+        exit_code=exit_code,
+        **{**nothing, **fields},
     )
 
 
