@@ -16,6 +16,7 @@ from ralph.machine.inbox import ONE_SIGNAL_S
 from tests.fleet.scripted import DONE, SET, Asked, Place, bash
 from tests.git.http_repository import HttpRepository
 from tests.patience import PATIENCE_S, wait_until
+from tests.processes.scripts import script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -63,13 +64,9 @@ class Refused:
     def requests(self) -> int:
         return len(self.place.api.requests)
 
-    def hook(self, script: str) -> Path:
+    def hook(self, text: str) -> Path:
         """Lets the git host call this script before it takes a push."""
-        path = self.place.repository / "hooks/pre-receive"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
-        return path
+        return script(self.place.repository / "hooks/pre-receive", text)
 
     def refuses(self, status: int = 403) -> None:
         """Lets the host refuse, from the end of the job's work on."""

@@ -33,6 +33,7 @@ from tests.fleet.refusing_host import TAKES_BRANCHES_ONLY
 from tests.git.http_repository import HttpRepository
 from tests.git.repositories import Repository, cloned
 from tests.processes.one_supervisor import SUPERVISOR
+from tests.processes.scripts import before_git, first_on_path, script
 
 if TYPE_CHECKING:
     from typing import IO
@@ -81,20 +82,9 @@ class World:
     def at_remote(self, *arguments: str) -> str:
         return self.source.git("-C", self.remote, *arguments)
 
-    def hook(self, script: str) -> None:
+    def hook(self, text: str) -> None:
         """Lets the remote call this script before it takes a push over HTTP."""
-        path = Path(self.remote, "hooks/pre-receive")
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
-
-    def git_script(self, script: str) -> str:
-        """A PATH on which `git` is this script."""
-        hidden = self.place / "bin/git"
-        hidden.parent.mkdir()
-        hidden.write_text(f"#!/bin/sh\n{script}\n")
-        hidden.chmod(0o755)
-        return f"{hidden.parent}:{self.source.environment['PATH']}"
+        script(Path(self.remote, "hooks/pre-receive"), text)
 
 
 def checkpoint(checkout: JobCheckout, parent: str | None = None) -> MadeCommit:
@@ -627,7 +617,7 @@ def test_a_push_whose_answer_was_lost_has_arrived(world: World) -> None:
     (checkout.directory / "f").write_text("1")
     commit = checkout.finish("mine", FIRST).commit
     push_fails = f'{shutil.which("git")} "$@" || exit; case "$*" in *" push "*) exit 1; esac'
-    world.source.environment["PATH"] = world.git_script(push_fails)
+    first_on_path(world.source.environment, world.place / "bin/git", push_fails)
     assert checkout.push_branch(commit, "ralph/job", None) == Delivered(commit)
     assert world.at_remote("rev-parse", "ralph/job") == commit
 
@@ -728,10 +718,11 @@ def test_the_fetch_of_a_killed_worker_ends_before_another_worker_fetches(world: 
     fetch = (
         f'trap "" TERM; echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; while :; do sleep 0.1; done'
     )
-    path = world.git_script(f'case "$*" in *" fetch "*) {fetch}; esac\nexec {shutil.which("git")} "$@"')
+    environment = dict(world.source.environment)
+    before_git(environment, world.place / "bin", f'case "$*" in *" fetch "*) {fetch}; esac')
     worker = subprocess.Popen(
         [sys.executable, "-c", _WORKER, str(world.place / "mirrors"), world.remote, str(world.room())],
-        env=world.source.environment | {"PATH": path},
+        env=environment,
         cwd=Path(checkouts.__file__).parents[2],
     )
     while not pid_file.exists():
@@ -751,7 +742,7 @@ def test_the_fetch_of_a_killed_worker_ends_before_another_worker_fetches(world: 
 def test_a_stop_from_another_thread_ends_the_call_and_its_processes(world: World) -> None:
     pid_file = world.place / "pid"
     hangs = f"echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; exec sleep 1000"
-    world.source.environment["PATH"] = world.git_script(hangs)
+    first_on_path(world.source.environment, world.place / "bin/git", hangs)
 
     def stop() -> None:
         while not pid_file.exists():

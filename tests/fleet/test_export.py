@@ -16,6 +16,7 @@ from ralph.fleet.jobs import Rate, SetLimits, content_of
 from ralph.places.gather import why_protected
 from ralph.values.outcome import UsageError
 from tests.fleet.hostile import job
+from tests.processes.scripts import script
 from tests.rows import every_row
 
 FREE = SetLimits()
@@ -216,11 +217,10 @@ def test_no_attempt_on_slurm_but_the_last_ends_with_75(
     tmp_path_factory, ended: int, restarts: int | None, code: int, is_requeued: bool
 ) -> None:
     place = tmp_path_factory.mktemp("place")
-    script = place / "night.sh"
-    script.write_text(export([job("a")], SetLimits(max_attempts=3), "slurm", "night"))
+    exported = place / "night.sh"
+    exported.write_text(export([job("a")], SetLimits(max_attempts=3), "slurm", "night"))
     for name, does in {"ralph": f"exit {ended}", "scontrol": f"echo $* >>{place}/said", "sleep": ""}.items():
-        (place / name).write_text(f"#!/bin/sh\n{does}\n")
-        (place / name).chmod(0o755)
+        script(place / name, does)
     environment = {
         "PATH": f"{place}:{os.environ['PATH']}",
         "RALPH_JOBS_DIR": str(place / "jobs"),
@@ -228,7 +228,7 @@ def test_no_attempt_on_slurm_but_the_last_ends_with_75(
         "SLURM_ARRAY_TASK_ID": "0",
         **({} if restarts is None else {"SLURM_RESTART_COUNT": str(restarts)}),
     }
-    ran = subprocess.run(["/bin/sh", script], env=environment, capture_output=True, check=False)
+    ran = subprocess.run(["/bin/sh", exported], env=environment, capture_output=True, check=False)
     assert ran.returncode == code
     said = place / "said"
     assert (said.read_text() if said.exists() else "") == ("requeue 5_0\n" if is_requeued else "")

@@ -39,6 +39,7 @@ from tests.fleet.refusing_host import (
 )
 from tests.fleet.scripted import DONE, NEVER, SET, Asked, Place, bash
 from tests.patience import PATIENCE_S, wait_until
+from tests.processes.scripts import before_git
 from tests.sessions.session_journals import JournalBuilder
 
 if TYPE_CHECKING:
@@ -621,12 +622,9 @@ def test_a_job_that_is_handed_back_while_the_host_is_away_is_resumed_where_it_wa
 
 
 def test_a_worker_that_ends_while_it_bundles_has_the_checkout_kept(refused: Refused, tmp_path: Path) -> None:
-    place, git = refused.place, tmp_path / "programs/git"
-    git.parent.mkdir()
-    slow = 'case "$*" in *"bundle create"*) sleep 60;; esac'
-    git.write_text(f'#!/bin/sh\n{slow}\nexec {shutil.which("git")} "$@"\n')
-    git.chmod(0o755)
-    worker = refused.hangs("--drain", "0.1s", PATH=f"{git.parent}{os.pathsep}{os.environ['PATH']}")
+    place, environment = refused.place, {"PATH": os.environ["PATH"]}
+    before_git(environment, tmp_path / "programs", 'case "$*" in *"bundle create"*) sleep 60;; esac')
+    worker = refused.hangs("--drain", "0.1s", **environment)
     wait_until(lambda: ends_after_another_signal(worker))
     (kept,) = (place.state("a") / "fleet/undelivered").glob("night/paid/1.*")
     assert (kept / "checkout/kept.txt").read_text() == "kept\npaid\n"

@@ -13,6 +13,7 @@ from ralph.git.look import status_of
 from ralph.values.outcome import Outcome
 from tests.git.http_repository import HttpRepository
 from tests.git.repositories import Repository, cloned
+from tests.processes.scripts import script
 from tests.services.outside_programs import program_or_skip
 
 if TYPE_CHECKING:
@@ -192,9 +193,7 @@ def test_nothing_is_pushed_without_git_lfs(repository: Repository, tmp_path: Pat
 def test_a_git_lfs_that_commands_can_write_does_not_run(repository: Repository, tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()
-    (repository.top / "git-lfs").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
-    (repository.top / "git-lfs").chmod(0o755)
-    (own / "git-lfs").symlink_to(repository.top / "git-lfs")
+    (own / "git-lfs").symlink_to(script(repository.top / "git-lfs", f"touch {tmp_path}/ran"))
     repository.environment["PATH"] = f"{own}:{repository.environment['PATH']}"
     with pytest.raises(CheckoutError, match="commands may write what"):
         repository.checkout().push()

@@ -14,6 +14,7 @@ from ralph.pages.excerpts import Excerpts
 from ralph.pages.git_changes import CommitRange, GitQuestion, GitReader
 from ralph.values.redaction import Redactor
 from tests.git.repositories import Repository, cloned
+from tests.processes.scripts import script
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,9 +34,7 @@ def partial(tmp_path: Path) -> Repository:
     made = Repository(tmp_path / "partial", tmp_path / "home")
     made.git("config", "user.name", "x")
     made.git("config", "user.email", "x@example.com")
-    planted = tmp_path / "upload-pack"
-    planted.write_text(f"#!/bin/sh\n: >{tmp_path}/mark\nexit 1\n")
-    planted.chmod(0o755)
+    planted = script(tmp_path / "upload-pack", f": >{tmp_path}/mark; exit 1")
     made.git("config", "remote.origin.uploadpack", str(planted))
     return made
 

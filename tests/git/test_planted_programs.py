@@ -14,6 +14,7 @@ from ralph.git.answer import CheckoutError
 from ralph.git.runner import CheckoutGit
 from ralph.loop.directory.preflight import check_checkout
 from tests.git.repositories import Repository, cloned
+from tests.processes.scripts import first_on_path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -197,11 +198,8 @@ def test_a_filter_without_a_name_is_a_filter(repository: Repository, marks: Path
 
 
 def test_git_lfs_may_be_set_up_in_the_repository(repository: Repository, tmp_path: Path) -> None:
-    lfs = tmp_path / "bin/git-lfs"
-    lfs.parent.mkdir()
-    lfs.write_text("#!/bin/sh\n[ $1 = clean ] || exit 1\ncat > /dev/null\necho pointer\n")
-    lfs.chmod(0o755)
-    repository.environment["PATH"] = f"{lfs.parent}:{repository.environment['PATH']}"
+    cleans = "[ $1 = clean ] || exit 1; cat > /dev/null; echo pointer"
+    first_on_path(repository.environment, tmp_path / "bin/git-lfs", cleans)
     repository.git("config", "filter.lfs.clean", "git-lfs clean -- %f")
     repository.git("config", "filter.lfs.required", "true")
     repository.write(".gitattributes", "*.big filter=lfs\n")

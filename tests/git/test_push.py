@@ -17,6 +17,7 @@ from ralph.values.ports import SignalReceived
 from tests.git.repositories import CLOCK, Repository, cloned
 from tests.processes.children import children
 from tests.processes.one_supervisor import SUPERVISOR
+from tests.processes.scripts import first_on_path
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -117,11 +118,8 @@ def test_a_remote_that_went_on_keeps_what_it_has(tmp_path: Path) -> None:
 def silent(tmp_path: Path) -> Repository:
     """A repository whose remote is reached through a program that never answers."""
     repository = cloned(tmp_path / "work", tmp_path / "home")
-    ssh = tmp_path / "bin/ssh"
-    ssh.parent.mkdir()
-    ssh.write_text(f"#!/bin/sh\ntrap '' TERM\n: > {tmp_path}/began\nsleep 99\nsleep 99\n")
-    ssh.chmod(0o755)
-    repository.environment["PATH"] = f"{ssh.parent}:{repository.environment['PATH']}"
+    silent = f"trap '' TERM; : > {tmp_path}/began; sleep 99; sleep 99"
+    first_on_path(repository.environment, tmp_path / "bin/ssh", silent)
     repository.git("remote", "set-url", "origin", "ssh://host/x")
     return repository
 

@@ -5,7 +5,6 @@ own.
 from __future__ import annotations
 
 import json
-import shlex
 import shutil
 import subprocess
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from ralph.sandbox.killed_command import CommandMark
 from ralph.sandbox.protected_files import entries_of
 from tests.git.repositories import Repository, cloned
 from tests.git.test_planted_programs import HOOKS, program
+from tests.processes.scripts import before_git, script
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,14 +165,8 @@ def test_what_the_user_says_in_the_environment_counts(repository: Repository, tm
 def test_a_git_that_knows_no_settings_by_environment_is_refused(
     repository: Repository, tmp_path: Path
 ) -> None:
-    old = tmp_path / "bin" / "git"
-    old.parent.mkdir()
-    real = shlex.quote(shutil.which("git") or "")
-    old.write_text(
-        f'#!/bin/sh\ncase "$*" in *" version") echo git version 2.31.9 ;; *) exec {real} "$@" ;; esac\n'
-    )
-    old.chmod(0o755)
-    repository.environment["PATH"] = f"{old.parent}:{repository.environment['PATH']}"
+    is_old = 'case "$*" in *" version") echo git version 2.31.9; exit;; esac'
+    before_git(repository.environment, tmp_path / "bin", is_old)
     with pytest.raises(CheckoutError, match=r"--push needs git 2\.32 or newer, this is git version 2\.31\.9"):
         check_checkout(repository.checkout(), commits=False, pushes=True)
     check_checkout(repository.checkout(), commits=True, pushes=False)
@@ -192,9 +186,7 @@ def plant(remote: Path, marks: Path, repository: Repository) -> None:
     """Plants everything that git may run in a repository that receives a push."""
     for name in HOOKS:
         program(remote / "hooks" / name, marks)
-    planted = marks.parent / "planted"
-    planted.write_text(f"#!/bin/sh\n: > '{marks}/planted'\n")  # reads no input, because it may get none
-    planted.chmod(0o755)
+    planted = script(marks.parent / "planted", f": > '{marks}/planted'")  # reads no input: it may get none
     repository.git("init", "-q", "--bare", "../other.git")
     (remote / "objects" / "info").mkdir(exist_ok=True)
     (remote / "objects" / "info" / "alternates").write_text(f"{marks.parent}/other.git/objects\n")

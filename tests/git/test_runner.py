@@ -19,6 +19,7 @@ from ralph.values.outcome import Outcome
 from ralph.values.shortage import ShortageError
 from tests.git.repositories import CLOCK, Repository
 from tests.processes.one_supervisor import SUPERVISOR
+from tests.processes.scripts import before_git, script
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -50,17 +51,11 @@ class Leap:
 
 @pytest.mark.parametrize(("seconds", "is_stopped"), [(290, False), (310, True)])
 def test_a_look_may_take_five_minutes(repository: Repository, tmp_path: Path, seconds, is_stopped) -> None:
-    program = tmp_path / "bin/git"
-    program.parent.mkdir()
-    program.write_text(
-        f"#!/bin/sh\n: > {tmp_path}/began\nwhile [ ! -e {tmp_path}/seen ]; do sleep 0.02; done\n"
-        f'exec {shutil.which("git")} "$@"\n'
-    )
-    program.chmod(0o755)
+    waits = f": > {tmp_path}/began; while [ ! -e {tmp_path}/seen ]; do sleep 0.02; done"
+    before_git(repository.environment, tmp_path / "bin", waits)
     clock = Leap(tmp_path, seconds, ends=not is_stopped)
     waiter = InboxWaiter(clock, on_look=clock.look)  # type: ignore[arg-type]
-    path = f"{program.parent}:{repository.environment['PATH']}"
-    seams = GitSeams(repository.environment | {"PATH": path}, SUPERVISOR, waiter, clock)  # type: ignore[arg-type]
+    seams = GitSeams(repository.environment, SUPERVISOR, waiter, clock)  # type: ignore[arg-type]
     if is_stopped:
         with pytest.raises(CheckoutError, match="git config took longer than 300 s and was stopped"):
             CheckoutGit(repository.top, seams)
@@ -171,9 +166,7 @@ def test_a_program_of_the_users_configuration_that_an_agent_can_write_does_not_r
 def test_a_python_program_of_the_users_takes_no_module_from_the_work(
     repository: Repository, tmp_path: Path
 ) -> None:
-    wrapper = tmp_path / "wrapper"
-    wrapper.write_text(f"#!/bin/sh\n{sys.executable} -m mod %f\nexec cat\n")
-    wrapper.chmod(0o755)
+    wrapper = script(tmp_path / "wrapper", f"{sys.executable} -m mod %f\nexec cat")
     repository.write("mod.py", f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     repository.write(".gitattributes", "*.txt filter=mine\n")
     repository.write("a.txt")

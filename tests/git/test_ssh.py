@@ -19,6 +19,7 @@ from ralph.values.outcome import Outcome
 from tests.git.repositories import Repository, cloned
 from tests.places.test_one_table import LEVELS, tools_in
 from tests.processes.one_supervisor import SUPERVISOR
+from tests.processes.scripts import first_on_path
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -89,11 +90,7 @@ def made(place: Path, script: str, command: str) -> tuple[Repository, Path]:
     (home / "dotfiles").mkdir()
     marks = place / "marks"
     marks.mkdir()
-    ssh = place / "bin/ssh"
-    ssh.parent.mkdir()
-    ssh.write_text(f"#!/bin/sh\n: >{marks}/ssh\nexit 1\n")
-    ssh.chmod(0o755)
-    repository.environment["PATH"] = f"{ssh.parent}:{repository.environment['PATH']}"
+    first_on_path(repository.environment, place / "bin/ssh", f": >{marks}/ssh; exit 1")
     if command:
         repository.environment["GIT_SSH_COMMAND"] = command.format(home=home)
     repository.git("-c", f"alias.x=!cd {home}; {script}", "x")

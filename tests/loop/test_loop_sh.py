@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.patience import within_s
+from tests.processes.scripts import script
 from tests.rows import every_row
 from tests.services.outside_programs import program_or_skip
 
@@ -34,15 +35,12 @@ FORMS = {
 
 @pytest.fixture
 def loop(tmp_path: Path):
-    """Runs loop.sh with a `ralph` that prints each of its arguments on a line and then runs `script`."""
+    """Runs loop.sh with a `ralph` that prints each of its arguments on a line and then runs `does`."""
     for mode in ("plan", "build"):
         (tmp_path / f"PROMPT_{mode}.md").write_text("do it")
 
-    def run(*arguments: str, script: str = "", variable: str = "RALPH") -> subprocess.CompletedProcess[str]:
-        ralph = tmp_path / "bin" / "ralph"
-        ralph.parent.mkdir(exist_ok=True)
-        ralph.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@"\n{script}\n')
-        ralph.chmod(0o755)
+    def run(*arguments: str, does: str = "", variable: str = "RALPH") -> subprocess.CompletedProcess[str]:
+        ralph = script(tmp_path / "bin" / "ralph", f'printf "%s\\n" "$@"\n{does}')
         environment = {**os.environ, "PATH": f"{ralph.parent}:{os.environ['PATH']}"}
         environment.pop("RALPH", None)
         return subprocess.run(
@@ -89,16 +87,16 @@ def test_without_a_program_it_says_how_to_get_one_and_a_folder_is_none(tmp_path,
 
 @every_row("code", [0, 3, 75, 143])
 def test_the_exit_code_is_the_loops(loop, code) -> None:
-    assert loop(script=f"exit {code}").returncode == code
+    assert loop(does=f"exit {code}").returncode == code
 
 
 def test_ralph_takes_the_place_of_the_shell(loop) -> None:
     """A signal to the shell then reaches the loop, which handles it."""
-    assert loop(script='echo "$PPID"').stdout.splitlines()[-1] == str(os.getpid())
+    assert loop(does='echo "$PPID"').stdout.splitlines()[-1] == str(os.getpid())
 
 
 def test_what_is_piped_in_is_for_nobody(loop) -> None:
-    assert loop(script="cat; echo end").stdout.splitlines()[-2:] == ["PROMPT_build.md", "end"]
+    assert loop(does="cat; echo end").stdout.splitlines()[-2:] == ["PROMPT_build.md", "end"]
 
 
 @every_row("arguments", [["x"], ["1", "2"], ["plan", "build"], [""], ["build", "3x"]])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +15,7 @@ from ralph.pages.git_changes import CommitRange, GitQuestion, GitReader
 from ralph.values.redaction import LookedCommit, Redactor
 from tests.git.repositories import committed
 from tests.git.test_runner import Leap
+from tests.processes.scripts import before_git
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -270,16 +270,10 @@ def test_a_file_that_becomes_a_link_has_its_own_diff_and_so_have_all_after_it(re
 def test_a_page_does_not_wait_for_minutes_for_the_recorded_commits(repository, tmp_path) -> None:
     before = repository.git("rev-parse", "HEAD")
     after = (repository.write("new"), repository.commit_all())[1]
-    program = tmp_path / "bin/git"
-    program.parent.mkdir()
-    program.write_text(
-        f'#!/bin/sh\ncase "$*" in *batch-check*) : > {tmp_path}/began; sleep 5;; esac\n'
-        f'exec {shutil.which("git")} "$@"\n'
-    )
-    program.chmod(0o755)
+    slow = f'case "$*" in *batch-check*) : > {tmp_path}/began; sleep 5;; esac'
+    before_git(repository.environment, tmp_path / "bin", slow)
     clock = Leap(tmp_path, 25, ends=False)
-    seams = repository.seams(PATH=f"{program.parent}:{repository.environment['PATH']}")
-    seams = replace(seams, clock=clock, waiter=InboxWaiter(clock, on_look=clock.look))  # type: ignore[arg-type]
+    seams = replace(repository.seams(), clock=clock, waiter=InboxWaiter(clock, on_look=clock.look))  # type: ignore[arg-type]
     reader = GitReader(seams, Excerpts(Redactor()))
     facts = reader.facts(asked(repository, CommitRange(1, before, after)))
     assert facts.notes == (

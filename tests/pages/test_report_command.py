@@ -14,6 +14,7 @@ from ralph.loop.values import LoopEnd, LoopPlan
 from ralph.pages.command import MARK_OF_PAGE, ReportRequest, place_of_page, write_report
 from ralph.sessions.store import SessionStore
 from ralph.values.outcome import Outcome, UsageError
+from tests.processes.scripts import script
 from tests.rows import every_row
 from tests.sessions.session_journals import SESSION_ID, JournalBuilder, completed
 
@@ -188,15 +189,11 @@ def test_the_page_is_shown_by_the_users_own_program(section, report, tmp_path, m
     if place == "elsewhere":
         (tmp_path / place).mkdir()
         monkeypatch.chdir(tmp_path / place)
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    program = programs / "xdg-open"
-    program.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\nenv > {tmp_path}/given\nbasename x\n')
-    program.chmod(0o755)
+    opens = f'echo "$1" > {tmp_path}/opened; env > {tmp_path}/given; basename x'
+    programs = script(tmp_path / "bin/xdg-open", opens).parent
     for name in ("xdg-open", "basename"):
-        for planted in (section / name, added / name):
-            planted.write_text(f"#!/bin/sh\ntouch {tmp_path}/planted-ran\n")
-            planted.chmod(0o755)
+        for planted in (section, added):
+            script(planted / name, f"touch {tmp_path}/planted-ran")
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-of-the-user")
     monkeypatch.setenv("BASH_ENV", str(section / "xdg-open"))

@@ -69,6 +69,11 @@ class Finished:
     def notices(self) -> list[str]:
         return [one["text"] for one in self.of("notice")]
 
+    def having(self, code: int | None) -> Finished:
+        """Itself, if it ended with this exit code."""
+        assert code in (None, self.code), self.stderr
+        return self
+
 
 @dataclass
 class Ralph:
@@ -106,9 +111,10 @@ class Ralph:
         words = as_prompt(arguments if self.is_sandboxed else without_sandbox(arguments))
         return start_ralph(words, self.cwd, self.environment, afresh=self.starts_afresh, **popen)
 
-    def __call__(self, *arguments: str, stdin: bytes | None = None) -> Finished:
+    def __call__(self, *arguments: str, stdin: bytes | None = None, code: int | None = None) -> Finished:
+        """Runs ralph to its end, which must have this exit code, if one is given."""
         process = self.start(*arguments, stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE)
-        return self.finish(process, stdin)
+        return self.finish(process, stdin).having(code)
 
     def finish(self, process: subprocess.Popen[bytes], stdin: bytes | None = None) -> Finished:
         try:
@@ -119,10 +125,12 @@ class Ralph:
             raise
         return Finished(process.returncode, (stdout or b"").decode(), (stderr or b"").decode())
 
-    def stopped_by(self, process: subprocess.Popen[bytes], number: signal.Signals) -> Finished:
+    def stopped_by(
+        self, process: subprocess.Popen[bytes], number: signal.Signals, code: int | None = None
+    ) -> Finished:
         """Sends the signal and waits for the end of the process."""
         process.send_signal(number)
-        return self.finish(process)
+        return self.finish(process).having(code)
 
 
 _WITHOUT_RUNS = {
@@ -201,11 +209,11 @@ def ralph_here(ralph: Ralph, monkeypatch, capfd) -> Callable[..., Finished]:
 
     It is not for whole runs, because only the end of a process closes everything that a run has opened. Other tests
     show that a process prints the same and exits with the same code. `of` is the `Ralph` whose directory and
-    environment are used. With `as_typed`, a lone word is not made a prompt.
+    environment are used. With `as_typed`, a lone word is not made a prompt. It must end with `code`, if one is given.
     """
     from ralph.cli.app import run_cli  # only tests that ask for it
 
-    def run(*arguments: str, of: Ralph = ralph, as_typed: bool = False) -> Finished:
+    def run(*arguments: str, of: Ralph = ralph, as_typed: bool = False, code: int | None = None) -> Finished:
         capfd.readouterr()
         with monkeypatch.context() as patch:
             patch.chdir(of.cwd)
@@ -216,8 +224,8 @@ def ralph_here(ralph: Ralph, monkeypatch, capfd) -> Callable[..., Finished]:
                 patch.delenv(name)
             for name, value in of.environment.items():
                 patch.setenv(name, value)
-            code = run_cli([*(arguments if as_typed else as_prompt(arguments))])
-        return Finished(code, *capfd.readouterr())
+            ended = run_cli([*(arguments if as_typed else as_prompt(arguments))])
+        return Finished(ended, *capfd.readouterr()).having(code)
 
     return run
 

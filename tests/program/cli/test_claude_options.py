@@ -38,8 +38,7 @@ def test_betas_are_a_header(ralph, serve, words) -> None:
 
 
 def test_a_beta_that_is_no_name_is_refused_exits_2(ralph_here) -> None:
-    ran = ralph_here("go", "--betas", "a\nX-Evil: 1")
-    assert ran.code == 2
+    ran = ralph_here("go", "--betas", "a\nX-Evil: 1", code=2)
     assert "--betas must contain names of betas" in ran.stderr
 
 
@@ -92,8 +91,7 @@ def test_a_title_stands_in_lists_and_the_last_one_counts(ralph, serve) -> None:
 
 @pytest.mark.parametrize("words", ["", " \n", "x" * 201])
 def test_a_title_is_one_short_line_exits_2(ralph_here, words: str) -> None:
-    ran = ralph_here("go", "--name", words)
-    assert ran.code == 2
+    ran = ralph_here("go", "--name", words, code=2)
     assert "--name must have 1 to 200 characters" in ran.stderr
 
 
@@ -103,8 +101,7 @@ def debug_lines(text: str) -> list[str]:
 
 def test_diagnostics_name_each_event_and_hold_no_text_and_no_secret(ralph, serve) -> None:
     serve(bash("echo canary-5d1e"), Turn(f"canary-5d1e {KEY}"))
-    ran = ralph("go", "-d", "-q")
-    assert ran.code == 0
+    ran = ralph("go", "-d", "-q", code=0)
     names = debug_lines(ran.stderr)
     for name in ("RunStarted", "TurnStarted", "AttemptEnded", "ToolStarted", "ToolFinished", "RunEnded"):
         assert name in names
@@ -117,8 +114,7 @@ def test_diagnostics_name_each_event_and_hold_no_text_and_no_secret(ralph, serve
 def test_diagnostics_are_appended_to_a_file(ralph, serve) -> None:
     serve(DONE, DONE)
     for _ in range(2):
-        ran = ralph("go", "--debug-file", "debug.log", *OUTPUT)
-        assert ran.code == 0
+        ran = ralph("go", "--debug-file", "debug.log", *OUTPUT, code=0)
         assert debug_lines(ran.stderr) == []
     names = debug_lines((ralph.cwd / "debug.log").read_text())
     assert names.count("RunStarted") == names.count("RunEnded") == 2
@@ -130,8 +126,7 @@ def test_a_planted_link_for_diagnostics_is_not_followed(ralph, serve) -> None:
     target = ralph.cwd.parent / "target"
     target.write_text("mine\n")
     (ralph.cwd / "debug.log").symlink_to(target)
-    ran = ralph("go", "--debug-file", "debug.log")
-    assert ran.code == 0
+    ran = ralph("go", "--debug-file", "debug.log", code=0)
     assert f"[notice] cannot write {ralph.cwd}/debug.log (" in ran.stderr
     assert "RunEnded" in debug_lines(ran.stderr)
     assert target.read_text() == "mine\n"
@@ -150,7 +145,6 @@ LINES = {
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)
 def test_the_lines_of_known_callers_run_to_their_end(ralph, serve, line: str) -> None:
     server = serve(DONE)
-    ran = ralph(*line.split(), "do it")
-    assert ran.code == 0, ran.stderr
+    ran = ralph(*line.split(), "do it", code=0)
     assert ran.result["subtype"] == "success"
     assert first_prompt(server.requests[0]) == "do it"

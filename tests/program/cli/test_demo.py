@@ -87,8 +87,7 @@ OUTAGE_LINES = [
 def test_a_scenario_is_survived_and_the_work_and_the_story_that_it_keeps_are_real(
     ralph, ralph_here, room, scenario, speed, lines, told
 ) -> None:
-    ran = ralph("demo", "--scenario", scenario, "--speed", speed, "--keep")
-    assert ran.code == 0, ran.stderr
+    ran = ralph("demo", "--scenario", scenario, "--speed", speed, "--keep", code=0)
     assert in_order(lines, ran.stderr), ran.stderr
     for words in ("scripted", "real", *told, "tests              pass"):
         assert words in ran.stdout
@@ -115,8 +114,7 @@ def test_the_command_line_offers_the_scenarios_that_there_are() -> None:
 
 
 def test_an_unknown_scenario_is_misuse(ralph) -> None:
-    ran = ralph("demo", "--scenario", "flood")
-    assert ran.code == 2
+    ran = ralph("demo", "--scenario", "flood", code=2)
     assert ran.last_line.startswith("ralph: ")
     for words in ("--scenario", "flood", "fix", "fallback", "outage", "loop"):
         assert words in ran.last_line
@@ -129,8 +127,7 @@ def test_a_demo_whose_tests_do_not_pass_exits_1_and_does_not_claim_it_and_leaves
     broken.mkdir()
     (broken / "unittest.py").write_text("raise SystemExit('no tests on this machine')\n")
     ralph.environment["PYTHONPATH"] += f":{broken}"
-    ran = ralph("demo", "--speed", "50")
-    assert ran.code == 1
+    ran = ralph("demo", "--speed", "50", code=1)
     assert "The tests still do not pass." in ran.stderr
     assert "tests              FAIL" in ran.stdout
     assert list(room.iterdir()) == []
@@ -164,8 +161,7 @@ LOOP_FACTS = [
 
 
 def test_the_loop_finishes_in_its_third_iteration_through_an_outage_and_the_work_is_real(ralph, room) -> None:
-    ran = ralph("demo", "--scenario", "loop", "--speed", "10", "--keep")
-    assert ran.code == 0, ran.stderr
+    ran = ralph("demo", "--scenario", "loop", "--speed", "10", "--keep", code=0)
     rest = iter(ran.stderr.splitlines())
     assert all(any(line.startswith(begin) for line in rest) for begin in LOOP_LINES), ran.stderr
     assert in_order(LOOP_FACTS, ran.stdout), ran.stdout
@@ -306,8 +302,7 @@ def assert_a_reader_may_leave(ralph, command: str) -> None:
     os.close(reading)
     process = ralph.start(*command.split(), stdout=writing)
     os.close(writing)
-    ran = ralph.finish(process)
-    assert ran.code == 0, ran.stderr
+    ran = ralph.finish(process).having(0)
     assert "Traceback" not in ran.stderr
 
 

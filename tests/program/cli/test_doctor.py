@@ -133,8 +133,7 @@ def test_each_target_is_shown_with_what_is_known_of_it(ralph, ralph_here) -> Non
         """,
     )
     ralph.environment["SECOND"] = "second-key-0123"
-    shown = ralph_here("doctor", "--offline")
-    assert shown.code == 0
+    shown = ralph_here("doctor", "--offline", code=0)
     main, own, priced = re.split(r"\n  (?=\S)", shown.stdout.split("\n\n")[1])[1:]
     for part in ("claude-opus-5-5", "https://api.anthropic.com", "X-Team", "1000000 tokens", "output 20,"):
         assert part in main
@@ -163,8 +162,7 @@ def test_settings_that_cannot_be_used_are_one_line_and_the_other_checks_still_ru
     ralph, ralph_here, toml, says
 ) -> None:
     user_settings(ralph, toml)
-    shown = ralph_here("doctor")
-    assert shown.code == 78
+    shown = ralph_here("doctor", code=78)
     found = checks(shown.stdout)
     level, text = found["settings"]
     assert level == "FAIL"
@@ -178,8 +176,7 @@ def test_a_missing_key_fails_and_all_else_is_shown_and_tried(ralph, ralph_here, 
     del ralph.environment["ANTHROPIC_API_KEY"]
     # A proxy of our own, so that nothing leaves this machine.
     ralph.environment["HTTPS_PROXY"] = f"http://127.0.0.1:{listen().port}"
-    shown = ralph_here("doctor")
-    assert shown.code == 78
+    shown = ralph_here("doctor", code=78)
     assert "model.base_url" in shown.stdout
     assert checks(shown.stdout)["settings"][0] == "FAIL"
     assert "set ANTHROPIC_API_KEY" in checks(shown.stdout)["settings"][1]
@@ -187,8 +184,7 @@ def test_a_missing_key_fails_and_all_else_is_shown_and_tried(ralph, ralph_here, 
 
 
 def test_a_config_file_that_is_missing_is_78_and_a_directory_that_is_missing_2(ralph_here) -> None:
-    shown = ralph_here("doctor", "--offline", "--config", "absent.toml")
-    assert shown.code == 78
+    shown = ralph_here("doctor", "--offline", "--config", "absent.toml", code=78)
     assert "no such file" in checks(shown.stdout)["settings"][1]
     shown = ralph_here("doctor", "-C", "absent")
     assert (shown.code, shown.stdout) == (2, "")
@@ -200,8 +196,7 @@ def test_a_config_file_that_is_missing_is_78_and_a_directory_that_is_missing_2(r
 
 def test_offline_leaves_the_endpoints_out(ralph, ralph_here, closed_port) -> None:
     ralph.environment["ANTHROPIC_BASE_URL"] = f"http://127.0.0.1:{closed_port}"
-    shown = ralph_here("doctor", "--offline")
-    assert shown.code == 0
+    shown = ralph_here("doctor", "--offline", code=0)
     assert "endpoint" not in shown.stdout
 
 
@@ -211,13 +206,11 @@ def test_a_certificate_that_nobody_signed_fails_until_its_authority_is_named(
     certificate = make_certificate(tmp_path, names="IP:127.0.0.1")
     server = listen(certificate)
     ralph.environment["ANTHROPIC_BASE_URL"] = f"https://127.0.0.1:{server.port}"
-    shown = ralph_here("doctor")
-    assert shown.code == 78
+    shown = ralph_here("doctor", code=78)
     assert "certificate not trusted at TLS" in endpoint(shown.stdout)[1]
     assert "model.ca_file or SSL_CERT_FILE" in endpoint(shown.stdout)[1]
     ralph.environment["SSL_CERT_FILE"] = str(certificate)
-    shown = ralph_here("doctor")
-    assert shown.code == 0
+    shown = ralph_here("doctor", code=0)
     assert endpoint(shown.stdout) == ("ok", "can be reached (TCP and TLS); nothing was sent")
 
 
@@ -226,8 +219,7 @@ def test_a_ca_file_that_cannot_be_used_fails(ralph, ralph_here, tmp_path) -> Non
         "ANTHROPIC_BASE_URL": "https://127.0.0.1:1",
         "SSL_CERT_FILE": str(tmp_path / "absent.pem"),
     }
-    shown = ralph_here("doctor")
-    assert shown.code == 78
+    shown = ralph_here("doctor", code=78)
     assert "absent.pem cannot be used: No such file" in endpoint(shown.stdout)[1]
 
 
@@ -268,8 +260,7 @@ def test_programs_that_are_missing_are_said_with_what_is_missing_without_them(
     ralph, ralph_here, tmp_path
 ) -> None:
     ralph.environment["PATH"] = str(tmp_path)
-    shown = ralph_here("doctor", "--offline")
-    assert shown.code == 0
+    shown = ralph_here("doctor", "--offline", code=0)
     found = checks(shown.stdout)
     for program, without in (("bash", "/bin/sh"), ("git", "cannot commit")):
         level, text = found[program]
@@ -315,8 +306,7 @@ def test_search_paths_that_lead_into_the_checkout_are_warnings_and_its_programs_
 
 def test_a_sessions_directory_that_cannot_be_made_fails(ralph, ralph_here, tmp_path) -> None:
     (tmp_path / "file").write_text("")
-    shown = ralph_here("doctor", "--offline", "--session-dir", str(tmp_path / "file" / "sessions"))
-    assert shown.code == 78
+    shown = ralph_here("doctor", "--offline", "--session-dir", str(tmp_path / "file" / "sessions"), code=78)
     level, text = checks(shown.stdout)["sessions"]
     assert level == "FAIL"
     assert f"{tmp_path}/file/sessions cannot be written to: a file is in the way" in text
@@ -332,8 +322,7 @@ def test_where_sessions_are_kept_is_said_and_nothing_is_left_there(ralph, ralph_
 def test_without_a_home_the_place_that_may_be_cleared_is_a_warning(ralph, ralph_here, tmp_path) -> None:
     del ralph.environment["HOME"]
     ralph.environment["TMPDIR"] = str(tmp_path)
-    shown = ralph_here("doctor", "--offline")
-    assert shown.code == 0
+    shown = ralph_here("doctor", "--offline", code=0)
     level, text = checks(shown.stdout)["sessions"]
     assert level == "warn"
     assert "may be cleared at any time" in text
@@ -436,8 +425,7 @@ def test_options_of_a_run_count_here_too_and_are_named_as_their_source(ralph, ra
 
 def test_a_variable_that_names_no_authority_is_a_warning(ralph, ralph_here) -> None:
     ralph.environment["NODE_EXTRA_CA_CERTS"] = "/nonexistent.pem"
-    told = ralph_here("doctor", "--offline")
-    assert told.code == 0
+    told = ralph_here("doctor", "--offline", code=0)
     assert "NODE_EXTRA_CA_CERTS names /nonexistent.pem, where no certificate is found" in told.stdout
 
 
@@ -469,8 +457,7 @@ def test_the_probe_asks_each_target_tries_a_push_and_ends_in_a_verdict(
         ("remote", "add", "origin", str(tmp_path / "absent.git")),
     ):
         subprocess.run(["git", *command], cwd=ralph.cwd, env=ralph.environment, check=True)
-    shown = ralph_here("doctor", "--probe")
-    assert shown.code == 77
+    shown = ralph_here("doctor", "--probe", code=77)
     assert shown.stdout.splitlines()[-1].startswith(
         "Verdict: not ready for the night: 1. target main with SECOND: HTTP 401"
     )
@@ -500,12 +487,10 @@ def test_the_probe_asks_each_target_tries_a_push_and_ends_in_a_verdict(
 def test_a_budget_that_cannot_be_counted_or_a_missing_key_fails_before_anything_is_sent(
     ralph, ralph_here
 ) -> None:
-    shown = ralph_here("doctor", "--offline", "--model", "some-local-model", "--max-budget-usd", "5")
-    assert shown.code == 78
+    shown = ralph_here("doctor", "--offline", "--model", "some-local-model", "--max-budget-usd", "5", code=78)
     assert "the price of some-local-model is not known -> Say it in" in checks(shown.stdout)["limits"][1]
     del ralph.environment["ANTHROPIC_API_KEY"]
-    shown = ralph_here("doctor", "--probe")
-    assert shown.code == 78
+    shown = ralph_here("doctor", "--probe", code=78)
     assert checks(shown.stdout)["targets"][0] == "warn", (
         "a request without the key that a run needs says nothing"
     )

@@ -64,8 +64,7 @@ def test_the_network_of_the_options_is_tried_and_the_proxy_asked(ralph) -> None:
 
 
 def test_the_network_full_is_not_beside_a_list(ralph_here) -> None:
-    ran = ralph_here("doctor", "--sandbox", "--net", "full", "--allow-host", "a.example")
-    assert ran.code == 2
+    ran = ralph_here("doctor", "--sandbox", "--net", "full", "--allow-host", "a.example", code=2)
     assert "leave one of the two out" in ran.stderr
 
 

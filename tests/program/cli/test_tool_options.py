@@ -71,8 +71,7 @@ def tools_of(server) -> str:
 
 def test_a_list_at_the_end_of_the_line_takes_its_words_and_the_pipe_gives_the_prompt(ralph, serve) -> None:
     server = serve(bash("touch ran"), DONE)
-    ran = ralph("-p", "--disallowedTools", "Bash", "Write", "TodoWrite", stdin=b"do it\n")
-    assert ran.code == 0
+    ran = ralph("-p", "--disallowedTools", "Bash", "Write", "TodoWrite", stdin=b"do it\n", code=0)
     assert sent_prompt(server).strip() == "do it"
     assert tools_of(server) == "Read Edit Glob Grep"
     assert not (ralph.cwd / "ran").exists()
@@ -108,8 +107,7 @@ PROMPTS = {
 def test_a_prompt_beside_a_list_stays_one(ralph, serve, typed, prompt) -> None:
     server = serve(DONE)
     (ralph.cwd / "PROMPT.md").write_text("from the file")
-    ran = ralph(*shlex.split(typed), stdin=b"from the pipe" if "pipe" in prompt else None)
-    assert ran.code == 0
+    ralph(*shlex.split(typed), stdin=b"from the pipe" if "pipe" in prompt else None, code=0)
     assert (sent_prompt(server), tools_of(server)) == (prompt, "Read Bash BashOutput KillBash")
 
 

@@ -18,6 +18,7 @@ from tests.git.http_repository import HttpRepository
 from tests.git.repositories import Repository, cloned
 from tests.git.test_large_files import STANDARD, identifier, kept_at
 from tests.patience import PATIENCE_S, wait_until
+from tests.processes.scripts import script
 from tests.program.conftest import KEY
 from tests.program.model_answers import bash
 from tests.services.certificates import make_certificate
@@ -71,13 +72,12 @@ def begin(ralph: Ralph, place: Path, server: HttpRepository) -> Repository:
     """Sets up the user's own git: its certificate, and a filter that leaves its environment and that of git."""
     seen = place / "seen"
     seen.mkdir()
-    dump = place / "own-filter"
-    dump.write_text(
-        f"#!/bin/sh\ntr '\\0' '\\n' </proc/$PPID/environ >{seen}/git.$$\ntr '\\0' ' ' </proc/$PPID/cmdline >{seen}/words.$$\n"
+    dump = script(
+        place / "own-filter",
+        f"tr '\\0' '\\n' </proc/$PPID/environ >{seen}/git.$$\ntr '\\0' ' ' </proc/$PPID/cmdline >{seen}/words.$$\n"
         f"env >{seen}/own.$$\n"
-        f"test -e /proc/$$/fd/90 && dd bs=1024 count=1 </proc/$$/fd/90 >>{seen}/own.$$\nexec cat\n"
+        f"test -e /proc/$$/fd/90 && dd bs=1024 count=1 </proc/$$/fd/90 >>{seen}/own.$$\nexec cat",
     )
-    dump.chmod(dump.stat().st_mode | stat.S_IXUSR)
     user = Repository(place / "origin/work", place / "home-of-user")
     user.environment["HOME"] = ralph.environment["HOME"]
     user.git("config", "--global", "http.sslCAInfo", str(place / "c/cert.pem"))
@@ -115,12 +115,10 @@ def test_git_has_no_key_and_no_token_and_runs_nothing_that_the_agent_planted(
 ) -> None:
     marks = place / "marks"
     marks.mkdir()
-    planted = place / "planted"
-    planted.write_text(f"#!/bin/sh\n: >{marks}/ran\nexec cat\n")
-    planted.chmod(0o755)
+    planted = script(place / "planted", f": >{marks}/ran; exec cat")
     user = begin(ralph, place, server)
-    script = f"P={planted}; {ATTACKS[attack]}; rm -f {marks}/*; echo '*.txt filter=mine' >>.gitattributes; echo work >work.txt"
-    iterations_of_job(bash(script))
+    attacked = f"P={planted}; {ATTACKS[attack]}; rm -f {marks}/*; echo '*.txt filter=mine' >>.gitattributes; echo work >work.txt"
+    iterations_of_job(bash(attacked))
     ran = do(ralph, place, job_of(server))
     assert ran.code == 0, ran.stderr
     assert list(marks.iterdir()) == []
@@ -249,10 +247,7 @@ def test_work_that_the_host_refuses_is_a_bundle_and_the_same_job_again_delivers_
     ralph: Ralph, place: Path, server: HttpRepository, iterations_of_job
 ) -> None:
     user = begin(ralph, place, server)
-    hook = place / "origin/remote.git/hooks/pre-receive"
-    hook.parent.mkdir(exist_ok=True)
-    hook.write_text("#!/bin/sh\nexit 1\n")
-    hook.chmod(0o755)
+    hook = script(place / "origin/remote.git/hooks/pre-receive", "exit 1")
     api = iterations_of_job(bash("echo one >one.txt"))
     refused = do(ralph, place, job_of(server))
     (bundle,) = (place / "jobs").glob("*/a/work.bundle")
@@ -288,10 +283,8 @@ def test_a_job_that_is_stopped_while_the_host_hangs_at_its_push_leaves_a_bundle(
     ralph: Ralph, place: Path, server: HttpRepository, iterations_of_job
 ) -> None:
     user = begin(ralph, place, server)
-    hook, hangs = place / "origin/remote.git/hooks/pre-receive", place / "hangs"
-    hook.parent.mkdir(exist_ok=True)
-    hook.write_text(f"#!/bin/sh\n: >{hangs}\nexec sleep 60\n")
-    hook.chmod(0o755)
+    hangs = place / "hangs"
+    hook = script(place / "origin/remote.git/hooks/pre-receive", f": >{hangs}; exec sleep 60")
     api = iterations_of_job(bash("echo one >one.txt"))
     stopped = ralph.start(*words(place, job_of(server)))
     wait_until(hangs.exists)

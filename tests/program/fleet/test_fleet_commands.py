@@ -151,8 +151,7 @@ def test_wait_ends_with_the_worst_exit_code_of_the_jobs(store, ralph_here) -> No
     late = ralph_here("fleet", "wait", "--timeout", "0.01s")
     assert (late.code, "1 job still open" in late.stderr) == (124, True)
     ended(store, "c", 74, f"full {HOSTILE}")
-    ran = ralph_here("fleet", "wait", "s")
-    assert ran.code == 74
+    ran = ralph_here("fleet", "wait", "s", code=74)
     assert (
         ran.stdout
         == "s: 3 jobs: 1 done, 2 failed; $0.00\n  s/b: exit 4 (no progress)\n  s/c: exit 74 (full red)\n"
@@ -225,8 +224,7 @@ def test_cancel_waits_for_the_worker_and_names_one_that_does_not_answer(
     assert (ended.code, "2 had ended already" in ended.stderr) == (0, True)
     taken(store, "c")
     monkeypatch.setattr(command, "CANCEL_WITHIN_S", 0.0)
-    silent = ralph_here("fleet", "cancel", "--all")
-    assert silent.code == 75
+    silent = ralph_here("fleet", "cancel", "--all", code=75)
     assert "s/c is cancelled, but its worker m-7-ff does not answer" in silent.stderr
     assert ralph_here("fleet", "cancel").code == 2, "without names it needs --all"
 
@@ -263,8 +261,7 @@ def test_a_command_gives_up_on_a_store_that_does_not_answer_exits_75(
     write_jobs(ralph, {"id": "a"})
     clock = SimpleNamespace(monotonic=itertools.count(step=40).__next__)
     monkeypatch.setattr("ralph.fleet.store.database.time", clock)
-    ran = ralph_here("fleet", *words, "--db", "postgresql://u@127.0.0.1:9/x")
-    assert ran.code == 75
+    ran = ralph_here("fleet", *words, "--db", "postgresql://u@127.0.0.1:9/x", code=75)
     assert ran.last_line == "ralph: the store at 127.0.0.1:9 does not answer; gave up after 60 s"
 
 

@@ -81,8 +81,7 @@ def job(ralph, serve, tmp_path, request):
 def test_a_job_and_its_check_use_git_below_the_home_directory_and_below_tmp(ralph, serve, job) -> None:
     server = serve(bash(WORK), bash(f"touch {job.mirror}/x; env"), DONE)
     check = "test $(git log --format=%s | wc -l) = 2"
-    ran = ralph("loop", "go", "--until", check, "--max-iterations", "1")
-    assert ran.code == 0, ran.stderr
+    ran = ralph("loop", "go", "--until", check, "--max-iterations", "1", code=0)
     [(told, is_error)] = results(server, 1)
     assert (told, is_error) == ("work", False)
     assert "RALPH_SANDBOX" not in results(server, 2)[0][0]
@@ -97,8 +96,7 @@ def test_a_job_opens_nothing_of_another_by_its_own_file_of_alternates(ralph, ser
     hostile = f"echo {job.other_mirror} > {name}; git cat-file -p {job.secret}; cat {' '.join(map(str, job.private))}"
     read = calls(*(("Read", {"file_path": str(path)}) for path in (*job.private, job.directory / "a.txt")))
     server = serve(bash(WORK), bash(hostile), read, bash("git log"), DONE)
-    ran = ralph.finish(ralph.start("go", "--output-format", "json", **starting(level)))
-    assert ran.code == 0, ran.stderr
+    ran = ralph.finish(ralph.start("go", "--output-format", "json", **starting(level))).having(0)
     assert json.loads(ran.stdout)["sandbox"] == (LEVEL.name if level == "default" else level)
     assert results(server, 1)[0][1] is False
     told, is_error = results(server, 2)[0]

@@ -18,6 +18,7 @@ from ralph.mock_api import ToolUse, Turn
 from tests.git.repositories import Repository
 from tests.patience import PATIENCE_S, wait_until
 from tests.processes.fork_server import REPOSITORY
+from tests.processes.scripts import script
 from tests.program.conftest import Finished, Ralph, first_prompt
 from tests.program.model_answers import DONE, bash
 
@@ -50,14 +51,12 @@ class Terminals:
         self.checkout = _checkout(ralph)
         del ralph.environment["ANTHROPIC_API_KEY"]
         programs = Path(ralph.environment["HOME"], ".local", "bin")
-        programs.mkdir(parents=True)
         self.opened = programs.parent / "opened"
-        for name, script in (
+        for name, text in (
             ("ralph", f'exec {sys.executable} -m ralph "$@"'),
             ("xdg-open", f'echo "$1" > {self.opened}'),
         ):
-            (programs / name).write_text(f"#!/bin/sh\n{script}\n")
-            (programs / name).chmod(0o755)
+            script(programs / name, text)
         self._environment = {
             **ralph.environment,
             "PATH": f"{programs}:{ralph.environment['PATH']}",

@@ -176,8 +176,7 @@ def test_an_agent_that_has_told_its_end_and_hangs_is_stopped_and_counted(
     monkeypatch.setattr(session_file, "ENDS_WITHIN_S", 0.2)
     agent(name, step(*GOOD[name], does="open('work.txt', 'a').write('x'); time.sleep(600)"))
     command = next(words for words in WORDS if words.startswith(name))
-    ran = ralph_here("loop", "the task", "--agent", command, "--max-iterations", "1")
-    assert ran.code == 0, ran.stderr
+    ran = ralph_here("loop", "the task", "--agent", command, "--max-iterations", "1", code=0)
     assert f"[loop] {name}: it had not ended 0.2 s after its last event, and was stopped" in ran.stderr
     assert [one[0] for one in iterations(ralph)] == ["completed"]
     assert f"programs/{name}" not in str(processes_of(ralph))

@@ -81,8 +81,7 @@ def test_sparse_files_pipes_and_deep_trees_end_no_loop_and_cost_no_memory(
     iterations([bash("touch ignored5; echo 1 > file")])
     process = ralph.start("loop", "go", "--max-iterations", "1")
     peak = Peak(process.pid)
-    ran = ralph.finish(process)
-    assert ran.code == 0, ran.stderr
+    ran = ralph.finish(process).having(0)
     assert [record["files"] for record in loop_record(ralph)["iterations"]] == [["file"]]
     assert not [line for line in loop_lines(ran) if "cannot be listed" in line]
     assert 0 < peak.mb < 200
@@ -95,8 +94,7 @@ def test_a_signal_among_rules_without_end_is_answered_and_not_after_them(ralph) 
     ralph.environment["ANTHROPIC_BASE_URL"] = "http://127.0.0.1:1"
     process = ralph.start("loop", "go")
     wait_until(lambda: started(ralph))
-    ran = ralph.stopped_by(process, signal.SIGTERM)
-    assert ran.code == 143
+    ran = ralph.stopped_by(process, signal.SIGTERM, code=143)
     assert "cannot be listed" not in ran.stderr
 
 

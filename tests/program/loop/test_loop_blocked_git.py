@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.patience import wait_until
+from tests.processes.scripts import before_git
 from tests.program.conftest import loop_lines, processes_of
 from tests.program.model_answers import bash
 
@@ -33,8 +33,7 @@ def test_a_pipe_for_which_git_would_wait_ends_the_loop_and_is_named(
 ) -> None:
     """The iteration has made it, so the loop's own look at the work meets it."""
     iterations([bash(f"mkdir -p $(dirname {name}); rm -f {name}; mkfifo {name}")])
-    ran = ralph("loop", "go", "--commit")
-    assert ran.code == 74
+    ran = ralph("loop", "go", "--commit", code=74)
     assert f"waits for {checkout.top / name}, which is not a file" in ran.last_line
     assert processes_of(ralph) == {}
 
@@ -59,14 +58,6 @@ def test_a_socket_in_the_place_of_the_index_is_named(ralph, checkout, monkeypatc
     assert ".git/index" in ran.stderr
 
 
-BLOCKED = """#!/bin/sh
-case " $* " in
-*" status "*) [ -e {place}/blocked ] && echo $$ >> {place}/waiting && exec sleep 1000000;;
-esac
-exec {git} "$@"
-"""
-
-
 def test_a_remote_that_never_answers_ends_a_loop_at_its_time_limit(ralph, checkout, iterations) -> None:
     iterations()
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -81,16 +72,12 @@ def test_a_stop_gives_a_git_that_does_not_answer_three_seconds(
     ralph, checkout, iterations, tmp_path, options
 ) -> None:
     """As on a dead mount. Without a limit of its own, the look after the signal would take five minutes."""
-    program = tmp_path / "programs/git"
-    program.parent.mkdir()
-    program.write_text(BLOCKED.format(place=tmp_path, git=shutil.which("git")))
-    program.chmod(0o755)
-    ralph.environment["PATH"] = f"{program.parent}:{ralph.environment['PATH']}"
+    hangs = f"[ -e {tmp_path}/blocked ] && echo $$ >> {tmp_path}/waiting && exec sleep 1000000"
+    before_git(ralph.environment, tmp_path / "programs", f'case " $* " in *" status "*) {hangs};; esac')
     iterations([bash(f"echo new > new; touch {tmp_path}/blocked")])
     process = ralph.start("loop", "go", *options)
     wait_until((tmp_path / "waiting").exists)
-    ran = ralph.stopped_by(process, signal.SIGTERM)
-    assert ran.code == 143
+    ran = ralph.stopped_by(process, signal.SIGTERM, code=143)
     if options:
         assert "git status took longer than 3 s and was stopped" in "\n".join(loop_lines(ran))
     assert processes_of(ralph) == {}

@@ -16,6 +16,7 @@ from ralph.mock_api import Fault, Text, ToolUse, Turn
 from ralph.retry.backoff import PATIENT_SCHEDULE_S
 from ralph.values.screen_text import time_limit
 from tests.patience import PATIENCE_S
+from tests.processes.scripts import script
 from tests.program.conftest import loop_lines
 
 if TYPE_CHECKING:
@@ -154,12 +155,8 @@ def machine(project: Ralph) -> Ralph:
     shutil.move(project.cwd, home / "project")
     shutil.move(project.cwd.parent / "origin.git", home / "origin.git")
     project.cwd = home / "project"
-    command = home / ".local" / "bin" / "ralph"
-    command.parent.mkdir(parents=True)
-    command.write_text(
-        f'#!/bin/sh\nPYTHONPATH={project.environment["PYTHONPATH"]} exec {sys.executable} -m ralph "$@"\n'
-    )
-    command.chmod(0o755)
+    starts = f'PYTHONPATH={project.environment["PYTHONPATH"]} exec {sys.executable} -m ralph "$@"'
+    script(home / ".local" / "bin" / "ralph", starts)
     return project
 
 
@@ -174,8 +171,8 @@ def test_the_cron_lines_run_in_the_environment_that_cron_gives(machine, serve) -
     key_file = home / ".config" / "ralph" / "night.env"
     key = machine.environment["ANTHROPIC_API_KEY"]
     key_file.write_text(f"ANTHROPIC_API_KEY={key}\nANTHROPIC_BASE_URL={server.base_url}\n")
-    script = (DOCS / "examples/night.sh").read_text()
-    (home / "night.sh").write_text(of_here(script, machine))
+    night = (DOCS / "examples/night.sh").read_text()
+    (home / "night.sh").write_text(of_here(night, machine))
     (home / "night.sh").chmod(0o755)
     crontab = of_here((DOCS / "examples/night.cron").read_text(), machine).splitlines()
     path, begins, reboot = (line for line in crontab if not line.startswith("#"))
@@ -222,15 +219,13 @@ ENDS = {
 def test_the_script_goes_on_with_what_was_cut_off_and_begins_only_when_it_is_told(
     tmp_path, asked, record, option
 ) -> None:
-    script = (DOCS / "examples/night.sh").read_text()
+    night = (DOCS / "examples/night.sh").read_text()
     (tmp_path / "project").mkdir()
     (tmp_path / "record").write_text(record)
     status = f"cat '{tmp_path}/record'; exit {0 if record else 2}"
-    ralph = tmp_path / "ralph"
-    ralph.write_text(f'#!/bin/sh\nif [ "$2 $3" = "--status --json" ]; then {status}; fi\necho $1 $2\n')
-    ralph.chmod(0o755)
+    script(tmp_path / "ralph", f'if [ "$2 $3" = "--status --json" ]; then {status}; fi; echo $1 $2')
     ran = subprocess.run(
-        ["/bin/sh", "-c", script.replace("/home/me", str(tmp_path)), "night.sh", asked],
+        ["/bin/sh", "-c", night.replace("/home/me", str(tmp_path)), "night.sh", asked],
         env={"PATH": f"{tmp_path}:/usr/bin:/bin:{Path(shutil.which('jq') or '').parent}"},
         capture_output=True,
         text=True,
@@ -243,8 +238,7 @@ def test_the_script_goes_on_with_what_was_cut_off_and_begins_only_when_it_is_tol
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_systemd_has_nothing_to_say_about_the_unit(tmp_path) -> None:
-    (tmp_path / "night.sh").write_text("#!/bin/sh\n")
-    (tmp_path / "night.sh").chmod(0o755)
+    script(tmp_path / "night.sh", "")
     files = [str(tmp_path / f"ralph-night.{kind}") for kind in ("service", "timer")]
     for file in files:
         shutil.copy(DOCS / "examples" / Path(file).name, file)

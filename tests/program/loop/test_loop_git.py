@@ -30,8 +30,7 @@ def test_a_second_loop_in_the_same_checkout_names_the_first_and_exits_78(
     assert "iteration 1, session " in status
     wait_until(lambda: ": turn 1, the model works (" in ralph_here("loop", "--status").stdout)
     for where in (".", "dir"):
-        second = ralph_here("loop", "go", "--cd", where)
-        assert second.code == 78
+        second = ralph_here("loop", "go", "--cd", where, code=78)
         [line] = loop_lines(second)
         assert line.startswith(
             f"config (exit 78): another loop works on this checkout: process {first.pid}, since "
@@ -62,8 +61,7 @@ def test_commits_and_pushes_go_through_what_agents_do_and_a_remote_that_is_away_
         [bash(f"echo 3 > three; mv ../away ../remote.git; git clean -fdxq -e three; {MONITOR}")],
     )
     limits = ("--max-iterations", "3", "--until", "test -e four")
-    ran = ralph("loop", "go", "--commit", "--push", *limits, "--sandbox", "off")
-    assert ran.code == 3
+    ran = ralph("loop", "go", "--commit", "--push", *limits, "--sandbox", "off", code=3)
     assert not (tmp_path / "home" / "planted").exists()  # the git of this test does run them: it looks later
     checkout.git("config", "--unset", "core.fsmonitor")
     lines = loop_lines(ran)
@@ -102,15 +100,13 @@ def test_placeholders_in_agents_md_are_told_before_the_first_iteration_and_by_do
     (checkout.top / "AGENTS.md").write_text("- Build: `...`\n- All tests: `make test`\n")
     told = "AGENTS.md has placeholders: Build"
     assert f"{told} -> say it there, or remove the lines" in ralph_here("doctor", "--offline").stdout
-    ran = ralph("loop", "go", "--max-iterations", "1")
-    assert ran.code == 0
+    ran = ralph("loop", "go", "--max-iterations", "1", code=0)
     assert ran.stderr.index(f"{told}; say it there") < ran.stderr.index("[loop] iteration 1")
 
 
 def test_a_disk_that_does_not_let_a_loop_begin_exits_74(ralph_here, checkout, monkeypatch) -> None:
     (checkout.top / ".git/ralph-loop.lock").mkdir()
-    refused = ralph_here("loop", "go")
-    assert refused.code == 74
+    refused = ralph_here("loop", "go", code=74)
     assert "ralph-loop.lock cannot be opened: Is a directory" in refused.last_line
 
     def refuse() -> None:
@@ -131,8 +127,7 @@ def test_a_clone_of_what_a_loop_has_pushed_has_its_large_files_exits_0(
         checkout.git("config", "--global", name, value)
     made = "echo '*.bin filter=lfs -text' >.gitattributes; echo 1 >1.bin; git add . && git commit -qm one; echo 2 >2.bin"
     iterations([bash(made)])
-    ran = ralph("loop", "go", "--commit", "--push", "--max-iterations", "1")
-    assert ran.code == 0, ran.stderr
+    ralph("loop", "go", "--commit", "--push", "--max-iterations", "1", code=0)
     remote = checkout.top.with_name("remote.git")
     assert kept_at(remote) == {identifier("1\n"), identifier("2\n")}
     checkout.git("clone", "-q", str(remote), str(tmp_path / "fresh"))

@@ -30,8 +30,7 @@ def test_the_log_of_a_loop_holds_every_event_and_line_in_order_and_quiet_shorten
     ralph, iterations
 ) -> None:
     iterations([bash("echo 1 > done; echo the output")], [bash("echo 2 > done")])
-    ran = ralph("loop", "go", "--max-iterations", "2", "-q")
-    assert ran.code == 0
+    ran = ralph("loop", "go", "--max-iterations", "2", "-q", code=0)
     folder = loop_folder(ralph)
     events = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     assert [one["at"] for one in events] == sorted(one["at"] for one in events)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import pytest
 
 from ralph.mock_api import Fault, Step, Turn
 from tests.patience import PATIENCE_S, wait_until
+from tests.processes.scripts import before_git
 from tests.program.conftest import (
     first_prompt,
     in_turn,
@@ -99,8 +99,7 @@ def test_a_killed_loop_goes_on_where_it_was_and_ends_as_if_nothing_had_happened_
     left = loop_record(ralph)
     assert "stopped without an end, last seen " in ralph_here("loop", "--status").stdout
     assert ralph_here("loop", "--status").stdout.endswith("continue with: ralph loop --continue\n")
-    ran = ralph("loop", "--continue")
-    assert ran.code == 0
+    ran = ralph("loop", "--continue", code=0)
     [counted] = loop_record(ralph)["iterations"]
     if left["current"] is not None:
         assert counted["session_id"] == left["current"]["session_id"]
@@ -126,8 +125,7 @@ def test_a_wait_for_the_api_that_a_kill_broke_off_is_waited_to_its_end_exits_0(
     told = ralph_here("loop", "--status").stdout
     assert "waiting until " in told
     kill(ralph, process)
-    ran = ralph("loop", "--continue")
-    assert ran.code == 0
+    ralph("loop", "--continue", code=0)
     assert time.monotonic() > until_s - 0.2
     [counted] = loop_record(ralph)["iterations"]
     assert (counted["turns"], (ralph.cwd / "log").read_text()) == (2, "1\n")
@@ -150,8 +148,7 @@ def test_while_an_iteration_that_lost_its_loop_still_ends_no_other_loop_begins_e
     assert f"the loop of process {process.pid}, since " in loop_lines(ran)[-1]
     assert "has ended, but something it started still works on this checkout" in loop_lines(ran)[-1]
     wait_until(lambda: not processes_of(ralph))
-    ran = ralph("loop", "go", "--until", "true")
-    assert ran.code == 0
+    ran = ralph("loop", "go", "--until", "true", code=0)
     assert "the last loop here stopped in iteration 1; this is a new one" in loop_lines(ran)[0]
 
 
@@ -173,8 +170,7 @@ def test_an_iteration_that_was_killed_alone_is_resumed_twice_and_counts_once_wit
     process = ralph.start("loop", "go", "--until", "test -e log", "--max-iterations", "1")
     for _ in range(2):
         kill_iteration(ralph, number)
-    ran = ralph.finish(process)
-    assert ran.code == 0, ran.stderr
+    ran = ralph.finish(process).having(0)
     assert processes_of(ralph) == {}
     [counted] = loop_record(ralph)["iterations"]
     assert (counted["number"], counted["exit_code"]) == (1, 0)
@@ -197,8 +193,7 @@ def test_the_third_kill_in_a_row_ends_the_loop_which_says_why_and_can_be_resumed
     process = ralph.start("loop", "go", "--until", "test -e log")
     for _ in range(3):
         kill_iteration(ralph)
-    ran = ralph.finish(process)
-    assert ran.code == 75
+    ran = ralph.finish(process).having(75)
     assert loop_lines(ran)[-1].startswith(
         "api_unavailable (exit 75): iteration 1 was killed by SIGKILL, 3 times in a row; 0 iterations and 1 not finished, "
     )
@@ -241,15 +236,9 @@ def test_git_that_a_kill_of_the_loop_broke_off_may_remove_its_lock_first(
 ) -> None:
     """Git removes its lock on SIGTERM. If the lock stayed, no later commit could be made, by the agent either."""
     iterations([write("log", "1\n")])
-    slow = tmp_path / "bin" / "git"
-    slow.parent.mkdir()
     hangs = f"trap ': > {tmp_path}/asked; exit 1' TERM; : > {tmp_path}/started; sleep 60 & wait"
     is_first_commit = f'case "$*" in *" update-ref "*) test ! -e {tmp_path}/started'
-    slow.write_text(
-        f'#!/bin/sh\n{is_first_commit} && {{ {hangs}; }} ;; esac\nexec {shutil.which("git")} "$@"\n'
-    )
-    slow.chmod(0o755)
-    ralph.environment["PATH"] = f"{slow.parent}:{ralph.environment['PATH']}"
+    before_git(ralph.environment, tmp_path / "bin", f"{is_first_commit} && {{ {hangs}; }} ;; esac")
     process = ralph.start("loop", "go", "--commit", "--max-iterations", "1")
     wait_until((tmp_path / "started").exists)
     kill(ralph, process)

@@ -27,8 +27,7 @@ def test_the_budget_of_all_iterations_is_never_overshot_exits_3(ralph, serve) ->
         return Turn("Enough.", usage=usage) if has_acted else bash(f"echo {index} >> log", usage=usage)
 
     serve(script=dearest)
-    ran = ralph("loop", "go", "--max-budget-usd", "0.5", "--until", "false")
-    assert ran.code == 3
+    ran = ralph("loop", "go", "--max-budget-usd", "0.5", "--until", "false", code=3)
     assert "limit_reached (exit 3): the budget of $0.50 is spent; " in loop_lines(ran)[-1]
     records = loop_record(ralph)["iterations"]
     assert len(records) >= 3
@@ -41,8 +40,7 @@ def test_the_budget_of_all_iterations_is_never_overshot_exits_3(ralph, serve) ->
 def test_the_time_of_all_iterations_ends_the_one_under_way_and_the_loop_with_124(ralph, iterations) -> None:
     iterations([bash("echo 1 >> log")], [bash("echo 2 >> log; sleep 1000000")])
     started_s = time.monotonic()
-    ran = ralph("loop", "go", "--max-time", "3s")
-    assert ran.code == 124
+    ran = ralph("loop", "go", "--max-time", "3s", code=124)
     assert time.monotonic() - started_s > 2.5
     assert "[ralph] timed_out (exit 124): " in ran.stderr, "it ended itself"
     assert (
@@ -62,8 +60,7 @@ def test_after_a_limit_of_turns_or_time_a_fresh_iteration_is_told_where_the_last
         [bash("touch late.txt; sleep 60")],
         [bash("touch .ralph/stop")],
     )
-    ran = ralph("loop", "go", "--max-turns", "3")
-    assert ran.code == 0
+    ralph("loop", "go", "--max-turns", "3", code=0)
     records = loop_record(ralph)["iterations"]
     assert [record["exit_code"] for record in records] == [3, 124, 0]
     assert len({record["session_id"] for record in records}) == 3

@@ -351,8 +351,7 @@ def test_the_loop_is_among_the_commands_and_init_is_not(ralph) -> None:
 
 
 def test_init_writes_once_and_says_what_next(ralph) -> None:
-    ran = ralph("loop", "init")
-    assert ran.code == 0
+    ran = ralph("loop", "init", code=0)
     names = ["PROMPT_plan.md", "PROMPT_build.md", "AGENTS.md", "specs/README.md", "loop.sh"]
     assert ran.stdout.splitlines()[:5] == [f"wrote {name}" for name in names]
     assert "ralph loop -f PROMPT_build.md --gate 'your tests' --plan IMPLEMENTATION_PLAN.md" in ran.stdout

@@ -65,16 +65,14 @@ def test_a_repository_elsewhere_is_refused_before_anything_is_spent(
     server = iterations([bash("echo work >> work")])
     before = git(ralph, "-C", "other", "for-each-ref")
     for option in ("--commit", "--push"):
-        ran = ralph("loop", "go", option, "--max-iterations", "1", "--sandbox", "auto")
-        assert ran.code == 78
+        ran = ralph("loop", "go", option, "--max-iterations", "1", "--sandbox", "auto", code=78)
         assert "other/.git, which is not this checkout's own (it does not name " in ran.last_line
         assert ran.last_line.endswith(f"--add-dir {tmp_path}/other/.git")
     assert not server.requests
     given = ("--add-dir", str(tmp_path / "other/.git"), "--max-iterations", "1")
     assert ralph("loop", "go", "--commit", *given).code == 0
     assert git(ralph, "-C", "other", "for-each-ref") != before
-    plain = ralph("loop", "go", "--max-iterations", "1", "--sandbox", "auto")
-    assert plain.code == 0
+    plain = ralph("loop", "go", "--max-iterations", "1", "--sandbox", "auto", code=0)
     assert "[notice] commands may not write the git directory" in plain.stderr
 
 
@@ -105,8 +103,7 @@ def test_a_remote_that_an_iteration_made_up_gets_nothing_and_runs_nothing(
         f'[core]\n\talternateRefsCommand = "{program}"\n\tfsmonitor = "{program}"\n\tsshCommand = "{program}"'
     )
     iterations([bash(f"{evil}; {planted(config)}")], [bash("echo more >> work")])
-    ran = ralph("loop", "go", *OPEN, "--commit", "--push", "--max-iterations", "2")
-    assert ran.code == 0
+    ran = ralph("loop", "go", *OPEN, "--commit", "--push", "--max-iterations", "2", code=0)
     lines = loop_lines(ran)
     assert [line for line in lines if line.startswith("pushed")] == ["pushed 1 commit"] * 2
     assert not mark.exists()
@@ -191,8 +188,7 @@ def test_a_planted_proxy_or_certificate_rule_gets_no_token(ralph, checkout, iter
             f'[credential]\n\thelper = "!touch {mark}; true"\n'
         )
         iterations([bash(planted(config))])
-        ran = ralph("loop", "go", *OPEN, "--commit", "--push", "--max-iterations", "1")
-        assert ran.code == 0
+        ran = ralph("loop", "go", *OPEN, "--commit", "--push", "--max-iterations", "1", code=0)
         assert "pushed 1 commit" in loop_lines(ran)
         assert of_remote(ralph, "rev-parse", "main") == checkout.git("rev-parse", "HEAD")
         assert (thief.connections, TOKEN.encode() in thief.taken) == (0, False)
@@ -217,8 +213,7 @@ def test_a_loop_that_was_killed_pushes_where_it_did_before(ralph, checkout, iter
     process.communicate()
     wait_until(lambda: not processes_of(ralph))
     before = git(ralph, "--git-dir", f"{tmp_path}/thief.git", "rev-parse", "main")
-    ran = ralph("loop", "--continue")
-    assert ran.code == 0, ran.stderr
+    ran = ralph("loop", "--continue", code=0)
     [notice] = [line for line in loop_lines(ran) if "than when the loop began" in line]
     assert "(remote.origin.pushurl): pushes keep to what it was" in notice
     assert of_remote(ralph, "rev-parse", "main") == checkout.git("rev-parse", "HEAD") != before
@@ -233,11 +228,9 @@ def test_what_held_a_credential_and_was_changed_before_a_resume_is_told_and_noth
     checkout.git("config", f"url.file://{tmp_path}/.insteadOf", f"https://{TOKEN}@h/")
     checkout.git("config", "remote.origin.url", f"https://{TOKEN}@h/remote.git")
     iterations([write("work", "work\n")])
-    ran = ralph("loop", "go", *OPEN, "--commit", "--push", "--max-iterations", "1")
-    assert ran.code == 0, ran.stderr
+    ran = ralph("loop", "go", *OPEN, "--commit", "--push", "--max-iterations", "1", code=0)
     checkout.git("config", "remote.origin.url", f"{tmp_path}/elsewhere.git")
-    again = ralph("loop", "--continue", "--max-iterations", "2")
-    assert again.code == 78
+    again = ralph("loop", "--continue", "--max-iterations", "2", code=78)
     assert (
         "what held a credential then is not known any more: put it back, or begin a new loop" in again.stderr
     )
@@ -292,8 +285,7 @@ def test_the_hooks_that_an_iteration_leaves_are_named(ralph, checkout, iteration
     shutil.rmtree(checkout.top / ".git" / "hooks", ignore_errors=True)
     hook = "mkdir -p .git/hooks; printf '#!/bin/sh\\ntouch ../ran\\n' > .git/hooks/post-commit; chmod +x .git/hooks/post-commit"
     iterations([bash(f"{hook}; git switch -q -c topic; echo 1 > work")], [bash("echo 2 > work")])
-    ran = ralph("loop", "go", *OPEN, "--commit", "--max-iterations", "2")
-    assert ran.code == 0
+    ran = ralph("loop", "go", *OPEN, "--commit", "--max-iterations", "2", code=0)
     [told] = [line for line in loop_lines(ran) if "changed what git follows" in line]
     assert told.startswith(
         "iteration 1 changed what git follows in this repository: hooks/post-commit; ralph's own"
@@ -308,6 +300,5 @@ def test_a_repository_that_the_last_check_or_gate_made_is_named(ralph, checkout,
     made = "git init -q d; git -C d config core.fsmonitor ./x; git config core.fsmonitor ./x; exit 0"
     checkout.write("check.sh", "exit 1\n")
     iterations([bash(f"echo '{made}' > check.sh")])
-    ran = ralph("loop", "go", option, "sh check.sh", "--max-iterations", "1")
-    assert ran.code == 0, ran.stderr
+    ran = ralph("loop", "go", option, "sh check.sh", "--max-iterations", "1", code=0)
     assert "git runs programs that these repositories below the work name: d (core.fsmonitor)" in ran.stderr

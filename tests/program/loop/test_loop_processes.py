@@ -4,12 +4,12 @@ not their time.
 
 from __future__ import annotations
 
-import shutil
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.processes.scripts import before_git
 from tests.program.model_answers import bash
 
 if TYPE_CHECKING:
@@ -28,13 +28,7 @@ def log(ralph, tmp_path) -> Path:
     """The file to which each call of git adds a line: the supervisor that started it, and its arguments."""
     log: Path = tmp_path / "beside" / "log"
     log.parent.mkdir()
-    program = tmp_path / "bin" / "git"
-    program.parent.mkdir()
-    program.write_text(
-        f'#!/bin/sh\necho "{_SUPERVISOR} $*" >>{log}\nexec {shutil.which("git")} "$@"\n', encoding="utf-8"
-    )
-    program.chmod(0o755)
-    ralph.environment["PATH"] = f"{program.parent}:{ralph.environment['PATH']}"
+    before_git(ralph.environment, tmp_path / "bin", f'echo "{_SUPERVISOR} $*" >>{log}')
     return log
 
 

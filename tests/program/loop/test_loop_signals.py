@@ -17,6 +17,7 @@ import pytest
 
 from ralph.mock_api import Fault, Step
 from tests.patience import wait_until
+from tests.processes.scripts import before_git
 from tests.program.conftest import is_loop_waiting, iteration_of_loop, loop_lines, loop_record, processes_of
 from tests.program.model_answers import bash
 
@@ -88,8 +89,7 @@ def test_a_signal_to_all_at_once_reaches_the_iteration_once(ralph, iterations) -
     process = ralph.start("loop", "go")
     wait_until((ralph.cwd / "started").exists)
     os.kill(iteration_of_loop(ralph), signal.SIGTERM)
-    ran = ralph.stopped_by(process, signal.SIGTERM)
-    assert ran.code == 143
+    ralph.stopped_by(process, signal.SIGTERM, code=143)
     assert (ralph.cwd / "ended").read_text() == "cleaned up\n"
 
 
@@ -119,8 +119,7 @@ def test_a_signal_in_a_wait_for_the_api_ends_it_at_once_and_the_wait_is_recorded
     iterations([Step(fault=Fault(status=529))] * 9)
     process = ralph.start("loop", "go")
     wait_until(lambda: is_loop_waiting(ralph))
-    ran = ralph.stopped_by(process, signal.SIGTERM)
-    assert ran.code == 143
+    ralph.stopped_by(process, signal.SIGTERM, code=143)
     assert loop_record(ralph)["current"]["waits_until"] is not None
 
 
@@ -131,8 +130,7 @@ def test_a_signal_in_the_check_ends_it_and_the_iteration_before_it_is_counted_la
     check = "test -e done || exit 1; test -e again && exit 0; touch started; sleep 1000000"
     process = ralph.start("loop", "go", "--until", check)
     wait_until((ralph.cwd / "started").exists)
-    ran = ralph.stopped_by(process, signal.SIGINT)
-    assert ran.code == 130
+    ralph.stopped_by(process, signal.SIGINT, code=130)
     assert processes_of(ralph) == {}
     (ralph.cwd / "again").touch()
     assert ralph("loop", "--continue").code == 0
@@ -142,11 +140,7 @@ def test_a_signal_in_the_check_ends_it_and_the_iteration_before_it_is_counted_la
 
 def test_a_signal_before_anything_has_begun_ends_it_in_one_line(ralph, checkout, tmp_path) -> None:
     """The first call of git hangs."""
-    (tmp_path / "bin").mkdir()
-    hanging = tmp_path / "bin" / "git"
-    hanging.write_text(f"#!/bin/sh\ntouch '{tmp_path}/started'\nsleep 1000000\n")
-    hanging.chmod(0o755)
-    ralph.environment["PATH"] = f"{tmp_path}/bin:{ralph.environment['PATH']}"
+    before_git(ralph.environment, tmp_path / "bin", f"touch '{tmp_path}/started'; sleep 1000000")
     process = ralph.start("loop", "go")
     wait_until((tmp_path / "started").exists)
     ran = ralph.stopped_by(process, signal.SIGTERM)

@@ -30,8 +30,7 @@ def test_the_checkout_gets_the_place_of_the_stop_file_and_the_state_directory_al
     create the stop file in it.
     """
     iterations([bash("find . -type f > seen; echo done > .ralph/stop")])
-    ran = ralph("loop", "the task")
-    assert ran.code == 0
+    ralph("loop", "the task", code=0)
     assert set((ralph.cwd / "seen").read_text().split()) == {"./.ralph/.gitignore", "./seen"}
     assert names_below(ralph.cwd) == {".ralph/.gitignore", ".ralph/stop", "seen"}
     first = loop_folder(ralph)
@@ -41,8 +40,9 @@ def test_the_checkout_gets_the_place_of_the_stop_file_and_the_state_directory_al
     assert {stat.S_IMODE(path.stat().st_mode) for path in first.iterdir()} == {0o600}
 
     shutil.rmtree(ralph.cwd / ".ralph")
-    ran = ralph("loop", "go", "--until", "echo fails; test -e seen && test -e more", "--max-iterations", "1")
-    assert ran.code == 3
+    ralph(
+        "loop", "go", "--until", "echo fails; test -e seen && test -e more", "--max-iterations", "1", code=3
+    )
     second = loop_folder(ralph)
     assert second.name > first.name
     assert names_below(second.parent) == {
@@ -109,8 +109,7 @@ def test_a_state_directory_in_the_checkout_works_is_warned_of_and_a_tracked_reco
     iterations([write("one")])
     state = ralph.cwd / ".state"
     ralph.environment["RALPH_STATE_DIR"] = str(state)
-    ran = ralph("loop", "go", "--max-iterations", "1")
-    assert ran.code == 0
+    ran = ralph("loop", "go", "--max-iterations", "1", code=0)
     [warned] = [line for line in loop_lines(ran) if "where a command of the agent may write it" in line]
     assert str(state / "loops") in warned
     assert "RALPH_STATE_DIR" in warned
@@ -123,8 +122,7 @@ def test_a_state_directory_in_the_checkout_works_is_warned_of_and_a_tracked_reco
     told["plan"]["run_arguments"] = ["--base-url", thief.base_url]
     record.write_text(json.dumps(told))
     checkout.git("add", "-f", str(record))
-    ran = ralph("loop", "--continue", "--max-iterations", "5")
-    assert ran.code == 78
+    ran = ralph("loop", "--continue", "--max-iterations", "5", code=78)
     assert (
         f"{record} came with the repository, and is not followed; ralph loop begins a new loop" in ran.stderr
     )

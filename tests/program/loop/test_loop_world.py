@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ralph.mock_api import Turn
 from tests.patience import PATIENCE_S
+from tests.processes.scripts import before_git, script
 from tests.program.conftest import KEY, loop_folder, loop_lines, loop_record
 from tests.program.machine.test_disk import in_small_disk, needs_mounts
 from tests.program.model_answers import bash, write
@@ -20,20 +21,14 @@ def test_the_key_reaches_neither_check_nor_git_nor_any_file_or_line_of_the_loop(
     ralph, ralph_here, checkout, iterations, tmp_path
 ) -> None:
     """The check finds the key in a file, and the model writes it."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    spy = programs / "git"
-    spy.write_text(f'#!/bin/sh\nenv >> "{tmp_path}/of-git"\nexec {shutil.which("git")} "$@"\n')
-    spy.chmod(0o755)
-    ralph.environment["PATH"] = f"{programs}:{ralph.environment['PATH']}"
+    before_git(ralph.environment, tmp_path / "bin", f'env >> "{tmp_path}/of-git"')
     (tmp_path / "key.txt").write_text(KEY)
     server = iterations(
         [write("one", "1\n"), Turn(f"The key is {KEY}.")],
         [bash("cat ../key.txt > two"), Turn(f"It is {KEY}.")],
     )
     check = f"env > '{tmp_path}/of-check'; cat ../key.txt; echo; test -e two"
-    ran = ralph("loop", "go", "--until", check, "--commit", "--sandbox", "off")
-    assert ran.code == 0
+    ran = ralph("loop", "go", "--until", check, "--commit", "--sandbox", "off", code=0)
     seen_by_git, seen_by_check = (tmp_path / "of-git").read_text(), (tmp_path / "of-check").read_text()
     assert "GIT_WORK_TREE=" in seen_by_git
     assert "HOME=" in seen_by_check
@@ -62,12 +57,8 @@ def test_the_keys_that_a_program_prints_reach_no_file_and_no_line_of_the_loop(
 ) -> None:
     """Each run of the program prints another key. The check finds them all, also before the first iteration."""
     del ralph.environment["ANTHROPIC_API_KEY"]
-    program = Path(ralph.environment["HOME"], "bin", "vault")
-    program.parent.mkdir(exist_ok=True)
-    program.write_text(
-        f'#!/bin/sh\nn=$(cat "{tmp_path}/keys" 2>/dev/null | wc -l); echo corp-key-$n-of-night | tee -a "{tmp_path}/keys"\n'
-    )
-    program.chmod(0o755)
+    another = f'n=$(cat "{tmp_path}/keys" 2>/dev/null | wc -l); echo corp-key-$n-of-night | tee -a "{tmp_path}/keys"'
+    program = script(Path(ralph.environment["HOME"], "bin", "vault"), another)
     own = Path(ralph.environment["HOME"], ".claude", "settings.json")
     own.parent.mkdir(exist_ok=True)
     own.write_text(f'{{"apiKeyHelper": "{program}"}}')
@@ -116,8 +107,7 @@ def test_quiet_lines_leave_ends_and_what_went_wrong_and_no_key_that_only_the_set
     ralph.user_file.write_text(
         f'[[targets]]\nname = "gate"\nmodel = "claude-opus-5-5"\nbase_url = "{server.base_url}"\napi_key_env = ["GATE"]\n'
     )
-    ran = ralph("loop", "go", "--max-iterations", "1", "--quiet")
-    assert ran.code == 0, ran.stderr
+    ran = ralph("loop", "go", "--max-iterations", "1", "--quiet", code=0)
     [branch, iteration, end] = loop_lines(ran)
     assert branch.startswith("iteration 1 went to branch [redacted]; before it was ")
     assert iteration.startswith("iteration 1 of 1: completed, ")
@@ -152,8 +142,7 @@ def test_a_full_disk_under_the_loops_record_ends_it_with_74_and_loses_no_work(
     # When the disk has room again, the loop goes on. It did not see the iteration end, but counts it.
     place.rmdir()
     shutil.copytree(tmp_path / "kept", place)
-    again = ralph("loop", "--continue", "--max-iterations", "1")
-    assert again.code == 0, again.stderr
+    ralph("loop", "--continue", "--max-iterations", "1", code=0)
     assert [record["number"] for record in loop_record(ralph)["iterations"]] == [1]
 
 
