@@ -15,6 +15,7 @@ import pytest
 
 from ralph.mock_api import Turn
 from tests.patience import within_s
+from tests.program.conftest import first_prompt
 from tests.program.model_answers import DONE, bash, calls, results
 from tests.services.outside_programs import ORCHESTRATOR, folder_or_skip
 
@@ -35,14 +36,21 @@ CLAUDE_CODE = (
     *("--output-format", "json", "--allowedTools", "Write", "Read", "Edit", "Bash(git *)", "Bash(echo *)"),
     *("--append-system-prompt", "Loop 1.", "-p", "Make the file."),
 )
+LINES = {
+    "ralph-orchestrator 2": ORCHESTRATOR_2,
+    "ralph-claude-code": CLAUDE_CODE,
+    "the TypeScript SDK": (
+        *("--output-format", "stream-json", "--verbose", "--allow-dangerously-skip-permissions"),
+        *("--tools", "default", "-p", "Make the file."),
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    "line", [ORCHESTRATOR_2, CLAUDE_CODE], ids=["ralph-orchestrator 2", "ralph-claude-code"]
-)
+@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
 def test_the_line_of_a_runner_finishes_its_job(ralph, serve, line) -> None:
-    serve(WRITE, bash("echo done"), DONE)
+    server = serve(WRITE, bash("echo done"), DONE)
     ran = ralph(*line, code=0)
+    assert first_prompt(server.requests[0]) == "Make the file."
     result = json.loads(ran.stdout.splitlines()[-1])
     assert (result["subtype"], result["result"]) == ("success", "All done.")
     assert (ralph.cwd / "made.txt").read_text() == "made\n"

@@ -1,4 +1,4 @@
-"""Options that people type for Claude Code, in whole runs, and the lines that its callers send."""
+"""Options that people type for Claude Code, in whole runs."""
 
 from __future__ import annotations
 
@@ -130,21 +130,3 @@ def test_a_planted_link_for_diagnostics_is_not_followed(ralph, serve) -> None:
     assert f"[notice] cannot write {ralph.cwd}/debug.log (" in ran.stderr
     assert "RunEnded" in debug_lines(ran.stderr)
     assert target.read_text() == "mine\n"
-
-
-LINES = {
-    "ralph-orchestrator 2": (
-        "--dangerously-skip-permissions --verbose --output-format stream-json --print "
-        "--disallowedTools=TodoWrite,TaskCreate,TaskUpdate,TaskList,TaskGet --setting-sources project,local -p"
-    ),
-    "the playbook": "-p --dangerously-skip-permissions --output-format=stream-json --model opus --verbose",
-    "the TypeScript SDK": "--output-format stream-json --verbose --allow-dangerously-skip-permissions --tools default -p",
-}
-
-
-@pytest.mark.parametrize("line", LINES.values(), ids=LINES)
-def test_the_lines_of_known_callers_run_to_their_end(ralph, serve, line: str) -> None:
-    server = serve(DONE)
-    ran = ralph(*line.split(), "do it", code=0)
-    assert ran.result["subtype"] == "success"
-    assert first_prompt(server.requests[0]) == "do it"
