@@ -196,9 +196,10 @@ def test_a_push_goes_where_git_says(repository: Repository, settings: list[tuple
 
 
 def test_a_name_that_is_no_remote_is_an_address_and_one_address_alone_is_told() -> None:
-    told = RemoteSettings(
-        pins(("url.https://h/.insteadof", "gh:"), ("remote.o.url", "gh:x"), ("http.proxy", "p")).settings
-    )
+    rule = ("url.https://h/.insteadof", "gh:")
+    for_pushes = RemoteSettings(pins(rule, ("url.ssh://h/.pushinsteadof", "gh:")).settings)
+    assert for_pushes.push_urls("gh:y") == ["ssh://h/y"]
+    told = RemoteSettings(pins(rule, ("remote.o.url", "gh:x"), ("http.proxy", "p")).settings)
     assert told.push_urls("gh:y") == ["https://h/y"]
     assert (
         told.with_only_url("o", "https://h/x").entries
