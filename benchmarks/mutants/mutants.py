@@ -1433,7 +1433,7 @@ MUTANTS = (
         "a program of the user's configuration does not run if commands may write it",
         "whose = _OF_AGENTS if names_writable(value) else _LOCAL if known[origin] else scope",
         "whose = _LOCAL if known[origin] else scope",
-        GIT,
+        ("git/test_runner.py",),
     ),
     Mutant(
         "ssh-reads-what-an-agent-can-write",
@@ -1447,7 +1447,7 @@ MUTANTS = (
         "objects that commands may not read are not published",
         "if not self._may_read(path):",
         "if False:",
-        GIT,
+        ("git/test_foreign_directory.py",),
     ),
     Mutant(
         "remote-names-a-program",
