@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import shutil
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -61,6 +63,35 @@ def test_a_look_may_take_five_minutes(repository: Repository, tmp_path: Path, se
             CheckoutGit(repository.top, seams)
     else:
         assert CheckoutGit(repository.top, seams).settings.values["user.name"] == "Tester"
+
+
+@every_row(
+    ("was_stopped", "late_ago_s", "left_s", "is_remote", "limit_s"),
+    [
+        (False, None, math.inf, False, 300),
+        (True, None, math.inf, True, 3),
+        (False, 59, math.inf, False, 3),
+        (False, 61, math.inf, False, 300),
+        (False, 59, math.inf, True, 300),
+        (False, None, 10, True, 10),
+        (True, None, 2, False, 2),
+        (False, None, -1, False, 0.05),
+    ],
+)
+def test_a_call_has_less_time_after_a_stop_after_a_late_call_and_before_the_end(
+    was_stopped: bool, late_ago_s: float | None, left_s: float, is_remote: bool, limit_s: float
+) -> None:
+    clock, waiter = SimpleNamespace(now_s=lambda: 1000.0), SimpleNamespace(was_stopped=was_stopped)
+    late = [] if late_ago_s is None else [1000.0 - late_ago_s]
+    seams = GitSeams({}, SUPERVISOR, waiter, clock, late=late, ends_at_s=1000.0 + left_s)
+    assert seams.limit_s(300, is_remote=is_remote) == limit_s
+
+
+def test_a_call_is_stopped_when_its_time_is_over(repository: Repository, tmp_path: Path) -> None:
+    before_git(repository.environment, tmp_path / "bin", "sleep 99")
+    seams = replace(repository.seams(), ends_at_s=CLOCK.now_s())
+    with pytest.raises(CheckoutError, match=r"git config took longer than 0\.05 s and was stopped"):
+        CheckoutGit(repository.top, seams)
 
 
 @pytest.mark.parametrize("way", ["include", "link", "hard link", "variable", "added", "cache"])
