@@ -60,3 +60,13 @@ def test_the_file_of_a_resumed_session_is_counted_as_its_processes_were(tmp_path
             told,
         )
         spent_usd = told
+
+
+def test_a_process_that_begins_after_a_line_that_a_kill_has_cut_has_not_ended(tmp_path: Path) -> None:
+    file = tmp_path / "agent-1.jsonl"
+    file.write_bytes(b'{"ralph":"began"}\n{"session_id": "s-1"}\n' + FORGED + b"\n")
+    assert read_session(file, CLAUDE).ended is not None
+    file.write_bytes(file.read_bytes() + b'{"type": "assis')
+    log_in(tmp_path, before_usd=0.5).close()
+    seen = read_session(file, CLAUDE)
+    assert (seen.id, seen.ended) == ("s-1", None)
