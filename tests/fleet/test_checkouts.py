@@ -399,6 +399,19 @@ def test_checkpoints_are_removed_but_nothing_of_another_job_and_no_work_that_the
         world.restore("1111111")
 
 
+def test_checkpoints_that_another_removes_first_are_removed_and_what_the_host_keeps_is_told(
+    world: World,
+) -> None:
+    checkout = world.check_out()
+    checkout.push_checkpoint(checkout.commit, REF)
+    world.at_remote("config", "receive.hideRefs", "refs/ralph")
+    with pytest.raises(CheckoutError, match="hidden ref"):
+        world.repositories.remove_checkpoints(world.remote, "set", "job")
+    another = f'case "$*" in *" push "*) git --git-dir={world.remote} update-ref -d {REF};; esac'
+    before_git(world.source.environment, world.place / "bin", another)
+    assert world.repositories.remove_checkpoints(world.remote, "set", "job") == 1
+
+
 def test_what_was_left_uncommitted_becomes_a_last_commit_with_the_jobs_trailer(world: World) -> None:
     checkout = checked_out(world.source)
     agent = world.agent(checkout)
