@@ -116,12 +116,12 @@ def test_both_ends_know_the_same_protocol() -> None:
 @pytest.mark.parametrize(
     ("line", "status"), [("exit 0", 0), ("exit 255", 255), ("kill -9 $$", 137), ("kill $$", 143)]
 )
-def test_the_status_is_the_commands(serving: CommandSupervisor, line: str, status: int) -> None:
+def test_the_status_is_the_commands(serving, line, status) -> None:
     assert finished(started(serving, line))[0] == status
 
 
 @linux_only
-def test_one_launcher_serves_one_command_after_another(serving: CommandSupervisor) -> None:
+def test_one_launcher_serves_one_command_after_another(serving) -> None:
     launchers = {ran(serving, f"{PARENT}; echo $PPID $(of $PPID)") for _ in range(3)}
     assert serving.pid is not None
     assert launchers == {f"{waiting_launcher(serving)} {serving.pid}\n"}
@@ -131,7 +131,7 @@ def test_one_launcher_serves_one_command_after_another(serving: CommandSuperviso
 
 @linux_only
 @roots
-def test_nothing_of_a_command_is_left_in_the_launcher(serving: CommandSupervisor, tmp_path: Path) -> None:
+def test_nothing_of_a_command_is_left_in_the_launcher(serving, tmp_path) -> None:
     with (tmp_path / "input").open("w+b") as source:
         source.write(b"one\ntwo\n")
         source.seek(0)
@@ -149,9 +149,7 @@ def test_nothing_of_a_command_is_left_in_the_launcher(serving: CommandSupervisor
 
 
 @linux_only
-def test_a_request_to_stop_that_came_too_late_does_not_reach_the_next_command(
-    serving: CommandSupervisor,
-) -> None:
+def test_a_request_to_stop_that_came_too_late_does_not_reach_the_next_command(serving) -> None:
     """When two signals are pending together, the launcher notices after the first one that the command has ended. It
     must not pass the second one on to the next command.
     """
@@ -170,7 +168,7 @@ def test_a_request_to_stop_that_came_too_late_does_not_reach_the_next_command(
     assert serving.pid == before
 
 
-def test_each_command_is_given_its_own(serving: CommandSupervisor, tmp_path: Path) -> None:
+def test_each_command_is_given_its_own(serving, tmp_path) -> None:
     usual, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     line = "pwd; umask; ulimit -n; echo $OWN$OTHER; cat"
     umask = os.umask(0o027)
@@ -189,7 +187,7 @@ def test_each_command_is_given_its_own(serving: CommandSupervisor, tmp_path: Pat
         resource.setrlimit(resource.RLIMIT_NOFILE, (usual, most))
 
 
-def test_more_words_than_a_datagram_takes_arrive(serving: CommandSupervisor) -> None:
+def test_more_words_than_a_datagram_takes_arrive(serving) -> None:
     environment = {f"LONG_{number}": "x" * 100_000 for number in range(10)}
     line = (
         'echo "$(printf %s "$LONG_0$LONG_1$LONG_2$LONG_3$LONG_4$LONG_5$LONG_6$LONG_7$LONG_8$LONG_9" | wc -c)"'
@@ -207,9 +205,7 @@ def test_a_variable_without_a_name_which_the_system_allows_stops_no_command() ->
 
 @linux_only
 @roots
-def test_a_command_has_no_descriptor_but_the_usual_and_the_supervisor_none_of_a_command(
-    serving: CommandSupervisor,
-) -> None:
+def test_a_command_has_no_descriptor_but_the_usual_and_the_supervisor_none_of_a_command(serving) -> None:
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)
     try:
@@ -223,9 +219,7 @@ def test_a_command_has_no_descriptor_but_the_usual_and_the_supervisor_none_of_a_
 
 
 @linux_only
-def test_a_command_that_kills_the_supervisor_ends_alone_and_its_effects_are_unknown(
-    serving: CommandSupervisor,
-) -> None:
+def test_a_command_that_kills_the_supervisor_ends_alone_and_its_effects_are_unknown(serving) -> None:
     ran(serving, ":")
     before = serving.pid
     line = "(trap '' TERM; setsid sh -c 'echo $$; trap \"\" TERM; sleep 99; sleep 99') & sleep 0.1; kill -9 $SUPERVISOR; sleep 99"
@@ -237,7 +231,7 @@ def test_a_command_that_kills_the_supervisor_ends_alone_and_its_effects_are_unkn
 
 
 @linux_only
-def test_a_command_that_kills_its_launcher_leaves_nothing(serving: CommandSupervisor) -> None:
+def test_a_command_that_kills_its_launcher_leaves_nothing(serving) -> None:
     for _ in range(2):
         status, output = finished(started(serving, "sleep 99 & echo $! $$; kill -9 $PPID; sleep 99"))
         assert status == -signal.SIGKILL
@@ -246,9 +240,7 @@ def test_a_command_that_kills_its_launcher_leaves_nothing(serving: CommandSuperv
 
 @linux_only
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_supervisor_that_is_dead_or_stopped_when_a_command_comes_is_replaced(
-    serving: CommandSupervisor, number: int
-) -> None:
+def test_a_supervisor_that_is_dead_or_stopped_when_a_command_comes_is_replaced(serving, number) -> None:
     ran(serving, ":")
     assert serving.pid is not None
     os.kill(serving.pid, number)
@@ -258,7 +250,7 @@ def test_a_supervisor_that_is_dead_or_stopped_when_a_command_comes_is_replaced(
 
 
 @linux_only
-def test_a_supervisor_that_is_replaced_leaves_no_ended_launcher(serving: CommandSupervisor) -> None:
+def test_a_supervisor_that_is_replaced_leaves_no_ended_launcher(serving) -> None:
     before = children()
     for _ in range(3):
         ran(serving, ":")
@@ -269,9 +261,7 @@ def test_a_supervisor_that_is_replaced_leaves_no_ended_launcher(serving: Command
 
 
 @linux_only
-def test_a_request_that_no_launcher_took_was_never_started(
-    serving: CommandSupervisor, tmp_path: Path
-) -> None:
+def test_a_request_that_no_launcher_took_was_never_started(serving, tmp_path) -> None:
     ran(serving, ":")
     taker = waiting_launcher(serving)
     assert serving.pid is not None
@@ -285,7 +275,7 @@ def test_a_request_that_no_launcher_took_was_never_started(
 
 
 @linux_only
-def test_a_waiting_launcher_that_somebody_stops_is_continued(serving: CommandSupervisor) -> None:
+def test_a_waiting_launcher_that_somebody_stops_is_continued(serving) -> None:
     ran(serving, ":")
     for _ in range(3):
         os.kill(waiting_launcher(serving), signal.SIGSTOP)
@@ -293,14 +283,14 @@ def test_a_waiting_launcher_that_somebody_stops_is_continued(serving: CommandSup
 
 
 @linux_only
-def test_children_of_this_process_that_were_there_before_are_left_alone(serving: CommandSupervisor) -> None:
+def test_children_of_this_process_that_were_there_before_are_left_alone(serving) -> None:
     with subprocess.Popen(["sleep", "99"]) as other:
         finished(started(serving, "setsid sleep 99 & kill -9 $PPID; sleep 99"))
         assert other.poll() is None
         other.kill()
 
 
-def test_input_and_errors_may_be_files_of_their_own(serving: CommandSupervisor, tmp_path: Path) -> None:
+def test_input_and_errors_may_be_files_of_their_own(serving, tmp_path) -> None:
     (tmp_path / "input").write_text("given\n")
     with (tmp_path / "input").open("rb") as source, (tmp_path / "errors").open("wb") as errors:
         status, output = finished(
@@ -329,7 +319,7 @@ def test_a_word_that_no_command_line_can_hold_is_refused(serving, word, error) -
     assert ran(serving, "echo still there") == "still there\n"
 
 
-def test_a_missing_directory_is_an_os_error(serving: CommandSupervisor) -> None:
+def test_a_missing_directory_is_an_os_error(serving) -> None:
     with pytest.raises(FileNotFoundError):
         started(serving, "true", cwd="/no/such")
 
@@ -364,9 +354,7 @@ os.write(1, b"%d" % ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))
 
 
 @linux_only
-def test_a_supervisor_whose_waiting_launcher_was_killed_ends_and_is_replaced(
-    serving: CommandSupervisor,
-) -> None:
+def test_a_supervisor_whose_waiting_launcher_was_killed_ends_and_is_replaced(serving) -> None:
     ran(serving, ":")
     before = serving.pid
     assert before is not None
@@ -377,7 +365,7 @@ def test_a_supervisor_whose_waiting_launcher_was_killed_ends_and_is_replaced(
 
 
 @linux_only
-def test_a_stopped_launcher_does_not_save_its_tree(serving: CommandSupervisor) -> None:
+def test_a_stopped_launcher_does_not_save_its_tree(serving) -> None:
     ran(serving, ":")
     line = "kill -STOP $SUPERVISOR; kill -STOP $PPID; echo $$; sleep 99"
     command = started(serving, line, SUPERVISOR=str(serving.pid))
@@ -390,7 +378,7 @@ def test_a_stopped_launcher_does_not_save_its_tree(serving: CommandSupervisor) -
 
 
 @linux_only
-def test_a_launcher_that_its_command_stops_is_continued(serving: CommandSupervisor) -> None:
+def test_a_launcher_that_its_command_stops_is_continued(serving) -> None:
     for _ in range(5):
         assert finished(started(serving, "kill -STOP $PPID; exit 3"))[0] == 3
 
@@ -409,7 +397,7 @@ def test_a_stopped_launcher_ends_its_command_when_ralph_is_killed() -> None:
         launcher.send_signal([stopped, shell], signal.SIGKILL)
 
 
-def test_asking_to_stop_reaches_the_whole_tree_and_leaves_the_supervisor(serving: CommandSupervisor) -> None:
+def test_asking_to_stop_reaches_the_whole_tree_and_leaves_the_supervisor(serving) -> None:
     # A shell that has just forked may have its parent's trap still, and lose a signal by it.
     sleep = "sh -c 'echo; exec sleep 99' & wait"
     line = f"(trap 'echo child; exit' TERM; {sleep}) & trap 'echo parent; exit 7' TERM; {sleep}"
@@ -426,7 +414,7 @@ def test_asking_to_stop_reaches_the_whole_tree_and_leaves_the_supervisor(serving
 
 
 @linux_only
-def test_its_memory_is_that_of_the_first_commands(serving: CommandSupervisor) -> None:
+def test_its_memory_is_that_of_the_first_commands(serving) -> None:
     """A test by hand has shown that the memory after 1,000 commands is that after 10. Here fewer commands run, of
     very different sizes.
     """
@@ -444,7 +432,7 @@ def test_its_memory_is_that_of_the_first_commands(serving: CommandSupervisor) ->
 
 
 @linux_only
-def test_the_supervisor_ends_with_its_socket(serving: CommandSupervisor) -> None:
+def test_the_supervisor_ends_with_its_socket(serving) -> None:
     serving.start_early()
     assert serving.pid is not None
     assert serving._serving is not None
@@ -471,7 +459,7 @@ def may_lock(place: Path) -> bool:
         return True
 
 
-def test_a_held_lock_is_free_when_no_process_of_the_command_is_left(serving, tmp_path: Path) -> None:
+def test_a_held_lock_is_free_when_no_process_of_the_command_is_left(serving, tmp_path) -> None:
     """The launcher lets go of it too, although it waits for the next command."""
     place = tmp_path / "lock"
     reading, writing = os.pipe()
@@ -488,7 +476,7 @@ def test_a_held_lock_is_free_when_no_process_of_the_command_is_left(serving, tmp
     wait_until(lambda: may_lock(place))
 
 
-def test_the_output_may_go_to_a_file(serving, tmp_path: Path) -> None:
+def test_the_output_may_go_to_a_file(serving, tmp_path) -> None:
     with (tmp_path / "output").open("wb") as output:
         options = {"cwd": Path("/"), "environment": ENVIRONMENT, "grace_s": 0.3}
         command = serving.start(["/bin/sh", "-c", "echo to a file"], **options, output_to=output.fileno())

@@ -115,7 +115,7 @@ REMNANTS = {
 
 
 @pytest.mark.parametrize("remnant", REMNANTS)
-def test_the_next_command_is_alone(run, remnant: str) -> None:
+def test_the_next_command_is_alone(run, remnant) -> None:
     """Nothing of the last command runs, so that nothing can enter, read or slow the next one."""
     run.said(f"{REMNANTS[remnant]} echo $!")
     assert inside(run.work) == []
@@ -134,7 +134,7 @@ LEFT = {
 
 
 @pytest.mark.parametrize("left", LEFT)
-def test_a_command_finds_nothing_that_another_one_has_left(run, left: str) -> None:
+def test_a_command_finds_nothing_that_another_one_has_left(run, left) -> None:
     make, find = LEFT[left]
     run.said(f"{make} 2>/dev/null")
     assert run.said(f"({find}) >/dev/null 2>&1 && echo found") == ""
@@ -176,7 +176,7 @@ ATTACKS = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_the_box_resists(run, attack: str) -> None:
+def test_the_box_resists(run, attack) -> None:
     code, denied = ATTACKS[attack]
     run.said(":")  # so that a first process has waited for the command
     assert denied in run.python(code)
@@ -391,7 +391,7 @@ def test_a_command_that_shares_namespaces_finds_no_process_of_ralphs(run) -> Non
 
 
 @pytest.mark.parametrize("lasts", [False, True])
-def test_what_a_command_leaves_that_has_killed_its_first_process_is_ended(run, *, lasts: bool) -> None:
+def test_what_a_command_leaves_that_has_killed_its_first_process_is_ended(run, *, lasts) -> None:
     end = run.box.share_namespaces()
     background = run.background("touch there; exec sleep 600")
     wait_until((run.work / "there").exists)
@@ -527,7 +527,7 @@ def test_a_bubblewrap_that_is_never_ready_is_ended_and_told(monkeypatch) -> None
 
 
 @pytest.mark.parametrize("made", range(4))
-def test_where_no_descriptor_is_left_none_is_kept(monkeypatch, made: int) -> None:
+def test_where_no_descriptor_is_left_none_is_kept(monkeypatch, made) -> None:
     made_by_system, left, descriptors = os.pipe, [*range(made)], open_descriptors()
 
     def pipe() -> tuple[int, int]:

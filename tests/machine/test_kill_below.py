@@ -67,7 +67,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(monkeypatch)
 
 
-def test_a_stopped_process_that_another_one_wakes_is_stopped_again(machine: Machine) -> None:
+def test_a_stopped_process_that_another_one_wakes_is_stopped_again(machine) -> None:
     woken, waker = 12, 11
     machine.states |= {woken: b"S", waker: b"R"}
     asked = iter(["", "", "its last act"])
@@ -83,7 +83,7 @@ def test_a_stopped_process_that_another_one_wakes_is_stopped_again(machine: Mach
 
 @pytest.mark.parametrize(("first_pid", "most_successors"), [(900, 0), (10, 50)], ids=["newest", "wrapped"])
 def test_a_process_that_lives_for_a_few_looks_at_others_is_caught(
-    machine: Machine, first_pid: int, most_successors: int
+    machine, first_pid, most_successors
 ) -> None:
     """Each of its successors starts the next one after twenty reads of /proc. When the pids of a machine begin anew,
     the newest processes are the last in the list.
@@ -107,7 +107,7 @@ def test_a_process_that_lives_for_a_few_looks_at_others_is_caught(
     assert runner[0] - first_pid <= most_successors
 
 
-def test_a_process_that_waits_in_the_kernel_is_asked_once_and_not_waited_for(machine: Machine) -> None:
+def test_a_process_that_waits_in_the_kernel_is_asked_once_and_not_waited_for(machine) -> None:
     """It may be about to return, or be a parent in vfork(2), which waits for its stopped child."""
     machine.states |= {10: b"D", 11: b"S"}
     machine.at_stop[10] = lambda: None
@@ -115,7 +115,7 @@ def test_a_process_that_waits_in_the_kernel_is_asked_once_and_not_waited_for(mac
     assert (machine.told, machine.states) == ({10, 11}, {ROOT: b"S"})
 
 
-def test_a_process_of_another_user_is_not_waited_for(machine: Machine) -> None:
+def test_a_process_of_another_user_is_not_waited_for(machine) -> None:
     """Such a process, which sudo may have started, can neither be stopped nor killed."""
     machine.states |= {10: b"S", 11: b"S"}
     machine.of_others = {10}

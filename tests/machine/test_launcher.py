@@ -244,7 +244,7 @@ HARD_TO_END = {
 
 
 @linux_only
-def test_nothing_outlives_a_parent_that_is_killed_at_any_moment(tmp_path: Path) -> None:
+def test_nothing_outlives_a_parent_that_is_killed_at_any_moment(tmp_path) -> None:
     started_at_the_kill = outlived(HARD_TO_END.values(), tmp_path / "started")
     assert len(started_at_the_kill) == len(HARD_TO_END)
     assert sum(started_at_the_kill) < (KILLS + 1) * len(HARD_TO_END), "no kill came before a start"
@@ -263,7 +263,7 @@ def test_nothing_outlives_a_parent_that_is_killed_at_any_moment(tmp_path: Path) 
         (shell("kill -TERM $PPID; sleep 99"), 143, ["", AS_ON_MACOS]),
     ],
 )
-def test_the_status_is_the_commands(command: list[str], status: int, scripts: list[str]) -> None:
+def test_the_status_is_the_commands(command, status, scripts) -> None:
     """The scripts are those that start or end a command of this kind in another way."""
     for script in scripts:
         assert finished(line_for(command, script=script))[0] == status
@@ -271,7 +271,7 @@ def test_the_status_is_the_commands(command: list[str], status: int, scripts: li
 
 @linux_only
 @every_row("script", ["", WITH_OLD_GLIBC])
-def test_the_command_leads_a_session_of_its_own_without_a_terminal(script: str) -> None:
+def test_the_command_leads_a_session_of_its_own_without_a_terminal(script) -> None:
     status, output = finished(line_for(shell("echo $$; cut -d' ' -f6,7 /proc/$$/stat"), script=script))
     pid, session, terminal = output.split()
     assert (status, session, terminal) == (0, pid, "0")
@@ -281,7 +281,7 @@ def test_the_command_leads_a_session_of_its_own_without_a_terminal(script: str) 
     ("number", "script"),
     [(signal.SIGTERM, ""), (signal.SIGINT, ""), (signal.SIGHUP, ""), (signal.SIGTERM, AS_ON_MACOS)],
 )
-def test_however_often_it_is_asked_the_tree_is_asked_once_and_has_its_grace(number: int, script: str) -> None:
+def test_however_often_it_is_asked_the_tree_is_asked_once_and_has_its_grace(number, script) -> None:
     command = shell(
         "trap 'echo asked; sleep 0.3; echo ready; exit 5' TERM; sh -c 'echo runs; exec sleep 99' & wait"
     )
@@ -296,26 +296,26 @@ def test_however_often_it_is_asked_the_tree_is_asked_once_and_has_its_grace(numb
 
 
 @linux_only
-def test_a_process_that_starts_while_the_others_are_asked_to_end_is_asked_too(tmp_path: Path) -> None:
+def test_a_process_that_starts_while_the_others_are_asked_to_end_is_asked_too(tmp_path) -> None:
     listed = tmp_path / "listed"
     command = shell(f"kill -TERM $PPID; until [ -e {listed} ]; do :; done; sleep 99; :")
     script = ASKS_LATE.replace("LISTED", repr(str(listed)))
     assert finished(line_for(command, grace_s=within_s(90), script=script))[0] == 143
 
 
-def test_asked_in_the_moment_before_the_start_it_starts_nothing(tmp_path: Path) -> None:
+def test_asked_in_the_moment_before_the_start_it_starts_nothing(tmp_path) -> None:
     line = line_for(["touch", str(tmp_path / "started")])
     assert finished(with_signals(line, blocked=[signal.SIGTERM], pending=[signal.SIGTERM]))[0] == 143
     assert not (tmp_path / "started").exists()
 
 
-def test_without_its_parent_it_starts_nothing(tmp_path: Path) -> None:
+def test_without_its_parent_it_starts_nothing(tmp_path) -> None:
     assert finished(line_for(["touch", str(tmp_path / "started")], parent_pid=os.getppid()))[0] == 143
     assert not (tmp_path / "started").exists()
 
 
 @linux_only
-def test_asked_at_any_moment_of_its_start_it_ends_and_leaves_nothing(tmp_path: Path) -> None:
+def test_asked_at_any_moment_of_its_start_it_ends_and_leaves_nothing(tmp_path) -> None:
     """Before the launcher handles SIGTERM, the signal ends it, because it has started nothing yet. Later the
     command, which ignores SIGTERM, is killed.
     """
@@ -349,7 +349,7 @@ def test_asked_at_any_moment_of_its_start_it_ends_and_leaves_nothing(tmp_path: P
     ],
 )
 def test_the_commands_signals_are_the_defaults_but_for_what_nohup_ignores(
-    blocked: list[int], ignored: list[int], kept: list[int], script: str
+    blocked, ignored, kept, script
 ) -> None:
     line = line_for(["cat", "/proc/self/status"], script=script)
     sets = signal_sets(finished(with_signals(line, blocked=blocked, ignored=ignored))[1])
@@ -363,7 +363,7 @@ def test_the_launcher_handles_no_signal() -> None:
 
 
 @every_row("number", [signal.SIGINT, signal.SIGHUP])
-def test_what_nohup_ignores_does_not_end_the_command(number: int) -> None:
+def test_what_nohup_ignores_does_not_end_the_command(number) -> None:
     line = line_for(shell(f"kill -{number} $PPID; sleep 0.1; exit 6"))
     assert finished(with_signals(line, ignored=[number]))[0] == 6
 
@@ -429,7 +429,7 @@ def guarded() -> tuple[int, int, int]:
 
 
 @linux_only
-def test_nothing_can_act_while_others_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_can_act_while_others_are_killed(monkeypatch) -> None:
     others = launcher.children_of(os.getpid())
 
     def send_slowly(pids: list[int], number: int) -> None:
@@ -449,9 +449,7 @@ def test_nothing_can_act_while_others_are_killed(monkeypatch: pytest.MonkeyPatch
 
 @linux_only
 @pytest.mark.parametrize("within_s", [0, 2])
-def test_stopped_in_time_or_not_all_are_killed_but_who_was_there_before(
-    monkeypatch: pytest.MonkeyPatch, within_s: float
-) -> None:
+def test_stopped_in_time_or_not_all_are_killed_but_who_was_there_before(monkeypatch, within_s) -> None:
     monkeypatch.setattr(launcher, "_STOP_WITHIN_S", within_s)
     with subprocess.Popen(shell("sleep 99 & wait")) as other:
         others = launcher.children_of(os.getpid())

@@ -1,15 +1,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from ralph.machine.files.planted_link import LinkResolver
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-def test_links_are_resolved_as_the_system_does_it(tmp_path: Path) -> None:
+def test_links_are_resolved_as_the_system_does_it(tmp_path) -> None:
     (tmp_path / "a/b").mkdir(parents=True)
     for name, target in (
         ("one", "a/b"),
@@ -32,7 +28,7 @@ def test_links_are_resolved_as_the_system_does_it(tmp_path: Path) -> None:
     assert resolved(f"{tmp_path}/first/x").startswith(str(tmp_path))
 
 
-def test_no_link_in_an_unfollowed_directory_is_followed(tmp_path: Path) -> None:
+def test_no_link_in_an_unfollowed_directory_is_followed(tmp_path) -> None:
     for name in ("work/sub", "private"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "work/planted").symlink_to(tmp_path / "private")
@@ -46,7 +42,7 @@ def test_no_link_in_an_unfollowed_directory_is_followed(tmp_path: Path) -> None:
     assert resolved.outside(f"{tmp_path}/works") == f"{tmp_path}/works"
 
 
-def test_a_long_chain_of_links_leads_nowhere(tmp_path: Path) -> None:
+def test_a_long_chain_of_links_leads_nowhere(tmp_path) -> None:
     for number in range(2000):
         (tmp_path / str(number)).symlink_to(str(number + 1))
     (tmp_path / "2000").mkdir()

@@ -59,7 +59,7 @@ CHANGED_ROOT = """70 22 254:0 /usr /usr rw - ext4 /dev/vda rw
         (CHANGED_ROOT, ("/home/me", "/etc/shadow"), ("/x",)),
     ],
 )
-def test_the_other_paths_of_a_place(mounts: str, places: tuple[str, ...], others: tuple[str, ...]) -> None:
+def test_the_other_paths_of_a_place(mounts, places, others) -> None:
     assert other_paths(places, mounts) == others
 
 

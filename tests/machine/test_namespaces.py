@@ -97,7 +97,7 @@ def test_what_a_command_leaves_behind_may_finish_and_is_then_ended(start, tmp_pa
 
 
 @pytest.mark.parametrize(("command", "stopped"), [(":", 0), ("sleep 600 & setsid sleep 600 & :", 2)])
-def test_what_a_command_leaves_running_is_counted(start, command: str, stopped: int) -> None:
+def test_what_a_command_leaves_running_is_counted(start, command, stopped) -> None:
     process = start(f"exec >/dev/null 2>&1; {command}")
     assert (ended(process), process.stopped) == ((0, ""), stopped)
 

@@ -19,7 +19,6 @@ from ralph.machine.own_programs import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 # What is made, below a directory in which commands may write `work` and `added`, and the entry of PATH.
@@ -77,23 +76,23 @@ def looked_up(room: Path, row: tuple[str, Made]) -> tuple[str | None, tuple[str,
 
 
 @pytest.mark.parametrize("row", LEADING_IN.values(), ids=LEADING_IN)
-def test_an_entry_that_leads_through_a_writable_place_is_skipped(room: Path, row: tuple[str, Made]) -> None:
+def test_an_entry_that_leads_through_a_writable_place_is_skipped(room, row) -> None:
     assert looked_up(room, row) == (None, ())
 
 
 @pytest.mark.parametrize("row", ALLOWED.values(), ids=ALLOWED)
-def test_an_entry_elsewhere_is_used(room: Path, row: tuple[str, Made]) -> None:
+def test_an_entry_elsewhere_is_used(room, row) -> None:
     assert looked_up(room, row) == (f"{room}/{row[0]}/git", (f"{room}/{row[0]}",))
 
 
-def test_a_program_that_is_a_link_into_a_writable_place_is_skipped(room: Path) -> None:
+def test_a_program_that_is_a_link_into_a_writable_place_is_skipped(room) -> None:
     (room / "outside/git").unlink()
     (room / "outside/git").symlink_to(room / "work/bin/git")
     assert own_program("git", search(room, "outside")) is None
 
 
 @pytest.mark.parametrize("entry", ["", ".", "work/bin"])
-def test_an_entry_that_is_empty_or_relative_is_skipped(room: Path, monkeypatch, entry: str) -> None:
+def test_an_entry_that_is_empty_or_relative_is_skipped(room, monkeypatch, entry) -> None:
     monkeypatch.chdir(room)
     assert trusted_directories(ProgramSearch(entry)) == ()
     assert own_program("git", ProgramSearch(entry)) is None
@@ -119,16 +118,14 @@ def _is_of_another_user(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [_is_written_by_others, _is_gone, _is_of_another_user])
-def test_in_a_temporary_directory_nothing_is_used_that_another_user_can_replace(
-    room: Path, change: Callable[[Path], None]
-) -> None:
+def test_in_a_temporary_directory_nothing_is_used_that_another_user_can_replace(room, change) -> None:
     change(room / "tmp/mine")
     wanted = search(room, "tmp/mine/bin")
     assert own_program("git", wanted) is None
     assert trusted_directories(wanted) == ()
 
 
-def test_a_group_of_the_user_alone_is_no_other_user(room: Path, monkeypatch) -> None:
+def test_a_group_of_the_user_alone_is_no_other_user(room, monkeypatch) -> None:
     """Umask 002 with such groups is usual, as on Debian and Fedora."""
     user = pwd.getpwuid(os.geteuid())
     (room / "tmp/mine").chmod(0o775)
@@ -146,14 +143,14 @@ def test_a_group_of_the_user_alone_is_no_other_user(room: Path, monkeypatch) -> 
         assert ("/tmp/mine" in why_not_used("git", wanted)) is not is_alone
 
 
-def test_the_reason_why_a_program_is_not_used_names_the_place(room: Path) -> None:
+def test_the_reason_why_a_program_is_not_used_names_the_place(room) -> None:
     assert why_not_used("git", search(room, "work/bin")) == (
         f"{room}/work/bin/git does not count: commands may write {room}/work"
     )
     assert why_not_used("no-such", search(room, "work/bin")) == ""
 
 
-def test_what_is_found_stays_when_the_directory_is_replaced(room: Path) -> None:
+def test_what_is_found_stays_when_the_directory_is_replaced(room) -> None:
     wanted = search(room, "outside")
     found = own_program("git", wanted), trusted_directories(wanted)
     (room / "outside").rename(room / "was")
@@ -207,7 +204,7 @@ def test_what_is_found_stays_when_the_directory_is_replaced(room: Path) -> None:
     ],
 )
 def test_nothing_that_commands_can_replace_is_loaded_into_ralphs_own_programs(
-    room: Path, name: str, value: str, kept: str | None
+    room, name, value, kept
 ) -> None:
     (room / "link").symlink_to(room / "work/bin")
     safe = without_unsafe_loads({name: value.format(room=room)}, search(room, "outside"))

@@ -50,7 +50,7 @@ OTHERS = (
         pytest.param("4:memory:/", "", None, id="none"),
     ],
 )  # fmt: skip
-def test_the_group_lies_beneath_our_own(groups: str, mounts: str, place: ControlGroup | None) -> None:
+def test_the_group_lies_beneath_our_own(groups, mounts, place) -> None:
     assert place_of(groups, OTHERS + mounts, "pids") == place
 
 
@@ -71,7 +71,7 @@ def limited() -> Iterator[CommandSupervisor]:
 
 
 @needs_group
-def test_every_command_is_in_the_group_and_ralph_is_not(limited: CommandSupervisor) -> None:
+def test_every_command_is_in_the_group_and_ralph_is_not(limited) -> None:
     [before] = {finished(started(limited, "cat /proc/self/cgroup"))[1] for _ in range(3)}
     assert "ralph-commands-" in before
     assert "ralph-commands-" not in Path("/proc/self/cgroup").read_text()
@@ -91,7 +91,7 @@ def test_the_group_is_gone_with_the_run() -> None:
 
 
 @needs_group
-def test_a_killed_ralphs_group_is_swept_and_one_in_use_is_not(limited: CommandSupervisor) -> None:
+def test_a_killed_ralphs_group_is_swept_and_one_in_use_is_not(limited) -> None:
     limited.start_early()
     script = textwrap.dedent("""
         import os, sys, time
@@ -142,7 +142,7 @@ def test_what_still_runs_keeps_the_group_for_a_later_sweep() -> None:
     assert not group.exists()
 
 
-def test_where_there_is_no_way_to_a_group_it_is_said_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_there_is_no_way_to_a_group_it_is_said_why(monkeypatch) -> None:
     monkeypatch.setattr("ralph.machine.process_limit.place_of", lambda *_texts: None)
     with pytest.raises(NoLimitError, match="this system has no control groups for processes"):
         ProcessLimit.made(25)
@@ -222,9 +222,7 @@ class SecondVersion:
         self.beside = ProcessLimit(self.group, os.open(place, os.O_RDONLY), None)
 
 
-def test_in_the_second_version_the_group_of_processes_limits_the_memory_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_the_second_version_the_group_of_processes_limits_the_memory_too(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("ralph.machine.process_limit._is_delegated", lambda _group: True)
     made = SecondVersion(tmp_path)
     limit = MemoryLimit.made(68 * MIB, made.place, made.beside)
@@ -238,7 +236,7 @@ def test_in_the_second_version_the_group_of_processes_limits_the_memory_too(
 
 @every_row("controller", ["pids", "memory"])
 def test_limits_are_disabled_again_only_if_no_other_supervisor_needs_them(
-    controller: str, tmp_path_factory
+    controller, tmp_path_factory
 ) -> None:
     for has_other in (False, True):
         made = SecondVersion(tmp_path_factory.mktemp("group"), "")
@@ -263,12 +261,7 @@ def test_limits_are_disabled_again_only_if_no_other_supervisor_needs_them(
     ],
 )
 def test_where_the_second_version_has_no_limit_on_memory_it_is_said_why(
-    has_group: bool,
-    enabled: str,
-    is_delegated: bool,
-    why: str,
-    tmp_path_factory,
-    monkeypatch,
+    has_group, enabled, is_delegated, why, tmp_path_factory, monkeypatch
 ) -> None:
     monkeypatch.setattr("ralph.machine.process_limit._is_delegated", lambda _group: is_delegated)
     made = SecondVersion(tmp_path_factory.mktemp("group"), enabled)

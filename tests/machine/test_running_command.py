@@ -55,21 +55,19 @@ def ran(
     return running.run(limit_s, "a command"), bytes(kept.data)
 
 
-def test_a_command_needs_no_thread(
-    serving: CommandSupervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_needs_no_thread(serving, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(threading.Thread, "start", lambda thread: pytest.fail(f"{thread.name} was started"))
     ending, output = ran(serving, "echo one; echo two >&2; exit 3", tmp_path)
     assert (ending.how, ending.status, output) == (Ended.BY_ITSELF, 3, b"one\ntwo\n")
 
 
-def test_output_without_end_delays_no_time_limit(serving: CommandSupervisor, tmp_path: Path) -> None:
+def test_output_without_end_delays_no_time_limit(serving, tmp_path) -> None:
     ending, output = ran(serving, "exec yes", tmp_path, limit_s=0.3)
     assert ending.how is Ended.TIMED_OUT
     assert output.startswith(b"y\ny\n")
 
 
-def test_a_command_that_closes_its_output_is_waited_for(serving: CommandSupervisor, tmp_path: Path) -> None:
+def test_a_command_that_closes_its_output_is_waited_for(serving, tmp_path) -> None:
     ending, output = ran(serving, "echo out; exec >&- 2>&-; sleep 0.3; touch late; exit 4", tmp_path)
     assert (ending.status, output) == (4, b"out\n")
     assert (tmp_path / "late").exists()
@@ -86,9 +84,7 @@ class Broken(MemoryCapture):
 
 
 @pytest.mark.parametrize("most_bytes", [0, 1 << 20], ids=["on a thread", "on the thread that waits"])
-def test_a_capture_that_fails_ends_the_command_and_hides_no_error(
-    serving: CommandSupervisor, tmp_path: Path, most_bytes: int
-) -> None:
+def test_a_capture_that_fails_ends_the_command_and_hides_no_error(serving, tmp_path, most_bytes) -> None:
     process = serving.start(
         ["/bin/sh", "-c", "echo x; exec sleep 987"],
         cwd=tmp_path,
@@ -100,7 +96,7 @@ def test_a_capture_that_fails_ends_the_command_and_hides_no_error(
         running.run(LONG_S, "a command")
 
 
-def test_a_signal_ends_a_silent_command_at_once(serving: CommandSupervisor, tmp_path: Path) -> None:
+def test_a_signal_ends_a_silent_command_at_once(serving, tmp_path) -> None:
     waiter = InboxWaiter(CLOCK)
     timer = threading.Timer(0.2, waiter.inbox.note_signal, [signal.SIGTERM])
     timer.start()

@@ -72,7 +72,7 @@ def test_a_join_ends_when_its_time_is_up() -> None:
     go_on.set()
 
 
-def test_a_job_that_raises_ends_and_its_thread_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_raises_ends_and_its_thread_is_not_used_again(monkeypatch) -> None:
     told = threading.Event()
     monkeypatch.setattr(threading, "excepthook", lambda _failure: told.set())
 
@@ -87,7 +87,7 @@ def test_a_job_that_raises_ends_and_its_thread_is_not_used_again(monkeypatch: py
     assert thread_of("next")
 
 
-def test_a_thread_that_dies_before_its_job_ends_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_dies_before_its_job_ends_the_job(monkeypatch) -> None:
     """As if memory had run out."""
     monkeypatch.setattr(starting._Worker, "run", lambda _worker: None)
     job = start_job(lambda: None, name="never")
@@ -120,7 +120,7 @@ def test_idle_threads_end_when_they_are_told_to() -> None:
         time.sleep(0.001)
 
 
-def test_without_a_free_thread_a_shortage_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_free_thread_a_shortage_is_raised(monkeypatch) -> None:
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 

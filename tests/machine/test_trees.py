@@ -23,7 +23,7 @@ def deep(top: Path, levels: int, name: str = "d") -> None:
 
 
 @pytest.mark.parametrize(("levels", "name"), [(3, "d"), (1_500, "d"), (60, "d" * 200)])
-def test_a_directory_of_any_depth_is_removed(tmp_path: Path, levels: int, name: str) -> None:
+def test_a_directory_of_any_depth_is_removed(tmp_path, levels, name) -> None:
     """The last one has a longer path than the kernel takes."""
     top = tmp_path / "top"
     deep(top, levels, name)
@@ -31,7 +31,7 @@ def test_a_directory_of_any_depth_is_removed(tmp_path: Path, levels: int, name: 
     assert not top.exists()
 
 
-def test_what_is_below_a_deep_directory_is_found(tmp_path: Path) -> None:
+def test_what_is_below_a_deep_directory_is_found(tmp_path) -> None:
     top = tmp_path / "top"
     deep(top, 1_500)
     try:
@@ -43,7 +43,7 @@ def test_what_is_below_a_deep_directory_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.ordinary_user
 @pytest.mark.parametrize("mode", [0o000, 0o500, 0o300])
-def test_a_directory_that_its_owner_may_not_change_is_removed(tmp_path: Path, mode: int) -> None:
+def test_a_directory_that_its_owner_may_not_change_is_removed(tmp_path, mode) -> None:
     closed = tmp_path / "top" / "closed"
     (closed / "sub").mkdir(parents=True)
     (closed / "file").touch()
@@ -53,7 +53,7 @@ def test_a_directory_that_its_owner_may_not_change_is_removed(tmp_path: Path, mo
     assert not (tmp_path / "top").exists()
 
 
-def test_no_link_is_followed_that_is_named_with_a_slash(tmp_path: Path) -> None:
+def test_no_link_is_followed_that_is_named_with_a_slash(tmp_path) -> None:
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept/file").touch()
     (tmp_path / "link").symlink_to("kept")
@@ -62,7 +62,7 @@ def test_no_link_is_followed_that_is_named_with_a_slash(tmp_path: Path) -> None:
     assert not (tmp_path / "link").is_symlink()
 
 
-def test_no_link_is_followed(tmp_path: Path) -> None:
+def test_no_link_is_followed(tmp_path) -> None:
     kept = tmp_path / "kept"
     kept.mkdir(mode=0o500)
     top = tmp_path / "top"
@@ -77,9 +77,7 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "link").is_symlink()
 
 
-def test_what_cannot_be_removed_is_told_and_the_rest_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_removed_is_told_and_the_rest_is_gone(tmp_path, monkeypatch) -> None:
     (tmp_path / "top" / "sub").mkdir(parents=True)
     for name in ("a", "b", "sub/c"):
         (tmp_path / "top" / name).touch()
@@ -96,9 +94,7 @@ def test_what_cannot_be_removed_is_told_and_the_rest_is_gone(
     assert [path.name for path in (tmp_path / "top").iterdir()] == ["a"]
 
 
-def test_only_what_is_deep_is_moved_because_a_full_disk_has_no_room_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_what_is_deep_is_moved_because_a_full_disk_has_no_room_for_it(tmp_path, monkeypatch) -> None:
     top = tmp_path / "top"
     for one in range(3):
         (top / str(one) / "/".join("abcdef")).mkdir(parents=True)

@@ -214,7 +214,7 @@ def test_the_order_of_choice(found, versions, needed, chosen, passed_over) -> No
 
 
 @every_row("package", [BUBBLEWRAP, RIPGREP])
-def test_the_builds_that_ralph_knows_are_those_that_are_installed_with_it(package: Package) -> None:
+def test_the_builds_that_ralph_knows_are_those_that_are_installed_with_it(package) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = [*project["dependencies"], *project["optional-dependencies"]["sandbox"]]
     assert package.wanted in [one.partition(";")[0] for one in asked]
@@ -225,7 +225,7 @@ def test_the_builds_that_ralph_knows_are_those_that_are_installed_with_it(packag
 
 @ON_LINUX
 @every_row("package", [BUBBLEWRAP, RIPGREP])
-def test_the_program_of_the_package_is_known(package: Package) -> None:
+def test_the_program_of_the_package_is_known(package) -> None:
     [found] = candidates(package, PACKAGES_ONLY)
     assert (found.why_not, dotted(found.version)) == ("", package.wanted.partition("==")[2])
     assert found.is_unchanged

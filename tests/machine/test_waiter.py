@@ -385,7 +385,7 @@ def test_the_time_of_the_run_ends_at_once_if_nothing_is_there() -> None:
 
 
 @pytest.mark.parametrize("run_ends_s", [None, 9.0], ids=["a limit of the wait", "the time of the run"])
-def test_a_process_that_was_stopped_waits_a_moment_for_what_came_in_time(run_ends_s: float | None) -> None:
+def test_a_process_that_was_stopped_waits_a_moment_for_what_came_in_time(run_ends_s) -> None:
     """The clock leaps while the waiter waits, and another thread hands over what came meanwhile only then."""
     clock, looks = FakeClock(), []
 
@@ -431,9 +431,7 @@ def test_time_left_counts_down_to_the_end_of_the_run(waiter) -> None:
         ([(15, 0.0), (2, 0.1), (15, 0.2)], [15, 2, 15]),
     ],
 )
-def test_a_signal_that_came_by_two_ways_is_heard_once(
-    signals: list[tuple[int, float]], heard: list[int]
-) -> None:
+def test_a_signal_that_came_by_two_ways_is_heard_once(signals, heard) -> None:
     clock = FakeClock()
     waiter = InboxWaiter(clock, Inbox(clock, one_signal_for_s=1.0))
     for number, at_s in signals:

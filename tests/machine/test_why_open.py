@@ -41,7 +41,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize(("work", "more", "file", "place"), ROWS.values(), ids=ROWS.keys())
-def test_the_reason_names_the_place(home: Path, work, more, file, place) -> None:
+def test_the_reason_names_the_place(home, work, more, file, place) -> None:
     environment = {"HOME": str(home), "TMPDIR": str(home / "tmp"), "XDG_CACHE_HOME": str(home / "cache")}
     added = [home / one.removeprefix("=") for one in more if one.startswith("=")]
     search = search_around(
@@ -55,7 +55,7 @@ def test_the_reason_names_the_place(home: Path, work, more, file, place) -> None
     )
 
 
-def test_a_checkout_of_the_home_itself_is_the_users_own(home: Path) -> None:
+def test_a_checkout_of_the_home_itself_is_the_users_own(home) -> None:
     (home / ".git").mkdir()
     (home / ".git/HEAD").write_text("ref: refs/heads/main\n")
     (home / "other").mkdir()
@@ -65,7 +65,7 @@ def test_a_checkout_of_the_home_itself_is_the_users_own(home: Path) -> None:
 
 
 @pytest.mark.parametrize("is_linked", [False, True])
-def test_a_file_with_a_second_name_may_be_written_by_that(home: Path, is_linked: bool) -> None:
+def test_a_file_with_a_second_name_may_be_written_by_that(home, is_linked) -> None:
     if is_linked:
         os.link(home / "mine/c", home / "proj/c")
     why = search_outside({}, [home / "proj"]).why_open(str(home / "mine/c"))
@@ -91,7 +91,7 @@ print(search_outside({}, [sys.argv[1] + "/proj"]).why_open(sys.argv[1] + "/mine/
 
 
 @pytest.mark.parametrize("name", HIDDEN)
-def test_a_second_name_may_be_in_a_folder_that_ralph_cannot_list(home: Path, name: str) -> None:
+def test_a_second_name_may_be_in_a_folder_that_ralph_cannot_list(home, name) -> None:
     script, second = HIDDEN[name]
     is_root, is_foreign = os.geteuid() == 0, "chown" in script
     if is_foreign and not is_root:
@@ -107,7 +107,7 @@ def test_a_second_name_may_be_in_a_folder_that_ralph_cannot_list(home: Path, nam
     assert why == (str(None) if is_foreign else f"it has a second name (a hard link) in {home}/proj")
 
 
-def test_a_place_that_is_mounted_twice_may_be_written_by_each_path(home: Path, monkeypatch) -> None:
+def test_a_place_that_is_mounted_twice_may_be_written_by_each_path(home, monkeypatch) -> None:
     device = (
         f"22 1 254:0 / / rw - ext4 /dev/vda rw\n23 22 254:0 {home}/mine {home}/other rw - ext4 /dev/vda rw\n"
     )

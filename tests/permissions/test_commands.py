@@ -392,7 +392,7 @@ def test_words_in_backquotes_are_those_that_bash_gives_to_the_program(tmp_path) 
         ("Bash(git commit -m x:*)", r"""echo "`git commit -m \"x\"`" """),
     ],
 )
-def test_rules_judge_what_bash_reads_in_backquotes(rule: str, command: str) -> None:
+def test_rules_judge_what_bash_reads_in_backquotes(rule, command) -> None:
     assert denies(permissions(deny=[rule]), "Bash", command=command)
 
 
@@ -573,7 +573,7 @@ RUNNERS = [
 
 
 @every_row("command", RUNNERS)
-def test_a_runner_does_not_hide_what_it_runs(command: str) -> None:
+def test_a_runner_does_not_hide_what_it_runs(command) -> None:
     assert denies(permissions(deny=["Bash(pytest:*)"]), "Bash", command=command)
 
 
@@ -602,12 +602,12 @@ def test_a_runner_does_not_hide_what_it_runs(command: str) -> None:
         "npx --help",
     ],
 )
-def test_a_word_that_is_not_run_is_no_command(command: str) -> None:
+def test_a_word_that_is_not_run_is_no_command(command) -> None:
     assert not denies(permissions(deny=["Bash(pytest:*)"]), "Bash", command=command)
 
 
 @every_row("command", ["pnpm rm lodash", "yarn link", "bun test", "pnpm -C sub rm lodash"])
-def test_what_a_runner_calls_its_own_is_no_program(command: str) -> None:
+def test_what_a_runner_calls_its_own_is_no_program(command) -> None:
     denied = ["Bash(rm:*)", "Bash(link:*)", "Bash(test:*)"]
     assert not denies(permissions(deny=denied), "Bash", command=command)
     assert denies(permissions(deny=denied), "Bash", command="pnpm exec rm x")
@@ -652,7 +652,7 @@ def test_what_a_runner_calls_its_own_is_no_program(command: str) -> None:
         ("git log send-pack", False),
     ],
 )
-def test_every_way_to_push_counts_as_git_push(command: str, is_denied: bool) -> None:
+def test_every_way_to_push_counts_as_git_push(command, is_denied) -> None:
     assert denies(permissions(deny=["Bash(git push:*)"]), "Bash", command=command) is is_denied
 
 
@@ -679,7 +679,7 @@ def test_every_way_to_push_counts_as_git_push(command: str, is_denied: bool) -> 
         ("npx tsc --no-such-option x", True),
     ],
 )
-def test_a_pattern_allows_a_runner_by_its_own_words(command: str, is_allowed: bool) -> None:
+def test_a_pattern_allows_a_runner_by_its_own_words(command, is_allowed) -> None:
     judge = permissions(
         allow=[
             "Bash(uv run pytest:*)",
@@ -693,7 +693,7 @@ def test_a_pattern_allows_a_runner_by_its_own_words(command: str, is_allowed: bo
 
 
 @every_row("command", RUNNERS)
-def test_a_pattern_for_a_program_does_not_allow_a_runner_that_chooses_the_program(command: str) -> None:
+def test_a_pattern_for_a_program_does_not_allow_a_runner_that_chooses_the_program(command) -> None:
     """A runner may install, build or configure what it runs, or take it from a file of the project."""
     assert denies(permissions(allow=["Bash(pytest:*)"]), "Bash", command=command)
 
@@ -716,7 +716,7 @@ def test_a_pattern_for_a_program_does_not_allow_a_runner_that_chooses_the_progra
         "timeout 60 nice tini -- pytest",
     ],
 )
-def test_a_pattern_for_a_program_allows_what_runs_just_this_program(command: str) -> None:
+def test_a_pattern_for_a_program_allows_what_runs_just_this_program(command) -> None:
     allowed, denied = permissions(allow=["Bash(pytest:*)"]), permissions(deny=["Bash(pytest:*)"])
     assert not denies(allowed, "Bash", command=command)
     assert denies(denied, "Bash", command=command)
@@ -831,7 +831,7 @@ ORDINARY = [
 
 
 @every_row("command", ORDINARY)
-def test_rules_are_not_in_the_way_of_ordinary_commands(command: str) -> None:
+def test_rules_are_not_in_the_way_of_ordinary_commands(command) -> None:
     judge = permissions(deny=["Bash(rm:*)", "Bash(git push:*)", "Read(./.env)"])
     assert verdict(judge, "Bash", command=command).denied is None
 
@@ -851,7 +851,7 @@ def test_a_command_that_is_not_understood_is_told_what_to_do() -> None:
 
 
 @every_row("command", ["exec 3<>f", "cat <<A <<B\na\nA\nb\nB", "cat <<E >out; echo x\na\nE"])
-def test_of_what_bash_takes_and_the_parser_does_not_the_refusal_says_no_more_than_that(command: str) -> None:
+def test_of_what_bash_takes_and_the_parser_does_not_the_refusal_says_no_more_than_that(command) -> None:
     checked = subprocess.run(["bash", "-n", "-c", command], capture_output=True, check=False)
     assert (checked.returncode, checked.stderr) == (0, b"")
     told = verdict(permissions(allow=["Bash(cat *)", "Bash(exec *)"]), "Bash", command=command).denied
@@ -888,14 +888,14 @@ def test_output_may_be_redirected_where_a_rule_allows_to_write() -> None:
 
 
 @every_row("command", ["printf -v 'a[$(rm y)]' x", "[[ -v 'a[$(rm y)]' ]]", "read 'a[`rm y`]' < x"])
-def test_a_text_that_is_evaluated_is_not_allowed_with_its_command(command: str) -> None:
+def test_a_text_that_is_evaluated_is_not_allowed_with_its_command(command) -> None:
     judge = permissions(allow=["Bash(printf *)", "Bash([[ *)", "Bash(read *)"])
     assert denies(judge, "Bash", command=command)
     assert not denies(judge, "Bash", command="printf '%s' x")
 
 
 @every_row("command", ["sed -n 1p x", "docker run y", "python3 -c 'print(1)'", "awk 1 x"])
-def test_a_program_that_is_allowed_by_name_may_run_what_it_can(command: str) -> None:
+def test_a_program_that_is_allowed_by_name_may_run_what_it_can(command) -> None:
     judge = permissions(allow=["Bash(sed *)", "Bash(docker *)", "Bash(python3 *)", "Bash(awk *)"])
     assert not denies(judge, "Bash", command=command)
 
@@ -929,6 +929,6 @@ def test_nested_backquotes_are_each_read_once() -> None:
 
 
 @every_row(("count", "is_denied"), [(100, False), (300, True)])
-def test_more_backquotes_than_are_read_may_be_anything(count: int, is_denied: bool) -> None:
+def test_more_backquotes_than_are_read_may_be_anything(count, is_denied) -> None:
     command = " ".join(["echo", *(f'"`echo \\"{number}\\"`"' for number in range(count))])
     assert denies(permissions(deny=["Bash(rm:*)"]), "Bash", command=command) is is_denied

@@ -366,7 +366,7 @@ SECRET = "hunter2hunter2"
         {"permissionDecision": "deny"},
     ],
 )
-def test_no_hook_and_nobody_else_tells_the_model_a_credential(verdict: dict[str, str]) -> None:
+def test_no_hook_and_nobody_else_tells_the_model_a_credential(verdict) -> None:
     said = {"additionalContext": f"see {SECRET}", "updatedToolOutput": [SECRET]}
     hooks = Steps().hooks("one", reason=SECRET, **decided(**said, **verdict))
     denies = Steps().asker(Decision(denied=f"no {SECRET}"))

@@ -186,14 +186,14 @@ def test_the_table_has_known_notes_and_meanings() -> None:
 
 
 @every_row("command", HARMLESS)
-def test_a_harmless_command_runs_beside_allowed_ones(command: str) -> None:
+def test_a_harmless_command_runs_beside_allowed_ones(command) -> None:
     told = verdict(permissions(allow=ALLOWED, added=["/added"]), "Bash", command=command)
     assert told.denied is None, told.denied
     assert denies(permissions(allow=["Edit"]), "Bash", command=command)  # not without any that is allowed
 
 
 @every_row("command", ORDINARY)
-def test_everything_else_is_an_ordinary_command(command: str) -> None:
+def test_everything_else_is_an_ordinary_command(command) -> None:
     links = {"/w/project/link": "/etc", "/w/project/link/passwd": "/etc/passwd"}
     assert denies(permissions(allow=ALLOWED, links=links), "Bash", command=command)
 
@@ -223,7 +223,7 @@ def test_everything_else_is_an_ordinary_command(command: str) -> None:
         ("Bash(rm:*)", "git commit -m \"$(cat <<'E'\nDo not rm x\nE\n)\"", True),
     ],
 )
-def test_rules_that_deny_come_first(deny: str, command: str, is_allowed: bool) -> None:
+def test_rules_that_deny_come_first(deny, command, is_allowed) -> None:
     judge = permissions(deny=[deny], allow=ALLOWED)
     assert denies(judge, "Bash", command=command) is not is_allowed
     asks = permissions(ask=[deny], allow=ALLOWED)
@@ -243,7 +243,7 @@ def test_rules_that_deny_come_first(deny: str, command: str, is_allowed: bool) -
         ("printf x; ls", True),
     ],
 )
-def test_nothing_is_harmless_beside_what_sets_variables(command: str, is_allowed: bool) -> None:
+def test_nothing_is_harmless_beside_what_sets_variables(command, is_allowed) -> None:
     judge = permissions(allow=["Bash(read:*)", "Bash(export:*)", "Bash(printf:*)"])
     assert denies(judge, "Bash", command=command) is not is_allowed
 
@@ -272,7 +272,7 @@ CONSTANTS = [
 
 
 @every_row("line", CONSTANTS)
-def test_the_text_of_a_constant_is_what_bash_gives_to_the_program(line: str, tmp_path: Path) -> None:
+def test_the_text_of_a_constant_is_what_bash_gives_to_the_program(line, tmp_path) -> None:
     program = tmp_path / "see"
     program.write_text("#!/bin/sh\nprintf '%s\\0' \"$@\"\n")
     program.chmod(0o755)
@@ -375,14 +375,14 @@ def accepts(judge: Permissions, line: str) -> bool:
         "for y in '5 touch'; do nice -n $y made; done",
     ],
 )
-def test_what_an_ordinary_command_does_is_noticed(line: str, tmp_path: Path) -> None:
+def test_what_an_ordinary_command_does_is_noticed(line, tmp_path) -> None:
     world = World(tmp_path / str(len(list(tmp_path.iterdir()))))
     assert not accepts(world.judge(), line)
     with pytest.raises(AssertionError):
         world.run(line)
 
 
-def test_no_option_of_the_table_writes_a_file_or_runs_a_program(world: World) -> None:
+def test_no_option_of_the_table_writes_a_file_or_runs_a_program(world) -> None:
     judge = world.judge()
     accepted = [
         line
@@ -452,7 +452,7 @@ LINES = st.recursive(
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(line=LINES, is_denied=st.booleans())
 def test_no_accepted_line_writes_a_file_runs_a_program_or_shows_what_is_denied(
-    world: World, line: str, is_denied: bool
+    world, line, is_denied
 ) -> None:
     if accepts(world.judge(*(["Read(./secret.txt)"] if is_denied else [])), line):
         shown = world.run(line)

@@ -48,7 +48,7 @@ from tests.rows import every_row
         ("more", '[alias "x y\\"z"]\n\tco = "a\\tb" c ; token = x\n', '[alias "x y\\"z"]\n\tco = "a\\tb" c\n'),
     ],
 )  # fmt: skip
-def test_what_has_the_name_or_the_form_of_a_credential_is_cut(name: str, text: str, kept: str) -> None:
+def test_what_has_the_name_or_the_form_of_a_credential_is_cut(name, text, kept) -> None:
     assert without_credentials(name, text) == kept
 
 
@@ -94,7 +94,7 @@ def test_what_has_the_name_or_the_form_of_a_credential_is_cut(name: str, text: s
         ("settings.xml", "<s><p><sonar.login>CUT</sonar.login><url>https://h/x?apikey=CUT</url></p></s>"),
     ],
 )  # fmt: skip
-def test_nothing_of_a_credential_is_left(name: str, text: str) -> None:
+def test_nothing_of_a_credential_is_left(name, text) -> None:
     assert "CUT" not in without_credentials(name, text)
 
 
@@ -114,12 +114,12 @@ def test_nothing_of_a_credential_is_left(name: str, text: str) -> None:
         ("settings.xml", "<?xml version='1.0'?><s><mirror><id>m</id><url>https://h/</url></mirror></s>"),
     ],
 )  # fmt: skip
-def test_usual_configuration_stays_as_it_is(name: str, text: str) -> None:
+def test_usual_configuration_stays_as_it_is(name, text) -> None:
     assert without_credentials(name, text) == text
 
 
 @every_row("name", [".npmrc", "settings.xml", "config.toml"])
-def test_a_file_without_credentials_stays_as_it_is(name: str) -> None:
+def test_a_file_without_credentials_stays_as_it_is(name) -> None:
     text = (
         "<settings  xmlns='u'><!-- words --><offline>true</offline></settings>"
         if "xml" in name

@@ -33,7 +33,7 @@ HARMLESS = {
 
 
 @every_row("setting", SETTINGS)
-def test_each_setting_that_names_a_program_is_known(setting: tuple[str, str]) -> None:
+def test_each_setting_that_names_a_program_is_known(setting) -> None:
     name, value = setting
     section, _, key = name.rpartition(".")
     first, _, second = section.partition(".")
@@ -103,7 +103,7 @@ TEXTS = [
 
 
 @every_row(("text", "names"), TEXTS)
-def test_a_text_is_read_as_git_reads_it(tmp_path_factory, text: str, names: list[str]) -> None:
+def test_a_text_is_read_as_git_reads_it(tmp_path_factory, text, names) -> None:
     assert [name for name, _ in programs_named(text.encode())] == names
     file: Path = tmp_path_factory.mktemp("config") / "config"
     file.write_text(text, newline="")

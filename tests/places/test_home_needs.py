@@ -29,7 +29,7 @@ def is_shown(home: Path, path: str, *roots: str, **variables: str) -> bool:
     return places.why_not_read(os.path.realpath(home / path)) is None
 
 
-def test_of_the_home_toolchains_and_the_work_are_shown(home: Path) -> None:
+def test_of_the_home_toolchains_and_the_work_are_shown(home) -> None:
     for path in (
         "src/work/a",
         ".nvm/a",
@@ -55,19 +55,19 @@ def test_of_the_home_toolchains_and_the_work_are_shown(home: Path) -> None:
 
 
 @every_row("root", [".", "..", "/"])
-def test_where_the_home_is_in_the_work_the_deny_list_applies(root: str, home: Path) -> None:
+def test_where_the_home_is_in_the_work_the_deny_list_applies(root, home) -> None:
     assert is_shown(home, ".bashrc", root)
     assert not is_shown(home, ".ssh/id", root)
 
 
 @every_row("home_of_user", ["/", "/usr", "/usr/sbin", "/opt", "/var", "/tmp", "/dev"])
-def test_a_directory_of_the_system_is_no_home_to_close(home_of_user: str) -> None:
+def test_a_directory_of_the_system_is_no_home_to_close(home_of_user) -> None:
     places = gather_places(["/w"], {"HOME": home_of_user})
     assert home_of_user not in places.closed_homes
     assert places.why_not_read(f"{home_of_user}/.ssh/id".replace("//", "/")) is not None
 
 
-def test_directories_of_PATH_are_shown_with_their_installations(home: Path) -> None:  # noqa: N802 - the variable's name
+def test_directories_of_PATH_are_shown_with_their_installations(home) -> None:  # noqa: N802 - the variable's name
     for name in ("jdk/bin", "jdk/lib", "own/bin", "own/notes", ".local/lib", ".local/bin"):
         (home / name).mkdir(parents=True)
     path = f"{home}/jdk/bin:{home}/own/bin:{home}/.local/bin:{home}"
@@ -81,7 +81,7 @@ def test_directories_of_PATH_are_shown_with_their_installations(home: Path) -> N
         assert is_shown(home, name, PATH=path) == expected, name
 
 
-def test_packages_that_are_installed_as_editable_are_shown(home: Path) -> None:
+def test_packages_that_are_installed_as_editable_are_shown(home) -> None:
     for env in ("env", "src/work/env"):
         packages = home / env / "lib/python3.12/site-packages"
         (packages / "b-1.dist-info").mkdir(parents=True)
@@ -102,7 +102,7 @@ def test_packages_that_are_installed_as_editable_are_shown(home: Path) -> None:
     assert not [name for name in names if is_shown(home, name, VIRTUAL_ENV=f"{home}/src/work/env")]
 
 
-def test_no_link_in_the_work_shows_anything(home: Path) -> None:
+def test_no_link_in_the_work_shows_anything(home) -> None:
     (home / "src/work/bin").symlink_to(home / "private")
     (home / "src/work/.venv").symlink_to(home / "private")
     variables = {
@@ -155,7 +155,7 @@ def test_a_link_where_commands_may_write_shows_nothing(link, target, planted, va
         assert places.why_not_read(f"{home}/private")
 
 
-def test_no_file_where_commands_may_write_says_what_is_shown(home: Path) -> None:
+def test_no_file_where_commands_may_write_says_what_is_shown(home) -> None:
     """Lines of `.pth` files, and of files that git's configuration includes."""
     for where in ("src/work", ".cache/ralph/packages/x"):
         packages = home / where / "env/lib/python3.12/site-packages"
@@ -183,7 +183,7 @@ def test_no_file_where_commands_may_write_says_what_is_shown(home: Path) -> None
     assert not is_shown(home, "private/a"), "git includes no directory"
 
 
-def test_no_copy_is_made_of_a_file_to_which_a_link_in_the_work_leads(home: Path) -> None:
+def test_no_copy_is_made_of_a_file_to_which_a_link_in_the_work_leads(home) -> None:
     (home / ".npmrc").symlink_to(home / "src/work/npmrc")
     (home / "src/work/npmrc").symlink_to(home / "private/passwords")
     (home / "private/passwords").write_text("mail: x\npassword = x\n")
@@ -192,7 +192,7 @@ def test_no_copy_is_made_of_a_file_to_which_a_link_in_the_work_leads(home: Path)
     assert places.why_not_read(f"{home}/private/passwords")
 
 
-def test_no_copy_is_made_of_a_file_that_holds_credentials_only(home: Path) -> None:
+def test_no_copy_is_made_of_a_file_that_holds_credentials_only(home) -> None:
     (home / ".m2").mkdir()
     for name in ("settings.xml", "settings-work.xml", "settings-security.xml"):
         (home / ".m2" / name).write_text("<settingsSecurity><master>{x}</master></settingsSecurity>")
@@ -201,7 +201,7 @@ def test_no_copy_is_made_of_a_file_that_holds_credentials_only(home: Path) -> No
     assert {path for path in places.guarded(FILTERED, {}) if path.startswith(f"{home}/.m2/")} == copied
 
 
-def test_a_file_that_a_variable_with_the_name_of_a_credential_names_is_not_read(tmp_path: Path) -> None:
+def test_a_file_that_a_variable_with_the_name_of_a_credential_names_is_not_read(tmp_path) -> None:
     for name in ("key", "password", "config"):
         (tmp_path / name).write_text("x")
     variables = {
@@ -212,7 +212,7 @@ def test_a_file_that_a_variable_with_the_name_of_a_credential_names_is_not_read(
     assert closed == ["key", "password"]
 
 
-def test_files_that_the_configuration_of_git_names_are_shown(home: Path) -> None:
+def test_files_that_the_configuration_of_git_names_are_shown(home) -> None:
     (home / ".gitconfig").write_text(
         '[include]\n\tpath = ~/dot/more\n[core]\n\texcludesFile = "dot/ignored"\n\thooksPath = ~\n'
     )
@@ -250,7 +250,7 @@ def test_files_that_the_configuration_of_git_names_are_shown(home: Path) -> None
         ".cache/uv/git-v0/checkouts/a/1/.git/config .pyenv/.git/config .nvm/.git/config",
     ],
 )  # fmt: skip
-def test_credentials_inside_of_what_is_shown_are_not(paths: str, tmp_path: Path) -> None:
+def test_credentials_inside_of_what_is_shown_are_not(paths, tmp_path) -> None:
     variables = {
         "GRADLE_USER_HOME": "gradle", "MAVEN_HOME": "maven", "CARGO_HOME": "cargo", "CONDA_PREFIX": "env",
         "VIRTUAL_ENV": "env", "N_PREFIX": "node[1]", "NVM_DIR": "node[1]",
@@ -269,7 +269,7 @@ def test_credentials_inside_of_what_is_shown_are_not(paths: str, tmp_path: Path)
 
 
 @every_row("name", [".local", ".local/share", ".config", ".cache", ".local/share/..", ".", "data"])
-def test_no_variable_shows_a_directory_of_everything(name: str, tmp_path: Path) -> None:
+def test_no_variable_shows_a_directory_of_everything(name, tmp_path) -> None:
     variables = dict.fromkeys(
         ("N_PREFIX", "PIPX_HOME", "DENO_INSTALL", "BUN_INSTALL", "VIRTUAL_ENV"), f"{tmp_path}/{name}"
     )
@@ -280,7 +280,7 @@ def test_no_variable_shows_a_directory_of_everything(name: str, tmp_path: Path) 
     assert is_shown(tmp_path, ".local/bin/a", **variables)
 
 
-def test_the_checkouts_of_the_roots_are_shown(home: Path) -> None:
+def test_the_checkouts_of_the_roots_are_shown(home) -> None:
     (home / "own").mkdir()
     (home / "own/sub").mkdir()
     environment = {"HOME": str(home), "PATH": os.environ["PATH"]}
@@ -302,7 +302,7 @@ def test_the_checkouts_of_the_roots_are_shown(home: Path) -> None:
     assert not is_shown(home, "own/a", "src/work"), "it does not know this checkout"
 
 
-def test_what_the_user_allows_opens_no_secret_inside_of_it(home: Path) -> None:
+def test_what_the_user_allows_opens_no_secret_inside_of_it(home) -> None:
     def shown(path: str, *given: str) -> bool:
         places = gather_places([f"{home}/src/work"], {"HOME": str(home)}, given=given)
         return places.why_not_read(f"{home}/{path}") is None

@@ -118,7 +118,7 @@ def run(repository: Repository, script: str) -> None:
 
 @every_row(("before", "script", "names"), list(PROGRAMS.values()))
 def test_a_program_of_the_project_that_git_runs_is_named_where_it_has_changed(
-    tmp_path_factory, before: str, script: str, names: list[str]
+    tmp_path_factory, before, script, names
 ) -> None:
     place = tmp_path_factory.mktemp("place")
     repository = cloned(place / "work", place / "home")
@@ -138,7 +138,7 @@ def test_a_program_of_the_project_that_git_runs_is_named_where_it_has_changed(
     assert said == told, "it is said once"
 
 
-def test_the_work_of_the_project_on_its_hooks_is_committed(tmp_path: Path) -> None:
+def test_the_work_of_the_project_on_its_hooks_is_committed(tmp_path) -> None:
     repository = cloned(tmp_path / "work", tmp_path / "home")
     run(
         repository,
@@ -148,7 +148,7 @@ def test_the_work_of_the_project_on_its_hooks_is_committed(tmp_path: Path) -> No
     assert repository.git("ls-tree", "--name-only", "HEAD", ".husky/") == ".husky/update"
 
 
-def test_a_ring_of_includes_ends_and_what_lies_elsewhere_is_not_named(tmp_path: Path) -> None:
+def test_a_ring_of_includes_ends_and_what_lies_elsewhere_is_not_named(tmp_path) -> None:
     repository = cloned(tmp_path / "work", tmp_path / "home")
     for name, other in (("one", "two"), ("two", "one")):
         repository.write(name, f"[include]\n\tpath = {other}\n")
@@ -164,7 +164,7 @@ def test_a_ring_of_includes_ends_and_what_lies_elsewhere_is_not_named(tmp_path: 
     assert nothing.configuration == ()
 
 
-def test_the_configuration_that_new_repositories_get_is_guarded(tmp_path: Path) -> None:
+def test_the_configuration_that_new_repositories_get_is_guarded(tmp_path) -> None:
     (tmp_path / ".gitconfig").write_text("[init]\n\ttemplateDir = ~/dotfiles/new\n")
     search = ProgramSearch(roots=(f"{tmp_path}/dotfiles",))
     found = named_in([str(tmp_path / "work")], [], {"HOME": str(tmp_path)}, search)
@@ -217,7 +217,7 @@ FORMS = {
 
 
 @every_row(("text", "name"), list(FORMS.values()))
-def test_an_included_file_is_found_as_git_finds_it(tmp_path_factory, text: str, name: str) -> None:
+def test_an_included_file_is_found_as_git_finds_it(tmp_path_factory, text, name) -> None:
     home = tmp_path_factory.mktemp("home")
     installation = Path(shutil.which("git") or "").resolve().parents[1]
     (home / ".gitconfig").write_text(text.replace("$UP", os.path.relpath(home, installation)))
@@ -228,7 +228,7 @@ def test_an_included_file_is_found_as_git_finds_it(tmp_path_factory, text: str, 
     assert found.configuration == (f"{home}/{name}",)
 
 
-def test_the_home_of_a_user_is_found_by_the_users_name(tmp_path: Path) -> None:
+def test_the_home_of_a_user_is_found_by_the_users_name(tmp_path) -> None:
     try:
         user = pwd.getpwuid(os.getuid())
     except KeyError:
@@ -241,7 +241,7 @@ def test_the_home_of_a_user_is_found_by_the_users_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tool", ["Write", "Edit"])
-def test_the_file_tools_refuse_such_a_file(tmp_path: Path, tool: str) -> None:
+def test_the_file_tools_refuse_such_a_file(tmp_path, tool) -> None:
     from tests.places.test_one_table import tools_of
 
     repository = cloned(tmp_path / "home" / "work", tmp_path / "home")

@@ -141,7 +141,7 @@ def test_a_repository_that_names_a_program_is_named_and_left_out(tmp_path_factor
     assert len(said) == 1
 
 
-def test_what_the_agent_has_staged_of_one_is_left_out_too(repository: Repository) -> None:
+def test_what_the_agent_has_staged_of_one_is_left_out_too(repository) -> None:
     run(
         repository,
         f"{CLONE} git add evil 2>/dev/null; mkdir bare; mv evil/.git bare/x; cp -r bare/x/* bare; rm -r bare/x evil;"
@@ -154,14 +154,14 @@ def test_what_the_agent_has_staged_of_one_is_left_out_too(repository: Repository
     assert (repository.top / "bare/config").exists()
 
 
-def test_the_work_of_the_outer_repository_is_committed_all_the_same(repository: Repository) -> None:
+def test_the_work_of_the_outer_repository_is_committed_all_the_same(repository) -> None:
     """A command made a repository of a directory with tracked files."""
     run(repository, "git init -q dir; git -C dir config core.fsmonitor ./x; echo changed >dir/b.txt")
     assert repository.checkout().commit("x")
     assert repository.git("show", "HEAD:dir/b.txt") == "changed"
 
 
-def test_ordinary_repositories_are_neither_named_nor_left_out(repository: Repository, tmp_path: Path) -> None:
+def test_ordinary_repositories_are_neither_named_nor_left_out(repository, tmp_path) -> None:
     committed(tmp_path / "other", tmp_path / "home")
     run(
         repository,
@@ -265,7 +265,7 @@ def test_other_files_are_neither_named_nor_left_out(tmp_path_factory, script) ->
     assert repository.git("status", "--porcelain") == ""
 
 
-def test_a_removed_protected_file_stays_in_the_commits(tmp_path: Path) -> None:
+def test_a_removed_protected_file_stays_in_the_commits(tmp_path) -> None:
     repository, _ = with_older_files(tmp_path)
     run(repository, "rm -r sub")
     repository.write("work.txt")
@@ -283,7 +283,7 @@ def test_a_directory_with_a_protected_file_is_recognised_by_whole_names() -> Non
     assert not any("*" in (name.rpartition("/")[0] or name) for name in names_below_tops())
 
 
-def test_the_look_is_bounded(repository: Repository) -> None:
+def test_the_look_is_bounded(repository) -> None:
     for number in range(30):
         repository.write(f"d{number}/f")
     look = look_below(str(repository.top), most_entries=40)
@@ -340,7 +340,7 @@ def scandir_without(closed: str):
     return scandir
 
 
-def test_a_directory_of_somebody_else_is_not_named(repository: Repository, monkeypatch) -> None:
+def test_a_directory_of_somebody_else_is_not_named(repository, monkeypatch) -> None:
     """A database in a container often has one."""
     closed = repository.top / "d"
     closed.mkdir()
@@ -350,7 +350,7 @@ def test_a_directory_of_somebody_else_is_not_named(repository: Repository, monke
     assert look_below(str(repository.top)).closed == ()
 
 
-def test_a_path_that_is_too_long_is_named(tmp_path: Path) -> None:
+def test_a_path_that_is_too_long_is_named(tmp_path) -> None:
     """Git uses shorter paths, relative to the top, and goes in."""
     place = tmp_path
     held = os.open(place, os.O_RDONLY)
@@ -365,7 +365,7 @@ def test_a_path_that_is_too_long_is_named(tmp_path: Path) -> None:
     assert len(look_below(str(place)).closed) == 1
 
 
-def test_what_the_index_names_is_looked_at_although_the_tree_is_too_large(repository: Repository) -> None:
+def test_what_the_index_names_is_looked_at_although_the_tree_is_too_large(repository) -> None:
     run(repository, f"{CLONE} mkdir z; mv evil z; git -C z/evil config core.fsmonitor x")
     look = look_below(str(repository.top), gitlinks=["z/evil"], most_entries=2)
     assert [one.path for one in look.found] == ["z/evil"]
@@ -373,7 +373,7 @@ def test_what_the_index_names_is_looked_at_although_the_tree_is_too_large(reposi
 
 
 @pytest.mark.parametrize("others", [(), (".git",)])
-def test_a_bare_repository_at_the_top_is_named(tmp_path: Path, others: tuple[str, ...]) -> None:
+def test_a_bare_repository_at_the_top_is_named(tmp_path, others) -> None:
     """Where the working directory was none, nothing was guarded when a command made it one."""
     (tmp_path / "work").mkdir()
     work = tmp_path / "work"
@@ -391,7 +391,7 @@ def test_a_bare_repository_at_the_top_is_named(tmp_path: Path, others: tuple[str
     assert bool(look_below(str(work), since_s=began_s + 10).found) == bool(others)
 
 
-def test_submodules_of_submodules_and_worktrees_are_neither_named_nor_left_out(tmp_path: Path) -> None:
+def test_submodules_of_submodules_and_worktrees_are_neither_named_nor_left_out(tmp_path) -> None:
     repository = nested_submodules(tmp_path)
     look = look_below(str(repository.top))
     assert (look.found, look.sentence()) == ((), "")
@@ -416,7 +416,7 @@ def nested_submodules(place: Path) -> Repository:
     return repository
 
 
-def test_too_many_folders_to_be_guarded_are_told(tmp_path: Path, monkeypatch) -> None:
+def test_too_many_folders_to_be_guarded_are_told(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(gather, "_MOST_NESTED", 20)
     repository = nested_submodules(tmp_path)
     for number in range(30):
@@ -428,7 +428,7 @@ def test_too_many_folders_to_be_guarded_are_told(tmp_path: Path, monkeypatch) ->
     )
 
 
-def test_links_on_the_way_are_not_followed(repository: Repository, tmp_path: Path) -> None:
+def test_links_on_the_way_are_not_followed(repository, tmp_path) -> None:
     other = committed(tmp_path / "other", tmp_path / "home")
     other.git("config", "core.pager", "x")
     (repository.top / "there").symlink_to(tmp_path)

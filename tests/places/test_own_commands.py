@@ -94,9 +94,7 @@ LINES = {
 
 
 @every_row(("line", "is_for_hooks", "is_for_keys"), [*LINES.values()])
-def test_commands_decide_what_a_line_runs(
-    tmp_path_factory, line: str, *, is_for_hooks: bool, is_for_keys: bool
-) -> None:
+def test_commands_decide_what_a_line_runs(tmp_path_factory, line, *, is_for_hooks, is_for_keys) -> None:
     place: Path = tmp_path_factory.mktemp("place")
     work, home = place / "work", place / "home"
     for name in (
@@ -162,7 +160,7 @@ def test_commands_decide_what_a_line_runs(
         ("python3 -u $H/bin/tell", False),
     ],
 )
-def test_no_module_beside_it_is_taken_by_what_names_one(line: str, *, is_safe: bool) -> None:
+def test_no_module_beside_it_is_taken_by_what_names_one(line, *, is_safe) -> None:
     found = module_variables({"PYTHONPATH": "/x"}, ProgramSearch(), line)
     assert ("PYTHONSAFEPATH" in found) is is_safe
     # Its own directory comes first, unless commands may write that.
@@ -189,9 +187,7 @@ def test_no_module_beside_it_is_taken_by_what_names_one(line: str, *, is_safe: b
         ("uv run $H/guard $F", False),
     ],
 )
-def test_what_a_runner_starts_is_a_script_and_its_data_are_not(
-    tmp_path, line: str, name: str, *, is_script: bool
-) -> None:
+def test_what_a_runner_starts_is_a_script_and_its_data_are_not(tmp_path, line, name, *, is_script) -> None:
     script = tmp_path / name
     script.parent.mkdir(exist_ok=True)
     script.touch()

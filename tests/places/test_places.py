@@ -38,7 +38,7 @@ def table(variables: dict[str, str] | None = None, **bases: tuple[str, ...]):
         ),
     ],
 )
-def test_names_are_protected_at_any_depth_whatever_their_capitals(path: str) -> None:
+def test_names_are_protected_at_any_depth_whatever_their_capitals(path) -> None:
     assert table().why_not_written(path) is not None
     assert table().why_not_read(path) is None
 
@@ -61,7 +61,7 @@ def test_names_are_protected_at_any_depth_whatever_their_capitals(path: str) -> 
         ),
     ],
 )
-def test_names_that_only_look_alike_are_not(path: str) -> None:
+def test_names_that_only_look_alike_are_not(path) -> None:
     assert table().why_not_written(path) is None
 
 
@@ -105,7 +105,7 @@ def test_a_git_directory_with_the_work_in_it_protects_what_git_keeps_there() -> 
 
 
 @every_row("root", ["/home/me", "/home", "/"])
-def test_dotfiles_of_a_home_are_protected_from_roots_that_contain_it(root: str) -> None:
+def test_dotfiles_of_a_home_are_protected_from_roots_that_contain_it(root) -> None:
     made = table(roots=(root, "/home/me/.config/own"), homes=("/home/me",))
     for name in (".bashrc", ".config/autostart/x", ".local/bin/ls"):
         assert made.why_not_written(f"/home/me/{name}") is not None

@@ -16,12 +16,7 @@ from tests.rows import every_row
         ({}, None, None, ()),
         ({"HOME": "/h"}, None, "/h/.local/state/ralph", ("/h/.local/state/ralph",)),
         ({"HOME": "h", "XDG_STATE_HOME": "", "RALPH_STATE_DIR": "x"}, None, None, ()),
-        (
-            {"HOME": "/h/", "XDG_STATE_HOME": "/x"},
-            None,
-            "/x/ralph",
-            ("/x/ralph", "/h/.local/state/ralph"),
-        ),
+        ({"HOME": "/h/", "XDG_STATE_HOME": "/x"}, None, "/x/ralph", ("/x/ralph", "/h/.local/state/ralph")),
         (
             {"HOME": "/h", "XDG_STATE_HOME": "x", "RALPH_STATE_DIR": "/r/"},
             "/r",

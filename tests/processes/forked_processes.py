@@ -53,13 +53,7 @@ _NOT_LOADED = {"launcher", "supervisor", "probe", "helper", "descriptor_transpor
 """Modules that run in interpreters of their own, and the fleet: its libraries are 45 MB, whose pages each fork would copy."""
 MODULE = "tests.processes.forked_processes"
 """The name of this module. `python -m MODULE SOCKET` starts a server. As an order, it makes a fork that of the fleet."""
-_LOADED_LATE = (
-    "httpcore",
-    "jsonschema",
-    "pwd",
-    "ralph.cli.typer_command",
-    "typer._click.decorators",
-)
+_LOADED_LATE = ("httpcore", "jsonschema", "pwd", "ralph.cli.typer_command", "typer._click.decorators")
 """Modules that a run imports at their first use. Loading them takes half of the CPU time of such a run."""
 _NEVER_LOADED = ("anyio", "opentelemetry", "requests")
 """Modules that a run does without, and OpenTelemetry, which reads the environment when it is loaded."""
@@ -176,12 +170,7 @@ class Start(NamedTuple):
     process_group: Any
 
 
-def start_fork(
-    popen: subprocess.Popen[bytes],
-    start: Start,
-    orders: Orders,
-    command: Sequence[str],
-) -> None:
+def start_fork(popen: subprocess.Popen[bytes], start: Start, orders: Orders, command: Sequence[str]) -> None:
     """Replaces the method of `popen` that starts its process: orders a fork that becomes `command`, and gives it the
     streams, directory and environment in `start`.
     """

@@ -194,7 +194,7 @@ def test_work_is_done_on_this_thread_where_all_disks_are_own(monkeypatch) -> Non
 
 
 @pytest.mark.parametrize("change", ["make", "remove", "replace", "make above", "time set back"])
-def test_a_change_of_a_watched_directory_is_noticed(tmp_path, change: str) -> None:
+def test_a_change_of_a_watched_directory_is_noticed(tmp_path, change) -> None:
     (tmp_path / "there" / "file").mkdir(parents=True)
     (tmp_path / "other").mkdir()
     watched = WatchedDirectories()
@@ -243,7 +243,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_is_noticed(tmp_path, change: str) -> None:
+def test_a_change_is_noticed(tmp_path, change) -> None:
     directory, make = CHANGES[change]
     (tmp_path / "there").mkdir()
     (tmp_path / "there/old").touch()

@@ -348,7 +348,7 @@ def test_a_place_of_the_settings_does_not_follow_links_where_commands_may_write(
 @pytest.mark.parametrize("mode", ["auto", "off"])
 @pytest.mark.parametrize("is_of_settings", [False, True])
 def test_a_root_is_not_found_through_a_link_that_a_command_could_have_made(
-    tmp_path: Path, mode: str, is_of_settings: bool
+    tmp_path, mode, is_of_settings
 ) -> None:
     libs, work = tmp_path / "libs", tmp_path / "work"
     for directory in (work, libs / "a/b", tmp_path / "mine/b", tmp_path / "to"):
@@ -367,7 +367,7 @@ def test_a_root_is_not_found_through_a_link_that_a_command_could_have_made(
             plan_box(wanted, {}, (work, *around, root))
 
 
-def test_a_root_is_not_found_through_a_link_in_the_shared_memory(tmp_path: Path) -> None:
+def test_a_root_is_not_found_through_a_link_in_the_shared_memory(tmp_path) -> None:
     """Each command may write there, in every run."""
     (tmp_path / "mine/b").mkdir(parents=True)
     with TemporaryDirectory(dir="/dev/shm") as shared:

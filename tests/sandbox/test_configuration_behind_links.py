@@ -31,11 +31,7 @@ LAYOUTS = {
     "a file of --mcp-config": ("m.json", "named/m.json", ""),
 }
 # $F is the real file.
-CHANGES = {
-    "written": "echo evil >$F",
-    "replaced": "echo evil >x; mv -f x $F",
-    "removed": "rm -f $F",
-}
+CHANGES = {"written": "echo evil >$F", "replaced": "echo evil >x; mv -f x $F", "removed": "rm -f $F"}
 # $D is the folder of the real file, which is not the root itself.
 FOLDERS = {
     "a link in its place": "cp -r $D x; echo evil >x/$N; mv $D old; ln -s $PWD/x $D",
@@ -79,9 +75,7 @@ def tools_with(
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_no_command_changes_a_settings_file_behind_a_link(
-    tmp_path: Path, layout: str, change: str, level: str
-) -> None:
+def test_no_command_changes_a_settings_file_behind_a_link(tmp_path, layout, change, level) -> None:
     home, file, real = made(tmp_path, layout)
     for tools in tools_with(home, level):
         tools.call("Bash", {"command": f"cd {home}/dotfiles; F={real}; {CHANGES[change]}"})
@@ -90,7 +84,7 @@ def test_no_command_changes_a_settings_file_behind_a_link(
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("layout", ["agents", "above the folder"])
-def test_no_command_makes_a_settings_file_behind_a_link(tmp_path: Path, layout: str, level: str) -> None:
+def test_no_command_makes_a_settings_file_behind_a_link(tmp_path, layout, level) -> None:
     home, file, real = made(tmp_path, layout)
     real.unlink()
     for tools in tools_with(home, level):
@@ -102,9 +96,7 @@ def test_no_command_makes_a_settings_file_behind_a_link(tmp_path: Path, layout: 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("is_in_settings", [False, True])
 @pytest.mark.parametrize("layout", ["the file", "one file of agents", "a file of --mcp-config"])
-def test_no_command_replaces_a_link_on_the_way(
-    tmp_path: Path, layout: str, is_in_settings: bool, level: str
-) -> None:
+def test_no_command_replaces_a_link_on_the_way(tmp_path, layout, is_in_settings, level) -> None:
     """The user's link leads to another link, in an added directory or one of sandbox.write."""
     home, file, real = made(tmp_path, layout)
     real.rename(real.parent / "real")
@@ -115,7 +107,7 @@ def test_no_command_replaces_a_link_on_the_way(
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_tools_refuse_it_too(tmp_path: Path, layout: str) -> None:
+def test_the_tools_refuse_it_too(tmp_path, layout) -> None:
     home, file, real = made(tmp_path, layout)
     for tools in tools_with(home, None):
         assert "is not written" in tools.call("Write", {"file_path": str(real), "content": "evil"}).content
@@ -125,9 +117,7 @@ def test_the_tools_refuse_it_too(tmp_path: Path, layout: str) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_folder_that_did_not_exist_may_be_made_and_a_link_in_its_place_may_not(
-    tmp_path: Path, level: str
-) -> None:
+def test_a_folder_that_did_not_exist_may_be_made_and_a_link_in_its_place_may_not(tmp_path, level) -> None:
     home = made(tmp_path, "the file")[0]
     for tools in tools_with(home, level, named="dotfiles/new/r.toml"):
         made_again = tools.call(
@@ -145,9 +135,7 @@ def test_a_folder_that_did_not_exist_may_be_made_and_a_link_in_its_place_may_not
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("change", FOLDERS)
 @pytest.mark.parametrize("layout", ["the folder", "agents", "the file of --config"])
-def test_a_folder_around_a_settings_file_stays_what_it_is(
-    tmp_path: Path, layout: str, change: str, level: str
-) -> None:
+def test_a_folder_around_a_settings_file_stays_what_it_is(tmp_path, layout, change, level) -> None:
     home, file, real = made(tmp_path, layout)
     for folder in (real.parent, *(one for one in real.parent.parents if one.parent.name == "dotfiles")):
         for tools in tools_with(home, level):

@@ -134,7 +134,7 @@ def test_only_given_sockets_and_those_in_a_root_can_be_connected_to() -> None:
         ("/repo/a", False, True),
     ],
 )
-def test_the_decision_can_be_asked_for_a_path(path: str, may_write: bool, may_read: bool) -> None:
+def test_the_decision_can_be_asked_for_a_path(path, may_write, may_read) -> None:
     assert (parts().may_write(path), parts().may_read(path)) == (may_write, may_read)
 
 

@@ -40,7 +40,7 @@ def test_a_machine_with_nothing_says_so_of_each_protection() -> None:
         (9, set()),
     ],
 )
-def test_older_landlock_misses_what_it_does_not_know(abi: int, missing: set[str]) -> None:
+def test_older_landlock_misses_what_it_does_not_know(abi, missing) -> None:
     level = box_level(Means(Support(abi), why_no_namespaces="no namespaces"), "full")
     assert level.name == "landlock"
     assert {*level.missing()} & {*STRICT} == missing

@@ -69,7 +69,7 @@ def outputs(tools: Tools, file: Path) -> str:
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("row", NAMED)
-def test_what_a_variable_of_the_login_names_is_not_read(level: str, row: str, place: Path) -> None:
+def test_what_a_variable_of_the_login_names_is_not_read(level, row, place) -> None:
     name, variables = NAMED[row]
     (place / name).write_text("canary")
     named = {
@@ -81,14 +81,14 @@ def test_what_a_variable_of_the_login_names_is_not_read(level: str, row: str, pl
         assert outputs(tools, place / name).count("canary") == 2, "nothing else forbids it"
 
 
-def test_a_runtime_directory_that_others_may_use_closes_nothing(place: Path) -> None:
+def test_a_runtime_directory_that_others_may_use_closes_nothing(place) -> None:
     (place / "run").chmod(0o755)
     for named in (f"{place}/run", "/tmp", str(place)):
         places = gather_places([f"{place}/work"], {"HOME": f"{place}/home", "XDG_RUNTIME_DIR": named})
         assert places.why_not_read(f"{place}/run/x") is None
 
 
-def test_the_usual_places_of_tickets_mail_and_the_runtime_directory_are_not_read(place: Path) -> None:
+def test_the_usual_places_of_tickets_mail_and_the_runtime_directory_are_not_read(place) -> None:
     places = gather_places([f"{place}/work"], {"HOME": f"{place}/home"})
     for path in (
         *(f"/tmp/{name}{os.getuid()}" for name in ("krb5cc_", "x509up_u", "bt_u")),
@@ -103,7 +103,7 @@ def test_the_usual_places_of_tickets_mail_and_the_runtime_directory_are_not_read
         assert places.why_not_read(path), path
 
 
-def test_work_in_the_runtime_directory_is_work(place: Path) -> None:
+def test_work_in_the_runtime_directory_is_work(place) -> None:
     work = place / "run/work"
     work.mkdir()
     places = gather_places([str(work)], {"HOME": f"{place}/home", "XDG_RUNTIME_DIR": f"{place}/run"})
@@ -113,9 +113,7 @@ def test_work_in_the_runtime_directory_is_work(place: Path) -> None:
 
 
 @pytest.mark.parametrize(("more", "is_got_later"), [("_abc", False), ("", False), ("", True)])
-def test_a_ticket_in_tmp_is_not_read(
-    place: Path, monkeypatch: pytest.MonkeyPatch, more: str, is_got_later: bool
-) -> None:
+def test_a_ticket_in_tmp_is_not_read(place, monkeypatch, more, is_got_later) -> None:
     with TemporaryDirectory(prefix="ralph-test-", dir="/tmp") as made:
         # With another secret place in /tmp, all rules are made again after each change there.
         monkeypatch.setattr(tempfile, "tempdir", str(place))
@@ -131,7 +129,7 @@ def test_a_ticket_in_tmp_is_not_read(
             file.unlink()
 
 
-def test_a_link_among_the_tickets_closes_nothing(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_among_the_tickets_closes_nothing(place, monkeypatch) -> None:
     """In /tmp it may be another user's."""
     monkeypatch.setitem(table.PATTERNS, "tickets", f"{place}/krb5cc_*")
     for more in ("", "_x"):

@@ -59,7 +59,7 @@ def work(tmp_path: Path, monkeypatch) -> Path:
 
 @pytest.mark.parametrize("is_in_settings", [False, True])
 @pytest.mark.parametrize("level", LEVELS)
-def test_commands_do_not_change_the_ralph_that_runs(work: Path, level: str, is_in_settings: bool) -> None:
+def test_commands_do_not_change_the_ralph_that_runs(work, level, is_in_settings) -> None:
     means = LEVELS[level]
     if (level == "namespaces" and means.bwrap is None) or means.landlock.abi == 0:
         pytest.skip("this machine cannot make this sandbox")
@@ -98,9 +98,7 @@ WAYS = {
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("is_in_settings", [False, True])
 @pytest.mark.parametrize("way", WAYS)
-def test_commands_do_not_change_the_way_to_it(
-    work: Path, monkeypatch, way: str, is_in_settings: bool, level: str
-) -> None:
+def test_commands_do_not_change_the_way_to_it(work, monkeypatch, way, is_in_settings, level) -> None:
     """The environment is found through a link, and its interpreter through two. It is in a root or in sandbox.write."""
     means = LEVELS[level]
     if (level == "namespaces" and means.bwrap is None) or means.landlock.abi == 0:
@@ -158,7 +156,7 @@ BEFORE_IT = {
     "path", ["{work}/tools:{work}/.venv/bin:{elsewhere}/bin", "tools:./.venv/bin::{shims}:{elsewhere}/bin"]
 )
 def test_commands_make_no_other_ralph_that_would_start_in_its_place(
-    tmp_path: Path, monkeypatch, way: str, path: str, level: str
+    tmp_path, monkeypatch, way, path, level
 ) -> None:
     """Ralph is installed elsewhere, also found by a shim, and the environment of the work comes first on PATH."""
     means = LEVELS[level]
@@ -210,7 +208,7 @@ ON_PATH = {
 
 @pytest.mark.parametrize(("path", "made", "is_guarded"), ON_PATH.values(), ids=ON_PATH)
 def test_each_place_before_the_first_that_commands_cannot_write_is_guarded(
-    tmp_path: Path, monkeypatch, path: str, made: str, *, is_guarded: bool
+    tmp_path, monkeypatch, path, made, *, is_guarded
 ) -> None:
     monkeypatch.setattr(gather, "PACKAGE", str(tmp_path / "pipx/ralph"))
     subprocess.run(
@@ -224,7 +222,7 @@ def test_each_place_before_the_first_that_commands_cannot_write_is_guarded(
     assert (f"{tmp_path}/work/tools/ralph" in guarded) is is_guarded
 
 
-def test_a_package_in_the_work_itself_is_the_work(work: Path, monkeypatch) -> None:
+def test_a_package_in_the_work_itself_is_the_work(work, monkeypatch) -> None:
     root = str(work)
     assert gather.own_code([root]) == (f"{root}/.venv",)
     assert gather.own_code([root, f"{root}/.venv/src"]) == (f"{root}/.venv/{PACKAGES}/ralph",)
@@ -237,7 +235,7 @@ def test_a_package_in_the_work_itself_is_the_work(work: Path, monkeypatch) -> No
     assert gather.own_code([root]) == ()
 
 
-def test_people_are_told_if_commands_may_change_ralph(work: Path, monkeypatch) -> None:
+def test_people_are_told_if_commands_may_change_ralph(work, monkeypatch) -> None:
     def told(means: Means) -> str:
         monkeypatch.setattr(planning, "find_means", lambda *_arguments, **_options: means)
         environment = {"HOME": str(work.parent / "home"), "PATH": "/usr/bin"}

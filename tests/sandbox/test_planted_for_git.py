@@ -147,9 +147,7 @@ def marks_of_status(repository: Repository) -> list[str]:
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_nothing_that_a_command_planted_runs_at_the_users_git_status(
-    repository: Repository, level: str, attack: str
-) -> None:
+def test_nothing_that_a_command_planted_runs_at_the_users_git_status(repository, level, attack) -> None:
     home = repository.top.parent
     marks = home / "marks"
     planted = program(home / "planted", marks)
@@ -163,9 +161,7 @@ def test_nothing_that_a_command_planted_runs_at_the_users_git_status(
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", ["GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"])
 @pytest.mark.parametrize("is_there", [True, False])
-def test_the_users_own_configuration_in_the_work_is_guarded(
-    repository: Repository, level: str, name: str, is_there: bool
-) -> None:
+def test_the_users_own_configuration_in_the_work_is_guarded(repository, level, name, is_there) -> None:
     marks = repository.top.parent / "marks"
     planted = program(repository.top.parent / "planted", marks)
     file = repository.top / "own/git.conf"
@@ -216,7 +212,7 @@ ELSEWHERE: dict[str, tuple[str, dict[str, str], str]] = {
 @pytest.mark.parametrize("way", ELSEWHERE)
 @pytest.mark.parametrize("is_there", [True, False])
 def test_the_users_own_configuration_is_guarded_wherever_commands_may_write(
-    repository: Repository, level: str, way: str, is_there: bool
+    repository, level, way, is_there
 ) -> None:
     home, work = repository.top.parent, repository.top
     planted = program(home / "planted", home / "marks")
@@ -248,9 +244,7 @@ def test_the_users_own_configuration_is_guarded_wherever_commands_may_write(
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_the_users_own_configuration_with_a_second_name_is_guarded(
-    repository: Repository, level: str
-) -> None:
+def test_the_users_own_configuration_with_a_second_name_is_guarded(repository, level) -> None:
     home, given = repository.top.parent, repository.top.parent / "given"
     planted = program(home / "planted", home / "marks")
     given.mkdir()
@@ -274,9 +268,7 @@ def test_the_systems_own_configuration_is_known() -> None:
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("directory", [".git", ".git/modules/part", ".git/modules/a/b"])
 @pytest.mark.parametrize("is_there", [True, False])
-def test_no_command_says_from_where_git_borrows_objects(
-    repository: Repository, level: str, directory: str, is_there: bool
-) -> None:
+def test_no_command_says_from_where_git_borrows_objects(repository, level, directory, is_there) -> None:
     other = repository.top.parent / "source/.git/objects"
     objects = repository.top / directory / "objects"
     file = objects / "info/alternates"
@@ -299,9 +291,7 @@ def test_no_command_says_from_where_git_borrows_objects(
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("attack", IN_TWO_RUNS)
-def test_what_one_run_has_prepared_opens_nothing_to_the_next(
-    repository: Repository, level: str, attack: str, monkeypatch
-) -> None:
+def test_what_one_run_has_prepared_opens_nothing_to_the_next(repository, level, attack, monkeypatch) -> None:
     marks = repository.top.parent / "marks"
     planted = program(repository.top.parent / "planted", marks)
     monkeypatch.setattr(gather, "_MOST_NESTED", 20)
@@ -313,7 +303,7 @@ def test_what_one_run_has_prepared_opens_nothing_to_the_next(
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_no_command_starts_while_not_all_is_guarded(repository: Repository, level: str, monkeypatch) -> None:
+def test_no_command_starts_while_not_all_is_guarded(repository, level, monkeypatch) -> None:
     many, one = repository.top / ".git/modules/many", "echo started"
     for tools in tools_of(repository, level):
         assert tools.call("Bash", {"command": f"mkdir -p {many}/{{1..40}}; {one}"}).content == "started"
@@ -329,7 +319,7 @@ def test_no_command_starts_while_not_all_is_guarded(repository: Repository, leve
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_git_directory_beside_the_work_is_guarded(repository: Repository, level: str) -> None:
+def test_a_git_directory_beside_the_work_is_guarded(repository, level) -> None:
     """It does not name the checkout, so commands get no rights to it, but they may write all of the working directory."""
     marks = repository.top.parent / "marks"
     planted = program(repository.top.parent / "planted", marks)
@@ -342,7 +332,7 @@ def test_a_git_directory_beside_the_work_is_guarded(repository: Repository, leve
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("attack", TOLD)
-def test_what_cannot_be_prevented_is_told_at_the_end(repository: Repository, level: str, attack: str) -> None:
+def test_what_cannot_be_prevented_is_told_at_the_end(repository, level, attack) -> None:
     marks = repository.top.parent / "marks"
     planted = program(repository.top.parent / "planted", marks)
     note = ""
@@ -363,7 +353,7 @@ def test_what_cannot_be_prevented_is_told_at_the_end(repository: Repository, lev
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("place", ["nested", "part"])
 def test_a_hook_by_the_users_own_relative_setting_is_told_in_every_working_tree(
-    repository: Repository, level: str, place: str
+    repository, level, place
 ) -> None:
     """The user's configuration names directories that are relative to whatever working tree git runs in."""
     home = repository.top.parent
@@ -384,7 +374,7 @@ def test_a_hook_by_the_users_own_relative_setting_is_told_in_every_working_tree(
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_ordinary_work_of_git_goes_through(repository: Repository, level: str) -> None:
+def test_ordinary_work_of_git_goes_through(repository, level) -> None:
     """Commits, a rebase, a search by halves, and worktrees and submodules need lock files, HEAD and the like."""
     home = repository.top.parent
     work = (

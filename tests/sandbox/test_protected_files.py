@@ -130,7 +130,7 @@ def test_a_change_to_a_protected_file_is_undone_and_told(tmp_path_factory, scrip
     ],
 )
 def test_no_command_starts_while_one_of_another_run_has_changed_a_protected_file(
-    tmp_path_factory, script: str, path: str
+    tmp_path_factory, script, path
 ) -> None:
     """It would take the change for the file's own state, and make it again after the other run has undone it."""
     place = tmp_path_factory.mktemp("work")
@@ -490,10 +490,7 @@ def test_a_new_repository_keeps_its_plain_configuration_only(tmp_path) -> None:
     root.mkdir()
     config = root / ".git/config"
     files = ProtectedFiles([str(root)], [], str(tmp_path / "state"))
-    for words, undone in (
-        (("init", "-q"), []),
-        (("remote", "add", "origin", "../x"), [str(config)]),
-    ):
+    for words, undone in ((("init", "-q"), []), (("remote", "add", "origin", "../x"), [str(config)])):
         files.look()
         subprocess.run(["git", *words], cwd=root, check=True)
         assert [one.path for one in files.undo_changes()] == undone
@@ -625,10 +622,7 @@ def test_a_link_above_a_git_directory_is_not_followed(work, tmp_path) -> None:
     own.parent.rename(tmp_path / "old")
     own.parent.symlink_to(tmp_path / "outside")
     undone = {one.path: one.why_not for one in files.undo_changes()}
-    assert undone == {
-        str(own.parent): "",
-        str(own): "a git directory that was removed is not made again",
-    }
+    assert undone == {str(own.parent): "", str(own): "a git directory that was removed is not made again"}
     assert not own.parent.is_symlink()
     assert (tmp_path / "outside" / "x" / "config.worktree").read_text() == "outside\n"
 

@@ -105,7 +105,7 @@ def content_of(path: Path) -> str | None:
 @pytest.mark.parametrize("is_added", [True, False])
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_no_command_changes_a_protected_file(home: Path, level: str, attack: str, is_added: bool) -> None:
+def test_no_command_changes_a_protected_file(home, level, attack, is_added) -> None:
     root, name, command = ATTACKS[attack]
     file = home / root / name
     before = content_of(file)
@@ -116,7 +116,7 @@ def test_no_command_changes_a_protected_file(home: Path, level: str, attack: str
 
 @pytest.mark.parametrize("is_added", [True, False])
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_write_refuses_it_without_a_sandbox_too(home: Path, attack: str, is_added: bool) -> None:
+def test_write_refuses_it_without_a_sandbox_too(home, attack, is_added) -> None:
     root, name, _ = ATTACKS[attack]
     file = home / root / name
     before = content_of(file)
@@ -130,7 +130,7 @@ def test_write_refuses_it_without_a_sandbox_too(home: Path, attack: str, is_adde
 @pytest.mark.parametrize("is_added", [True, False])
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("secret", SECRETS)
-def test_nothing_reads_a_secret_there(home: Path, level: str, secret: str, is_added: bool) -> None:
+def test_nothing_reads_a_secret_there(home, level, secret, is_added) -> None:
     root, name = SECRETS[secret]
     place = home / root
     (place / name).write_text(MINE)
@@ -144,7 +144,7 @@ def test_nothing_reads_a_secret_there(home: Path, level: str, secret: str, is_ad
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_the_rest_of_such_a_folder_is_for_the_work(home: Path, level: str) -> None:
+def test_the_rest_of_such_a_folder_is_for_the_work(home, level) -> None:
     root = home / ".claude"
     for tools in tools_with(home, root, level, is_added=True):
         said = tools.call("Bash", {"command": f"mkdir {root}/skills && echo x >{root}/skills/x && echo done"})
@@ -153,7 +153,7 @@ def test_the_rest_of_such_a_folder_is_for_the_work(home: Path, level: str) -> No
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_the_model_is_told_what_the_sandbox_denies(home: Path, level: str) -> None:
+def test_the_model_is_told_what_the_sandbox_denies(home, level) -> None:
     for tools in tools_with(home, home / ".ssh", level, is_added=True):
         said = tools.call("Bash", {"command": f"echo evil >{home}/.ssh/new"}).content
         assert (
@@ -162,7 +162,7 @@ def test_the_model_is_told_what_the_sandbox_denies(home: Path, level: str) -> No
         )
 
 
-def test_secrets_in_a_root_are_named(home: Path) -> None:
+def test_secrets_in_a_root_are_named(home) -> None:
     (home / ".claude/.credentials.json").write_text(MINE)
     for root, named in (
         (".claude", f"{home}/.claude/.credentials.json"),
@@ -177,7 +177,7 @@ def test_secrets_in_a_root_are_named(home: Path) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_working_directory_that_is_closed_is_not_told_as_allowed(home: Path, level: str) -> None:
+def test_a_working_directory_that_is_closed_is_not_told_as_allowed(home, level) -> None:
     for tools in tools_with(home, home / "other/.git/hooks", level, is_added=False):
         said = tools.call("Bash", {"command": f"echo evil >{home}/other/.git/hooks/new"}).content
         assert "; allowed for writing: $TMPDIR]" in said
@@ -193,7 +193,7 @@ PLANTED = {
 
 @pytest.mark.parametrize("level", [*LEVELS, None])
 @pytest.mark.parametrize("planted", PLANTED)
-def test_the_end_of_a_run_names_what_commands_made_below(home: Path, level: str | None, planted: str) -> None:
+def test_the_end_of_a_run_names_what_commands_made_below(home, level, planted) -> None:
     command, name = PLANTED[planted]
     (home / "work/dir/ralph.toml").write_text(MINE)
     time.sleep(0.05)  # the times of files are as coarse as a tick of the kernel

@@ -346,10 +346,7 @@ def test_a_command_in_a_network_namespace_reaches_the_listed_host_only(
     assert confinement.proxy >= 0
     confinement = msgspec.structs.replace(confinement, proxy=door.descriptor)
     ran = subprocess.run(
-        [
-            *words_before(confinement),
-            *(sys.executable, "-I", "-S", "-c", INSIDE, str(server_port)),
-        ],
+        [*words_before(confinement), *(sys.executable, "-I", "-S", "-c", INSIDE, str(server_port))],
         pass_fds=confinement.descriptors,
         env={"PATH": os.environ["PATH"], "ALL_PROXY": "http://user.example:1"},
         capture_output=True,

@@ -30,11 +30,7 @@ class Tools:
         clock = SystemClock()
         self.waiter = InboxWaiter(clock)
         self.box = LocalToolbox(
-            self.settings,
-            waiter=self.waiter,
-            clock=clock,
-            redactor=Redactor([SECRET]),
-            mcp=mcp,
+            self.settings, waiter=self.waiter, clock=clock, redactor=Redactor([SECRET]), mcp=mcp
         )
 
     def call(self, tool: str, arguments: dict[str, Any]) -> ToolOutput:

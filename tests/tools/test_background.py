@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -24,9 +24,6 @@ from tests.patience import wait_until
 from tests.processes.children import children, is_gone
 from tests.processes.descriptors import open_descriptors, wait_until_closed
 from tests.tools.test_bash import marker_for, processes_with
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
 NAME = "background commands"
@@ -59,7 +56,7 @@ def threads() -> list[str]:
     return [one.name for one in threading.enumerate() if one.name == NAME]
 
 
-def test_output_is_shown_once_and_the_end_with_its_status(tools: Any, tmp_path: Path) -> None:
+def test_output_is_shown_once_and_the_end_with_its_status(tools, tmp_path) -> None:
     first = start(tools, "echo one; until [ -e go ]; do sleep 0.02; done; echo two >&2; exit 7")
     assert read(tools, first).startswith("one\n[bash_1 is running, ")
     assert read(tools, first).startswith("(nothing new within 0.3 s)\n[bash_1 is running, ")
@@ -70,7 +67,7 @@ def test_output_is_shown_once_and_the_end_with_its_status(tools: Any, tmp_path: 
 
 
 def test_what_it_printed_after_its_output_was_taken_is_shown_with_its_end(
-    tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tools, tmp_path, monkeypatch
 ) -> None:
     one = start(tools, "echo early; until [ -e go ]; do sleep 0.02; done; echo late")
     as_ever = BackgroundCommands.read
@@ -86,7 +83,7 @@ def test_what_it_printed_after_its_output_was_taken_is_shown_with_its_end(
     assert read(tools, one) == "early\nlate\n[bash_1 has ended: exit code 0]"
 
 
-def test_a_command_that_fails_at_once_says_so_in_its_call(tools: Any, monkeypatch) -> None:
+def test_a_command_that_fails_at_once_says_so_in_its_call(tools, monkeypatch) -> None:
     monkeypatch.setattr(background, "_ENDS_EARLY_S", 60.0)
     said = tools.error("Bash", command="echo no; exit 3", run_in_background=True)
     assert said == "no\n[bash_1 has ended: exit code 3]"
@@ -97,7 +94,7 @@ def test_a_command_that_fails_at_once_says_so_in_its_call(tools: Any, monkeypatc
 
 
 @linux_only
-def test_it_lives_as_long_as_one_of_its_processes(tools: Any, tmp_path: Path) -> None:
+def test_it_lives_as_long_as_one_of_its_processes(tools, tmp_path) -> None:
     """Such as what `pg_ctl start` starts."""
     loop = "until [ -e go ]; do sleep 0.02; done; echo last"
     one = start(tools, f"setsid sh -c '{loop}' & echo began")
@@ -107,7 +104,7 @@ def test_it_lives_as_long_as_one_of_its_processes(tools: Any, tmp_path: Path) ->
     assert read_to_end(tools, one).endswith("last\n[bash_1 has ended: exit code 0]\n")
 
 
-def test_it_is_asked_to_end_before_it_is_killed(tools: Any) -> None:
+def test_it_is_asked_to_end_before_it_is_killed(tools) -> None:
     one = start(tools, "trap 'echo bye; exit 5' TERM; echo ready; while :; do sleep 0.02; done")
     assert read(tools, one).startswith("ready\n")
     assert tools.ok("KillBash", shell_id=one).endswith("; BashOutput shows the rest of its output")
@@ -144,7 +141,7 @@ def test_a_command_that_prints_without_end_is_read_with_pauses() -> None:
 
 
 @linux_only
-def test_what_it_leaves_behind_is_stopped_by_a_kill_however_it_hides(tools: Any) -> None:
+def test_what_it_leaves_behind_is_stopped_by_a_kill_however_it_hides(tools) -> None:
     marker = marker_for("background")
     one = start(
         tools, f"export {marker}=1; trap '' TERM; (setsid sh -c 'trap \"\" TERM; sleep 300' &); sleep 300"
@@ -155,7 +152,7 @@ def test_what_it_leaves_behind_is_stopped_by_a_kill_however_it_hides(tools: Any)
 
 
 @linux_only
-def test_after_the_end_of_its_launcher_nothing_of_it_and_nothing_else_is_killed(tools: Any) -> None:
+def test_after_the_end_of_its_launcher_nothing_of_it_and_nothing_else_is_killed(tools) -> None:
     marker, other = marker_for("launcher"), marker_for("other")
     before = children()
     one = start(tools, f"export {marker}=1; setsid sleep 300 & sleep 300")
@@ -172,9 +169,7 @@ def test_after_the_end_of_its_launcher_nothing_of_it_and_nothing_else_is_killed(
     assert tools.ok("Bash", command="echo still") == "still"
 
 
-def test_a_flood_is_bounded_and_the_newest_output_is_kept(
-    make_tools: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_flood_is_bounded_and_the_newest_output_is_kept(make_tools, tmp_path) -> None:
     tools = make_tools(max_output_bytes=2_000, spill_bytes=200_000)
     one = start(tools, "seq 1000000; touch done; sleep 300")
     wait_until((tmp_path / "done").exists)
@@ -187,7 +182,7 @@ def test_a_flood_is_bounded_and_the_newest_output_is_kept(
     assert 200_000 <= Path(path).stat().st_size < 400_000
 
 
-def test_the_number_of_running_commands_is_bounded(tools: Any, monkeypatch) -> None:
+def test_the_number_of_running_commands_is_bounded(tools, monkeypatch) -> None:
     monkeypatch.setattr(background, "MOST_RUNNING", 2)
     first, _ = start(tools, "sleep 300"), start(tools, "sleep 300")
     said = tools.error("Bash", command="sleep 300", run_in_background=True)
@@ -200,7 +195,7 @@ def test_the_number_of_running_commands_is_bounded(tools: Any, monkeypatch) -> N
     )
 
 
-def test_what_happened_is_told_once(tools: Any) -> None:
+def test_what_happened_is_told_once(tools) -> None:
     one = start(tools, "sleep 300")
     assert tools.box.background_news() == (BackgroundStarted(one, "sleep 300", "toolu_1"),)
     assert dict(tools.box.background.running) == {one: "sleep 300"}
@@ -212,7 +207,7 @@ def test_what_happened_is_told_once(tools: Any) -> None:
     assert tools.box.background.running == {}
 
 
-def test_one_thread_reads_all_of_them_and_nothing_is_left_open(make_tools: Callable[..., Any]) -> None:
+def test_one_thread_reads_all_of_them_and_nothing_is_left_open(make_tools) -> None:
     before, running = open_descriptors(), children()
     tools = make_tools()
     for _ in range(3):
@@ -228,7 +223,7 @@ def test_one_thread_reads_all_of_them_and_nothing_is_left_open(make_tools: Calla
     assert children() <= running
 
 
-def test_a_signal_ends_the_wait_for_output_at_once(tools: Any, monkeypatch) -> None:
+def test_a_signal_ends_the_wait_for_output_at_once(tools, monkeypatch) -> None:
     monkeypatch.setattr(background, "_WAITS_S", 300.0)
     one = start(tools, "sleep 300")
     tools.waiter.inbox.note_signal(signal.SIGTERM)
@@ -236,7 +231,7 @@ def test_a_signal_ends_the_wait_for_output_at_once(tools: Any, monkeypatch) -> N
         tools.box.run([ToolCall("toolu_2", "BashOutput", {"bash_id": one})])
 
 
-def test_ended_commands_are_forgotten_when_there_are_many(tools: Any, monkeypatch) -> None:
+def test_ended_commands_are_forgotten_when_there_are_many(tools, monkeypatch) -> None:
     monkeypatch.setattr(background_commands, "_MOST_REMEMBERED", 2)
     monkeypatch.setattr(background, "_ENDS_EARLY_S", 60.0)
     for _ in range(4):
@@ -246,14 +241,14 @@ def test_ended_commands_are_forgotten_when_there_are_many(tools: Any, monkeypatc
 
 
 @linux_only
-def test_a_stopped_process_is_killed_too(tools: Any) -> None:
+def test_a_stopped_process_is_killed_too(tools) -> None:
     one = start(tools, "echo $$; kill -STOP $$")
     pid = int(read(tools, one).split()[0])
     tools.ok("KillBash", shell_id=one)
     assert is_gone(pid)
 
 
-def test_a_limit_in_time_is_not_for_the_background(tools: Any) -> None:
+def test_a_limit_in_time_is_not_for_the_background(tools) -> None:
     said = tools.ok("Bash", command="sleep 300", run_in_background=True, timeout=1)
     assert said.endswith("(timeout is not for commands in the background)")
     time.sleep(0.05)

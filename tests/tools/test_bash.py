@@ -10,7 +10,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -28,9 +28,6 @@ from tests.fakes.box import FakeBox, note_of
 from tests.patience import wait_until, within_s
 from tests.processes.children import children
 from tests.processes.descriptors import open_descriptors, wait_until_closed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
 
@@ -57,11 +54,11 @@ def marker_for(test: str) -> str:
     return f"MARK_{test}_{os.getpid()}_{time.monotonic_ns()}"
 
 
-def test_output_of_both_streams_arrives_in_order(tools: Any) -> None:
+def test_output_of_both_streams_arrives_in_order(tools) -> None:
     assert tools.ok("Bash", command="echo one; echo two >&2; echo three") == "one\ntwo\nthree"
 
 
-def test_a_failing_command_is_an_error_with_its_exit_code(tools: Any) -> None:
+def test_a_failing_command_is_an_error_with_its_exit_code(tools) -> None:
     assert tools.error("Bash", command="echo no; exit 3") == "no\nExit code 3"
     assert tools.error("Bash", command="kill -SEGV $$") == "(no output)\nExit code 139"
     assert "Exit code 127" in tools.error("Bash", command="no-such-program-anywhere")
@@ -115,25 +112,25 @@ def test_a_command_that_cannot_be_started_is_compared_too(monkeypatch, make_tool
     assert box.done[-3:] == ["look", "prepare", "undo"]
 
 
-def test_silence_is_said_in_words(tools: Any) -> None:
+def test_silence_is_said_in_words(tools) -> None:
     assert tools.ok("Bash", command="true") == "(no output)"
 
 
-def test_t1_a_command_that_hangs_is_stopped_at_its_timeout_with_its_output_kept(tools: Any) -> None:
+def test_t1_a_command_that_hangs_is_stopped_at_its_timeout_with_its_output_kept(tools) -> None:
     text = tools.error("Bash", command="echo before; sleep 1000000", timeout=300)
     assert text.startswith("before\n[timed out after 0.3 s;")
     assert "at most 600000 ms" in text
 
 
 @linux_only
-def test_t1_a_tree_that_ignores_term_is_killed(tools: Any) -> None:
+def test_t1_a_tree_that_ignores_term_is_killed(tools) -> None:
     marker = marker_for("t1")
     command = f"export M={marker}; trap '' TERM; (trap '' TERM; sleep 1000000) & sleep 1000000; sleep 1000000"
     assert "timed out" in tools.error("Bash", command=command, timeout=200)
     assert processes_with(marker) == []
 
 
-def test_a_timeout_above_the_maximum_is_lowered_and_said(make_tools: Callable[..., Any]) -> None:
+def test_a_timeout_above_the_maximum_is_lowered_and_said(make_tools) -> None:
     text = make_tools(bash_max_timeout_s=5).ok("Bash", command="echo x", timeout=60_000)
     assert text == "x\n[timeout was lowered to the maximum, 5000 ms]"
 
@@ -155,7 +152,7 @@ def test_a_timeout_above_the_maximum_is_lowered_and_said(make_tools: Callable[..
         ),
     ],
 )
-def test_t2_a_daemon_is_gone_after_the_call_and_counted(tools: Any, daemon: str, stopped: int) -> None:
+def test_t2_a_daemon_is_gone_after_the_call_and_counted(tools, daemon, stopped) -> None:
     number = str(770_000_000 + os.getpid())
     were = (
         "process that this command started was"
@@ -176,11 +173,11 @@ def test_t2_a_daemon_is_gone_after_the_call_and_counted(tools: Any, daemon: str,
         "echo ok; setsid sleep 1000000 &",
     ],
 )
-def test_t3_a_grandchild_that_holds_the_output_open_is_not_waited_for(tools: Any, command: str) -> None:
+def test_t3_a_grandchild_that_holds_the_output_open_is_not_waited_for(tools, command) -> None:
     assert tools.ok("Bash", command=command).split("\n")[0] == "ok"
 
 
-def test_what_ends_by_itself_after_the_command_is_not_counted(tools: Any) -> None:
+def test_what_ends_by_itself_after_the_command_is_not_counted(tools) -> None:
     """On a busy machine it may not end within a tenth of a second, so it is asked again."""
     wait_until(lambda: tools.ok("Bash", command="exec > >(cat); sleep 0.01 & echo ok") == "ok")
     failed = tools.error("Bash", command="sleep 600 & exit 3")
@@ -190,16 +187,14 @@ def test_what_ends_by_itself_after_the_command_is_not_counted(tools: Any) -> Non
     )
 
 
-def test_t3_what_a_pipe_still_holds_at_the_end_is_kept(tools: Any) -> None:
+def test_t3_what_a_pipe_still_holds_at_the_end_is_kept(tools) -> None:
     """The processes that a command leaves behind are ended after a tenth of a second. A busy machine may need longer, so
     it is asked again.
     """
     wait_until(lambda: tools.ok("Bash", command="exec > >(sleep 0.02; cat); echo late").endswith("late"))
 
 
-def test_t4_long_output_keeps_head_and_tail_and_a_private_file_with_all(
-    make_tools: Callable[..., Any],
-) -> None:
+def test_t4_long_output_keeps_head_and_tail_and_a_private_file_with_all(make_tools) -> None:
     tools = make_tools(max_output_bytes=1000)
     text = tools.ok("Bash", command="seq 1 20000")
     note = re.search(r"\n\[\.\.\. ([\d,]+) bytes left out; whole output: (\S+) \.\.\.\]\n", text)
@@ -218,16 +213,14 @@ def test_t4_long_output_keeps_head_and_tail_and_a_private_file_with_all(
 
 
 @pytest.mark.parametrize("command", ["yes", "cat /dev/zero", "yes | tr -d '\\n'"])
-def test_t4_a_command_that_never_stops_printing_is_stopped(
-    make_tools: Callable[..., Any], command: str
-) -> None:
+def test_t4_a_command_that_never_stops_printing_is_stopped(make_tools, command) -> None:
     text = make_tools(spill_bytes=5_000_000).error("Bash", command=command)
     assert "[stopped: it printed more than 5,000,000 bytes" in text
     assert len(text.encode()) < 31_000
 
 
 @linux_only
-def test_t4_memory_stays_flat_while_a_command_floods(tmp_path: Path) -> None:
+def test_t4_memory_stays_flat_while_a_command_floods(tmp_path) -> None:
     """The memory is measured in a separate process, while 45 MB of output pass through."""
     script = textwrap.dedent("""
         import os, sys
@@ -265,15 +258,15 @@ def test_t4_memory_stays_flat_while_a_command_floods(tmp_path: Path) -> None:
         "test -t 0 || test -t 1 || ! true </dev/tty && echo nothing",
     ],
 )
-def test_t5_nothing_waits_for_a_person(tools: Any, command: str) -> None:
+def test_t5_nothing_waits_for_a_person(tools, command) -> None:
     assert tools.ok("Bash", command=command, timeout=10_000).endswith("nothing")
 
 
-def test_t5_a_program_that_closes_its_pipe_early_is_not_told_about_it(tools: Any) -> None:
+def test_t5_a_program_that_closes_its_pipe_early_is_not_told_about_it(tools) -> None:
     assert tools.ok("Bash", command="yes | head -1") == "y"
 
 
-def test_t6_binary_output_becomes_text_with_its_damage_counted(tools: Any) -> None:
+def test_t6_binary_output_becomes_text_with_its_damage_counted(tools) -> None:
     text = tools.ok("Bash", command="head -c 1000000 /dev/urandom")
     assert json.loads(json.dumps(text)) == text
     assert re.search(r"\n\[[\d,]+ bytes were not valid UTF-8", text)
@@ -281,13 +274,13 @@ def test_t6_binary_output_becomes_text_with_its_damage_counted(tools: Any) -> No
     assert len(text.encode()) < 31_000
 
 
-def test_t6_terminal_control_is_stripped_and_progress_reduced(tools: Any) -> None:
+def test_t6_terminal_control_is_stripped_and_progress_reduced(tools) -> None:
     command = r"printf '10%%\r50%%\r100%%\r\ndone\0 \033[1;31mred\033[0m \033]0;title\007x\n'"
     assert tools.ok("Bash", command=command) == "100%\ndone red x"
 
 
 @linux_only
-def test_t7_a_command_that_kills_its_supervisor_ends_alone(tools: Any) -> None:
+def test_t7_a_command_that_kills_its_supervisor_ends_alone(tools) -> None:
     marker = marker_for("t7")
     text = tools.error("Bash", command=f"export M={marker}; sleep 666 & echo ok; kill -9 $PPID; sleep 555")
     assert (
@@ -297,9 +290,7 @@ def test_t7_a_command_that_kills_its_supervisor_ends_alone(tools: Any) -> None:
     assert processes_with(marker) == []
 
 
-def test_a_command_sees_only_the_environment_it_was_given(
-    make_tools: Callable[..., Any], monkeypatch: Any
-) -> None:
+def test_a_command_sees_only_the_environment_it_was_given(make_tools, monkeypatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
     given = {"PATH": os.environ["PATH"], "CI": "yes", "PAGER": "more"}
     names = {
@@ -311,7 +302,7 @@ def test_a_command_sees_only_the_environment_it_was_given(
     assert names - of_the_shell == own | set(given)
 
 
-def test_credentials_are_redacted_in_the_result_and_in_the_file(make_tools: Callable[..., Any]) -> None:
+def test_credentials_are_redacted_in_the_result_and_in_the_file(make_tools) -> None:
     secret = "sk-ant-0123456789"
     tools = make_tools(max_output_bytes=400)
     # In two writes, so that it arrives in two pieces; and again and again, so that some lie on every border.
@@ -326,19 +317,19 @@ def test_credentials_are_redacted_in_the_result_and_in_the_file(make_tools: Call
     assert whole.read_text().count("[redacted]") == 103
 
 
-def test_a_command_too_long_for_the_system_is_refused_with_advice(tools: Any) -> None:
+def test_a_command_too_long_for_the_system_is_refused_with_advice(tools) -> None:
     assert "script file" in tools.error("Bash", command="#" + "x" * 131_071)
     assert tools.ok("Bash", command="echo hi #" + "x" * 131_000) == "hi"
 
 
 @pytest.mark.parametrize("command", ["echo \0", "echo \ud83d"])
-def test_a_command_no_shell_can_read_is_refused(tools: Any, command: str) -> None:
+def test_a_command_no_shell_can_read_is_refused(tools, command) -> None:
     assert "no shell can read" in tools.error("Bash", command=command)
 
 
 @linux_only
 @pytest.mark.parametrize("signals", [1, 2])
-def test_a_signal_stops_the_command_and_is_raised_again(make_tools: Callable[..., Any], signals: int) -> None:
+def test_a_signal_stops_the_command_and_is_raised_again(make_tools, signals) -> None:
     """After one signal the command gets its grace period. A second signal ends this period."""
     tools = make_tools(kill_grace_s=0.4 if signals == 1 else 1e6)
     marker = marker_for("signal")
@@ -358,7 +349,7 @@ def busy_threads() -> int:
     return len([thread for thread in threading.enumerate() if thread.name != IDLE_THREAD])
 
 
-def test_p16_many_calls_leave_no_descriptor_no_thread_and_no_child(tools: Any) -> None:
+def test_p16_many_calls_leave_no_descriptor_no_thread_and_no_child(tools) -> None:
     tools.ok("Bash", command="true")
     descriptors = open_descriptors()
     threads = busy_threads()

@@ -45,7 +45,7 @@ def of_the_same_size_and_time(path: Path) -> None:
 @pytest.mark.parametrize("change", [in_place, by_rename, of_the_same_size_and_time])
 @pytest.mark.parametrize("seen_by", ["Read", "Write", "Edit"])
 def test_t14_a_file_that_changed_since_it_was_seen_is_left_alone_until_it_is_read_again(
-    tools: Any, tmp_path: Path, tool: str, change: Callable[[Path], None], seen_by: str
+    tools, tmp_path, tool, change, seen_by
 ) -> None:
     path = tmp_path / "a"
     path.write_text("one\ntw0\n")
@@ -66,9 +66,7 @@ def test_t14_a_file_that_changed_since_it_was_seen_is_left_alone_until_it_is_rea
 
 
 @pytest.mark.parametrize("tool", ["Edit", "Write"])
-def test_t14_a_new_time_or_mode_or_the_same_content_again_is_no_change(
-    tools: Any, tmp_path: Path, tool: str
-) -> None:
+def test_t14_a_new_time_or_mode_or_the_same_content_again_is_no_change(tools, tmp_path, tool) -> None:
     path = tmp_path / "a"
     path.write_text("one\ntwo\n")
     tools.ok("Read", file_path="a")
@@ -79,7 +77,7 @@ def test_t14_a_new_time_or_mode_or_the_same_content_again_is_no_change(
     tools.ok(tool, file_path="a", **ARGUMENTS[tool])
 
 
-def test_t14_a_file_is_one_whatever_path_leads_to_it(tools: Any, tmp_path: Path) -> None:
+def test_t14_a_file_is_one_whatever_path_leads_to_it(tools, tmp_path) -> None:
     (tmp_path / "a").write_text("one\n")
     (tmp_path / "link").symlink_to("a")
     tools.ok("Read", file_path=str(tmp_path / "link"))
@@ -87,16 +85,14 @@ def test_t14_a_file_is_one_whatever_path_leads_to_it(tools: Any, tmp_path: Path)
     assert tools.error("Write", file_path="a", content="x") == CHANGED
 
 
-def test_t14_a_file_that_is_gone_may_be_written_anew(tools: Any, tmp_path: Path) -> None:
+def test_t14_a_file_that_is_gone_may_be_written_anew(tools, tmp_path) -> None:
     (tmp_path / "a").write_text("one\n")
     tools.ok("Read", file_path="a")
     (tmp_path / "a").unlink()
     tools.ok("Write", file_path="a", content="x")
 
 
-def test_t14_a_large_file_is_known_by_its_time_and_size(
-    tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_t14_a_large_file_is_known_by_its_time_and_size(tools, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(seen_files, "_MOST_BYTES_HASHED", 3)
     (tmp_path / "a").write_text("one\ntwo\n")
     tools.ok("Read", file_path="a")
@@ -104,7 +100,7 @@ def test_t14_a_large_file_is_known_by_its_time_and_size(
     assert tools.error("Write", file_path="a", content="x") == CHANGED
 
 
-def test_t14_a_change_between_plan_and_write_is_refused(tools: Any, tmp_path: Path) -> None:
+def test_t14_a_change_between_plan_and_write_is_refused(tools, tmp_path) -> None:
     (tmp_path / "a").write_text("one\n")
     call = ToolCall("1", "Write", {"file_path": "a", "content": "x"})
     tools.box.plan(call)
@@ -120,9 +116,7 @@ def test_t14_a_change_between_plan_and_write_is_refused(tools: Any, tmp_path: Pa
     assert (tmp_path / "b").read_text() == "theirs"
 
 
-def test_t14_a_writer_at_the_same_time_never_meets_an_edit_of_what_it_replaced(
-    tools: Any, tmp_path: Path
-) -> None:
+def test_t14_a_writer_at_the_same_time_never_meets_an_edit_of_what_it_replaced(tools, tmp_path) -> None:
     """Every written file must be the content that was read, with the edit in it. It must not mix two contents."""
     path = tmp_path / "a"
     path.write_text("0 one\n" * 2000)
@@ -152,9 +146,7 @@ def test_t14_a_writer_at_the_same_time_never_meets_an_edit_of_what_it_replaced(
     assert refused
 
 
-def test_what_was_seen_longest_ago_is_forgotten_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_seen_longest_ago_is_forgotten_first(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(seen_files, "_MOST_FILES", 2)
     (tmp_path / "a").write_text("x")
     stat = (tmp_path / "a").stat()
@@ -190,13 +182,7 @@ SEEING: dict[str, list[tuple[str, dict[str, Any]]]] = {
 @pytest.mark.parametrize("seen_by", SEEING)
 @pytest.mark.parametrize(("tool", "hashed_bytes"), [("Edit", 0), ("Write", 10_000_000)])
 def test_t14_what_an_earlier_run_saw_is_known_after_a_resume(
-    tools: Any,
-    make_tools: Callable[..., Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    tool: str,
-    seen_by: str,
-    hashed_bytes: int,
+    tools, make_tools, tmp_path, monkeypatch, tool, seen_by, hashed_bytes
 ) -> None:
     monkeypatch.setattr(seen_files, "_MOST_BYTES_HASHED", hashed_bytes)
     path = tmp_path / "a"
@@ -211,7 +197,7 @@ def test_t14_what_an_earlier_run_saw_is_known_after_a_resume(
     again.ok(tool, file_path="a", **ARGUMENTS[tool])
 
 
-def test_t14_what_a_settled_write_left_is_known_too(tools: Any, tmp_path: Path) -> None:
+def test_t14_what_a_settled_write_left_is_known_too(tools, tmp_path) -> None:
     path = tmp_path / "a"
     path.write_text("whole\n")
     digest = hashlib.sha256(b"whole\n").hexdigest()
@@ -221,7 +207,7 @@ def test_t14_what_a_settled_write_left_is_known_too(tools: Any, tmp_path: Path) 
     assert tools.error("Write", file_path="a", content="new\n") == CHANGED
 
 
-def test_t14_a_name_that_is_no_utf8_is_left_out_of_the_journal(tools: Any, tmp_path: Path) -> None:
+def test_t14_a_name_that_is_no_utf8_is_left_out_of_the_journal(tools, tmp_path) -> None:
     name = os.fsdecode(b"caf\xe9")
     (tmp_path / name).write_text("x")
     output = tools.call("Read", {"file_path": name})
@@ -229,7 +215,7 @@ def test_t14_a_name_that_is_no_utf8_is_left_out_of_the_journal(tools: Any, tmp_p
 
 
 @pytest.mark.parametrize("text", ["", "1:2", "1:2:3:4:5", "a:b:c:d"])
-def test_what_another_version_noted_has_to_be_read_again(tmp_path: Path, text: str) -> None:
+def test_what_another_version_noted_has_to_be_read_again(tmp_path, text) -> None:
     (tmp_path / "a").write_text("x")
     seen = SeenFiles()
     seen.restore({str(tmp_path / "a"): text})

@@ -33,7 +33,7 @@ def refusals(tools: Any, path: str) -> set[str]:
     }
 
 
-def test_t10_a_path_that_leads_outside_is_read_and_not_written(tools: Any, work: Path) -> None:
+def test_t10_a_path_that_leads_outside_is_read_and_not_written(tools, work) -> None:
     outside = work.parent / "other/file"
     (work / "relative").symlink_to("../other/file")
     (work / "absolute").symlink_to(outside)
@@ -49,7 +49,7 @@ def test_t10_a_path_that_leads_outside_is_read_and_not_written(tools: Any, work:
     assert outside.read_text() == "old\n"
 
 
-def test_t10_nothing_is_made_outside(tools: Any, work: Path) -> None:
+def test_t10_nothing_is_made_outside(tools, work) -> None:
     (work / "dangling").symlink_to("../other/new")
     (work / "up").symlink_to("../other")
     for path in ("../new/file", "dangling", "up/new/file"):
@@ -58,7 +58,7 @@ def test_t10_nothing_is_made_outside(tools: Any, work: Path) -> None:
     assert not (work.parent / "new").exists()
 
 
-def test_links_that_stay_inside_keep_working_absolute_ones_too(tools: Any, work: Path) -> None:
+def test_links_that_stay_inside_keep_working_absolute_ones_too(tools, work) -> None:
     (work / "dir/file").write_text("old")
     (work / "relative").symlink_to("dir/file")
     (work / "absolute").symlink_to(work / "dir")
@@ -68,13 +68,11 @@ def test_links_that_stay_inside_keep_working_absolute_ones_too(tools: Any, work:
     tools.ok("Write", file_path="absolute/made", content="x")
     tools.ok("Write", file_path=str(work / "dir/../top"), content="x")
     assert {path.name for path in work.rglob("*")} == {
-        *("dir", "file", "made", "relative", "absolute", "top"),
+        *("dir", "file", "made", "relative", "absolute", "top")
     }
 
 
-def test_a_working_directory_that_is_a_link_means_what_it_leads_to(
-    make_tools: Callable[..., Any], work: Path
-) -> None:
+def test_a_working_directory_that_is_a_link_means_what_it_leads_to(make_tools, work) -> None:
     (work.parent / "link").symlink_to("work")
     tools = make_tools(cwd=work.parent / "link")
     tools.ok("Write", file_path="a", content="x")
@@ -83,12 +81,12 @@ def test_a_working_directory_that_is_a_link_means_what_it_leads_to(
     assert {path.name for path in work.iterdir()} == {"a", "b", "c", "dir"}
 
 
-def test_a_directory_with_the_same_beginning_of_its_name_is_outside(tools: Any, work: Path) -> None:
+def test_a_directory_with_the_same_beginning_of_its_name_is_outside(tools, work) -> None:
     (work.parent / "work2").mkdir()
     assert "outside" in tools.error("Write", file_path="../work2/a", content="x")
 
 
-def test_an_added_directory_may_be_written_too(make_tools: Callable[..., Any], work: Path) -> None:
+def test_an_added_directory_may_be_written_too(make_tools, work) -> None:
     other = work.parent / "other"
     tools = make_tools(cwd=work, writable=(other / "dir", work.parent / "other"))
     (work / "link").symlink_to("../other/dir")
@@ -100,9 +98,7 @@ def test_an_added_directory_may_be_written_too(make_tools: Callable[..., Any], w
     assert all(str(root) in refusal for root in (work, other, other / "dir"))
 
 
-def test_an_added_directory_that_was_moved_is_neither_made_again_nor_followed(
-    make_tools: Callable[..., Any], work: Path
-) -> None:
+def test_an_added_directory_that_was_moved_is_neither_made_again_nor_followed(make_tools, work) -> None:
     other = work.parent / "other"
     tools = make_tools(cwd=work, writable=(other,))
     other.rename(work.parent / "moved")
@@ -112,9 +108,7 @@ def test_an_added_directory_that_was_moved_is_neither_made_again_nor_followed(
     tools.ok("Write", file_path="a", content="x")
 
 
-def test_a_link_that_appears_between_the_plan_and_the_write_is_not_followed(
-    make_tools: Callable[..., Any], work: Path
-) -> None:
+def test_a_link_that_appears_between_the_plan_and_the_write_is_not_followed(make_tools, work) -> None:
     from ralph.values.answer import ToolCall
 
     tools = make_tools(cwd=work)

@@ -116,9 +116,7 @@ def crashes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_t15_a_crash_at_any_step_leaves_the_old_file_or_the_new_one(
-    crashes: list[dict[str, Any]], name: str
-) -> None:
+def test_t15_a_crash_at_any_step_leaves_the_old_file_or_the_new_one(crashes, name) -> None:
     _, _, old, new, _ = CASES[name]
     is_linked = name == "replace a hard link"
     steps = [step for step in crashes if step["name"] == name]

@@ -5,7 +5,6 @@ import re
 import tempfile
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +19,7 @@ from ralph.tools.tool_context import Roots
 from ralph.values.answer import ToolError
 
 
-def test_one_place_is_replaced_and_shown(tools: Any, tmp_path: Path) -> None:
+def test_one_place_is_replaced_and_shown(tools, tmp_path) -> None:
     (tmp_path / "a.py").write_text("".join(f"line {number}\n" for number in range(1, 12)))
     text = tools.ok("Edit", file_path="a.py", old_string="line 6\n", new_string="six\nsix and a half\n")
     assert text == (
@@ -30,13 +29,13 @@ def test_one_place_is_replaced_and_shown(tools: Any, tmp_path: Path) -> None:
     assert "line 5\nsix\nsix and a half\nline 7\n" in (tmp_path / "a.py").read_text()
 
 
-def test_all_places_are_replaced_on_request(tools: Any, tmp_path: Path) -> None:
+def test_all_places_are_replaced_on_request(tools, tmp_path) -> None:
     (tmp_path / "a").write_text("x = 1\ny = x\n")
     assert "at 2 places" in tools.ok("Edit", file_path="a", old_string="x", new_string="xx", replace_all=True)
     assert (tmp_path / "a").read_text() == "xx = 1\ny = xx\n"
 
 
-def test_t12_no_match_is_an_error_with_a_hint_and_the_file_untouched(tools: Any, tmp_path: Path) -> None:
+def test_t12_no_match_is_an_error_with_a_hint_and_the_file_untouched(tools, tmp_path) -> None:
     content = "def run():\n    if ready:\n        start(engine, 5)\n    return None\n"
     (tmp_path / "a").write_text(content)
 
@@ -57,7 +56,7 @@ def test_t12_no_match_is_an_error_with_a_hint_and_the_file_untouched(tools: Any,
     assert hint("zzz") == "Read the file again."
 
 
-def test_t12_several_matches_are_an_error_with_count_and_lines(tools: Any, tmp_path: Path) -> None:
+def test_t12_several_matches_are_an_error_with_count_and_lines(tools, tmp_path) -> None:
     (tmp_path / "a").write_text("x\n" * 3 + "y\nx\n")
     assert tools.error("Edit", file_path="a", old_string="x\n", new_string="z\n") == (
         "old_string occurs 4 times in a, at lines 1, 2, 3, 5. "
@@ -74,7 +73,7 @@ def test_t12_several_matches_are_an_error_with_count_and_lines(tools: Any, tmp_p
     assert (tmp_path / "a").read_bytes() == b"a\r\nb\r\n"
 
 
-def test_an_edit_that_makes_no_sense_is_refused(tools: Any, tmp_path: Path) -> None:
+def test_an_edit_that_makes_no_sense_is_refused(tools, tmp_path) -> None:
     (tmp_path / "a").write_text("x")
     assert "changes nothing" in tools.error("Edit", file_path="a", old_string="x", new_string="x")
     assert "use Write" in tools.error("Edit", file_path="a", old_string="", new_string="x")
@@ -113,9 +112,7 @@ def test_an_edit_that_makes_no_sense_is_refused(tools: Any, tmp_path: Path) -> N
         pytest.param(b"no end", "end", "END", b"no END", id="no final newline"),
     ],
 )
-def test_t13_only_the_matched_bytes_change(
-    tools: Any, tmp_path: Path, before: bytes, old: str, new: str, after: bytes
-) -> None:
+def test_t13_only_the_matched_bytes_change(tools, tmp_path, before, old, new, after) -> None:
     path = tmp_path / "a"
     path.write_bytes(before)
     path.chmod(0o751)
@@ -133,7 +130,7 @@ def test_t13_only_the_matched_bytes_change(
         (b"\0abc", "unknown type"),
     ],
 )
-def test_a_binary_file_is_refused_by_its_type(tools: Any, tmp_path: Path, data: bytes, kind: str) -> None:
+def test_a_binary_file_is_refused_by_its_type(tools, tmp_path, data, kind) -> None:
     (tmp_path / "a").write_bytes(data)
     assert tools.error("Edit", file_path="a", old_string="abc", new_string="x") == (
         f"a is a binary file: {kind}; Edit changes text only"
@@ -141,12 +138,12 @@ def test_a_binary_file_is_refused_by_its_type(tools: Any, tmp_path: Path, data: 
     assert (tmp_path / "a").read_bytes() == data
 
 
-def test_an_edit_that_leaves_nothing_shows_nothing(tools: Any, tmp_path: Path) -> None:
+def test_an_edit_that_leaves_nothing_shows_nothing(tools, tmp_path) -> None:
     (tmp_path / "a").write_text("x\n")
     assert tools.ok("Edit", file_path="a", old_string="x\n", new_string="") == "Edited a at line 1:\n"
 
 
-def test_a_character_the_files_encoding_lacks_is_an_error(tools: Any, tmp_path: Path) -> None:
+def test_a_character_the_files_encoding_lacks_is_an_error(tools, tmp_path) -> None:
     (tmp_path / "a").write_bytes(b"gr\xfcn\n")
     assert "latin-1, which has no '€'" in tools.error("Edit", file_path="a", old_string="n", new_string="€")
     assert (tmp_path / "a").read_bytes() == b"gr\xfcn\n"
@@ -174,9 +171,7 @@ class Context:
 
 @settings(max_examples=30)
 @given(st.lists(st.tuples(line, ending)), line, codecs, st.binary(max_size=4), st.data())
-def test_t13_bytes_outside_the_edit_are_identical(
-    lines: list[tuple[str, str]], last: str, codec: str, noise: bytes, data: st.DataObject
-) -> None:
+def test_t13_bytes_outside_the_edit_are_identical(lines, last, codec, noise, data) -> None:
     """The property holds for any file, any part of its visible text, and any replacement."""
     text = "".join(part for pair in lines for part in pair) + last
     before = text.encode(codec, "replace") + (noise if codec == "latin-1" else b"")
@@ -223,7 +218,7 @@ def with_any_line_ends(text: str, encoding: str) -> bytes:
 
 
 @given(st.text(st.sampled_from("ab\r\n")), st.text(st.sampled_from("ab\n"), min_size=1))
-def test_spans_never_overlap_and_read_as_what_was_wanted(text: str, wanted: str) -> None:
+def test_spans_never_overlap_and_read_as_what_was_wanted(text, wanted) -> None:
     spans = EditableText(text).places(wanted).spans()
     assert all(text[span.start : span.end].replace("\r\n", "\n") == wanted for span in spans)
     assert all(one.end <= two.start for one, two in pairwise(spans))

@@ -6,7 +6,7 @@ import difflib
 import random
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -19,7 +19,6 @@ from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 TEN_MB = 10 * 1024 * 1024
 
@@ -35,7 +34,7 @@ def is_fast() -> Iterator[None]:
 
 
 @every_row("end", ["", "\n"])
-def test_a_long_text_that_nearly_occurs_everywhere_is_not_found_quickly(end: str) -> None:
+def test_a_long_text_that_nearly_occurs_everywhere_is_not_found_quickly(end) -> None:
     text = EditableText("a\r\n" * 350_000 + end)
     assert text.places("a\n" * 10_000 + "b").count == 0
 
@@ -49,9 +48,7 @@ def test_the_hint_for_a_large_file_comes_quickly() -> None:
     assert "The most similar line is" in hint_for_no_match(similar, "a" * 80 + "bcdefgh")
 
 
-def test_a_hint_compares_at_most_two_hundred_lines_in_full_whatever_the_file(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_hint_compares_at_most_two_hundred_lines_in_full_whatever_the_file(monkeypatch) -> None:
     class Counting(difflib.SequenceMatcher[str]):
         bounds = ratios = 0
 
@@ -72,14 +69,14 @@ def test_a_hint_compares_at_most_two_hundred_lines_in_full_whatever_the_file(
 
 
 @given(st.lists(st.text("abc d", max_size=12), max_size=8), st.text("abc d", min_size=4, max_size=12))
-def test_the_most_similar_line_is_the_one_with_the_best_ratio(lines: list[str], wanted: str) -> None:
+def test_the_most_similar_line_is_the_one_with_the_best_ratio(lines, wanted) -> None:
     compared = [line.strip() for line in lines]
     found = difflib.get_close_matches(wanted, compared, n=1, cutoff=0.7)
     hint = f"The most similar line is {compared.index(found[0]) + 1}: {found[0]}" if found else ""
     assert _most_similar(lines, wanted) == hint
 
 
-def test_all_of_ten_million_places_are_replaced_quickly(tools: Any, tmp_path: Path) -> None:
+def test_all_of_ten_million_places_are_replaced_quickly(tools, tmp_path) -> None:
     (tmp_path / "a").write_text("x" * TEN_MB)
     text = tools.ok("Edit", file_path="a", old_string="x", new_string="y", replace_all=True)
     assert "at 10485760 places" in text
@@ -108,9 +105,7 @@ def test_a_result_that_grows_without_bound_is_refused() -> None:
     st.text(st.sampled_from("ab\r\n"), min_size=1, max_size=4),
     st.text(st.sampled_from("xy\r\n"), max_size=4),
 )
-def test_all_places_are_replaced_as_an_expression_for_either_line_break_would(
-    text: str, old: str, new: str
-) -> None:
+def test_all_places_are_replaced_as_an_expression_for_either_line_break_would(text, old, new) -> None:
     pattern = re.escape(old)
     if "\n" in old and not ("\r" in old and old in text) and "\r\n" in text:
         pattern = r"\r?\n".join(re.escape(line) for line in old.replace("\r\n", "\n").split("\n"))

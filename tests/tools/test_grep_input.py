@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,7 +12,6 @@ from ralph.tools.search import file_search
 from tests.rows import every_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -43,22 +42,18 @@ EVERYTHING = ["[x].txt", "a.txt", "ab", "b.py", "sub/c.txt"]
         ("[z-a]*", ["No matches found: no file was searched; none matches the glob"]),
     ],
 )
-def test_a_glob_means_what_it_says_to_ripgrep_and_to_ralph(
-    search_tools: Any, files: Path, glob: str, expected: list[str]
-) -> None:
+def test_a_glob_means_what_it_says_to_ripgrep_and_to_ralph(search_tools, files, glob, expected) -> None:
     assert search_tools.ok("Grep", pattern="needle", glob=glob).split("\n") == expected
 
 
 @every_row("glob", ["[", "a[b", "[]", "{a,b", "a}", "*.tx\\", "!", "./["])
-def test_a_glob_that_was_not_finished_is_an_error_that_says_so(
-    search_tools: Any, files: Path, glob: str
-) -> None:
+def test_a_glob_that_was_not_finished_is_an_error_that_says_so(search_tools, files, glob) -> None:
     assert search_tools.error("Grep", pattern="needle", glob=glob) == (
         f"the glob {glob!r} is not finished: a bracket, a brace or a name is missing"
     )
 
 
-def test_globs_and_expressions_of_any_length_are_answered_quickly(search_tools: Any, files: Path) -> None:
+def test_globs_and_expressions_of_any_length_are_answered_quickly(search_tools, files) -> None:
     started_s = time.process_time()
     assert "at most 4,096" in search_tools.error("Grep", pattern="needle", glob="[" * 100_000)
     assert "at most 4,096" in search_tools.error("Glob", pattern="[" * 100_000)
@@ -68,17 +63,17 @@ def test_globs_and_expressions_of_any_length_are_answered_quickly(search_tools: 
 
 @every_row("pattern", ["a\nb", r"a\nb", r"[\n]", r"\\\n"])
 def test_an_expression_with_a_line_break_is_an_error_that_says_what_to_do(
-    search_tools: Any, files: Path, pattern: str
+    search_tools, files, pattern
 ) -> None:
     assert search_tools.error("Grep", pattern=pattern).startswith("the pattern contains a line break")
 
 
 @every_row("pattern", [r"needle[^\n]*", r"[^]\n]eedle", r"needle|\\n"])
-def test_an_expression_that_only_looks_so_is_none(search_tools: Any, files: Path, pattern: str) -> None:
+def test_an_expression_that_only_looks_so_is_none(search_tools, files, pattern) -> None:
     assert "a.txt" in search_tools.ok("Grep", pattern=pattern)
 
 
-def test_the_first_line_begins_behind_a_byte_order_mark(search_tools: Any, tmp_path: Path) -> None:
+def test_the_first_line_begins_behind_a_byte_order_mark(search_tools, tmp_path) -> None:
     (tmp_path / "marked").write_bytes(b"\xef\xbb\xbfneedle\nneedle 2\n")
     assert search_tools.ok("Grep", pattern="^needle", output_mode="content") == (
         "marked:1:needle\nmarked:2:needle 2"
@@ -99,13 +94,7 @@ def test_the_first_line_begins_behind_a_byte_order_mark(search_tools: Any, tmp_p
     ],
 )
 def test_what_was_found_before_a_search_was_stopped_is_reported(
-    make_tools: Callable[..., Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    tool: str,
-    arguments: dict[str, Any],
-    limit_s: float,
-    note: str,
+    make_tools, tmp_path, monkeypatch, tool, arguments, limit_s, note
 ) -> None:
     """The last few kilobytes may be missing, because ripgrep has not yet printed them."""
     if limit_s == 3:

@@ -70,7 +70,7 @@ def test_a_stopped_hook_says_what_was_undone(tools, monkeypatch, tmp_path) -> No
         (Ended.NEVER_STARTED, "the process that starts commands is gone"),
     ],
 )
-def test_a_hook_that_did_not_end_by_itself_says_why(how: Ended, words: str) -> None:
+def test_a_hook_that_did_not_end_by_itself_says_why(how, words) -> None:
     said = problem_of(CommandEnding(how), 2.5)
     assert words in said
     assert bool(said) is bool(words)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,9 +14,6 @@ from ralph.values.answer import ToolCall, ToolError, ToolOutput, ToolResult
 from tests.rows import every_row
 from tests.tools.image_files import IMAGES, gif, jpeg, png, webp
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 LARGEST = 3_750_000
 EMPTY_PNG = len(png(10, 10))
 
@@ -25,7 +21,7 @@ every_image = pytest.mark.parametrize(("data", "media_type"), IMAGES.values(), i
 
 
 @every_image
-def test_an_image_comes_as_an_image_block(tools: Any, tmp_path: Path, data: bytes, media_type: str) -> None:
+def test_an_image_comes_as_an_image_block(tools, tmp_path, data, media_type) -> None:
     (tmp_path / "a.txt").write_bytes(data)
     output = tools.call("Read", {"file_path": "a.txt"})
     assert not output.is_error, output.content
@@ -42,7 +38,7 @@ def test_an_image_comes_as_an_image_block(tools: Any, tmp_path: Path, data: byte
     ],
     ids=len,
 )
-def test_an_image_at_the_bounds_is_shown(tools: Any, tmp_path: Path, data: bytes) -> None:
+def test_an_image_at_the_bounds_is_shown(tools, tmp_path, data) -> None:
     (tmp_path / "a.png").write_bytes(data)
     assert not tools.call("Read", {"file_path": "a.png"}).is_error
 
@@ -65,15 +61,13 @@ def test_an_image_at_the_bounds_is_shown(tools: Any, tmp_path: Path, data: bytes
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_an_image_the_api_would_refuse_is_an_error(
-    tools: Any, tmp_path: Path, data: bytes, sentence: str
-) -> None:
+def test_an_image_the_api_would_refuse_is_an_error(tools, tmp_path, data, sentence) -> None:
     (tmp_path / "a.png").write_bytes(data)
     assert sentence in tools.error("Read", file_path="a.png")
 
 
 @every_image
-def test_an_image_is_whole_to_its_last_byte_and_damaged_without_it(data: bytes, media_type: str) -> None:
+def test_an_image_is_whole_to_its_last_byte_and_damaged_without_it(data, media_type) -> None:
     assert image_media_type(data) == media_type
     assert image_size(data, media_type) == (30, 20)
     assert image_damage(data, media_type) is None
@@ -98,16 +92,16 @@ def test_an_image_is_whole_to_its_last_byte_and_damaged_without_it(data: bytes, 
         (webp().replace(b"VP8 \x0a", b"VP8 \x0c"), "image/webp", "a chunk goes beyond its end"),
     ],
 )
-def test_what_is_wrong_behind_the_header_is_named(data: bytes, media_type: str, damage: str) -> None:
+def test_what_is_wrong_behind_the_header_is_named(data, media_type, damage) -> None:
     assert image_damage(data, media_type) == damage
 
 
-def test_a_damaged_image_is_an_error(tools: Any, tmp_path: Path) -> None:
+def test_a_damaged_image_is_an_error(tools, tmp_path) -> None:
     (tmp_path / "a.png").write_bytes(png(10, 10)[:-1])
     assert tools.error("Read", file_path="a.png") == ("the image is damaged: it ends before its IEND chunk")
 
 
-def test_the_images_of_one_conversation_have_a_budget(tools: Any, tmp_path: Path) -> None:
+def test_the_images_of_one_conversation_have_a_budget(tools, tmp_path) -> None:
     data = png(10, 10, 3_500_000)
     (tmp_path / "a.png").write_bytes(data)
     calls = [ToolCall(f"c{number}", "Read", {"file_path": "a.png"}) for number in range(5)]
@@ -135,11 +129,7 @@ def test_a_budget_is_spent_to_its_last_byte_and_image() -> None:
 
 
 def test_what_a_conversation_holds_already_counts_after_a_resume() -> None:
-    source = {
-        "type": "base64",
-        "media_type": "image/png",
-        "data": base64.b64encode(b"x" * 90_000).decode(),
-    }
+    source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(b"x" * 90_000).decode()}
     image = {"type": "image", "source": source}
     result = ToolResult("a", ToolOutput((image,))).as_block()
     talk = Conversation().plus(user_message([result, {"type": "text", "text": "and"}]))

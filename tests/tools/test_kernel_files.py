@@ -32,7 +32,7 @@ PATHS = ["/proc/self/environ", "/proc/self/../self/environ", "link", "proc/self/
 
 
 @every_row("path", [*PATHS, "/proc/self/mem", "/proc/{pid}/environ"])
-def test_the_environment_and_memory_of_processes_are_not_read(tools: Any, path: str) -> None:
+def test_the_environment_and_memory_of_processes_are_not_read(tools, path) -> None:
     path = path.format(pid=os.getpid())
     refused = f"{path} shows the environment or memory of a process, and is not read"
     assert tools.error("Read", file_path=path) == refused
@@ -40,7 +40,7 @@ def test_the_environment_and_memory_of_processes_are_not_read(tools: Any, path: 
 
 
 @every_row("path", [*PATHS, "/proc/self/comm", "/proc/sys/vm/swappiness", "/sys/kernel/x"])
-def test_nothing_of_the_kernel_is_edited_or_written(tools: Any, path: str) -> None:
+def test_nothing_of_the_kernel_is_edited_or_written(tools, path) -> None:
     refused = f"{path} is made up by the kernel; it cannot be edited or replaced as a file"
     assert tools.error("Edit", file_path=path, old_string="PATH=", new_string="x") == refused
     assert tools.error("Write", file_path=path, content="x") == refused
@@ -91,9 +91,7 @@ PRIVATE_FILES = [
 
 
 @every_row(("path", "shows"), PRIVATE_FILES)
-def test_what_only_the_kernel_or_a_process_should_know_is_not_read(
-    tools: Any, path: str, shows: str | None
-) -> None:
+def test_what_only_the_kernel_or_a_process_should_know_is_not_read(tools, path, shows) -> None:
     path = path.format(pid=os.getpid())
     if shows is None:
         assert why_private(path) is None
@@ -101,7 +99,7 @@ def test_what_only_the_kernel_or_a_process_should_know_is_not_read(
         assert tools.error("Read", file_path=path) == f"{path} {shows}, and is not read"
 
 
-def test_other_files_of_the_kernel_are_still_read(tools: Any) -> None:
+def test_other_files_of_the_kernel_are_still_read(tools) -> None:
     assert "Name:" in tools.ok("Read", file_path="/proc/self/status")
     assert "MemTotal" in tools.ok("Read", file_path="/proc/meminfo")
     assert "cpu" in tools.ok("Read", file_path="/proc/stat")
@@ -113,7 +111,7 @@ def test_a_file_is_known_by_its_device_too_whatever_its_path() -> None:
     assert not is_made_by_kernel("/mnt/elsewhere/comm", Path(__file__).stat())
 
 
-def test_an_ordinary_file_of_such_a_name_is_read_and_edited(tools: Any, tmp_path: Path) -> None:
+def test_an_ordinary_file_of_such_a_name_is_read_and_edited(tools, tmp_path) -> None:
     (tmp_path / "environ").write_text("A=1\n")
     assert "A=1" in tools.ok("Read", file_path="environ")
     tools.ok("Edit", file_path="environ", old_string="1", new_string="2")

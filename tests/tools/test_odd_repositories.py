@@ -71,7 +71,7 @@ def search_in(make_tools: Callable[..., Any]) -> Callable[[Path], set[str]]:
     return found
 
 
-def test_t18_a_worktree_is_a_repository_of_its_own(worktree: Path, search_in: Any) -> None:
+def test_t18_a_worktree_is_a_repository_of_its_own(worktree, search_in) -> None:
     (worktree / "b.log").touch()
     (worktree / "deep").mkdir()
     (worktree / "deep/c.log").touch()
@@ -81,20 +81,18 @@ def test_t18_a_worktree_is_a_repository_of_its_own(worktree: Path, search_in: An
     assert instructions(worktree / "deep") == ["outer"]
 
 
-def test_t18_a_submodule_ends_where_its_git_file_is(submodule: Path, search_in: Any) -> None:
+def test_t18_a_submodule_ends_where_its_git_file_is(submodule, search_in) -> None:
     (submodule / "b.log").touch()
     (submodule / "b.tmp").touch()
     (submodule / "CLAUDE.md").write_text("inner")
     assert search_in(submodule) == {".gitignore", "CLAUDE.md", "b.log"}
     assert {name for name in search_in(submodule.parent) if name.startswith("sub/")} == {
-        *("sub/.gitignore", "sub/CLAUDE.md", "sub/b.log"),
+        *("sub/.gitignore", "sub/CLAUDE.md", "sub/b.log")
     }
     assert instructions(submodule) == ["inner"]
 
 
-def test_t18_a_bare_repository_is_a_directory_like_any_other(
-    repository: Path, make_tools: Callable[..., Any]
-) -> None:
+def test_t18_a_bare_repository_is_a_directory_like_any_other(repository, make_tools) -> None:
     git(repository, "clone", "-q", "--bare", ".", "../bare.git")
     bare = repository.parent / "bare.git"
     tools = make_tools(cwd=bare)
@@ -104,9 +102,7 @@ def test_t18_a_bare_repository_is_a_directory_like_any_other(
     assert instructions(bare) == []
 
 
-def test_t18_a_git_file_that_leads_nowhere_is_gits_error_and_no_other_tools(
-    make_tools: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_t18_a_git_file_that_leads_nowhere_is_gits_error_and_no_other_tools(make_tools, tmp_path) -> None:
     (tmp_path / ".git").write_text("gitdir: /nonexistent\n")
     (tmp_path / ".gitignore").write_text("*.log\n")
     (tmp_path / "a.log").touch()
@@ -117,9 +113,7 @@ def test_t18_a_git_file_that_leads_nowhere_is_gits_error_and_no_other_tools(
 
 
 @pytest.mark.parametrize("kind", ["repository", "worktree"])
-def test_t18_a_lock_that_somebody_left_is_gits_error_and_stays(
-    request: pytest.FixtureRequest, make_tools: Callable[..., Any], kind: str
-) -> None:
+def test_t18_a_lock_that_somebody_left_is_gits_error_and_stays(request, make_tools, kind) -> None:
     directory: Path = request.getfixturevalue(kind)
     tools = make_tools(cwd=directory)
     lock = directory / tools.ok("Bash", command="git rev-parse --git-path index.lock")
@@ -135,9 +129,7 @@ def test_t18_a_lock_that_somebody_left_is_gits_error_and_stays(
     assert lock.exists()
 
 
-def test_t18_a_repository_of_many_files_is_listed_within_bounds(
-    repository: Path, make_tools: Callable[..., Any]
-) -> None:
+def test_t18_a_repository_of_many_files_is_listed_within_bounds(repository, make_tools) -> None:
     (repository / "0000.py").write_text("wanted = 1\n")
     for number in range(1, 1100):  # a link is a file as well, and much cheaper to make
         (repository / f"{number:04}.py").hardlink_to(repository / "0000.py")

@@ -47,33 +47,29 @@ def captured(data: list[bytes], max_bytes: int, spill: SpillDirectory) -> str:
 
 
 @pytest.mark.parametrize(("size", "is_cut"), [(99, False), (100, False), (101, True)])
-def test_output_is_cut_only_above_its_bound(spill: SpillDirectory, size: int, *, is_cut: bool) -> None:
+def test_output_is_cut_only_above_its_bound(spill, size, *, is_cut) -> None:
     assert ("left out" in captured([b"x" * size], 100, spill)) is is_cut
 
 
-def test_characters_are_never_cut_in_two(spill: SpillDirectory) -> None:
+def test_characters_are_never_cut_in_two(spill) -> None:
     for size in range(100, 110):
         assert "\ufffd" not in captured([b"." * (size % 4) + "€".encode() * 300], size, spill)
 
 
-def test_only_the_newest_files_are_kept(spill: SpillDirectory) -> None:
+def test_only_the_newest_files_are_kept(spill) -> None:
     for _ in range(15):
         captured([b"x" * 50], 10, spill)
     assert spill.path is not None
     assert len(list(spill.path.iterdir())) == 10
 
 
-def test_a_spill_that_cannot_be_written_is_said(
-    spill: SpillDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_spill_that_cannot_be_written_is_said(spill, monkeypatch) -> None:
     monkeypatch.setattr("tempfile.mkdtemp", lambda **_: "/no/such")
     assert "the whole could not be kept: No such file or directory" in captured([b"x" * 50], 10, spill)
 
 
 @given(st.text(alphabet="abgß-1\n"), st.text(alphabet="xyz\n"), st.data())
-def test_a_credential_is_found_however_the_stream_is_split(
-    before: str, after: str, data: st.DataObject
-) -> None:
+def test_a_credential_is_found_however_the_stream_is_split(before, after, data) -> None:
     whole = f"{before}{SECRET}{after}{SECRET}".encode()
     redaction = StreamRedaction(Redactor([SECRET]))
     out = b""
@@ -86,7 +82,7 @@ def test_a_credential_is_found_however_the_stream_is_split(
 
 
 @pytest.mark.parametrize("known", [[], ["short-one"]])
-def test_a_longer_credential_that_is_learned_meanwhile_is_found(known: list[str]) -> None:
+def test_a_longer_credential_that_is_learned_meanwhile_is_found(known) -> None:
     redactor = Redactor(known)
     redaction = StreamRedaction(redactor)
     out = redaction.feed(b"before ")
@@ -97,9 +93,7 @@ def test_a_longer_credential_that_is_learned_meanwhile_is_found(known: list[str]
 
 
 @pytest.mark.parametrize("at", range(1, len(SECRET.encode())))
-def test_a_credential_is_found_across_a_cut_of_output_that_does_not_pause(
-    spill: SpillDirectory, at: int
-) -> None:
+def test_a_credential_is_found_across_a_cut_of_output_that_does_not_pause(spill, at) -> None:
     secret = SECRET.encode()
     first = OutputCapture(
         max_bytes=1_000, spill_bytes=10**9, spill=spill, redaction=StreamRedaction(Redactor([SECRET]))
@@ -124,7 +118,7 @@ def test_a_stream_of_single_bytes_is_looked_at_a_few_times_not_once_a_byte() -> 
 
 
 @given(st.lists(st.binary(max_size=60)), st.integers(2, 80))
-def test_the_file_holds_every_byte_and_the_text_is_bounded(chunks: list[bytes], max_bytes: int) -> None:
+def test_the_file_holds_every_byte_and_the_text_is_bounded(chunks, max_bytes) -> None:
     spill = SpillDirectory()
     try:
         text = captured(chunks, max_bytes, spill)
@@ -137,7 +131,7 @@ def test_the_file_holds_every_byte_and_the_text_is_bounded(chunks: list[bytes], 
         spill.remove()
 
 
-def test_a_cleared_temporary_directory_is_made_again(spill: SpillDirectory) -> None:
+def test_a_cleared_temporary_directory_is_made_again(spill) -> None:
     captured([b"x" * 50], 10, spill)
     assert spill.path is not None
     shutil.rmtree(spill.path)
@@ -160,7 +154,7 @@ def test_a_cleared_temporary_directory_is_made_again(spill: SpillDirectory) -> N
         (b"", ""),
     ],
 )
-def test_what_a_terminal_would_act_on_is_gone(data: bytes, text: str) -> None:
+def test_what_a_terminal_would_act_on_is_gone(data, text) -> None:
     assert readable_text(data) == (text, 0)
 
 
@@ -169,7 +163,7 @@ def test_invalid_bytes_are_counted_and_a_run_shows_once() -> None:
 
 
 @given(st.binary())
-def test_any_bytes_become_encodable_text_without_controls(data: bytes) -> None:
+def test_any_bytes_become_encodable_text_without_controls(data) -> None:
     text, _ = readable_text(data)
     text.encode()
     assert not set(text) & {chr(code) for code in (*range(9), *range(11, 32), *range(127, 160))}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
@@ -22,7 +22,6 @@ from tests.rows import every_row
 from tests.tools.conftest import SECRET, Tools
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -45,9 +44,7 @@ def guard(home: Path, work: Path) -> PathGuard:
     return PathGuard(lambda: gather_places([str(work)], {"HOME": str(home)}), own_files=lambda: None)
 
 
-def test_an_open_secret_is_refused_whatever_name_it_was_opened_by(
-    guard: PathGuard, home: Path, work: Path
-) -> None:
+def test_an_open_secret_is_refused_whatever_name_it_was_opened_by(guard, home, work) -> None:
     """Somebody exchanges the file between the check and the open. The file may also have lost its name since."""
     judged = guard.refuse_read(work / "innocent", "innocent")
     descriptor = os.open(home / ".ssh/id", os.O_RDONLY)
@@ -58,9 +55,7 @@ def test_an_open_secret_is_refused_whatever_name_it_was_opened_by(
     os.close(descriptor)
 
 
-def test_a_write_is_judged_by_the_directory_that_it_opened(
-    make_tools: Callable[..., Any], work: Path
-) -> None:
+def test_a_write_is_judged_by_the_directory_that_it_opened(make_tools, work) -> None:
     """Between the plan and the write, a directory in the path becomes a link to `.git/hooks`."""
     (work / ".git/hooks").mkdir(parents=True)
     (work / "dir").mkdir()
@@ -75,7 +70,7 @@ def test_a_write_is_judged_by_the_directory_that_it_opened(
     assert list((work / ".git/hooks").iterdir()) == []
 
 
-def test_the_name_of_an_open_file_is_what_the_kernel_says(work: Path) -> None:
+def test_the_name_of_an_open_file_is_what_the_kernel_says(work) -> None:
     (work / "link").symlink_to("innocent")
     for name in ("link", "innocent"):
         descriptor = os.open(work / name, os.O_RDONLY)
@@ -87,7 +82,7 @@ def test_the_name_of_an_open_file_is_what_the_kernel_says(work: Path) -> None:
     os.close(writing)
 
 
-def test_a_file_whose_name_ends_like_a_deleted_one_keeps_it(work: Path) -> None:
+def test_a_file_whose_name_ends_like_a_deleted_one_keeps_it(work) -> None:
     odd = work / "a (deleted)"
     odd.write_text("x")
     descriptor = os.open(odd, os.O_RDONLY)
@@ -95,7 +90,7 @@ def test_a_file_whose_name_ends_like_a_deleted_one_keeps_it(work: Path) -> None:
     os.close(descriptor)
 
 
-def test_a_place_that_is_itself_a_link_is_protected_where_it_leads_to(home: Path, work: Path) -> None:
+def test_a_place_that_is_itself_a_link_is_protected_where_it_leads_to(home, work) -> None:
     (home.parent / "elsewhere/aws").mkdir(parents=True)
     (home / ".aws").symlink_to(home.parent / "elsewhere/aws")
     table = gather_places([str(work)], {"HOME": str(home)})
@@ -104,9 +99,7 @@ def test_a_place_that_is_itself_a_link_is_protected_where_it_leads_to(home: Path
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
-def test_a_bind_mount_is_no_way_around(
-    guard: PathGuard, make_tools: Callable[..., Any], home: Path, work: Path
-) -> None:
+def test_a_bind_mount_is_no_way_around(guard, make_tools, home, work) -> None:
     mounted = work / "mounted"
     mounted.mkdir()
     if subprocess.run(["mount", "--bind", home, mounted], check=False, capture_output=True).returncode:
@@ -124,7 +117,7 @@ def test_a_bind_mount_is_no_way_around(
         subprocess.run(["umount", mounted], check=True)
 
 
-def test_git_directories_are_found_without_git(work: Path) -> None:
+def test_git_directories_are_found_without_git(work) -> None:
     (work / "sub").mkdir()
     (work / ".git").write_text("gitdir: ../main/.git/worktrees/work\n")
     own = work.parent / "main/.git/worktrees/work"
@@ -151,7 +144,7 @@ def test_git_directories_are_found_without_git(work: Path) -> None:
         (b" ", " "),
     ],
 )
-def test_the_shared_git_directory_is_the_one_that_git_uses(work: Path, content: bytes, name: str) -> None:
+def test_the_shared_git_directory_is_the_one_that_git_uses(work, content, name) -> None:
     shutil.rmtree(work / ".git", ignore_errors=True)
     fresh = work.parent / "fresh"
     if not fresh.exists():  # one for all rows, without the example hooks that git puts into each
@@ -166,7 +159,7 @@ def test_the_shared_git_directory_is_the_one_that_git_uses(work: Path, content: 
     assert used == str(work / ".git" / name / "hooks")
 
 
-def test_a_link_is_planted_where_it_lies_in_the_repository_and_nowhere_else(home: Path, work: Path) -> None:
+def test_a_link_is_planted_where_it_lies_in_the_repository_and_nowhere_else(home, work) -> None:
     (work / ".git").mkdir()
     (work / "sub").mkdir()
     (work / "sub/out").symlink_to(home)
@@ -181,7 +174,7 @@ def test_a_link_is_planted_where_it_lies_in_the_repository_and_nowhere_else(home
     assert planted_link("/dev/stdin", ("/",)) is None
 
 
-def test_a_known_secret_is_found_wherever_Read_can_read(tmp_path: Path) -> None:  # noqa: N802 - the tool's name
+def test_a_known_secret_is_found_wherever_Read_can_read(tmp_path) -> None:  # noqa: N802 - the tool's name
     (tmp_path / "work").mkdir()
     with (tmp_path / "long.txt").open("w") as file:
         for _ in range(65):
@@ -194,7 +187,7 @@ def test_a_known_secret_is_found_wherever_Read_can_read(tmp_path: Path) -> None:
         tools.box.close()
 
 
-def test_a_search_for_secrets_ends_in_time_and_looks_through_a_file_once(tmp_path: Path) -> None:
+def test_a_search_for_secrets_ends_in_time_and_looks_through_a_file_once(tmp_path) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "f0").write_bytes(b"a" * (5 << 20))
     for number in range(1, 5):
@@ -223,7 +216,7 @@ def test_a_search_for_secrets_ends_in_time_and_looks_through_a_file_once(tmp_pat
     assert hidden.holds_secret("f0", lambda: True)
 
 
-def test_a_search_says_that_its_time_ended_while_it_looked_for_secrets(tmp_path: Path) -> None:
+def test_a_search_says_that_its_time_ended_while_it_looked_for_secrets(tmp_path) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "other").mkdir()
     (tmp_path / "other/f").write_bytes(b"a\n" * (1 << 20))
@@ -243,7 +236,7 @@ def test_a_search_says_that_its_time_ended_while_it_looked_for_secrets(tmp_path:
 
 
 @every_row("encoding", ["utf-8", "utf-16", "latin-1"])
-def test_a_file_outside_the_roots_that_holds_a_known_secret_is_refused(encoding: str, tmp_path: Path) -> None:
+def test_a_file_outside_the_roots_that_holds_a_known_secret_is_refused(encoding, tmp_path) -> None:
     work, other = tmp_path / "work", tmp_path / "other"
     for place in (work, other):
         place.mkdir(exist_ok=True)

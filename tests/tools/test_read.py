@@ -6,17 +6,13 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 
 
-def test_lines_come_numbered(tools: Any, tmp_path: Path) -> None:
+def test_lines_come_numbered(tools, tmp_path) -> None:
     (tmp_path / "a").write_text("one\n\ttwo\nthree")
     assert tools.ok("Read", file_path="a") == "     1\tone\n     2\t\ttwo\n     3\tthree"
     assert tools.ok("Read", file_path=str(tmp_path / "a"), offset=2, limit=1) == (
@@ -30,9 +26,7 @@ def test_lines_come_numbered(tools: Any, tmp_path: Path) -> None:
     ("content", "count"),
     [("a\n", "1 line"), ("a", "1 line"), ("a\nb\n", "2 lines"), ("a\nb", "2 lines"), ("\n\n\n", "3 lines")],
 )
-def test_an_offset_past_the_end_names_the_number_of_lines(
-    tools: Any, tmp_path: Path, content: str, count: str
-) -> None:
+def test_an_offset_past_the_end_names_the_number_of_lines(tools, tmp_path, content, count) -> None:
     (tmp_path / "a").write_text(content)
     number = int(count.split(maxsplit=1)[0])
     assert (
@@ -43,12 +37,12 @@ def test_an_offset_past_the_end_names_the_number_of_lines(
     tools.ok("Read", file_path="a", offset=number)
 
 
-def test_an_empty_file_says_so(tools: Any, tmp_path: Path) -> None:
+def test_an_empty_file_says_so(tools, tmp_path) -> None:
     (tmp_path / "a").touch()
     assert tools.ok("Read", file_path="a") == "(the file is empty)"
 
 
-def test_bounds_on_lines_line_length_and_bytes_are_said(tools: Any, tmp_path: Path) -> None:
+def test_bounds_on_lines_line_length_and_bytes_are_said(tools, tmp_path) -> None:
     (tmp_path / "lines").write_text("x\n" * 2001)
     assert tools.ok("Read", file_path="lines").endswith("  2000\tx\n[the file continues: offset=2001]")
     (tmp_path / "exact").write_text("x\n" * 2000)
@@ -62,7 +56,7 @@ def test_bounds_on_lines_line_length_and_bytes_are_said(tools: Any, tmp_path: Pa
 
 
 @linux_only
-def test_t11_two_gigabytes_are_read_in_part_in_a_second_and_little_memory(tmp_path: Path) -> None:
+def test_t11_two_gigabytes_are_read_in_part_in_a_second_and_little_memory(tmp_path) -> None:
     """The file has text, then a hole, then text. The memory is measured in a separate process."""
     big = tmp_path / "big"
     with big.open("wb") as file:
@@ -98,7 +92,7 @@ def test_t11_two_gigabytes_are_read_in_part_in_a_second_and_little_memory(tmp_pa
     assert int(peak_kib) < 100 * 1024
 
 
-def test_t11_what_is_no_regular_file_is_named_at_once(tools: Any, tmp_path: Path) -> None:
+def test_t11_what_is_no_regular_file_is_named_at_once(tools, tmp_path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "dir").mkdir()
     (tmp_path / "link").symlink_to("fifo")
@@ -117,17 +111,17 @@ def test_t11_what_is_no_regular_file_is_named_at_once(tools: Any, tmp_path: Path
 
 
 @linux_only
-def test_t11_files_of_the_kernel_that_claim_to_be_empty_are_read(tools: Any) -> None:
+def test_t11_files_of_the_kernel_that_claim_to_be_empty_are_read(tools) -> None:
     assert "1\tMemTotal" in tools.ok("Read", file_path="/proc/meminfo", limit=3)
 
 
 @linux_only
 @pytest.mark.skipif(not os.access("/proc/kmsg", os.R_OK), reason="needs the right to read the kernel's log")
-def test_t11_a_kernel_log_that_never_ends_does_not_hang(tools: Any) -> None:
+def test_t11_a_kernel_log_that_never_ends_does_not_hang(tools) -> None:
     tools.call("Read", {"file_path": "/proc/kmsg"})
 
 
-def test_a_missing_file_comes_with_similar_names(tools: Any, tmp_path: Path) -> None:
+def test_a_missing_file_comes_with_similar_names(tools, tmp_path) -> None:
     (tmp_path / "README.md").touch()
     (tmp_path / "settings.py").touch()
     assert (
@@ -151,7 +145,7 @@ def test_a_missing_file_comes_with_similar_names(tools: Any, tmp_path: Path) -> 
         (b"a\r\nb\r\n", "a\n     2\tb", "[lines end in CRLF]"),
     ],
 )
-def test_encodings_are_read_for_show(tools: Any, tmp_path: Path, data: bytes, shown: str, note: str) -> None:
+def test_encodings_are_read_for_show(tools, tmp_path, data, shown, note) -> None:
     (tmp_path / "a").write_bytes(data)
     assert tools.ok("Read", file_path="a") == f"     1\t{shown}" + (f"\n{note}" if note else "")
 
@@ -168,22 +162,20 @@ def test_encodings_are_read_for_show(tools: Any, tmp_path: Path, data: bytes, sh
         (b"abc\0def", "unknown type"),
     ],
 )
-def test_a_binary_file_is_named_by_type_and_size(tools: Any, tmp_path: Path, data: bytes, name: str) -> None:
+def test_a_binary_file_is_named_by_type_and_size(tools, tmp_path, data, name) -> None:
     (tmp_path / "a").write_bytes(data)
     text = tools.error("Read", file_path="a")
     assert name in text
     assert text.endswith(f", {len(data)} bytes")
 
 
-def test_the_home_directory_may_be_written_with_a_tilde(
-    make_tools: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_home_directory_may_be_written_with_a_tilde(make_tools, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "a").write_text("x")
     assert make_tools(cwd=Path("/")).ok("Read", file_path="~/a") == "     1\tx"
 
 
-def test_only_a_line_that_has_an_end_tells_what_lines_end_in(tools: Any, tmp_path: Path) -> None:
+def test_only_a_line_that_has_an_end_tells_what_lines_end_in(tools, tmp_path) -> None:
     (tmp_path / "mac").write_bytes(b"a\rb\r")
     assert "CRLF" not in tools.ok("Read", file_path="mac")
     (tmp_path / "dos").write_bytes(b"a\r\n")

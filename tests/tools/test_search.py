@@ -20,7 +20,6 @@ from tests.processes.children import children
 from tests.rows import every_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 TREE = {
@@ -93,7 +92,7 @@ SPECIAL = ["binary.bin", "latin.txt", "utf16.txt"]
     ],
 )
 def test_glob_finds_what_git_sees_in_the_order_of_the_paths(
-    search_tools: Any, tree: Path, pattern: str, path: str | None, expected: list[str] | None
+    search_tools, tree, pattern, path, expected
 ) -> None:
     if expected is None:  # an absolute pattern
         pattern, expected = f"{tree}{pattern}", ["src/app.ts"]
@@ -122,7 +121,7 @@ def test_glob_finds_what_git_sees_in_the_order_of_the_paths(
     ],
 )
 def test_where_only_ignored_files_match_the_result_says_how_many(
-    search_tools: Any, tree: Path, tool: str, arguments: dict[str, Any], expected: str
+    search_tools, tree, tool, arguments, expected
 ) -> None:
     said = search_tools.ok(tool, **arguments)
     assert said == expected or (
@@ -149,7 +148,7 @@ def test_where_only_ignored_files_match_the_result_says_how_many(
     ],
 )
 def test_a_directory_that_path_names_is_searched_however_it_is_ignored(
-    search_tools: Any, tmp_path: Path, rules: dict[str, str], path: str, is_whole: bool
+    search_tools, tmp_path, rules, path, is_whole
 ) -> None:
     for directory in ("", "sub/", "out/", "out/sub/"):
         for name in (".gitkeep", "a.js", "a.txt"):
@@ -165,9 +164,7 @@ def test_a_directory_that_path_names_is_searched_however_it_is_ignored(
     assert js not in search_tools.ok("Glob", pattern="**").split("\n")
 
 
-def test_a_file_is_searched_up_to_its_first_nul_byte_in_all_three_modes(
-    search_tools: Any, tmp_path: Path
-) -> None:
+def test_a_file_is_searched_up_to_its_first_nul_byte_in_all_three_modes(search_tools, tmp_path) -> None:
     start = "needle\nno\nneedle\n" + "y\n" * 60_000
     for name, text in {
         "text": start,
@@ -194,7 +191,7 @@ def test_a_file_is_searched_up_to_its_first_nul_byte_in_all_three_modes(
         assert "binary file" in search_tools.error("Grep", pattern="needle", path="early", output_mode=mode)
 
 
-def test_glob_reaches_outside_the_working_directory(search_tools: Any, tree: Path) -> None:
+def test_glob_reaches_outside_the_working_directory(search_tools, tree) -> None:
     other = tree.parent / f"{tree.name}-other"
     other.mkdir()
     (other / "x.py").touch()
@@ -202,7 +199,7 @@ def test_glob_reaches_outside_the_working_directory(search_tools: Any, tree: Pat
     assert search_tools.ok("Glob", pattern=f"{other}/**/*.py") == f"{other}/x.py"
 
 
-def test_grep_lists_files_by_default(search_tools: Any, tree: Path) -> None:
+def test_grep_lists_files_by_default(search_tools, tree) -> None:
     assert search_tools.ok("Grep", pattern="Engine").split("\n") == [
         *(".github/ci.yml", "a/b.py", "a-b.py", "a.py", "keep.log", "latin.txt"),
         *("src/app.ts", "src/build/real.py", "src/important.tmp", "sub/own.log", "utf16.txt"),
@@ -253,15 +250,11 @@ def test_grep_lists_files_by_default(search_tools: Any, tree: Path) -> None:
         ({"pattern": "Absent"}, ["No matches found"]),
     ],
 )
-def test_grep_finds_lines_files_and_counts(
-    search_tools: Any, tree: Path, arguments: dict[str, Any], expected: list[str]
-) -> None:
+def test_grep_finds_lines_files_and_counts(search_tools, tree, arguments, expected) -> None:
     assert search_tools.ok("Grep", **arguments).split("\n") == expected
 
 
-def test_rules_count_outside_of_a_repository_too_but_not_those_above(
-    search_tools: Any, tmp_path: Path
-) -> None:
+def test_rules_count_outside_of_a_repository_too_but_not_those_above(search_tools, tmp_path) -> None:
     (tmp_path / ".gitignore").write_text("*.py\n")
     (tmp_path / "in").mkdir()
     (tmp_path / "in/.gitignore").write_text("*.js\n")
@@ -287,7 +280,7 @@ RULES = [
 
 
 @pytest.mark.parametrize("lines", RULES)
-def test_unusual_rules_mean_what_git_means(search_tools: Any, tmp_path: Path, lines: str) -> None:
+def test_unusual_rules_mean_what_git_means(search_tools, tmp_path, lines) -> None:
     (tmp_path / ".gitignore").write_text(lines)
     for name in ("src/a.py", "src/x.txt", "src/deep/y.py", "out/o.py", "x.txt", "b.c", "!odd", "c.c"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -300,14 +293,14 @@ def test_unusual_rules_mean_what_git_means(search_tools: Any, tmp_path: Path, li
     assert sorted(found) == sorted(listed) or (found == ["No files found"] and not listed)
 
 
-def test_names_that_are_no_text_do_no_harm(search_tools: Any, tmp_path: Path) -> None:
+def test_names_that_are_no_text_do_no_harm(search_tools, tmp_path) -> None:
     for name in (b"caf\xe9.py", b"-rf.py", b"two\nlines.py"):
         (tmp_path / os.fsdecode(name)).write_bytes(b"needle\n")
     assert search_tools.ok("Glob", pattern="*.py").split("\n") == ["-rf.py", "caf?.py", "two", "lines.py"]
     assert search_tools.ok("Grep", pattern="needle", glob="-rf.py") == "-rf.py"
 
 
-def test_credentials_are_redacted_before_lines_are_cut(search_tools: Any, tmp_path: Path) -> None:
+def test_credentials_are_redacted_before_lines_are_cut(search_tools, tmp_path) -> None:
     secret = "sk-ant-0123456789"
     (tmp_path / "env").write_text(f"A={secret}\n" + "x" * 490 + f"{secret} A=\n")
     text = search_tools.ok("Grep", pattern="A=", output_mode="content")
@@ -315,21 +308,19 @@ def test_credentials_are_redacted_before_lines_are_cut(search_tools: Any, tmp_pa
     assert "sk-ant-" not in text
 
 
-def test_t16_a_hopeless_expression_is_answered_like_any_other(search_tools: Any, tmp_path: Path) -> None:
+def test_t16_a_hopeless_expression_is_answered_like_any_other(search_tools, tmp_path) -> None:
     (tmp_path / "evil").write_text("a" * 60 + "!\n")
     assert search_tools.ok("Grep", pattern="(a+)+$") == "No matches found"
 
 
-def test_t16_a_search_that_comes_to_no_end_ends_at_the_time_limit(
-    make_tools: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_t16_a_search_that_comes_to_no_end_ends_at_the_time_limit(make_tools, tmp_path) -> None:
     os.mkfifo(tmp_path / ".gitignore")
     tools = make_tools(search_timeout_s=0.3)
     assert "[stopped after 0.3 s" in tools.error("Grep", pattern="x")
     assert "[stopped after 0.3 s" in tools.error("Glob", pattern="*")
 
 
-def test_a_search_gets_no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_gets_no_variables(monkeypatch) -> None:
     """Some of them would make it load a library that a command made."""
     monkeypatch.setenv("LD_LIBRARY_PATH", "x")
     with ripgrep.Ripgrep("/usr/bin/env", [], cwd=None, is_over=lambda: False) as search:
@@ -350,9 +341,7 @@ def test_what_a_search_has_found_when_its_time_is_up_is_taken() -> None:
         assert search.is_cut_short is is_cut_short
 
 
-def test_t16_rules_without_end_cost_no_memory(
-    make_tools: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_t16_rules_without_end_cost_no_memory(make_tools, tmp_path, monkeypatch) -> None:
     assert ripgrep._MOST_MEMORY_BYTES == 1024**3  # as docs/tools.md says
     monkeypatch.setattr(
         ripgrep, "_MOST_MEMORY_BYTES", 150_000_000
@@ -363,7 +352,7 @@ def test_t16_rules_without_end_cost_no_memory(
     assert "ended by signal" in tools.error("Glob", pattern="*")
 
 
-def test_t16_many_results_are_capped_in_a_fixed_order(search_tools: Any, tmp_path: Path) -> None:
+def test_t16_many_results_are_capped_in_a_fixed_order(search_tools, tmp_path) -> None:
     (tmp_path / "0000.txt").write_text("x\nx\n")
     for number in range(1, 1100):  # a link is a file as well, and much cheaper to make
         (tmp_path / f"{number:04}.txt").hardlink_to(tmp_path / "0000.txt")
@@ -374,14 +363,14 @@ def test_t16_many_results_are_capped_in_a_fixed_order(search_tools: Any, tmp_pat
         assert note.startswith("[only the first 1,000 are shown")
 
 
-def test_t16_links_that_loop_and_fifos_are_harmless(search_tools: Any, tree: Path) -> None:
+def test_t16_links_that_loop_and_fifos_are_harmless(search_tools, tree) -> None:
     assert "loop" not in search_tools.ok("Glob", pattern="**")
     assert "fifo is a FIFO" in search_tools.error("Grep", pattern="x", path="fifo")
     assert search_tools.ok("Glob", pattern="*.ts", path="loop/src") == "loop/src/app.ts"
 
 
 @pytest.mark.ordinary_user
-def test_t16_what_cannot_be_read_is_skipped_and_counted(search_tools: Any, tmp_path: Path) -> None:
+def test_t16_what_cannot_be_read_is_skipped_and_counted(search_tools, tmp_path) -> None:
     (tmp_path / "open").write_text("x")
     (tmp_path / "closed").mkdir(mode=0o000)
     try:
@@ -391,7 +380,7 @@ def test_t16_what_cannot_be_read_is_skipped_and_counted(search_tools: Any, tmp_p
         (tmp_path / "closed").chmod(0o700)
 
 
-def test_t16_long_lines_and_large_outputs_are_bounded(search_tools: Any, tmp_path: Path) -> None:
+def test_t16_long_lines_and_large_outputs_are_bounded(search_tools, tmp_path) -> None:
     (tmp_path / "one-line.js").write_text("needle " + "x" * 5_000_000 + "\nneedle\n")
     first, second = search_tools.ok("Grep", pattern="needle", output_mode="content").split("\n")
     assert len(first) < 600
@@ -403,7 +392,7 @@ def test_t16_long_lines_and_large_outputs_are_bounded(search_tools: Any, tmp_pat
     assert "are shown; narrow" in text
 
 
-def test_a_bad_expression_is_an_error_that_says_why(search_tools: Any, tree: Path) -> None:
+def test_a_bad_expression_is_an_error_that_says_why(search_tools, tree) -> None:
     assert "regex parse error" in search_tools.error("Grep", pattern="(unclosed")
     assert "missing: No such file or directory" in search_tools.error("Glob", pattern="*", path="missing")
     assert "is a file" in search_tools.error("Glob", pattern="*", path="a.py")
@@ -412,9 +401,7 @@ def test_a_bad_expression_is_an_error_that_says_why(search_tools: Any, tree: Pat
 
 
 @pytest.mark.parametrize("place", [".", "..", "deep/er", "link"])
-def test_a_search_names_the_file_that_it_would_read_for_ever(
-    make_tools: Callable[..., Any], tmp_path: Path, place: str
-) -> None:
+def test_a_search_names_the_file_that_it_would_read_for_ever(make_tools, tmp_path, place) -> None:
     """Ripgrep waits for a pipe, and reads a device until its memory is full."""
     work, below = tmp_path / "work", tmp_path / "work/deep/er"
     below.mkdir(parents=True)
@@ -435,7 +422,7 @@ def test_a_search_names_the_file_that_it_would_read_for_ever(
         assert words in tools.error(name, pattern="x")
 
 
-def test_a_signal_ends_a_running_search(make_tools: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_signal_ends_a_running_search(make_tools, tmp_path) -> None:
     before = children()
     tools = make_tools(search_timeout_s=300.0)
     os.mkfifo(tmp_path / ".gitignore")
@@ -449,7 +436,7 @@ def test_a_signal_ends_a_running_search(make_tools: Callable[..., Any], tmp_path
 
 
 def test_a_search_uses_all_processors_and_is_repeated_in_order_only_where_it_finds_much(
-    search_tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    search_tools, tmp_path, monkeypatch
 ) -> None:
     """Ripgrep sorts with one thread."""
     started: list[bool] = []

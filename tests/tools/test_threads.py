@@ -33,7 +33,7 @@ def is_over() -> Iterator[threading.Event]:
 
 @pytest.mark.parametrize("tool", ["Edit", "Write"])
 def test_a_signal_is_heard_while_a_file_is_changed_and_not_waited_for_long(
-    tools: Any, monkeypatch: pytest.MonkeyPatch, is_over: threading.Event, tool: str
+    tools, monkeypatch, is_over, tool
 ) -> None:
     def slow(_arguments: Any, _context: Any) -> ToolOutput:
         is_over.wait()
@@ -48,9 +48,7 @@ def test_a_signal_is_heard_while_a_file_is_changed_and_not_waited_for_long(
     assert time.monotonic() - started_s >= 0.5
 
 
-def test_a_write_in_progress_is_finished_before_the_signal_is_raised(
-    tools: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_write_in_progress_is_finished_before_the_signal_is_raised(tools, monkeypatch, tmp_path) -> None:
     really_rename = os.rename
 
     def slow_rename(*names: Any, **options: Any) -> None:
@@ -80,7 +78,7 @@ def no_more_threads(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
 
 @pytest.mark.parametrize("after", [0, 1])
 def test_without_a_thread_left_files_are_read_and_written_all_the_same(
-    tools: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, after: int
+    tools, monkeypatch, tmp_path, after
 ) -> None:
     no_more_threads(monkeypatch, after)
     tools.ok("Write", file_path="a", content="x\n")
@@ -89,9 +87,7 @@ def test_without_a_thread_left_files_are_read_and_written_all_the_same(
 
 
 @pytest.mark.parametrize("bell", [True, False])
-def test_without_a_thread_left_a_command_runs_all_the_same(
-    make_tools: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bell: bool
-) -> None:
+def test_without_a_thread_left_a_command_runs_all_the_same(make_tools, monkeypatch, tmp_path, bell) -> None:
     """Its output is kept in a file here, for which a thread reads if there is one. Without descriptors for its bell, the
     thread that waits looks at its queue again and again.
     """
@@ -109,9 +105,7 @@ def _no_descriptor() -> None:
     raise OSError(errno.EMFILE, "Too many open files")
 
 
-def test_a_thread_that_dies_without_a_word_is_not_waited_for_ever(
-    tools: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_thread_that_dies_without_a_word_is_not_waited_for_ever(tools, monkeypatch) -> None:
     """A thread ends like this if there is no memory left for its result."""
     end_idle_threads()
     monkeypatch.setattr(starting._Worker, "run", lambda _worker: None)
@@ -120,9 +114,7 @@ def test_a_thread_that_dies_without_a_word_is_not_waited_for_ever(
 
 
 @pytest.mark.parametrize("lacking", [MemoryError(), OSError(24, "Too many open files")], ids=repr)
-def test_a_tool_that_finds_the_machine_short_says_so_and_is_no_bug(
-    tools: Any, monkeypatch: pytest.MonkeyPatch, lacking: Exception
-) -> None:
+def test_a_tool_that_finds_the_machine_short_says_so_and_is_no_bug(tools, monkeypatch, lacking) -> None:
     def fails(*_: Any) -> ToolOutput:
         raise lacking
 
@@ -133,7 +125,7 @@ def test_a_tool_that_finds_the_machine_short_says_so_and_is_no_bug(
 
 
 @pytest.mark.parametrize("before", [None, "00"])
-def test_t11_settling_does_not_open_a_fifo(tools: Any, tmp_path: Path, before: str | None) -> None:
+def test_t11_settling_does_not_open_a_fifo(tools, tmp_path, before) -> None:
     path = tmp_path / "a"
     os.mkfifo(path)
     settled = tools.box.settle(FileChange(str(path), before, "11"))
@@ -143,16 +135,14 @@ def test_t11_settling_does_not_open_a_fifo(tools: Any, tmp_path: Path, before: s
         assert "neither the old content nor the new" in settled.content
 
 
-def test_p7_a_signal_is_heard_while_a_write_is_settled(
-    tools: Any, monkeypatch: pytest.MonkeyPatch, is_over: threading.Event
-) -> None:
+def test_p7_a_signal_is_heard_while_a_write_is_settled(tools, monkeypatch, is_over) -> None:
     monkeypatch.setattr("ralph.tools.files.planned_write.settle", lambda *_: is_over.wait())
     threading.Timer(0.1, tools.waiter.inbox.note_signal, [signal.SIGINT]).start()
     with pytest.raises(Interrupted):
         tools.box.settle(FileChange("/a", None, "11"))
 
 
-def test_what_cannot_be_settled_is_an_error_and_no_hang(tools: Any) -> None:
+def test_what_cannot_be_settled_is_an_error_and_no_hang(tools) -> None:
     settled = tools.box.settle(FileChange("a\0b", None, "11"))
     assert settled.is_error
     assert "ValueError" in settled.content

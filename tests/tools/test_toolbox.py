@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -21,12 +21,8 @@ from ralph.values.answer import ToolCall, ToolOutput
 from ralph.values.tool_choice import TOOL_NAMES
 from tests.patience import within_s
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
-
-def test_all_definitions_together_stay_under_their_share_of_the_first_request(tools: Any) -> None:
+def test_all_definitions_together_stay_under_their_share_of_the_first_request(tools) -> None:
     as_sent = [
         {"name": known.name, "description": known.description, "input_schema": known.input_schema}
         for known in tools.box.definitions
@@ -35,23 +31,21 @@ def test_all_definitions_together_stay_under_their_share_of_the_first_request(to
     assert len(json.dumps(as_sent)) < 3200
 
 
-def test_only_tools_without_effects_are_read_only(tools: Any) -> None:
+def test_only_tools_without_effects_are_read_only(tools) -> None:
     assert {known.name for known in tools.box.definitions if known.is_read_only} == {"Read", "Glob", "Grep"}
 
 
-def test_every_definition_refuses_calls_without_arguments(tools: Any) -> None:
+def test_every_definition_refuses_calls_without_arguments(tools) -> None:
     for known in tools.box.definitions:
         assert fault_in_arguments(known.name, known.input_schema, {}) is not None
 
 
-def test_a_tool_that_is_not_enabled_is_not_offered(make_tools: Callable[..., Any]) -> None:
+def test_a_tool_that_is_not_enabled_is_not_offered(make_tools) -> None:
     tools = make_tools(enabled=frozenset({"Read", "Grep"}))
     assert [known.name for known in tools.box.definitions] == ["Read", "Grep"]
 
 
-def test_read_only_calls_run_together_and_answer_in_order(
-    tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_read_only_calls_run_together_and_answer_in_order(tools, tmp_path, monkeypatch) -> None:
     """Each call waits for the others, so that calls one after the other would never end."""
     (tmp_path / "a").write_text("x")
     together = threading.Barrier(3, timeout=within_s())
@@ -73,7 +67,7 @@ def test_read_only_calls_run_together_and_answer_in_order(
     assert results[0][1] >= 0.1
 
 
-def test_a_bug_in_a_tool_becomes_an_error_that_names_it(tools: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_in_a_tool_becomes_an_error_that_names_it(tools, monkeypatch) -> None:
     def broken(_arguments: Any, _context: Any) -> ToolOutput:
         raise ZeroDivisionError("by zero")
 
@@ -100,7 +94,7 @@ CALLS: dict[str, dict[str, Any]] = {
 )
 @pytest.mark.parametrize("name", CALLS)
 def test_a_link_that_cannot_be_followed_is_the_reason(
-    tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, number: int, reason: str
+    tools, tmp_path, monkeypatch, name, number, reason
 ) -> None:
     """A command in the background may exchange a link and a directory, and not everybody may follow the kernel's."""
     (tmp_path / "directory").mkdir()
@@ -126,7 +120,7 @@ def test_importing_the_tools_loads_nothing_heavy() -> None:
 
 
 def test_what_runs_in_other_directories_left_behind_makes_no_sandbox_at_the_start(
-    make_tools: Callable[..., Any], tmp_path: Path
+    make_tools, tmp_path
 ) -> None:
     means = Means(Support(1, ""), "", "")
     tools = make_tools(user_environment={"RALPH_STATE_DIR": str(tmp_path)}, box_plan=BoxPlan(means))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -54,7 +54,7 @@ def led_elsewhere(work: Path) -> None:
 @pytest.mark.parametrize("tool", CALLS)
 @pytest.mark.parametrize("goes", [removed, moved, replaced, swapped_for_a_file, led_elsewhere])
 def test_t8_a_working_directory_that_is_gone_is_told_by_every_tool_and_not_made_again(
-    make_tools: Callable[..., Any], tmp_path: Path, tool: str, goes: Callable[[Path], None]
+    make_tools, tmp_path, tool, goes
 ) -> None:
     work = tmp_path / "work"
     work.mkdir()
@@ -71,9 +71,7 @@ def test_t8_a_working_directory_that_is_gone_is_told_by_every_tool_and_not_made_
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_t8_in_a_directory_that_took_its_place_nothing_is_undone(
-    make_tools: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_t8_in_a_directory_that_took_its_place_nothing_is_undone(make_tools, tmp_path, monkeypatch) -> None:
     """And ralph's state does not say that a command is running."""
     work = tmp_path / "work"
     work.mkdir()
@@ -86,9 +84,7 @@ def test_t8_in_a_directory_that_took_its_place_nothing_is_undone(
     assert [done for done in box.done if done != "prepare"] == ["look", "not started"]
 
 
-def test_t8_the_command_that_removed_it_has_its_own_result(
-    make_tools: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_t8_the_command_that_removed_it_has_its_own_result(make_tools, tmp_path) -> None:
     work = tmp_path / "work"
     work.mkdir()
     tools = make_tools(cwd=work)
@@ -97,9 +93,7 @@ def test_t8_the_command_that_removed_it_has_its_own_result(
         tools.box.run([ToolCall(str(number), "Glob", {"pattern": "*"}) for number in range(3)])
 
 
-def test_t8_a_directory_that_comes_back_is_worked_in_again(
-    make_tools: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_t8_a_directory_that_comes_back_is_worked_in_again(make_tools, tmp_path) -> None:
     work = tmp_path / "work"
     work.mkdir()
     tools = make_tools(cwd=work)
@@ -108,14 +102,12 @@ def test_t8_a_directory_that_comes_back_is_worked_in_again(
     tools.ok("Write", file_path="a", content="x")
 
 
-def test_t8_one_that_is_gone_before_the_first_call_is_said_too(
-    make_tools: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_t8_one_that_is_gone_before_the_first_call_is_said_too(make_tools, tmp_path) -> None:
     with pytest.raises(WorkingDirectoryGoneError):
         make_tools(cwd=tmp_path / "nowhere")
 
 
-def test_closing_the_toolbox_leaves_no_descriptor(make_tools: Callable[..., Any], tmp_path: Path) -> None:
+def test_closing_the_toolbox_leaves_no_descriptor(make_tools, tmp_path) -> None:
     (tmp_path / "other").mkdir()
     before = open_descriptors()
     tools = make_tools(writable=(tmp_path / "other",))

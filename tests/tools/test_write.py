@@ -3,15 +3,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from pathlib import Path
 
-
-def test_a_file_is_created_with_its_directories(tools: Any, tmp_path: Path) -> None:
+def test_a_file_is_created_with_its_directories(tools, tmp_path) -> None:
     assert tools.ok("Write", file_path="a/b/c.txt", content="é\nx") == "Created a/b/c.txt (2 lines, 4 bytes)"
     assert (tmp_path / "a/b/c.txt").read_bytes() == b"\xc3\xa9\nx"
     umask = os.umask(0)
@@ -19,7 +16,7 @@ def test_a_file_is_created_with_its_directories(tools: Any, tmp_path: Path) -> N
     assert stat.S_IMODE((tmp_path / "a/b/c.txt").stat().st_mode) == 0o666 & ~umask
 
 
-def test_a_file_is_replaced_and_keeps_its_mode(tools: Any, tmp_path: Path) -> None:
+def test_a_file_is_replaced_and_keeps_its_mode(tools, tmp_path) -> None:
     path = tmp_path / "run.sh"
     path.write_text("old content\n")
     path.chmod(0o4751)
@@ -32,14 +29,14 @@ def test_a_file_is_replaced_and_keeps_its_mode(tools: Any, tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_same_content_again_changes_nothing(tools: Any, tmp_path: Path) -> None:
+def test_the_same_content_again_changes_nothing(tools, tmp_path) -> None:
     tools.ok("Write", file_path="a", content="x")
     before = (tmp_path / "a").stat()
     assert "nothing was written" in tools.ok("Write", file_path="a", content="x")
     assert (tmp_path / "a").stat().st_ino == before.st_ino
 
 
-def test_a_sparse_file_of_any_size_is_replaced_at_once(tools: Any, tmp_path: Path) -> None:
+def test_a_sparse_file_of_any_size_is_replaced_at_once(tools, tmp_path) -> None:
     path = tmp_path / "disk"
     with path.open("wb") as file:
         file.truncate(1 << 42)
@@ -69,9 +66,7 @@ KEPT = {
 
 
 @pytest.mark.parametrize("case", KEPT)
-def test_mark_and_line_breaks_of_the_old_file_are_kept_and_said(
-    tools: Any, tmp_path: Path, case: str
-) -> None:
+def test_mark_and_line_breaks_of_the_old_file_are_kept_and_said(tools, tmp_path, case) -> None:
     had, given, has, said = KEPT[case]
     (tmp_path / "a").write_bytes(had)
     output = tools.ok("Write", file_path="a", content=given)
@@ -85,7 +80,7 @@ def test_mark_and_line_breaks_of_the_old_file_are_kept_and_said(
     assert "nothing was written" in tools.ok("Write", file_path="a", content=given)
 
 
-def test_t13_a_link_is_followed_and_its_target_replaced(tools: Any, tmp_path: Path) -> None:
+def test_t13_a_link_is_followed_and_its_target_replaced(tools, tmp_path) -> None:
     (tmp_path / "dir").mkdir()
     (tmp_path / "dir/real").write_text("old")
     (tmp_path / "link").symlink_to("dir/real")
@@ -97,7 +92,7 @@ def test_t13_a_link_is_followed_and_its_target_replaced(tools: Any, tmp_path: Pa
     assert (tmp_path / "dir/new").read_text() == "made"
 
 
-def test_t13_extended_attributes_stay(tools: Any, tmp_path: Path) -> None:
+def test_t13_extended_attributes_stay(tools, tmp_path) -> None:
     path = tmp_path / "a"
     path.write_text("old")
     try:
@@ -109,7 +104,7 @@ def test_t13_extended_attributes_stay(tools: Any, tmp_path: Path) -> None:
     assert os.getxattr(path, "user.origin") == b"here"
 
 
-def test_a_hard_link_is_mentioned(tools: Any, tmp_path: Path) -> None:
+def test_a_hard_link_is_mentioned(tools, tmp_path) -> None:
     (tmp_path / "a").write_text("old")
     (tmp_path / "b").hardlink_to(tmp_path / "a")
     assert tools.ok("Write", file_path="a", content="new").endswith(
@@ -118,7 +113,7 @@ def test_a_hard_link_is_mentioned(tools: Any, tmp_path: Path) -> None:
     assert (tmp_path / "b").read_text() == "old"
 
 
-def test_what_cannot_be_written_is_named(tools: Any, tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_named(tools, tmp_path) -> None:
     (tmp_path / "dir").mkdir()
     (tmp_path / "file").touch()
     os.mkfifo(tmp_path / "fifo")
@@ -133,7 +128,7 @@ def test_what_cannot_be_written_is_named(tools: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.ordinary_user
-def test_a_read_only_file_or_directory_is_said(tools: Any, tmp_path: Path) -> None:
+def test_a_read_only_file_or_directory_is_said(tools, tmp_path) -> None:
     (tmp_path / "dir").mkdir(mode=0o555)
     (tmp_path / "file").touch(mode=0o444)
     assert "Permission denied" in tools.error("Write", file_path="dir/a", content="x")
@@ -142,9 +137,7 @@ def test_a_read_only_file_or_directory_is_said(tools: Any, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("tool", ["Write", "Edit"])
 @pytest.mark.parametrize("call", ["write", "fsync", "fchmod"])
-def test_a_failure_leaves_the_old_file_and_nothing_else(
-    tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, call: str
-) -> None:
+def test_a_failure_leaves_the_old_file_and_nothing_else(tools, tmp_path, monkeypatch, tool, call) -> None:
     """The disk is full at one step, whose system call fails."""
     (tmp_path / "a").write_text("old")
 
@@ -160,7 +153,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(
     assert list(tmp_path.iterdir()) == [tmp_path / "a"]
 
 
-def test_a_short_write_is_continued(tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_write_is_continued(tools, tmp_path, monkeypatch) -> None:
     real_write = os.write
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", lambda descriptor, data: real_write(descriptor, bytes(data[:3])))
@@ -169,7 +162,7 @@ def test_a_short_write_is_continued(tools: Any, tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_directory_that_cannot_be_opened_does_not_make_a_finished_write_a_failure(
-    tools: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tools, tmp_path, monkeypatch
 ) -> None:
     really_open = os.open
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,9 +13,6 @@ from tests.patience import within_s
 from tests.processes.descriptors import open_descriptors
 from tests.rows import every_row
 from tests.services.silent_address import found, full_backlog
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def silent(stack: ExitStack) -> tuple[str, int]:
@@ -50,7 +46,7 @@ def answering(stack: ExitStack) -> tuple[str, int]:
         [refusing, silent, refusing, answering],
     ],
 )
-def test_the_first_address_that_answers_is_used(kinds: list[Callable[..., tuple[str, int]]]) -> None:
+def test_the_first_address_that_answers_is_used(kinds) -> None:
     with ExitStack() as stack:
         addresses = [kind(stack) for kind in kinds]
         before = open_descriptors()
@@ -72,9 +68,7 @@ def test_the_first_address_that_answers_is_used(kinds: list[Callable[..., tuple[
         ([silent, silent, refusing], TimeoutError),
     ],
 )
-def test_without_an_answer_the_last_failure_is_raised(
-    kinds: list[Callable[..., tuple[str, int]]], failure: type[OSError]
-) -> None:
+def test_without_an_answer_the_last_failure_is_raised(kinds, failure) -> None:
     with ExitStack() as stack:
         addresses = [kind(stack) for kind in kinds]
         before = open_descriptors()
@@ -93,7 +87,7 @@ def test_the_families_take_turns() -> None:
     assert by_turns([(six, 1), (six, 2), (six, 3), (four, 1)]) == [(six, 1), (four, 1), (six, 2), (six, 3)]
 
 
-def test_a_refusal_is_followed_by_the_next_address_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_is_followed_by_the_next_address_at_once(monkeypatch) -> None:
     monkeypatch.setattr(connecting, "ATTEMPT_DELAY_S", within_s(100))
     with ExitStack() as stack:
         addresses = [kind(stack) for kind in (refusing, refusing, answering)]

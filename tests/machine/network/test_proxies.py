@@ -39,7 +39,7 @@ P, Q = "http://p.test:3128", "http://q.test:3128"
         ("..,:,[],/,10.0.0.0/99,a:b:c,*.", "", "a.test 10.1.2.3 ::1"),
     ],
 )
-def test_an_exemption_names_these_hosts_and_no_others(exemptions: str, named: str, others: str) -> None:
+def test_an_exemption_names_these_hosts_and_no_others(exemptions, named, others) -> None:
     for text, expected in ((named, True), (others, False)):
         for one in text.split():
             has_port = one.count(":") == 1 or "]:" in one
@@ -69,7 +69,7 @@ def test_an_exemption_names_these_hosts_and_no_others(exemptions: str, named: st
         ("http://a.test", {"http_proxy": P, "REQUEST_METHOD": "POST"}, "http_proxy"),
     ],
 )
-def test_the_variables_decide(url: str, environment: dict[str, str], name: str | None) -> None:
+def test_the_variables_decide(url, environment, name) -> None:
     found = proxy_for(url, environment)
     assert (None if found is None else (found.name, found.url.plain)) == (name and (name, P))
 
@@ -83,7 +83,7 @@ def test_a_proxy_is_shown_without_its_password() -> None:
 @pytest.mark.parametrize(
     "proxy", ["socks5://p.test:1", "ftp://me:secret@p.test", "http://[::g]", "http://:1", "http://p:x"]
 )
-def test_a_proxy_that_cannot_be_used_is_a_value_error_without_its_url(proxy: str) -> None:
+def test_a_proxy_that_cannot_be_used_is_a_value_error_without_its_url(proxy) -> None:
     with pytest.raises(ValueError, match=r"prox.*HTTPS_PROXY") as caught:
         proxy_for("https://a.test", {"HTTPS_PROXY": proxy})
     assert "secret" not in str(caught.value)

@@ -75,14 +75,12 @@ def is_trusted(company: Company, ca_file: str | None = None) -> bool:
         return True
 
 
-def test_a_company_is_not_trusted_by_itself(company: Company) -> None:
+def test_a_company_is_not_trusted_by_itself(company) -> None:
     assert not is_trusted(company)
 
 
 @pytest.mark.parametrize("variable", VARIABLES)
-def test_each_variable_adds_an_authority(
-    company: Company, monkeypatch: MonkeyPatch, variable: str, tmp_path: Path
-) -> None:
+def test_each_variable_adds_an_authority(company, monkeypatch, variable, tmp_path) -> None:
     place = company.directory if variable == "SSL_CERT_DIR" else company.authority
     monkeypatch.setenv(variable, f"/nonexistent:{place}" if variable == "SSL_CERT_DIR" else str(place))
     assert is_trusted(company)
@@ -94,7 +92,7 @@ def test_each_variable_adds_an_authority(
 
 @pytest.mark.parametrize("is_directory", [True, False], ids=["directory", "file"])
 def test_the_store_of_the_system_is_trusted_and_replaced_by_a_named_file(
-    company: Company, monkeypatch: MonkeyPatch, *, is_directory: bool
+    company, monkeypatch, *, is_directory
 ) -> None:
     store = (
         Store(openssl_capath=str(company.directory))
@@ -106,9 +104,7 @@ def test_the_store_of_the_system_is_trusted_and_replaced_by_a_named_file(
     assert not is_trusted(company, certifi.where())
 
 
-def test_a_file_of_the_system_may_hold_more_than_its_directory(
-    company: Company, monkeypatch: MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_file_of_the_system_may_hold_more_than_its_directory(company, monkeypatch, tmp_path) -> None:
     """As after `cat company.pem >> /etc/ssl/certs/ca-certificates.crt`."""
     other, _ = make_authority(tmp_path, "other")
     store = Store(str(company.authority), str(hashed_directory(tmp_path, other)))
@@ -116,9 +112,7 @@ def test_a_file_of_the_system_may_hold_more_than_its_directory(
     assert is_trusted(company)
 
 
-def test_an_authority_without_key_identifiers_is_trusted_on_python_3_13_too(
-    company: Company, monkeypatch: MonkeyPatch
-) -> None:
+def test_an_authority_without_key_identifiers_is_trusted_on_python_3_13_too(company, monkeypatch) -> None:
     """Before 3.13, the flag that refuses it is off by default."""
     as_usual = ssl.create_default_context
 
@@ -133,9 +127,7 @@ def test_an_authority_without_key_identifiers_is_trusted_on_python_3_13_too(
     assert is_trusted(company)
 
 
-def test_what_another_file_lacks_is_left_out_and_named(
-    company: Company, monkeypatch: MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_another_file_lacks_is_left_out_and_named(company, monkeypatch, tmp_path) -> None:
     (tmp_path / "damaged.pem").write_text(
         f"-----BEGIN CERTIFICATE-----\nnone\n-----END CERTIFICATE-----\n{company.authority.read_text()}"
     )

@@ -62,8 +62,7 @@ def test_a_run_without_a_command_has_no_supervisor_and_one_starts_while_its_call
 ) -> None:
     """The call never arrives completely. So the process that exists was started when the call began to arrive."""
     serve(
-        calls(("Write", {"file_path": "a", "content": "x"})),
-        Step(bash("echo"), Fault(stall_after_events=3)),
+        calls(("Write", {"file_path": "a", "content": "x"})), Step(bash("echo"), Fault(stall_after_events=3))
     )
     process = ralph.start("go", "--output-format", "stream-json")
     try:

@@ -125,7 +125,7 @@ def test_a_second_signal_ends_at_once(ralph, serve) -> None:
     ralph.run_first(
         "from functools import partial\n"
         "from ralph.tools import tool_context\n"
-        "tool_context.ToolSettings = partial(tool_context.ToolSettings, kill_grace_s=1e6)\n",
+        "tool_context.ToolSettings = partial(tool_context.ToolSettings, kill_grace_s=1e6)\n"
     )
     command = "trap 'touch got-term' TERM; trap '' INT HUP; touch started; while :; do sleep 0.1; done"
     serve(Turn(content=[ToolUse("Bash", {"command": command})]))

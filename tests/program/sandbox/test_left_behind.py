@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.patience import wait_until
 from tests.program.model_answers import DONE, bash
 from tests.program.sandbox.test_sandbox import needs_landlock
-
-if TYPE_CHECKING:
-    from tests.program.conftest import Ralph
 
 pytestmark = [pytest.mark.sandboxed, needs_landlock]
 
@@ -41,7 +37,7 @@ def put(path: Path, text: str | None) -> None:
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_settings_file_that_a_killed_runs_command_has_changed_counts_for_no_run(
-    ralph: Ralph, serve, tmp_path, change
+    ralph, serve, tmp_path, change
 ) -> None:
     name, before, after, options = CHANGES[change]
     home = Path(ralph.environment["HOME"])
@@ -74,7 +70,7 @@ def test_a_settings_file_that_a_killed_runs_command_has_changed_counts_for_no_ru
 
 
 def test_what_is_changed_while_a_command_runs_counts_for_no_run_and_at_other_times_it_is_the_users(
-    ralph: Ralph, serve, tmp_path
+    ralph, serve, tmp_path
 ) -> None:
     path = Path(ralph.environment["HOME"], ".claude", "settings.json")
     path.parent.mkdir()

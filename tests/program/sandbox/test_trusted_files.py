@@ -110,11 +110,7 @@ def test_a_home_that_is_the_repository_gives_no_key_by_a_link_inside_of_it_exits
     assert f"{home}/CLAUDE.md is left out: it leads to {outside}: {home}/.ssh holds SSH keys" in ran.stderr
 
 
-PLANTED = {
-    "a file of the kernel": KERNELS_FILE,
-    "a key": "home",
-    "git's settings": ".git/config",
-}
+PLANTED = {"a file of the kernel": KERNELS_FILE, "a key": "home", "git's settings": ".git/config"}
 OPTIONS = ("--prompt-file", "--system-prompt-file", "--append-system-prompt-file", "--json-schema")
 
 
@@ -168,7 +164,7 @@ def test_what_the_user_names_is_read_a_pipe_and_a_file_elsewhere_too_exits_0(ral
         assert ralph("-f", str(named)).code == 0
         assert first_prompt(server.requests[-1]) == Path(named).read_text() if named is outside else True
     assert [first_prompt(request).strip() for request in server.requests] == [
-        *("of the home", "of the work", CANARY),
+        *("of the home", "of the work", CANARY)
     ]
     command = f"{sys.executable} -m ralph -f <(echo substituted) --append-system-prompt-file <(echo appended)"
     ran = subprocess.run(

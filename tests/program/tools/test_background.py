@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,9 +16,6 @@ from tests.patience import wait_until, within_s
 from tests.processes.owned import processes_of
 from tests.program.model_answers import DONE, bash, calls, results, told
 from tests.program.namespaces import forbidding_namespaces, needs_namespaces
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
 
@@ -58,7 +55,7 @@ LEVELS = [
 
 @pytest.mark.parametrize(("options", "popen"), LEVELS)
 def test_a_server_in_the_background_answers_later_commands_and_is_stopped_with_the_run(
-    ralph, serve, options: Sequence[str], popen: Any
+    ralph, serve, options, popen
 ) -> None:
     port = free_port()
     server = serve(
@@ -89,7 +86,7 @@ STUBBORN = "trap '' TERM HUP INT; echo ready; while :; do sleep 0.2; done"
 @linux_only
 @pytest.mark.parametrize(("options", "popen"), LEVELS)
 def test_after_a_kill_of_ralph_nothing_is_left_and_the_model_of_the_resumed_run_is_told(
-    ralph, serve, options: Sequence[str], popen: Any
+    ralph, serve, options, popen
 ) -> None:
     server = serve(
         calls(in_background("(setsid sleep 300 &) ; sleep 300")),
@@ -132,7 +129,7 @@ def test_a_run_that_follows_on_one_with_commands_in_the_background_tells_once_th
 
 @linux_only
 @pytest.mark.parametrize("ends", ["signal", "time"])
-def test_a_stop_ends_commands_that_ignore_it_within_six_seconds(ralph, serve, ends: str) -> None:
+def test_a_stop_ends_commands_that_ignore_it_within_six_seconds(ralph, serve, ends) -> None:
     server = serve(
         calls(in_background(STUBBORN), in_background(f"({STUBBORN}) & {STUBBORN}")),
         calls(output_of("bash_2")),
@@ -151,12 +148,7 @@ def test_a_stop_ends_commands_that_ignore_it_within_six_seconds(ralph, serve, en
 
 
 def test_a_driver_finds_them_again_with_its_next_message_until_its_input_ends(ralph, serve, drive) -> None:
-    server = serve(
-        calls(in_background("echo hello; sleep 300")),
-        DONE,
-        calls(output_of("bash_1")),
-        DONE,
-    )
+    server = serve(calls(in_background("echo hello; sleep 300")), DONE, calls(output_of("bash_1")), DONE)
     driver = drive()
     driver.say("start it")
     assert "background_stopped" not in driver.result()

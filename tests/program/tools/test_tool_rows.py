@@ -37,10 +37,7 @@ def results(server, index=-1) -> list[tuple[Any, bool]]:
     return [(block["content"], block.get("is_error", False)) for block in blocks]
 
 
-GONE = {
-    "moved": 'mv "$PWD" "$PWD.moved"',
-    "replaced": 'rm -rf "$PWD" && mkdir "$PWD"',
-}
+GONE = {"moved": 'mv "$PWD" "$PWD.moved"', "replaced": 'rm -rf "$PWD" && mkdir "$PWD"'}
 
 
 @pytest.mark.parametrize("how", GONE)
@@ -117,10 +114,7 @@ def test_t14_what_somebody_wrote_between_two_runs_is_not_written_over_exits_75_o
     notes = ralph.cwd / "notes.txt"
     notes.write_text("first\n")
     server = serve(
-        calls(SEEN_BY[tool]),
-        Fault(status=529),
-        calls(write("notes.txt", "of the model\n")),
-        HELLO,
+        calls(SEEN_BY[tool]), Fault(status=529), calls(write("notes.txt", "of the model\n")), HELLO
     )
     assert ralph("go", "--retry", "off").code == 75
     notes.write_text("of somebody\n")

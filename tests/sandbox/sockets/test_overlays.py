@@ -173,9 +173,7 @@ def test_an_older_bubblewrap_is_used_without_overlays_and_the_reason_is_its_vers
     tmp_path, monkeypatch
 ) -> None:
     monkeypatch.setattr(
-        detection,
-        "candidates",
-        lambda _package, _search: iter([Candidate(f"{tmp_path}/bwrap", "system")]),
+        detection, "candidates", lambda _package, _search: iter([Candidate(f"{tmp_path}/bwrap", "system")])
     )
     (tmp_path / "bwrap").write_text(OLD.format(tmp_path))
     (tmp_path / "bwrap").chmod(0o755)

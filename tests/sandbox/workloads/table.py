@@ -374,12 +374,7 @@ jupyter nbconvert --to markdown --execute --stdout it.ipynb""",
         "42",
         timeout_s=90,
     ),
-    Workload(
-        "ansible",
-        "ansible",
-        ("ansible localhost -m command -a 'echo hello'",),
-        "hello",
-    ),
+    Workload("ansible", "ansible", ("ansible localhost -m command -a 'echo hello'",), "hello"),
     Workload(
         "ray",
         "ray",
@@ -399,12 +394,7 @@ print('got', ray.get(ray.remote(lambda x: x + 1).remote(41)))
         Fails("timed out during startup", "may be the cause: use multiprocessing"),
         timeout_s=120,
     ),
-    Workload(
-        "uv tool",
-        "uv",
-        ("uv tool install -q cowsay==6.1 && uv tool run cowsay -t hello",),
-        "hello",
-    ),
+    Workload("uv tool", "uv", ("uv tool install -q cowsay==6.1 && uv tool run cowsay -t hello",), "hello"),
     # --- Browsers and displays
     Workload(
         "Chromium by playwright",
