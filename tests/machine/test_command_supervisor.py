@@ -137,7 +137,7 @@ def test_nothing_of_a_command_is_left_in_the_launcher(serving, tmp_path) -> None
         source.seek(0)
         line = "read one; echo $one"
         options = {"cwd": tmp_path, "environment": ENVIRONMENT | {"ONE": "1"}, "grace_s": 0.3}
-        first = serving.start(["/bin/sh", "-c", line], input_from=source.fileno(), **options)  # type: ignore[arg-type]
+        first = serving.start(["/bin/sh", "-c", line], input_from=source.fileno(), **options)
         assert finished(first) == (0, "one\n")
         assert ran(serving, "cat; echo .$ONE").strip() == "."
     missing = serving.start(["/no/such"], cwd=tmp_path, environment={}, grace_s=0.3)
@@ -267,7 +267,7 @@ def test_a_request_that_no_launcher_took_was_never_started(serving, tmp_path) ->
     assert serving.pid is not None
     os.kill(serving.pid, signal.SIGSTOP)
     os.kill(taker, signal.SIGSTOP)
-    serving._running = lambda: serving._serving  # type: ignore[method-assign,assignment,return-value] # as if the signals came a moment later
+    serving._running = lambda: serving._serving  # as if the signals came a moment later
     command = started(serving, f"touch {tmp_path}/effect")
     os.kill(serving.pid, signal.SIGKILL)
     assert finished(command) == (NEVER_STARTED, "")

@@ -5,17 +5,13 @@ what lies elsewhere.
 from __future__ import annotations
 
 import os
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ralph.places.cache_layers import lay_caches
 from ralph.places.places import xdg_bases
-from ralph.sandbox.trial.self_test import words_before
-from tests.patience import TEST_S
-from tests.sandbox.boxes import box_of
-from tests.sandbox.test_ordinary_work import LEVELS
+from tests.sandbox.boxes import LEVELS, box_of, means_of, shell_in
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -118,36 +114,13 @@ echo ${npm_config_store_dir:-none}
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_commands_find_the_users_caches_and_write_their_own(level, home, tmp_path) -> None:
-    means = LEVELS[level]
-    if (level == "namespaces" and means.bwrap is None) or means.landlock.abi == 0:
-        pytest.skip("this machine cannot make this sandbox")
     work = tmp_path / "work"
     work.mkdir()
     environment = {"HOME": str(home), "PATH": os.environ["PATH"], "MAVEN_OPTS": "-Xmx1g"}
-    box = box_of(means, [work], environment)
-    try:
-        said: list[str] = []
-        for _ in range(2):
-            confinement = box.confinement(str(work))
-            ran = subprocess.run(
-                [
-                    *words_before(confinement),
-                    "/bin/sh",
-                    "-c",
-                    TOOLS if not said else "echo $npm_config_store_dir",
-                ],
-                cwd=work,
-                env=box.variables(environment),
-                pass_fds=confinement.descriptors,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=TEST_S,
-            )
-            said.append(ran.stdout)
-            (work / "package.json").write_text('{"packageManager": "pnpm@10.1.0"}')
-    finally:
-        box.close()
-    assert said[0] == "browserconfigpythonkernelok\nnone\n", ran.stderr
-    assert said[1].endswith("/pnpm\n")
+    with box_of(means_of(level), [work], environment) as box:
+        ran = shell_in(box, work, TOOLS, environment)
+        (work / "package.json").write_text('{"packageManager": "pnpm@10.1.0"}')
+        store = shell_in(box, work, "echo $npm_config_store_dir", environment).stdout
+    assert ran.stdout == "browserconfigpythonkernelok\nnone\n", ran.stderr
+    assert store.endswith("/pnpm\n")
     assert (home / ".triton/cache/hash/kernel").read_text() == "kernel"

@@ -190,55 +190,42 @@ def test_a_worktree_inside_of_its_bare_repository_can_commit(repository, tmp_pat
     found = granted(bare / "one")
     assert found.granted == (str(bare / "worktrees" / "one"),)
     assert found.parts == tuple(str(bare / name) for name in ("objects", "refs", "logs"))
-    box = box_of(MEANS, [bare / "one"])
-    parts = box.parts
-    assert parts.may_write(str(bare / "objects" / "ab"))
-    assert not parts.may_write(str(bare / "two" / "file"))
-    assert not parts.may_write(str(bare / "config"))
-    if SUPPORT.abi:
-        commit = f"git -C {bare}/one -c user.name=x -c user.email=x@y commit -q --allow-empty -m y".split()
-        attempts = {"commit": f"__import__('subprocess').run({commit}, check=True)"}
-        assert verdicts(attempts, ruleset=box.confinement("/").ruleset) == {"commit": "done"}
-    box.close()
+    with box_of(MEANS, [bare / "one"]) as box:
+        for name, may_write in (("objects/ab", True), ("two/file", False), ("config", False)):
+            assert box.parts.may_write(f"{bare}/{name}") is may_write, name
+        if SUPPORT.abi:
+            git_commit = f"git -C {bare}/one -c user.name=x -c user.email=x@y commit -q --allow-empty -m y"
+            attempts = {"commit": f"__import__('subprocess').run({git_commit.split()}, check=True)"}
+            assert verdicts(attempts, ruleset=box.confinement("/").ruleset) == {"commit": "done"}
 
 
 @pytest.mark.skipif(SUPPORT.abi == 0, reason="this kernel has no Landlock")
 def test_the_ruleset_follows_what_is_made_later(tmp_path) -> None:
-    home = tmp_path / "home"
-    work = home / "work"
-    (home / ".ssh").mkdir(parents=True)
-    work.mkdir()
+    home, work = tmp_path / "home", tmp_path / "home/work"
+    for name in (".ssh", "work", ".nvm", ".cargo"):
+        (home / name).mkdir(parents=True)
     (home / ".ssh" / "id").write_text("secret")
-    (home / ".nvm").mkdir()
-    (home / ".cargo").mkdir()
     (home / ".nvm/notes").write_text("x")
-    box = box_of(MEANS, [work], {"HOME": str(home)})
-
-    def ruleset() -> int:
-        return box.confinement("/").ruleset
-
-    try:
-        first = ruleset()
-        assert ruleset() == first
+    with box_of(MEANS, [work], {"HOME": str(home)}) as box:
+        first = box.confinement("/").ruleset
+        assert box.confinement("/").ruleset == first
         (home / ".netrc").write_text("made later")
-
         (home / ".cargo/later").write_text("x")
-        attempts = {
+        shared = "/dev/shm/ralph-{os.getpid()}"
+        denied = {
             "secret": f"open('{home}/.ssh/id')",
             "secret through /proc": f"open('/proc/self/root{home}/.ssh/id')",
             "later secret": f"open('{home}/.netrc')",
+            "write at home": f"open('{home}/new', 'w')",
+            "terminal": "os.openpty()",
+        }
+        allowed = {
             "notes": f"open('{home}/.nvm/notes')",
             "write": f"open('{work}/new', 'w')",
-            "write at home": f"open('{home}/new', 'w')",
             "names": f"os.listdir('{home}/.ssh')",
-            "terminal": "os.openpty()",
-            "shared memory": "open(f'/dev/shm/ralph-{os.getpid()}', 'w') and os.unlink(f'/dev/shm/ralph-{os.getpid()}')",
-            "later": f"open('{home}/.cargo/later')",
+            "shared memory": f"open(f'{shared}', 'w') and os.unlink(f'{shared}')",
         }
-        denied = ("secret", "secret through /proc", "later secret", "write at home", "terminal")
-        allowed = ("notes", "write", "names", "shared memory")
+        attempts = denied | allowed | {"later": f"open('{home}/.cargo/later')"}
         wanted = dict.fromkeys(denied, "EACCES") | dict.fromkeys(allowed, "done")
         assert verdicts(attempts, ruleset=first) == wanted | {"later": "EACCES"}
-        assert verdicts(attempts, ruleset=ruleset()) == wanted | {"later": "done"}
-    finally:
-        box.close()
+        assert verdicts(attempts, ruleset=box.confinement("/").ruleset) == wanted | {"later": "done"}

@@ -23,12 +23,10 @@ from ralph.sandbox import planning
 from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.kernel.seccomp import make_filter
 from ralph.sandbox.sandbox_settings import SandboxSettings
-from ralph.sandbox.trial.self_test import words_before
 from tests.patience import TEST_S
 from tests.rows import every_row
-from tests.sandbox.boxes import box_of
+from tests.sandbox.boxes import LEVELS, box_of, means_of, run_in, shell_in
 from tests.sandbox.test_box_plan import FULL, NOTHING, planned
-from tests.sandbox.test_ordinary_work import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,30 +104,8 @@ def nodes() -> Iterator[Path]:
 
 def may_use(level: str, top: Path, node: str, **plan: object) -> bool:
     """Whether a command can open a node to read and write."""
-    means = LEVELS[level]
-    if level == "namespaces" and means.bwrap is None:
-        pytest.skip("no namespaces can be made here")
-    if means.landlock.abi == 0:
-        pytest.skip("this kernel has no Landlock")
-    work = str(top / "work")
-    box = box_of(means, [work], {"HOME": str(top)}, **plan)
-    try:
-        confinement = box.confinement(work)
-        script = f"[ -c {node} ] && exec 3<>{node}"
-        return (
-            subprocess.run(
-                [*words_before(confinement), "/bin/sh", "-c", script],
-                cwd=work,
-                env={"PATH": os.environ["PATH"]},
-                pass_fds=confinement.descriptors,
-                capture_output=True,
-                check=False,
-                timeout=TEST_S,
-            ).returncode
-            == 0
-        )
-    finally:
-        box.close()
+    with box_of(means_of(level), [top / "work"], {"HOME": str(top)}, **plan) as box:
+        return shell_in(box, top / "work", f"[ -c {node} ] && exec 3<>{node}").returncode == 0
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -279,21 +255,9 @@ def test_without_namespaces_the_socket_of_cuinit_can_be_bound_and_reaches_nobody
         for one in (outside, abstract):
             one.listen()
             one.setblocking(False)
-        box = box_of(LEVELS["landlock"], [work], {"HOME": str(nodes)}, gpus=gpu_devices("auto", str(nodes)))
-        try:
-            confinement = box.confinement(work)
-            ran = subprocess.run(
-                [*words_before(confinement), sys.executable, "-I", "-c", SEQUENCED, f"{nodes}/outside", name],
-                cwd=work,
-                env={"PATH": os.environ["PATH"]},
-                pass_fds=confinement.descriptors,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=TEST_S,
-            )
-        finally:
-            box.close()
+        gpus = gpu_devices("auto", str(nodes))
+        with box_of(LEVELS["landlock"], [work], {"HOME": str(nodes)}, gpus=gpus) as box:
+            ran = run_in(box, work, SEQUENCED, f"{nodes}/outside", name)
         for one in (outside, abstract):
             with pytest.raises(BlockingIOError):
                 one.accept()
@@ -324,11 +288,6 @@ def test_a_sandbox_in_a_sandbox_asks_nobody_and_listens_all_the_same() -> None:
         program.hex(),
         "--",
     ]
-    ran = subprocess.run(
-        [*words, *words, sys.executable, "-I", "-c", INSIDE],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TEST_S,
-    )
+    command = [*words, *words, sys.executable, "-I", "-c", INSIDE]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TEST_S)
     assert (ran.returncode, ran.stdout) == (0, "refused\nlistens\n"), ran.stderr

@@ -106,17 +106,22 @@ def tools_of(repository: Repository, level: str | None) -> Iterator[Tools]:
 
 
 def tools_in(
-    work: Path, environment: Mapping[str, str], level: str | None, wanted: SandboxSettings | None = None
+    work: Path,
+    environment: Mapping[str, str],
+    level: str | None,
+    wanted: SandboxSettings | None = None,
+    writable: tuple[Path, ...] = (),
+    **settings: Any,
 ) -> Iterator[Tools]:
-    settings: dict[str, Any] = {"cwd": work, "environment": environment}
+    """The tools of a run whose commands have this level of the sandbox, or none. Closes them afterwards."""
     if level is not None:
-        plan = plan_box(wanted or SandboxSettings(), environment, (work,))
+        plan = plan_box(wanted or SandboxSettings(), environment, (work, *writable))
         if level == "landlock":
             plan = replace(plan, means=replace(plan.means, bwrap=None, has_network_namespace=False))
         if plan.level.name == "none" or (level == "namespaces" and not plan.has_namespaces):
             pytest.skip(f"no {level} here")
         settings["box_plan"] = plan
-    tools = Tools(work, **settings)
+    tools = Tools(work, cwd=work, environment=environment, writable=writable, **settings)
     yield tools
     tools.box.close()
 

@@ -2,29 +2,58 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import pytest
+from msgspec.structs import replace
+
+from ralph.machine.own_programs import ProgramSearch
 from ralph.places.gather import gather_places
 from ralph.sandbox.box_plan import BoxPlan
 from ralph.sandbox.command_box import CommandBox
+from ralph.sandbox.detection import find_means
 from ralph.sandbox.trial.self_test import words_before
 from tests.patience import TEST_S
+from tests.program.namespaces import MEANS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ralph.sandbox.levels import Means
 
+LEVELS = {"namespaces": MEANS, "landlock": replace(MEANS, bwrap=None, has_network_namespace=False)}
+WITH_OVERLAYS = find_means(ProgramSearch(os.environ.get("PATH", "")), has_overlays=True)
+needs_overlays = pytest.mark.skipif(
+    WITH_OVERLAYS.bwrap is None or bool(WITH_OVERLAYS.why_not_own_sockets),
+    reason=f"no overlays: {WITH_OVERLAYS.why_not_own_sockets}",
+)
 
+
+def means_of(level: str) -> Means:
+    """The means of one of `LEVELS`. Skips the test if this machine lacks them."""
+    if level == "namespaces" and MEANS.bwrap is None:
+        pytest.skip("no namespaces can be made here")
+    if MEANS.landlock.abi == 0:
+        pytest.skip("this kernel has no Landlock")
+    return LEVELS[level]
+
+
+@contextmanager
 def box_of(
     means: Means, roots: Sequence[object], environment: Mapping[str, str] | None = None, **plan: Any
-) -> CommandBox:
+) -> Iterator[CommandBox]:
     """The sandbox of commands that may write `roots`. `plan` has fields of `BoxPlan`."""
     work, variables = [*map(str, roots)], environment or {}
     made = BoxPlan(means, **plan)
-    return CommandBox(made, work, variables, lambda: gather_places(work, variables, given=made.given))
+    box = CommandBox(made, work, variables, lambda: gather_places(work, variables, given=made.given))
+    try:
+        yield box
+    finally:
+        box.close()
 
 
 def run_in(
@@ -35,9 +64,22 @@ def run_in(
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Runs Python code as a command of the sandbox."""
+    return _ran(box, directory, [sys.executable, "-I", "-S", "-c", code, *arguments], environment)
+
+
+def shell_in(
+    box: CommandBox, directory: object, script: str, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs a shell script as a command of the sandbox."""
+    return _ran(box, directory, ["/bin/sh", "-c", script], environment)
+
+
+def _ran(
+    box: CommandBox, directory: object, words: list[str], environment: Mapping[str, str] | None
+) -> subprocess.CompletedProcess[str]:
     confinement = box.confinement(str(directory))
     return subprocess.run(
-        [*words_before(confinement), sys.executable, "-I", "-S", "-c", code, *arguments],
+        [*words_before(confinement), *words],
         cwd=str(directory),
         env=box.variables(environment or {"PATH": "/usr/bin:/bin"}),
         pass_fds=confinement.descriptors,

@@ -44,53 +44,24 @@ def test_only_listed_names_on_their_ports_may_be_reached(host, port, reason) -> 
     assert bool(found) is bool(reason)
 
 
-@every_row(
-    "address, may",
-    [
-        ("93.184.216.34", True),
-        ("2606:2800:220:1::1", True),
-        ("10.1.2.3", True),
-        ("fd00::5", True),
-        ("10.2.0.1", False),
-        ("127.0.0.1", False),
-        ("0.0.0.0", False),
-        ("169.254.169.254", False),
-        ("192.168.1.1", False),
-        ("100.64.0.1", False),
-        ("224.0.0.1", False),
-        ("255.255.255.255", False),
-        ("::1", False),
-        ("::", False),
-        ("fe80::1%eth0", False),
-        ("fd00::6", False),
-        ("::ffff:127.0.0.1", False),
-        ("::ffff:10.1.2.3", True),
-        ("64:ff9b::7f00:1", False),
-        ("2002:7f00:1::", False),
-        ("2001:0:a9fe:a9fe::1", False),
-        ("not an address", False),
-    ],
-)
-def test_a_name_may_lead_to_public_and_to_listed_addresses_only(address, may) -> None:
-    assert LIST.may_be_at(address) is may
+PUBLIC_OR_LISTED = "93.184.216.34 2606:2800:220:1::1 10.1.2.3 fd00::5 ::ffff:10.1.2.3"
+OTHERS = """
+10.2.0.1 127.0.0.1 0.0.0.0 169.254.169.254 192.168.1.1 100.64.0.1 224.0.0.1 255.255.255.255 ::1 :: fe80::1%eth0 fd00::6
+::ffff:127.0.0.1 64:ff9b::7f00:1 2002:7f00:1:: 2001:0:a9fe:a9fe::1 not-an-address
+"""
+
+
+def test_a_name_may_lead_to_public_and_to_listed_addresses_only() -> None:
+    assert [one for one in PUBLIC_OR_LISTED.split() if not LIST.may_be_at(one)] == []
+    assert [one for one in OTHERS.split() if LIST.may_be_at(one)] == []
 
 
 @every_row(
     "entry",
     [
-        "*",
-        "*.",
         "",
-        "a.*.b",
-        "*example.org",
-        "http://example.org",
-        "example.org/path",
-        "example.org:",
-        "example.org:0",
-        "example.org:65536",
-        "example.org:https",
-        "127.1",
-        "10.0.0.1/8",
+        *"* *. a.*.b *example.org http://example.org example.org/path example.org: example.org:0".split(),
+        *"example.org:65536 example.org:https 127.1 10.0.0.1/8".split(),
     ],
 )
 def test_an_entry_of_another_form_is_an_error(entry) -> None:

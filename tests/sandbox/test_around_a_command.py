@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
@@ -191,32 +190,6 @@ def test_work_is_done_on_this_thread_where_all_disks_are_own(monkeypatch) -> Non
     mounted["/work"] = "nfs"
     assert work.result_of(threading.get_ident, "x") != threading.get_ident()
     work.close()
-
-
-@pytest.mark.parametrize("change", ["make", "remove", "replace", "make above", "time set back"])
-def test_a_change_of_a_watched_directory_is_noticed(tmp_path, change) -> None:
-    (tmp_path / "there" / "file").mkdir(parents=True)
-    (tmp_path / "other").mkdir()
-    watched = WatchedDirectories()
-    watched.add(f"{tmp_path}/there")
-    watched.add(f"{tmp_path}/missing/below")
-    assert not watched.have_changed()
-    before_ns = (tmp_path / "there").stat().st_mtime_ns
-    match change:
-        case "make":
-            (tmp_path / "there" / "new").touch()
-        case "remove":
-            (tmp_path / "there" / "file").rmdir()
-        case "time set back":
-            time.sleep(0.02)  # a coarse clock of the kernel goes on
-            (tmp_path / "there" / "new").touch()
-            os.utime(tmp_path / "there", ns=(before_ns, before_ns))
-        case "replace":
-            (tmp_path / "there").rename(tmp_path / "away")
-            (tmp_path / "other").rename(tmp_path / "there")
-        case _:
-            (tmp_path / "missing" / "below").mkdir(parents=True)
-    assert watched.have_changed()
 
 
 def replace_by_another(top: Path) -> None:

@@ -5,19 +5,18 @@ folder of a root. Each row is tried at both levels of the sandbox with a command
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from msgspec.structs import replace
 
-from ralph.sandbox.planning import plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings
-from tests.places.test_one_table import LEVELS
-from tests.tools.conftest import Tools
+from tests.places.test_one_table import LEVELS, tools_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.tools.conftest import Tools
 
 MINE = "canary of mine"
 # A link in the home and what it leads to in the dotfiles, the file there, and where the user finds it.
@@ -55,21 +54,12 @@ def made(tmp_path: Path, layout: str) -> tuple[Path, Path, Path]:
 def tools_with(
     home: Path, level: str | None, named: str = "mine.toml", *, is_in_settings: bool = False
 ) -> Iterator[Tools]:
-    environment = {"HOME": str(home), "PATH": os.environ["PATH"]}
-    work, dotfiles = home / "work", home / "dotfiles"
-    writable = () if is_in_settings else (dotfiles,)
-    settings: dict[str, Any] = {"cwd": work, "environment": environment, "writable": writable}
-    if level is not None:
-        wanted = SandboxSettings(write=(str(dotfiles),) if is_in_settings else ())
-        plan = plan_box(wanted, environment, (work, *writable))
-        if level == "landlock":
-            plan = replace(plan, means=replace(plan.means, bwrap=None, has_network_namespace=False))
-        if plan.level.name == "none" or (level == "namespaces" and not plan.has_namespaces):
-            pytest.skip(f"no {level} here")
-        settings["box_plan"] = plan
-    tools = Tools(work, **settings, configuration=(home / named,), agents=(home / "m.json",))
-    yield tools
-    tools.box.close()
+    environment, dotfiles = {"HOME": str(home), "PATH": os.environ["PATH"]}, home / "dotfiles"
+    wanted = SandboxSettings(write=(str(dotfiles),) if is_in_settings else ())
+    own = {"configuration": (home / named,), "agents": (home / "m.json",)}
+    yield from tools_in(
+        home / "work", environment, level, wanted, () if is_in_settings else (dotfiles,), **own
+    )
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -120,15 +110,16 @@ def test_the_tools_refuse_it_too(tmp_path, layout) -> None:
 def test_a_folder_that_did_not_exist_may_be_made_and_a_link_in_its_place_may_not(tmp_path, level) -> None:
     home = made(tmp_path, "the file")[0]
     for tools in tools_with(home, level, named="dotfiles/new/r.toml"):
-        made_again = tools.call(
-            "Bash", {"command": f"mkdir {home}/dotfiles/new; echo x >{home}/dotfiles/new/x"}
-        )
-        assert "undone" not in made_again.content
-        assert (home / "dotfiles/new/x").exists()
-        tools.call("Bash", {"command": f"cd {home}/dotfiles; echo evil >new/r.toml; rm -r new"})
-        tools.call(
-            "Bash", {"command": f"cd {home}/dotfiles; rm -rf new; mkdir x; echo evil >x/r.toml; ln -s x new"}
-        )
+        undone, *_ = [
+            tools.call("Bash", {"command": f"cd {home}/dotfiles; {command}"}).content
+            for command in (
+                "mkdir new; echo x >new/x",
+                "test -e new/x || exit; echo evil >new/r.toml; rm -r new; touch was-there",
+                "rm -rf new; mkdir x; echo evil >x/r.toml; ln -s x new",
+            )
+        ]
+        assert "undone" not in undone
+        assert (home / "dotfiles/was-there").exists()
         assert not (home / "dotfiles/new/r.toml").exists()
 
 

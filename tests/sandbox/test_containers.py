@@ -161,6 +161,8 @@ CONTAINERS: dict[str, tuple[bytes, str, str]] = {
         ("landlock kills", container(RESTRICT_SELF, answer=KILL_PROCESS), "none", "signal 31 ended the process"),
         ("asking kills", container(CREATE_RULESET, answer=KILL_PROCESS), "none", "signal 31 ended the process"),
         ("no landlock", container(CREATE_RULESET, answer=refuse(errno.ENOSYS)), "none", "has no Landlock"),
+        ("forbidden landlock", container(CREATE_RULESET, answer=REFUSED), "none", "a seccomp filter of the container forbids Landlock"),
+        ("switched off", container(CREATE_RULESET, answer=refuse(errno.EOPNOTSUPP)), "none", "switched off"),
         ("gVisor's seccomp", container(SECCOMP, options=(SET_SECCOMP,), answer=refuse(errno.EINVAL)), LEVEL, "takes no seccomp filter"),
         ("seccomp answers", container(options=(SET_SECCOMP,), answer=REFUSED), LEVEL, "filter cannot be applied"),
         ("seccomp kills", container(options=(SET_SECCOMP,), answer=KILL_PROCESS), LEVEL, "signal 31 ended the process"),

@@ -11,17 +11,16 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
-from msgspec.structs import replace
 
 from ralph.places import table
 from ralph.places.gather import gather_places
-from ralph.sandbox.planning import plan_box
-from ralph.sandbox.sandbox_settings import SandboxSettings
-from tests.places.test_one_table import LEVELS
-from tests.tools.conftest import Tools
+from tests.places.test_one_table import LEVELS, tools_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.tools.conftest import Tools
+
 
 # A file in a directory outside the home and of /tmp, and the variable that names it or its folder.
 NAMED = {
@@ -50,14 +49,11 @@ def place() -> Iterator[Path]:
 
 def tools_at(level: str, place: Path, **variables: str) -> Iterator[Tools]:
     environment = {"HOME": f"{place}/home", "PATH": os.environ["PATH"], **variables}
-    plan = plan_box(SandboxSettings(), environment, (place / "work",))
-    if level == "landlock":
-        plan = replace(plan, means=replace(plan.means, bwrap=None, has_network_namespace=False))
-    if plan.level.name == "none" or (level == "namespaces" and not plan.has_namespaces):
-        pytest.skip(f"no {level} here")
-    tools = Tools(place / "work", cwd=place / "work", environment=environment, box_plan=plan)
-    yield tools
-    tools.box.close()
+    yield from tools_in(place / "work", environment, level)
+
+
+def why_not_read(place: Path, path: object, work: str = "work", **variables: str) -> object:
+    return gather_places([f"{place}/{work}"], {"HOME": f"{place}/home", **variables}).why_not_read(str(path))
 
 
 def outputs(tools: Tools, file: Path) -> str:
@@ -84,32 +80,27 @@ def test_what_a_variable_of_the_login_names_is_not_read(level, row, place) -> No
 def test_a_runtime_directory_that_others_may_use_closes_nothing(place) -> None:
     (place / "run").chmod(0o755)
     for named in (f"{place}/run", "/tmp", str(place)):
-        places = gather_places([f"{place}/work"], {"HOME": f"{place}/home", "XDG_RUNTIME_DIR": named})
-        assert places.why_not_read(f"{place}/run/x") is None
+        assert why_not_read(place, f"{place}/run/x", XDG_RUNTIME_DIR=named) is None
 
 
-def test_the_usual_places_of_tickets_mail_and_the_runtime_directory_are_not_read(place) -> None:
-    places = gather_places([f"{place}/work"], {"HOME": f"{place}/home"})
-    for path in (
-        *(f"/tmp/{name}{os.getuid()}" for name in ("krb5cc_", "x509up_u", "bt_u")),
-        *(
-            "/run/user/1000/krb5cc",
-            "/run/user/0",
-            "/var/mail/me",
-            "/etc/krb5/user/1/client.keytab",
-            "/var/spool/cron/me",
-        ),
-    ):
-        assert places.why_not_read(path), path
+@pytest.mark.parametrize(
+    "path",
+    "/tmp/krb5cc_{0} /tmp/x509up_u{0} /tmp/bt_u{0} /run/user/1000/krb5cc /run/user/0 /var/mail/me "
+    "/etc/krb5/user/1/client.keytab /var/spool/cron/me".split(),
+)
+def test_the_usual_places_of_tickets_mail_and_the_runtime_directory_are_not_read(place, path) -> None:
+    assert why_not_read(place, path.format(os.getuid()))
 
 
 def test_work_in_the_runtime_directory_is_work(place) -> None:
-    work = place / "run/work"
-    work.mkdir()
-    places = gather_places([str(work)], {"HOME": f"{place}/home", "XDG_RUNTIME_DIR": f"{place}/run"})
-    assert places.why_not_read(f"{work}/a") is None
-    assert places.open_of([str(work)])
-    assert places.why_not_read(f"{place}/run/krb5cc")
+    (place / "run/work").mkdir()
+    runtime = {"work": "run/work", "XDG_RUNTIME_DIR": f"{place}/run"}
+    assert why_not_read(place, f"{place}/run/work/a", **runtime) is None
+    assert why_not_read(place, f"{place}/run/krb5cc", **runtime)
+    places = gather_places(
+        [f"{place}/run/work"], {"HOME": f"{place}/home", "XDG_RUNTIME_DIR": f"{place}/run"}
+    )
+    assert places.open_of([f"{place}/run/work"])
 
 
 @pytest.mark.parametrize(("more", "is_got_later"), [("_abc", False), ("", False), ("", True)])
@@ -134,4 +125,4 @@ def test_a_link_among_the_tickets_closes_nothing(place, monkeypatch) -> None:
     monkeypatch.setitem(table.PATTERNS, "tickets", f"{place}/krb5cc_*")
     for more in ("", "_x"):
         (place / f"krb5cc_{os.getuid()}{more}").symlink_to("/usr")
-    assert gather_places([f"{place}/work"], {"HOME": f"{place}/home"}).why_not_read("/usr/bin/git") is None
+    assert why_not_read(place, "/usr/bin/git") is None

@@ -11,25 +11,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 
-from ralph.machine.own_programs import ProgramSearch
 from ralph.places.git_places import git_places
 from ralph.sandbox.bubblewrap import TEMPORARY
-from ralph.sandbox.detection import find_means
-from ralph.sandbox.trial.self_test import words_before
-from tests.patience import TEST_S
-from tests.sandbox.boxes import box_of
+from tests.sandbox.boxes import LEVELS, box_of, means_of, shell_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MEANS = find_means(ProgramSearch(os.environ.get("PATH", "")))
-LEVELS = {
-    "namespaces": MEANS,
-    "landlock": msgspec.structs.replace(MEANS, bwrap=None, has_network_namespace=False),
-}
 IDENTITY = {f"GIT_{who}_{what}": "x@y" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 PYTHON = f"{sys.executable} -I"
 POOL = """
@@ -49,36 +39,15 @@ assert urllib.request.urlopen(f'http://127.0.0.1:{server.server_port}/').status 
 @pytest.fixture(params=LEVELS)
 def work(request, tmp_path):
     """A function that runs a shell command in a linked worktree, at one level."""
-    means = LEVELS[request.param]
-    if request.param == "namespaces" and means.bwrap is None:
-        pytest.skip("no namespaces can be made here")
-    if means.landlock.abi == 0:
-        pytest.skip("this kernel has no Landlock")
+    means = means_of(request.param)
     main, linked = (tmp_path / name for name in ("main", "linked"))
     main.mkdir()
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **IDENTITY}
-    script = 'git init -q && git commit -q --allow-empty -m x && git worktree add -q "$0"'
-    subprocess.run(
-        ["/bin/sh", "-c", script, linked], cwd=main, env=environment, check=True, capture_output=True
-    )
+    script = f"git init -q && git commit -q --allow-empty -m x && git worktree add -q {linked}"
+    subprocess.run(["/bin/sh", "-c", script], cwd=main, env=environment, check=True, capture_output=True)
     assert not git_places([str(linked)], {}, os.getuid()).refused
-    box = box_of(means, [linked], {"HOME": str(tmp_path)})
-
-    def run(command: str) -> subprocess.CompletedProcess[str]:
-        confinement = box.confinement(str(linked))
-        return subprocess.run(
-            [*words_before(confinement), "/bin/sh", "-c", command],
-            cwd=linked,
-            env=box.variables(environment),
-            pass_fds=confinement.descriptors,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=TEST_S,
-        )
-
-    yield run
-    box.close()
+    with box_of(means, [linked], {"HOME": str(tmp_path)}) as box:
+        yield lambda command: shell_in(box, linked, command, environment)
 
 
 def test_ordinary_work_stays_ordinary(work) -> None:
@@ -143,82 +112,52 @@ def test_a_command_does_not_hold_the_ruleset(work) -> None:
     assert "landlock" not in ran.stdout
 
 
-def test_what_is_known_to_fail_fails_with_the_kernels_words(work) -> None:
-    for command, words in (
+MANAGER = 'import multiprocessing; multiprocessing.get_context("fork").Manager()'
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
         ("echo x > /etc/ralph-test", ("Permission denied", "Read-only file system", "cannot create")),
-        (
-            f"{PYTHON} -c 'import multiprocessing; multiprocessing.get_context(\"fork\").Manager()'",
-            ("PermissionError", "EOFError"),
-        ),
-    ):
-        ran = work(command)
-        assert ran.returncode != 0, command
-        assert any(one in ran.stderr for one in words), ran.stderr
+        (f"{PYTHON} -c '{MANAGER}'", ("PermissionError", "EOFError")),
+    ],
+)
+def test_what_is_known_to_fail_fails_with_the_kernels_words(work, command, words) -> None:
+    ran = work(command)
+    assert ran.returncode != 0
+    assert any(one in ran.stderr for one in words), ran.stderr
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_of_a_home_in_tmp_only_what_the_table_shows_is_readable(level, monkeypatch) -> None:
     """A command may read all that is in its own /tmp, so nothing that is denied may be mounted there."""
-    means = LEVELS[level]
-    if (level == "namespaces" and means.bwrap is None) or means.landlock.abi == 0:
-        pytest.skip("this machine cannot make this sandbox")
     with TemporaryDirectory(dir=TEMPORARY) as place, TemporaryDirectory() as work:
         home, beside = Path(place, "home"), Path(place, "beside")
-        for path in (
-            home / "bin/shown",
-            home / "notes",
-            home / ".ssh/key",
-            beside / "bin/shown",
-            beside / "keys/key",
-        ):
+        for name in "home/bin/shown home/notes home/.ssh/key beside/bin/shown beside/keys/key".split():
+            path = Path(place, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("shown" if path.name == "shown" else "canary")
         # An entry of PATH that a link leads to is seen as a whole, so it may hold nothing that is denied.
         Path(place, "link").symlink_to(beside)
         monkeypatch.setenv("PATH", f"{home}/bin:{beside}/bin:{place}/link/bin:{os.environ['PATH']}")
         variables = {"HOME": str(home), "GNUPGHOME": str(beside / "keys")}
-        box = box_of(means, [os.path.realpath(work)], variables, read=(str(Path(place, "link")),))
-        try:
-            confinement = box.confinement(work)
+        with box_of(
+            means_of(level), [os.path.realpath(work)], variables, read=(str(Path(place, "link")),)
+        ) as box:
             names = "home/bin/shown beside/bin/shown home/notes home/.ssh/key beside/keys/key link/keys/key"
-            ran = subprocess.run(
-                [*words_before(confinement), "/bin/sh", "-c", f"cd {place}; cat {names}"],
-                cwd=work,
-                pass_fds=confinement.descriptors,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=TEST_S,
-            )
-        finally:
-            box.close()
+            ran = shell_in(box, work, f"cd {place}; cat {names}")
     assert ran.stdout == "shownshown", ran.stderr
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_what_is_shown_of_a_home_in_tmp_stays_visible(level) -> None:
-    means = LEVELS[level]
-    if (level == "namespaces" and means.bwrap is None) or means.landlock.abi == 0:
-        pytest.skip("this machine cannot make this sandbox")
     with TemporaryDirectory(dir=TEMPORARY) as home, TemporaryDirectory(dir="/var/tmp") as work:
         Path(home, ".pyenv").mkdir()
         Path(home, ".pyenv/shown").write_text("shown")
         Path(home, ".npmrc").write_text("registry=shown\n//r/:_authToken=canary\n")
         Path(home, "notes").write_text("canary")
-        box = box_of(means, [work], {"HOME": home})
-        try:
-            confinement = box.confinement(work)
-            ran = subprocess.run(
-                [*words_before(confinement), "/bin/sh", "-c", f"cd {home}; cat .pyenv/shown .npmrc notes"],
-                cwd=work,
-                pass_fds=confinement.descriptors,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=TEST_S,
-            )
-        finally:
-            box.close()
+        with box_of(means_of(level), [work], {"HOME": home}) as box:
+            ran = shell_in(box, work, f"cd {home}; cat .pyenv/shown .npmrc notes")
     assert ran.stdout == ("shownregistry=shown\n" if level == "namespaces" else "shown"), ran.stderr
 
 
@@ -240,9 +179,8 @@ def test_message_queues_are_the_commands_own_and_need_namespaces(work, request) 
 
 
 def test_with_namespaces_a_command_sees_its_own_processes_alone(work, request) -> None:
-    ran = work(
-        "sleep 60 & until grep -q ^sleep /proc/$!/cmdline; do :; done; for one in /proc/[0-9]*; do tr '\\0' ' ' < $one/cmdline; echo; done; kill $!"
-    )
+    listing = "for one in /proc/[0-9]*; do tr '\\0' ' ' < $one/cmdline; echo; done"
+    ran = work(f"sleep 60 & until grep -q ^sleep /proc/$!/cmdline; do :; done; {listing}; kill $!")
     seen = [line.split()[0] for line in ran.stdout.splitlines() if line.strip()]
     if request.node.callspec.params["work"] == "namespaces":
         assert {*seen} == {"/bin/sh", "sleep"}, ran.stdout

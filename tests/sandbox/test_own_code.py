@@ -18,15 +18,11 @@ from ralph.sandbox.kernel.landlock import Support
 from ralph.sandbox.levels import Means
 from ralph.sandbox.planning import plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings
-from ralph.sandbox.trial.self_test import words_before
-from tests.patience import TEST_S
-from tests.sandbox.boxes import box_of
-from tests.sandbox.test_ordinary_work import LEVELS
+from tests.sandbox.boxes import LEVELS, box_of, means_of, shell_in
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ralph.machine.command_supervisor import Confinement
 
 PACKAGES = "lib/python3.11/site-packages"
 ALWAYS = (
@@ -39,9 +35,20 @@ ALWAYS = (
 ONLY_WITH_MOUNTS = (f"{PACKAGES}/ralph/cli/main.py", f"{PACKAGES}/new.pth")
 
 
-def run_confined(confinement: Confinement, script: str, root: Path) -> None:
-    words = [*words_before(confinement), "/bin/sh", "-c", script]
-    subprocess.run(words, pass_fds=confinement.descriptors, cwd=root, check=True, timeout=TEST_S)
+def run_scripts(
+    level: str, work: Path, scripts: list[str], path: str = "", *, is_in_settings: bool = False
+) -> None:
+    """Runs commands at this level, and undoes what they changed. The work is the root or a place of `sandbox.write`."""
+    environment = {"HOME": str(work.parent), "PATH": f"{path}:/usr/bin:/bin"}
+    root, write = (work.parent / "other", (str(work),)) if is_in_settings else (work, ())
+    root.mkdir(exist_ok=True)
+    with box_of(means_of(level), [root], environment, write=write) as box:
+        protected = box.protected()
+        protected.look()
+        for script in scripts:
+            ran = shell_in(box, root, f"cd {work}; {script}")
+            assert ran.returncode == 0, ran.stderr
+        protected.undo_changes()
 
 
 @pytest.fixture
@@ -60,23 +67,9 @@ def work(tmp_path: Path, monkeypatch) -> Path:
 @pytest.mark.parametrize("is_in_settings", [False, True])
 @pytest.mark.parametrize("level", LEVELS)
 def test_commands_do_not_change_the_ralph_that_runs(work, level, is_in_settings) -> None:
-    means = LEVELS[level]
-    if (level == "namespaces" and means.bwrap is None) or means.landlock.abi == 0:
-        pytest.skip("this machine cannot make this sandbox")
-    root = work.parent / "other" if is_in_settings else work
-    root.mkdir(exist_ok=True)
-    plan = {"write": (str(work),)} if is_in_settings else {}
-    box = box_of(means, [root], {"HOME": str(work.parent)}, **plan)
-    protected = box.protected()
-    protected.look()
-    try:
-        for name in (*ALWAYS, *ONLY_WITH_MOUNTS):
-            confinement = box.confinement(str(root))
-            command = f"cd {work}; echo evil > .venv/{name}; mv .venv other; mv other .venv; echo done > made"
-            run_confined(confinement, command, root)
-        protected.undo_changes()
-    finally:
-        box.close()
+    change = "echo evil > .venv/{}; mv .venv other; mv other .venv; echo done > made"
+    scripts = [change.format(name) for name in (*ALWAYS, *ONLY_WITH_MOUNTS)]
+    run_scripts(level, work, scripts, is_in_settings=is_in_settings)
     kept = (*ALWAYS, *(ONLY_WITH_MOUNTS if level == "namespaces" else ()))
     files = [work / ".venv" / name for name in kept]
     assert [file for file in files if file.exists() and file.read_text() != "mine"] == []
@@ -88,7 +81,7 @@ def test_commands_do_not_change_the_ralph_that_runs(work, level, is_in_settings)
 WAYS = {
     "the link to the environment": ("cp -r $V evil; rm .venv; ln -s evil .venv", ".venv"),
     "what the first link leads to": (
-        "rm $V/bin/python3.11; echo evil >$V/bin/python3.11",
+        "(cd $V/bin; rm python3.11; echo evil >python3.11)",
         ".venv/bin/python3",
     ),
     "a link on PATH": ("rm tools/ralph; echo evil >tools/ralph", "tools/ralph"),
@@ -99,10 +92,7 @@ WAYS = {
 @pytest.mark.parametrize("is_in_settings", [False, True])
 @pytest.mark.parametrize("way", WAYS)
 def test_commands_do_not_change_the_way_to_it(work, monkeypatch, way, is_in_settings, level) -> None:
-    """The environment is found through a link, and its interpreter through two. It is in a root or in sandbox.write."""
-    means = LEVELS[level]
-    if (level == "namespaces" and means.bwrap is None) or means.landlock.abi == 0:
-        pytest.skip("this machine cannot make this sandbox")
+    """The environment is found through a link, and its interpreter through two."""
     (work / ".venv").rename(work / "envs")
     (work / ".venv").symlink_to("envs")
     for name, target in (("python", "python3.11"), ("python3", "python3.11"), ("python3.11", sys.executable)):
@@ -113,38 +103,26 @@ def test_commands_do_not_change_the_way_to_it(work, monkeypatch, way, is_in_sett
     monkeypatch.setattr(sys, "executable", str(work / ".venv/bin/python"))
     command, kept = WAYS[way]
     before = (work / kept).resolve(), (work / kept).is_symlink()
-    root = work.parent / "other" if is_in_settings else work
-    root.mkdir(exist_ok=True)
-    plan = {"write": (str(work),)} if is_in_settings else {}
-    box = box_of(means, [root], {"HOME": str(work.parent), "PATH": f"{work}/tools:/usr/bin:/bin"}, **plan)
-    protected = box.protected()
-    protected.look()
-    try:
-        confinement = box.confinement(str(root))
-        run_confined(confinement, f"cd {work}; V=envs; {command}; echo done > made", root)
-        protected.undo_changes()
-    finally:
-        box.close()
+    script = f"V=envs; {command}; echo done > made"
+    run_scripts(level, work, [script], f"{work}/tools", is_in_settings=is_in_settings)
     assert (work / "made").exists()
     assert ((work / kept).resolve(), (work / kept).is_symlink()) == before
 
 
 # What is done in the work, and what is there afterwards.
+MADE = "echo evil >{0}/ralph; chmod +x {0}/ralph"
 BEFORE_IT = {
-    "a new one": ("echo evil >.venv/bin/ralph; chmod +x .venv/bin/ralph", [".venv/bin"]),
-    "in a new directory": (
-        "mkdir tools; echo evil >tools/ralph; chmod +x tools/ralph",
-        [".venv/bin", "tools"],
-    ),
+    "a new one": (MADE.format(".venv/bin"), [".venv/bin"]),
+    "in a new directory": (f"mkdir tools; {MADE.format('tools')}", [".venv/bin", "tools"]),
     "in another environment": (
-        "mv .venv x; mkdir -p .venv/bin; echo evil >.venv/bin/ralph",
+        f"mv .venv x; mkdir -p .venv/bin; {MADE.format('.venv/bin')}",
         [".venv/bin", "x/bin"],
     ),
     "by a link": (
         "mkdir -p x/bin; echo evil >x/bin/ralph; rm -r .venv; ln -s x .venv",
         [".venv", "x/bin/ralph"],
     ),
-    "in the work itself": ("echo evil >ralph; chmod +x ralph", []),
+    "in the work itself": (MADE.format("."), []),
     "no environment": ("rm -r .venv", []),
     "a new environment": ("rm -r .venv; mkdir -p .venv/bin; echo x >.venv/bin/python", [".venv/bin/python"]),
 }
@@ -159,9 +137,6 @@ def test_commands_make_no_other_ralph_that_would_start_in_its_place(
     tmp_path, monkeypatch, way, path, level
 ) -> None:
     """Ralph is installed elsewhere, also found by a shim, and the environment of the work comes first on PATH."""
-    means = LEVELS[level]
-    if (level == "namespaces" and means.bwrap is None) or means.landlock.abi == 0:
-        pytest.skip("this machine cannot make this sandbox")
     elsewhere, work, shims = tmp_path / "pipx", tmp_path / "work", tmp_path / "shims"
     for directory in (elsewhere / "bin", work / ".venv/bin", shims):
         directory.mkdir(parents=True)
@@ -170,27 +145,16 @@ def test_commands_make_no_other_ralph_that_would_start_in_its_place(
         ralph.chmod(0o755)
     monkeypatch.setattr(sys, "prefix", str(elsewhere))
     monkeypatch.setattr(gather, "PACKAGE", str(elsewhere / PACKAGES / "ralph"))
-    found = f"{path.format(work=work, elsewhere=elsewhere, shims=shims)}:/usr/bin:/bin"
-    environment = {"HOME": str(tmp_path), "PATH": found}
-    places = gather.gather_places([str(work)], environment)
+    found = path.format(work=work, elsewhere=elsewhere, shims=shims)
+    places = gather.gather_places([str(work)], {"HOME": str(tmp_path), "PATH": found})
     assert places.why_not_written(f"{work}/.venv/bin/ralph") is not None, "the tool Write makes none either"
     assert places.why_not_written(f"{work}/.venv/bin/other") is None
-    box = box_of(means, [work], environment)
-    protected = box.protected()
-    protected.look()
-    try:
-        run_confined(box.confinement(str(work)), f"cd {work}; {BEFORE_IT[way][0]}", work)
-        protected.undo_changes()
-    finally:
-        box.close()
-    made = (work / "tools/ralph", work / ".venv/bin/ralph")
-    assert not [one for one in made if one.exists()]
+    script, left = BEFORE_IT[way]
+    run_scripts(level, work, [script], found)
+    assert not [one for one in (work / "tools/ralph", work / ".venv/bin/ralph") if one.exists()]
     ends = [one for one in work.rglob("*") if not one.is_dir() or not [*one.iterdir()]]
-    left = (
-        BEFORE_IT[way][1]
-        if way != "in the work itself"
-        else [".venv/bin", *([] if "::" in path else ["ralph"])]
-    )
+    if way == "in the work itself":
+        left = [".venv/bin", *([] if "::" in path else ["ralph"])]
     assert sorted(str(one.relative_to(work)) for one in ends) == left
 
 
@@ -208,14 +172,11 @@ ON_PATH = {
 
 @pytest.mark.parametrize(("path", "made", "is_guarded"), ON_PATH.values(), ids=ON_PATH)
 def test_each_place_before_the_first_that_commands_cannot_write_is_guarded(
-    tmp_path, monkeypatch, path, made, *, is_guarded
+    tmp_path, monkeypatch, path, made, is_guarded
 ) -> None:
     monkeypatch.setattr(gather, "PACKAGE", str(tmp_path / "pipx/ralph"))
-    subprocess.run(
-        ["sh", "-ec", f"mkdir -p work/tools shims; : >shims/ralph; chmod +x shims/ralph; {made}"],
-        cwd=tmp_path,
-        check=True,
-    )
+    made = f"mkdir -p work/tools shims; : >shims/ralph; chmod +x shims/ralph; {made}"
+    subprocess.run(["sh", "-ec", made], cwd=tmp_path, check=True)
     found = ":".join(f"{tmp_path}/{one}" for one in path.split(":"))
     environment = {"HOME": str(tmp_path / "home"), "PATH": found}
     guarded = gather.gather_places([str(tmp_path / "work")], environment).guarded(COMPARED, {})
@@ -236,21 +197,20 @@ def test_a_package_in_the_work_itself_is_the_work(work, monkeypatch) -> None:
 
 
 def test_people_are_told_if_commands_may_change_ralph(work, monkeypatch) -> None:
-    def told(means: Means) -> str:
+    def told(means: Means, root: Path = work, write: tuple[str, ...] = ()) -> str:
         monkeypatch.setattr(planning, "find_means", lambda *_arguments, **_options: means)
         environment = {"HOME": str(work.parent / "home"), "PATH": "/usr/bin"}
-        return " ".join(one.line for one in plan_box(SandboxSettings(), environment, (work,)).notices)
+        return " ".join(
+            one.line for one in plan_box(SandboxSettings(write=write), environment, (root,)).notices
+        )
 
     means = Means(Support(7), why_no_namespaces="no bubblewrap")
     elsewhere = work.parent / "elsewhere"
     elsewhere.mkdir()
-    monkeypatch.setattr(planning, "find_means", lambda *_arguments, **_options: means)
-    wanted = SandboxSettings(write=(str(work),))
-    [notice] = plan_box(wanted, {"HOME": str(work.parent / "home")}, (elsewhere,)).notices
-    assert f"ralph itself is in {work}, where commands may change it" in notice.line
+    said = told(means, elsewhere, write=(str(work),))
+    assert f"ralph itself is in {work}, where commands may change it" in said
     assert "ralph itself is in the working directory, where commands may change it; install it" in told(means)
-    assert f"commands cannot change {work}/.venv, and install nothing there" in told(
-        replace(means, bwrap="bwrap")
-    )
+    said = told(replace(means, bwrap="bwrap"))
+    assert f"commands cannot change {work}/.venv, and install nothing there" in said
     monkeypatch.setattr(sys, "prefix", "/elsewhere")
     assert "ralph itself" not in told(means)

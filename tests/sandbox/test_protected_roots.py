@@ -6,20 +6,22 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from msgspec.structs import replace
 
 from ralph.sandbox.planning import plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from tests.git.repositories import committed
-from tests.places.test_one_table import LEVELS
-from tests.tools.conftest import Tools
+from tests.places.test_one_table import LEVELS, tools_in
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.tools.conftest import Tools
+
 
 # A directory below the home that is given as a root, a protected file in it, and a command that changes the file there.
 ATTACKS = {
@@ -43,15 +45,15 @@ ATTACKS = {
     "hooks of a bare repository": ("bare.git/hooks", "pre-receive", "echo evil >pre-receive"),
     "a folder with a protected name": ("other/.mcp.json", "x", "echo evil >x"),
 }
-# Such a file that neither commands nor Read and searches may read.
-SECRETS = {
-    "SSH keys": (".ssh", "config"),
-    "a folder in that of SSH keys": (".ssh/keys", "one"),
-    "a keyring that is a repository": (".password-store", ".git/HEAD"),
-    "ralph's configuration": (".config/ralph", "config.toml"),
-    "sessions": (".local/state/ralph/sessions", "x.jsonl"),
-    "ralph's state": (".local/state/ralph", "loop.key"),
-}
+# Those whose file neither commands nor Read and searches may read.
+SECRETS = [
+    "SSH keys",
+    "a folder in that of SSH keys",
+    "a keyring that is a repository",
+    "ralph's configuration",
+    "sessions",
+    "ralph's state",
+]
 MINE = "canary of mine"
 
 
@@ -60,42 +62,28 @@ def home(tmp_path: Path) -> Path:
     home = tmp_path / "home"
     for name in ("work", ".password-store", "other"):
         committed(home / name, home)
-    (home / "other/.git/hooks").mkdir(exist_ok=True)
-    (home / "other/.git/info").mkdir(exist_ok=True)
     made = committed(home / "source", home)
     made.git("clone", "-q", "--bare", ".", "../bare.git")
-    other = home / "other"
-    made.git(
-        "-C", str(other), "-c", "protocol.file.allow=always", "submodule", "add", "-q", "../source", "part"
-    )
-    for name in (".claude", ".ssh/keys", ".config/ralph", ".local/state/ralph/sessions"):
-        (home / name).mkdir(parents=True)
-    for name in ("other/.claude", "other/.mcp.json"):
-        (home / name).mkdir()
+    made.git("-C", str(home / "other"), "submodule", "add", "-q", "../source", "part")
+    for name in (
+        ".claude .ssh/keys .config/ralph .local/state/ralph/sessions other/.claude other/.mcp.json "
+        "other/.git/hooks other/.git/info"
+    ).split():
+        (home / name).mkdir(parents=True, exist_ok=True)
     (home / "link").symlink_to(".claude")
-    for name in (".claude/settings.json", "other/.claude/settings.json", ".ssh/config", ".ssh/keys/one"):
-        (home / name).write_text(MINE)
     state = ".local/state/ralph"
-    for name in (".config/ralph/config.toml", f"{state}/sessions/x.jsonl", f"{state}/loop.key"):
+    for name in (
+        *(".claude/settings.json", "other/.claude/settings.json", ".ssh/config", ".ssh/keys/one"),
+        *(".config/ralph/config.toml", f"{state}/sessions/x.jsonl", f"{state}/loop.key"),
+    ):
         (home / name).write_text(MINE)
     return home
 
 
 def tools_with(home: Path, root: Path, level: str | None, *, is_added: bool) -> Iterator[Tools]:
     environment = {"HOME": str(home), "PATH": os.environ["PATH"]}
-    work = home / "work" if is_added else root
-    writable = (root,) if is_added else ()
-    settings: dict[str, Any] = {"cwd": work, "environment": environment, "writable": writable}
-    if level is not None:
-        plan = plan_box(SandboxSettings(), environment, (work, *writable))
-        if level == "landlock":
-            plan = replace(plan, means=replace(plan.means, bwrap=None, has_network_namespace=False))
-        if plan.level.name == "none" or (level == "namespaces" and not plan.has_namespaces):
-            pytest.skip(f"no {level} here")
-        settings["box_plan"] = plan
-    tools = Tools(work, **settings)
-    yield tools
-    tools.box.close()
+    work, writable = (home / "work", (root,)) if is_added else (root, ())
+    yield from tools_in(work, environment, level, writable=writable)
 
 
 def content_of(path: Path) -> str | None:
@@ -131,13 +119,13 @@ def test_write_refuses_it_without_a_sandbox_too(home, attack, is_added) -> None:
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("secret", SECRETS)
 def test_nothing_reads_a_secret_there(home, level, secret, is_added) -> None:
-    root, name = SECRETS[secret]
-    place = home / root
-    (place / name).write_text(MINE)
+    root, name, _ = ATTACKS[secret]
+    place, file = home / root, home / root / name
+    file.write_text(MINE)
     for tools in tools_with(home, place, level, is_added=is_added):
         for tool, arguments in (
-            ("Bash", {"command": f"cat {place / name}; cp {place / name} {home}/work/x; cat {home}/work/x"}),
-            ("Read", {"file_path": str(place / name)}),
+            ("Bash", {"command": f"cat {file}; cp {file} {home}/work/x; cat {home}/work/x"}),
+            ("Read", {"file_path": str(file)}),
             ("Grep", {"pattern": "canary", "path": str(place), "output_mode": "content"}),
         ):
             assert MINE not in tools.call(tool, arguments).content, tool
@@ -153,34 +141,29 @@ def test_the_rest_of_such_a_folder_is_for_the_work(home, level) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_the_model_is_told_what_the_sandbox_denies(home, level) -> None:
-    for tools in tools_with(home, home / ".ssh", level, is_added=True):
-        said = tools.call("Bash", {"command": f"echo evil >{home}/.ssh/new"}).content
-        assert (
-            f"the sandbox denies writing {home}/.ssh/new; allowed for writing: the working directory, $TMPDIR"
-            in said
-        )
+@pytest.mark.parametrize(
+    ("root", "is_added", "allowed"),
+    [(".ssh", True, "the working directory, $TMPDIR"), ("other/.git/hooks", False, "$TMPDIR]")],
+)
+def test_the_model_is_told_what_the_sandbox_denies_and_where_it_may_write(
+    home, level, root, is_added, allowed
+) -> None:
+    file = home / root / "new"
+    for tools in tools_with(home, home / root, level, is_added=is_added):
+        said = tools.call("Bash", {"command": f"echo evil >{file}"}).content
+        assert f"the sandbox denies writing {file}; allowed for writing: {allowed}" in said
 
 
-def test_secrets_in_a_root_are_named(home) -> None:
+@every_row(
+    ("root", "named"),
+    [(".claude", ".claude/.credentials.json"), (".local", ".local/state/ralph"), (".ssh", None)],
+)
+def test_secrets_in_a_root_are_named(home, root, named) -> None:
     (home / ".claude/.credentials.json").write_text(MINE)
-    for root, named in (
-        (".claude", f"{home}/.claude/.credentials.json"),
-        (".local", f"{home}/.local/state/ralph"),
-    ):
-        plan = plan_box(SandboxSettings(), {"HOME": str(home)}, (home / "work", home / root))
-        assert f"commands may read secrets, because they are where commands may write: {named}" in {
-            notice.text for notice in plan.notices
-        }
-    plan = plan_box(SandboxSettings(), {"HOME": str(home)}, (home / "work", home / "source", home / ".ssh"))
-    assert not any("read secrets" in notice.text for notice in plan.notices)
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_a_working_directory_that_is_closed_is_not_told_as_allowed(home, level) -> None:
-    for tools in tools_with(home, home / "other/.git/hooks", level, is_added=False):
-        said = tools.call("Bash", {"command": f"echo evil >{home}/other/.git/hooks/new"}).content
-        assert "; allowed for writing: $TMPDIR]" in said
+    plan = plan_box(SandboxSettings(), {"HOME": str(home)}, (home / "work", home / root))
+    told = [notice.text for notice in plan.notices if "read secrets" in notice.text]
+    why = "commands may read secrets, because they are where commands may write"
+    assert told == ([f"{why}: {home}/{named}"] if named else [])
 
 
 # Where commands make or change protected files below the top, and the files that are named at the end.

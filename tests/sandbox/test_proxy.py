@@ -6,25 +6,20 @@ import http.server
 import json
 import os
 import socket
-import subprocess
-import sys
 import threading
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
-from ralph.machine.own_programs import ProgramSearch
 from ralph.machine.restriction import listen_for_proxy
-from ralph.sandbox.detection import find_means
+from ralph.sandbox.kernel.landlock import Support
 from ralph.sandbox.network.allowed_hosts import allowed_hosts
 from ralph.sandbox.network.proxy import NoProxyRequestError, ProxyDoor, RefusedConnection, read_request
-from ralph.sandbox.trial.self_test import words_before
 from tests.patience import TEST_S, wait_until
 from tests.processes.descriptors import open_descriptors
+from tests.program.namespaces import MEANS
 from tests.rows import every_row
-from tests.sandbox.boxes import box_of
-
-MEANS = find_means(ProgramSearch(os.environ.get("PATH", "")))
+from tests.sandbox.boxes import box_of, run_in
 
 ESCAPE = "\x1b"
 
@@ -181,16 +176,18 @@ def test_what_is_no_request_to_a_proxy_is_answered_and_ends(request) -> None:
     door.close()
 
 
-def test_a_request_cannot_hide_a_second_one_in_its_target() -> None:
+@every_row(
+    "head",
+    [
+        b"GET http://listed.example HTTP/1.0\r\nTE: x",
+        b"GET http://listed.example HTTP/1.1\r\nTE: x\nHost: other.example",  # a line feed alone
+    ],
+)
+def test_a_request_cannot_hide_another_host(head) -> None:
+    wanted = b"GET / HTTP/1.1\r\nHost: listed.example\r\nTE: x\r\nConnection: close\r\n\r\n"
+    assert read_request(head).head == wanted
     with pytest.raises(NoProxyRequestError):
         read_request(b"GET http://listed.example/\nX: y HTTP/1.1")
-    found = read_request(b"GET http://listed.example HTTP/1.0\r\nTE: x")
-    assert found.head == b"GET / HTTP/1.1\r\nHost: listed.example\r\nTE: x\r\nConnection: close\r\n\r\n"
-
-
-def test_a_line_feed_alone_hides_no_other_host() -> None:
-    found = read_request(b"GET http://listed.example HTTP/1.1\r\nTE: x\nHost: other.example")
-    assert found.head == b"GET / HTTP/1.1\r\nHost: listed.example\r\nTE: x\r\nConnection: close\r\n\r\n"
 
 
 def test_both_sides_may_send_much_at_once(doors) -> None:
@@ -329,32 +326,20 @@ print(json.dumps({
 @needs_namespaces
 @pytest.mark.parametrize("with_landlock", [True, False])
 def test_a_command_in_a_network_namespace_reaches_the_listed_host_only(
-    server_port, doors, tmp_path, with_landlock
+    server_port, doors, tmp_path, with_landlock, monkeypatch
 ) -> None:
     if with_landlock and not MEANS.landlock.abi:
         pytest.skip("this kernel has no Landlock")
-    means = (
-        MEANS
-        if with_landlock
-        else msgspec.structs.replace(MEANS, landlock=type(MEANS.landlock)(0, "not used"))
-    )
-    root = tmp_path / "root"
-    root.mkdir()
-    box = box_of(means, [root], net="proxy")
+    means = MEANS if with_landlock else replace(MEANS, landlock=Support(0, "not used"))
     door = doors.open(server_port, "127.0.0.1")
-    confinement = box.confinement(str(root))
-    assert confinement.proxy >= 0
-    confinement = msgspec.structs.replace(confinement, proxy=door.descriptor)
-    ran = subprocess.run(
-        [*words_before(confinement), *(sys.executable, "-I", "-S", "-c", INSIDE, str(server_port))],
-        pass_fds=confinement.descriptors,
-        env={"PATH": os.environ["PATH"], "ALL_PROXY": "http://user.example:1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TEST_S,
-    )
-    box.close()
+    with box_of(means, [tmp_path], net="proxy") as box:
+        usual = box.confinement
+        assert usual(str(tmp_path)).proxy >= 0
+        monkeypatch.setattr(
+            box, "confinement", lambda *_: replace(usual(str(tmp_path)), proxy=door.descriptor)
+        )
+        variables = {"PATH": os.environ["PATH"], "ALL_PROXY": "http://user.example:1"}
+        ran = run_in(box, tmp_path, INSIDE, str(server_port), environment=variables)
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)
     found["names"].sort(key=str.lower)
@@ -374,11 +359,10 @@ def test_a_command_in_a_network_namespace_reaches_the_listed_host_only(
 @needs_namespaces
 def test_the_way_of_a_server_to_the_hosts_outlives_commands_and_ends_with_the_sandbox(tmp_path) -> None:
     wait_until(lambda: not threads_of_proxies())
-    box = box_of(MEANS, [tmp_path], net="proxy")
-    lasting = box.confinement(str(tmp_path), lasts=True).proxy
-    for _ in range(2):
-        box.confinement(str(tmp_path))
-        os.fstat(lasting)
-    assert len(threads_of_proxies()) == 2
-    box.close()
+    with box_of(MEANS, [tmp_path], net="proxy") as box:
+        lasting = box.confinement(str(tmp_path), lasts=True).proxy
+        for _ in range(2):
+            box.confinement(str(tmp_path))
+            os.fstat(lasting)
+        assert len(threads_of_proxies()) == 2
     wait_until(lambda: not threads_of_proxies())

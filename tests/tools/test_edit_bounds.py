@@ -113,7 +113,7 @@ def test_all_places_are_replaced_as_an_expression_for_either_line_break_would(te
         if "\r\n" in with_lf or with_lf.endswith("\r"):  # half of an end is wanted: no expression says that
             return
 
-    def replacement(found: re.Match[str]) -> str:
+    def replacement(found):
         if "\r" in new or "\r" in old:
             return new
         at = text.find("\n", found.start())

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from ralph.machine.own_programs import ProgramSearch
-from ralph.sandbox.detection import find_means
-from tests.sandbox.boxes import box_of, run_in
+from tests.sandbox.boxes import WITH_OVERLAYS as MEANS
+from tests.sandbox.boxes import box_of, needs_overlays, shell_in
 from tests.services.outside_programs import program_or_skip
 
 if TYPE_CHECKING:
@@ -22,10 +21,6 @@ if TYPE_CHECKING:
 
     from ralph.sandbox.levels import Means
 
-MEANS = find_means(ProgramSearch(os.environ.get("PATH", "")), has_overlays=True)
-needs_overlays = pytest.mark.skipif(
-    MEANS.bwrap is None or bool(MEANS.why_not_own_sockets), reason=f"no overlays: {MEANS.why_not_own_sockets}"
-)
 needs_landlock = pytest.mark.skipif(MEANS.landlock.abi == 0, reason="this kernel has no Landlock")
 
 OF_PYTHON = {
@@ -98,76 +93,52 @@ with socket.socket(socket.AF_UNIX) as server:
 """,
 }
 OF_PROGRAMS = {
-    "node": (
-        """
+    "node": """
 node -e "
 const net = require('net'), server = net.createServer(one => one.end('hello'));
 server.listen('node-socket', () => net.connect('node-socket').on('data', data => {
   process.exitCode = String(data) === 'hello' ? 0 : 1; server.close(); }));
 "
 """,
-        (),
-    ),
-    "tmux": (
-        "export SHELL=/bin/sh; tmux -S s new-session -d 'sleep 60' && tmux -S s list-sessions && tmux -S s kill-server",
-        (),
-    ),
-    "gpg": (
-        (
-            "mkdir -m 700 g && export GNUPGHOME=$PWD/g && "
-            "gpg --batch --quiet --passphrase '' --quick-generate-key a@b.example ed25519 && "
-            "echo x | gpg --batch --quiet --clear-sign >signed && gpg --quiet --verify signed; code=$?; gpgconf --kill all; exit $code"
-        ),
-        ("gpgconf",),
-    ),
-    "ssh-agent": ('eval "$(ssh-agent -a agent)" >/dev/null; ssh-add -l; test $? = 1', ("ssh-add",)),
-    "socat": (
-        (
-            "socat UNIX-LISTEN:s EXEC:cat & until test -S s; do sleep 0.01; done; "
-            'test "$(echo hello | socat -t 60 - UNIX-CONNECT:s)" = hello'
-        ),
-        (),
-    ),
-    "redis-server": (
-        (
-            "redis-server --port 0 --unixsocket $PWD/r --save '' >log & "
-            "until test -S r; do sleep 0.01; done; test $(redis-cli -s r ping) = PONG"
-        ),
-        ("redis-cli",),
-    ),
-    "dbus-run-session": ("dbus-run-session -- true", ()),
+    "tmux": "export SHELL=/bin/sh; tmux -S s new-session -d 'sleep 60' && tmux -S s list-sessions && tmux -S s kill-server",
+    "gpg": """
+mkdir -m 700 g && export GNUPGHOME=$PWD/g && gpg --batch --quiet --passphrase '' --quick-generate-key a@b.example ed25519 &&
+echo x | gpg --batch --quiet --clear-sign >signed && gpg --quiet --verify signed; code=$?; gpgconf --kill all; exit $code
+""",
+    "ssh-agent": 'eval "$(ssh-agent -a agent)" >/dev/null; ssh-add -l; test $? = 1',
+    "socat": """
+socat UNIX-LISTEN:s EXEC:cat & until test -S s; do sleep 0.01; done
+test "$(echo hello | socat -t 60 - UNIX-CONNECT:s)" = hello
+""",
+    "redis-server": """
+redis-server --port 0 --unixsocket $PWD/r --save '' >log & until test -S r; do sleep 0.01; done
+test $(redis-cli -s r ping) = PONG
+""",
+    "dbus-run-session": "dbus-run-session -- true",
 }
+OTHERS = {"gpg": ("gpgconf",), "ssh-agent": ("ssh-add",), "redis-server": ("redis-cli",)}
+"""Further programs that a script needs."""
 
 
-def run(means: Means, work: Path, code: str, **plan: Any) -> subprocess.CompletedProcess[str]:
-    box = box_of(means, [work], **plan)
-    environment = {"PATH": os.environ["PATH"], "HOME": str(work)}
-    try:
-        return run_in(box, work, code, environment=environment)
-    finally:
-        box.close()
-
-
-def shell(script: str) -> str:
-    return f"import os; os.execvp('/bin/sh', ['/bin/sh', '-c', {script!r}])"
+def run(means: Means, work: Path, script: str, **plan: Any) -> subprocess.CompletedProcess[str]:
+    with box_of(means, [work], **plan) as box:
+        return shell_in(box, work, script, {"PATH": os.environ["PATH"], "HOME": str(work)})
 
 
 @needs_overlays
 @pytest.mark.parametrize("name", OF_PYTHON)
 def test_python_makes_sockets_of_its_own(tmp_path, name) -> None:
-    # `-S` and `-I` would be passed on to the processes that `multiprocessing` starts.
     (tmp_path / "program.py").write_text(OF_PYTHON[name])
-    ran = run(MEANS, tmp_path, shell(f"exec {sys.executable} program.py"))
+    ran = run(MEANS, tmp_path, f"exec {sys.executable} program.py")
     assert ran.returncode == 0, ran.stderr
 
 
 @needs_overlays
 @pytest.mark.parametrize("program", OF_PROGRAMS)
 def test_programs_make_sockets_of_their_own(tmp_path, program) -> None:
-    script, others = OF_PROGRAMS[program]
-    for needed in (program, *others):
+    for needed in (program, *OTHERS.get(program, ())):
         program_or_skip(needed)
-    ran = run(MEANS, tmp_path, shell(script))
+    ran = run(MEANS, tmp_path, OF_PROGRAMS[program])
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
@@ -175,29 +146,31 @@ def test_programs_make_sockets_of_their_own(tmp_path, program) -> None:
 def test_git_finds_the_repository_around_the_working_directory(tmp_path) -> None:
     below = tmp_path / "below"
     below.mkdir()
-    (tmp_path / ".git").mkdir()
     for name in ("objects", "refs"):
-        (tmp_path / ".git" / name).mkdir()
+        (tmp_path / ".git" / name).mkdir(parents=True)
     (tmp_path / ".git/HEAD").write_text("ref: refs/heads/main\n")
-    ran = run(MEANS, below, shell("git rev-parse --show-toplevel"))
+    ran = run(MEANS, below, "git rev-parse --show-toplevel")
     assert ran.stdout == f"{tmp_path}\n", ran.stderr
+
+
+WITHOUT_OVERLAYS = replace(MEANS, why_no_overlays="not used")
 
 
 @needs_landlock
 @pytest.mark.parametrize(
-    ("means", "plan", "works"),
+    ("means", "asked", "works"),
     [
-        (MEANS, {"asked_sockets": "deny"}, False),
-        (replace(MEANS, why_no_overlays="not used"), {}, False),
-        (replace(MEANS, why_no_overlays="not used"), {"asked_sockets": "allow"}, True),
-        (replace(MEANS, bwrap=None), {}, False),
-        (replace(MEANS, bwrap=None), {"asked_sockets": "allow"}, True),
+        (MEANS, "deny", False),
+        (WITHOUT_OVERLAYS, "auto", False),
+        (WITHOUT_OVERLAYS, "allow", True),
+        (replace(MEANS, bwrap=None), "auto", False),
+        (replace(MEANS, bwrap=None), "allow", True),
     ],
 )
-def test_the_setting_says_whether_there_are_sockets(tmp_path, means, plan, works) -> None:
+def test_the_setting_says_whether_there_are_sockets(tmp_path, means, asked, works) -> None:
     if means.landlock.has_socket_paths:
         pytest.skip("this kernel's Landlock judges sockets itself")
     code = "import socket; socket.socket(socket.AF_UNIX).bind('s'); socket.socketpair(1, 2); print('made')"
-    ran = run(means, tmp_path, code, **plan)
+    ran = run(means, tmp_path, f'{sys.executable} -c "{code}"', asked_sockets=asked)
     assert (ran.stdout == "made\n") is works, ran.stderr
     assert works or "PermissionError" in ran.stderr

@@ -26,7 +26,7 @@ from ralph.tools.tool_context import ToolSettings
 from ralph.tools.toolbox import LocalToolbox
 from ralph.values.answer import ToolCall
 from tests.patience import within_s
-from tests.sandbox.workloads.programs import FOLDER, search_path
+from tests.sandbox.workloads.programs import FOLDER, interpreter_of, search_path
 from tests.sandbox.workloads.table import WORKLOADS
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ def play(workload: Workload, level: str) -> dict[str, Any]:
             "LANG": "C.UTF-8",
             "USER": "developer",
             "TOOLS": str(FOLDER),
+            "INTERPRETER": interpreter_of(workload.needs.split()[0]),
             "OUTSIDE": str(outside),
             "SSH_AUTH_SOCK": str(outside / "server"),
         }
@@ -125,7 +126,8 @@ def play(workload: Workload, level: str) -> dict[str, Any]:
         settings = ToolSettings(work, environment, box_plan=plan, sandbox=wanted, kill_grace_s=0.5)
         toolbox = LocalToolbox(settings, waiter=InboxWaiter(clock), clock=clock)
         try:
-            for nth, step in enumerate(workload.commands):
+            steps = (workload.commands,) if isinstance(workload.commands, str) else workload.commands
+            for nth, step in enumerate(steps):
                 tool, arguments = ("Bash", {"command": step}) if isinstance(step, str) else step
                 if tool == "Bash":
                     arguments = {"timeout": within_s(workload.timeout_s) * 1000, **arguments}

@@ -77,6 +77,11 @@ def missing_of(names: Iterable[str]) -> list[str]:
     return [name for name in names if _found(name) is None]
 
 
+def interpreter_of(name: str) -> str:
+    """The Python of a program of PyPI, or that of PATH."""
+    return str(FOLDER / name / "bin/python") if name in PYPI else "python"
+
+
 def search_path() -> str:
     """The variable PATH of the commands: this Python's programs, those of the folders, and what was there before."""
     own = [str(Path(sys.prefix, "bin")), *(str(_programs_of(name)) for name in (*PYPI, *NPM))]

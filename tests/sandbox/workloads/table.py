@@ -26,8 +26,8 @@ class Workload(Struct, frozen=True):
     name: str
     needs: str
     """The programs of `programs.py`, separated by spaces."""
-    commands: tuple[str | tuple[str, dict[str, Any]], ...]
-    """Commands of Bash, or calls of other tools with their arguments. The first that fails is the last."""
+    commands: str | tuple[str | tuple[str, dict[str, Any]], ...]
+    """A command of Bash, or several ones and calls of other tools with their arguments. The first that fails is the last."""
     seen: str
     """A text in the output of the last command if all is well."""
     without_sockets: Fails | None = None
@@ -52,17 +52,13 @@ class Workload(Struct, frozen=True):
         return own or (None if has_sockets else self.without_sockets)
 
 
-def _python(code: str, python: str = "python") -> str:
-    return f"cat > it.py <<'END'\n{code.strip()}\nEND\n{python} it.py"
+def _python(code: str) -> str:
+    """A script for the Python of the first needed program, if that is one of PyPI, or for this Python."""
+    return f"cat > it.py <<'END'\n{code.strip()}\nEND\n$INTERPRETER it.py"
 
 
 def _background(command: str) -> tuple[str, dict[str, Any]]:
     return "Bash", {"command": command, "run_in_background": True}
-
-
-def _tool(name: str) -> str:
-    """The Python of a tool's environment."""
-    return f"$TOOLS/{name}/bin/python"
 
 
 _DENIED = "Permission denied"
@@ -75,14 +71,12 @@ WORKLOADS = (
     Workload(
         "forkserver",
         "python",
-        (
-            _python("""
+        _python("""
 import multiprocessing
 if __name__ == '__main__':
     with multiprocessing.get_context('forkserver').Pool(2) as pool:
         print(pool.map(abs, [-1, -2]))
 """),
-        ),
         "[1, 2]",
         Fails("forkserver.py", "fork or spawn"),
         is_for_ci=True,
@@ -90,14 +84,12 @@ if __name__ == '__main__':
     Workload(
         "Manager",
         "python",
-        (
-            _python("""
+        _python("""
 import multiprocessing
 if __name__ == '__main__':
     with multiprocessing.Manager() as manager:
         print(manager.dict(a=1))
 """),
-        ),
         "{'a': 1}",
         Fails("EOFError", "SyncManager(address="),
         is_for_ci=True,
@@ -105,8 +97,7 @@ if __name__ == '__main__':
     Workload(
         "Manager on TCP",
         "python",
-        (
-            _python("""
+        _python("""
 from multiprocessing.managers import SyncManager
 if __name__ == '__main__':
     manager = SyncManager(address=('127.0.0.1', 0))
@@ -114,14 +105,12 @@ if __name__ == '__main__':
     print(manager.dict(a=1))
     manager.shutdown()
 """),
-        ),
         "{'a': 1}",
     ),
     Workload(
         "fork, spawn and futures",
         "python",
-        (
-            _python("""
+        _python("""
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 if __name__ == '__main__':
@@ -130,15 +119,13 @@ if __name__ == '__main__':
             print(pool.map(abs, [-1, -2]))
     print(*ProcessPoolExecutor(2).map(abs, [-3]))
 """),
-        ),
         "[1, 2]\n3",
         is_for_ci=True,
     ),
     Workload(
         "socket through a pipe",
         "python",
-        (
-            _python("""
+        _python("""
 import multiprocessing, socket
 def child(end):
     print('got', end.recv().fileno() > 0)
@@ -150,7 +137,6 @@ if __name__ == '__main__':
     process.join()
     raise SystemExit(process.exitcode)
 """),
-        ),
         "got True",
         Fails("timed out after", "num_workers=0"),
         is_for_ci=True,
@@ -159,17 +145,12 @@ if __name__ == '__main__':
     Workload(
         "PyTorch: workers of a DataLoader",
         "torch",
-        (
-            _python(
-                """
+        _python("""
 import torch
 from torch.utils.data import DataLoader
 if __name__ == '__main__':
     print('sum', sum(batch.sum().item() for batch in DataLoader(torch.ones(8), 2, num_workers=2)))
-""",
-                _tool("torch"),
-            ),
-        ),
+"""),
         "sum 8.0",
         Fails("timed out after", "num_workers=0"),
         timeout_s=60,
@@ -177,29 +158,23 @@ if __name__ == '__main__':
     Workload(
         "PyTorch: DataLoader without workers",
         "torch",
-        (
-            _python(
-                """
+        _python("""
 import torch
 from torch.utils.data import DataLoader
 print('sum', sum(batch.sum().item() for batch in DataLoader(torch.ones(8), 2)))
-""",
-                _tool("torch"),
-            ),
-        ),
+"""),
         "sum 8.0",
     ),
     Workload(
         "JAX on the CPU",
         "jax",
-        (_python("import jax.numpy as np; print('sum', float(np.ones(8).sum()))", _tool("jax")),),
+        _python("import jax.numpy as np; print('sum', float(np.ones(8).sum()))"),
         "sum 8.0",
     ),
     Workload(
         "asyncio on a socket",
         "python",
-        (
-            _python("""
+        _python("""
 import asyncio
 async def serve(reader, writer):
     writer.write(b'hello')
@@ -211,7 +186,6 @@ async def main():
     ours.close()
 asyncio.run(main())
 """),
-        ),
         "b'hello'",
         Fails("unix_events.py", "use TCP"),
         is_for_ci=True,
@@ -219,14 +193,12 @@ asyncio.run(main())
     Workload(
         "pair of datagram sockets",
         "python",
-        (
-            _python("""
+        _python("""
 import socket
 one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
 one.send(b'hello')
 print(other.recv(9))
 """),
-        ),
         "b'hello'",
         Fails(_DENIED, "use TCP"),
         is_for_ci=True,
@@ -234,8 +206,7 @@ print(other.recv(9))
     Workload(
         "abstract socket",
         "python",
-        (
-            _python("""
+        _python("""
 import os, socket
 name = f'\\0ralph-{os.getpid()}'
 one, other = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)
@@ -244,7 +215,6 @@ one.listen()
 other.connect(name)
 print('connected')
 """),
-        ),
         "connected",
         Fails(_DENIED, "use TCP"),
         is_for_ci=True,
@@ -252,8 +222,7 @@ print('connected')
     Workload(
         "POSIX message queue",
         "python",
-        (
-            _python("""
+        _python("""
 import ctypes, os
 call = ctypes.CDLL(None, use_errno=True)
 if call.mq_open(b'/ralph-workload', os.O_CREAT | os.O_RDWR, 0o600, None) < 0:
@@ -261,7 +230,6 @@ if call.mq_open(b'/ralph-workload', os.O_CREAT | os.O_RDWR, 0o600, None) < 0:
 call.mq_unlink(b'/ralph-workload')
 print('made')
 """),
-        ),
         "made",
         landlock=Fails(_DENIED, "denies POSIX message queues"),
         is_for_ci=True,
@@ -269,9 +237,7 @@ print('made')
     Workload(
         "ZeroMQ: ipc",
         "zmq",
-        (
-            _python(
-                """
+        _python("""
 import zmq
 context = zmq.Context()
 one, other = context.socket(zmq.REP), context.socket(zmq.REQ)
@@ -280,10 +246,7 @@ other.connect('ipc://s')
 other.send(b'hello')
 print(one.recv())
 context.destroy(linger=0)
-""",
-                _tool("zmq"),
-            ),
-        ),
+"""),
         "b'hello'",
         Fails("ZMQError", "tcp://"),
         timeout_s=20,
@@ -291,7 +254,7 @@ context.destroy(linger=0)
     Workload(
         "dmypy",
         "dmypy",
-        ("echo 'x: int = 1' > it.py; dmypy run -- it.py; code=$?; dmypy kill >/dev/null 2>&1; exit $code",),
+        "echo 'x: int = 1' > it.py; dmypy run -- it.py; code=$?; dmypy kill >/dev/null 2>&1; exit $code",
         "Success: no issues",
         Fails("Timed out waiting for daemon to start", "use mypy"),
         timeout_s=60,
@@ -299,8 +262,7 @@ context.destroy(linger=0)
     Workload(
         "supervisord",
         "supervisor",
-        (
-            """cat > s.conf <<'END'
+        """cat > s.conf <<'END'
 [unix_http_server]
 file=%(here)s/s.sock
 [supervisord]
@@ -314,7 +276,6 @@ END
 supervisord -c s.conf || exit
 for _ in $(seq 30); do supervisorctl -c s.conf status | grep RUNNING && break; sleep 0.3; done
 supervisorctl -c s.conf shutdown""",
-        ),
         "RUNNING",
         Fails("Cannot open an HTTP server", "inet_http_server"),
         timeout_s=40,
@@ -322,11 +283,9 @@ supervisorctl -c s.conf shutdown""",
     Workload(
         "gunicorn on a socket",
         "gunicorn curl",
-        (
-            """printf 'def app(environ, start):\n    start("200 OK", [])\n    return [b"hello"]\n' > it.py
+        """printf 'def app(environ, start):\n    start("200 OK", [])\n    return [b"hello"]\n' > it.py
 gunicorn --bind unix:$PWD/g.sock it:app >log 2>&1 &
 for _ in $(seq 20); do curl -s --unix-socket g.sock http://x/ && exit; sleep 0.3; done; cat log; exit 1""",
-        ),
         "hello",
         Fails("failed: [Errno 13]", "127.0.0.1:PORT"),
         timeout_s=40,
@@ -334,73 +293,58 @@ for _ in $(seq 20); do curl -s --unix-socket g.sock http://x/ && exit; sleep 0.3
     Workload(
         "gunicorn on TCP",
         "gunicorn curl",
-        (
-            """printf 'def app(environ, start):\n    start("200 OK", [])\n    return [b"hello"]\n' > it.py
+        """printf 'def app(environ, start):\n    start("200 OK", [])\n    return [b"hello"]\n' > it.py
 gunicorn --bind 127.0.0.1:28080 it:app >log 2>&1 &
 for _ in $(seq 20); do curl -s http://127.0.0.1:28080/ && exit; sleep 0.3; done; cat log; exit 1""",
-        ),
         "hello",
         timeout_s=40,
     ),
     Workload(
         "matplotlib",
         "matplotlib",
-        (
-            _python(
-                """
+        _python("""
 import matplotlib
 matplotlib.use('agg')
 import matplotlib.pyplot as plot
 plot.plot([1])
 plot.savefig('it.png')
 print('drawn')
-""",
-                _tool("matplotlib"),
-            ),
-        ),
+"""),
         "drawn",
     ),
-    Workload("IPython", "ipython", ("ipython -c 'print(40+2)'",), "42"),
+    Workload("IPython", "ipython", "ipython -c 'print(40+2)'", "42"),
     Workload(
         "jupyter nbconvert",
         "jupyter",
-        (
-            """cat > it.ipynb <<'END'
+        """cat > it.ipynb <<'END'
 {"cells": [{"cell_type": "code", "execution_count": null, "metadata": {}, "outputs": [], "source": ["print(40+2)"], "id": "a"}],
  "metadata": {"kernelspec": {"name": "python3", "display_name": "x"}}, "nbformat": 4, "nbformat_minor": 5}
 END
 jupyter nbconvert --to markdown --execute --stdout it.ipynb""",
-        ),
         "42",
         timeout_s=90,
     ),
-    Workload("ansible", "ansible", ("ansible localhost -m command -a 'echo hello'",), "hello"),
+    Workload("ansible", "ansible", "ansible localhost -m command -a 'echo hello'", "hello"),
     Workload(
         "ray",
         "ray",
-        (
-            _python(
-                """
+        _python("""
 import os
 os.environ['RAY_AUTH_MODE'] = 'disabled'
 import ray
 ray.init(num_cpus=2, include_dashboard=False)
 print('got', ray.get(ray.remote(lambda x: x + 1).remote(41)))
-""",
-                _tool("ray"),
-            ),
-        ),
+"""),
         "got 42",
         Fails("timed out during startup", "may be the cause: use multiprocessing"),
         timeout_s=120,
     ),
-    Workload("uv tool", "uv", ("uv tool install -q cowsay==6.1 && uv tool run cowsay -t hello",), "hello"),
+    Workload("uv tool", "uv", "uv tool install -q cowsay==6.1 && uv tool run cowsay -t hello", "hello"),
     # --- Browsers and displays
     Workload(
         "Chromium by playwright",
         "playwright chromium",
-        (
-            _python("""
+        _python("""
 import shutil
 from playwright.sync_api import sync_playwright
 with sync_playwright() as p:
@@ -410,7 +354,6 @@ with sync_playwright() as p:
     print(page.title())
     browser.close()
 """),
-        ),
         "hello",
         _CHROMIUM,
         is_for_ci=True,
@@ -418,15 +361,14 @@ with sync_playwright() as p:
     Workload(
         "Chromium by itself",
         "chromium",
-        ("chromium --headless --no-sandbox --user-data-dir=$PWD/u --dump-dom 'data:text/html,<p>hello</p>'",),
+        "chromium --headless --no-sandbox --user-data-dir=$PWD/u --dump-dom 'data:text/html,<p>hello</p>'",
         "<p>hello</p>",
         _CHROMIUM,
     ),
     Workload(
         "Chromium by puppeteer",
         "puppeteer chromium node",
-        (
-            """cat > it.cjs <<'END'
+        """cat > it.cjs <<'END'
 const puppeteer = require(process.env.TOOLS + '/puppeteer/node_modules/puppeteer-core')
 async function main() {
   const browser = await (puppeteer.default || puppeteer).launch({executablePath: '/usr/bin/chromium', args: ['--no-sandbox']})
@@ -438,16 +380,13 @@ async function main() {
 main().catch(error => { console.error(error); process.exit(1) })
 END
 node it.cjs""",
-        ),
         "hello",
         _CHROMIUM,
     ),
     Workload(
         "Chromium by selenium",
         "selenium chromium chromedriver",
-        (
-            _python(
-                """
+        _python("""
 from selenium import webdriver
 options = webdriver.ChromeOptions()
 options.binary_location = '/usr/bin/chromium'
@@ -457,10 +396,7 @@ driver = webdriver.Chrome(options, webdriver.ChromeService('/usr/bin/chromedrive
 driver.get('data:text/html,<title>hello</title>')
 print(driver.title)
 driver.quit()
-""",
-                _tool("selenium"),
-            ),
-        ),
+"""),
         "hello",
         Fails("session not created", "may be the cause: no Chromium starts"),
         timeout_s=90,
@@ -468,7 +404,7 @@ driver.quit()
     Workload(
         "xvfb-run",
         "xvfb-run",
-        ("xvfb-run -a sh -c 'echo display $DISPLAY' && sleep 1",),
+        "xvfb-run -a sh -c 'echo display $DISPLAY' && sleep 1",
         "display :",
         landlock=Fails("timed out after", "no X server starts"),
         timeout_s=20,
@@ -476,20 +412,16 @@ driver.quit()
     Workload(
         "Xvfb on TCP",
         "xvfb-run",
-        (
-            """Xvfb :98 -listen tcp -nolisten unix -nolisten local -ac 2>log &
+        """Xvfb :98 -listen tcp -nolisten unix -nolisten local -ac 2>log &
 for _ in $(seq 30); do (echo > /dev/tcp/127.0.0.1/6098) 2>/dev/null && echo connected && exit; sleep 0.3; done; cat log; exit 1""",
-        ),
         "connected",
         landlock=Fails("Exit code 1", "no X server starts"),
     ),
     Workload(
         "dbus-run-session",
         "dbus-run-session",
-        (
-            """dbus-run-session -- dbus-send --session --print-reply --dest=org.freedesktop.DBus / \\
+        """dbus-run-session -- dbus-send --session --print-reply --dest=org.freedesktop.DBus / \\
 org.freedesktop.DBus.ListNames""",
-        ),
         "org.freedesktop.DBus",
         Fails("Failed to start message bus", "without D-Bus"),
         timeout_s=20,
@@ -520,10 +452,8 @@ psql -h 127.0.0.1 -p 25431 -U dev -Atc 'select 40+2' postgres; code=$?; pg_ctl -
     Workload(
         "Redis on a socket",
         "redis-server",
-        (
-            """redis-server --port 0 --unixsocket $PWD/r.sock --save '' >log 2>&1 &
+        """redis-server --port 0 --unixsocket $PWD/r.sock --save '' >log 2>&1 &
 for _ in $(seq 20); do redis-cli -s r.sock ping 2>/dev/null | grep PONG && exit; sleep 0.2; done; cat log; exit 1""",
-        ),
         "PONG",
         Fails("Failed opening Unix socket", "let Redis listen on TCP"),
         timeout_s=30,
@@ -531,22 +461,18 @@ for _ in $(seq 20); do redis-cli -s r.sock ping 2>/dev/null | grep PONG && exit;
     Workload(
         "Redis on TCP",
         "redis-server",
-        (
-            """redis-server --port 26379 --save '' >log 2>&1 &
+        """redis-server --port 26379 --save '' >log 2>&1 &
 for _ in $(seq 20); do redis-cli -p 26379 ping 2>/dev/null | grep PONG && exit; sleep 0.2; done; cat log; exit 1""",
-        ),
         "PONG",
         timeout_s=30,
     ),
     Workload(
         "MariaDB on a socket",
         "mariadbd",
-        (
-            """mariadb-install-db --no-defaults --datadir=$PWD/data --auth-root-authentication-method=normal >/dev/null 2>&1
+        """mariadb-install-db --no-defaults --datadir=$PWD/data --auth-root-authentication-method=normal >/dev/null 2>&1
 mariadbd --no-defaults --datadir=$PWD/data --socket=$PWD/m.sock --skip-networking >log 2>&1 &
 for _ in $(seq 40); do mariadb -S m.sock -u root -e 'select 40+2' 2>/dev/null && exit; grep Aborting log && break; sleep 0.3; done
 tail -5 log; exit 1""",
-        ),
         "42",
         Fails("UNIX Socket : Permission denied", "--socket= --port"),
         timeout_s=90,
@@ -554,12 +480,10 @@ tail -5 log; exit 1""",
     Workload(
         "MariaDB on TCP",
         "mariadbd",
-        (
-            """mariadb-install-db --no-defaults --datadir=$PWD/data --auth-root-authentication-method=normal >/dev/null 2>&1
+        """mariadb-install-db --no-defaults --datadir=$PWD/data --auth-root-authentication-method=normal >/dev/null 2>&1
 mariadbd --no-defaults --datadir=$PWD/data --socket= --port=23306 --bind-address=127.0.0.1 >log 2>&1 &
 for _ in $(seq 60); do mariadb -h 127.0.0.1 -P 23306 -u root -e 'select 40+2' 2>/dev/null && exit; sleep 0.3; done
 tail -5 log; exit 1""",
-        ),
         "42",
         timeout_s=90,
     ),
@@ -599,10 +523,8 @@ server.serve_forever()
     Workload(
         "gpg key",
         "gpg",
-        (
-            """export GNUPGHOME=$PWD/keys; mkdir -m 700 keys
+        """export GNUPGHOME=$PWD/keys; mkdir -m 700 keys
 gpg --batch --passphrase '' --quick-generate-key a@example.com ed25519 sign 0 && gpg --list-secret-keys --with-colons""",
-        ),
         "sec:",
         Fails("can't connect to the agent", "no-gpg-sign"),
         is_for_ci=True,
@@ -610,21 +532,17 @@ gpg --batch --passphrase '' --quick-generate-key a@example.com ed25519 sign 0 &&
     Workload(
         "git commit -S",
         "gpg git",
-        (
-            """export GNUPGHOME=$PWD/keys; mkdir -m 700 keys
+        """export GNUPGHOME=$PWD/keys; mkdir -m 700 keys
 gpg -q --batch --passphrase '' --quick-generate-key 'A Developer <developer@example.com>' ed25519 sign 0
 git commit -q -S --allow-empty -m x && git log --show-signature -1""",
-        ),
         "Good signature",
         Fails("gpg failed to sign the data", "no-gpg-sign"),
     ),
     Workload(
         "ssh-agent",
         "ssh-agent",
-        (
-            """eval $(ssh-agent -a $PWD/agent) && ssh-keygen -q -t ed25519 -N '' -f key && ssh-add key && ssh-add -l
+        """eval $(ssh-agent -a $PWD/agent) && ssh-keygen -q -t ed25519 -N '' -f key && ssh-add key && ssh-add -l
 code=$?; ssh-agent -k >/dev/null; exit $code""",
-        ),
         "(ED25519)",
         Fails("unix_listener", "-i KEY"),
         is_for_ci=True,
@@ -632,11 +550,9 @@ code=$?; ssh-agent -k >/dev/null; exit $code""",
     Workload(
         "git credential-cache",
         "git",
-        (
-            """printf 'protocol=https\nhost=example.com\nusername=u\npassword=p\n\n' | git credential-cache --socket $PWD/c/s store &&
+        """printf 'protocol=https\nhost=example.com\nusername=u\npassword=p\n\n' | git credential-cache --socket $PWD/c/s store &&
 printf 'protocol=https\nhost=example.com\n\n' | git credential-cache --socket $PWD/c/s get &&
 git credential-cache --socket $PWD/c/s exit""",
-        ),
         "password=p",
         Fails("unable to connect to cache daemon", "in another way"),
         timeout_s=20,
@@ -645,14 +561,12 @@ git credential-cache --socket $PWD/c/s exit""",
     Workload(
         "client of a socket outside",
         "python",
-        (
-            _python("""
+        _python("""
 import os, socket
 one = socket.socket(socket.AF_UNIX)
 one.connect(os.environ['OUTSIDE'] + '/server')
 print('connected')
 """),
-        ),
         "connected",
         Fails(_DENIED, "use TCP"),
         namespaces=Fails("ConnectionRefusedError", ""),
@@ -661,7 +575,7 @@ print('connected')
     Workload(
         "docker's client",
         "docker",
-        ("docker -H unix://$OUTSIDE/server ps",),
+        "docker -H unix://$OUTSIDE/server ps",
         "CONTAINER ID",
         Fails("daemon", _OUTSIDE),
         namespaces=Fails("daemon", _OUTSIDE),
@@ -669,7 +583,7 @@ print('connected')
     Workload(
         "agent of the user's",
         "ssh-agent",
-        ("timeout 3 ssh-add -l; test $? = 124 && echo asked",),
+        "timeout 3 ssh-add -l; test $? = 124 && echo asked",
         "asked",
         namespaces=Fails("Could not open a connection", f"{_OUTSIDE}: use ssh with -i KEY"),
         landlock=Fails("Could not open a connection", f"{_OUTSIDE}: use ssh with -i KEY"),
@@ -679,9 +593,7 @@ print('connected')
     Workload(
         "tmux",
         "tmux",
-        (
-            "T=$PWD/t; tmux -S $T new-session -d 'sleep 20' && tmux -S $T list-sessions; code=$?; tmux -S $T kill-server; exit $code",
-        ),
+        "T=$PWD/t; tmux -S $T new-session -d 'sleep 20' && tmux -S $T list-sessions; code=$?; tmux -S $T kill-server; exit $code",
         "1 windows",
         Fails("error connecting to /", "run_in_background"),
         is_for_ci=True,
@@ -689,40 +601,36 @@ print('connected')
     Workload(
         "screen",
         "screen",
-        ("mkdir -m 700 s; SCREENDIR=$PWD/s screen -dmS one sleep 20; SCREENDIR=$PWD/s screen -ls",),
+        "mkdir -m 700 s; SCREENDIR=$PWD/s screen -dmS one sleep 20; SCREENDIR=$PWD/s screen -ls",
         "(Detached)",
         Fails("No Sockets found", "run_in_background"),
     ),
     Workload(
         "script",
         "script",
-        ("script -qec 'echo hello; tty' /dev/null",),
+        "script -qec 'echo hello; tty' /dev/null",
         "/dev/pts/",
         landlock=Fails("failed to create pseudo-terminal", "making a terminal"),
         is_for_ci=True,
     ),
-    Workload("expect", "expect", ("expect -c 'spawn echo hello; expect hello; expect eof'",), "hello"),
+    Workload("expect", "expect", "expect -c 'spawn echo hello; expect hello; expect eof'", "hello"),
     Workload(
         "socat",
         "socat",
-        (
-            """socat TCP-LISTEN:28099,bind=127.0.0.1,reuseaddr EXEC:cat & sleep 1
+        """socat TCP-LISTEN:28099,bind=127.0.0.1,reuseaddr EXEC:cat & sleep 1
 echo hello | socat -t 2 - TCP:127.0.0.1:28099""",
-        ),
         "hello",
         Fails("bit out of range 0 - FD_SETSIZE", "another program than socat"),
         timeout_s=20,
     ),
-    Workload("gdb", "gdb", ("gdb -q -batch -ex run -ex quit --args true 2>&1",), "exited normally"),
-    Workload("strace", "strace", ("strace -c true 2>&1 | tail -1",), "total"),
+    Workload("gdb", "gdb", "gdb -q -batch -ex run -ex quit --args true 2>&1", "exited normally"),
+    Workload("strace", "strace", "strace -c true 2>&1 | tail -1", "total"),
     # --- Java and JavaScript
     Workload(
         "jcmd",
         "java",
-        (
-            """printf 'public class It { public static void main(String[] a) throws Exception { Thread.sleep(30000); } }' > It.java
+        """printf 'public class It { public static void main(String[] a) throws Exception { Thread.sleep(30000); } }' > It.java
 javac It.java; java It & sleep 2; jcmd $! VM.version; code=$?; kill %1; exit $code""",
-        ),
         "OpenJDK",
         Fails("HotSpot VM not loaded", "kill -3"),
         timeout_s=60,
@@ -730,10 +638,8 @@ javac It.java; java It & sleep 2; jcmd $! VM.version; code=$?; kill %1; exit $co
     Workload(
         "jstack",
         "java",
-        (
-            """printf 'public class It { public static void main(String[] a) throws Exception { Thread.sleep(30000); } }' > It.java
+        """printf 'public class It { public static void main(String[] a) throws Exception { Thread.sleep(30000); } }' > It.java
 javac It.java; java It & sleep 2; jstack $!; code=$?; kill %1; exit $code""",
-        ),
         "Full thread dump",
         Fails("HotSpot VM not loaded", "kill -3"),
         timeout_s=60,
@@ -741,24 +647,20 @@ javac It.java; java It & sleep 2; jstack $!; code=$?; kill %1; exit $code""",
     Workload(
         "node on a socket",
         "node",
-        (
-            """cat > it.js <<'END'
+        """cat > it.js <<'END'
 const net = require('net')
 const server = net.createServer(c => c.end('hello')).listen('s', () =>
   net.connect('s').on('data', d => { console.log(String(d)); server.close() }))
 END
 node it.js""",
-        ),
         "hello",
         Fails("listen EACCES", "listen on 127.0.0.1"),
     ),
     Workload(
         "pnpm",
         "pnpm node",
-        (
-            """printf '{"name":"it","version":"1.0.0","dependencies":{"is-odd":"3.0.1"}}' > package.json
+        """printf '{"name":"it","version":"1.0.0","dependencies":{"is-odd":"3.0.1"}}' > package.json
 pnpm install --reporter=append-only && node -e 'console.log(require("is-odd")(3))'; code=$?; ls -A; exit $code""",
-        ),
         "true\n.git",
         landlock=Fails("ERR_PNPM_STORE_DIR_OPEN_OPERATION_LOCK", "use npm"),
     ),
@@ -784,10 +686,8 @@ pnpm install --reporter=append-only && node -e 'console.log(require("is-odd")(3)
     Workload(
         "models and browsers in the user's caches",
         "python",
-        (
-            """cat ${HF_HUB_CACHE:-${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}/hub}/models--x/refs/main &&
+        """cat ${HF_HUB_CACHE:-${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}/hub}/models--x/refs/main &&
 cat ${PLAYWRIGHT_BROWSERS_PATH:-${XDG_CACHE_HOME:-$HOME/.cache}/ms-playwright}/chromium-1/INSTALLATION_COMPLETE""",
-        ),
         ".cache/huggingface/hub/models--x/refs/main.cache/ms-playwright/chromium-1/INSTALLATION_COMPLETE",
         is_for_ci=True,
         home=(
@@ -798,9 +698,7 @@ cat ${PLAYWRIGHT_BROWSERS_PATH:-${XDG_CACHE_HOME:-$HOME/.cache}/ms-playwright}/c
     Workload(
         "fixed name in /tmp",
         "python",
-        (
-            "echo hello > /tmp/ralph-workload-$$ && cat /tmp/ralph-workload-$$; code=$?; rm -f /tmp/ralph-workload-$$; exit $code",
-        ),
+        "echo hello > /tmp/ralph-workload-$$ && cat /tmp/ralph-workload-$$; code=$?; rm -f /tmp/ralph-workload-$$; exit $code",
         "hello",
         landlock=Fails(_DENIED, _NOT_MADE),
         is_for_ci=True,
