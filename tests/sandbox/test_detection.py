@@ -28,6 +28,7 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def _fakes_are_trusted(monkeypatch) -> None:
     """tests/machine/test_trusted_programs.py asks who may replace a program."""
+    detection.try_means()  # it loads ctypes, before a test empties the import path
     monkeypatch.setattr(trusted_programs, "why_not_roots", lambda _path: "")
 
 
