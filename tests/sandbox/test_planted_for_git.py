@@ -83,17 +83,18 @@ IN_TWO_RUNS = {
     ),
 }
 # A command makes the submodule `part` another repository, whose configuration names a program.
+SUBMODULE = ".git/modules/part"
 TOLD = {
-    "in the tree": "cp -r .git/modules/part x; echo gitdir: ../x >part/.git; D=x",
-    "in the git directory": "cp -r .git/modules/part .git/x; echo gitdir: ../.git/x >part/.git; D=.git/x",
-    "among objects": "cp -r .git/modules/part .git/objects/x; echo gitdir: ../.git/objects/x >part/.git; D=.git/objects/x",
-    "in a submodule's": "cp -r .git/modules/part .git/modules/a/b/x; echo gitdir: ../.git/modules/a/b/x >part/.git; "
-    "D=.git/modules/a/b/x",
-    "in the cache": "cp -r .git/modules/part $XDG_CACHE_HOME/x; echo gitdir: $XDG_CACHE_HOME/x >part/.git; D=$XDG_CACHE_HOME/x",
-    "through a link": "cp -r .git/modules/part .git/x; rm part/.git; ln -s ../.git/x part/.git; D=.git/x",
-    "in place": "cp -r .git/modules/part x; rm part/.git; mv x part/.git; D=part/.git",
-    "through what it shares": "cp -r .git/modules/part .git/x; cp -r .git/modules/part .git/y; echo ../y >.git/x/commondir; "
+    "in the tree": f"cp -r {SUBMODULE} x; echo gitdir: ../x >part/.git; D=x",
+    "in place": f"cp -r {SUBMODULE} x; rm part/.git; mv x part/.git; D=part/.git",
+    "through a link": f"cp -r {SUBMODULE} .git/x; rm part/.git; ln -s ../.git/x part/.git; D=.git/x",
+    "through what it shares": f"cp -r {SUBMODULE} .git/x; cp -r {SUBMODULE} .git/y; echo ../y >.git/x/commondir; "
     "git config -f .git/x/config --unset core.worktree; echo gitdir: ../.git/x >part/.git; D=.git/y",
+    "in the cache": f"D=$XDG_CACHE_HOME/x; cp -r {SUBMODULE} $D; echo gitdir: $D >part/.git",
+    **{
+        f"in {place}": f"D={place}/x; cp -r {SUBMODULE} $D; echo gitdir: ../$D >part/.git"
+        for place in (".git", ".git/objects", ".git/modules/a/b")
+    },
 }
 
 
@@ -121,12 +122,18 @@ def repository(tmp_path: Path) -> Repository:
     made.git("config", "--global", "include.path", str(made.top / "users.conf"))
     marks = home / "marks"
     marks.mkdir()
+    program(home / "planted", marks)
     made.git("config", "--global", "filter.mine.clean", str(program(home / "filter", marks)))
     (home / ".gitconfig").rename(made.top / "mine.conf")
     (home / ".gitconfig").symlink_to("work/mine.conf")
     made.commit_all()
     made.git("worktree", "add", "-q", "../linked")
     return made
+
+
+def planted_in(repository: Repository) -> Path:
+    """The program that a command plants."""
+    return repository.top.parent / "planted"
 
 
 def marks_of_status(repository: Repository) -> list[str]:
@@ -148,9 +155,7 @@ def marks_of_status(repository: Repository) -> list[str]:
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_nothing_that_a_command_planted_runs_at_the_users_git_status(repository, level, attack) -> None:
-    home = repository.top.parent
-    marks = home / "marks"
-    planted = program(home / "planted", marks)
+    planted = planted_in(repository)
     for tools in tools_of(repository, level):
         script = f"P={planted}; {ATTACKS[attack]}"
         tools.call("Bash", {"command": script})
@@ -162,8 +167,7 @@ def test_nothing_that_a_command_planted_runs_at_the_users_git_status(repository,
 @pytest.mark.parametrize("name", ["GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"])
 @pytest.mark.parametrize("is_there", [True, False])
 def test_the_users_own_configuration_in_the_work_is_guarded(repository, level, name, is_there) -> None:
-    marks = repository.top.parent / "marks"
-    planted = program(repository.top.parent / "planted", marks)
+    planted = planted_in(repository)
     file = repository.top / "own/git.conf"
     file.parent.mkdir()
     if is_there:
@@ -215,7 +219,7 @@ def test_the_users_own_configuration_is_guarded_wherever_commands_may_write(
     repository, level, way, is_there
 ) -> None:
     home, work = repository.top.parent, repository.top
-    planted = program(home / "planted", home / "marks")
+    planted = planted_in(repository)
     given = home / "given"
     (given / "git").mkdir(parents=True)
     text, variables, name = ELSEWHERE[way]
@@ -246,7 +250,7 @@ def test_the_users_own_configuration_is_guarded_wherever_commands_may_write(
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_users_own_configuration_with_a_second_name_is_guarded(repository, level) -> None:
     home, given = repository.top.parent, repository.top.parent / "given"
-    planted = program(home / "planted", home / "marks")
+    planted = planted_in(repository)
     given.mkdir()
     (home / ".gitconfig").unlink()
     (home / ".gitconfig").write_text("[core]\n\tabbrev = 12\n")
@@ -292,8 +296,7 @@ def test_no_command_says_from_where_git_borrows_objects(repository, level, direc
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("attack", IN_TWO_RUNS)
 def test_what_one_run_has_prepared_opens_nothing_to_the_next(repository, level, attack, monkeypatch) -> None:
-    marks = repository.top.parent / "marks"
-    planted = program(repository.top.parent / "planted", marks)
+    planted = planted_in(repository)
     monkeypatch.setattr(gather, "_MOST_NESTED", 20)
     for script in IN_TWO_RUNS[attack]:
         for tools in tools_of(repository, level):
@@ -321,8 +324,7 @@ def test_no_command_starts_while_not_all_is_guarded(repository, level, monkeypat
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_git_directory_beside_the_work_is_guarded(repository, level) -> None:
     """It does not name the checkout, so commands get no rights to it, but they may write all of the working directory."""
-    marks = repository.top.parent / "marks"
-    planted = program(repository.top.parent / "planted", marks)
+    planted = planted_in(repository)
     (repository.top / ".git").rename(repository.top / "there")
     (repository.top / ".git").write_text("gitdir: there\n")
     for tools in tools_of(repository, level):
@@ -333,17 +335,10 @@ def test_a_git_directory_beside_the_work_is_guarded(repository, level) -> None:
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("attack", TOLD)
 def test_what_cannot_be_prevented_is_told_at_the_end(repository, level, attack) -> None:
-    marks = repository.top.parent / "marks"
-    planted = program(repository.top.parent / "planted", marks)
+    settings = f"core.worktree $PWD/part; git config -f $D/config core.fsmonitor {planted_in(repository)}"
     note = ""
     for tools in tools_of(repository, level):
-        tools.call(
-            "Bash",
-            {
-                "command": f"{TOLD[attack]}; git config -f $D/config core.worktree $PWD/part; "
-                f"git config -f $D/config core.fsmonitor {planted}"
-            },
-        )
+        tools.call("Bash", {"command": f"{TOLD[attack]}; git config -f $D/config {settings}"})
         note = tools.box.close()
     assert marks_of_status(repository), "git runs it, or the row shows nothing"
     assert "git runs programs that these repositories below the work name:" in note
@@ -376,22 +371,15 @@ def test_a_hook_by_the_users_own_relative_setting_is_told_in_every_working_tree(
 @pytest.mark.parametrize("level", LEVELS)
 def test_ordinary_work_of_git_goes_through(repository, level) -> None:
     """Commits, a rebase, a search by halves, and worktrees and submodules need lock files, HEAD and the like."""
-    home = repository.top.parent
+    who = "export GIT_AUTHOR_NAME=x GIT_AUTHOR_EMAIL=x@y GIT_COMMITTER_NAME=x GIT_COMMITTER_EMAIL=x@y"
     work = (
         "set -e; git switch -qc topic; echo x >x; git add x; git commit -qm x; git rebase -q main; git bisect start;"
         " git bisect reset 2>&1; git -C part switch -qc topic; git -C part commit -qm y --allow-empty;"
         " git worktree add -q sub/new; git -C sub/new commit -qm z --allow-empty; git worktree remove sub/new;"
-        " git worktree add -q sub/newer; git stash -q -u 2>/dev/null || true; git status >/dev/null; echo done"
+        " git worktree add -q sub/newer; git stash -q -u 2>/dev/null || true; git status >/dev/null"
     )
     for tools in tools_of(repository, level):
-        said = tools.call(
-            "Bash",
-            {
-                "command": f"export GIT_AUTHOR_NAME=x GIT_AUTHOR_EMAIL=x@y GIT_COMMITTER_NAME=x GIT_COMMITTER_EMAIL=x@y; {work}"
-            },
-        )
-        assert "done" in said.content, said.content
-        assert "undone" not in said.content
-        said = tools.call("Bash", {"command": "git worktree remove --force sub/newer && echo removed"})
-        assert "removed" in said.content, said.content
-    assert home.exists()
+        for command in (f"{who}; {work}", "git worktree remove --force sub/newer"):
+            said = tools.call("Bash", {"command": f"{command} && echo done"}).content
+            assert "done" in said, said
+            assert "undone" not in said
