@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from ralph.git.checkout import GitCheckout
 from ralph.machine.own_programs import ProgramSearch
 from ralph.places.gather import changed_by_run, named_in
 from ralph.places.nested_repositories import last_look
@@ -125,9 +124,7 @@ def test_a_program_of_the_project_that_git_runs_is_named_where_it_has_changed(
     run(repository, f"mkdir -p .husky other tools; {before}")
     time.sleep(0.05)
     since_s, said = time.time(), list[str]()
-    checkout = GitCheckout(
-        repository.top, repository.top, plan_file="P", seams=repository.seams(), warn=said.append
-    )
+    checkout = repository.checkout(warn=said.append)
     run(repository, script)
     told = [f"git runs {', '.join(names)}, which changed during the run"] if names else []
     assert last_look([str(repository.top)], since_s, repository.environment) == "".join(told)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.git.checkout import GitCheckout
 from ralph.places import gather
 from ralph.places.nested_repositories import Look, look_below
 from ralph.places.table import names_below_tops
@@ -22,83 +21,74 @@ if TYPE_CHECKING:
 
 BARE = "mkdir -p evil/objects evil/refs; echo 'ref: refs/heads/x' >evil/HEAD; "
 CLONE = "git clone -q . evil; "
-# A command of an agent, and the names that are told of `evil`.
+# A command of an agent, and the name that is told of `evil`.
+PAGER = "git -C evil config core.pager x"
+MONITOR = "git -C evil config core.fsmonitor x"
+OF_BARE = "printf '[core]\\nfsmonitor = x' >evil/config"
 PLANTED = {
-    "a setting": (f"{CLONE} git -C evil config core.fsmonitor ./x", ("core.fsmonitor",)),
+    "a setting": (f"{CLONE} {MONITOR}", "core.fsmonitor"),
     "a hook": (
         f"{CLONE} printf '#!/bin/sh' >evil/.git/hooks/post-checkout; chmod +x evil/.git/hooks/post-checkout",
-        ("hooks/post-checkout",),
+        "hooks/post-checkout",
     ),
-    "an included file": (f"{CLONE} git -C evil config include.path x", ("include.path",)),
-    "a working tree elsewhere": (f"{CLONE} git -C evil config core.worktree /etc", ("core.worktree",)),
+    "an included file": (f"{CLONE} git -C evil config include.path x", "include.path"),
+    "a working tree elsewhere": (f"{CLONE} git -C evil config core.worktree /etc", "core.worktree"),
     "the configuration of a working tree": (
         f"{CLONE} git -C evil config extensions.worktreeConfig true; git -C evil config --worktree core.pager x",
-        ("core.pager",),
+        "core.pager",
     ),
-    "a repository without a commit": (
-        "git init -q evil; git -C evil config core.fsmonitor ./x; echo x >evil/f",
-        ("core.fsmonitor",),
-    ),
-    "a bare repository": (f"{BARE} printf '[core]\\nfsmonitor = x' >evil/config", ("core.fsmonitor",)),
+    "a repository without a commit": (f"git init -q evil; {MONITOR}; echo x >evil/f", "core.fsmonitor"),
+    "a bare repository": (f"{BARE} {OF_BARE}", "core.fsmonitor"),
     "what a bare repository shares": (
         (
             "mkdir evil; echo 'ref: refs/heads/x' >evil/HEAD; git init -q --bare ignored; "
             "git -C ignored config core.pager x; echo ../ignored >evil/commondir"
         ),
-        ("core.pager",),
+        "core.pager",
     ),
     "a file that leads to one": (
-        "git clone -q --separate-git-dir=ignored . evil; git -C evil config core.fsmonitor x",
-        ("core.fsmonitor",),
+        f"git clone -q --separate-git-dir=ignored . evil; {MONITOR}",
+        "core.fsmonitor",
     ),
     "a link that leads to one": (
-        f"{CLONE} mv evil/.git ignored; ln -s ../ignored evil/.git; git -C evil config core.pager x",
-        ("core.pager",),
+        f"{CLONE} mv evil/.git ignored; ln -s ../ignored evil/.git; {PAGER}",
+        "core.pager",
     ),
-    "one that a decoy hides": (
-        f"{BARE} mkdir evil/.GIT; printf '[core]\\nfsmonitor = x' >evil/config",
-        ("core.fsmonitor",),
-    ),
-    "a bare one that an empty .git hides": (
-        f"{BARE} mkdir evil/.git; printf '[core]\\nfsmonitor = x' >evil/config",
-        ("core.fsmonitor",),
-    ),
+    "one that a decoy hides": (f"{BARE} mkdir evil/.GIT; {OF_BARE}", "core.fsmonitor"),
+    "a bare one that an empty .git hides": (f"{BARE} mkdir evil/.git; {OF_BARE}", "core.fsmonitor"),
     "a file that leads into the outer git directory": (
-        f"{CLONE} mv evil/.git .git/evil; echo gitdir: ../.git/evil >evil/.git; git -C evil config core.fsmonitor x",
-        ("core.fsmonitor",),
+        f"{CLONE} mv evil/.git .git/evil; echo gitdir: ../.git/evil >evil/.git; {MONITOR}",
+        "core.fsmonitor",
     ),
     "a file that leads among its objects": (
-        (
-            f"{CLONE} mv evil/.git .git/objects/x; echo gitdir: ../.git/objects/../objects/x >evil/.git; "
-            "git -C evil config core.fsmonitor x"
-        ),
-        ("core.fsmonitor",),
+        f"{CLONE} mv evil/.git .git/objects/x; echo gitdir: ../.git/objects/../objects/x >evil/.git; {MONITOR}",
+        "core.fsmonitor",
     ),
     "a file that leads into a submodule's": (
         (
             f"mkdir -p .git/modules; git init -q --bare .git/modules/a; {CLONE} mv evil/.git .git/modules/a/x; "
-            "echo gitdir: ../.git/modules/a/x >evil/.git; git -C evil config core.fsmonitor x"
+            f"echo gitdir: ../.git/modules/a/x >evil/.git; {MONITOR}"
         ),
-        ("core.fsmonitor",),
+        "core.fsmonitor",
     ),
     "a file that leads to a submodule of another folder": (
         (
             "git clone -q . ignored; git -c protocol.file.allow=always submodule --quiet add -f $PWD/ignored ignored-part; "
             "git reset -q; mkdir evil; echo gitdir: ../.git/modules/ignored-part >evil/.git; rm -rf .gitmodules ignored*"
         ),
-        ("core.worktree",),
+        "core.worktree",
     ),
     "what a nested one shares": (
         f"{CLONE} cp -r evil/.git .git/evil; git config -f .git/evil/config core.pager x; echo ../../.git/evil >evil/.git/commondir",
-        ("core.pager",),
+        "core.pager",
     ),
     "one whose name has a character that some file systems ignore": (
-        f"{BARE} mv evil/HEAD \"$(printf 'evil/HE\\342\\200\\214AD')\"; printf '[core]\\nfsmonitor = x' >evil/config",
-        ("core.fsmonitor",),
+        f"{BARE} mv evil/HEAD \"$(printf 'evil/HE\\342\\200\\214AD')\"; {OF_BARE}",
+        "core.fsmonitor",
     ),
     "a huge configuration": (
         f"{CLONE} yes '# x' | head -c 1100000 >>evil/.git/config; printf '\\n[core]\\npager = x' >>evil/.git/config",
-        ("a configuration too large to be read",),
+        "a configuration too large to be read",
     ),
 }
 
@@ -114,26 +104,20 @@ def run(repository: Repository, script: str) -> None:
     )
 
 
-@every_row(("script", "names"), list(PLANTED.values()))
-def test_a_repository_that_names_a_program_is_named_and_left_out(tmp_path_factory, script, names) -> None:
+@every_row(("script", "name"), list(PLANTED.values()))
+def test_a_repository_that_names_a_program_is_named_and_left_out(tmp_path_factory, script, name) -> None:
     place = tmp_path_factory.mktemp("place")
     repository = cloned(place / "work", place / "home")
     run(repository, script)
     look = look_below(str(repository.top))
     [found] = [one for one in look.found if one.path == "evil"]
-    assert found.names == names
+    assert found.names == (name,)
     said: list[str] = []
-    checkout = GitCheckout(
-        repository.top, repository.top, plan_file="P", seams=repository.seams(), warn=said.append
-    )
+    checkout = repository.checkout(warn=said.append)
     repository.write("work.txt")
     assert checkout.commit("x")
-    assert repository.git("ls-tree", "-r", "--name-only", "HEAD").split() == [
-        ".gitignore",
-        "a.txt",
-        "dir/b.txt",
-        "work.txt",
-    ]
+    there = repository.git("ls-tree", "-r", "--name-only", "HEAD").split()
+    assert there == [".gitignore", "a.txt", "dir/b.txt", "work.txt"]
     assert len(said) == 1
     assert "evil (" in said[0]
     assert said[0].endswith("commits leave them out")
@@ -200,13 +184,7 @@ PLANTED_FILES = {
 def with_older_files(place: Path) -> tuple[Repository, float]:
     """A repository with protected files, and a time after these were made."""
     repository = cloned(place / "work", place / "home")
-    for name in (
-        "sub/.mcp.json",
-        "sub/.claude/settings.json",
-        "other/settings.json",
-        ".mcp.json",
-        "ralph.toml",
-    ):
+    for name in "sub/.mcp.json sub/.claude/settings.json other/settings.json .mcp.json ralph.toml".split():
         repository.write(name, "mine")
     repository.commit_all()
     time.sleep(0.05)
@@ -217,9 +195,7 @@ def with_older_files(place: Path) -> tuple[Repository, float]:
 def test_a_new_protected_file_below_the_top_is_named_and_left_out(tmp_path_factory, script, names) -> None:
     repository, since_s = with_older_files(tmp_path_factory.mktemp("place"))
     said: list[str] = []
-    checkout = GitCheckout(
-        repository.top, repository.top, plan_file="P", seams=repository.seams(), warn=said.append
-    )
+    checkout = repository.checkout(warn=said.append)
     run(repository, script)
     look = look_below(str(repository.top), since_s=since_s)
     assert list(look.changed) == names
@@ -254,14 +230,7 @@ def test_other_files_are_neither_named_nor_left_out(tmp_path_factory, script) ->
     assert look_below(str(repository.top), roots=roots, since_s=since_s).changed == ()
     assert look_below(str(repository.top), roots=roots, since_s=since_s).sentence() == ""
     repository.write("work.txt")
-    checkout = GitCheckout(
-        repository.top,
-        repository.top,
-        plan_file="P",
-        seams=repository.seams(),
-        writable=(repository.top / "given",),
-    )
-    assert checkout.commit("x")
+    assert repository.checkout(writable=(repository.top / "given",)).commit("x")
     assert repository.git("status", "--porcelain") == ""
 
 
@@ -270,9 +239,7 @@ def test_a_removed_protected_file_stays_in_the_commits(tmp_path) -> None:
     run(repository, "rm -r sub")
     repository.write("work.txt")
     said: list[str] = []
-    checkout = GitCheckout(
-        repository.top, repository.top, plan_file="P", seams=repository.seams(), warn=said.append
-    )
+    checkout = repository.checkout(warn=said.append)
     assert checkout.commit("x")
     assert repository.git("diff", "--name-only", "HEAD~1", "HEAD").split() == ["work.txt"]
     assert "sub/.claude/settings.json, sub/.mcp.json" in said[0]
@@ -316,9 +283,7 @@ def test_a_directory_that_cannot_be_listed_is_named(tmp_path_factory, script, na
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "scandir", scandir_without(closed))
         said: list[str] = []
-        checkout = GitCheckout(
-            repository.top, repository.top, plan_file="P", seams=repository.seams(), warn=said.append
-        )
+        checkout = repository.checkout(warn=said.append)
         assert checkout.commit("x")
         look = look_below(str(repository.top), gitlinks=["d/s"])
     assert [one.path for one in look.found] == names

@@ -71,14 +71,16 @@ def home(tmp_path: Path, monkeypatch) -> Path:
     """The home directory, of this process too: `~` means that of ralph."""
     made = tmp_path / "home"
     monkeypatch.setenv("HOME", str(made))
-    for name in ("secret/key", "sockets/one", "one.socket", "scratch/file", "device", "closed/one"):
+    both = "a = canary\npassword = pass phrase\n"
+    for name, text in {
+        **dict.fromkeys("secret/key sockets/one one.socket scratch/file device closed/one".split(), "canary"),
+        "../toolchain": "canary",
+        "settings": both,
+        "deep/er/both-x.ini": both,
+        "deep/er/both.ini": "a = canary\n",
+    }.items():
         (made / "tools" / name).parent.mkdir(parents=True, exist_ok=True)
-        (made / "tools" / name).write_text("canary")
-    (made / "toolchain").write_text("canary")
-    (made / "tools/settings").write_text("a = canary\npassword = pass phrase\n")
-    (made / "tools/deep/er").mkdir(parents=True)
-    (made / "tools/deep/er/both-x.ini").write_text("a = canary\npassword = pass phrase\n")
-    (made / "tools/deep/er/both.ini").write_text("a = canary\n")
+        (made / "tools" / name).write_text(text)
     return made
 
 
@@ -129,61 +131,58 @@ def tools_in(
 @pytest.mark.parametrize("is_changed", [False, True])
 def test_file_tools_and_searches_follow_the_table(with_rows, repository, home, is_changed) -> None:
     with_rows(is_changed)
+    own = home / "tools"
     for tools in tools_of(repository, None):
-        for name, arguments in (
-            ("Read", {"file_path": str(home / "tools/secret/key")}),
-            ("Grep", {"pattern": "canary", "path": str(home / "tools/secret")}),
-            ("Write", {"file_path": str(repository.top / "sub/agent.conf"), "content": "x"}),
-            ("Edit", {"file_path": "agent.conf", "old_string": "mine", "new_string": "other"}),
+
+        def said(name: str, **arguments: object) -> str:
+            given = {key: str(value) for key, value in arguments.items()}
+            return str(tools.call(name, given).content)  # noqa: B023 - called in this round
+
+        canaries = {"pattern": "canary", "output_mode": "content"}
+        for text, why in (
+            (said("Read", file_path=own / "secret/key"), "holds a test"),
+            (said("Grep", pattern="canary", path=own / "secret"), "holds a test"),
+            (said("Write", file_path=repository.top / "sub/agent.conf", content="x"), "is obeyed"),
+            (said("Edit", file_path="agent.conf", old_string="mine", new_string="other"), "is obeyed"),
+            (said("Read", file_path=own / "settings"), "holds credentials beside configuration"),
+            (said("Read", file_path=own / "deep/er/both-x.ini"), "may hold credentials beside"),
+            (said("Read", file_path=home / "toolchain"), "canary"),
+            (said("Read", file_path="/proc/self/limits"), "is of a process"),
         ):
-            said = tools.call(name, arguments)
-            assert ("holds a test" in said.content or "is obeyed" in said.content) == is_changed, name
-        found = tools.call(
-            "Grep", {"pattern": "canary", "path": str(home / "tools"), "output_mode": "content"}
-        ).content
+            assert (why in text) == is_changed, text
+        found = said("Grep", path=own, **canaries)
         assert ("secret/key" in found) != is_changed
-        found = tools.call("Glob", {"pattern": "**/key", "path": str(home / "tools")}).content
-        assert ("secret/key" in found) != is_changed
-        assert ("canary" in tools.call("Read", {"file_path": str(home / "toolchain")}).content) == is_changed
-        refusal = tools.call("Read", {"file_path": str(home / "tools/settings")}).content
-        assert ("holds credentials beside configuration" in refusal) == is_changed
-        for name, holds_some in (("both-x.ini", True), ("both.ini", False)):
-            path = str(home / "tools/deep/er" / name)
-            told = str(tools.call("Read", {"file_path": path}).content)
-            assert ("may hold credentials beside" in told) == (is_changed and holds_some), told
-            assert ("canary" in told) != (is_changed and holds_some)
-        found = tools.call(
-            "Grep", {"pattern": "canary", "path": str(home / "tools"), "output_mode": "content"}
-        ).content
         assert ("both-x.ini" in found) != is_changed
         assert "both.ini" in found
+        assert ("secret/key" in said("Glob", pattern="**/key", path=own)) != is_changed
+        assert "a = canary" in said("Read", file_path=own / "deep/er/both.ini")
 
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("is_changed", [False, True])
 def test_commands_follow_the_table(with_rows, repository, home, level, is_changed) -> None:
     with_rows(is_changed)
+    is_mounted = is_changed and level == "namespaces"
     for tools in tools_of(repository, level):
+
+        def said(command: str, tools: Tools = tools) -> str:
+            return str(tools.call("Bash", {"command": command}).content)
+
         for path in ("agent.conf", ".git/programs/x", "sub/deep/kept"):
             file = repository.top / path
             file.write_text("mine")
-            said = tools.call("Bash", {"command": f"echo other > {path}"}).content
-            assert (file.read_text() == "mine") == is_changed, said
-            is_mounted = is_changed and level == "namespaces"
-            assert ("Read-only file system" in said) == is_mounted
-            assert ("undone" in said) == (is_changed and not is_mounted)
-        said = tools.call(
-            "Bash", {"command": "mv sub other && mkdir -p sub/deep && echo x > sub/deep/kept"}
-        ).content
-        assert ("Device or resource busy" in said) == (is_changed and level == "namespaces"), said
-        said = tools.call("Bash", {"command": f"cat {home}/tools/secret/key"}).content
-        assert ("canary" in said) != is_changed
-        said = tools.call("Bash", {"command": f"cat {home}/toolchain"}).content
-        assert ("canary" in said) == is_changed
-        assert ("sandbox.read" in said) != is_changed
-        said = tools.call("Bash", {"command": f"cat {home}/tools/settings"}).content
-        assert ("phrase" in said) != is_changed
-        assert ("a = canary" in said) == (not is_changed or level == "namespaces")
+            text = said(f"echo other > {path}")
+            assert (file.read_text() == "mine") == is_changed, text
+            assert ("Read-only file system" in text) == is_mounted
+            assert ("undone" in text) == (is_changed and not is_mounted)
+        text = said("mv sub other && mkdir -p sub/deep && echo x > sub/deep/kept")
+        assert ("Device or resource busy" in text) == is_mounted, text
+        assert ("canary" in said(f"cat {home}/tools/secret/key")) != is_changed
+        text = said(f"cat {home}/toolchain")
+        assert ("canary" in text, "sandbox.read" in text) == (is_changed, not is_changed)
+        text = said(f"cat {home}/tools/settings")
+        assert ("phrase" in text) != is_changed
+        assert ("a = canary" in text) == (not is_changed or level == "namespaces")
 
 
 def test_each_kind_of_row_is_tried() -> None:
@@ -271,13 +270,7 @@ def test_attacks_on_the_home_from_the_work_show_nothing(repository, home, level)
         for attack in attacks:
             said = str(tools.call("Bash", {"command": attack}).content)
             assert "canary" not in said, attack
-        for path in (
-            "~/.bashrc",
-            "link/.bashrc",
-            "../src/other/.env",
-            "~/.npmrc",
-            "/proc/self/cwd/../.bashrc",
-        ):
+        for path in "~/.bashrc link/.bashrc ../src/other/.env ~/.npmrc /proc/self/cwd/../.bashrc".split():
             for name, more in (("Read", {"file_path": path}), ("Grep", {"pattern": "canary", "path": path})):
                 said = str(tools.call(name, more).content)
                 assert "canary" not in said.replace("'canary'", ""), (name, path)
@@ -358,14 +351,6 @@ def test_what_a_run_leaves_in_the_work_shows_the_next_run_nothing(
         for tools in tools_in(repository.top, environment, level, SandboxSettings(read=("~/given",))):
             for path in ("~/.bashrc", "~/Documents/a"):
                 assert "canary" not in str(tools.call("Read", {"file_path": path}).content), planted
-
-
-@pytest.mark.parametrize("is_changed", [False, True])
-def test_files_of_a_process_follow_the_table(with_rows, repository, is_changed) -> None:
-    with_rows(is_changed)
-    for tools in tools_of(repository, None):
-        said = tools.call("Read", {"file_path": "/proc/self/limits"})
-        assert said.is_error == is_changed, said.content
 
 
 @pytest.mark.parametrize("level", LEVELS)
