@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 import select
 import signal
-import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -32,7 +31,7 @@ from tests.patience import PATIENCE_S
 from tests.rows import every_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from ralph.machine.inbox import InboxMailbox
     from ralph.values.events import Event
@@ -72,18 +71,12 @@ def test_what_is_there_may_be_none_or_false(waiter) -> None:
     assert [take(waiter, mailbox) for _ in range(4)] == [None, False, b"", TIMED_OUT]
 
 
-def test_a_deadline_ends_a_wait_on_time(waiter) -> None:
+def test_a_sleep_and_a_wait_last_as_long_as_they_should(waiter) -> None:
     started_s = time.monotonic()
     assert take(waiter, waiter.mailbox(), within_s=0.1) is TIMED_OUT
-    assert time.monotonic() - started_s >= 0.1
-
-
-def test_a_sleep_lasts_as_long_as_it_should(waiter) -> None:
-    started_s = time.monotonic()
-    waiter.sleep(0.1, waiting_for="a test")
-    waiter.sleep(0, waiting_for="a test")
-    waiter.sleep(-5, waiting_for="a test")
-    assert time.monotonic() - started_s >= 0.1
+    for seconds in (0.1, 0, -5):
+        waiter.sleep(seconds, waiting_for="a test")
+    assert time.monotonic() - started_s >= 0.2
 
 
 def test_an_item_that_is_there_beats_a_deadline_that_has_passed(waiter) -> None:
@@ -136,111 +129,14 @@ def test_after_a_second_signal_no_time_is_left_to_stop(waiter) -> None:
     assert left[1] > 0 >= left[2]
 
 
-def test_a_signal_that_came_before_ends_the_next_wait_or_sleep(waiter) -> None:
+def test_a_signal_ends_the_next_sleep_and_wakes_a_wait_for_ever(waiter) -> None:
     waiter.inbox.note_signal(1)
     with pytest.raises(Interrupted):
         waiter.sleep(0, waiting_for="a test")
     waiter.sleep(0, waiting_for="a test")
-
-
-def test_a_signal_wakes_a_wait_for_ever(waiter) -> None:
     threading.Timer(0.05, waiter.inbox.note_signal, [15]).start()
     with pytest.raises(Interrupted):
         take(waiter, waiter.mailbox(), within_s=None)
-
-
-CHILD = """
-import signal
-from ralph.machine.waiter import SystemClock
-from ralph.machine.inbox import catch_stop_signals
-from ralph.machine.waiter import InboxWaiter
-from ralph.values.ports import Interrupted
-waiter = InboxWaiter(SystemClock())
-restore = catch_stop_signals(waiter.inbox)
-print("ready", signal.getsignal(signal.SIGHUP) is signal.SIG_IGN, flush=True)
-try:
-    waiter.sleep(600, waiting_for="a signal")
-except Interrupted as interrupted:
-    print(interrupted.signal_number, flush=True)
-restore()
-print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, flush=True)
-"""
-
-
-@pytest.fixture
-def child() -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen([sys.executable, "-c", CHILD], stdout=subprocess.PIPE, text=True)
-    yield process
-    process.kill()
-    process.communicate()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_p7_p8_a_real_signal_wakes_a_sleep_at_once(child, number) -> None:
-    assert child.stdout.readline().split()[0] == "ready"
-    child.send_signal(number)
-    assert int(child.stdout.readline()) == number
-    assert child.stdout.readline().strip() == "True", "the old handler is not back"
-
-
-def test_p8_a_hangup_that_the_parent_ignores_stays_ignored() -> None:
-    command = ["nohup", sys.executable, "-c", CHILD]
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline().split() == ["ready", "True"]
-        process.send_signal(signal.SIGHUP)
-        process.send_signal(signal.SIGTERM)
-        assert process.stdout.readline().split()[0] == str(int(signal.SIGTERM))
-
-
-STUCK = """
-import os, sys, time
-from ralph.machine.waiter import SystemClock
-from ralph.machine.inbox import catch_stop_signals
-from ralph.machine.waiter import InboxWaiter
-from ralph.values.ports import Interrupted
-waiter = InboxWaiter(SystemClock())
-catch_stop_signals(waiter.inbox)
-print("ready", flush=True)
-if sys.argv[1] == "busy":
-    time.sleep(0.5)
-else:
-    open(sys.argv[1]).read()
-for _ in range(2):
-    try:
-        waiter.sleep(20, waiting_for="a signal")
-    except Interrupted as interrupted:
-        print(interrupted.signal_number, flush=True)
-"""
-
-
-def test_p7_a_second_signal_ends_a_main_thread_that_waits_for_something_else_for_ever(tmp_path) -> None:
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    command = [sys.executable, "-c", STUCK, str(fifo)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGINT)
-        process.send_signal(signal.SIGTERM)
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(1.1)  # two at once may find it busy for a moment
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_S) == -signal.SIGTERM
-
-
-def test_p7_two_signals_at_once_wait_for_a_main_thread_that_is_busy() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", STUCK, "busy"], stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGTERM)
-        process.send_signal(signal.SIGINT)
-        assert sorted(process.stdout.read().split()) == ["15", "2"]
-        assert process.wait(PATIENCE_S) == 0
 
 
 @every_row(
@@ -259,20 +155,31 @@ def test_p7_who_has_not_heard_a_signal_for_a_second_is_stuck(heard, after_s, is_
     assert waiter.inbox.is_stuck == is_stuck
 
 
-def test_handlers_are_put_back(waiter) -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
-    catch_stop_signals(waiter.inbox)()
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
+def test_p8_handlers_are_put_back_and_a_hangup_that_is_ignored_stays_so(waiter) -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [
+        signal.signal(number, how)
+        for number, how in zip(numbers, (*[signal.SIG_DFL] * 2, signal.SIG_IGN), strict=True)
+    ]
+    try:
+        put_back = catch_stop_signals(waiter.inbox)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(Interrupted):
+            waiter.sleep(60, waiting_for="a test")
+        put_back()
+        assert [signal.getsignal(number) for number in numbers] == [*[signal.SIG_DFL] * 2, signal.SIG_IGN]
+    finally:
+        for number, how in zip(numbers, before, strict=True):
+            signal.signal(number, how)
 
 
-def text_delta(text: str) -> StreamReceived:
-    delta = {"type": "text_delta", "text": text}
-    return StreamReceived({"type": "content_block_delta", "index": 0, "delta": delta})
+def delta(kind: str, text: str) -> StreamReceived:
+    content = {"type": f"{kind}_delta", kind: text}
+    return StreamReceived({"type": "content_block_delta", "index": 0, "delta": content})
 
 
-def thinking_delta(thinking: str) -> StreamReceived:
-    delta = {"type": "thinking_delta", "thinking": thinking}
-    return StreamReceived({"type": "content_block_delta", "index": 0, "delta": delta})
+text_delta = partial(delta, "text")
 
 
 class Silence:
@@ -283,11 +190,12 @@ class Silence:
         self.told: list[Heartbeat] = []
         self.heartbeats = Heartbeats(self.clock, interval_s, **shows)
 
-    def beat_at(self, now_s: float) -> list[float]:
+    def beats_at(self, *times_s: float) -> list[float]:
         """Sets the clock and asks for a heartbeat. Returns the silences in seconds of all heartbeats so far."""
-        self.clock.seconds = now_s
-        beat = self.heartbeats.beat("the answer to continue", self.clock.now_s())
-        self.told += [beat] if beat is not None else []
+        for now_s in times_s:
+            self.clock.seconds = now_s
+            beat = self.heartbeats.beat("the answer to continue", now_s)
+            self.told += [beat] if beat is not None else []
         return [each.since_s for each in self.told]
 
     def saw_at(self, now_s: float, event: Event) -> None:
@@ -297,11 +205,11 @@ class Silence:
 
 def test_a_heartbeat_comes_once_per_interval_and_counts_the_whole_silence() -> None:
     silence = Silence()
-    assert silence.beat_at(29.9) == []
-    assert silence.beat_at(30) == [30]
-    assert silence.beat_at(59.9) == [30]
-    assert silence.beat_at(60) == [30, 60]
+    assert silence.beats_at(29.9) == []
+    assert silence.beats_at(30, 59.9) == [30]
+    assert silence.beats_at(60) == [30, 60]
     assert silence.told[0].waiting_for == "the answer to continue"
+    assert Silence(0).beats_at(1e6) == [], "an interval of zero is silent"
 
 
 def test_text_of_a_retry_is_no_sign_of_life_until_its_chain_is_closed() -> None:
@@ -310,54 +218,35 @@ def test_text_of_a_retry_is_no_sign_of_life_until_its_chain_is_closed() -> None:
     for each in (silence, streaming):
         each.saw_at(0, retry)
         each.saw_at(29, text_delta("hi\n"))
-    assert silence.beat_at(30) == [30], "it is held back"
-    assert streaming.beat_at(30) == []
+    assert silence.beats_at(30) == [30], "it is held back"
+    assert streaming.beats_at(30) == []
     silence.saw_at(31, RetryRecovered(1, 2.0))
     silence.saw_at(59, text_delta("hi\n"))
-    assert silence.beat_at(88.9) == [30]
-
-
-@every_row("event", [Notice("hi"), text_delta("hi\n")])
-def test_something_showable_starts_the_interval_again(event) -> None:
-    silence = Silence()
-    silence.saw_at(29, event)
-    assert silence.beat_at(58.9) == []
-    assert silence.beat_at(59) == [30]
+    assert silence.beats_at(88.9) == [30]
 
 
 @every_row(
-    "event",
+    ("event", "shows", "is_sign"),
     [
-        StreamReceived({"type": "ping"}),
-        thinking_delta("hm"),
-        text_delta(""),
-        text_delta("half a line, kept back until it is whole"),
-        StreamReceived({"type": "content_block_delta", "delta": None}),
-        ClockFired("connect", 10),
-        ResponseDiscarded("m1"),
-        Heartbeat("x", 1),
+        (Notice("hi"), {}, True),
+        (text_delta("hi\n"), {}, True),
+        (text_delta("hi\n"), {"shows_lines": False}, False),
+        (text_delta("half a line, kept back until it is whole"), {}, False),
+        (text_delta("half a line"), {"shows_deltas": True}, True),
+        (text_delta(""), {}, False),
+        (delta("thinking", "hm"), {}, False),
+        (StreamReceived({"type": "content_block_delta", "delta": None}), {}, False),
+        (StreamReceived({"type": "ping"}), {}, False),
+        (ClockFired("connect", 10), {}, False),
+        (ResponseDiscarded("m1"), {}, False),
+        (Heartbeat("x", 1), {}, False),
     ],
 )
-def test_what_nobody_sees_is_no_sign_of_life(event) -> None:
-    silence = Silence()
+def test_only_what_is_shown_is_a_sign_of_life_and_starts_the_interval_again(event, shows, is_sign) -> None:
+    silence = Silence(**shows)
     silence.saw_at(29, event)
-    assert silence.beat_at(30) == [30]
-
-
-def test_text_that_is_passed_on_as_it_comes_is_a_sign_of_life() -> None:
-    silence = Silence(shows_deltas=True)
-    silence.saw_at(29, text_delta("half a line"))
-    assert silence.beat_at(58.9) == []
-
-
-def test_lines_that_nobody_is_shown_are_no_sign_of_life() -> None:
-    silence = Silence(shows_lines=False)
-    silence.saw_at(29, text_delta("a line\n"))
-    assert silence.beat_at(30) == [30]
-
-
-def test_an_interval_of_zero_is_silent() -> None:
-    assert Silence(0).beat_at(1e6) == []
+    assert silence.beats_at(30, 58.9) == ([] if is_sign else [30])
+    assert not is_sign or silence.beats_at(59) == [30]
 
 
 def test_what_is_there_is_taken_after_the_end_of_the_time_but_for_a_second_at_most() -> None:
@@ -365,23 +254,20 @@ def test_what_is_there_is_taken_after_the_end_of_the_time_but_for_a_second_at_mo
     clock = FakeClock()
     waiter = InboxWaiter(clock, run_ends_s=10)
     mailbox = waiter.mailbox()
+    clock.seconds = 3
+    assert waiter.time_left_s() == 7
     for item in range(4):
         mailbox.put(item)
-    assert take(waiter, mailbox) == 0
-    for at_s in (10.0, 10.9):
+    for at_s, item in ((3.0, 0), (10.0, 1), (10.9, 2)):
         clock.seconds = at_s
-        assert take(waiter, mailbox) in (1, 2)
+        assert take(waiter, mailbox) == item
     clock.seconds = 11.0
     with pytest.raises(TimeIsUp):
         take(waiter, mailbox)
-
-
-def test_the_time_of_the_run_ends_at_once_if_nothing_is_there() -> None:
-    clock = FakeClock()
-    waiter = InboxWaiter(clock, run_ends_s=10)
     clock.seconds = 10.1
+    nothing_there = InboxWaiter(clock, run_ends_s=10)
     with pytest.raises(TimeIsUp):
-        take(waiter, waiter.mailbox())
+        take(nothing_there, nothing_there.mailbox())
 
 
 @pytest.mark.parametrize("run_ends_s", [None, 9.0], ids=["a limit of the wait", "the time of the run"])
@@ -400,9 +286,8 @@ def test_a_process_that_was_stopped_waits_a_moment_for_what_came_in_time(run_end
     waiter = InboxWaiter(clock, run_ends_s=run_ends_s, on_look=leap)
     mailbox = waiter.mailbox()
     assert waiter.wait(mailbox, until_s=5.0, waiting_for="a test") == "came in time"
-    assert (
-        waiter.wait(mailbox, until_s=5.0, waiting_for="a test") is TIMED_OUT if run_ends_s is None else True
-    )
+    if run_ends_s is None:
+        assert waiter.wait(mailbox, until_s=5.0, waiting_for="a test") is TIMED_OUT
 
 
 def test_a_run_that_a_signal_stops_has_no_time_limit_any_more() -> None:
@@ -412,14 +297,6 @@ def test_a_run_that_a_signal_stops_has_no_time_limit_any_more() -> None:
         take(waiter, waiter.mailbox())
     assert caught.value.signal_number == 15
     assert take(waiter, waiter.mailbox(), within_s=0.1) is TIMED_OUT
-
-
-def test_time_left_counts_down_to_the_end_of_the_run(waiter) -> None:
-    assert waiter.time_left_s() == math.inf
-    clock = FakeClock()
-    waiter = InboxWaiter(clock, run_ends_s=10)
-    clock.seconds = 3
-    assert waiter.time_left_s() == 7
 
 
 @every_row(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,10 +15,9 @@ from ralph.places.table import GUARDS, ROWS, UNREAD, PlaceRow, expanded
 from tests.rows import every_row
 
 
-def table(variables: dict[str, str] | None = None, **bases: tuple[str, ...]):
-    """The table of places in a run. Each of `bases` is a name in braces; `homes` and `roots` stand for themselves."""
-    bases = {"root": bases.pop("roots", ("/work",)), "~": bases.pop("homes", ())} | bases
-    return places_of(bases, variables or {}, str, str)
+def table(roots: tuple[str, ...] = ("/work",), homes: tuple[str, ...] = (), **bases: tuple[str, ...]):
+    """The table of places in a run. Each of `bases` is a name in braces."""
+    return places_of({"root": roots, "~": homes, **bases}, {}, str, str)
 
 
 PROTECTED = """
@@ -36,65 +36,75 @@ def test_names_are_protected_at_any_depth_whatever_their_capitals_and_those_that
     assert [path for path in PROTECTED if table().why_not_read(path)] == []
 
 
-def test_a_hidden_directory_hides_all_but_the_work_in_it() -> None:
-    made = table(roots=("/state/job/work",), hidden=("/state",), given=("/state/mirror",))
-    for path in ("/state", "/state/job", "/state/job/works", "/state/later"):
-        assert "RALPH_SANDBOX_HIDE" in str(made.why_not_read(path))
-        assert made.why_not_written(path) is not None
-    for path in ("/state/job/work", "/state/job/work/main.py"):
-        assert made.why_not_read(path) is None
-        assert made.why_not_written(path) is None
-    assert made.why_not_read("/state/mirror/x") is None
-    assert made.why_not_written("/state/mirror/x") is not None
-    assert made.why_not_written("/state/job/work/.git/config") is not None
-    above = table(roots=("/",), hidden=("/state",))
-    assert above.why_not_read("/state/x") is not None, "a root around the directory opens nothing"
+HIDDEN = {"root": ("/state/job/work",), "hidden": ("/state",), "given": ("/state/mirror",)}
+PREFIX = {"root": ("/usr/src/app",), "prefix": ("/usr",), "code": ("/usr/lib/python3", "/usr/bin")}
+MOVED = {"XDG_CONFIG_HOME": "/cfg", "KUBECONFIG": "/k/one:relative:/k/two", "AWS_CONFIG_FILE": "relative"}
+# The bases, the variables, and the paths that may be read and written, only read, only written, and neither.
+JUDGED: dict[str, Any] = {
+    "a hidden directory hides all but the work in it": (
+        *(HIDDEN, {}),
+        {
+            "": "/state /state/job /state/job/works /state/later",
+            "rw": "/state/job/work /state/job/work/main.py",
+            "r": "/state/mirror/x /state/job/work/.git/config",
+        },
+    ),
+    "a root around a hidden directory opens nothing": ({**HIDDEN, "root": ("/",)}, {}, {"": "/state/x"}),
+    "a prefix with the work in it, as of a container's system, protects its code and not the work": (
+        *(PREFIX, {}),
+        {"rw": "/usr/src/app/main.py", "r": "/usr/lib/python3/os.py /usr/bin/python3"},
+    ),
+    "a prefix in the work is protected": ({"prefix": ("/work/.venv",)}, {}, {"r": "/work/.venv/bin/x"}),
+    "a state directory with the work in it protects what is kept there": (
+        *({"sessions": ("/work",)}, {}),
+        {"rw": "/work/main.py", "": "/work/sessions/x/1.jsonl"},
+    ),
+    "a state directory in the work is protected": ({"state": ("/work/state",)}, {}, {"": "/work/state/x"}),
+    "a git directory with the work in it, as a bare one, protects what git keeps there": (
+        *({"root": ("/work/x.git/main",), "git": ("/work/x.git",)}, {}),
+        {"rw": "/work/x.git/main/a.py", "r": "/work/x.git/hooks/update /work/x.git/config"},
+    ),
+    **{
+        f"dotfiles of a home in {root} are protected, and a root in one of them is not": (
+            *({"root": (root, "/home/me/.config/own"), "~": ("/home/me",)}, {}),
+            {
+                "r": "/home/me/.bashrc /home/me/.config/autostart/x /home/me/.local/bin/ls",
+                "rw": "/home/me/notes /home/me/project/.env /home/me/.config/own/a",
+            },
+        )
+        for root in ("/home/me", "/home", "/")
+    },
+    "a home around the work protects no dotfile in the work": (
+        *({"root": ("/home/me/work",), "~": ("/home/me",)}, {}),
+        {"rw": "/home/me/work/.env"},
+    ),
+    "places are moved by their variables and stay where they were": (
+        *({"~": ("/home/me",)}, MOVED),
+        {
+            "": "/cfg/gh/hosts.yml /home/me/.config/gh/hosts.yml /k/one /k/two /home/me/.aws/config",
+            "rw": "/work/relative",
+        },
+    ),
+    "a variable that names the work does not close it": (
+        *({}, {"GNUPGHOME": "/work", "PGPASSFILE": "/work/pass"}),
+        {"rw": "/work/main.py", "": "/work/pass"},
+    ),
+    "what must not be read must not be written either": (
+        *({"root": ("/home",), "~": ("/home/me",)}, {}),
+        {"": "/home/me/Library/Keychains/x"},
+    ),
+}
 
 
-def test_a_prefix_with_the_work_in_it_protects_its_code_and_not_the_work() -> None:
-    """An example is a container that works in /usr/src with the system's Python."""
-    made = table(roots=("/usr/src/app",), prefix=("/usr",), code=("/usr/lib/python3", "/usr/bin"))
-    assert made.why_not_written("/usr/src/app/main.py") is None
-    assert made.why_not_written("/usr/lib/python3/os.py") is not None
-    assert made.why_not_written("/usr/bin/python3") is not None
-    assert table(prefix=("/work/.venv",)).why_not_written("/work/.venv/bin/x") is not None
-
-
-def test_a_state_directory_with_the_work_in_it_protects_what_is_kept_there() -> None:
-    made = table(sessions=("/work",))
-    assert made.why_not_written("/work/main.py") is None
-    assert made.why_not_read("/work/sessions/x/1.jsonl") is not None
-    assert table(state=("/work/state",)).why_not_read("/work/state/anything") is not None
-
-
-def test_a_git_directory_with_the_work_in_it_protects_what_git_keeps_there() -> None:
-    """An example is a bare repository that contains its own worktrees."""
-    made = table(roots=("/work/x.git/main",), git=("/work/x.git",))
-    assert made.why_not_written("/work/x.git/main/a.py") is None
-    assert made.why_not_written("/work/x.git/hooks/update") is not None
-    assert made.why_not_written("/work/x.git/config") is not None
-
-
-@every_row("root", ["/home/me", "/home", "/"])
-def test_dotfiles_of_a_home_are_protected_from_roots_that_contain_it(root) -> None:
-    made = table(roots=(root, "/home/me/.config/own"), homes=("/home/me",))
-    for name in (".bashrc", ".config/autostart/x", ".local/bin/ls"):
-        assert made.why_not_written(f"/home/me/{name}") is not None
-    for name in ("notes", "project/.env", ".config/own/a"):
-        assert made.why_not_written(f"/home/me/{name}") is None
-    assert table(roots=("/home/me/work",), homes=("/home/me",)).why_not_written("/home/me/work/.env") is None
-
-
-def test_places_are_moved_by_their_variables_and_stay_where_they_were() -> None:
-    variables = {
-        "XDG_CONFIG_HOME": "/cfg",
-        "KUBECONFIG": "/k/one:relative:/k/two",
-        "AWS_CONFIG_FILE": "relative",
-    }
-    made = table(homes=("/home/me",), variables=variables)
-    moved = "/cfg/gh/hosts.yml /home/me/.config/gh/hosts.yml /k/one /k/two /home/me/.aws/config".split()
-    assert [path for path in moved if not made.why_not_read(path)] == []
-    assert made.why_not_read("/work/relative") is None
+@every_row(("bases", "variables", "judged"), list(JUDGED.values()))
+def test_what_may_be_read_and_written(bases, variables, judged) -> None:
+    made = places_of({"root": ("/work",), **bases}, variables, str, str)
+    for may, paths in judged.items():
+        for path in paths.split():
+            why_not = {"r": made.why_not_read(path), "w": made.why_not_written(path)}
+            assert "".join(letter for letter, why in why_not.items() if not why) == may, path
+    if "hidden" in bases:
+        assert "RALPH_SANDBOX_HIDE" in str(made.why_not_read("/state/later"))
 
 
 def test_the_login_of_every_agent_is_a_secret_wherever_a_variable_or_a_link_has_it() -> None:
@@ -126,17 +136,6 @@ def test_a_place_may_be_the_root_or_begin_with_two_slashes(environment, denied, 
     assert (
         gather_places(["/w/x"], {"HOME": "/h", **environment}, denied=denied).why_not_read(path) is not None
     )
-
-
-def test_a_variable_that_names_the_work_does_not_close_it() -> None:
-    made = table(variables={"GNUPGHOME": "/work", "PGPASSFILE": "/work/pass"})
-    assert made.why_not_read("/work/main.py") is None
-    assert made.why_not_read("/work/pass") is not None
-
-
-def test_what_must_not_be_read_must_not_be_written_either() -> None:
-    made = table(roots=("/home",), homes=("/home/me",))
-    assert made.why_not_written("/home/me/Library/Keychains/x") is not None
 
 
 def test_hidden_paths_are_told_from_the_place_where_a_search_begins() -> None:
@@ -173,6 +172,7 @@ def test_the_reasons_are_those_of_the_rows() -> None:
         ("/home/me/.ssh/x", "/home/me/.ssh holds SSH keys. Whoever starts ralph can put"),
         ("/c/mine.toml", "/c/mine.toml is ralph's own configuration. Whoever"),
         ("/home/x/.git/config", ".git is git's own: "),
+        ("/home/me/.git/config", ".git is git's own"),
         ("/home/me/.bashrc", "/home/me/.bashrc is a dotfile of the home directory: "),
         ("/p/ralph/x.py", "/p/ralph is the ralph that runs. "),
     ):
@@ -189,11 +189,6 @@ def test_every_file_of_a_repository_that_ralph_or_an_agent_obeys_is_a_row() -> N
         for guard in (table_of_places.UNWRITTEN, table_of_places.READ_ONLY, table_of_places.COMPARED):
             patterns = table_of_places.names_with(guard)
             assert any(is_named(f"/{name}", pattern) for pattern in patterns), (name, guard)
-
-
-def test_a_name_is_told_before_the_home_directory() -> None:
-    made = table(roots=("/home",), homes=("/home/me",))
-    assert str(made.why_not_written("/home/me/.git/config")).startswith(".git is git's own")
 
 
 @every_row(

@@ -29,11 +29,6 @@ def test_a_hook_is_not_run_while_the_disk_with_protected_files_does_not_answer(
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_hook_says_what_was_undone(tools, monkeypatch) -> None:
-    monkeypatch.setattr(ToolContext, "box", FakeBox("x"))
-    assert tools.box.run_hook("true", b"", 20, "a hook").undone == note_of("x")
-
-
 def test_of_what_a_hook_prints_as_errors_the_beginning_and_the_end_are_kept_and_no_file_is_filled(
     tools,
 ) -> None:

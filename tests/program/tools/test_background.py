@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,6 +16,12 @@ from tests.patience import wait_until, within_s
 from tests.processes.owned import processes_of
 from tests.program.model_answers import DONE, bash, calls, results, told
 from tests.program.namespaces import forbidding_namespaces, needs_namespaces
+from tests.program.tools.test_command_hooks import hooks, start
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from tests.program.conftest import Ralph
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
 
@@ -47,15 +53,21 @@ def client_of(port: int) -> str:
 
 
 LEVELS = [
-    pytest.param(["--sandbox", "off"], {}, id="off"),
-    pytest.param([], forbidding_namespaces, id="landlock", marks=[pytest.mark.sandboxed, linux_only]),
-    pytest.param([], {}, id="namespaces", marks=[pytest.mark.sandboxed, needs_namespaces]),
+    "off",
+    pytest.param("landlock", marks=[pytest.mark.sandboxed, linux_only]),
+    pytest.param("namespaces", marks=[pytest.mark.sandboxed, needs_namespaces]),
 ]
 
 
-@pytest.mark.parametrize(("options", "popen"), LEVELS)
+def begin(ralph: Ralph, level: str, *words: str) -> subprocess.Popen[bytes]:
+    options = ("--sandbox", "off") if level == "off" else ()
+    how = forbidding_namespaces() if level == "landlock" else {}
+    return ralph.start(*words, "--output-format", "stream-json", *options, **how)
+
+
+@pytest.mark.parametrize("level", LEVELS)
 def test_a_server_in_the_background_answers_later_commands_and_is_stopped_with_the_run(
-    ralph, serve, options, popen
+    ralph, serve, level
 ) -> None:
     port = free_port()
     server = serve(
@@ -64,8 +76,7 @@ def test_a_server_in_the_background_answers_later_commands_and_is_stopped_with_t
         calls(output_of("bash_1")),
         Turn("The server answers."),
     )
-    how = popen() if callable(popen) else popen
-    ran = ralph.finish(ralph.start("-p", "serve", *options, "--output-format", "stream-json", **how))
+    ran = ralph.finish(begin(ralph, level, "-p", "serve"))
     assert ran.code == 0, ran.stderr
     started, asked, shown = (results(server, index)[0][0] for index in (1, 2, 3))
     assert started.startswith("Command running in background with ID: bash_1\n")
@@ -84,9 +95,9 @@ STUBBORN = "trap '' TERM HUP INT; echo ready; while :; do sleep 0.2; done"
 
 
 @linux_only
-@pytest.mark.parametrize(("options", "popen"), LEVELS)
+@pytest.mark.parametrize("level", LEVELS)
 def test_after_a_kill_of_ralph_nothing_is_left_and_the_model_of_the_resumed_run_is_told(
-    ralph, serve, options, popen
+    ralph, serve, level
 ) -> None:
     server = serve(
         calls(in_background("(setsid sleep 300 &) ; sleep 300")),
@@ -94,15 +105,13 @@ def test_after_a_kill_of_ralph_nothing_is_left_and_the_model_of_the_resumed_run_
         calls(in_background("echo again; sleep 300")),
         DONE,
     )
-    how = popen() if callable(popen) else popen
-    process = ralph.start("-p", "work", "--output-format", "stream-json", *options, **how)
+    process = begin(ralph, level, "-p", "work")
     wait_until(lambda: len(server.requests) == 2)
     wait_until(lambda: sum("sleep 300" in one for one in processes_of(ralph.environment).values()) >= 2)
     process.kill()
     ralph.finish(process)
     wait_until(lambda: not any("sleep 300" in one for one in processes_of(ralph.environment).values()))
-    more = ralph.start("--continue", "--output-format", "stream-json", *options, **how)
-    ran = ralph.finish(more)
+    ran = ralph.finish(begin(ralph, level, "--continue"))
     assert ran.code == 0, ran.stderr
     content = told(server, 2)
     assert [block["type"] for block in content] == ["tool_result", "text"]
@@ -163,13 +172,9 @@ def test_a_driver_finds_them_again_with_its_next_message_until_its_input_ends(ra
 
 def test_hooks_judge_the_tools_by_any_of_their_names_and_a_stop_hook_is_told_what_runs(ralph, serve) -> None:
     server = serve(calls(in_background("sleep 300")), calls(("TaskStop", {"task_id": "bash_1"})), DONE)
-    hooks = {
-        "PreToolUse": [
-            {"matcher": "KillShell", "hooks": [{"type": "command", "command": "echo no >&2; exit 2"}]}
-        ],
-        "Stop": [{"hooks": [{"type": "command", "command": "cat > told"}]}],
-    }
-    ran = ralph("-p", "work", "--settings", json.dumps({"hooks": hooks}), "--output-format", "stream-json")
+    settings = hooks("PreToolUse", "echo no >&2; exit 2", "KillShell")
+    settings["hooks"] |= hooks("Stop", "cat > told")["hooks"]
+    ran = start(ralph, settings)
     assert ran.code == 0, ran.stderr
     assert results(server, 2) == [("PreToolUse:KillBash hook error: no", True)]
     running = json.loads((ralph.cwd / "told").read_text())["background_tasks"]
@@ -182,10 +187,7 @@ def test_a_hook_shares_no_process_namespace_with_it(ralph, serve) -> None:
     """It could kill what decides in the hook."""
     space = "readlink /proc/self/ns/pid"
     server = serve(calls(in_background(f"{space} > space; sleep 300")), bash(space), DONE)
-    hooks = {
-        "PreToolUse": [{"matcher": "Bash", "hooks": [{"type": "command", "command": f"{space} >> hooks"}]}]
-    }
-    ran = ralph("-p", "work", "--settings", json.dumps({"hooks": hooks}))
+    ran = start(ralph, hooks("PreToolUse", f"{space} >> hooks", "Bash"))
     assert ran.code == 0, ran.stderr
     shared = (ralph.cwd / "space").read_text()
     assert results(server, 2)[0][0] == shared.strip()

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,6 +20,9 @@ from tests.program.model_answers import DONE, bash, results, write
 from tests.program.namespaces import forbidding_namespaces, needs_namespaces
 from tests.program.sandbox.test_sandbox import needs_landlock
 from tests.program.tools.test_command_hooks import hooks
+
+if TYPE_CHECKING:
+    from tests.program.conftest import Ralph
 
 pytestmark = pytest.mark.sandboxed
 
@@ -63,6 +67,12 @@ LEVELS = [
 ]
 
 
+def ran_at(ralph: Ralph, level: str, settings: str) -> None:
+    words = ("go", "--settings", settings, *(("--sandbox", "off") if level == "off" else ()))
+    ran = ralph.finish(ralph.start(*words, **(forbidding_namespaces() if level == "landlock" else {})))
+    assert ran.code == 0, ran.stderr
+
+
 def guarded(ralph, line: str = LINES["its path"]) -> str:
     """Makes the script, and the settings with the hook."""
     script = ralph.cwd / SCRIPT
@@ -77,9 +87,7 @@ def guarded(ralph, line: str = LINES["its path"]) -> str:
 def test_what_the_model_changes_in_a_script_that_guards_has_no_effect(ralph, serve, level, change) -> None:
     settings = guarded(ralph)
     server = serve(CHANGES[change], bash("touch forbidden"), DONE)
-    words = ("go", "--settings", settings, *(("--sandbox", "off") if level == "off" else ()))
-    ran = ralph.finish(ralph.start(*words, **(forbidding_namespaces() if level == "landlock" else {})))
-    assert ran.code == 0, ran.stderr
+    ran_at(ralph, level, settings)
     [(refused, is_error)] = results(server, 2)
     assert is_error
     assert not (ralph.cwd / "forbidden").exists()
@@ -103,10 +111,7 @@ def test_a_guard_of_the_users_finds_nothing_in_the_work_first(ralph, serve, leve
     own.chmod(0o755)
     plants = f"mkdir -p bin src; printf %s {shlex.quote(text)} > {path}; chmod +x {path}"
     server = serve(bash(plants), bash("touch forbidden"), DONE)
-    settings = json.dumps(hooks("PreToolUse", guard, "Bash"))
-    words = ("go", "--settings", settings, *(("--sandbox", "off") if level == "off" else ()))
-    ran = ralph.finish(ralph.start(*words, **(forbidding_namespaces() if level == "landlock" else {})))
-    assert ran.code == 0, ran.stderr
+    ran_at(ralph, level, json.dumps(hooks("PreToolUse", guard, "Bash")))
     assert (ralph.cwd / path).exists()
     [(_, is_error)] = results(server, 2)
     assert is_error
@@ -123,10 +128,7 @@ def test_a_hook_that_decides_or_has_more_rights_takes_nothing_from_the_caches_an
         ralph.user_file.write_text("[hooks]\nwrite = ['~/log']\n")
     hook = f"test -e \"${variable}/planted\" && exit 0; echo 'not taken' >&2; exit 2"
     server = serve(bash(f'touch "${variable}/planted"'), bash("echo more"), DONE)
-    settings = json.dumps(hooks(event, hook, "Bash(echo:*)"))
-    words = ("go", "--settings", settings)
-    ran = ralph.finish(ralph.start(*words, **(forbidding_namespaces() if level == "landlock" else {})))
-    assert ran.code == 0, ran.stderr
+    ran_at(ralph, level, json.dumps(hooks(event, hook, "Bash(echo:*)")))
     assert "not taken" in results(server, 2)[0][0]
 
 

