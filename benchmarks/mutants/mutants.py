@@ -1623,7 +1623,7 @@ MUTANTS = (
         "a result says how many processes were stopped",
         "            self.say(stopped(tree))\n",
         "            pass\n",
-        ("test_namespaces.py",),
+        ("test_kept_box.py",),
     ),
     Mutant(
         "background-ends-with-its-shell",

@@ -64,6 +64,10 @@ class Run:
         self.supervisors.append(self.supervisor())
         return self.start(command, self.supervisors[-1])
 
+    def status(self, command: str) -> tuple[int, str]:
+        process = self.start(command)
+        return process.wait_for_end(), ended(process)
+
     def said(self, command: str) -> str:
         return ended(self.start(command))
 
@@ -540,3 +544,60 @@ def test_where_no_descriptor_is_left_none_is_kept(monkeypatch, made) -> None:
     with pytest.raises(OSError, match="Too many open files"):
         kept_box.KeptBox(("/bin/true",), b"x", 0, ())
     assert open_descriptors() == descriptors
+
+
+# --- A command in namespaces ends like any other: with its status, its grace period, and everything that it has started
+
+
+@pytest.mark.parametrize(
+    ("command", "status"), [("exit 7", 7), ("kill -KILL $$", 137), ("kill -TERM $$", 143)]
+)
+def test_a_command_has_its_own_status(run, command, status) -> None:
+    assert run.status(command) == (status, "")
+
+
+def test_a_request_to_stop_reaches_the_command_and_leaves_it_time(run) -> None:
+    process = run.start("trap 'echo cleaned; exit 3' TERM; touch there; while :; do sleep 0.01; done")
+    wait_until((run.work / "there").exists)
+    process.ask_to_stop()
+    assert process.wait_for_end() == 3
+    assert ended(process).splitlines()[-1] == "cleaned"  # bash also tells of its `sleep`
+
+
+def test_what_a_command_leaves_behind_may_finish_and_is_then_ended(run) -> None:
+    # A busy machine may let it start too late. Without time for it, it never writes.
+    wait_until(lambda: run.said("exec > >(sleep 0.03; cat); echo late") == "late")
+    asked = "(trap 'echo asked; exit' TERM; touch there; while :; do sleep 0.01; done) & until [ -e there ]; do :; done"
+    assert run.said(asked).splitlines()[-1] == "asked"
+
+
+@pytest.mark.parametrize(("command", "stopped"), [(":", 0), ("sleep 600 & setsid sleep 600 & :", 2)])
+def test_what_a_command_leaves_running_is_counted(run, command, stopped) -> None:
+    process = run.start(f"exec >/dev/null 2>&1; {command}")
+    assert (process.wait_for_end(), ended(process), process.stopped) == (0, "", stopped)
+
+
+def test_everything_ends_with_the_launcher(run) -> None:
+    process = run.start("r() { setsid sh -c 'touch there; sleep 0.01' & wait; r; }; r & sleep 600")
+    wait_until((run.work / "there").exists)
+    (its_launcher,) = launcher.children_of(run.supervisors[0].pid)
+    os.kill(its_launcher, signal.SIGKILL)
+    wait_until(lambda: inside(run.work) == [])
+    ended(process)
+
+
+def mounts(of_test: Path) -> list[str]:
+    """The mounts of this process, without those that tests of other workers make in their directories meanwhile."""
+    lines = Path("/proc/self/mounts").read_text().splitlines()
+    return [line for line in lines if "/popen-gw" not in line or str(of_test) in line]
+
+
+def test_many_commands_leave_nothing_behind(run, tmp_path) -> None:
+    """No process, so no namespace either, which would need a process, a mount or a descriptor."""
+    run.said(":")
+    before = {*launcher.children_of(os.getpid())}, open_descriptors(), mounts(tmp_path)
+    for _ in range(4):
+        assert run.status("setsid sleep 600 >/dev/null 2>&1 & echo x > /tmp/x; :") == (0, "")
+    assert {*launcher.children_of(os.getpid())} - before[0] == set()
+    wait_until(lambda: not open_descriptors() - before[1])
+    assert (mounts(tmp_path), inside(run.work)) == (before[2], [])

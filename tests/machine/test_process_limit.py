@@ -25,7 +25,7 @@ from ralph.machine.process_limit import (
 from ralph.machine.running_command import Ended
 from tests.machine.test_command_supervisor import finished, started
 from tests.patience import within_s
-from tests.processes.process_groups import groups_of, needs_group
+from tests.processes.process_groups import needs_group
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -78,16 +78,6 @@ def test_every_command_is_in_the_group_and_ralph_is_not(limited) -> None:
     assert limited.why_no_group() is None
     limited.kill()
     assert finished(started(limited, "cat /proc/self/cgroup"))[1] == before, "one group for the run"
-
-
-@needs_group
-def test_the_group_is_gone_with_the_run() -> None:
-    before = groups_of(os.getpid())
-    supervising = CommandSupervisor({"PATH": os.environ["PATH"]})
-    finished(started(supervising, "sleep 99 & :"))
-    [own] = set(groups_of(os.getpid())) - set(before)
-    supervising.close()
-    assert not own.exists()
 
 
 @needs_group
@@ -179,6 +169,9 @@ def test_the_kernel_keeps_the_limit_on_memory_within_a_second_too() -> None:
         # A command that goes on after the kill of one of its processes was not stopped.
         command = started(supervising, f"{hog}; exit 0")
         assert (finished(command)[0], command.exceeded) == (0, None)
+        command = started(supervising, f"{hog}; sleep 600")
+        assert finished(command)[0] != 0, "the rest of the tree is ended too"
+        assert command.exceeded is Ended.TOO_MUCH_MEMORY
         pid = supervising.pid
         command = started(supervising, "cat /proc/self/cgroup /proc/self/oom_score_adj")
         status, output = finished(command)
@@ -194,18 +187,6 @@ def test_the_kernel_keeps_the_limit_on_memory_within_a_second_too() -> None:
     finally:
         supervising.close()
     assert not group.exists()
-
-
-@needs_memory_group
-def test_a_tree_of_which_the_kernel_has_killed_a_process_is_ended_as_a_whole() -> None:
-    supervising = CommandSupervisor({"PATH": os.environ["PATH"]}, most_memory_bytes=60 * MIB)
-    try:
-        hog = f"{sys.executable} -I -S -c 'bytearray(200 * 1024 * 1024)'"
-        command = started(supervising, f"{hog}; sleep 600")
-        assert finished(command)[0] != 0
-        assert command.exceeded is Ended.TOO_MUCH_MEMORY
-    finally:
-        supervising.close()
 
 
 class SecondVersion:

@@ -87,10 +87,8 @@ def test_a_command_that_fails_at_once_says_so_in_its_call(tools, monkeypatch) ->
     monkeypatch.setattr(background, "_ENDS_EARLY_S", 60.0)
     said = tools.error("Bash", command="echo no; exit 3", run_in_background=True)
     assert said == "no\n[bash_1 has ended: exit code 3]"
-    assert (
-        tools.ok("Bash", command="true", run_in_background=True)
-        == "(no output)\n[bash_2 has ended: exit code 0]"
-    )
+    said = tools.ok("Bash", command="true", run_in_background=True)
+    assert said == "(no output)\n[bash_2 has ended: exit code 0]"
 
 
 @linux_only
@@ -189,10 +187,8 @@ def test_the_number_of_running_commands_is_bounded(tools, monkeypatch) -> None:
     assert said == "2 commands run in the background already (bash_1, bash_2): stop one first"
     tools.ok("KillBash", shell_id=first)
     assert start(tools, "sleep 300") == "bash_3"
-    assert (
-        tools.error("BashOutput", bash_id="bash_9")
-        == "there is no background command 'bash_9'; running: bash_2, bash_3"
-    )
+    said = tools.error("BashOutput", bash_id="bash_9")
+    assert said == "there is no background command 'bash_9'; running: bash_2, bash_3"
 
 
 def test_what_happened_is_told_once(tools) -> None:

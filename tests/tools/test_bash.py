@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import textwrap
@@ -22,12 +21,11 @@ from ralph.sandbox.kernel.landlock import Support
 from ralph.sandbox.levels import Means
 from ralph.tools import bash
 from ralph.tools.tool_context import ToolContext
-from ralph.values.answer import ToolCall
-from ralph.values.ports import Interrupted
 from tests.fakes.box import FakeBox, note_of
 from tests.patience import wait_until, within_s
 from tests.processes.children import children
 from tests.processes.descriptors import open_descriptors, wait_until_closed
+from tests.tools.conftest import SECRET
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
 
@@ -54,11 +52,12 @@ def marker_for(test: str) -> str:
     return f"MARK_{test}_{os.getpid()}_{time.monotonic_ns()}"
 
 
-def test_output_of_both_streams_arrives_in_order(tools) -> None:
+def test_a_command_is_told_with_its_output_and_its_exit_code(tools) -> None:
     assert tools.ok("Bash", command="echo one; echo two >&2; echo three") == "one\ntwo\nthree"
-
-
-def test_a_failing_command_is_an_error_with_its_exit_code(tools) -> None:
+    assert tools.ok("Bash", command="true") == "(no output)"
+    assert tools.ok("Bash", command="yes | head -1") == "y", (
+        "a program that closes its pipe early is not told"
+    )
     assert tools.error("Bash", command="echo no; exit 3") == "no\nExit code 3"
     assert tools.error("Bash", command="kill -SEGV $$") == "(no output)\nExit code 139"
     assert "Exit code 127" in tools.error("Bash", command="no-such-program-anywhere")
@@ -112,21 +111,13 @@ def test_a_command_that_cannot_be_started_is_compared_too(monkeypatch, make_tool
     assert box.done[-3:] == ["look", "prepare", "undo"]
 
 
-def test_silence_is_said_in_words(tools) -> None:
-    assert tools.ok("Bash", command="true") == "(no output)"
-
-
-def test_t1_a_command_that_hangs_is_stopped_at_its_timeout_with_its_output_kept(tools) -> None:
-    text = tools.error("Bash", command="echo before; sleep 1000000", timeout=300)
+@linux_only
+def test_t1_a_tree_that_hangs_and_ignores_term_is_killed_at_its_timeout_with_its_output_kept(tools) -> None:
+    marker = marker_for("t1")
+    command = f"export M={marker}; trap '' TERM; echo before; (trap '' TERM; sleep 1000000) & sleep 1000000; sleep 1000000"
+    text = tools.error("Bash", command=command, timeout=300)
     assert text.startswith("before\n[timed out after 0.3 s;")
     assert "at most 600000 ms" in text
-
-
-@linux_only
-def test_t1_a_tree_that_ignores_term_is_killed(tools) -> None:
-    marker = marker_for("t1")
-    command = f"export M={marker}; trap '' TERM; (trap '' TERM; sleep 1000000) & sleep 1000000; sleep 1000000"
-    assert "timed out" in tools.error("Bash", command=command, timeout=200)
     assert processes_with(marker) == []
 
 
@@ -139,28 +130,24 @@ def test_a_timeout_above_the_maximum_is_lowered_and_said(make_tools) -> None:
 @pytest.mark.parametrize(
     ("daemon", "stopped"),
     [
-        pytest.param("sleep NUMBER & sleep 0.05", 1, id="background job"),
-        pytest.param("sleep NUMBER & sleep 600 &", 2, id="two jobs"),
-        pytest.param("setsid sleep NUMBER & sleep 0.1", 1, id="own session"),
-        pytest.param(
-            "(setsid sh -c 'setsid sleep NUMBER >/dev/null 2>&1 & sleep 77; :' &) ; sleep 0.1",
-            3,
-            id="double fork",
+        ("sleep N & sleep 0.05", "1 process that this command started was"),
+        ("sleep N & sleep 600 &", "2 processes that this command started were"),
+        ("setsid sleep N & sleep 0.1", "1 process that this command started was"),
+        (
+            "(setsid sh -c 'setsid sleep N >/dev/null 2>&1 & sleep 77; :' &) ; sleep 0.1",
+            "3 processes that this command started were",
         ),
-        pytest.param(
-            "nohup setsid env -i sleep NUMBER >/dev/null 2>&1 & disown; sleep 0.1", 1, id="empty environment"
+        (
+            "nohup setsid env -i sleep N >/dev/null 2>&1 & disown; sleep 0.1",
+            "1 process that this command started was",
         ),
     ],
+    ids=["background job", "two jobs", "own session", "double fork", "empty environment"],
 )
 def test_t2_a_daemon_is_gone_after_the_call_and_counted(tools, daemon, stopped) -> None:
     number = str(770_000_000 + os.getpid())
-    were = (
-        "process that this command started was"
-        if stopped == 1
-        else "processes that this command started were"
-    )
-    said = tools.ok("Bash", command=f"{daemon.replace('NUMBER', number)}\necho ok")
-    assert said == f"ok\n[{stopped} {were} stopped; run_in_background keeps a server]"
+    said = tools.ok("Bash", command=f"{daemon.replace('N ', f'{number} ', 1)}\necho ok")
+    assert said == f"ok\n[{stopped} stopped; run_in_background keeps a server]"
     assert processes_with(f"sleep\x00{number}") == []
 
 
@@ -177,21 +164,12 @@ def test_t3_a_grandchild_that_holds_the_output_open_is_not_waited_for(tools, com
     assert tools.ok("Bash", command=command).split("\n")[0] == "ok"
 
 
-def test_what_ends_by_itself_after_the_command_is_not_counted(tools) -> None:
-    """On a busy machine it may not end within a tenth of a second, so it is asked again."""
+def test_what_ends_by_itself_after_the_command_is_not_counted_and_what_it_wrote_is_kept(tools) -> None:
+    """What a command leaves behind is ended after a tenth of a second. A busy machine may need longer, so it is asked again."""
     wait_until(lambda: tools.ok("Bash", command="exec > >(cat); sleep 0.01 & echo ok") == "ok")
-    failed = tools.error("Bash", command="sleep 600 & exit 3")
-    assert (
-        failed
-        == "(no output)\n[1 process that this command started was stopped; run_in_background keeps a server]\nExit code 3"
-    )
-
-
-def test_t3_what_a_pipe_still_holds_at_the_end_is_kept(tools) -> None:
-    """The processes that a command leaves behind are ended after a tenth of a second. A busy machine may need longer, so
-    it is asked again.
-    """
-    wait_until(lambda: tools.ok("Bash", command="exec > >(sleep 0.02; cat); echo late").endswith("late"))
+    wait_until(lambda: tools.ok("Bash", command="exec > >(sleep 0.02; cat); echo late") == "late")
+    stopped = "[1 process that this command started was stopped; run_in_background keeps a server]"
+    assert tools.error("Bash", command="sleep 600 & exit 3") == f"(no output)\n{stopped}\nExit code 3"
 
 
 def test_t4_long_output_keeps_head_and_tail_and_a_private_file_with_all(make_tools) -> None:
@@ -246,24 +224,23 @@ def test_t4_memory_stays_flat_while_a_command_floods(tmp_path) -> None:
     assert grown_kib < 4096
 
 
+GIT = "git init -q . && git -c user.email=a@b -c user.name=x"
+
+
 @pytest.mark.parametrize(
     "command",
     [
         "read x || echo nothing",
         "cat; echo nothing",
-        "git init -q . && git -c user.email=a@b -c user.name=x commit --allow-empty; echo nothing",
-        "git init -q . && git -c user.email=a@b -c user.name=x commit -q --allow-empty -m x && git rebase -i --root; echo nothing",
-        "git init -q . && git ls-remote https://user@127.0.0.1:9/x.git; echo nothing",
+        f"{GIT} commit --allow-empty; echo nothing",
+        f"{GIT} commit -q --allow-empty -m x && git rebase -i --root; echo nothing",
+        f"{GIT} ls-remote https://user@127.0.0.1:9/x.git; echo nothing",
         "seq 1000 | less >/dev/null; echo nothing",
         "test -t 0 || test -t 1 || ! true </dev/tty && echo nothing",
     ],
 )
 def test_t5_nothing_waits_for_a_person(tools, command) -> None:
     assert tools.ok("Bash", command=command, timeout=10_000).endswith("nothing")
-
-
-def test_t5_a_program_that_closes_its_pipe_early_is_not_told_about_it(tools) -> None:
-    assert tools.ok("Bash", command="yes | head -1") == "y"
 
 
 def test_t6_binary_output_becomes_text_with_its_damage_counted(tools) -> None:
@@ -283,10 +260,8 @@ def test_t6_terminal_control_is_stripped_and_progress_reduced(tools) -> None:
 def test_t7_a_command_that_kills_its_supervisor_ends_alone(tools) -> None:
     marker = marker_for("t7")
     text = tools.error("Bash", command=f"export M={marker}; sleep 666 & echo ok; kill -9 $PPID; sleep 555")
-    assert (
-        "how it ended is unknown, as the process that supervised it is gone; all it had started was stopped"
-        in text
-    )
+    why = "how it ended is unknown, as the process that supervised it is gone; all it had started was stopped"
+    assert why in text
     assert processes_with(marker) == []
 
 
@@ -296,25 +271,23 @@ def test_a_command_sees_only_the_environment_it_was_given(make_tools, monkeypatc
     names = {
         line.partition("=")[0] for line in make_tools(environment=given).ok("Bash", command="env").split("\n")
     }
-    own = {"PAGER", "GIT_PAGER", "MANPAGER", "EDITOR", "VISUAL", "GIT_EDITOR", "GIT_SEQUENCE_EDITOR", "TERM"}
-    own |= {"GIT_TERMINAL_PROMPT", "GIT_ASKPASS", "SSH_ASKPASS_REQUIRE"}
-    of_the_shell = {"PWD", "OLDPWD", "SHLVL", "_"}
-    assert names - of_the_shell == own | set(given)
+    own = """
+    PAGER GIT_PAGER MANPAGER EDITOR VISUAL GIT_EDITOR GIT_SEQUENCE_EDITOR TERM
+    GIT_TERMINAL_PROMPT GIT_ASKPASS SSH_ASKPASS_REQUIRE
+    """
+    assert names - {"PWD", "OLDPWD", "SHLVL", "_"} == {*own.split(), *given}
 
 
 def test_credentials_are_redacted_in_the_result_and_in_the_file(make_tools) -> None:
-    secret = "sk-ant-0123456789"
-    tools = make_tools(max_output_bytes=400)
     # In two writes, so that it arrives in two pieces; and again and again, so that some lie on every border.
-    command = f"for i in 1 2 3; do printf {secret[:7]}; sleep 0.02; printf '{secret[7:]} '; done; "
-    text = tools.ok(
-        "Bash", command=command + f"for i in $(seq 100); do printf 'x%.0s' $(seq $i); printf {secret}; done"
-    )
-    whole = Path(re.search(r"whole output: (\S+)", text)[1])  # type: ignore[index]
-    for shown in (text, whole.read_text()):
+    pieces = f"for i in 1 2 3; do printf {SECRET[:7]}; sleep 0.02; printf '{SECRET[7:]} '; done"
+    command = f"{pieces}; for i in $(seq 100); do printf 'x%.0s' $(seq $i); printf {SECRET}; done"
+    text = make_tools(max_output_bytes=400).ok("Bash", command=command)
+    whole = Path(re.search(r"whole output: (\S+)", text)[1]).read_text()  # type: ignore[index]
+    for shown in (text, whole):
         assert "0123456789" not in shown
         assert "sk-ant-" not in shown
-    assert whole.read_text().count("[redacted]") == 103
+    assert whole.count("[redacted]") == 103
 
 
 def test_a_command_too_long_for_the_system_is_refused_with_advice(tools) -> None:
@@ -325,24 +298,6 @@ def test_a_command_too_long_for_the_system_is_refused_with_advice(tools) -> None
 @pytest.mark.parametrize("command", ["echo \0", "echo \ud83d"])
 def test_a_command_no_shell_can_read_is_refused(tools, command) -> None:
     assert "no shell can read" in tools.error("Bash", command=command)
-
-
-@linux_only
-@pytest.mark.parametrize("signals", [1, 2])
-def test_a_signal_stops_the_command_and_is_raised_again(make_tools, signals) -> None:
-    """After one signal the command gets its grace period. A second signal ends this period."""
-    tools = make_tools(kill_grace_s=0.4 if signals == 1 else 1e6)
-    marker = marker_for("signal")
-    for number in range(signals):
-        threading.Timer(0.2 + 0.2 * number, tools.waiter.inbox.note_signal, [signal.SIGTERM]).start()
-    command = (
-        f"export M={marker}; trap '' TERM; (trap '' TERM; sleep 1000000) & while :; do sleep 1000000; done"
-    )
-    with pytest.raises(Interrupted) as raised:
-        tools.box.run([ToolCall("1", "Bash", {"command": command})])
-    assert raised.value.signal_number == signal.SIGTERM
-    assert processes_with(marker) == []
-    assert tools.ok("Bash", command="echo again") == "again"
 
 
 def busy_threads() -> int:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ralph.values.answer import ToolCall
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -52,7 +54,8 @@ def test_t10_a_path_that_leads_outside_is_read_and_not_written(tools, work) -> N
 def test_t10_nothing_is_made_outside(tools, work) -> None:
     (work / "dangling").symlink_to("../other/new")
     (work / "up").symlink_to("../other")
-    for path in ("../new/file", "dangling", "up/new/file"):
+    (work.parent / "work2").mkdir()
+    for path in ("../new/file", "dangling", "up/new/file", "../work2/a"):
         assert "outside the directories" in tools.error("Write", file_path=path, content="x")
     assert {path.name for path in (work.parent / "other").iterdir()} == {"dir", "file"}
     assert not (work.parent / "new").exists()
@@ -81,11 +84,6 @@ def test_a_working_directory_that_is_a_link_means_what_it_leads_to(make_tools, w
     assert {path.name for path in work.iterdir()} == {"a", "b", "c", "dir"}
 
 
-def test_a_directory_with_the_same_beginning_of_its_name_is_outside(tools, work) -> None:
-    (work.parent / "work2").mkdir()
-    assert "outside" in tools.error("Write", file_path="../work2/a", content="x")
-
-
 def test_an_added_directory_may_be_written_too(make_tools, work) -> None:
     other = work.parent / "other"
     tools = make_tools(cwd=work, writable=(other / "dir", work.parent / "other"))
@@ -109,8 +107,6 @@ def test_an_added_directory_that_was_moved_is_neither_made_again_nor_followed(ma
 
 
 def test_a_link_that_appears_between_the_plan_and_the_write_is_not_followed(make_tools, work) -> None:
-    from ralph.values.answer import ToolCall
-
     tools = make_tools(cwd=work)
     (work / "dir/deep").mkdir()
     (work.parent / "other/deep").mkdir()

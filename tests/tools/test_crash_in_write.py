@@ -133,10 +133,12 @@ def test_t15_a_crash_at_any_step_leaves_the_old_file_or_the_new_one(crashes, nam
     assert any(name.endswith(".tmp") for step in steps for name in step["names"])
 
 
-def test_t15_hard_links_are_noted_and_keep_the_old_content(tools, tmp_path) -> None:
+@pytest.mark.parametrize("tool", ["Edit", "Write"])
+def test_t15_hard_links_are_noted_and_keep_the_old_content(tools, tmp_path, tool) -> None:
     (tmp_path / "a").write_text("old")
     (tmp_path / "b").hardlink_to(tmp_path / "a")
-    text = tools.ok("Edit", file_path="a", old_string="old", new_string="new")
+    change = {"old_string": "old", "new_string": "new"} if tool == "Edit" else {"content": "new"}
+    text = tools.ok(tool, file_path="a", **change)
     assert text.endswith("[its 1 other hard link(s) keep the old content]")
     assert (tmp_path / "b").read_text() == "old"
 

@@ -29,10 +29,14 @@ def test_one_place_is_replaced_and_shown(tools, tmp_path) -> None:
     assert "line 5\nsix\nsix and a half\nline 7\n" in (tmp_path / "a.py").read_text()
 
 
-def test_all_places_are_replaced_on_request(tools, tmp_path) -> None:
+def test_all_places_are_replaced_on_request_and_where_nothing_is_left_nothing_is_shown(
+    tools, tmp_path
+) -> None:
     (tmp_path / "a").write_text("x = 1\ny = x\n")
     assert "at 2 places" in tools.ok("Edit", file_path="a", old_string="x", new_string="xx", replace_all=True)
     assert (tmp_path / "a").read_text() == "xx = 1\ny = xx\n"
+    whole = (tmp_path / "a").read_text()
+    assert tools.ok("Edit", file_path="a", old_string=whole, new_string="") == "Edited a at line 1:\n"
 
 
 def test_t12_no_match_is_an_error_with_a_hint_and_the_file_untouched(tools, tmp_path) -> None:
@@ -56,41 +60,44 @@ def test_t12_no_match_is_an_error_with_a_hint_and_the_file_untouched(tools, tmp_
     assert hint("zzz") == "Read the file again."
 
 
-def test_t12_several_matches_are_an_error_with_count_and_lines(tools, tmp_path) -> None:
-    (tmp_path / "a").write_text("x\n" * 3 + "y\nx\n")
-    assert tools.error("Edit", file_path="a", old_string="x\n", new_string="z\n") == (
-        "old_string occurs 4 times in a, at lines 1, 2, 3, 5. "
-        "Add lines around it to make it unique, or set replace_all."
-    )
-    (tmp_path / "a").write_text("x\n" * 100)
-    assert "occurs 100 times" in tools.error("Edit", file_path="a", old_string="x", new_string="z")
-    (tmp_path / "a").write_text("}\n}\n}\n")
-    assert "overlapping itself at line 1" in tools.error(
-        "Edit", file_path="a", old_string="}\n}", new_string="z"
-    )
-    (tmp_path / "a").write_text("a\r\n\r\nb\r\n")
-    tools.ok("Edit", file_path="a", old_string="\n\nb", new_string="\nb")
-    assert (tmp_path / "a").read_bytes() == b"a\r\nb\r\n"
+@pytest.mark.parametrize(
+    ("text", "old", "why"),
+    [
+        (
+            "x\n" * 3 + "y\nx\n",
+            "x\n",
+            "old_string occurs 4 times in a, at lines 1, 2, 3, 5. Add lines around it to make it unique, or set replace_all.",
+        ),
+        ("x\n" * 100, "x", "occurs 100 times"),
+        ("}\n}\n}\n", "}\n}", "overlapping itself at line 1"),
+    ],
+)
+def test_t12_several_matches_are_an_error_with_count_and_lines(tools, tmp_path, text, old, why) -> None:
+    (tmp_path / "a").write_text(text)
+    assert why in tools.error("Edit", file_path="a", old_string=old, new_string="z")
 
 
-def test_an_edit_that_makes_no_sense_is_refused(tools, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("path", "old", "new", "why"),
+    [
+        ("a", "x", "x", "changes nothing"),
+        ("a", "", "x", "use Write"),
+        ("a", "x", "\ud800", "surrogate"),
+        ("A", "x", "y", "does not exist. Similar names there: a."),
+        (".", "x", "y", "is a directory"),
+        ("/dev/zero", "x", "y", "is a character device"),
+    ],
+)
+def test_an_edit_that_makes_no_sense_is_refused(tools, tmp_path, path, old, new, why) -> None:
     (tmp_path / "a").write_text("x")
-    assert "changes nothing" in tools.error("Edit", file_path="a", old_string="x", new_string="x")
-    assert "use Write" in tools.error("Edit", file_path="a", old_string="", new_string="x")
-    assert "surrogate" in tools.error("Edit", file_path="a", old_string="x", new_string="\ud800")
-    assert "does not exist. Similar names there: a." in tools.error(
-        "Edit", file_path="A", old_string="x", new_string="y"
-    )
-    assert "is a directory" in tools.error("Edit", file_path=".", old_string="x", new_string="y")
-    assert "is a character device" in tools.error(
-        "Edit", file_path="/dev/zero", old_string="x", new_string="y"
-    )
+    assert why in tools.error("Edit", file_path=path, old_string=old, new_string=new)
 
 
 @pytest.mark.parametrize(
     ("before", "old", "new", "after"),
     [
         pytest.param(b"a\r\nb\r\nc\r\n", "a\nb", "a\nx\nb", b"a\r\nx\r\nb\r\nc\r\n", id="CRLF"),
+        pytest.param(b"a\r\n\r\nb\r\n", "\n\nb", "\nb", b"a\r\nb\r\n", id="an empty line"),
         pytest.param(b"a\r\nb\nc\r\n", "b", "b\nb2", b"a\r\nb\nb2\nc\r\n", id="mixed, at an LF line"),
         pytest.param(b"a\r\nb\nc\r\n", "c", "c\nc2", b"a\r\nb\nc\r\nc2\r\n", id="mixed, at a CRLF line"),
         pytest.param(b"a\r\nb", "b", "b\nc", b"a\r\nb\r\nc", id="CRLF, last line without an end"),
@@ -136,11 +143,6 @@ def test_a_binary_file_is_refused_by_its_type(tools, tmp_path, data, kind) -> No
         f"a is a binary file: {kind}; Edit changes text only"
     )
     assert (tmp_path / "a").read_bytes() == data
-
-
-def test_an_edit_that_leaves_nothing_shows_nothing(tools, tmp_path) -> None:
-    (tmp_path / "a").write_text("x\n")
-    assert tools.ok("Edit", file_path="a", old_string="x\n", new_string="") == "Edited a at line 1:\n"
 
 
 def test_a_character_the_files_encoding_lacks_is_an_error(tools, tmp_path) -> None:

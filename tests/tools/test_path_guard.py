@@ -72,22 +72,15 @@ def test_a_write_is_judged_by_the_directory_that_it_opened(make_tools, work) -> 
 
 def test_the_name_of_an_open_file_is_what_the_kernel_says(work) -> None:
     (work / "link").symlink_to("innocent")
-    for name in ("link", "innocent"):
+    (work / "a (deleted)").write_text("its name ends like that of a deleted file")
+    for name, real in (("link", "innocent"), ("innocent", "innocent"), ("a (deleted)", "a (deleted)")):
         descriptor = os.open(work / name, os.O_RDONLY)
-        assert opened_path(descriptor, str(work / name)) == str(work / "innocent")
+        assert opened_path(descriptor, str(work / name)) == str(work / real)
         os.close(descriptor)
     reading, writing = os.pipe()
     assert opened_path(reading, f"/dev/fd/{reading}") is None
     os.close(reading)
     os.close(writing)
-
-
-def test_a_file_whose_name_ends_like_a_deleted_one_keeps_it(work) -> None:
-    odd = work / "a (deleted)"
-    odd.write_text("x")
-    descriptor = os.open(odd, os.O_RDONLY)
-    assert opened_path(descriptor, str(odd)) == str(odd)
-    os.close(descriptor)
 
 
 def test_a_place_that_is_itself_a_link_is_protected_where_it_leads_to(home, work) -> None:

@@ -23,18 +23,14 @@ def test_lines_come_numbered(tools, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "count"),
-    [("a\n", "1 line"), ("a", "1 line"), ("a\nb\n", "2 lines"), ("a\nb", "2 lines"), ("\n\n\n", "3 lines")],
+    ("content", "lines"), [("a\n", 1), ("a", 1), ("a\nb\n", 2), ("a\nb", 2), ("\n\n\n", 3)]
 )
-def test_an_offset_past_the_end_names_the_number_of_lines(tools, tmp_path, content, count) -> None:
+def test_an_offset_past_the_end_names_the_number_of_lines(tools, tmp_path, content, lines) -> None:
     (tmp_path / "a").write_text(content)
-    number = int(count.split(maxsplit=1)[0])
-    assert (
-        tools.error("Read", file_path="a", offset=number + 1)
-        == f"offset {number + 1} is past the end: the file has {count}"
-    )
-    assert tools.error("Read", file_path="a", offset=99).endswith(f"the file has {count}")
-    tools.ok("Read", file_path="a", offset=number)
+    for offset in (lines + 1, 99):
+        said = f"offset {offset} is past the end: the file has {lines} line{'' if lines == 1 else 's'}"
+        assert tools.error("Read", file_path="a", offset=offset) == said
+    tools.ok("Read", file_path="a", offset=lines)
 
 
 def test_an_empty_file_says_so(tools, tmp_path) -> None:
@@ -82,32 +78,24 @@ def test_t11_two_gigabytes_are_read_in_part_in_a_second_and_little_memory(tmp_pa
     *reads, peak_kib = subprocess.check_output(
         [sys.executable, "-c", script, str(tmp_path)], text=True
     ).splitlines()
-    assert [read.split()[:2] for read in reads] == [
-        ["1", "False"],
-        ["9000", "False"],
-        ["10001", "False"],
-        ["20000", "True"],
-    ]
+    fails = [read.split()[:2] for read in reads]
+    assert fails == [["1", "False"], ["9000", "False"], ["10001", "False"], ["20000", "True"]]
     assert all(float(read.split()[2]) < 1.0 for read in reads)
     assert int(peak_kib) < 100 * 1024
 
 
-def test_t11_what_is_no_regular_file_is_named_at_once(tools, tmp_path) -> None:
+def test_t11_what_is_no_regular_file_is_named_at_once(tools, tmp_path, monkeypatch) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "dir").mkdir()
     (tmp_path / "link").symlink_to("fifo")
     with socket.socket(socket.AF_UNIX) as listener:
-        before = Path.cwd()
-        os.chdir(tmp_path)  # a socket's path must be short
-        try:
-            listener.bind("socket")
-        finally:
-            os.chdir(before)
-        assert "socket is a socket" in tools.error("Read", file_path="socket")
-    assert "fifo is a FIFO" in tools.error("Read", file_path="fifo")
-    assert "link is a FIFO" in tools.error("Read", file_path="link")
-    assert "dir is a directory; list it with Glob" in tools.error("Read", file_path="dir")
-    assert "is a character device" in tools.error("Read", file_path="/dev/zero")
+        monkeypatch.chdir(tmp_path)  # a socket's path must be short
+        listener.bind("socket")
+    for name, kind in (
+        *(("socket", "a socket"), ("fifo", "a FIFO"), ("link", "a FIFO")),
+        *(("dir", "a directory; list it with Glob"), ("/dev/zero", "a character device")),
+    ):
+        assert f"{name} is {kind}" in tools.error("Read", file_path=name)
 
 
 @linux_only
@@ -124,15 +112,12 @@ def test_t11_a_kernel_log_that_never_ends_does_not_hang(tools) -> None:
 def test_a_missing_file_comes_with_similar_names(tools, tmp_path) -> None:
     (tmp_path / "README.md").touch()
     (tmp_path / "settings.py").touch()
-    assert (
-        tools.error("Read", file_path="readme.md")
-        == "readme.md does not exist. Similar names there: README.md."
-    )
+    said = "readme.md does not exist. Similar names there: README.md."
+    assert tools.error("Read", file_path="readme.md") == said
     assert "settings.py" in tools.error("Read", file_path="setings.py")
     assert f"{tmp_path} does" in tools.error("Read", file_path="no/such/file")
-    assert "cannot be the name of a file" in tools.error("Read", file_path="a\0b")
-    assert "cannot be the name of a file" in tools.error("Read", file_path="")
-    assert "cannot be the name of a file" in tools.error("Read", file_path="\ud800")
+    for name in ("a\0b", "", "\ud800"):
+        assert "cannot be the name of a file" in tools.error("Read", file_path=name)
 
 
 @pytest.mark.parametrize(

@@ -43,17 +43,10 @@ TREE = {
     "sub/.git/HEAD": "ref\n",
     "sub/own.log": "Engine\n",
 }
-ALL = [
-    *(".github/ci.yml", ".gitignore", "a/b.py", "a-b.py", "a.py", "keep.log"),
-    *(
-        "src/.gitignore",
-        "src/app.ts",
-        "src/build/real.py",
-        "src/deep/er/z.tsx",
-        "src/important.tmp",
-        "sub/own.log",
-    ),
-]
+ALL = """
+.github/ci.yml .gitignore a/b.py a-b.py a.py keep.log src/.gitignore src/app.ts src/build/real.py src/deep/er/z.tsx
+src/important.tmp sub/own.log
+""".split()
 
 
 @pytest.fixture
@@ -71,6 +64,9 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
+NONE_SEARCHED = "No matches found: no file was searched"
+CONTENT = {"output_mode": "content"}
+MORE = "are shown; narrow the pattern or the path to see more"
 SPECIAL = ["binary.bin", "latin.txt", "utf16.txt"]
 
 
@@ -111,13 +107,9 @@ def test_glob_finds_what_git_sees_in_the_order_of_the_paths(
         (
             "Grep",
             {"pattern": "Engine", "glob": "node_modules/**/*.js"},
-            "No matches found: no file was searched; 1 ignored file matches, such as node_modules/x/index.js: ",
+            f"{NONE_SEARCHED}; 1 ignored file matches, such as node_modules/x/index.js: ",
         ),
-        (
-            "Grep",
-            {"pattern": "Engine", "glob": "*.rs"},
-            "No matches found: no file was searched; none matches the glob",
-        ),
+        ("Grep", {"pattern": "Engine", "glob": "*.rs"}, f"{NONE_SEARCHED}; none matches the glob"),
     ],
 )
 def test_where_only_ignored_files_match_the_result_says_how_many(
@@ -199,16 +191,16 @@ def test_glob_reaches_outside_the_working_directory(search_tools, tree) -> None:
     assert search_tools.ok("Glob", pattern=f"{other}/**/*.py") == f"{other}/x.py"
 
 
-def test_grep_lists_files_by_default(search_tools, tree) -> None:
-    assert search_tools.ok("Grep", pattern="Engine").split("\n") == [
-        *(".github/ci.yml", "a/b.py", "a-b.py", "a.py", "keep.log", "latin.txt"),
-        *("src/app.ts", "src/build/real.py", "src/important.tmp", "sub/own.log", "utf16.txt"),
-    ]
-
-
 @every_row(
     ("arguments", "expected"),
     [
+        (
+            {"pattern": "Engine"},
+            """
+            .github/ci.yml a/b.py a-b.py a.py keep.log latin.txt src/app.ts src/build/real.py src/important.tmp
+            sub/own.log utf16.txt
+            """.split(),
+        ),
         ({"pattern": "Engine", "glob": "*.py"}, ["a/b.py", "a-b.py", "a.py", "src/build/real.py"]),
         ({"pattern": "Engine", "glob": "src/**/*.py"}, ["src/build/real.py"]),
         ({"pattern": "Engine", "glob": "!*.py", "path": "src"}, ["src/app.ts", "src/important.tmp"]),
@@ -219,32 +211,22 @@ def test_grep_lists_files_by_default(search_tools, tree) -> None:
             ["src/app.ts:2", "src/build/real.py:1", "src/important.tmp:1"],
         ),
         (
-            {"pattern": r"new \w+", "output_mode": "content", "path": "src/app.ts"},
+            {"pattern": r"new \w+", **CONTENT, "path": "src/app.ts"},
             ["src/app.ts:1:new Engine(1)", "src/app.ts:2:new Engine(2)"],
         ),
         ({"pattern": "class", "output_mode": "content", "-n": False}, ["a.py:class Engine:"]),
         (
-            {"pattern": "class", "output_mode": "content", "-B": 1, "-A": 1},
+            {"pattern": "class", **CONTENT, "-B": 1, "-A": 1},
             ["a.py-3-", "a.py:4:class Engine:", "a.py-5-    pass"],
         ),
+        ({"pattern": "import sys|own|pass", **CONTENT, "-C": 0}, ["a.py:2:import sys", "a.py:5:    pass"]),
         (
-            {"pattern": "import sys|own|pass", "output_mode": "content", "-C": 0},
-            ["a.py:2:import sys", "a.py:5:    pass"],
-        ),
-        (
-            {"pattern": "sys|pass", "output_mode": "content", "-B": 1},
+            {"pattern": "sys|pass", **CONTENT, "-B": 1},
             ["a.py-1-import os", "a.py:2:import sys", "--", "a.py-4-class Engine:", "a.py:5:    pass"],
         ),
         ({"pattern": "alle$", "output_mode": "content"}, ["latin.txt:1:Engine f\ufffdr alle"]),
         ({"pattern": "UTF", "output_mode": "content"}, ["utf16.txt:1:Engine in UTF-16"]),
-        (
-            {"pattern": "Engine", "head_limit": 2},
-            [
-                ".github/ci.yml",
-                "a/b.py",
-                "[only the first 2 are shown; narrow the pattern or the path to see more]",
-            ],
-        ),
+        ({"pattern": "Engine", "head_limit": 2}, [".github/ci.yml", "a/b.py", f"[only the first 2 {MORE}]"]),
         ({"pattern": "Engine", "path": "node_modules"}, ["node_modules/x/index.js"]),
         ({"pattern": "-e"}, ["No matches found"]),
         ({"pattern": "Absent"}, ["No matches found"]),
@@ -413,13 +395,9 @@ def test_a_search_names_the_file_that_it_would_read_for_ever(make_tools, tmp_pat
         os.mkfifo(ignore)
     tools = make_tools(cwd=work, search_timeout_s=300.0)
     for name in ("Grep", "Glob"):
-        shown = (
-            ignore.resolve()
-            if place == ".."
-            else os.path.normpath(f"{place if place != 'link' else '.'}/.gitignore")
-        )
-        words = f"the search would read {shown} for ever, which is a pipe, a device or a socket: remove it, or search elsewhere"
-        assert words in tools.error(name, pattern="x")
+        shown = ignore.resolve() if place == ".." else ignore.relative_to(work)
+        why = "which is a pipe, a device or a socket: remove it, or search elsewhere"
+        assert f"the search would read {shown} for ever, {why}" in tools.error(name, pattern="x")
 
 
 def test_a_signal_ends_a_running_search(make_tools, tmp_path) -> None:

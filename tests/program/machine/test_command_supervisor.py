@@ -92,7 +92,9 @@ def test_without_a_command_no_supervisor_is_started(ralph, serve) -> None:
 
 def test_a_command_that_kills_the_supervisor_costs_that_call_alone(ralph, serve) -> None:
     server = serve(
-        bash(f"{PARENTS}; (sleep 99 &); echo $supervisor; kill -9 $supervisor; sleep 99"),
+        bash(
+            f"{PARENTS}; (trap '' TERM; setsid sleep 99 &); echo $supervisor; kill -9 $supervisor; sleep 99"
+        ),
         bash(f"{PARENTS}; echo $supervisor"),
         DONE,
     )

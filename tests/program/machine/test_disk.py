@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,6 +21,7 @@ from ralph.mock_api import Text, ToolUse, Turn
 from tests.conversation.conversation_rules import conversation_problems
 from tests.journals.reading import read_lines
 from tests.patience import PATIENCE_S, wait_until
+from tests.program.model_answers import DONE, bash, calls, write
 from tests.program.slow_servers import set_clocks
 
 if TYPE_CHECKING:
@@ -29,17 +30,15 @@ if TYPE_CHECKING:
     from ralph.mock_api import Playable, RecordedRequest
     from tests.program.conftest import Finished
 
-DONE = "All done."
-
-
-def tool_answers(request: RecordedRequest) -> int:
-    """The number of the model's answers in the request. The next answer depends on this number only."""
-    return sum(message["role"] == "assistant" for message in request.json()["messages"])
-
 
 def play(*turns: Turn) -> Callable[[RecordedRequest, int], Playable]:
-    """A script that plays these turns, and then answers any number of further requests with a last turn."""
-    return lambda request, _index: [*turns, Turn(DONE)][min(tool_answers(request), len(turns))]
+    """A script whose turn depends on the number of answers in the request alone. After the last turn it plays `DONE`."""
+
+    def answer(request: RecordedRequest, _index: int) -> Playable:
+        answered: int = sum(message["role"] == "assistant" for message in request.json()["messages"])
+        return [*turns, DONE][min(answered, len(turns))]
+
+    return answer
 
 
 def journals(directory: Path) -> list[Path]:
@@ -80,31 +79,19 @@ SMALL = "mount -t tmpfs -o size=256k tmpfs"
 def test_p4_a_disk_that_fills_stops_the_run_before_anything_unannounced_and_it_goes_on_later_exits_74_or_0(
     ralph, serve, tmp_path
 ) -> None:
-    turns = [
-        Turn([ToolUse("Bash", {"command": f"echo {n} >> effects; head -c 20000 /dev/urandom | base64"})])
-        for n in range(6)
-    ]
-    server = serve(script=play(*turns))
+    write = "echo {} >> effects; head -c 20000 /dev/urandom | base64"
+    server = serve(script=play(*(bash(write.format(n)) for n in range(6))))
     state, kept = tmp_path / "state", tmp_path / "kept"
     ralph.environment["RALPH_STATE_DIR"] = str(state)
-    ran = in_small_disk(
-        ralph,
-        "mount -t tmpfs -o size=96k tmpfs",
-        state,
-        "go",
-        "--output-format",
-        "json",
-        after=f"cp -r '{state}' '{kept}'",
-    )
+    words, copy = ("go", "--output-format", "json"), f"cp -r '{state}' '{kept}'"
+    ran = in_small_disk(ralph, "mount -t tmpfs -o size=96k tmpfs", state, *words, after=copy)
     assert ran.code == 74
     assert "No space left on device" in ran.last_line
     assert str(state) in ran.last_line
     assert ran.result["terminal_reason"] == "io_error"
     [journal] = journals(kept)
-    assert (
-        ran.stderr.splitlines()[-2]
-        == f"[hint] continue with: ralph --resume {journal.stem[:8]} --sandbox off"
-    )
+    hint = f"[hint] continue with: ralph --resume {journal.stem[:8]} --sandbox off"
+    assert ran.stderr.splitlines()[-2] == hint
     reading = read_lines(journal.read_bytes())
     assert reading.torn == b""
     kinds = [record.kind for record in reading.records]
@@ -122,12 +109,8 @@ def test_p5_a_full_disk_under_the_work_is_an_error_for_the_model_and_leaves_file
     ralph, serve, tmp_path
 ) -> None:
     work = ralph.cwd / "small"
-    write = ToolUse("Write", {"file_path": "small/a.txt", "content": "x" * 400_000})
-    server = serve(
-        Turn([ToolUse("Write", {"file_path": "small/a.txt", "content": "old"})]),
-        Turn([write], chunk_chars=0),
-        Turn(DONE),
-    )
+    large = ("Write", {"file_path": "small/a.txt", "content": "x" * 400_000})
+    server = serve(write("small/a.txt", "old"), calls(large, chunk_chars=0), DONE)
     ran = in_small_disk(ralph, SMALL, work, "go", after=f"cp -r '{work}' '{tmp_path / 'kept'}'")
     assert ran.code == 0
     assert "No space left" in str(server.requests[2].json()["messages"][-1])
@@ -142,7 +125,7 @@ READ_ONLY_BIND = "bind() { mount --bind $1 $1 && mount -o remount,ro,bind $1; };
 def test_p6_without_a_home_to_write_to_sessions_go_to_the_temporary_directory_and_that_is_said_exits_0(
     ralph, serve, tmp_path
 ) -> None:
-    serve(Turn(DONE))
+    serve(DONE)
     ralph.environment["TMPDIR"] = str(tmp_path)
     ran = in_small_disk(ralph, READ_ONLY, Path(ralph.environment["HOME"]), "go")
     assert ran.code == 0
@@ -155,7 +138,7 @@ def test_p6_without_a_home_to_write_to_sessions_go_to_the_temporary_directory_an
 def test_p6_sessions_of_a_home_that_became_read_only_and_of_the_time_since_are_both_found_exits_0(
     ralph, ralph_here, serve
 ) -> None:
-    serve(*[Turn(DONE)] * 4)
+    serve(*[DONE] * 4)
     home = ralph.environment["HOME"]
     before, since = (f"{n}0000000-0000-4000-8000-000000000000" for n in (1, 2))
     assert ralph("before", "--session-id", before).code == 0
@@ -176,7 +159,7 @@ def test_p6_sessions_of_a_home_that_became_read_only_and_of_the_time_since_are_b
 
 @needs_mounts
 def test_p6_without_any_place_for_a_session_nothing_is_spent_exits_74(ralph, serve, tmp_path) -> None:
-    server = serve(Turn(DONE))
+    server = serve(DONE)
     state = tmp_path / "state"
     ralph.environment["RALPH_STATE_DIR"] = str(state / "deep")
     ran = in_small_disk(ralph, READ_ONLY, state, "go", "--output-format", "json")
@@ -199,13 +182,10 @@ def test_p7_a_signal_ends_a_name_lookup_that_nobody_answers_exits_143(ralph, tmp
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent:
         silent.bind((address, 53))
         silent.settimeout(PATIENCE_S)
+        pipes: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+        command = ["unshare", "-m", "sh", "-c", program]
         process = subprocess.Popen(
-            ["unshare", "-m", "sh", "-c", program],
-            cwd=ralph.cwd,
-            env=ralph.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            command, cwd=ralph.cwd, env=ralph.environment, stdin=subprocess.DEVNULL, **pipes
         )
         silent.recv(512)  # the lookup is under way
         ran = ralph.stopped_by(process, signal.SIGTERM)
@@ -231,13 +211,8 @@ EVERY_CALL = "RALPH_EVERY_CALL" in os.environ
 
 WORK = (
     Turn([Text("First."), ToolUse("Bash", {"command": "echo bash >> effects"})]),
-    Turn(
-        [
-            ToolUse("Write", {"file_path": "a.txt", "content": "one\n"}),
-            ToolUse("Read", {"file_path": "a.txt"}),
-        ]
-    ),
-    Turn([ToolUse("Edit", {"file_path": "a.txt", "old_string": "one", "new_string": "two"})]),
+    calls(("Write", {"file_path": "a.txt", "content": "one\n"}), ("Read", {"file_path": "a.txt"})),
+    calls(("Edit", {"file_path": "a.txt", "old_string": "one", "new_string": "two"})),
 )
 
 
@@ -281,13 +256,9 @@ def test_p4_whichever_call_to_the_disk_fails_nothing_is_lost_and_nothing_comes_t
             records = read_lines(journal.read_bytes()).records
             if any(record.kind == "user" for record in records):
                 assert conversation_problems(replay(records).conversation.messages) == [], (how, at)
-        effects = (ralph.cwd / "effects").read_text() if (ralph.cwd / "effects").exists() else ""
-        assert effects in {"", "bash\n"}, (how, at)
-        assert (
-            (ralph.cwd / "a.txt").read_text() in {"one\n", "two\n"}
-            if (ralph.cwd / "a.txt").exists()
-            else True
-        )
+        for name, texts in (("effects", ("", "bash\n")), ("a.txt", ("one\n", "two\n"))):
+            path = ralph.cwd / name
+            assert not path.exists() or path.read_text() in texts, (how, at)
     assert codes[0] == 0
     assert len(codes) > 3
     assert 74 in codes
@@ -316,12 +287,9 @@ def test_p7_a_signal_while_the_journal_is_written_ends_the_run_and_seals_it_exit
 
 
 def test_p17_an_empty_environment_is_enough_exits_0(ralph, serve) -> None:
-    server = serve(Turn([ToolUse("Bash", {"command": "echo hi"})]), Turn(DONE))
-    ralph.environment = {
-        name: ralph.environment[name]
-        for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "PYTHONPATH")
-        if name in ralph.environment
-    }
+    server = serve(bash("echo hi"), DONE)
+    needed = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "PYTHONPATH")
+    ralph.environment = {name: ralph.environment[name] for name in needed}
     ran = ralph("go", "--session-dir", "own")
     assert (ran.code, len(server.requests)) == (0, 2)
     assert len(journals(ralph.cwd / "own")) == 1
@@ -329,7 +297,7 @@ def test_p17_an_empty_environment_is_enough_exits_0(ralph, serve) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody without a passwd entry")
 def test_p17_a_user_without_a_passwd_entry_can_run_it_exits_0(ralph, serve, tmp_path) -> None:
-    serve(Turn([ToolUse("Bash", {"command": "id -u > uid"})]), Turn(DONE))
+    serve(bash("id -u > uid"), DONE)
     # pytest's own are closed to others; how many there are depends on its options.
     parts = [part.startswith("pytest-of-") for part in tmp_path.parts]
     for depth in range(parts.index(True) + 1, len(parts) + 1):

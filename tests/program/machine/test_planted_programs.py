@@ -24,18 +24,7 @@ from tests.rows import every_row
 CONSOLE_SCRIPT = "import sys\nfrom ralph.__main__ import main\nsys.exit(main())\n"
 
 # What the interpreter has loaded before ralph's first line is not among them, and cannot be helped.
-MODULES = (
-    "__future__",
-    "resource",
-    "_ctypes",
-    "signal",
-    "contextlib",
-    "json",
-    "typing",
-    "typer",
-    "httpx",
-    "rich",
-)
+MODULES = "__future__ resource _ctypes signal contextlib json typing typer httpx rich".split()
 
 
 @pytest.fixture
@@ -249,15 +238,10 @@ print([(os.environ[name], found(name.encode())) for name in READ_LATER])
 
 def test_libraries_of_ralph_do_not_see_settings_in_the_working_directory(ralph) -> None:
     for value, seen in (("x", None), (f"{ralph.cwd}/x", None), ("/etc/x", b"/etc/x")):
-        ran = subprocess.run(
-            [sys.executable, "-c", TELLS_VARIABLES],
-            cwd=ralph.cwd,
-            env=ralph.environment | dict.fromkeys(READ_LATER, value),
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
-        assert ran.stdout == f"{[(value, seen)] * len(READ_LATER)}\n"
+        environment = ralph.environment | dict.fromkeys(READ_LATER, value)
+        command = [sys.executable, "-c", TELLS_VARIABLES]
+        said = subprocess.check_output(command, cwd=ralph.cwd, env=environment, text=True)
+        assert said == f"{[(value, seen)] * len(READ_LATER)}\n"
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only its loader tells what it loads")
@@ -268,12 +252,8 @@ def test_the_loader_of_ralphs_own_programs_knows_no_directory_of_the_work(
     """The loader writes a file about each program that it starts with these variables."""
     ralph.starts_afresh = True
     (ralph.cwd / "lib").mkdir()
-    variables = {
-        "LD_LIBRARY_PATH": f"{ralph.cwd}/lib",
-        "LD_DEBUG": "libs",
-        "LD_DEBUG_OUTPUT": f"{tmp_path}/loaded",
-    }
-    ralph.environment |= variables
+    ralph.environment |= {"LD_LIBRARY_PATH": f"{ralph.cwd}/lib", "LD_DEBUG": "libs"}
+    ralph.environment["LD_DEBUG_OUTPUT"] = f"{tmp_path}/loaded"
     shows = 'printf %s "$LD_LIBRARY_PATH" >path; echo needle >a; kill -9 $PPID'
     turns = [bash(shows), bash("true"), calls(("Grep", {"pattern": "needle"}))]
     if command == "loop":
@@ -328,13 +308,9 @@ def test_what_an_iteration_writes_is_not_imported_by_the_next(ralph, iterations,
 def test_where_ralphs_own_modules_are_left_out_that_is_said_in_one_line(ralph) -> None:
     (ralph.cwd / "ralph").symlink_to(Path(ralph.environment["PYTHONPATH"]) / "ralph")
     ralph.environment["PYTHONPATH"] = "."
+    command = [sys.executable, "-S", "-c", CONSOLE_SCRIPT, "go"]  # without installed packages
     ran = subprocess.run(
-        [sys.executable, "-S", "-c", CONSOLE_SCRIPT, "go"],  # without installed packages
-        cwd=ralph.cwd,
-        env=ralph.environment,
-        capture_output=True,
-        text=True,
-        check=False,
+        command, cwd=ralph.cwd, env=ralph.environment, capture_output=True, text=True, check=False
     )
     assert (ran.returncode, ran.stdout) == (78, "")
     assert ran.stderr == (

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -24,6 +24,7 @@ from tests.program.conftest import Finished
 from tests.program.driver import STREAM_JSON
 from tests.program.faulty import DONE, stream
 from tests.program.kept_sessions import only_journal
+from tests.program.model_answers import bash, results, write
 from tests.program.scarcity import scarcity
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ralph.mock_api import MockApi, Playable, RecordedRequest
+    from tests.api.harness import RawServer
     from tests.program.conftest import Ralph
     from tests.program.scarcity import Scarcity
 
@@ -39,7 +41,7 @@ __all__ = ["scarcity"]
 
 NO_THREAD = "this machine has no thread left"
 SHORT = f"[error] shortage: {NO_THREAD}"
-WRITES = Turn([ToolUse("Write", {"file_path": "a", "content": "x"}, id="w")])
+WRITES = write("a", "x")
 
 
 def ends_after(scarcity: Scarcity, refusals: int) -> None:
@@ -54,15 +56,10 @@ def ends_after(scarcity: Scarcity, refusals: int) -> None:
 
 def short_for_the_first_calls(
     ralph: Ralph, scarcity: Scarcity, turns: list[Turn], serve: Any, *arguments: str
-) -> JournalBuilder:
+) -> tuple[MockApi, Finished]:
     """A run that can start no thread and no process from its first answer to its second request."""
     server = serve(script=play(*turns, on_first=scarcity.begin, on_second=scarcity.end))
-    return JournalBuilder(server, ralph.finish(scarcity.start(ralph, *arguments)))
-
-
-class JournalBuilder(NamedTuple):
-    server: MockApi
-    ran: Finished
+    return server, ralph.finish(scarcity.start(ralph, *arguments))
 
 
 def play(
@@ -79,11 +76,6 @@ def play(
         return turns[min(asked, len(turns) - 1)]
 
     return answer
-
-
-def results_in(request: RecordedRequest) -> list[tuple[str, bool]]:
-    blocks = request.json()["messages"][-1]["content"]
-    return [(block["content"], block.get("is_error", False)) for block in blocks]
 
 
 def short_from_the_first_request(
@@ -189,7 +181,7 @@ def test_p18_too_few_descriptors_at_the_start_are_told_with_the_number_exits_78(
 
 
 def test_p18_the_number_of_descriptors_that_is_told_is_enough_exits_0(ralph, checkout, serve) -> None:
-    serve(Turn([ToolUse("Bash", {"command": "echo x > f"}, id="b")]), Turn("All done."))
+    serve(bash("echo x > f"), Turn("All done."))
     ran = limited(ralph, 32, "loop", "-p", "go", "--commit", "--max-iterations", "1", "--sandbox", "off")
     assert ran.code == 0, ran.stderr
     assert checkout.git("log", "--format=%s").count("\n") == 1
@@ -269,7 +261,7 @@ def test_p18_a_call_that_finds_no_process_is_told_so_and_may_be_made_again_exits
         ralph, scarcity, [Turn([*calls]), Turn([*again]), DONE], serve, "go"
     )
     assert ran.code == 0, ran.stderr
-    refused, done = results_in(server.requests[1]), results_in(server.requests[2])
+    refused, done = results(server, 1), results(server, 2)
     assert refused[0] == (
         "the command was not started: this machine has no process left. That passes: try again",
         True,
@@ -300,7 +292,7 @@ def test_p18_a_report_that_cannot_be_checked_for_want_of_a_process_is_asked_for_
     server, ran = short_for_the_first_calls(ralph, scarcity, turns, serve, "go", *options)
     assert ran.code == 0, ran.stderr
     assert ran.result["structured_output"] == {"n": 1}
-    [(told, is_error)] = [one for one in results_in(server.requests[1]) if "payload" in one[0]]
+    [(told, is_error)] = [one for one in results(server, 1) if "payload" in one[0]]
     assert is_error
     assert "could not be checked: this machine has no process left" in told
     assert "send the same report again" in told
@@ -342,34 +334,44 @@ def test_p18_traces_that_find_no_thread_never_end_the_run_exits_0(ralph, serve, 
 # --- File descriptors, and memory
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the limit of another process can be set on Linux only")
-def test_p18_no_descriptor_for_a_while_is_retried_and_told_to_the_model_exits_0(ralph, answer_with) -> None:
-    errors = ralph.cwd / "stderr.txt"
+def without_descriptors_until(
+    told: str, first: Turn, ralph: Ralph, answer_with: Any, *words: str
+) -> tuple[RawServer, Finished]:
+    """A ralph that can open nothing from the first answer on until standard error contains `told`. Then it goes on."""
+    errors = ralph.cwd.parent / "stderr.txt"
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def limit(descriptors: int) -> None:
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (descriptors, most))
 
     def end() -> None:
-        wait_until(lambda: "[error] shortage: this machine has no file descriptor left" in errors.read_text())
+        wait_until(lambda: told in errors.read_text())
         limit(most)
 
     def begin(sock: socket.socket) -> None:
         limit(3)
         threading.Thread(target=end).start()
-        sock.sendall(stream(Turn([ToolUse("Bash", {"command": "echo line >> effects"})])))
+        sock.sendall(stream(first))
 
     server = answer_with(begin, stream(DONE))
-    ralph.user_file.write_text("[retry]\npolicy = 'custom'\nbase_delay_s = 0.3\n")
     with errors.open("wb") as stderr:
-        process = ralph.start("go", stderr=stderr)
+        process = ralph.start(*words, stderr=stderr)
         ran = ralph.finish(process)
-    assert (ran.code, len(server.requests)) == (0, 2), errors.read_text()
-    told = json.loads(server.requests[1].partition(b"\r\n\r\n")[2])["messages"][-1]["content"][0]
-    assert told["is_error"]
-    assert "this machine has no file descriptor left" in told["content"]
-    assert told["content"].endswith("That passes: try again")
-    assert "[retry] Recovered after " in errors.read_text()
+    return server, Finished(ran.code, ran.stdout, errors.read_text())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit of another process can be set on Linux only")
+def test_p18_no_descriptor_for_a_while_is_retried_and_told_to_the_model_exits_0(ralph, answer_with) -> None:
+    ralph.user_file.write_text("[retry]\npolicy = 'custom'\nbase_delay_s = 0.3\n")
+    told = "[error] shortage: this machine has no file descriptor left"
+    turn = bash("echo line >> effects")
+    server, ran = without_descriptors_until(told, turn, ralph, answer_with, "go")
+    assert (ran.code, len(server.requests)) == (0, 2), ran.stderr
+    result = json.loads(server.requests[1].partition(b"\r\n\r\n")[2])["messages"][-1]["content"][0]
+    assert result["is_error"]
+    assert "this machine has no file descriptor left" in result["content"]
+    assert result["content"].endswith("That passes: try again")
+    assert "[retry] Recovered after " in ran.stderr
 
 
 def test_p18_a_command_whose_launcher_finds_no_process_was_not_started_and_says_so(scarcity, ralph) -> None:
@@ -412,25 +414,8 @@ def test_p18_a_result_file_that_finds_no_descriptor_is_no_end_but_told_once_more
 def test_p18_a_loop_that_finds_no_descriptor_for_its_record_waits_and_goes_on_exits_0(
     ralph, answer_with
 ) -> None:
-    errors = ralph.cwd.parent / "stderr.txt"
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-
-    def limit(descriptors: int) -> None:
-        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (descriptors, most))
-
-    def end() -> None:
-        wait_until(lambda: "this machine has no process, thread" in errors.read_text())
-        limit(most)
-
-    def begin(sock: socket.socket) -> None:
-        limit(3)
-        threading.Thread(target=end).start()
-        sock.sendall(stream(DONE))
-
-    answer_with(begin, stream(DONE))
     ralph.user_file.write_text("[loop]\noutage_waits_s = [0.1]\noutage_budget_s = 20\n")
-    with errors.open("wb") as stderr:
-        process = ralph.start("loop", "go", "--max-iterations", "2", stderr=stderr)
-        ran = ralph.finish(process)
-    assert ran.code == 0, errors.read_text()
-    assert "[loop] completed: 2 iterations" in errors.read_text()
+    told, words = "this machine has no process, thread", ("loop", "go", "--max-iterations", "2")
+    _, ran = without_descriptors_until(told, DONE, ralph, answer_with, *words)
+    assert ran.code == 0, ran.stderr
+    assert "[loop] completed: 2 iterations" in ran.stderr
