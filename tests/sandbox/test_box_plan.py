@@ -53,6 +53,12 @@ def planned(monkeypatch, means: Means, wanted: SandboxSettings, root: str = "/wo
         (WITHOUT_LANDLOCK, SandboxSettings(read_deny=("/x",)), "read_deny cannot be kept: no Landlock here"),
         (FULL, SandboxSettings(read_deny=("/work/x",)), "/work/x cannot be closed, because it is in /work"),
         (NOTHING, SandboxSettings(max_file_mb=1), "sandbox.max_file_mb cannot be kept: not Linux"),
+        (
+            FULL,
+            SandboxSettings(mode="off", max_file_mb=1),
+            "sandbox.max_file_mb cannot be kept with sandbox.mode = off",
+        ),
+        (FULL, SandboxSettings(mode="off", allow_hosts=("a.example",)), "sandbox.net cannot be kept with"),
         (WITHOUT_FILTER, NO_SOCKETS, "sandbox.unix_sockets = deny cannot be kept: no seccomp"),
         (
             FULL,

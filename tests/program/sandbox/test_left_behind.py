@@ -8,7 +8,7 @@ import pytest
 
 from tests.patience import wait_until
 from tests.program.model_answers import DONE, bash
-from tests.program.sandbox.test_sandbox import needs_landlock
+from tests.program.sandbox.test_sandbox import killed_during, needs_landlock
 
 pytestmark = [pytest.mark.sandboxed, needs_landlock]
 
@@ -48,10 +48,7 @@ def test_a_settings_file_that_a_killed_runs_command_has_changed_counts_for_no_ru
     if name.startswith("dotfiles"):
         ralph.user_file.symlink_to(path)
     server = serve(bash("touch there; sleep 99"), *[DONE] * 3)
-    process = ralph.start("go", "--add-dir", str(path.parent), *words)
-    wait_until((ralph.cwd / "there").exists)
-    process.kill()
-    process.communicate()
+    killed_during(ralph, "go", "--add-dir", str(path.parent), *words)
     put(path, after)  # at a level without namespaces, the command itself could
     [mark] = Path(home, ".local/state/ralph/running").iterdir()
     ralph.cwd = tmp_path / "elsewhere"

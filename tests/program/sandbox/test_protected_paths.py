@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import subprocess
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from ralph.mock_api import ToolUse, Turn
+from tests.program.model_answers import results
 
 PACKAGE = Path(__file__).parents[3] / "ralph"
 CANARY = "canary-4f1d9c"
@@ -48,12 +48,6 @@ def use(tool: str, path: object, **arguments: Any) -> ToolUse:
     return ToolUse(tool, {"file_path": str(path), **arguments})
 
 
-def answers(server: Any) -> list[tuple[str, bool]]:
-    """The results of the tools for the calls of the only answer."""
-    blocks = json.loads(server.requests[-1].body)["messages"][-1]["content"]
-    return [(block["content"], block.get("is_error", False)) for block in blocks]
-
-
 def make(path: Path, text: str = "old\n") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -82,73 +76,34 @@ def test_what_git_ralph_and_agents_go_by_is_neither_written_nor_edited_exits_0(r
     make(work / "sub/real.txt")
     (work / "innocent.txt").symlink_to(".git/config")
     (work / "tools").symlink_to(".git/hooks")
-    there = [
-        *(".git/config", ".git/HEAD", "innocent.txt", "sub/../.git/description", "state/loop.key"),
-        *(
-            "ralph.toml",
-            ".claude/settings.json",
-            ".claude/settings.local.json",
-            ".mcp.json",
-            "config/ralph/config.toml",
-        ),
-        packages / "ralph/values/usage.py",
-        work / ".venv/pyvenv.cfg",
-        python,
-    ]
-    for name in (
-        "ralph.toml",
-        ".claude/settings.json",
-        ".claude/settings.local.json",
-        ".mcp.json",
-        "state/loop.key",
-    ):
+    settings = "ralph.toml .claude/settings.json .claude/settings.local.json .mcp.json state/loop.key".split()
+    for name in settings:
         make(work / name, "{}" if name.endswith(".json") else "")
     make(work / "config/ralph/config.toml", "")
+    there = [
+        *".git/config .git/HEAD innocent.txt sub/../.git/description config/ralph/config.toml".split(),
+        *(*settings, packages / "ralph/values/usage.py", work / ".venv/pyvenv.cfg", python),
+    ]
     new = [
-        *(
-            ".git/hooks/pre-commit",
-            "tools/post-checkout",
-            ".GIT/config",
-            "sub/.git/config",
-            "new/.git",
-            ".g\u200cit/x",
-        ),
-        *(
-            "sub/ralph.toml",
-            "RALPH.TOML",
-            "sub/.claude/settings.x.json",
-            ".Claude/Settings.json",
-            "sub/.mcp.json",
-        ),
-        *(
-            "state/sessions/x.jsonl",
-            packages / "sitecustomize.py",
-            packages / "evil.pth",
-            work / ".venv/bin/rg",
-        ),
+        *".git/hooks/pre-commit tools/post-checkout .GIT/config sub/.git/config new/.git .g\u200cit/x".split(),
+        *"sub/ralph.toml RALPH.TOML sub/.claude/settings.x.json .Claude/Settings.json sub/.mcp.json".split(),
+        *("state/sessions/x.jsonl", packages / "sitecustomize.py", packages / "evil.pth"),
+        work / ".venv/bin/rg",
     ]
     free = [".gitignore", ".github/x.yml", ".claude/commands/x.md", "docs/ralph.toml.md", "x.git/config"]
     before = {path: path.read_bytes() for path in work.rglob("*") if path.is_file()}
-    server = serve(
-        Turn(
-            content=[
-                *(use("Write", path) for path in (*there, *new)),
-                *(use("Edit", path, old_string="a", replace_all=True) for path in there),
-                *(use("Write", path) for path in free),
-            ]
-        ),
-        Turn("Done."),
-    )
+    uses = [
+        *(use("Write", path) for path in (*there, *new)),
+        *(use("Edit", path, old_string="a", replace_all=True) for path in there),
+        *(use("Write", path) for path in free),
+    ]
+    server = serve(Turn(uses), Turn("Done."))
+    command = [str(python), "-m", "ralph", "run", "go"]
     ran = subprocess.run(
-        [python, "-m", "ralph", "run", "go"],
-        cwd=work,
-        env=ralph.environment,
-        capture_output=True,
-        text=True,
-        check=False,
+        command, cwd=work, env=ralph.environment, capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stderr
-    said = answers(server)
+    said = results(server)
     refused, written = said[: -len(free)], said[-len(free) :]
     for path, (text, is_error) in zip([*there, *new, *there], refused, strict=True):
         assert is_error, (path, text)
@@ -197,7 +152,7 @@ def test_the_git_directory_of_the_checkout_is_known_wherever_it_lies_exits_0(ral
     options = ("-C", "tree", "--add-dir", ".") if kind == "worktree beside" else ()
     server = serve(Turn(content=[use("Write", path) for path in (*refused, free)]), Turn("Done."))
     assert ralph("go", *options).code == 0
-    said = answers(server)
+    said = results(server)
     assert [is_error for _, is_error in said] == [*(True for _ in refused), False], said
     assert all("git's own" in text for text, _ in said[:-1])
 
@@ -211,34 +166,17 @@ def test_where_the_working_directory_holds_the_home_its_dotfiles_are_not_written
     make(home / "project/.env.example")
     make(home / ".ssh/authorized_keys")
     (home / "project/rc").symlink_to("../.bashrc")
-    refused = [
-        *(
-            home / ".bashrc",
-            home / ".profile",
-            home / ".ssh/authorized_keys",
-            home / ".config/autostart/x.desktop",
-        ),
-        *(home / "project/../.zshrc", home / "project/rc", home / "Library/Keychains/x"),
-    ]
+    names = ".bashrc .profile .ssh/authorized_keys .config/autostart/x.desktop project/../.zshrc project/rc"
+    refused = [home / name for name in (*names.split(), "Library/Keychains/x")]
     free = [home / "project/.env", home / "notes.txt", home / ".config/own/a.txt"]
     (home / ".config/own").mkdir(parents=True)
-    server = serve(
-        Turn(
-            content=[
-                *(use("Write", path) for path in (*refused, *free)),
-                use("Edit", home / ".bashrc"),
-                use("Edit", home / "project/.env.example"),
-            ]
-        ),
-        Turn("Done."),
-    )
+    edits = [use("Edit", home / name) for name in (".bashrc", "project/.env.example")]
+    server = serve(Turn([*(use("Write", path) for path in (*refused, *free)), *edits]), Turn("Done."))
     directory = home.parent if above else home
     assert ralph("go", "-C", str(directory), "--add-dir", str(home / ".config/own")).code == 0
-    said = answers(server)
-    assert [is_error for _, is_error in said] == [True] * len(refused) + [False] * len(free) + [
-        True,
-        False,
-    ], said
+    said = results(server)
+    are_refused = [*[True] * len(refused), *[False] * len(free), True, False]
+    assert [is_error for _, is_error in said] == are_refused, said
     assert f"{home}/.bashrc is a dotfile of the home directory" in said[0][0]
     assert (home / ".bashrc").read_text() == "old\n"
     assert (home / ".ssh/authorized_keys").read_text() == "old\n"
@@ -259,30 +197,27 @@ def test_credentials_and_ralphs_own_are_neither_read_nor_edited_nor_found_exits_
     (work / "hard.txt").hardlink_to(home / ".ssh/id_ed25519")
     ways = [work / "ssh/id_ed25519", work / "chrome data", work / "hard.txt"]
     missing = home / ".ssh/id_ed25518"
+    folders = (home / ".ssh", work / "ssh", home / ".aws")
     refusals = [
         *(use(tool, path) for tool in ("Read", "Edit") for path in (*secrets, *ways)),
         use("Read", missing),
-        *(ToolUse("Grep", {"pattern": "old", "path": str(path)}) for path in (*secrets, *ways)),
-        *(
-            ToolUse("Grep", {"pattern": "old", "path": str(path)})
-            for path in (home / ".ssh", work / "ssh", home / ".aws")
-        ),
+        *(ToolUse("Grep", {"pattern": "old", "path": str(path)}) for path in (*secrets, *ways, *folders)),
         ToolUse("Glob", {"pattern": "*", "path": str(home / ".ssh")}),
         ToolUse("Glob", {"pattern": str(home / ".ssh/*")}),
         ToolUse("Glob", {"pattern": "*", "path": "ssh"}),
     ]
+    every = {"pattern": "old|Bearer", "path": str(home)}
     searches = [
-        ToolUse("Grep", {"pattern": "old|Bearer", "path": str(home), "output_mode": "content"}),
-        ToolUse("Grep", {"pattern": "old|Bearer", "path": str(home), "output_mode": "count"}),
-        ToolUse("Grep", {"pattern": "old|Bearer", "path": str(home), "glob": "*"}),
-        ToolUse("Grep", {"pattern": "old|Bearer", "path": str(home.parent), "glob": "*.*"}),
+        *(ToolUse("Grep", {**every, "output_mode": mode}) for mode in ("content", "count")),
+        ToolUse("Grep", {**every, "glob": "*"}),
+        ToolUse("Grep", {**every, "path": str(home.parent), "glob": "*.*"}),
         ToolUse("Glob", {"pattern": "**/*", "path": "~"}),
         ToolUse("Glob", {"pattern": str(home / "*/*")}),
     ]
     server = serve(Turn(content=[*refusals, *searches]), Turn("Done."))
     ran = ralph("go", "--output-format", "stream-json")
     assert ran.code == 0, ran.stderr
-    said = answers(server)
+    said = results(server)
     for call, (text, is_error) in zip(refusals, said, strict=False):
         assert is_error, (call, text)
         assert "is not read: " in text, (call, text)
@@ -325,7 +260,7 @@ def test_a_runs_own_long_outputs_are_read_wherever_they_lie_exits_0(ralph, serve
 
     server = serve(script=play)
     assert ralph("go").code == 0
-    (spilled, is_refused), (other, is_error) = answers(server)
+    (spilled, is_refused), (other, is_error) = results(server)
     assert "1\n" in spilled
     assert (is_refused, is_error) == (False, True)
     assert "ralph's own state" in other
@@ -336,22 +271,13 @@ def test_the_settings_file_that_the_command_line_names_is_not_shown_exits_0(ralp
     for path in (ralph.cwd / "mine.toml", tmp_path / "kept/mine.toml"):
         make(path, f"[[targets]]\nname = 'a'\nmodel = 'm'\n{headers}\n")
     for path in (ralph.cwd / "mine.toml", tmp_path / "kept/mine.toml"):
-        server = serve(
-            Turn(
-                content=[
-                    use("Read", path),
-                    use("Write", path),
-                    ToolUse(
-                        "Grep", {"pattern": "Bearer", "path": str(path.parent), "output_mode": "content"}
-                    ),
-                ]
-            ),
-            Turn("Done."),
-        )
+        found = {"pattern": "Bearer", "path": str(path.parent), "output_mode": "content"}
+        looks = [use("Read", path), use("Write", path), ToolUse("Grep", found)]
+        server = serve(Turn(looks), Turn("Done."))
         path.write_text(path.read_text().replace("'m'\n", f"'m'\nbase_url = '{server.base_url}'\n"))
         ran = ralph("go", "--config", str(path))
         assert ran.code == 0, ran.stderr
-        said = answers(server)
+        said = results(server)
         assert "is ralph's own configuration" in said[0][0]
         assert said[1][1]
         assert CANARY not in b"".join(request.body for request in server.requests).decode()

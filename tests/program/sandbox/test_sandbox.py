@@ -12,7 +12,7 @@ import sys
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -44,6 +44,21 @@ def secret(ralph: Ralph) -> Path:
     return place
 
 
+def settings_of_repository(ralph: Ralph, settings: dict[str, Any]) -> Path:
+    path = ralph.cwd / ".claude" / "settings.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(settings))
+    return path
+
+
+def killed_during(ralph: Ralph, *words: str) -> None:
+    """Kills a run as soon as its command has made the file `there`."""
+    process = ralph.start(*words)
+    wait_until((ralph.cwd / "there").exists)
+    process.kill()
+    process.communicate()
+
+
 # --- A run
 
 
@@ -68,22 +83,14 @@ def test_with_namespaces_what_a_rule_denies_to_read_in_the_work_is_masked_for_co
     for name in files:
         (ralph.cwd / name).parent.mkdir(parents=True, exist_ok=True)
         (ralph.cwd / name).write_text(f"text of {name}\n")
-    subprocess.run(["git", "init", "-q"], cwd=ralph.cwd, check=True)
-    git = ["git", "-c", "user.name=x", "-c", "user.email=x@example.com"]
-    subprocess.run([*git, "add", "-A"], cwd=ralph.cwd, check=True)
-    subprocess.run([*git, "commit", "-qm", "x"], cwd=ralph.cwd, check=True)
-    (ralph.cwd / "show.py").write_text(
-        "import subprocess\n"
-        f"for name in {files!r}:\n    try: print(open(name).read())\n    except OSError as error: print(error)\n"
-        "for name in ('.env', 'secrets/key', 'secrets'):\n"
-        "    subprocess.run(['sh', '-c', f'mv {name} there; rm -rf {name}; echo new > {name}; chmod 777 {name}'])\n"
-        f"subprocess.run({[*git, 'add', '-A']!r})\n"
-        f"subprocess.run({[*git, 'add', '-A', 'secrets']!r})\n"
-        f"subprocess.run({[*git, 'commit', '-qm', 'y']!r})\n"
-        "raise SystemExit(1)\n"
-    )
+    git = "git -c user.name=x -c user.email=x@example.com"
+    made = f"git init -q; {git} add -A; {git} commit -qm x"
+    subprocess.run(["sh", "-ec", made], cwd=ralph.cwd, check=True)
+    change = "for name in .env secrets/key secrets; do mv $name there; rm -rf $name; echo new > $name; chmod 777 $name; done"
+    commit = f"{git} add -A; {git} add -A secrets; {git} commit -qm y; false"
     rules = ("Read(./.env)", "Read(./secrets/**)", "Read(*.pem)", "Read(./missing/**)")
-    server = serve(bash("python3 show.py"), bash("mv sub other"), DONE)
+    (ralph.cwd / "show.sh").write_text(f"cat {' '.join(files)}; {change}; {commit}")
+    server = serve(bash("sh show.sh"), bash("mv sub other"), DONE)
     assert ralph("go", *(word for rule in rules for word in ("--disallowedTools", rule))).code == 0
     [(told, _)] = results(server, 1)
     assert [name for name in files if f"text of {name}" in told] == ["open", ".git/x.pem"]
@@ -91,14 +98,10 @@ def test_with_namespaces_what_a_rule_denies_to_read_in_the_work_is_masked_for_co
     assert "mv: cannot move 'sub' to 'other': Device or resource busy" in results(server, 2)[0][0]
     for name in files:
         assert (ralph.cwd / name).read_text() == f"text of {name}\n"
-    removed = subprocess.run(
-        ["git", "log", "--diff-filter=D", "--name-only", "--format="],
-        check=True,
-        cwd=ralph.cwd,
-        capture_output=True,
-        text=True,
+    removed = ["git", "log", "--diff-filter=D", "--name-only", "--format="]
+    assert subprocess.check_output(removed, cwd=ralph.cwd) == b"", (
+        "git takes no masked file for a removed one"
     )
-    assert removed.stdout == "", "git takes no masked file for a removed one"
     assert list(Path(ralph.environment["TMPDIR"]).iterdir()) == []
 
 
@@ -107,8 +110,7 @@ def test_what_commands_can_read_although_a_rule_denies_it_is_a_notice_of_the_run
     ralph, serve
 ) -> None:
     (ralph.cwd / "one.pem").write_text("text of one\n")
-    (ralph.cwd / ".claude").mkdir()
-    (ralph.cwd / ".claude" / "settings.json").write_text('{"permissions": {"deny": ["Read(*.pem)"]}}')
+    settings_of_repository(ralph, {"permissions": {"deny": ["Read(*.pem)"]}})
     (ralph.cwd / "show.sh").write_text("cat one.*")
     told = "permission rules deny to read 1 place that commands can read: without namespaces, nothing in"
     server = serve(bash("sh show.sh"), DONE)
@@ -132,21 +134,23 @@ def test_a_command_writes_in_its_places_alone_and_reads_no_secret_exits_0(ralph,
         f"echo out > {tmp_path}/outside",
         f"cat {place}",
         f"kill -CONT {os.getpid()}",
+        "cat missing; echo x: Permission denied >&2; false",
     ]
     server = serve(*map(bash, tries), DONE)
     ran = ralph("go", "--output-format", "json")
     assert ran.code == 0
-    told = [results(server, nth)[0] for nth in range(1, 5)]
+    told = [results(server, nth)[0] for nth in range(1, 6)]
     assert told[0] == ("in\nthere", False)
-    assert [is_error for _, is_error in told[1:]] == [True] * 3
+    assert [is_error for _, is_error in told[1:]] == [True] * 4
     assert f"[the sandbox denies writing {tmp_path}/outside; allowed for writing: the working" in told[1][0]
     assert f"[the sandbox denies reading {place} ({place.parent} holds SSH keys. " in told[2][0]
     assert "private" not in told[2][0]
     if LEVEL.name == "landlock":  # with namespaces, there is no such process to be seen
         assert "[the sandbox denies signals to processes that the command did not start;" in told[3][0]
+    assert "sandbox" not in told[4][0], "an ordinary failure"
     assert not (tmp_path / "outside").exists()
     denied = [one["tool_input"]["command"] for one in json.loads(ran.stdout)["permission_denials"]]
-    assert denied == (tries[1:] if LEVEL.name == "landlock" else tries[1:3])
+    assert denied == (tries[1:4] if LEVEL.name == "landlock" else tries[1:3])
     assert list(Path(ralph.environment["TMPDIR"]).iterdir()) == []
 
 
@@ -166,15 +170,6 @@ def test_directories_that_are_deeper_than_pythons_stack_cost_nothing_and_none_is
         remove_tree(temporary)
     assert (ran.code, results(server, 2)[0]) == (0, ("next", False)), ran.stderr
     assert left == [["d"] if place == "." else [], []]
-
-
-@needs_landlock
-def test_ordinary_failures_are_not_blamed_on_the_sandbox_exits_0(ralph, serve) -> None:
-    server = serve(bash("cat missing; echo x: Permission denied >&2; false"), DONE)
-    ran = ralph("go", "--output-format", "json")
-    assert ran.code == 0
-    assert "sandbox" not in results(server)[0][0]
-    assert json.loads(ran.stdout)["permission_denials"] == []
 
 
 def test_the_level_is_in_the_first_line_the_first_object_and_the_result_exits_0(ralph, serve) -> None:
@@ -224,10 +219,7 @@ def test_what_a_command_did_to_protected_files_when_ralph_was_killed_is_told_by_
     ralph, serve
 ) -> None:
     server = serve(bash("echo {} > .mcp.json; touch there; sleep 99"), *[bash("true"), DONE] * 2)
-    process = ralph.start("go")
-    wait_until((ralph.cwd / "there").exists)
-    process.kill()
-    process.communicate()
+    killed_during(ralph, "go")
     for nth, is_told in ((2, True), (4, False)):
         ran = ralph("again")
         # People are told before the first request, whether or not the run has a command.
@@ -245,10 +237,7 @@ def test_what_a_command_did_to_protected_files_when_ralph_was_killed_is_told_by_
 @needs_landlock
 def test_a_changed_sandbox_is_told_without_a_prompt_too_and_once_exits_0(ralph, serve) -> None:
     server = serve(bash("touch there; sleep 99"), Turn("One."), Turn("Two."), Turn("Three."))
-    process = ralph.start("go")
-    wait_until((ralph.cwd / "there").exists)
-    process.kill()
-    process.communicate()
+    killed_during(ralph, "go")
     assert ralph("-c", "--sandbox", "off").code == 0
     assert ralph("-c", "next", "--sandbox", "off").code == 0
     assert ralph("-c", "boxed again").code == 0
@@ -269,45 +258,38 @@ def test_without_a_sandbox_a_command_can_do_what_its_user_can_exits_0(ralph, ser
 
 
 @needs_landlock
-def test_the_addresses_of_the_users_agents_are_given_with_their_sockets_alone_exits_0(ralph, serve) -> None:
-    agents = {"SSH_AUTH_SOCK": "/a", "DOCKER_HOST": "/b", "DBUS_SESSION_BUS_ADDRESS": "/c"}
-    ralph.environment |= agents
-    server = serve(*[bash("echo $SSH_AUTH_SOCK $DOCKER_HOST $DBUS_SESSION_BUS_ADDRESS.")] * 2, DONE, DONE)
-    assert ralph("go").code == 0
-    assert results(server, 1) == [(".", False)]
-    ralph.user_file.write_text("sandbox.sockets = ['/a']\n")
-    server = serve(bash("echo $SSH_AUTH_SOCK $DOCKER_HOST $DBUS_SESSION_BUS_ADDRESS."), DONE)
-    assert ralph("go").code == 0
-    assert results(server, 1) == [("/a /b /c.", False)]
-
-
-@needs_landlock
-def test_package_caches_are_the_checkouts_own_and_stay_exits_0(ralph, serve) -> None:
-    server = serve(
-        bash("mkdir -p $PIP_CACHE_DIR && echo x > $PIP_CACHE_DIR/wheel && echo $PIP_CACHE_DIR"), DONE
-    )
-    assert ralph("go").code == 0
-    [(place, _)] = results(server)
-    assert place.startswith(f"{ralph.environment['HOME']}/.cache/ralph/packages/")
-    assert Path(place, "wheel").read_text() == "x\n"
-
-
-@needs_landlock
-def test_places_of_the_settings_are_given_and_denied_exits_0(ralph, serve, tmp_path) -> None:
+def test_commands_have_what_the_settings_give_and_no_more_exits_0(ralph, serve, tmp_path) -> None:
     place = secret(ralph)
     for name in ("given", "denied"):
         (tmp_path / name).mkdir()
     (tmp_path / "denied" / "x").write_text("hidden")
-    ralph.user_file.write_text(
-        f"[sandbox]\nwrite = ['{tmp_path}/given']\nread = ['~/.ssh/id_test']\nread_deny = ['{tmp_path}/denied']\n"
-    )
-    commands = (f"echo x > {tmp_path}/given/y; cat {place}", f"cat {tmp_path}/denied/x")
-    read = ("Read", {"file_path": f"{tmp_path}/denied/x"})
-    server = serve(*map(bash, commands), calls(read), DONE)
+    ralph.environment |= {"SSH_AUTH_SOCK": "/a", "DOCKER_HOST": "/b", "DBUS_SESSION_BUS_ADDRESS": "/c"}
+    agents = "echo $SSH_AUTH_SOCK $DOCKER_HOST $DBUS_SESSION_BUS_ADDRESS."
+    server = serve(bash(agents), DONE)
     assert ralph("go").code == 0
-    assert results(server, 1) == [("private", False)]
-    assert [results(server, nth)[0][1] for nth in (2, 3)] == [True, True]
+    assert results(server, 1) == [(".", False)]
+    ralph.user_file.write_text(
+        f"[sandbox]\nsockets = ['/a']\nmax_file_mb = 1\nwrite = ['{tmp_path}/given']\n"
+        f"read = ['~/.ssh/id_test']\nread_deny = ['{tmp_path}/denied']\n"
+    )
+    commands = {
+        "agents": agents,
+        "given": f"echo x > {tmp_path}/given/y; cat {place}",
+        "denied": f"cat {tmp_path}/denied/x",
+        "size": "head -c 3000000 /dev/zero > big; wc -c < big",
+        "cache": "mkdir -p $PIP_CACHE_DIR && echo x > $PIP_CACHE_DIR/wheel && echo $PIP_CACHE_DIR",
+    }
+    read = ("Read", {"file_path": f"{tmp_path}/denied/x"})
+    server = serve(calls(*(("Bash", {"command": one}) for one in commands.values()), read), DONE)
+    assert ralph("go").code == 0
+    told = dict(zip((*commands, "read"), results(server, 1), strict=True))
+    assert told["agents"] == ("/a /b /c.", False)
+    assert told["given"] == ("private", False)
+    assert (told["denied"][1], told["read"][1]) == (True, True)
     assert "hidden" not in str(server.requests[-1].json())
+    assert told["size"][0].splitlines()[-1] == str(1024 * 1024)
+    assert told["cache"][0].startswith(f"{ralph.environment['HOME']}/.cache/ralph/packages/")
+    assert Path(told["cache"][0], "wheel").read_text() == "x\n", "it stays"
 
 
 @needs_landlock
@@ -326,14 +308,6 @@ def test_a_link_that_a_command_has_left_behind_gives_nothing_exits_0(ralph, serv
     assert not (elsewhere / "x").exists()
 
 
-@needs_landlock
-def test_a_file_of_a_command_has_a_limit_where_one_is_set_exits_0(ralph, serve) -> None:
-    ralph.user_file.write_text("sandbox.max_file_mb = 1\n")
-    server = serve(bash("head -c 3000000 /dev/zero > big; wc -c < big"), DONE)
-    assert ralph("go").code == 0
-    assert results(server)[0][0].splitlines()[-1] == str(1024 * 1024)
-
-
 @pytest.mark.skipif(LEVEL.name != "namespaces", reason="no namespaces can be made here")
 @pytest.mark.parametrize("condition", ["--gate", "--until"])
 @pytest.mark.parametrize("by", ["file", "option"])
@@ -342,10 +316,7 @@ def test_what_a_rule_denies_to_read_is_masked_for_a_loops_gate_and_check(ralph, 
     (ralph.cwd / "test.sh").write_text("exit 1\n")
     option = ["--disallowed-tools", "Read(./secret.txt)"] if by == "option" else []
     if by == "file":
-        (ralph.cwd / ".claude").mkdir()
-        (ralph.cwd / ".claude" / "settings.json").write_text(
-            '{"permissions": {"deny": ["Read(./secret.txt)"]}}'
-        )
+        settings_of_repository(ralph, {"permissions": {"deny": ["Read(./secret.txt)"]}})
     written = bash("printf 'echo seen; cat s*.txt; exit 1' > test.sh")
     server = serve(written, DONE, DONE)
     ralph("loop", "go", "--max-iterations", "2", condition, "sh test.sh", *option)
@@ -358,9 +329,8 @@ def test_what_a_rule_denies_to_read_is_masked_for_a_loops_gate_and_check(ralph, 
 @needs_landlock
 def test_a_place_that_cannot_be_closed_names_the_repositorys_file_exits_78(ralph, serve) -> None:
     server = serve(DONE)
-    settings = ralph.cwd / ".claude" / "settings.json"
-    settings.parent.mkdir()
-    settings.write_text(f'{{"sandbox": {{"filesystem": {{"denyRead": ["{ralph.cwd}/sub"]}}}}}}')
+    denied = {"filesystem": {"denyRead": [f"{ralph.cwd}/sub"]}}
+    settings = settings_of_repository(ralph, {"sandbox": denied})
     ran = ralph("go")
     assert (ran.code, server.request_count) == (78, 0)
     assert f"{settings}: sandbox.read_deny: {ralph.cwd}/sub cannot be closed" in ran.last_line
@@ -374,9 +344,7 @@ def test_the_network_that_is_off_is_off_and_a_notice_says_how_far_exits_0(ralph,
     server = serve(bash("exec 3<>/dev/tcp/127.0.0.1/$PORT && echo reached"), DONE)
     options = ("--net", "off") if by == "option" else ()
     if by == "repository":
-        settings = ralph.cwd / ".claude" / "settings.json"
-        settings.parent.mkdir()
-        settings.write_text('{"sandbox": {"enabled": true, "network": {"allowedDomains": []}}}')
+        settings_of_repository(ralph, {"sandbox": {"enabled": True, "network": {"allowedDomains": []}}})
     ran = ralph("go", *options, "--output-format", "stream-json")
     assert ran.code == 0
     assert (": commands are restricted by sandbox.network.allowedDomains" in ran.stderr) is (not options)
@@ -580,12 +548,9 @@ def test_a_container_that_forbids_namespaces_gets_the_next_level_and_what_is_mis
 @needs_landlock
 def test_a_killed_runs_temporary_directories_are_removed_by_the_next_exits_0(ralph, serve) -> None:
     serve(bash("seq 100000"), bash("touch $TMPDIR/x there; sleep 99"), DONE)
-    process = ralph.start("go")
-    wait_until((ralph.cwd / "there").exists)
+    killed_during(ralph, "go")
     place = Path(ralph.environment["TMPDIR"])
     assert len(list(place.iterdir())) >= 2  # a third one if the user has configuration with credentials
-    process.kill()
-    process.communicate()
     serve(bash("seq 100000"), DONE)
     assert ralph("again").code == 0
     assert list(place.iterdir()) == []
@@ -624,18 +589,6 @@ def test_a_loops_check_has_the_limits_of_commands_exits_3(ralph, iterations) -> 
     assert "was stopped: it had more than 4 processes and threads (sandbox.max_processes)" in ran.stderr
 
 
-@needs_landlock
-def test_the_sandbox_block_of_a_repository_restricts_a_loops_check_too_exits_3(ralph, iterations) -> None:
-    """Otherwise an iteration could leave to the check whatever its own commands may not do."""
-    server = iterations([bash("echo 1 > one"), Turn("Done.")])
-    port = server.base_url.rpartition(":")[2]
-    settings = ralph.cwd / ".claude" / "settings.json"
-    settings.parent.mkdir()
-    settings.write_text('{"sandbox": {"network": {"allowedDomains": []}}}')
-    check = f"exec 3<>/dev/tcp/127.0.0.1/{port}"
-    assert ralph("loop", "go", "--until", check, "--max-iterations", "1").code == 3
-
-
 # --- What is asked for is kept, or nothing runs
 
 
@@ -643,19 +596,8 @@ def test_the_sandbox_block_of_a_repository_restricts_a_loops_check_too_exits_3(r
     ("settings", "words", "says"),
     [
         ("", ["--sandbox", "off", "--net", "off"], "sandbox.net cannot be kept with sandbox.mode = off"),
-        ("", ["--sandbox", "off", "--allow-host", "a.example"], "sandbox.net cannot be kept with"),
         ("sandbox.read_deny = ['/x']", ["--sandbox", "off"], "sandbox.read_deny cannot be kept with"),
-        ("sandbox.max_file_mb = 1", ["--sandbox", "off"], "sandbox.max_file_mb cannot be kept with"),
-        (
-            "sandbox.read_deny = ['/usr/share']",
-            ["--add-dir", "/usr"],
-            "sandbox.read_deny: /usr/share cannot be closed, because it is in /usr",
-        ),
-        (
-            "",
-            ["--net", "full", "--allow-host", "a.example"],
-            "sandbox.net = full (--net full) reaches every host",
-        ),
+        ("", ["--net", "full", "--allow-host", "a.example"], "sandbox.net = full (--net full) reaches"),
     ],
 )
 def test_what_cannot_be_kept_ends_the_run_before_a_request_exits_78(
@@ -663,21 +605,18 @@ def test_what_cannot_be_kept_ends_the_run_before_a_request_exits_78(
 ) -> None:
     ralph.user_file.write_text(settings)
     server = serve()
-    ran = ralph_here("go", *words)
-    assert (ran.code, server.request_count) == (78, 0)
+    ran, looped = ralph_here("go", *words), ralph_here("loop", "go", *words)
+    assert (ran.code, looped.code, server.request_count) == (78, 78, 0)
     assert says in ran.last_line
-    looped = ralph_here("loop", "go", *words)
-    assert (looped.code, server.request_count) == (78, 0)
     assert says in loop_lines(looped)[-1]
 
 
-@pytest.mark.parametrize("host", ["https://a.example", "a.example/x", "a.example:0", "127.1", "*.*.example"])
 def test_a_host_that_the_proxy_would_not_understand_is_refused_before_a_request(
-    ralph, ralph_here, serve, host
+    ralph, ralph_here, serve
 ) -> None:
     server = serve()
-    assert ralph_here("go", f"--allow-host={host}").code == 2
-    ralph.user_file.write_text(f"sandbox.allow_hosts = ['{host}']\n")
+    assert ralph_here("go", "--allow-host=https://a.example").code == 2
+    ralph.user_file.write_text("sandbox.allow_hosts = ['a.example/x']\n")
     assert ralph_here("go").code == 78
     assert server.request_count == 0
 
@@ -711,9 +650,7 @@ def test_root_in_another_users_directory_is_refused_with_the_way_out_exits_78(ra
     assert (ralph.cwd / "again").exists()
 
 
-@pytest.mark.parametrize(
-    "line", ["mode = 'off'", "write = ['/']", "net = 'full'", "gpu = 'all'", "max_processes = 0"]
-)
+@pytest.mark.parametrize("line", ["mode = 'off'", "write = ['/']"])
 def test_a_repository_sets_nothing_of_it_exits_78(ralph, ralph_here, serve, line) -> None:
     (ralph.cwd / "ralph.toml").write_text(f"[sandbox]\n{line}\n")
     server = serve()
@@ -726,13 +663,18 @@ def test_a_repository_sets_nothing_of_it_exits_78(ralph, ralph_here, serve, line
 
 
 @needs_landlock
-def test_a_loops_check_runs_in_the_sandbox_and_its_git_does_not_exits_3(ralph, iterations, tmp_path) -> None:
-    iterations([bash("echo 1 > one"), Turn("Done.")])
-    check = f"echo $TMPDIR > told; echo x > ralph.toml; echo out > {tmp_path}/outside"
+def test_a_loops_check_runs_in_the_sandbox_as_the_repository_restricts_it_and_its_git_does_not_exits_3(
+    ralph, iterations, tmp_path
+) -> None:
+    """Otherwise an iteration could leave to the check whatever its own commands may not do."""
+    server = iterations([bash("echo 1 > one"), Turn("Done.")])
+    settings_of_repository(ralph, {"sandbox": {"network": {"allowedDomains": []}}})
+    reach = f"(exec 3<>/dev/tcp/127.0.0.1/{server.base_url.rpartition(':')[2]}) && touch reached"
+    check = f"echo $TMPDIR > told; echo x > ralph.toml; {reach}; echo out > {tmp_path}/outside"
     ran = ralph("loop", "go", "--until", check, "--max-iterations", "1")
     assert ran.code == 3
-    assert not (ralph.cwd / "ralph.toml").exists()
-    assert not (tmp_path / "outside").exists()
+    made = (ralph.cwd / "ralph.toml", ralph.cwd / "reached", tmp_path / "outside")
+    assert not [one for one in made if one.exists()]
     assert ((ralph.cwd / "told").read_text() == "/tmp\n") is bool(MEANS.bwrap)
     assert list(Path(ralph.environment["TMPDIR"]).iterdir()) == []
 

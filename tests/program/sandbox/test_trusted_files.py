@@ -88,14 +88,11 @@ def test_instructions_come_from_the_repository_and_nowhere_else_exits_0(
     assert "rule of docs" in everything
     for secret in (CANARY, KEY, "ANTHROPIC_API_KEY"):
         assert secret not in everything
-    left_out = [line for line in ran.stderr.splitlines() if " is left out: " in line]
-    assert len(left_out) == 3
-    assert f"{ralph.cwd}/AGENTS.md is left out: it is /proc/" in left_out[2]
-    assert (
-        f"{ralph.cwd}/a/CLAUDE.md is left out: it is {outside}, which is outside the repository"
-        in left_out[1]
-    )
-    assert "git's own" in left_out[0]
+    third, second, first = [line for line in ran.stderr.splitlines() if " is left out: " in line]
+    assert f"{ralph.cwd}/AGENTS.md is left out: it is /proc/" in first
+    why = f"it is {outside}, which is outside the repository"
+    assert f"{ralph.cwd}/a/CLAUDE.md is left out: {why}" in second
+    assert "git's own" in third
 
 
 def test_a_home_that_is_the_repository_gives_no_key_by_a_link_inside_of_it_exits_0(
@@ -189,28 +186,13 @@ def test_known_credentials_are_cut_out_of_every_word_for_the_api_exits_0(ralph, 
     server = serve(*(Turn("Done.") for _ in range(20)))
     ran = ralph("-f", "prompt.md", "--append-system-prompt-file", "system.md", stdin=f"piped {both}".encode())
     assert ran.code == 0
-    ralph(
-        f"argument {both}",
-        "--system-prompt",
-        f"replaced {both}",
-        "--json-schema",
-        "schema.json",
-        "--max-turns",
-        "1",
-    )
+    words = ("--system-prompt", f"replaced {both}", "--json-schema", "schema.json", "--max-turns", "1")
+    ralph(f"argument {both}", *words)
     options = ("--input-format", "stream-json", "--output-format", "stream-json")
     assert ralph(*options, stdin=user(f"message {both}")).code == 0
     everything = sent(server)
-    for word in (
-        "instructions",
-        "prompt file",
-        "system",
-        "piped",
-        "argument",
-        "replaced",
-        "schema",
-        "message",
-    ):
+    given = ("instructions", "prompt file", "system", "piped", "argument", "replaced", "schema", "message")
+    for word in given:
         assert f"{word} [redacted]" in everything, word
     for text in (everything, journals(ralph)):
         assert [remains(text, secret) for secret in (KEY, PASSWORD)] == [[], []]
@@ -294,9 +276,8 @@ def test_system_links_and_pipes_still_take_the_result_exits_0(ralph, serve, tmp_
     os.mkfifo(tmp_path / "fifo")
     reading = os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK)
     serve(*(Turn("Done.") for _ in range(4)))
-    for name in ("/dev/fd/1",):
-        ran = ralph("go", "--result-file", name)
-        assert (ran.code, '"type":"result"' in ran.stdout) == (0, True)
+    ran = ralph("go", "--result-file", "/dev/fd/1")
+    assert (ran.code, '"type":"result"' in ran.stdout) == (0, True)
     assert ralph("go", "--result-file", str(tmp_path / "fifo")).code == 0
     assert b'"type":"result"' in os.read(reading, 65536)
     os.close(reading)
