@@ -120,13 +120,6 @@ def test_both_ends_know_the_same_protocol() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("line", "status"), [("exit 0", 0), ("exit 255", 255), ("kill -9 $$", 137), ("kill $$", 143)]
-)
-def test_the_status_is_the_commands(serving, line, status) -> None:
-    assert finished(started(serving, line))[0] == status
-
-
 @linux_only
 def test_one_launcher_serves_one_command_after_another(serving) -> None:
     launchers = {ran(serving, f"{PARENT}; echo $PPID $(of $PPID)") for _ in range(3)}

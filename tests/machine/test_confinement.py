@@ -83,16 +83,6 @@ def test_a_program_whose_namespaces_fail_does_not_run(tmp_path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_command_in_a_sandbox_has_no_capabilities_and_no_new_privileges(tmp_path) -> None:
-    status, said = ran(
-        tmp_path, NOTHING, "grep -E '^(CapEff|CapBnd|NoNewPrivs)' /proc/self/status; ulimit -c"
-    )
-    assert status == 0
-    assert f"CapEff:\t{0:016x}" in said
-    assert "NoNewPrivs:\t1" in said
-    assert said.splitlines()[-1] == "0"
-
-
 @pytest.mark.skipif(MEANS.landlock.abi == 0, reason="this kernel has no Landlock")
 def test_the_process_that_waits_for_a_command_is_never_one_with_other_restrictions(tmp_path) -> None:
     """It restricts itself before there is a command, as it was for the last one."""

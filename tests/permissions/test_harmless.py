@@ -408,21 +408,7 @@ WORDS = st.sampled_from(
 )
 PLAIN = st.sampled_from("-n -c -i -l -1 -r src src/a.py names HEAD 1 x out/../names --stat --oneline".split())
 NAMES = st.sampled_from([*FORMS, *FORMS, *FORMS]) | st.sampled_from(
-    [
-        *OTHERS,
-        "command",
-        "\\time",
-        "exec",
-        "eval",
-        "./ls",
-        "PATH=. ls",
-        "read",
-        "export",
-        "set",
-        "pytest",
-        "[[",
-        "cd src",
-    ]
+    [*OTHERS, *"command \\time exec eval ./ls PATH=.\tls read export set pytest [[ cd\tsrc".split(" ")]
 )
 COMMANDS = st.builds(
     lambda before, name, words: " ".join((*before, name, *words)).replace("\t", " "),

@@ -19,93 +19,70 @@ from ralph.places.nested_repositories import last_look
 from tests.git.repositories import Repository, cloned
 from tests.rows import every_row
 
-HOOK = "printf '#!/bin/sh\\n' >"
+HUSKY = "git config core.hooksPath .husky"
+
+
+def hook(path: str) -> str:
+    return f"printf '#!/bin/sh\\n' >{path}; chmod +x {path}"
+
+
+OLD = f"{HUSKY}; {hook('.husky/update')}"
 # What the user has configured, what a command does, and the programs that are told of.
 PROGRAMS = {
-    "a new hook": (
-        "git config core.hooksPath .husky",
-        f"{HOOK} .husky/pre-commit; chmod +x .husky/pre-commit",
-        [".husky/pre-commit"],
-    ),
-    "an old hook with another text": (
-        f"git config core.hooksPath .husky; {HOOK} .husky/post-merge; chmod +x .husky/post-merge",
-        "echo x >>.husky/post-merge",
-        [".husky/post-merge"],
-    ),
-    "a file that becomes a hook": (
-        f"git config core.hooksPath .husky; {HOOK} .husky/post-merge",
-        "chmod +x .husky/post-merge",
-        [".husky/post-merge"],
-    ),
+    "a new hook": (HUSKY, hook(".husky/pre-commit"), ".husky/pre-commit"),
+    "an old hook with another text": (OLD, "echo x >>.husky/update", ".husky/update"),
+    "a file that becomes a hook": (f"{OLD}; chmod -x .husky/*", "chmod +x .husky/update", ".husky/update"),
     "what a hook is a link to": (
-        f"git config core.hooksPath .husky; {HOOK} real; chmod +x real; ln -s ../real .husky/pre-push",
-        "echo x >>real",
-        [".husky/pre-push"],
+        f"{HUSKY}; {hook('real')}; ln -s ../real .husky/pre-push",
+        *("echo x >>real", ".husky/pre-push"),
     ),
     "what git's own hook is a link to": (
-        f"{HOOK} tools/check; chmod +x tools/check; ln -s ../../tools/check .git/hooks/pre-commit",
-        "echo x >>tools/check",
-        ["tools/check"],
+        f"{hook('tools/check')}; ln -s ../../tools/check .git/hooks/pre-commit",
+        *("echo x >>tools/check", "tools/check"),
     ),
     "what git's own directory of hooks is a link to": (
         "rm -r .git/hooks; ln -s ../other .git/hooks",
-        f"{HOOK} other/update; chmod +x other/update",
-        ["other/update"],
+        *(hook("other/update"), "other/update"),
     ),
     "older hooks from elsewhere": (
-        f"git config core.hooksPath .husky; {HOOK} other/update; chmod +x other/update",
-        "mv .husky x; mv other .husky",
-        [".husky"],
+        f"{HUSKY}; {hook('other/update')}",
+        *("mv .husky x; mv other .husky", ".husky"),
     ),
     "hooks by an absolute path": (
         'git config core.hooksPath "$PWD/other"',
-        f"{HOOK} other/update; chmod +x other/update",
-        ["other/update"],
+        *(hook("other/update"), "other/update"),
     ),
     "hooks that new repositories get": (
         'mkdir other/hooks; git config --global init.templateDir "$PWD/other"',
-        f"{HOOK} other/hooks/update; chmod +x other/hooks/update",
-        ["other/hooks/update"],
+        *(hook("other/hooks/update"), "other/hooks/update"),
     ),
-    "a program": (
-        "git config core.fsmonitor tools/watch; echo x >tools/watch",
-        "echo y >tools/watch",
-        ["tools/watch"],
-    ),
+    "a program": ("git config core.fsmonitor tools/p; echo x >tools/p", "echo y >tools/p", "tools/p"),
     "a script of a shell": (
-        "git config filter.x.clean 'sh -c \"tools/clean %f\"'; echo x >tools/clean",
-        "echo y >tools/clean",
-        ["tools/clean"],
+        "git config filter.x.clean 'sh -c \"tools/p %f\"'; echo x >tools/p",
+        *("echo y >tools/p", "tools/p"),
     ),
     "a script without a path": (
         "git config diff.x.textconv 'python3 show.py --all'; echo x >show.py",
-        "echo y >show.py",
-        ["show.py"],
+        *("echo y >show.py", "show.py"),
     ),
     "one that an included file names": (
-        "git config include.path ../shared; git config -f shared core.editor ./tools/edit; echo x >tools/edit",
-        "echo y >tools/edit",
-        ["tools/edit"],
+        "git config include.path ../shared; git config -f shared core.editor ./tools/p; echo x >tools/p",
+        *("echo y >tools/p", "tools/p"),
     ),
     "hooks that the user's own configuration names": (
         'git config --global core.hooksPath "$PWD/other"',
-        f"{HOOK} other/update; chmod +x other/update",
-        ["other/update"],
+        *(hook("other/update"), "other/update"),
     ),
     "more than are told": (
-        "git config core.hooksPath .husky",
-        f"for name in a b c d; do {HOOK} .husky/$name; chmod +x .husky/$name; done",
-        [".husky/a", ".husky/b", ".husky/c and 1 more"],
+        HUSKY,
+        "; ".join(hook(f".husky/{name}") for name in "abcd"),
+        ".husky/a, .husky/b, .husky/c and 1 more",
     ),
-    "nothing": (
-        f"git config core.hooksPath .husky; {HOOK} .husky/update; chmod +x .husky/update",
-        "echo x >y",
-        [],
-    ),
-    "no hook": ("git config core.hooksPath .husky", "echo x >.husky/notes; touch .husky/a.sample", []),
-    "a switch": ("git config core.fsmonitor true", "echo x >true; chmod +x true", []),
-    "another file": ("git config core.fsmonitor tools/watch; echo x >tools/watch", "echo y >tools/other", []),
-    "a program elsewhere": ("git config core.editor $HOME/edit", "echo x >$HOME/edit", []),
+    "nothing": (OLD, "echo x >y", ""),
+    "no hook": (HUSKY, "echo x >.husky/notes; touch .husky/a.sample", ""),
+    "a switch": ("git config core.fsmonitor true", "echo x >true; chmod +x true", ""),
+    "another file": ("git config core.fsmonitor tools/p; echo x >tools/p", "echo y >tools/other", ""),
+    "a program elsewhere": ("git config core.editor $HOME/edit", "echo x >$HOME/edit", ""),
 }
 
 
@@ -126,7 +103,7 @@ def test_a_program_of_the_project_that_git_runs_is_named_where_it_has_changed(
     since_s, said = time.time(), list[str]()
     checkout = repository.checkout(warn=said.append)
     run(repository, script)
-    told = [f"git runs {', '.join(names)}, which changed during the run"] if names else []
+    told = [f"git runs {names}, which changed during the run"] if names else []
     assert last_look([str(repository.top)], since_s, repository.environment) == "".join(told)
     repository.write("work.txt")
     assert checkout.commit("x")

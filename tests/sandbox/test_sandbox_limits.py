@@ -42,11 +42,10 @@ def test_commands_reach_what_both_the_user_and_the_repository_allow(network, use
 
 
 def test_the_blocks_of_two_files_hold_together_in_any_order() -> None:
-    denies, allows = (
-        {"network": {"deniedDomains": ["z.org"]}},
-        {"network": {"allowedDomains": ["x.org", "y.org"]}},
+    denies = {"network": {"deniedDomains": ["z.org"]}}
+    allows, narrower = (
+        {"network": {"allowedDomains": hosts.split()}} for hosts in ("x.org y.org", "y.org z.org")
     )
-    narrower = {"network": {"allowedDomains": ["y.org", "z.org"]}}
     for blocks in ((denies, allows, narrower), (narrower, allows, denies)):
         found = sandbox_with(*blocks)
         assert (found.asked_net, found.allow_hosts) == ("proxy", ("y.org",))

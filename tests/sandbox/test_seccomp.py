@@ -22,7 +22,7 @@ from ralph.sandbox.kernel.seccomp import (
     refuse,
 )
 from tests.rows import every_row
-from tests.sandbox.restricted import run_restricted, verdicts
+from tests.sandbox.restricted import run_restricted
 
 UNIX, INET, INET6, NETLINK, PACKET, VSOCK, ALG = 1, 2, 10, 16, 17, 40, 38
 STREAM, DATAGRAM, RAW, SEQUENCED = 1, 2, 3, 5
@@ -187,39 +187,6 @@ def test_a_jump_that_cannot_be_made_is_an_error() -> None:
 needs_own_table = pytest.mark.skipif(
     platform.machine() not in MACHINES, reason="no filter for this architecture"
 )
-
-
-@needs_own_table
-def test_this_kernel_takes_the_filter_and_answers_by_it() -> None:
-    numbers = MACHINES[platform.machine()].numbers
-    attempts = {
-        "tcp": "socket.socket(2, 1, 6).close()",
-        "mptcp": "socket.socket(2, 1, 262).close()",
-        "udp": "socket.socket(2, 2).close()",
-        "raw": "socket.socket(2, 3, 1).close()",
-        "packet": "socket.socket(17, 3, 0).close()",
-        "vsock": "socket.socket(40, 1).close()",
-        "unix": "socket.socket(1, 1).close()",
-        "pair": "socket.socketpair()",
-        "datagram pair": "socket.socketpair(1, 2)",
-        "netlink": "socket.socket(16, 3, 0).close()",
-        "fast open": "socket.socket(2, 1).sendto(b'x', 0x20000000, ('127.0.0.1', 9))",
-        "unshare": f"call({numbers['unshare']}, 0x10000000)",
-        "clone": f"call({numbers['clone']}, 0x10000000 | 17, 0, 0, 0, 0)",
-        "clone3": f"call({numbers['clone3']}, 0, 0)",
-        "io_uring": f"call({numbers['io_uring_setup']}, 8, 0)",
-        "keyctl": f"call({numbers['keyctl']}, 0, -3, 0)",
-        "typing ahead": "fcntl.ioctl(os.openpty()[1], 0x5412, b'x')",
-        "fork": "os.waitpid(os.fork() or os._exit(0), 0)",
-    }
-    assert verdicts(attempts, program=made(platform.machine(), "streams")) == {
-        **dict.fromkeys(("tcp", "pair", "netlink", "fork"), "done"),
-        **dict.fromkeys(("mptcp", "udp", "raw", "unix", "datagram pair"), "EACCES"),
-        **dict.fromkeys(("packet", "vsock"), "EAFNOSUPPORT"),
-        **dict.fromkeys(("unshare", "clone", "keyctl", "typing ahead"), "EPERM"),
-        **dict.fromkeys(("clone3", "io_uring"), "ENOSYS"),
-        "fast open": errno.errorcode[errno.EOPNOTSUPP],
-    }
 
 
 @needs_own_table

@@ -6,131 +6,76 @@ from __future__ import annotations
 
 import socket
 import time
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ralph.places.places import places_of
-from ralph.sandbox.box_plan import BoxPlan
 from ralph.sandbox.denials import GPUS, OUTSIDE, SOCKETS, Refusals, denial_note, hint_of
-from ralph.sandbox.kernel.landlock import Support
-from ralph.sandbox.levels import Means
 from tests.rows import every_row
+from tests.sandbox.test_denials import plan_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 NO_SOCKETS = Refusals(unix_sockets=True)
 NO_GPUS = Refusals(gpus=True)
 NO_AGENTS = Refusals(agents=frozenset({"SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS"}))
 LAST = '  File "/usr/lib/python3.11/socket.py", line 232, in __init__\nPermissionError: [Errno 13] Permission denied'
 
-# CPython 3.11.7 unless another program is named.
-SOCKET_TEXTS = (
-    (f'  File "/x/multiprocessing/forkserver.py", line 136, in ensure_running\n{LAST}', "fork or spawn"),
-    (
-        f'{LAST}\n  File "/x/multiprocessing/managers.py", line 567, in start\n    raise EOFError\nEOFError',
-        "SyncManager(address=",
-    ),
-    (f'  File "/x/multiprocessing/resource_sharer.py", line 126, in _start\n{LAST}', "num_workers=0"),
-    (f"    with socket.socket(socket.AF_UNIX) as listener:\n{LAST}", "use TCP"),
-    (LAST, "which may be the cause: use TCP"),
-    (f'  File "/x/asyncio/unix_events.py", line 302, in create_unix_server\n{LAST}', "use TCP"),
-    # Chromium 156.0.8078.108 by playwright 1.65.2 and puppeteer-core 25.16.0, and by selenium 4.44.0
-    (
-        (
-            "  - [pid=18][err] [18:18:1129/014617.615228:FATAL:chrome/browser/process_singleton_posix.cc:297] Check failed: . "
-            "socket() failed: Permission denied (13)"
-        ),
-        "no Chromium starts",
-    ),
-    (
-        (
-            "selenium.common.exceptions.SessionNotCreatedException: Message: session not created: Chrome instance exited. Examine "
-            "ChromeDriver verbose log to determine the cause."
-        ),
-        "which may be the cause: no Chromium starts",
-    ),
-    # Xvfb 21.1.7
-    (
-        (
-            "_XSERVTransSocketOpenCOTSServer: Unable to open socket for unix\n"
-            "_XSERVTransMakeAllCOTSServerListeners: failed to open listener for unix"
-        ),
-        "-nolisten unix",
-    ),
-    ('xterm: Xt error: Can\'t open display: :99\nxdpyinfo:  unable to open display ":99".', "-nolisten unix"),
-    # D-Bus 1.14.10
-    (
-        "dbus-daemon[4]: Failed to start message bus: Failed to open socket: Permission denied",
-        "without D-Bus",
-    ),
-    # Postgres 17.10
-    (
-        "waiting for server to start.... stopped waiting\npg_ctl: could not start server\nExamine the log output.",
-        "which may be the cause: let Postgres listen on TCP",
-    ),
-    (
-        "2026-11-29 01:46:40 UTC [7] LOG:  could not create Unix socket for address",
-        "let Postgres listen on TCP",
-    ),
-    # Redis 7.0.15
-    ("Could not connect to Redis at r.sock: Permission denied", "let Redis listen on TCP"),
-    ("4:M 29 Nov 2026 # Failed opening Unix socket: creating socket: Permission denied", "let Redis listen"),
-    # MariaDB 10.11.19
-    (
-        "2026-11-29  1:47:04 0 [ERROR] Can't start server : UNIX Socket : Permission denied",
-        "--socket= --port",
-    ),
-    ("ERROR 2002 (HY000): Can't connect to local server through socket '/x/m.sock' (13)", "--socket= --port"),
-    # GnuPG 2.2.40, OpenSSH 9.2, git 2.39
-    (
-        "gpg: can't connect to the agent: General error\ngpg: key generation failed: No agent running",
-        "no-gpg-sign",
-    ),
-    ("gpg: failed to start agent '/usr/bin/gpg-agent': General error", "no-gpg-sign"),
-    (
-        "error: gpg failed to sign the data\nfatal: failed to write commit object",
-        "may be the cause: sign nothing",
-    ),
-    ("unix_listener: socket: Permission denied", "-i KEY"),
-    ("Error connecting to agent: Permission denied", "-i KEY"),
-    ("fatal: unable to connect to cache daemon: Permission denied", "in another way"),
-    # tmux 3.3a, screen 4.9.0
-    ("error connecting to /tmp/tmux-1000/default (Permission denied)", "run_in_background"),
-    (
-        "No Sockets found in /x/work/s.",
-        "may be the cause: start what must keep running with run_in_background",
-    ),
-    # mypy 2.4.1
-    ("Timed out waiting for daemon to start", "may be the cause: use mypy"),
-    # supervisor 4.3.0, gunicorn 27.0.1, pyzmq 27.3.0, node 20.20.2
-    (
-        (
-            "Error: Cannot open an HTTP server: socket.error reported errno.EACCES (13)\n"
-            "error: <class 'PermissionError'>, [Errno 13] Permission denied: file: /x/socket.py line: 232"
-        ),
-        "inet_http_server",
-    ),
-    ("[4] [ERROR] connection to /x/work/g.sock failed: [Errno 13] Permission denied", "127.0.0.1:PORT"),
-    ("zmq.error.ZMQError: Permission denied (addr='ipc://s')", "tcp://"),
-    ("Error: listen EACCES: permission denied s\n    at Server.setupListenHandle", "listen on 127.0.0.1"),
-    ("Error: connect EACCES /x/s\n    at PipeConnectWrap.afterConnect", "listen on 127.0.0.1"),
-    # socat 1.7.4.4, OpenJDK 17.0.15
-    ("*** bit out of range 0 - FD_SETSIZE on fd_set ***: terminated", "another program than socat"),
-    (
-        "Unable to open socket file /tmp/.java_pid24: target process 24 doesn't respond within 10500ms or HotSpot VM not loaded",
-        "kill -3",
-    ),
-    # nginx 1.22.1
-    ("nginx: [emerg] bind() to unix:/x/n.sock failed (13: Permission denied)", "use TCP"),
-    # ray 2.60.0
-    (
-        "Exception: The current node timed out during startup. This could happen because some of the raylet failed to startup",
-        "may be the cause: use multiprocessing",
-    ),
-    # Docker 28
-    (
-        "permission denied while trying to connect: dial unix /x/docker.sock: socket: permission denied",
-        "use TCP",
-    ),
-)
+# What is to be told, and what a program printed.
+SOCKET_TEXTS = r"""
+# CPython 3.11.7
+fork or spawn |   File "/x/multiprocessing/forkserver.py", line 136, in ensure_running\n{LAST}
+SyncManager(address= | {LAST}\n  File "/x/multiprocessing/managers.py", line 567, in start\n    raise EOFError\nEOFError
+num_workers=0 |   File "/x/multiprocessing/resource_sharer.py", line 126, in _start\n{LAST}
+use TCP |     with socket.socket(socket.AF_UNIX) as listener:\n{LAST}
+which may be the cause: use TCP | {LAST}
+use TCP |   File "/x/asyncio/unix_events.py", line 302, in create_unix_server\n{LAST}
+# Chromium 156.0.8078.108 by playwright 1.65.2 and puppeteer-core 25.16.0, and by selenium 4.44.0
+no Chromium starts |   - [pid=18][err] [18:18:1129/014617.615228:FATAL:chrome/browser/process_singleton_posix.cc:297] Check failed: . socket() failed: Permission denied (13)
+which may be the cause: no Chromium starts | selenium.common.exceptions.SessionNotCreatedException: Message: session not created: Chrome instance exited. Examine ChromeDriver verbose log to determine the cause.
+# Xvfb 21.1.7
+-nolisten unix | _XSERVTransSocketOpenCOTSServer: Unable to open socket for unix\n_XSERVTransMakeAllCOTSServerListeners: failed to open listener for unix
+-nolisten unix | xterm: Xt error: Can't open display: :99\nxdpyinfo:  unable to open display ":99".
+# D-Bus 1.14.10
+without D-Bus | dbus-daemon[4]: Failed to start message bus: Failed to open socket: Permission denied
+# Postgres 17.10
+which may be the cause: let Postgres listen on TCP | waiting for server to start.... stopped waiting\npg_ctl: could not start server\nExamine the log output.
+let Postgres listen on TCP | 2026-11-29 01:46:40 UTC [7] LOG:  could not create Unix socket for address
+# Redis 7.0.15
+let Redis listen on TCP | Could not connect to Redis at r.sock: Permission denied
+let Redis listen | 4:M 29 Nov 2026 # Failed opening Unix socket: creating socket: Permission denied
+# MariaDB 10.11.19
+--socket= --port | 2026-11-29  1:47:04 0 [ERROR] Can't start server : UNIX Socket : Permission denied
+--socket= --port | ERROR 2002 (HY000): Can't connect to local server through socket '/x/m.sock' (13)
+# GnuPG 2.2.40, OpenSSH 9.2, git 2.39
+no-gpg-sign | gpg: can't connect to the agent: General error\ngpg: key generation failed: No agent running
+no-gpg-sign | gpg: failed to start agent '/usr/bin/gpg-agent': General error
+may be the cause: sign nothing | error: gpg failed to sign the data\nfatal: failed to write commit object
+-i KEY | unix_listener: socket: Permission denied
+-i KEY | Error connecting to agent: Permission denied
+in another way | fatal: unable to connect to cache daemon: Permission denied
+# tmux 3.3a, screen 4.9.0
+run_in_background | error connecting to /tmp/tmux-1000/default (Permission denied)
+may be the cause: start what must keep running with run_in_background | No Sockets found in /x/work/s.
+# mypy 2.4.1
+may be the cause: use mypy | Timed out waiting for daemon to start
+# supervisor 4.3.0, gunicorn 27.0.1, pyzmq 27.3.0, node 20.20.2
+inet_http_server | Error: Cannot open an HTTP server: socket.error reported errno.EACCES (13)\nerror: <class 'PermissionError'>, [Errno 13] Permission denied: file: /x/socket.py line: 232
+127.0.0.1:PORT | [4] [ERROR] connection to /x/work/g.sock failed: [Errno 13] Permission denied
+tcp:// | zmq.error.ZMQError: Permission denied (addr='ipc://s')
+listen on 127.0.0.1 | Error: listen EACCES: permission denied s\n    at Server.setupListenHandle
+listen on 127.0.0.1 | Error: connect EACCES /x/s\n    at PipeConnectWrap.afterConnect
+# socat 1.7.4.4, OpenJDK 17.0.15
+another program than socat | *** bit out of range 0 - FD_SETSIZE on fd_set ***: terminated
+kill -3 | Unable to open socket file /tmp/.java_pid24: target process 24 doesn't respond within 10500ms or HotSpot VM not loaded
+# nginx 1.22.1
+use TCP | nginx: [emerg] bind() to unix:/x/n.sock failed (13: Permission denied)
+# ray 2.60.0
+may be the cause: use multiprocessing | Exception: The current node timed out during startup. This could happen because some of the raylet failed to startup
+# Docker 28
+use TCP | permission denied while trying to connect: dial unix /x/docker.sock: socket: permission denied
+"""
 # CUDA 13.0 with driver 580.159.04, PyTorch 2.11, JAX 0.10
 GPU_TEXTS = (
     "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 304: OS call failed or operation not supported on this OS",
@@ -180,7 +125,15 @@ def nowhere(path: str) -> bool:
     return False
 
 
-@every_row(("text", "instead"), SOCKET_TEXTS)
+def printed() -> Iterator[tuple[str, str]]:
+    """The rows of `SOCKET_TEXTS`: each with a text of one or more lines, and what is to be told."""
+    for row in SOCKET_TEXTS.strip().splitlines():
+        if not row.startswith("#"):
+            instead, _, text = row.partition(" | ")
+            yield text.replace("{LAST}", LAST).replace("\\n", "\n"), instead
+
+
+@every_row(("text", "instead"), printed())
 def test_where_sockets_are_refused_it_is_told_with_what_to_use_instead(text, instead) -> None:
     said = hint_of(f"before\n{text}\nafter", NO_SOCKETS, nowhere) or ""
     assert said.startswith("the sandbox refuses Unix sockets")
@@ -194,7 +147,7 @@ def test_each_row_of_the_tables_has_a_text() -> None:
     assert {row.instead for row in SOCKETS} == {
         row.instead
         for row in SOCKETS
-        if any(row.instead in str(hint_of(text, NO_SOCKETS, nowhere)) for text, _ in SOCKET_TEXTS)
+        if any(row.instead in str(hint_of(text, NO_SOCKETS, nowhere)) for text, _ in printed())
     }
     assert len({row.pattern for row in (*OUTSIDE, *SOCKETS)}) == len(OUTSIDE) + len(SOCKETS)
 
@@ -276,9 +229,7 @@ def test_a_socket_outside_is_told_where_it_is_one_and_the_sandbox_keeps_commands
     work, path = tmp_path / "work", tmp_path / "s.sock"
     work.mkdir(exist_ok=True)
     own = work / "s.sock"
-    plan = BoxPlan(
-        Means(Support(6)), writable=(str(work),), places=places_of({"root": (str(work),)}, {}, str, str)
-    )
+    plan = plan_of(work)
     for one in (path, own):
         one.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as outside, socket.socket(socket.AF_UNIX) as inside:
@@ -295,9 +246,7 @@ def test_a_socket_outside_is_told_where_it_is_one_and_the_sandbox_keeps_commands
 def test_a_hint_and_a_denied_path_are_one_line(tmp_path) -> None:
     work = tmp_path / "work"
     work.mkdir()
-    plan = BoxPlan(
-        Means(Support(6)), writable=(str(work),), places=places_of({"root": (str(work),)}, {}, str, str)
-    )
+    plan = plan_of(work)
     text = f"unix_listener: socket: Permission denied\ntouch: cannot touch '{tmp_path}/x': Permission denied"
     said = denial_note(text, plan, str(work), refusals=NO_SOCKETS) or ""
     assert said.startswith("the sandbox refuses Unix sockets: ")
