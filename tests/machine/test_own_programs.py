@@ -158,6 +158,12 @@ def test_what_is_found_stays_when_the_directory_is_replaced(room) -> None:
     assert (own_program("git", wanted), trusted_directories(wanted)) == found
 
 
+LOADED = """
+GCONV_PATH LOCPATH OPENSSL_CONF OPENSSL_MODULES KRB5_CONFIG GSS_MECH_CONFIG SASL_PATH SASL_CONF_PATH SSH_SK_HELPER
+SSH_PKCS11_HELPER P11_KIT_CONF
+"""
+
+
 @pytest.mark.parametrize(
     ("name", "value", "kept"),
     [
@@ -169,27 +175,11 @@ def test_what_is_found_stays_when_the_directory_is_replaced(room) -> None:
         ("LD_PRELOAD", "libc.so.6", None),
         ("LD_AUDIT", "{room}/work/b.so", None),
         ("DYLD_INSERT_LIBRARIES", "{room}/work/b.dylib", None),
-        *(
-            (name, "{room}/work/x", None)
-            for name in (
-                "GCONV_PATH",
-                "LOCPATH",
-                "OPENSSL_CONF",
-                "OPENSSL_MODULES",
-                "KRB5_CONFIG",
-                "GSS_MECH_CONFIG",
-            )
-        ),
-        *(
-            (name, "{room}/work/x", None)
-            for name in ("SASL_PATH", "SASL_CONF_PATH", "SSH_SK_HELPER", "SSH_PKCS11_HELPER", "P11_KIT_CONF")
-        ),
+        *((name, "{room}/work/x", None) for name in LOADED.split()),
         ("KRB5_CONFIG", "{room}/work/x:{room}/outside", "{room}/outside"),
         ("LD_LIBRARY_PATH", "/proc/self/cwd/lib:/dev/fd/../cwd/lib", None),
-        *(
-            (name, "{room}/home/.cache/ralph/packages/0", None)
-            for name in ("GIT_EXEC_PATH", "GIT_TEMPLATE_DIR")
-        ),
+        ("GIT_EXEC_PATH", "{room}/home/.cache/ralph/packages/0", None),
+        ("GIT_TEMPLATE_DIR", "{room}/home/.cache/ralph/packages/0", None),
         ("GIT_EXEC_PATH", "{room}/outside", "{room}/outside"),
         ("NODE_OPTIONS", "--trace-warnings --require {room}/work/x", None),
         ("NODE_OPTIONS", "--require dotenv/config", None),

@@ -150,11 +150,8 @@ def test_a_program_in_a_root_is_refused_whoever_owns_it(tmp_path, root, monkeypa
     real = os.path.realpath(tmp_path / root)
     for entry in ("work/bin", "link to work/bin"):
         [found] = of_system(tmp_path / entry, "/elsewhere", real)
-        assert found == Candidate(
-            str(program),
-            "the system's own, which only root can replace",
-            f"it is in {real}, which commands may write",
-        )
+        why = f"it is in {real}, which commands may write"
+        assert found == Candidate(str(program), "the system's own, which only root can replace", why)
         assert not of_system(tmp_path / entry, f"{real}x")[0].why_not
 
 
@@ -363,13 +360,10 @@ def test_an_older_ripgrep_of_the_system_is_used_where_there_is_no_other(tmp_path
     monkeypatch.setattr(sys, "path", [])
     program = plant(tmp_path / "bin", name="rg", script="echo 'ripgrep 13.0.0'")
     search = ProgramSearch(str(program.parent))
-    assert (
-        find_ripgrep(search).in_words("ripgrep")
-        == f"ripgrep 13.0.0 ({program}), the system's own, which only root can replace"
-    )
-    with pytest.raises(
-        RipgrepError, match=r"^no ripgrep can be used: .*/rg: it is in .*, which commands may write$"
-    ):
+    said = find_ripgrep(search).in_words("ripgrep")
+    assert said == f"ripgrep 13.0.0 ({program}), the system's own, which only root can replace"
+    why = r"^no ripgrep can be used: .*/rg: it is in .*, which commands may write$"
+    with pytest.raises(RipgrepError, match=why):
         find_ripgrep(replace(search, roots=(str(tmp_path),)))
     with pytest.raises(RipgrepError, match=r"^ripgrep is not installed$"):
         find_ripgrep(PACKAGES_ONLY)

@@ -13,42 +13,37 @@ from tests.rows import every_row
 USER, PROJECT = (ClaudeFile("f.json", kind, "", "") for kind in ("user", "project"))
 HOOK = {"type": "command", "command": "true"}
 
-MISSPELT: dict[str, dict[str, Any]] = {
-    "permissons is not known, and is perhaps meant as permissions": {"permissons": {"deny": ["Bash"]}},
-    "Permissions is not known, and is perhaps meant as permissions": {"Permissions": {"deny": ["Bash"]}},
-    "deny is not known, and is perhaps meant as permissions.deny": {"deny": ["Bash(rm:*)"]},
-    "ask is not known, and is perhaps meant as permissions.ask": {"ask": ["Bash"]},
-    "allow is not known, and is perhaps meant as permissions.allow": {"allow": ["Read"]},
-    "defaultMode is not known, and is perhaps meant as permissions.defaultMode": {"defaultMode": "plan"},
-    "Deny is not known, and is perhaps meant as permissions.deny": {"Deny": ["Bash"]},
-    "PreToolUse is not known, and is perhaps meant as hooks.PreToolUse": {"PreToolUse": [{"hooks": [HOOK]}]},
-    "hook is not known, and is perhaps meant as hooks": {"hook": {"PreToolUse": []}},
-    "sandbx is not known, and is perhaps meant as sandbox": {"sandbx": {"enabled": True}},
-    "permissions.denny is not known, and is perhaps meant as deny": {"permissions": {"denny": ["Bash"]}},
-    "permissions.asks is not known, and is perhaps meant as ask": {"permissions": {"asks": ["Bash"]}},
-    "permissions.defaultMode = plann is not known, and is perhaps meant as plan": {
-        "permissions": {"defaultMode": "plann"}
-    },
-    "hooks.preToolUse is not known, and is perhaps meant as PreToolUse": {
-        "hooks": {"preToolUse": [{"hooks": [HOOK]}]}
-    },
-    "hooks.PreToolUse: matchers is not known, and is perhaps meant as matcher": {
-        "hooks": {"PreToolUse": [{"matchers": "Bash", "hooks": [HOOK]}]}
-    },
-    "hooks.Stop: timeouts is not known, and is perhaps meant as timeout": {
-        "hooks": {"Stop": [{"hooks": [{**HOOK, "timeouts": 5}]}]}
-    },
-    "sandbox.failifunavailable is not known, and is perhaps meant as failIfUnavailable": {
-        "sandbox": {"failifunavailable": True}
-    },
-}
+# A key, what it is perhaps meant as, and the document.
+MISSPELT: list[tuple[str, str, dict[str, Any]]] = [
+    ("permissons", "permissions", {"permissons": {"deny": ["Bash"]}}),
+    ("Permissions", "permissions", {"Permissions": {"deny": ["Bash"]}}),
+    ("deny", "permissions.deny", {"deny": ["Bash(rm:*)"]}),
+    ("ask", "permissions.ask", {"ask": ["Bash"]}),
+    ("allow", "permissions.allow", {"allow": ["Read"]}),
+    ("defaultMode", "permissions.defaultMode", {"defaultMode": "plan"}),
+    ("Deny", "permissions.deny", {"Deny": ["Bash"]}),
+    ("PreToolUse", "hooks.PreToolUse", {"PreToolUse": [{"hooks": [HOOK]}]}),
+    ("hook", "hooks", {"hook": {"PreToolUse": []}}),
+    ("sandbx", "sandbox", {"sandbx": {"enabled": True}}),
+    ("permissions.denny", "deny", {"permissions": {"denny": ["Bash"]}}),
+    ("permissions.asks", "ask", {"permissions": {"asks": ["Bash"]}}),
+    ("permissions.defaultMode = plann", "plan", {"permissions": {"defaultMode": "plann"}}),
+    ("hooks.preToolUse", "PreToolUse", {"hooks": {"preToolUse": [{"hooks": [HOOK]}]}}),
+    (
+        "hooks.PreToolUse: matchers",
+        "matcher",
+        {"hooks": {"PreToolUse": [{"matchers": "x", "hooks": [HOOK]}]}},
+    ),
+    ("hooks.Stop: timeouts", "timeout", {"hooks": {"Stop": [{"hooks": [{**HOOK, "timeouts": 5}]}]}}),
+    ("sandbox.failifunavailable", "failIfUnavailable", {"sandbox": {"failifunavailable": True}}),
+]
 
 
-@every_row(("says", "document"), MISSPELT.items())
-def test_a_misspelt_guard_is_an_error_that_names_file_and_key(says, document) -> None:
+@every_row(("key", "meant", "document"), MISSPELT)
+def test_a_misspelt_guard_is_an_error_that_names_file_and_key(key, meant, document) -> None:
     with pytest.raises(GuardError) as raised:
         read_settings(document, USER)
-    assert str(raised.value).startswith(f"f.json: {says}")
+    assert str(raised.value).startswith(f"f.json: {key} is not known, and is perhaps meant as {meant}")
 
 
 @every_row(
@@ -79,10 +74,9 @@ def test_rules_of_a_repository_are_guards_too() -> None:
 
 
 def test_other_keys_pass_and_unknown_ones_of_permissions_are_named() -> None:
+    others = "model env statusLine disableAutoMode allowManagedPermissionRulesOnly".split()
     document = {
-        **dict.fromkeys(
-            ("model", "env", "statusLine", "disableAutoMode", "allowManagedPermissionRulesOnly"), 1
-        ),
+        **dict.fromkeys(others, 1),
         "permissions": {"additionalDirectories": ["x"], "forbid": ["Bash"], "defaultMode": "auto"},
         "sandbox": {"autoAllowBashIfSandboxed": True, "excludedCommands": ["git"]},
         "hooks": {"PostToolBatch": [{"hooks": [HOOK]}], "Stop": [{"hooks": [{**HOOK, "async": True}]}]},
