@@ -165,7 +165,7 @@ def test_t3_a_grandchild_that_holds_the_output_open_is_not_waited_for(tools, com
 
 
 def test_what_ends_by_itself_after_the_command_is_not_counted_and_what_it_wrote_is_kept(tools) -> None:
-    """What a command leaves behind is ended after a tenth of a second. A busy machine may need longer, so it is asked again."""
+    """The processes of an ended command have a tenth of a second. A busy machine may need longer, so it is asked again."""
     wait_until(lambda: tools.ok("Bash", command="exec > >(cat); sleep 0.01 & echo ok") == "ok")
     wait_until(lambda: tools.ok("Bash", command="exec > >(sleep 0.02; cat); echo late") == "late")
     stopped = "[1 process that this command started was stopped; run_in_background keeps a server]"
