@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,30 +14,27 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def deep(top: Path, levels: int, name: str = "d") -> None:
+def deep(top: Path, levels: int, name: str) -> None:
     """Makes directories that are in each other, with a file in the last one."""
-    top.mkdir(exist_ok=True)
-    made = f"cd '{top}' && p=$(printf '{name}/%.0s' 1 2 3) && for _ in $(seq {levels // 3}); do mkdir -p $p && cd $p || exit; done && : > end"
-    subprocess.run(["/bin/bash", "-c", made], check=True)
+    top.mkdir()
+    here = os.open(top, os.O_DIRECTORY)
+    for _ in range(levels):
+        os.mkdir(name, dir_fd=here)
+        above, here = here, os.open(name, os.O_DIRECTORY, dir_fd=here)
+        os.close(above)
+    os.close(os.open("end", os.O_CREAT, dir_fd=here))
+    os.close(here)
 
 
-@pytest.mark.parametrize(("levels", "name"), [(3, "d"), (1_500, "d"), (60, "d" * 200)])
+@pytest.mark.parametrize(("levels", "name"), [(3, "d"), (1_050, "d"), (60, "d" * 200)])
 def test_a_directory_of_any_depth_is_removed(tmp_path, levels, name) -> None:
-    """The last one has a longer path than the kernel takes."""
+    """One is deeper than Python's stack. The last one has a longer path than the kernel takes."""
     top = tmp_path / "top"
     deep(top, levels, name)
+    found = len(name) > 1 or [entry.name for entry in entries_below(str(top))]
     remove_tree(top)
+    assert found in (True, [name] * levels + ["end"])
     assert not top.exists()
-
-
-def test_what_is_below_a_deep_directory_is_found(tmp_path) -> None:
-    top = tmp_path / "top"
-    deep(top, 1_500)
-    try:
-        below = [entry.name for entry in entries_below(str(top))]
-    finally:
-        remove_tree(top)
-    assert below == ["d"] * 1_500 + ["end"]
 
 
 @pytest.mark.ordinary_user

@@ -383,8 +383,11 @@ def test_a_bad_expression_is_an_error_that_says_why(search_tools, tree) -> None:
 
 
 @pytest.mark.parametrize("place", [".", "..", "deep/er", "link"])
-def test_a_search_names_the_file_that_it_would_read_for_ever(make_tools, tmp_path, place) -> None:
+def test_a_search_names_the_file_that_it_would_read_for_ever(
+    make_tools, tmp_path, monkeypatch, place
+) -> None:
     """Ripgrep waits for a pipe, and reads a device until its memory is full."""
+    monkeypatch.setattr(file_search, "_LOOKS_AFTER_S", 0.5)
     work, below = tmp_path / "work", tmp_path / "work/deep/er"
     below.mkdir(parents=True)
     (tmp_path / ".git").mkdir()

@@ -159,7 +159,7 @@ def test_a_command_writes_in_its_places_alone_and_reads_no_secret_exits_0(ralph,
 def test_directories_that_are_deeper_than_pythons_stack_cost_nothing_and_none_is_left_exits_0(
     ralph, serve, place
 ) -> None:
-    made = f"cd {place}; p=$(printf 'd/%.0s' $(seq 500)); for _ in 1 2 3; do mkdir -p $p && cd $p; done; touch .mcp.json"
+    made = f"cd {place}; p=$(printf 'd/%.0s' $(seq 350)); for _ in 1 2 3; do mkdir -p $p && cd $p; done; touch .mcp.json"
     server = serve(bash(made), bash("echo next"), DONE)
     temporary = Path(ralph.environment["TMPDIR"])
     try:
