@@ -84,15 +84,18 @@ def test_hooks_connect_to_the_sockets_of_the_users_file_alone(ralph, serve, tmp_
         ring = hooks(
             "Stop", f"python3 -c {shlex.quote(code)} || {{ echo no answer from bell.sock >&2; exit 1; }}"
         )
-        serve(DONE, DONE)
+        serve(DONE, DONE, DONE)
         alone = start(ralph, ring)
         assert (
             "no answer from bell.sock; the sandbox gives hooks no sockets of other programs" in alone.stderr
         )
         ralph.user_file.write_text(f'[hooks]\nsockets = ["{path}"]\n')
         given = start(ralph, ring)
-    assert (alone.code, given.code) == (0, 0)
+    unheard = start(ralph, ring)
+    assert (alone.code, given.code, unheard.code) == (0, 0, 0)
     assert "hook failed" not in given.stderr
+    assert "no answer from bell.sock" in unheard.stderr
+    assert "gives hooks no sockets" not in unheard.stderr, "they have this one"
 
 
 def test_hooks_outside_have_no_sandbox_and_no_credentials(ralph, serve) -> None:
