@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ralph.machine import own_programs
+from ralph.machine.files.trees import remove_tree
 from ralph.places import gather
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from tests.git.repositories import Repository, cloned, committed
@@ -98,9 +100,10 @@ TOLD = {
 }
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Repository:
-    home = tmp_path / "home"
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    """The home with all repositories, which takes 25 calls of git. There is a copy of it beside it."""
+    home: Path = tmp_path_factory.mktemp("place") / "home"
     made = cloned(home / "work", home)
     committed(home / "source", home)
     for place in ("part", "a/b"):
@@ -128,7 +131,17 @@ def repository(tmp_path: Path) -> Repository:
     (home / ".gitconfig").symlink_to("work/mine.conf")
     made.commit_all()
     made.git("worktree", "add", "-q", "../linked")
-    return made
+    subprocess.run(["cp", "-a", home, home.with_name("kept")], check=True)
+    return home
+
+
+@pytest.fixture
+def repository(home) -> Repository:
+    """The checkout in the home as it was made."""
+    remove_tree(home)
+    own_programs._named_again_in.cache_clear()  # a process looks once
+    subprocess.run(["cp", "-a", home.with_name("kept"), home], check=True)
+    return Repository(home / "work", home)
 
 
 def planted_in(repository: Repository) -> Path:

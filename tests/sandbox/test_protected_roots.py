@@ -90,45 +90,39 @@ def content_of(path: Path) -> str | None:
     return path.read_text() if path.exists() else None
 
 
-@pytest.mark.parametrize("is_added", [True, False])
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_no_command_changes_a_protected_file(home, level, attack, is_added) -> None:
+def test_no_command_changes_a_protected_file_and_nothing_reads_a_secret(home, level, attack) -> None:
     root, name, command = ATTACKS[attack]
-    file = home / root / name
+    place, file = home / root, home / root / name
+    if attack in SECRETS:
+        file.write_text(MINE)
     before = content_of(file)
-    for tools in tools_with(home, home / root, level, is_added=is_added):
-        tools.call("Bash", {"command": f"cd {home / root} && {command}"})
-        assert content_of(file) == before
+    for is_added in (True, False):
+        for tools in tools_with(home, place, level, is_added=is_added):
+            tools.call("Bash", {"command": f"cd {place} && {command}"})
+            assert content_of(file) == before, is_added
+            if attack not in SECRETS:
+                continue
+            for tool, arguments in (
+                ("Bash", {"command": f"cat {file}; cp {file} {home}/work/x; cat {home}/work/x"}),
+                ("Read", {"file_path": str(file)}),
+                ("Grep", {"pattern": "canary", "path": str(place), "output_mode": "content"}),
+            ):
+                assert MINE not in tools.call(tool, arguments).content, (tool, is_added)
 
 
-@pytest.mark.parametrize("is_added", [True, False])
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_write_refuses_it_without_a_sandbox_too(home, attack, is_added) -> None:
+def test_write_refuses_it_without_a_sandbox_too(home, attack) -> None:
     root, name, _ = ATTACKS[attack]
     file = home / root / name
     before = content_of(file)
-    for tools in tools_with(home, home / root, None, is_added=is_added):
-        said = tools.call("Write", {"file_path": str(file), "content": "evil"})
-        assert said.is_error
-        assert "is not written" in said.content
-        assert content_of(file) == before
-
-
-@pytest.mark.parametrize("is_added", [True, False])
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("secret", SECRETS)
-def test_nothing_reads_a_secret_there(home, level, secret, is_added) -> None:
-    root, name, _ = ATTACKS[secret]
-    place, file = home / root, home / root / name
-    file.write_text(MINE)
-    for tools in tools_with(home, place, level, is_added=is_added):
-        for tool, arguments in (
-            ("Bash", {"command": f"cat {file}; cp {file} {home}/work/x; cat {home}/work/x"}),
-            ("Read", {"file_path": str(file)}),
-            ("Grep", {"pattern": "canary", "path": str(place), "output_mode": "content"}),
-        ):
-            assert MINE not in tools.call(tool, arguments).content, tool
+    for is_added in (True, False):
+        for tools in tools_with(home, home / root, None, is_added=is_added):
+            said = tools.call("Write", {"file_path": str(file), "content": "evil"})
+            assert said.is_error
+            assert "is not written" in said.content
+            assert content_of(file) == before, is_added
 
 
 @pytest.mark.parametrize("level", LEVELS)
