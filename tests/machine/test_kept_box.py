@@ -23,6 +23,7 @@ from ralph.sandbox.planning import plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from tests.patience import TEST_S, wait_until
 from tests.program.namespaces import needs_namespaces
+from tests.rows import every_row
 from tests.sandbox.boxes import run_in
 
 if TYPE_CHECKING:
@@ -110,36 +111,35 @@ def inside(directory: Path) -> list[int]:
     return found
 
 
-REMNANTS = {
-    "a session of its own": "setsid sleep 600 >/dev/null 2>&1 &",
-    "that ignores the request": "(trap '' TERM HUP; while :; do sleep 0.01; done) >/dev/null 2>&1 &",
-    "that starts itself again": "r() { (r & exec sleep 0.01) & }; r >/dev/null 2>&1",
-    "that is stopped": "sleep 600 >/dev/null 2>&1 & kill -STOP $!",
-}
-
-
-@pytest.mark.parametrize("remnant", REMNANTS)
+@every_row(
+    "remnant",
+    [
+        "setsid sleep 600 >/dev/null 2>&1 &",
+        "(trap '' TERM HUP; while :; do sleep 0.01; done) >/dev/null 2>&1 &",
+        "r() { (r & exec sleep 0.01) & }; r >/dev/null 2>&1",  # starts itself again
+        "sleep 600 >/dev/null 2>&1 & kill -STOP $!",
+    ],
+)
 def test_the_next_command_is_alone(run, remnant) -> None:
     """Nothing of the last command runs, so that nothing can enter, read or slow the next one."""
-    run.said(f"{REMNANTS[remnant]} echo $!")
+    run.said(f"{remnant} echo $!")
     assert inside(run.work) == []
     assert run.said("cd /proc && echo [0-9]*") == "2"
 
 
-LEFT = {
-    "a file in shared memory": ("echo x > /dev/shm/left", "cat /dev/shm/left"),
-    "a file among the devices": ("echo x > /dev/left || ln -s /etc/passwd /dev/left", "ls -d /dev/left"),
-    "a device that is removed": ("rm -f /dev/stdin /dev/null", "ls /dev/stdin /dev/null >&2 && exit 1"),
-    "shared memory of System V": (
-        f"{sys.executable} -c '{LIBC}print(c.shmget(0x5241, 4096, 0o1600))'",
-        f"{sys.executable} -c '{LIBC}raise SystemExit(c.shmget(0x5241, 0, 0) < 0)'",
-    ),
-}
-
-
-@pytest.mark.parametrize("left", LEFT)
-def test_a_command_finds_nothing_that_another_one_has_left(run, left) -> None:
-    make, find = LEFT[left]
+@every_row(
+    ("make", "find"),
+    [
+        ("echo x > /dev/shm/left", "cat /dev/shm/left"),
+        ("echo x > /dev/left || ln -s /etc/passwd /dev/left", "ls -d /dev/left"),
+        ("rm -f /dev/stdin /dev/null", "ls /dev/stdin /dev/null >&2 && exit 1"),
+        (
+            f"{sys.executable} -c '{LIBC}print(c.shmget(0x5241, 4096, 0o1600))'",  # of System V
+            f"{sys.executable} -c '{LIBC}raise SystemExit(c.shmget(0x5241, 0, 0) < 0)'",
+        ),
+    ],
+)
+def test_a_command_finds_nothing_that_another_one_has_left(run, make, find) -> None:
     run.said(f"{make} 2>/dev/null")
     assert run.said(f"({find}) >/dev/null 2>&1 && echo found") == ""
 
@@ -149,39 +149,30 @@ def test_the_mounts_of_one_command_are_not_those_of_the_next(run) -> None:
     assert [line.split(" - ")[0] for line in first] == [line.split(" - ")[0] for line in second]
 
 
-ATTACKS = {
-    "setns(2) into the first process's namespace": (
-        'f = os.open("/proc/1/ns/mnt", os.O_RDONLY); print(c.setns(f, 0), name())',
-        "No such file",
-    ),
-    "setns(2) into its own": (
-        'f = os.open("/proc/self/ns/mnt", os.O_RDONLY); print(c.setns(f, 0), name())',
-        "Operation not permitted",
-    ),
-    "the descriptors of the first process": (
-        'print([os.readlink(f"/proc/1/fd/{n}") for n in os.listdir("/proc/1/fd")])',
-        "No such file",
-    ),
-    "its memory": ('os.open("/proc/1/mem", os.O_RDONLY)', "No such file"),
-    "its environment": ('print(open("/proc/1/environ").read())', "No such file"),
-    "the mounts that it sees": ('print(os.listdir("/proc/1/root"))', "No such file"),
-    "ptrace(2)": ("print(c.ptrace(16, 1, 0, 0), name())", "Operation not permitted"),
-    "process_vm_readv(2)": (
-        "v = (ctypes.c_size_t * 2)(id(c), 8); print(c.process_vm_readv(1, v, 1, v, 1, 0), name())",
-        "Operation not permitted",
-    ),
-    "a mount": ('print(c.mount(b"x", b"/tmp", b"tmpfs", 0, None), name())', "Operation not permitted"),
-    "unmounting /proc": ('print(c.umount2(b"/proc", 2), name())', "Operation not permitted"),
-    "the switches of the kernel": (
-        'os.open("/proc/sys/kernel/core_pattern", os.O_WRONLY)',
-        "Read-only file system",
-    ),
-}
-
-
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_the_box_resists(run, attack) -> None:
-    code, denied = ATTACKS[attack]
+@every_row(
+    ("code", "denied"),
+    [
+        ('f = os.open("/proc/1/ns/mnt", os.O_RDONLY); print(c.setns(f, 0), name())', "No such file"),
+        (
+            'f = os.open("/proc/self/ns/mnt", os.O_RDONLY); print(c.setns(f, 0), name())',
+            "Operation not permitted",
+        ),
+        ('print([os.readlink(f"/proc/1/fd/{n}") for n in os.listdir("/proc/1/fd")])', "No such file"),
+        ('os.open("/proc/1/mem", os.O_RDONLY)', "No such file"),
+        ('print(open("/proc/1/environ").read())', "No such file"),
+        ('print(os.listdir("/proc/1/root"))', "No such file"),
+        ("print(c.ptrace(16, 1, 0, 0), name())", "Operation not permitted"),
+        (
+            "v = (ctypes.c_size_t * 2)(id(c), 8); print(c.process_vm_readv(1, v, 1, v, 1, 0), name())",
+            "Operation not permitted",
+        ),
+        ('print(c.mount(b"x", b"/tmp", b"tmpfs", 0, None), name())', "Operation not permitted"),
+        ('print(c.umount2(b"/proc", 2), name())', "Operation not permitted"),
+        ('os.open("/proc/sys/kernel/core_pattern", os.O_WRONLY)', "Read-only file system"),
+    ],
+)
+def test_the_box_resists(run, code, denied) -> None:
+    """By these ways a command would get out of the box, or at its first process."""
     run.said(":")  # so that a first process has waited for the command
     assert denied in run.python(code)
 
@@ -549,9 +540,7 @@ def test_where_no_descriptor_is_left_none_is_kept(monkeypatch, made) -> None:
 # --- A command in namespaces ends like any other: with its status, its grace period, and everything that it has started
 
 
-@pytest.mark.parametrize(
-    ("command", "status"), [("exit 7", 7), ("kill -KILL $$", 137), ("kill -TERM $$", 143)]
-)
+@every_row(("command", "status"), [("exit 7", 7), ("kill -KILL $$", 137), ("kill -TERM $$", 143)])
 def test_a_command_has_its_own_status(run, command, status) -> None:
     assert run.status(command) == (status, "")
 
@@ -571,7 +560,7 @@ def test_what_a_command_leaves_behind_may_finish_and_is_then_ended(run) -> None:
     assert run.said(asked).splitlines()[-1] == "asked"
 
 
-@pytest.mark.parametrize(("command", "stopped"), [(":", 0), ("sleep 600 & setsid sleep 600 & :", 2)])
+@every_row(("command", "stopped"), [(":", 0), ("sleep 600 & setsid sleep 600 & :", 2)])
 def test_what_a_command_leaves_running_is_counted(run, command, stopped) -> None:
     process = run.start(f"exec >/dev/null 2>&1; {command}")
     assert (process.wait_for_end(), ended(process), process.stopped) == (0, "", stopped)
