@@ -8,7 +8,7 @@ from ralph.agent.tool_turn import INTERRUPTED
 from ralph.conversation.messages import NOT_RUN
 from ralph.conversation.notices import CONTINUE
 from ralph.values.errors import HttpError, StreamParse, StreamTransient
-from ralph.values.events import AnswerAccepted, RetryRecovered, UserMessageCommitted
+from ralph.values.events import AnswerAccepted, Notice, RetryRecovered, UserMessageCommitted
 from ralph.values.outcome import Outcome
 from ralph.values.ports import SignalReceived, TimeIsUp
 from ralph.values.usage import TokenUsage
@@ -74,6 +74,13 @@ def test_every_last_word_has_its_outcome_and_runs_nothing(last, outcome) -> None
     assert played.ended.outcome is outcome
     assert played.toolbox.ran == []
     assert (played.ended.exit_code == 0) is (outcome is Outcome.COMPLETED)
+
+
+def test_calls_beside_an_unknown_stop_reason_run_and_people_are_told() -> None:
+    played = Played(answer(call("a"), stop_reason="brand_new"), DONE)
+    assert played.ran == ["a"]
+    [notice] = played.events.of(Notice)
+    assert "'brand_new'" in notice.text
 
 
 def test_outlasted_retries_end_as_unavailable_with_the_time_the_server_named() -> None:

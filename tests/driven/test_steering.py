@@ -23,6 +23,7 @@ from ralph.values.events import (
 )
 from ralph.values.ports import TIMED_OUT, Interrupted
 from tests.driven.driver_lines import FAILED, SCHEDULED, Desk, request, user
+from tests.rows import every_row
 
 
 @pytest.fixture
@@ -143,3 +144,19 @@ def test_messages_that_came_with_a_signal_are_not_lost(desk) -> None:
     assert [steering.next_message(waiter).content for _ in range(2)] == ["one", "two"]
     assert steering.next_message(waiter) is None
     assert len(desk.responses) == 1
+
+
+@every_row(
+    ("hooks", "reason"),
+    [
+        ({"Hooks": {"Stop": [{"hookCallbackIds": ["h"]}]}}, 'initialize: "Hooks" must be written hooks'),
+        (
+            {"hooks": {"Stop": [{"hookCallbackIds": []}]}},
+            "initialize: hooks: Expected `array` of length >= 1",
+        ),
+    ],
+)
+def test_hooks_that_were_refused_are_missing_for_good(hooks, reason) -> None:
+    desk = Desk()
+    assert desk.answer_to("initialize", **hooks).startswith(reason)
+    assert desk.answer_to("initialize").startswith(reason)
