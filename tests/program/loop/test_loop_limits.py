@@ -72,3 +72,9 @@ def test_after_a_limit_of_turns_or_time_a_fresh_iteration_is_told_where_the_last
     assert "It changed: one.txt" in prompts["2"]
     assert "The last iteration was stopped before it was finished: timed_out (" in prompts["3"]
     assert "It changed: late.txt." in prompts["3"]
+
+
+def test_a_quiet_loop_says_how_to_continue_exits_3(ralph, serve) -> None:
+    serve(Turn("Done."))
+    ran = ralph("loop", "go", "--max-iterations", "1", "--until", "false", "--quiet", code=3)
+    assert "continue with: ralph loop --continue --max-iterations 2\n" in ran.stderr, ran.stderr
