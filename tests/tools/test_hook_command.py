@@ -22,7 +22,7 @@ def test_a_hook_is_not_run_while_the_disk_with_protected_files_does_not_answer(
     tools, monkeypatch, tmp_path
 ) -> None:
     monkeypatch.setattr(disk_work, "_ANSWERS_WITHIN_S", 0.05)
-    monkeypatch.setattr(ToolContext, "box", FakeBox(silent="look"))
+    monkeypatch.setattr(ToolContext, "hook_box", FakeBox(silent="look"))
     ending = tools.box.run_hook("touch ran", b"", 20, "a hook")
     assert ending.status is None
     assert ending.problem.startswith("it could not be run: a file system that the sandbox must look at")
@@ -42,7 +42,7 @@ def test_of_what_a_hook_prints_as_errors_the_beginning_and_the_end_are_kept_and_
 
 
 def test_a_stopped_hook_says_what_was_undone(tools, monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(ToolContext, "box", FakeBox("x"))
+    monkeypatch.setattr(ToolContext, "hook_box", FakeBox("x"))
 
     def stop_it() -> None:
         wait_until((tmp_path / "there").exists)
