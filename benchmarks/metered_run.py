@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ralph.api import transport as transports
-from ralph.api.http_library import httpx
+from ralph.api.transport import httpx
 from ralph.cli.app import run_cli
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from benchmarks.harness import ralph
-from ralph.demo.loop_script import PLAN, LoopScript
+from ralph.demo.loop_play import PLAN, LoopScript
 from ralph.demo.workplace import RUN_TESTS, make_environment, make_project
 from ralph.mock_api import Fault, MockApi, Step, Text, ToolUse, Turn
 

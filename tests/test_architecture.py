@@ -764,8 +764,7 @@ def test_anthropic_gives_types_and_nothing_else() -> None:
 
 
 STORE_MODULES = {
-    f"ralph.fleet.store.{module}"
-    for module in ("database", "locks", "portable_rows", "schema", "fleet_store", "claims")
+    f"ralph.fleet.store.{module}" for module in ("database", "locks", "schema", "fleet_store", "claims")
 }
 # Libraries of the extra `fleet`, and the modules that may import them. Imports for types count too.
 FLEET_LIBRARIES = {

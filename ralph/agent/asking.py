@@ -17,10 +17,10 @@ from ralph.agent.compaction import (
     fresh_context,
     guessed_attempt,
     last_steps,
+    room_for,
     shrinks,
     summary_of,
 )
-from ralph.agent.result_room import room_for
 from ralph.conversation.context_size import BYTES_PER_TOKEN
 from ralph.conversation.records import ThinkingRecord
 from ralph.retry.loop import send_with_retry

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from ralph.agent.call_rules import as_written, refused
-from ralph.agent.result_room import all_fitted, output_size
+from ralph.agent.compaction import all_fitted, output_size
 from ralph.conversation.records import background_record, intent_record, result_record
 from ralph.values.answer import FILE_TOOLS, Runnable, ToolCall, ToolOutput, ToolResult
 from ralph.values.events import Notice, PromptCalled, PromptCallEnded, ToolFinished, ToolStarted

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ralph.api.http_library import httpx
+from ralph.api.transport import httpx
 from ralph.machine.starting import start_job
 from ralph.values.ports import TIMED_OUT
 

@@ -10,7 +10,7 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
-from ralph.api.http_library import httpx
+from ralph.api.transport import httpx
 from ralph.values.errors import AgentError, Api, HttpError, NetworkCause, StreamParse, StreamTransient
 from ralph.values.shortage import ShortageError, causes_of, shortage_of
 

@@ -30,9 +30,9 @@ from ralph.api.exchange import (
     ResponseHead,
     codings_of,
 )
-from ralph.api.http_library import httpx, httpx_sse
 from ralph.api.network_causes import error_before_answer, error_inside_answer
 from ralph.api.stream import StreamAssembler, answer_from_message
+from ralph.api.transport import httpx, httpx_sse
 from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.values.events import ClockFired, Notice, ResponseDiscarded, StreamReceived
 from ralph.values.ports import TIMED_OUT, Interrupted
@@ -42,7 +42,7 @@ from ralph.values.usage import tokens_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ralph.api.dialects import Dialect
+    from ralph.api.client import Dialect
     from ralph.values.answer import Answer
     from ralph.values.ports import Clock, Events
 

@@ -10,9 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.api.client import ApiClient, Endpoint, host_of
-from ralph.api.http_library import httpx
 from ralph.api.network_causes import shortage_error
-from ralph.api.transport import build_transport
+from ralph.api.transport import build_transport, httpx
 from ralph.values.classify import is_bad_key
 from ralph.values.credentials import Secret
 from ralph.values.errors import AgentError, Api, NetworkCause

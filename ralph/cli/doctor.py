@@ -33,12 +33,11 @@ from ralph.cli.settings_command import SettingsCommand, Typed
 from ralph.cli.values import absolute
 from ralph.loop.starter import placeholders_left
 from ralph.machine.files.repository import repository_top
-from ralph.machine.inbox import STOP_SIGNALS
 from ralph.machine.network.trust import trusting, unusable_places
 from ralph.machine.starting import PATIENCE_S
-from ralph.machine.waiter import InboxWaiter, SystemClock
+from ralph.machine.waiter import STOP_SIGNALS, InboxWaiter, SystemClock
 from ralph.output.standard_streams import has_color
-from ralph.run.context import RunContext, program_keys
+from ralph.run.parts import RunContext, program_keys
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.settings.listing import setting_lines, target_lines
 from ralph.settings.merge import SettingsError, load_with_claude

@@ -19,7 +19,7 @@ from ralph.cli.report import OpenFlag, PageFile
 from ralph.cli.typer_command import command_group, made, option
 from ralph.cli.values import COUNT, absolute, run_directories
 from ralph.git.runner import git_program
-from ralph.machine.inbox import StopEvent
+from ralph.machine.waiter import StopEvent
 from ralph.output.result_file import write_result_file
 from ralph.output.standard_streams import (
     CLEAR_LINE,

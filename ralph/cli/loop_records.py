@@ -8,8 +8,8 @@ import typer
 
 from ralph.cli.typer_command import option, typer_command
 from ralph.cli.values import working_directory
-from ralph.loop.history import list_loops, show_loop
 from ralph.loop.starter import write_starters
+from ralph.loop.status import list_loops, show_loop
 from ralph.values.outcome import CannotError, Outcome
 
 _WHAT_NEXT = """

@@ -20,7 +20,7 @@ from ralph.demo.loop_play import play_loop
 from ralph.demo.stages import STAGES
 from ralph.demo.workplace import has_git, make_environment, make_project, tests_pass
 from ralph.machine.files.trees import remove_tree_if_possible
-from ralph.machine.inbox import STOP_SIGNALS
+from ralph.machine.waiter import STOP_SIGNALS
 from ralph.run.command import run_command
 from ralph.run.options import RunOptions, SessionOptions
 from ralph.values.events import (

@@ -14,8 +14,7 @@ from msgspec import Struct, ValidationError, convert
 from msgspec.structs import replace
 
 from ralph.driven.control_channel import ControlChannel, why_unusable
-from ralph.driven.driver_servers import DriverServers
-from ralph.driven.questions import Question, Questions, Replies
+from ralph.driven.questions import DriverServers, Question, Questions, Replies
 from ralph.driven.session_facts import SessionFacts
 from ralph.driven.steering import Progress, Steering
 from ralph.machine.starting import patiently
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from ralph.driven.control_lines import Response, UserMessage
     from ralph.driven.setup import HookTable
-    from ralph.machine.inbox import Inbox
+    from ralph.machine.waiter import Inbox
     from ralph.output.writer import Writer
     from ralph.permissions.hook_answers import HookAnswer
     from ralph.run.run import Run

@@ -22,7 +22,7 @@ from ralph.driven.control_lines import (
     failure,
     success,
 )
-from ralph.driven.driver_servers import answer_to_server
+from ralph.driven.questions import answer_to_server
 from ralph.driven.setup import (
     DriverSetup,
     MissingGuard,

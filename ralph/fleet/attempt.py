@@ -19,8 +19,7 @@ from ralph.fleet.checkpoint import BadStateError, unpack_state
 from ralph.fleet.decisions import LEAST_GRANT_USD, LONGEST_ASKED_S, Again, Final, ProcessEnd, after_end
 from ralph.fleet.delivery import BEGINS_ANEW, MOST_STATE_BYTES, HeldClaim, JobDelivery
 from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, fingerprint, has_own_access, wait_for_end
-from ralph.fleet.job_rules import branch_of
-from ralph.fleet.jobs import UnknownFormatError, job_from
+from ralph.fleet.jobs import UnknownFormatError, branch_of, job_from
 from ralph.fleet.store.claims import MOST_LOG_BYTES, LostError
 from ralph.fleet.store.database import StoreError, WaitStoppedError, patiently
 from ralph.fleet.store.schema import Kept

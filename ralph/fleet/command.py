@@ -17,8 +17,7 @@ from msgspec import Struct
 from ralph.fleet import listing
 from ralph.fleet.decisions import JobState, worst_exit_code
 from ralph.fleet.job_file import jobs_file_bytes, read_jobs
-from ralph.fleet.job_rules import faults_of_limits, rate_from, why_no_name
-from ralph.fleet.jobs import SetLimits, UnknownFormatError
+from ralph.fleet.jobs import SetLimits, UnknownFormatError, faults_of_limits, rate_from, why_no_name
 from ralph.fleet.store.claims import SEEN_WITHIN_S, Claims
 from ralph.fleet.store.database import (
     Waiting,
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from ralph.fleet.store.database import Database
     from ralph.fleet.store.fleet_store import SetRow
     from ralph.fleet.store.schema import AttemptRow, JobRow
-    from ralph.machine.inbox import StopEvent
+    from ralph.machine.waiter import StopEvent
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.inbox import STOP_SIGNALS
+from ralph.machine.waiter import STOP_SIGNALS
 from ralph.values.outcome import Outcome
 from ralph.values.usage import plain
 

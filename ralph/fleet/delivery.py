@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ralph.fleet.checkouts import REST, WORK, Delivered, Maker, checkpoint_ref
 from ralph.fleet.checkpoint import TooLargeError, pack_state
 from ralph.fleet.decisions import Final
-from ralph.fleet.job_rules import branch_of
+from ralph.fleet.jobs import branch_of
 from ralph.fleet.store.claims import ClaimWriter, LostError
 from ralph.fleet.store.database import WaitStoppedError, away_reason, refusal_of
 from ralph.fleet.store.locks import LockState

@@ -21,7 +21,7 @@ from dbos import (
 )
 
 from ralph.fleet.store.database import dbos_settings, make_engine
-from ralph.fleet.store.portable_rows import PortableRows
+from ralph.fleet.store.schema import PortableRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.fleet import export_script
-from ralph.fleet.job_rules import host_of
-from ralph.fleet.jobs import content_of
+from ralph.fleet.jobs import content_of, host_of
 from ralph.values.outcome import UsageError
 from ralph.values.servers.vendors import vendor_of
 from ralph.values.setting import duration_s

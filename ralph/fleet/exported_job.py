@@ -28,15 +28,14 @@ from ralph.fleet.checkouts import (
 )
 from ralph.fleet.job_file import MOST_FILE_BYTES
 from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, wait_for_end
-from ralph.fleet.job_rules import branch_of, faults_of, why_no_name
-from ralph.fleet.jobs import UnknownFormatError, job_from
+from ralph.fleet.jobs import UnknownFormatError, branch_of, faults_of, job_from, why_no_name
 from ralph.fleet.undelivered import BUNDLE, paths_below, write_file
 from ralph.git.token import GitToken, TokenError
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.files.opened_file import read_regular_file
 from ralph.machine.files.trees import remove_tree_if_possible
-from ralph.machine.inbox import STOP_SIGNALS
 from ralph.machine.own_programs import search_outside, without_unsafe_loads
+from ralph.machine.waiter import STOP_SIGNALS
 from ralph.sessions.looking import look_to_list
 from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.outcome import CannotError, Outcome, UsageError

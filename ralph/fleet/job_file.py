@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 from msgspec import Struct
 
-from ralph.fleet.job_rules import (
+from ralph.fleet.jobs import (
+    CommonFields,
+    Job,
     JobFault,
     SecretFinder,
+    SetLimits,
     faults_of,
     faults_of_limits,
     faults_of_set,
@@ -27,7 +30,6 @@ from ralph.fleet.job_rules import (
     rate_from,
     why_no_name,
 )
-from ralph.fleet.jobs import CommonFields, Job, SetLimits
 from ralph.prompt.named_file import read_named_file
 from ralph.prompt.prompt_input import MOST_PROMPT_BYTES, prompt_text
 from ralph.values.outcome import UsageError

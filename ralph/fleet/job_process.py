@@ -19,8 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.fleet.decisions import ProcessEnd
-from ralph.fleet.job_rules import words_of
-from ralph.fleet.jobs import VARIABLE, session_id
+from ralph.fleet.jobs import VARIABLE, session_id, words_of
 from ralph.loop.process.results import NoResultError, read_result, result_written
 from ralph.loop.record import RECORD_FILE, FileRecord, RecordError
 from ralph.machine.own_process import core_limit_at_start

@@ -1,14 +1,26 @@
-"""The values of a set of jobs, as users write them, the stored form of a job, and the id of its session. `job_file.py` reads
-jobs from a file. Equal jobs have equal bytes, on every machine and in every version of ralph that writes the same `FORMAT`.
+"""The values of a set of jobs, as users write them, the stored form of a job, the id of its session, and the rules for
+jobs and sets. `job_file.py` reads jobs from a file. Equal jobs have equal bytes, on every machine and in every version of
+ralph that writes the same `FORMAT`. No I/O happens here.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import re
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 from uuid import UUID, uuid5
 
 import msgspec
 from msgspec import Struct
+
+from ralph.prompt.prompt_input import MOST_PROMPT_BYTES
+from ralph.settings.tables import BY_NAME
+from ralph.values.credentials import known_secrets, looks_like_credential_value
+from ralph.values.redaction import Redactor
+from ralph.values.setting import DURATION, POSITIVE_DOLLARS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 VARIABLE = "RALPH_FLEET_DB"
 """The variable that names the store."""
@@ -117,3 +129,342 @@ def priority_of(content: bytes) -> int:
 def session_id(set_name: str, job_id: str) -> str:
     """The id of the session in which the job's runs work. All attempts of a job have the same session."""
     return str(uuid5(_SESSIONS, f"{set_name}/{job_id}"))
+
+
+# --- The rules
+# The rules for jobs and sets of jobs. Each rule yields what is wrong as a `JobFault`. No I/O happens here.
+#
+# A job comes from a file that may be hours old when a worker reads it, and the worker gives its words to git and to
+# ralph. So everything that can be found out without the repository is found out when the job is submitted.
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_MOST = 1_000_000_000
+"""The largest number of turns, iterations and jobs. It fits into every database's integer."""
+_MOST_PRIORITY = 1_000_000
+_MOST_TEXT_BYTES = 64 * 1024
+"""The maximum size of each text but the prompt. Linux takes 128 KiB as one word of a command line."""
+_SCHEMES = ("https", "http", "ssh", "git", "file")
+_LONGEST_USER = 20
+"""A longer user name in a URL is taken for a token. The tokens of git hosting have at least 20 characters."""
+_PERIODS_S = {"s": 1.0, "min": 60.0, "h": 3600.0}
+# The worker removes these variables, because they lead to the store.
+_FLEETS_OWN = re.compile(r"RALPH_FLEET_DB|PG[A-Z]+")
+
+
+class JobFault(Struct, frozen=True):
+    """One thing that is wrong with a job."""
+
+    field: str
+    """The name of the job's field, or "" for the whole job."""
+    problem: str
+    """The problem in words. It continues a sentence that begins with the field. It never contains a credential."""
+
+
+def faults_of(job: Job) -> Iterator[JobFault]:
+    """Yields what is wrong with a job, apart from its relations to other jobs."""
+    unclean = list(_unclean_texts(job))
+    yield from unclean
+    if unclean:  # the other rules expect texts
+        return
+    why = why_no_name(job.id)
+    if why is not None:
+        yield JobFault("id", why)
+    why = why_wrong_repository(job.repository)
+    if why is not None:
+        yield JobFault("repository", why)
+    for field, name in (("ref", job.ref), ("branch", job.branch)):
+        why = None if name is None else why_no_ref_name(name)
+        if why is not None:
+            yield JobFault(field, why)
+    if job.branch == "HEAD":
+        yield JobFault("branch", "is HEAD, which no branch may be called")
+    if not job.prompt.strip():
+        yield JobFault("prompt", "is empty")
+    if job.until is not None and not job.until.strip():
+        yield JobFault("until", "is empty: give a command that exits 0 when all is done, or leave it out")
+    if job.until is None and job.max_iterations is not None:
+        yield JobFault("max_iterations", "needs until: without it the job is one run")
+    yield from _faults_of_values(job)
+
+
+def _unclean_texts(job: Job) -> Iterator[JobFault]:
+    for field, text in texts_of(job):
+        most = MOST_PROMPT_BYTES if field == "prompt" else _MOST_TEXT_BYTES
+        if "\0" in text:
+            yield JobFault(field, "contains NUL, which no text contains")
+            continue
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError:
+            yield JobFault(field, "contains half of a surrogate pair, which is not a character")
+            continue
+        if size > most:
+            yield JobFault(field, f"has more than {most:,} bytes")
+
+
+def _faults_of_values(job: Job) -> Iterator[JobFault]:
+    """Yields the values that `ralph run` would refuse."""
+    for field, setting in _SETTINGS.items():
+        value = getattr(job, field)
+        if value is not None and value != ():
+            yield from _judged(field, BY_NAME[setting].kind, value)
+    if job.max_time is not None:
+        yield from _judged("max_time", DURATION, job.max_time)
+    for field, number, least, most in (
+        ("max_turns", job.max_turns, 1, _MOST),
+        ("max_iterations", job.max_iterations, 1, _MOST),
+        ("priority", job.priority, -_MOST_PRIORITY, _MOST_PRIORITY),
+    ):
+        yield from _outside(field, number, least, most)
+    for name in job.env:
+        if _FLEETS_OWN.fullmatch(name):
+            yield JobFault("env", f"names {name}, which belongs to the fleet and is removed by the workers")
+
+
+_SETTINGS = {
+    "model": "model.name",
+    "base_url": "model.base_url",
+    "max_budget_usd": "limits.max_budget_usd",
+    "sandbox": "sandbox.mode",
+    "env": "tools.pass_env",
+}
+"""The fields of a job that are settings of `ralph run`, and the names of these settings."""
+
+
+def _judged(field: str, kind: Any, value: object) -> Iterator[JobFault]:
+    try:
+        kind.decoded(value)
+    except ValueError as error:
+        yield JobFault(field, str(error))
+
+
+def _outside(field: str, number: int | None, least: int, most: int) -> Iterator[JobFault]:
+    if number is not None and not least <= number <= most:
+        shown = number if abs(number) <= 10 * _MOST else "a huge number"
+        yield JobFault(field, f"must be a whole number from {least:,} to {most:,}, not {shown}")
+
+
+def faults_of_limits(limits: SetLimits) -> Iterator[JobFault]:
+    """Yields what is wrong with the limits of a set."""
+    for field in ("concurrency", "per_host", "max_attempts"):
+        yield from _outside(field, getattr(limits, field), 1, _MOST)
+    if limits.max_budget_usd is not None:
+        yield from _judged("max_budget_usd", POSITIVE_DOLLARS, limits.max_budget_usd)
+
+
+def rate_from(text: str) -> Rate:
+    """Decodes a rate such as `50/min`. Raises ValueError with a text that begins with "must be"."""
+    match = re.fullmatch(r"([1-9][0-9]{0,8})/(s|min|h)", text.strip(), re.ASCII)
+    if match is None:
+        shown = text if len(text) < 40 and text.isprintable() else "that"
+        raise ValueError(f"must be a rate such as 5/s, 50/min or 200/h, not {shown}")
+    return Rate(int(match[1]), _PERIODS_S[match[2]])
+
+
+# --- Names
+
+
+def why_no_name(name: str) -> str | None:
+    """The reason why a text cannot be the name of a job or a set, or None if it can."""
+    if _NAME.fullmatch(name) is None:
+        return "must have 1 to 64 letters, digits, dots, dashes and underscores, and begin with a letter or digit"
+    return why_no_ref_name(name)
+
+
+def why_no_ref_name(name: str) -> str | None:
+    """The reason why git would not take a text as the name of a branch, a tag or a commit, or None if git takes it.
+    The rules are those of git-check-ref-format(1) with --branch.
+    """
+    if not name or name == "@":
+        return "is empty" if not name else "is @, which means HEAD in git"
+    if name.startswith("-"):
+        return "begins with -, so that git would take it for an option"
+    found = re.search(r"[\x00-\x20\x7f~^:?*\[\\]", name)
+    if found is not None:
+        return f"contains {found[0]!r}, which git takes in no name"
+    if any(text in name for text in ("..", "@{", "//")) or name.startswith("/") or name.endswith(("/", ".")):
+        return "contains .. or @{ or //, begins or ends with /, or ends with a dot: git takes no such name"
+    if any(part.startswith(".") or part.endswith(".lock") for part in name.split("/")):
+        return "has a part that begins with a dot or ends with .lock: git takes no such name"
+    return None
+
+
+# --- Repositories
+
+
+def why_wrong_repository(repository: str) -> str | None:
+    """The reason why no worker should clone a repository, or None. The reason does not repeat the address."""
+    if not repository.strip():
+        return "is empty"
+    if repository.startswith("-"):
+        return "begins with -, so that git would take it for an option"
+    if any(not one.isprintable() for one in repository):
+        return "contains characters that cannot be printed"
+    if repository.startswith("~"):
+        return "begins with ~, which only a shell expands: give the whole path, the same on every machine"
+    if re.match(r"[^/]*::", repository):
+        return "names a transport (NAME::), which may run any command: give a URL or a path"
+    if "://" in repository:
+        return _why_wrong_url(repository)
+    before, colon, behind = repository.partition(":")
+    if colon and "/" not in before:  # HOST:PATH, which ssh reaches
+        if re.match(r"[^/]*@", behind):
+            return _HOLDS_CREDENTIAL
+        return "names a host that begins with -" if before.rpartition("@")[2].startswith("-") else None
+    return None
+
+
+_HOLDS_CREDENTIAL = "holds a credential, and jobs are stored: leave it out, and give the workers a credential helper of git or SSH keys"
+
+
+def _why_wrong_url(url: str) -> str | None:
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname
+    except ValueError:
+        return "is not a URL that git understands"
+    if parts.scheme not in _SCHEMES:
+        return (
+            f"must begin with one of {', '.join(f'{one}://' for one in _SCHEMES)}, or be a path or HOST:PATH"
+        )
+    user, at, _ = parts.netloc.rpartition("@")
+    if at and (":" in user or len(user) > _LONGEST_USER or looks_like_credential_value(user)):
+        return _HOLDS_CREDENTIAL
+    if looks_like_credential_value(url) or parts.query or parts.fragment:
+        return f"has a query, or {_HOLDS_CREDENTIAL}"
+    if parts.scheme != "file" and not host:
+        return "names no host"
+    return "names a host that begins with -" if (host or "").startswith("-") or user.startswith("-") else None
+
+
+def is_relative_path(repository: str) -> bool:
+    """Whether git would take the text as a path that is relative to the working directory."""
+    if "://" in repository or repository.startswith(("/", "~", "-")) or not repository.strip():
+        return False
+    before, colon, _ = repository.partition(":")
+    return not colon or "/" in before
+
+
+# --- Relations between jobs
+
+
+def faults_of_set(jobs: Sequence[Job], earlier: Collection[str] = ()) -> Iterator[tuple[int, JobFault]]:
+    """Yields what is wrong between jobs, each with the index of the job. `earlier` are ids of jobs that the set has
+    already.
+    """
+    first: dict[str, int] = {}
+    for index, job in enumerate(jobs):
+        if first.setdefault(job.id, index) != index:
+            yield index, JobFault("id", f"{job.id} is the id of job {first[job.id] + 1} too")
+    for index, job in enumerate(jobs):
+        for name in job.after:
+            if name not in first and name not in earlier:
+                yield index, JobFault("after", f"names {name!r}, which is not a job of this set")
+    cycle = _cycle({job.id: job.after for job in jobs})
+    if cycle:
+        yield first[cycle[0]], JobFault("after", f"makes a circle: {' -> '.join([*cycle, cycle[0]])}")
+    yield from _clashes_of_branches(jobs)
+
+
+def _cycle(after: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """The jobs of one circle, in order, or an empty list. Uses no recursion, because a chain may have any length."""
+    done: set[str] = set()
+    for start in after:
+        path: dict[str, None] = {}  # in order, and quick to search
+        waiting = [iter((start,))]
+        while waiting:
+            name = next(waiting[-1], None)
+            if name is None:
+                waiting.pop()
+                if path:
+                    done.add(path.popitem()[0])
+            elif name in path:
+                names = list(path)
+                return names[names.index(name) :]
+            elif name in after and name not in done:
+                path[name] = None
+                waiting.append(iter(after[name]))
+    return []
+
+
+def _clashes_of_branches(jobs: Sequence[Job]) -> Iterator[tuple[int, JobFault]]:
+    """Yields jobs that would push to a branch of another job, or to one that git cannot keep beside it."""
+    owners: dict[tuple[str, str], str] = {}
+    for index, job in enumerate(jobs):
+        owner = owners.setdefault((job.repository, branch_of(job)), job.id)
+        if owner != job.id:
+            yield index, JobFault("branch", f"{branch_of(job)} of this repository belongs to the job {owner}")
+    for index, job in enumerate(jobs):
+        parts = branch_of(job).split("/")
+        above = ["/".join(parts[:count]) for count in range(1, len(parts))]
+        owner = next(
+            (owners[job.repository, one] for one in above if (job.repository, one) in owners), job.id
+        )
+        if owner != job.id:
+            yield (
+                index,
+                JobFault("branch", f"{branch_of(job)} cannot stand beside the branch of the job {owner}"),
+            )
+
+
+def branch_of(job: Job) -> str:
+    """The name of the branch that is pushed at the end of the job."""
+    return job.branch or f"ralph/{job.id}"
+
+
+# --- Credentials
+
+
+def host_of(repository: str) -> str:
+    """The host of a repository's URL in small letters. Empty for a path."""
+    if "://" in repository:
+        return urlsplit(repository).hostname or ""
+    before, colon, _ = repository.partition(":")
+    return before.rpartition("@")[2].lower() if colon and "/" not in before else ""
+
+
+def words_of(job: Job) -> list[str]:
+    """The options of `ralph run`, or of `ralph loop`, that a job's fields say. Not among them: the prompt, the session, the
+    directory, and the budget, of which an attempt gets what is left.
+    """
+    fields = (
+        *(("until", job.until), ("model", job.model), ("base-url", job.base_url), ("sandbox", job.sandbox)),
+        *(("max-time", job.max_time), ("max-turns", job.max_turns), ("max-iterations", job.max_iterations)),
+    )
+    said = [f"--{name}={value}" for name, value in fields if value is not None]
+    return [*said, *([f"--pass-env={','.join(job.env)}"] if job.env else []), *job.options]
+
+
+class SecretFinder:
+    """Finds the credentials of an environment in the texts of jobs."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        logins = {name: environment[name] for name in ("USER", "LOGNAME") if name in environment}
+        self._all = Redactor(known_secrets(environment))
+        self._of_variables = {
+            name: Redactor(secrets)
+            for name, value in environment.items()
+            if (secrets := known_secrets({**logins, name: value}))
+        }
+
+    def faults_of(self, job: Job) -> Iterator[JobFault]:
+        """Yields the fields that contain a credential, each with the name of the credential's variable."""
+        for field, text in texts_of(job):
+            if self._all.redact(text) == text:
+                continue
+            names = [name for name, one in self._of_variables.items() if one.redact(text) != text]
+            yield JobFault(
+                field,
+                f"contains the value of {' and of '.join(names)}, and jobs are stored: name the variable in env, and "
+                "set it on the workers",
+            )
+
+
+def texts_of(job: Job) -> Iterator[tuple[str, str]]:
+    """Yields each text of a job, with the name of its field."""
+    for field in Job.__struct_fields__:
+        value = getattr(job, field)
+        if isinstance(value, str):
+            yield field, value
+        elif isinstance(value, tuple):
+            yield from ((field, one) for one in value)

@@ -12,8 +12,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from ralph.fleet.decisions import JobState, worst_exit_code
-from ralph.fleet.job_rules import branch_of
-from ralph.fleet.jobs import UnknownFormatError
+from ralph.fleet.jobs import UnknownFormatError, branch_of
 from ralph.values.screen_text import (
     columns_of,
     counted,

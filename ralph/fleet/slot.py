@@ -34,8 +34,8 @@ from ralph.fleet.undelivered import (
     machine_name,
     remove_work,
 )
-from ralph.machine.inbox import ONE_SIGNAL_S, STOP_SIGNALS
 from ralph.machine.own_process import end_with_parent
+from ralph.machine.waiter import ONE_SIGNAL_S, STOP_SIGNALS
 from ralph.values.answer import describe_bug
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import Outcome

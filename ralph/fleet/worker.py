@@ -28,9 +28,9 @@ from ralph.fleet.store.database import (
     prepare,
     refuse_pooler,
 )
-from ralph.fleet.store.portable_rows import refuse_other_forms, refuse_pickles
+from ralph.fleet.store.schema import refuse_other_forms, refuse_pickles
 from ralph.fleet.undelivered import MOST_BYTES, Undelivered, remove_left_folders
-from ralph.machine.inbox import STOP_SIGNALS, StopEvent
+from ralph.machine.waiter import STOP_SIGNALS, StopEvent
 from ralph.values.outcome import CannotError, Outcome
 from ralph.values.screen_text import counted
 

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError, shown
 from ralph.git.commit_diffs import FOR_ALL, look_through
-from ralph.git.file_digests import FileDigests, differing
+from ralph.git.file_digests import Changes, FileDigests, Snapshot, differing
 from ralph.git.large_files import filters_of
 from ralph.git.look import counted, is_refused, look, looked, status_of
 from ralph.git.own_paths import OwnPaths
@@ -37,9 +37,8 @@ from ralph.git.pins import (
 from ralph.git.push import Push, count_commits, identity_of
 from ralph.git.remote import COMMIT_ID, local_path
 from ralph.git.runner import CheckoutGit, git_directory_of
-from ralph.git.snapshot import Changes, Snapshot
 from ralph.machine.files.repository import common_directory, git_entry
-from ralph.machine.spill_directory import OwnDirectory
+from ralph.machine.output_capture import OwnDirectory
 from ralph.places.gather import changed_by_run, users_relative_programs
 from ralph.places.git_places import borrowed_objects, foreign_directories
 from ralph.places.nested_repositories import look_below

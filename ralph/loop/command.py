@@ -23,8 +23,7 @@ from ralph.loop.opening.world import (
 from ralph.loop.sinks import LoopLog
 from ralph.loop.values import LoopEnd, loop_end
 from ralph.loop.words import resume_hint
-from ralph.machine.inbox import ONE_SIGNAL_S, Inbox, catch_stop_signals
-from ralph.machine.waiter import SystemClock
+from ralph.machine.waiter import ONE_SIGNAL_S, Inbox, SystemClock, catch_stop_signals
 from ralph.output.standard_streams import obeys_controls
 from ralph.places.nested_repositories import last_look
 from ralph.values.answer import describe_bug

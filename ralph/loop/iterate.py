@@ -43,7 +43,7 @@ from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted
 
 if TYPE_CHECKING:
-    from ralph.git.snapshot import Changes, Snapshot
+    from ralph.git.file_digests import Changes, Snapshot
     from ralph.loop.ports import Check, LoopWorld
     from ralph.loop.state import CurrentIteration
     from ralph.loop.values import CheckResult, IterationResult

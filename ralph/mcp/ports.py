@@ -1,6 +1,6 @@
 """The port of a group of MCP servers that are reached in the same way, and the errors of this port.
 
-`servers.py` implements the port for servers that have a process or an address. `driven/driver_servers.py`
+`servers.py` implements the port for servers that have a process or an address. `driven/questions.py`
 implements it for the servers that a driver provides.
 """
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ralph.mcp.configuration import McpServer
-    from ralph.mcp.server_process import ServerProcess
+    from ralph.mcp.helper_process import ServerProcess
 
 
 class ServerFailedError(Exception):

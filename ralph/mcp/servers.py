@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ralph.machine.network.proxies import proxy_for
-from ralph.mcp.helper_process import HELPER_GONE, HelperProcess
+from ralph.mcp.helper_process import HELPER_GONE, HelperProcess, end_servers
 from ralph.mcp.ports import CallFailedError, ServerFailedError
-from ralph.mcp.server_process import end_servers
 from ralph.mcp.wire import (
     Call,
     CallNotSent,
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ralph.mcp.configuration import McpServer
-    from ralph.mcp.server_process import ServerProcess
+    from ralph.mcp.helper_process import ServerProcess
     from ralph.mcp.wire import Order
     from ralph.values.ports import Clock, Events, Waiter
 

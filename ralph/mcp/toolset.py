@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from ralph.mcp.configuration import McpServer
+    from ralph.mcp.helper_process import ServerProcess
     from ralph.mcp.ports import ServerGroup
-    from ralph.mcp.server_process import ServerProcess
     from ralph.values.tool_choice import ToolLists
 
 LARGEST_BYTES = 1_000_000

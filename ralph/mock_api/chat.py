@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ralph.mock_api.error_bodies import openai_body, openai_names
 from ralph.mock_api.events import Event, Line, ScriptedAnswer, input_json
-from ralph.mock_api.fault import ErrorEvent, ScenarioError
+from ralph.mock_api.fault import ErrorEvent, ScenarioError, openai_body, openai_names
 from ralph.mock_api.scenario import Block, Text, Thinking, ToolUse, Turn
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from typing import Any
 from msgspec import Struct
 
 from ralph.mock_api import chat, chat_request, responses, responses_request, validation
-from ralph.mock_api.error_bodies import anthropic_error, openai_error
 from ralph.mock_api.events import (
     PING,
     Event,
@@ -19,7 +18,7 @@ from ralph.mock_api.events import (
     message_events,
     with_pings,
 )
-from ralph.mock_api.fault import ErrorEvent, Fault, ScenarioError
+from ralph.mock_api.fault import ErrorEvent, Fault, ScenarioError, anthropic_error, openai_error
 from ralph.mock_api.scenario import STAND_IN, Step
 
 

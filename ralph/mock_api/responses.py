@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from ralph.mock_api.chat import CREATED, arguments_of, prompt_tokens, reasoning_tokens
-from ralph.mock_api.error_bodies import openai_names
 from ralph.mock_api.events import Event, Line, ScriptedAnswer, input_json
+from ralph.mock_api.fault import openai_names
 from ralph.mock_api.scenario import Block, Text, Thinking, ToolUse, Turn
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.loop.record import FileRecord, RecordError
-from ralph.loop.store import LoopStore
+from ralph.loop.record import FileRecord, LoopStore, RecordError
 from ralph.loop.values import REPORT_PAGE
 from ralph.machine.files.opened_file import open_regular_file
 from ralph.machine.own_programs import (
@@ -26,7 +25,7 @@ from ralph.output.result_file import result_file_problem, write_result_file
 from ralph.output.standard_streams import ReaderLeftError, complain, print_bytes, print_lines
 from ralph.pages.gathering import gather
 from ralph.places.gather import why_protected
-from ralph.sessions.finding import named_journal
+from ralph.sessions.looking import named_journal
 from ralph.sessions.store import SessionStore, written_at
 from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.outcome import Outcome, UsageError

@@ -47,7 +47,7 @@ def write_fleet_report(request: FleetReportRequest, store: Fleet) -> int:
     )
     if request.is_store_named:
         content = replace(content, notes=("The commands on this page need the same --db.",))
-    from ralph.pages.fleet_page import fleet_html_of, headline_of_fleet  # noqa: PLC0415 - the template engine
+    from ralph.pages.page import fleet_html_of, headline_of_fleet  # noqa: PLC0415 - the template engine
 
     html = fleet_html_of(content)
     lines = [redactor.redact_all(in_one_line(headline_of_fleet(content)))]

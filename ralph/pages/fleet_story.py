@@ -12,12 +12,9 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from ralph.fleet.decisions import JobState, badness, outcome_of, worst_exit_code
-from ralph.fleet.job_rules import branch_of
-from ralph.fleet.jobs import UnknownFormatError
+from ralph.fleet.jobs import UnknownFormatError, branch_of
 from ralph.fleet.listing import limits_text
-from ralph.pages.budget import PageBudget
-from ralph.pages.excerpts import size_in_html
-from ralph.pages.fleet_content import (
+from ralph.pages.content import (
     AttemptBar,
     AttemptKind,
     AttemptStory,
@@ -30,6 +27,7 @@ from ralph.pages.fleet_content import (
     StateCount,
     Takeover,
 )
+from ralph.pages.excerpts import PageBudget, size_in_html
 from ralph.values.outcome import Outcome
 from ralph.values.screen_text import counted
 

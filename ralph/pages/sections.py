@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from ralph.loop.state import CurrentIteration, LoopState
     from ralph.loop.values import CheckResult
-    from ralph.pages.budget import PageBudget
-    from ralph.pages.journal import JournalRead
+    from ralph.pages.excerpts import PageBudget
+    from ralph.pages.gathering import JournalRead
     from ralph.sessions.story import RunStory
 
 

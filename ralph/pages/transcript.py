@@ -38,8 +38,7 @@ from ralph.sessions.story import (
     SessionStory,
     prompt_text,
 )
-from ralph.sessions.story_text import result_text
-from ralph.sessions.words import ending, event_lines
+from ralph.sessions.story_text import ending, event_lines, result_text
 from ralph.values.outcome import Delivery
 from ralph.values.usage import tokens_of
 

@@ -11,9 +11,9 @@ from itertools import pairwise, product
 from typing import TYPE_CHECKING
 
 from ralph.permissions.command_table import FORMS
+from ralph.permissions.patterns import ANY, NAME, Element
 from ralph.permissions.shell import MISREAD
 from ralph.permissions.shell_words import UNKNOWN, Word, plain
-from ralph.permissions.wildcard import ANY, NAME, Element
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

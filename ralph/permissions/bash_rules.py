@@ -12,7 +12,7 @@ import shlex
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from ralph.permissions.wildcard import ANY, Element, Wildcard
+from ralph.permissions.patterns import ANY, Element, Wildcard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -13,7 +13,7 @@ from ralph.permissions.bash_paths import PathJudge
 from ralph.permissions.bash_rules import BashPattern, broken_by, why_not_allowed
 from ralph.permissions.gate import RuleVerdict
 from ralph.permissions.harmless import HarmlessCommands
-from ralph.permissions.path_pattern import PathPattern
+from ralph.permissions.patterns import PathPattern
 from ralph.permissions.rule import READERS, WRITERS, Effect, PermissionRule, parse_rule
 from ralph.permissions.shell import parse_line
 from ralph.values.tool_choice import OF_BACKGROUND, READ_ONLY, is_pattern

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ralph.permissions.patterns import ANY
 from ralph.permissions.shell_words import UNKNOWN, Word, decoded_escapes, name_of, plain, word_of
-from ralph.permissions.wildcard import ANY
 from ralph.permissions.wrappers import within, within_assignment
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ralph.permissions.wildcard import ANY, expanded
+from ralph.permissions.patterns import ANY, expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

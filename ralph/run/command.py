@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph import __version__
-from ralph.machine.inbox import ONE_SIGNAL_S, Inbox, catch_stop_signals
 from ralph.machine.own_process import why_too_few_descriptors
-from ralph.machine.waiter import Heartbeats, InboxWaiter, SystemClock
+from ralph.machine.waiter import ONE_SIGNAL_S, Heartbeats, Inbox, InboxWaiter, SystemClock, catch_stop_signals
 from ralph.output.spool import is_one_stream
 from ralph.output.standard_streams import complain, has_color, obeys_controls
 from ralph.output.writer import Writer
-from ralph.run.context import RunContext
-from ralph.run.parts import refuse_uncountable_budget
+from ralph.run.parts import RunContext, refuse_uncountable_budget
 from ralph.run.run import Run
 from ralph.run.telemetry import SessionNotes, Telemetry, open_metrics
 from ralph.settings.merge import ClaudeOptions, load_with_claude

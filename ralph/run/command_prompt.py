@@ -21,8 +21,8 @@ from ralph.permissions.settings_keys import misspelt
 from ralph.prompt.commands import read_command
 from ralph.prompt.expansion import ShellLine, expand, may_count_from_1
 from ralph.prompt.frontmatter import as_names, as_text
-from ralph.prompt.imports import imported_paths, is_meant_as_path
 from ralph.prompt.judged_file import path_of_file
+from ralph.prompt.memory import imported_paths, is_meant_as_path
 from ralph.values.answer import Runnable
 from ralph.values.events import Notice
 from ralph.values.tool_choice import READ_ONLY, TOOL_NAMES, is_elsewhere, known_name, tool_of, with_background

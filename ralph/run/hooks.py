@@ -24,8 +24,8 @@ from ralph.permissions.hook_answers import (
     context_answer,
     hook_answer,
 )
+from ralph.permissions.patterns import ANY
 from ralph.permissions.shell import parse_line
-from ralph.permissions.wildcard import ANY
 from ralph.places.own_commands import (
     ENTERS,
     FINDS_BY_ITSELF,
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from ralph.machine.own_programs import ProgramSearch
     from ralph.permissions.claude_settings import HookCommand
     from ralph.permissions.shell import ParsedLine
-    from ralph.run.context import RunContext
     from ralph.run.opening import SessionParts
+    from ralph.run.parts import RunContext
     from ralph.sandbox.box_plan import BoxPlan
     from ralph.settings.tables import Settings
     from ralph.values.ports import Events

@@ -25,11 +25,10 @@ from ralph.conversation.records import (
 )
 from ralph.conversation.secret_spans import marked_secrets
 from ralph.conversation.session import NoMessageError, Session, apply, replay
-from ralph.run.session import OpenSession, journal_errors_told, store_of
+from ralph.run.opening import OpenSession, journal_errors_told, store_of
 from ralph.sandbox.box_plan import SANDBOX_WORDS
-from ralph.sessions.finding import last_resumable, named_journal
 from ralph.sessions.journal import FileJournal, SessionLockedError
-from ralph.sessions.looking import holder_of
+from ralph.sessions.looking import holder_of, last_resumable, named_journal
 from ralph.sessions.naming import named_session
 from ralph.sessions.store import written_at
 from ralph.sessions.story import SessionStory
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from ralph.agent.task import Prompt
     from ralph.conversation.records import Record
     from ralph.retry.roster import Roster
-    from ralph.run.context import RunContext
+    from ralph.run.parts import RunContext
     from ralph.sessions.store import SessionStore
     from ralph.settings.tables import Settings
     from ralph.values.ports import Clock

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ralph.permissions.gate import RuleVerdict
     from ralph.permissions.judge import Permissions, RulePlaces
     from ralph.permissions.rule import PermissionRule
-    from ralph.run.context import RunContext
     from ralph.run.options import RunOptions
+    from ralph.run.parts import RunContext
     from ralph.sandbox.sandbox_limits import SandboxLimits
     from ralph.values.answer import ToolCall
     from ralph.values.claude_file import ClaudeFile

@@ -13,12 +13,11 @@ from ralph.machine.loading import begin_garbage_collection
 from ralph.machine.own_process import why_too_few_descriptors
 from ralph.machine.starting import patiently
 from ralph.prompt.prompt_input import InputWait, PromptError, PromptFound, read_prompt
-from ralph.run.context import program_keys
 from ralph.run.opening import SessionParts
-from ralph.run.parts import find_library
+from ralph.run.parts import find_library, program_keys
 from ralph.run.session_run import SessionRun
 from ralph.sessions.journal import FileJournal
-from ralph.sessions.retention import remove_old_journals
+from ralph.sessions.store import remove_old_journals
 from ralph.settings.merge import SettingsError
 from ralph.values.answer import describe_bug
 from ralph.values.events import Notice, RunEnded, SessionOpened
@@ -30,14 +29,14 @@ from ralph.values.usage import RunUsage
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ralph.machine.inbox import Inbox
+    from ralph.machine.waiter import Inbox
     from ralph.mcp.ports import ServerGroup
     from ralph.output.iteration_log import IterationLog
     from ralph.output.notifier import Notifier
     from ralph.output.writer import Writer
     from ralph.permissions.gate import Asker, Hooks
-    from ralph.run.context import RunContext
     from ralph.run.options import RunOptions
+    from ralph.run.parts import RunContext
     from ralph.run.telemetry import SessionNotes, Telemetry
     from ralph.values.controls import RunControls
     from ralph.values.events import Event

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from ralph.mcp.ports import ServerGroup
-    from ralph.run.context import RunContext
+    from ralph.run.parts import RunContext
     from ralph.tools.toolbox import LocalToolbox
 
 

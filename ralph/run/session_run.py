@@ -14,9 +14,9 @@ from ralph.machine.files.repository import may_have_moved
 from ralph.machine.starting import end_idle_threads
 from ralph.permissions.gate import CallGate
 from ralph.prompt.memory import Memory, shown_paths
+from ralph.run.opening import prompt_of_resumed, resume_command_of
 from ralph.run.parts import run_policy
 from ralph.run.permission_rules import verdict_by
-from ralph.run.session import prompt_of_resumed, resume_command_of
 from ralph.values.events import EventStream, Notice, StreamReceived
 from ralph.values.limits import LimitSettings
 from ralph.values.outcome import Delivery, Outcome

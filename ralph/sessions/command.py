@@ -21,16 +21,13 @@ from ralph.output.narration import Narration
 from ralph.output.standard_streams import ReaderLeftError, complain, has_color, print_lines
 from ralph.sessions import story as outcomes
 from ralph.sessions.document import as_json, markdown, session_export, texts_in
-from ralph.sessions.finding import named_journal
 from ralph.sessions.journal import SessionLockedError
-from ralph.sessions.looking import SessionLook, holder_of, look_at, look_to_list
+from ralph.sessions.looking import SessionLook, holder_of, look_at, look_to_list, named_journal
 from ralph.sessions.naming import around, named_session, shortened
 from ralph.sessions.places import SHORT_ID_CHARS
-from ralph.sessions.retention import remove_journal
-from ralph.sessions.store import SessionStore, written_at
+from ralph.sessions.store import SessionStore, remove_journal, written_at
 from ralph.sessions.story import RUNNING
-from ralph.sessions.story_text import SessionText
-from ralph.sessions.words import cost_text
+from ralph.sessions.story_text import SessionText, cost_text
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.redaction import Redactor, redacted

@@ -22,8 +22,7 @@ from ralph.sessions.story import (
     OtherBlock,
     Prompt,
 )
-from ralph.sessions.story_text import no_result, result_text
-from ralph.sessions.words import cost_text, ending, event_lines
+from ralph.sessions.story_text import cost_text, ending, event_lines, no_result, result_text
 from ralph.values.screen_text import counted, in_one_line, json_for_terminal, visible
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from ralph.machine.output_capture import OutputCapture, StreamRedaction
 from ralph.machine.own_programs import trusted_directories, unsafe_loads, without_unsafe_loads
 from ralph.machine.processes import environment_for_commands
+from ralph.mcp.helper_process import ServerProcess
 from ralph.mcp.ports import CallFailedError, ServerFailedError
 from ralph.mcp.results import ReceivedImage, is_error, parts_of
-from ralph.mcp.server_process import ServerProcess
 from ralph.places.own_commands import why_changeable
 from ralph.tools.files.file_type import image_media_type
 from ralph.tools.files.images import shown_image

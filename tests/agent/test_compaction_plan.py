@@ -19,10 +19,10 @@ from ralph.agent.compaction import (
     digest_request,
     fresh_context,
     last_steps,
+    sent_bytes,
     shrinks,
     summary_of,
 )
-from ralph.agent.result_room import sent_bytes
 from ralph.api.stream import answer_from_message
 from ralph.conversation.messages import (
     Conversation,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.agent.result_room import (
+from ralph.agent.compaction import (
     LEAST_BYTES,
     all_fitted,
     cut_in_middle,

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ralph.agent.result_room import LEAST_BYTES, MOST_FILLED_PERCENT
+from ralph.agent.compaction import LEAST_BYTES, MOST_FILLED_PERCENT
 from ralph.values.outcome import Outcome
 from tests.agent.small_windows import SmallServer, World, target, works
 from tests.fakes import answer, call, text

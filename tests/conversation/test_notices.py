@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ralph.agent import call_rules, compaction, result_room
+from ralph.agent import call_rules, compaction
 from ralph.agent.call_rules import CallRules
 from ralph.agent.guards import GUARDS, Guards
 from ralph.agent.report_tool import report_tool
@@ -135,8 +135,8 @@ def words_of_results() -> Iterator[str]:
     yield INTERRUPTED
     yield NOT_RUN
     yield f"This call was not run: {WorkingDirectoryGoneError(Path('{path}'))}."
-    yield result_room.CUT_NOTE
-    yield result_room.LEFT_OUT
+    yield compaction.CUT_NOTE
+    yield compaction.LEFT_OUT
     yield call_rules.IGNORED_ARGUMENTS
 
 

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import ralph.demo
-from ralph.demo.loop_script import PLAN, TASKS, LoopScript, edits
-from ralph.demo.script import CUT_INSIDE_THE_CALL, OVERLOADED, DemoScript
-from ralph.loop.directory.plan_tasks import read_open_tasks
+from ralph.demo.loop_play import PLAN, TASKS, LoopScript, edits
+from ralph.demo.stages import CUT_INSIDE_THE_CALL, OVERLOADED, DemoScript
+from ralph.loop.directory.control_files import read_open_tasks
 from ralph.mock_api import Fault, Step, Turn
 from tests.rows import every_row
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.driven.questions import Replies
 from ralph.driven.steering import Progress, Steering
-from ralph.machine.inbox import Inbox
+from ralph.machine.waiter import Inbox
 from ralph.values.controls import RunControls
 from ralph.values.events import AnswerAccepted, AttemptEnded, RetryExhausted, RetryRecovered, RetryScheduled
 from ralph.values.ports import GuardRefused, InterruptRequested, RetryAborted

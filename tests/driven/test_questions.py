@@ -9,8 +9,7 @@ import pytest
 from ralph.driven.control_channel import END_OF_INPUT
 from ralph.driven.control_lines import Response, parse_control_line
 from ralph.driven.questions import Question, Questions, Replies
-from ralph.machine.inbox import Inbox
-from ralph.machine.waiter import InboxWaiter
+from ralph.machine.waiter import Inbox, InboxWaiter
 from ralph.values.ports import InterruptRequested
 from tests.driven.driver_lines import Desk, request
 from tests.fakes import FakeClock

@@ -12,8 +12,7 @@ from ralph.driven.control_channel import ControlChannel
 from ralph.driven.control_lines import UserMessage, success
 from ralph.driven.questions import Replies
 from ralph.driven.steering import Progress, Steering
-from ralph.machine.inbox import Inbox
-from ralph.machine.waiter import InboxWaiter, SystemClock
+from ralph.machine.waiter import Inbox, InboxWaiter, SystemClock
 from ralph.values.controls import RunControls
 from ralph.values.ports import InterruptRequested
 from tests.driven.driver_lines import FakeModels, request, user

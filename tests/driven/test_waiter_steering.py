@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.machine.inbox import Inbox
-from ralph.machine.waiter import InboxWaiter, SystemClock
+from ralph.machine.waiter import Inbox, InboxWaiter, SystemClock
 from ralph.values.ports import TIMED_OUT, Interrupted, InterruptRequested, RetryAborted, SignalReceived
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ralph.machine.inbox import InboxMailbox
+    from ralph.machine.waiter import InboxMailbox
 
 CLOCK = SystemClock()
 

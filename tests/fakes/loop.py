@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError
-from ralph.git.snapshot import Changes, Snapshot
+from ralph.git.file_digests import Changes, Snapshot
 from ralph.loop.events import LoopWaits
 from ralph.loop.iterate import iterate
 from ralph.loop.ports import LoopWorld

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from ralph.fleet.jobs import SetLimits
-from ralph.machine.inbox import ONE_SIGNAL_S
+from ralph.machine.waiter import ONE_SIGNAL_S
 from tests.fleet.scripted import DONE, SET, Asked, Place, bash
 from tests.git.http_repository import HttpRepository
 from tests.patience import PATIENCE_S, wait_until

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.fleet.job_rules import rate_from, why_no_ref_name
-from ralph.fleet.jobs import Rate
+from ralph.fleet.jobs import Rate, rate_from, why_no_ref_name
 from tests.rows import every_row
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from ralph.fleet.engine import _attempt_named
 from ralph.fleet.store.database import StoreError, database_of, make_engine, prepare, refuse_others_file
-from ralph.fleet.store.portable_rows import PortableRows, refuse_other_forms
+from ralph.fleet.store.schema import PortableRows, refuse_other_forms
 from tests.fleet.scripted import DONE, SET, Place
 from tests.patience import PATIENCE_S, wait_until
 from tests.rows import every_row
@@ -138,7 +138,7 @@ def test_a_row_in_another_form_runs_nothing_wherever_it_comes_in(tmp_path: Path,
 def test_a_slot_unpickles_no_function() -> None:
     code = """
 import pickle, os
-from ralph.fleet.store.portable_rows import refuse_pickles
+from ralph.fleet.store.schema import refuse_pickles
 class Marker:
     def __reduce__(self):
         return print, ("code has run",)

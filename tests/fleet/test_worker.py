@@ -18,7 +18,7 @@ from ralph.fleet.store.claims import OpenSet
 from ralph.fleet.store.database import database_of, prepare
 from ralph.fleet.undelivered import lock_folder, machine_name, remove_left_folders
 from ralph.fleet.worker import Supervisor, _wanted
-from ralph.machine.inbox import STOP_SIGNALS
+from ralph.machine.waiter import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

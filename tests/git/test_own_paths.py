@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ralph.git.file_digests import Changes
 from ralph.git.own_paths import OwnPaths, own_output_files
-from ralph.git.snapshot import Changes
 from ralph.loop.directory.preflight import check_checkout, open_checkout
 from tests.git.repositories import Repository
 from tests.git.test_commit import files_of

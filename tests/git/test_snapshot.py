@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.git import file_digests
-from ralph.git.snapshot import Changes, Snapshot
+from ralph.git.file_digests import Changes, Snapshot
 from ralph.values.ports import SignalReceived
 from tests.git.repositories import Repository, Watch, changes_by
 from tests.processes.children import children

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.loop.record import RecordError
+from ralph.loop.record import ALWAYS_KEPT, KEPT_DAYS, LoopStore, RecordError
 from ralph.loop.state import LoopState
-from ralph.loop.store import ALWAYS_KEPT, KEPT_DAYS, LoopStore
 from ralph.loop.values import LoopPlan
 from ralph.values.outcome import Outcome
 from ralph.values.ports import JournalError

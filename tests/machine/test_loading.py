@@ -56,7 +56,7 @@ def test_libraries_load_openssl_when_they_first_use_it_and_others_as_usual() -> 
 
 WITH_COOKIES = """
 import os, sys
-from ralph.api.http_library import httpx
+from ralph.api.transport import httpx
 
 late = {"certifi", "email", "http.client", "http.cookiejar", "httpcore._async", "idna", "mimetypes", "urllib.request"}
 assert not late & sys.modules.keys(), late & sys.modules.keys()

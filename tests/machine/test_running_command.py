@@ -1,4 +1,4 @@
-"""A command is followed on the thread that waits (`ralph/machine/running_command.py`, `ralph/machine/inbox.py`)."""
+"""A command is followed on the thread that waits (`ralph/machine/running_command.py`, `ralph/machine/waiter.py`)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.machine.command_supervisor import CommandSupervisor
-from ralph.machine.inbox import Inbox
 from ralph.machine.running_command import CommandEnding, Ended, MemoryCapture, RunningCommand
-from ralph.machine.waiter import InboxWaiter, SystemClock
+from ralph.machine.waiter import Inbox, InboxWaiter, SystemClock
 from ralph.values.ports import SignalReceived
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from ralph.machine.spill_directory import OwnDirectory, SpillDirectory, remove_left_over
+from ralph.machine.output_capture import OwnDirectory, SpillDirectory, remove_left_over
 from tests.patience import wait_until
 
 OTHER = """
 import sys, time
-from ralph.machine.spill_directory import OwnDirectory
+from ralph.machine.output_capture import OwnDirectory
 own = OwnDirectory("ralph-tmp-")
 print(own.path, flush=True)
 time.sleep(20)

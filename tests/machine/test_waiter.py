@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.machine import inbox
-from ralph.machine.inbox import Inbox, StopEvent, catch_stop_signals
-from ralph.machine.waiter import Heartbeats, InboxWaiter, SystemClock
+from ralph.machine import waiter as inbox
+from ralph.machine.waiter import Heartbeats, Inbox, InboxWaiter, StopEvent, SystemClock, catch_stop_signals
 from ralph.values.events import (
     ClockFired,
     Heartbeat,
@@ -33,7 +32,7 @@ from tests.rows import every_row
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ralph.machine.inbox import InboxMailbox
+    from ralph.machine.waiter import InboxMailbox
     from ralph.values.events import Event
 
 CLOCK = SystemClock()

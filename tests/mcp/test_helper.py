@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ralph.mcp import wire
-from ralph.mcp.server_process import end_servers
+from ralph.mcp.helper_process import end_servers
 from tests.fakes import FakeClock, FakeWaiter
 from tests.rows import every_row
 

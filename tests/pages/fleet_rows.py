@@ -16,7 +16,7 @@ from ralph.values.redaction import Redactor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ralph.pages.fleet_content import FleetContent
+    from ralph.pages.content import FleetContent
 
 BEGAN_S = 1_795_476_600.0  # 2026-11-23 21:30 UTC
 NOW_S = BEGAN_S + 6 * 3600

@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from ralph.fleet.decisions import JobState
+from ralph.pages.content import AttemptKind
 from ralph.pages.excerpts import size_in_html
-from ralph.pages.fleet_content import AttemptKind
-from ralph.pages.fleet_page import fleet_html_of, headline_of_fleet, totals_of_sets
 from ralph.pages.fleet_story import MOST_DETAILS, MOST_ROWS
+from ralph.pages.page import fleet_html_of, headline_of_fleet, totals_of_sets
 from tests.pages.fleet_rows import (
     ATTEMPTS,
     BEGAN_S,

@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from ralph.conversation.journal_lines import line_of
+from ralph.loop.record import LoopStore
 from ralph.loop.state import IterationRecord, LoopState, state_text
-from ralph.loop.store import LoopStore
 from ralph.loop.values import CheckResult, LoopEnd, LoopPlan
 from ralph.pages.command import find_subject
 from ralph.pages.content import CheckRun, EntryKind, StretchKind

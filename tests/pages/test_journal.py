@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ralph.conversation.journal_lines import line_of
 from ralph.conversation.secret_spans import RecordView
 from ralph.pages.excerpts import Excerpts
-from ralph.pages.journal import PageShare, read_journal
+from ralph.pages.gathering import PageShare, read_journal
 from ralph.values.events import AttemptEnded, TurnAsked
 from ralph.values.redaction import Redactor
 from ralph.values.servers.models import facts_of
@@ -19,7 +19,7 @@ from tests.sessions.session_journals import MODEL, JournalBuilder
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ralph.pages.journal import JournalRead
+    from ralph.pages.gathering import JournalRead
 
 TURNS = 60
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ralph.loop.record import LoopStore
 from ralph.loop.state import LoopState
-from ralph.loop.store import LoopStore
 from ralph.loop.values import LoopEnd, LoopPlan
 from ralph.pages.command import MARK_OF_PAGE, ReportRequest, place_of_page, write_report
 from ralph.sessions.store import SessionStore

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from ralph.machine.waiter import SystemClock
 from ralph.sessions.journal import FileJournal
-from ralph.sessions.retention import KeptJournal, remove_journal, remove_old_journals, too_many
-from ralph.sessions.store import SessionStore
+from ralph.sessions.store import KeptJournal, SessionStore, remove_journal, remove_old_journals, too_many
 from tests.fakes import FakeClock
 
 if TYPE_CHECKING:

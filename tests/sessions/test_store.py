@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.sessions.finding import last_resumable
 from ralph.sessions.journal import FileJournal
-from ralph.sessions.looking import look_at, look_to_list
+from ralph.sessions.looking import last_resumable, look_at, look_to_list
 from ralph.sessions.store import SessionStore
 from ralph.values.ports import JournalError
 from tests.sessions.session_journals import JournalBuilder, completed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ralph.sessions.words import local_time
+from ralph.sessions.story_text import local_time
 from tests.rows import every_row
 
 

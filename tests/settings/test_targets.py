@@ -9,7 +9,7 @@ import pytest
 
 from ralph.conversation.target import THINKING_CHOICES, Target
 from ralph.machine.waiter import InboxWaiter, SystemClock
-from ralph.run.context import RunContext
+from ralph.run.parts import RunContext
 from ralph.settings.merge import load_settings
 from ralph.values.redaction import Redactor
 from ralph.values.servers.models import Price

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 import pytest
 
 from ralph.machine.files.repository import HELD_DIRECTORY
-from ralph.tools.files.beneath import open_by_kernel, open_by_walk, open_parent
+from ralph.tools.files.planned_write import open_by_kernel, open_by_walk, open_parent
 from tests.processes.descriptors import open_descriptors, wait_until_closed
 
 if TYPE_CHECKING:

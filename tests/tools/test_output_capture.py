@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.machine.output_capture import OutputCapture, StreamRedaction, readable_text
-from ralph.machine.spill_directory import SpillDirectory
+from ralph.machine.output_capture import OutputCapture, SpillDirectory, StreamRedaction, readable_text
 from ralph.values.redaction import Redactor
 from tests.rows import every_row
 

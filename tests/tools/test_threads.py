@@ -92,7 +92,7 @@ def test_without_a_thread_left_a_command_runs_all_the_same(make_tools, monkeypat
     thread that waits looks at its queue again and again.
     """
     if not bell:
-        monkeypatch.setattr("ralph.machine.inbox._Bell", _no_descriptor)
+        monkeypatch.setattr("ralph.machine.waiter._Bell", _no_descriptor)
     tools = make_tools(max_output_bytes=100)
     no_more_threads(monkeypatch, 0)
     text = tools.ok("Bash", command="seq 1000; sleep 0.1; echo the end")

@@ -25,7 +25,7 @@ from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.planning import plan_box, refuse_owners_work
 from ralph.sessions.places import places_to_read
 from ralph.sessions.store import SessionStore
-from ralph.tools.files.beneath import open_by_kernel
+from ralph.tools.files.planned_write import open_by_kernel
 from ralph.values.ports import JournalError
 from ralph.values.shortage import ShortageError, shortage_of
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph.cli.checks.finding import Finding, fail, ok, warn
-from ralph.run.context import RunContext
-from ralph.run.parts import build_toolbox, plan_sandbox
+from ralph.run.parts import RunContext, build_toolbox, plan_sandbox
 from ralph.run.servers import build_mcp, connect_servers
 from ralph.settings.merge import SettingsError
 from ralph.values.credentials import known_secrets

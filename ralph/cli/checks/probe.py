@@ -14,9 +14,8 @@ from msgspec import Struct
 from ralph.agent.run_end import hint_in_words
 from ralph.api.client import ApiClient
 from ralph.api.clocks import ClockLimits
-from ralph.api.http_library import httpx
 from ralph.api.target_clients import endpoint_of
-from ralph.api.transport import build_transport
+from ralph.api.transport import build_transport, httpx
 from ralph.cli.checks.endpoints import advice_for
 from ralph.cli.checks.finding import Finding, Level, fail, ok, short, warn
 from ralph.conversation.messages import Conversation, user_message

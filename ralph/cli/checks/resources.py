@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.cli.checks.finding import Finding, fail, ok, warn
-from ralph.loop.store import LoopStore
+from ralph.loop.record import LoopStore
 from ralph.run.parts import why_uncountable
 from ralph.sessions.places import places_to_read
 from ralph.values.outcome import CannotError, Outcome

@@ -31,8 +31,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from ralph.fleet.decisions import LEAST_GRANT_USD, NOTHING_USD, Final, JobState, grant_usd, outcome_of
-from ralph.fleet.job_rules import host_of
-from ralph.fleet.jobs import priority_of
+from ralph.fleet.jobs import host_of, priority_of
 from ralph.fleet.store.fleet_store import FleetStore, StoredCheckpoint
 from ralph.fleet.store.schema import (
     FINAL_STATES,

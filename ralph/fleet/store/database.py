@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from threading import Event
 
-    from ralph.machine.inbox import StopEvent
+    from ralph.machine.waiter import StopEvent
 
 T = TypeVar("T")
 

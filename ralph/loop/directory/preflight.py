@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from ralph.git.answer import CheckoutError, shown
 from ralph.git.checkout import IDENTITY_ADVICE, GitCheckout, committer
 from ralph.git.look import status_of
-from ralph.loop.directory.listing import refuse_without_ripgrep
-from ralph.loop.directory.plain_directory import PlainDirectory
+from ralph.loop.directory.plain_directory import PlainDirectory, refuse_without_ripgrep
 from ralph.machine.files.repository import repository_top
 from ralph.machine.starting import start_process
 from ralph.machine.trusted_programs import PACKAGES_ONLY

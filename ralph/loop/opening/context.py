@@ -19,8 +19,8 @@ from ralph.loop.opening.plan import (
     with_claude_files,
     with_settings_files,
 )
+from ralph.loop.record import LoopStore
 from ralph.loop.sinks import LoopLog, LoopNarration, LoopNotices, StepSummary
-from ralph.loop.store import LoopStore
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.files.trees import LocalDisk
 from ralph.machine.own_process import why_too_few_descriptors
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
     from ralph.loop.state import LoopState
     from ralph.loop.values import LoopOptions, LoopPlan
-    from ralph.machine.inbox import Inbox
     from ralph.machine.own_programs import ProgramSearch
+    from ralph.machine.waiter import Inbox
     from ralph.sandbox.box_plan import BoxPlan
     from ralph.sandbox.sandbox_settings import SandboxSettings
     from ralph.sessions.turn_lock import FileTurnLock

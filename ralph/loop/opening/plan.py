@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.git.own_paths import own_output_files
+from ralph.loop.record import LoopStore
 from ralph.loop.rules import with_new_limits
 from ralph.loop.state import LoopState, moved_state
-from ralph.loop.store import LoopStore
 from ralph.loop.values import REPORT_PAGE, LoopLimits
 from ralph.machine.files.repository import repository_top
 from ralph.sessions.store import SessionStore

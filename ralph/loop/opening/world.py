@@ -14,17 +14,14 @@ from ralph.git.checkout import GitCheckout
 from ralph.git.pins import BrokenPinsError
 from ralph.git.runner import GitSeams
 from ralph.loop.agents.iterations import AgentIterations
+from ralph.loop.directory.control_files import PromptReader, StopFileBelow, find_prompt, read_open_tasks
 from ralph.loop.directory.lock import CheckoutLock
 from ralph.loop.directory.plain_directory import PlainDirectory
-from ralph.loop.directory.plan_tasks import read_open_tasks
 from ralph.loop.directory.preflight import check_checkout, open_checkout
-from ralph.loop.directory.stop_file import StopFileBelow
 from ralph.loop.opening.plan import opening_state
-from ralph.loop.opening.prompt_source import PromptReader, find_prompt
 from ralph.loop.ports import LoopWorld
 from ralph.loop.process.check import ShellCheck
-from ralph.loop.process.iterations import RalphIterations
-from ralph.loop.process.report_page import LoopPage
+from ralph.loop.process.iterations import LoopPage, RalphIterations
 from ralph.loop.record import PINS_FILE, RecordError
 from ralph.loop.starter import placeholders_left
 from ralph.machine.own_programs import with_set_aside, without_unsafe_loads

@@ -14,7 +14,7 @@ from tests.api.chat.chunks import call, chunk
 from tests.rows import every_row
 
 if TYPE_CHECKING:
-    from ralph.api.dialects import Translator
+    from ralph.api.client import Translator
 
 Event = dict[str, Any]
 TEXTS = ("content", "reasoning", "reasoning_content", "refusal")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.git.answer import CheckoutError
-from ralph.loop.directory import listing, plain_directory
+from ralph.loop.directory import plain_directory
 from ralph.loop.directory.plain_directory import PlainDirectory
 from ralph.machine import ripgrep
 from ralph.values.outcome import Outcome
@@ -82,7 +82,7 @@ def test_a_signal_ends_the_look(here: Path) -> None:
 
 
 def test_a_signal_ends_a_listing_that_comes_to_no_end(here: Path, monkeypatch) -> None:
-    monkeypatch.setattr(listing, "SILENCE_S", 0.5)
+    monkeypatch.setattr(plain_directory, "SILENCE_S", 0.5)
     (here / ".gitignore").unlink()
     os.mkfifo(here / ".gitignore")
     told: list[str] = []
@@ -123,7 +123,7 @@ def test_of_too_many_files_it_is_known_that_something_changed_and_not_what(here:
 def test_a_pipe_in_the_place_of_rules_is_not_waited_for_and_what_rules_name_counts_then(
     here: Path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(listing, "SILENCE_S", 0.2)
+    monkeypatch.setattr(plain_directory, "SILENCE_S", 0.2)
     (here / "sub").mkdir()
     os.mkfifo(here / "sub/.gitignore")
     told: list[str] = []
@@ -178,5 +178,5 @@ def test_complaints_of_ripgrep_are_paths_and_errors() -> None:
         b"./.gitignore: line 1: error parsing glob '[z-a]'",
         b"error building NFA",
     ]
-    found = [(path, error.errno) for path, error in listing._unlisted(complaints)]
+    found = [(path, error.errno) for path, error in plain_directory._unlisted(complaints)]
     assert found == [("closed", 13), ("\udcff", 13)]

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ralph.demo import demo
-from ralph.demo.script import OVERLOADED, RATE_LIMITED, DemoScript
-from ralph.demo.stages import FIX_FAULTS, MODEL
+from ralph.demo.stages import FIX_FAULTS, MODEL, OVERLOADED, RATE_LIMITED, DemoScript
 from ralph.mock_api import Fault, Step, Text, Thinking, ToolUse, Turn
 from tests.api.harness import end, http_answer, sse, text_block
 from tests.conversation.request_types import request_problems

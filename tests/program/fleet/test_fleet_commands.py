@@ -23,7 +23,7 @@ from ralph.fleet import store as store_package
 from ralph.fleet.jobs import Job, SetLimits
 from ralph.fleet.store.claims import Claim, Claims, ClaimWriter
 from ralph.fleet.store.database import database_of, prepare
-from ralph.machine.inbox import StopEvent
+from ralph.machine.waiter import StopEvent
 from tests.patience import PATIENCE_S, wait_until
 from tests.rows import every_row
 from tests.services.small_terminal import PtyReader

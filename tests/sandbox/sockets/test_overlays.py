@@ -12,10 +12,10 @@ from tempfile import TemporaryDirectory
 import pytest
 from msgspec.structs import replace
 
-from ralph.machine import spill_directory
+from ralph.machine import output_capture as spill_directory
 from ralph.machine.files.planted_link import mount_points
+from ralph.machine.output_capture import locked
 from ralph.machine.own_programs import ProgramSearch
-from ralph.machine.spill_directory import locked
 from ralph.machine.trusted_programs import Candidate
 from ralph.sandbox import detection, overlays
 from ralph.sandbox.box_plan import BoxPlan
