@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph.cli.loop import COMMAND as LOOP
-from ralph.cli.loop import REFUSED as NOT_FOR_LOOPS
 from ralph.cli.options import RunLine
 from ralph.cli.run import COMMAND as RUN
 from ralph.cli.settings_command import check_settings
@@ -43,8 +42,6 @@ def check_job_options(words: Sequence[str], is_loop: bool) -> None:
             raise UsageError(f"{one.spelling} is the job's field {_FIELDS[one.name]}")
         if one.name in _FLEETS:
             raise UsageError(f"{one.spelling} is not for a job: the fleet decides it")
-        if is_loop and one.name in NOT_FOR_LOOPS:
-            raise UsageError(f"{one.spelling} is not for a loop: {NOT_FOR_LOOPS[one.name]}")
     for line in lines:
         if isinstance(line, RunLine):
             check_settings(line.flags)
