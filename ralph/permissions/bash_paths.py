@@ -34,7 +34,7 @@ _CHANGERS = frozenset(
 )
 # Options of commands of the table by which they run in another directory.
 _IN_DIRECTORY = frozenset("-C --prefix --directory --dir --cwd --chdir --cd".split())
-_IN_PLACE = re.compile(r"-[a-zA-Z]*i.*|--in-place.*|--write|--fix|-o.*|--output.*")
+_IN_PLACE = re.compile(r"-[a-zA-Z]*i.*|--i.*|--write|--fix|-o.*|--o.*")
 _CHANGES_IN_PLACE = frozenset(
     "sed gsed perl ruby sort shuf iconv openssl awk gawk yq clang-format autopep8 ruff".split()
 )
@@ -59,7 +59,7 @@ _BLIND = frozenset(
 # `${x#y}` and the like, which make a text of another one.
 _COMPUTED = re.compile(r"\+=|\bprintf\s+-v|\$\{\w+(?:\[[^]]*\])?[#%/:^,]")
 # What these name depends on the shell and the process: `~+`, `~user` and `/proc/self/cwd`.
-_ELSEWHERE = re.compile(r"~[^/]|/+proc/|/+dev/+fd/")
+_ELSEWHERE = re.compile(r"~[^/]|(?:/+\.|/+dev/+\.\.)*/+proc/|/+dev/+(?:fd|std\w+)/")
 _IN_WORD = re.compile(r"[=@:,]")
 _IN_CODE = re.compile(r"[\w.~/@%+*?{}-]+")
 _GREPS = frozenset(["grep", "egrep", "fgrep", "zgrep"])
@@ -181,12 +181,13 @@ class PathJudge:
         if word.choices or word == UNKNOWN:
             return
         known = word.text
-        if known is not None and not self._is_lost and not _ELSEWHERE.match(known):
+        is_lost = self._is_lost or _ELSEWHERE.match(_marked(word))
+        if known is not None and not is_lost:
             for path, one in product(self._paths(word), rules):
                 if one.path.holds(path):
                     yield one, f"It names {known}."
             return
-        if word.is_glob and not self._is_lost:
+        if word.is_glob and not is_lost:
             # With these settings of the shell, a pattern matches names that begin with a dot too.
             any_name = ANY if {"dotglob", "GLOBIGNORE"} & self._line.everywhere else NAME
             for base in self._bases:
@@ -200,7 +201,7 @@ class PathJudge:
 
     def _by_names(self, word: Word, rules: Sequence[KnownRule]) -> Iterator[Broken]:
         """Judges a path whose directory is unknown, by the names in it."""
-        for name in _marked(word).split("/"):
+        for name in re.sub("\0+", "\0", _marked(word)).split("/"):
             elements: list[Element] = [ANY if char == "\0" else char for char in name]
             if not name.strip("\0.") and set(name) <= {"\0", "."} and name in ("", ".", "..", "\0"):
                 continue

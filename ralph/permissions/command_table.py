@@ -30,6 +30,7 @@ NOTES = {
     "also": "another command may follow without one of the names of several words",
     "1": "one operand stands before the other command",
     "as": "the next words are the beginning of the other command",
+    "reserved": "the shell may begin a command behind a later word, as in `if [[ a ]] then make`",
 }
 
 # They count only for rules that deny: for rules that allow, only those with the note `same` are looked through. The note is
@@ -42,8 +43,9 @@ nohup   |                                                      |                
 stdbuf  |                                                      | ioe --input --output --error | same | stdbuf(1)
 command | p                                                    |                            | same   | bash(1)
 exec    | cl                                                   | a                          |        | bash(1)
-builtin/coproc/!/{/(/then/do/else/elif/if/while/until | | | | bash(1): the parser takes reserved words for names behind `time` and `!`
-function | | | 1 | bash(1), as a name behind `time` and `!`
+builtin/coproc | | | | bash(1)
+!/{/}/(/then/do/else/elif/if/while/until/fi/done/esac | | | reserved | bash(1): the parser takes reserved words for names behind `time` and `!`
+function | | | 1 reserved | bash(1), as a name behind `time` and `!`
 busybox/toybox |                                               |                            |        | busybox(1)
 setsid  | cfw --ctty --fork --wait                             |                            | same   | setsid(1)
 ionice  | t --ignore                                           | cn --class --classdata     | same   | ionice(1)

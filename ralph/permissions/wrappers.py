@@ -42,13 +42,14 @@ _FAMILIES = frozenset(name.rpartition(" ")[0] for name in FORMS)
 """The beginnings of names of several words, such as `uv` for `uv run`."""
 
 
+_CONTINUE = ("then", "do", "else", "elif")
 SHELLS = frozenset("sh bash dash zsh ksh ash mksh yash fish csh tcsh rbash".split())
 _INPUTS = re.compile(r"-|/dev/stdin|/dev/fd/.*|/proc/.*/fd/.*")
 
 # Commands that run other commands in ways that have too many forms to know.
 _RUN_OTHERS = frozenset(
     """
-    su runuser pkexec chroot unshare nsenter setpriv capsh bwrap firejail flock watch script strace ltrace gdb lldb
+    su sg runuser pkexec chroot unshare nsenter setpriv capsh bwrap firejail flock watch script strace ltrace gdb lldb
     valgrind perf taskset chrt numactl systemd-run parallel entr chronic ts unbuffer expect rlwrap socat ssh at batch
     crontab tmux screen dtach xvfb-run dbus-run-session hyperfine awk gawk mawk nawk sed gsed ed ex vi vim nvim view
     emacs tclsh osascript fd fdfind start-stop-daemon faketime fakeroot proot ld.so run-parts logsave choom uclampset
@@ -62,7 +63,7 @@ _LOADERS = ("ld-linux", "ld-musl-", "ld64.so")  # ld.so(8)
 # Builtins that change what later words mean, or run their words later.
 _CHANGE_SHELL = frozenset("alias trap complete compgen mapfile readarray bind enable hash fc shopt".split())
 # Those of them that run their words as commands. With a word that is not known, they may run anything.
-_RUN_WORDS = frozenset("trap alias parallel watch script su runuser flock entr expect".split())
+_RUN_WORDS = frozenset("trap alias parallel watch script su sg runuser flock entr expect".split())
 # Commands of the shell that evaluate arithmetic and subscripts in their words, and run what `$(...)` in them names.
 _EVALUATE = frozenset(
     """
@@ -138,6 +139,8 @@ def within(words: Sequence[Word], *, has_heredoc: bool = False) -> Within:
     if name not in _INTERPRETERS:  # some file systems do not tell upper from lower case
         name = name.lower()
     name = name[1:] if name[:1] == "g" and name[1:] in _WITH_G else name
+    if name == "case":  # behind `!`, where the parser does not find its commands
+        return Within(runs_unknown=True)
     if name in SHELLS:
         return _of_shell(words[1:])
     if name in ("eval", "source", "."):
@@ -229,6 +232,8 @@ def _by_form(name: str, form: Form, words: Sequence[Word]) -> Within:
         rest = [UNKNOWN if replaced and replaced in word.known else word for word in rest] + [UNKNOWN]
     if name == "coproc":  # a name and a whole block may follow
         return Within(commands=(tuple(rest), tuple(rest[1:])), not_understood="`coproc`")
+    if "reserved" in form.notes and any(word.text in _CONTINUE for word in rest[1:]):
+        return Within(runs_unknown=True)
     command = (*map(plain, form.beginning), *(_program_of(form, word) for word in rest[:1]), *rest[1:])
     # A word that is known only when it runs may be several, and the other command begin in it.
     is_known = all(word.text is not None for word in words[: len(words) - len(rest)])
