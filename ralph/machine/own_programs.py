@@ -51,17 +51,20 @@ _OF_PROCESSES = "/proc"
 _LOADED_FROM = frozenset(
     """
     GIT_EXEC_PATH GIT_TEMPLATE_DIR BASH_ENV ENV PERL5LIB PERLLIB PYTHONHOME PYTHONPATH PYTHONPYCACHEPREFIX PYTHONUSERBASE RUBYLIB
-    NODE_PATH DOTNET_STARTUP_HOOKS KRB5_CONFIG GSS_MECH_CONFIG SASL_PATH SASL_CONF_PATH SSH_SK_HELPER SSH_PKCS11_HELPER P11_KIT_CONF
+    NODE_PATH VIRTUAL_ENV CONDA_PREFIX UV_PROJECT UV_PROJECT_ENVIRONMENT UV_CONFIG_FILE PIP_CONFIG_FILE NPM_CONFIG_USERCONFIG
+    npm_config_userconfig GEM_HOME GEM_PATH BUNDLE_GEMFILE DOTNET_STARTUP_HOOKS KRB5_CONFIG GSS_MECH_CONFIG SASL_PATH SASL_CONF_PATH SSH_SK_HELPER SSH_PKCS11_HELPER P11_KIT_CONF
     """.split()
 ).union(READ_LATER)
-# Options for interpreters. Such a variable counts as a whole, because the options depend on each other.
+# Options for interpreters, and uv's word for one. Such a variable counts as a whole, because the options depend on each other.
 _OF_OPTIONS = frozenset(
-    "NODE_OPTIONS RUBYOPT PERL5OPT JAVA_TOOL_OPTIONS _JAVA_OPTIONS JDK_JAVA_OPTIONS".split()
+    "NODE_OPTIONS RUBYOPT PERL5OPT UV_PYTHON JAVA_TOOL_OPTIONS _JAVA_OPTIONS JDK_JAVA_OPTIONS".split()
 )
 _LOADED_BY_OPTION = (
     r"(?:-r\s+|-r(?=[./])|--require[\s=]+|--import[\s=]+|--(?:experimental-)?loader[\s=]+|-I\s*|-Mlib=|-javaagent:|-agentpath:|@"
     r"|(?<![\w./:~-])(?=[./]))[\"']?(?:file://)?([^\s\"']+)"
 )
+# The places whose configuration mise does not read (mise.jdx.dev/configuration/settings.html).
+_NOT_READ_BY_MISE = "MISE_IGNORED_CONFIG_PATHS"
 _SET_ASIDE = "RALPH_SET_ASIDE_"
 _SEPARATORS = {"LD_PRELOAD": "[: ]"}
 # A fleet worker gets a new checkout with each job.
@@ -344,7 +347,9 @@ def _entries(name: str, value: str) -> list[str]:
 
 
 def without_unsafe_loads(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, str]:
-    """The variables for a program of ralph's own, without the entries of `unsafe_loads`."""
+    """The variables for a program of ralph's own, without the entries of `unsafe_loads`. A program that mise starts is not chosen by
+    files where commands may write, such as `.tool-versions`.
+    """
     # Python's posix_spawn takes no empty name.
     safe = {name: value for name, value in environment.items() if name}
     for name, unsafe in unsafe_loads(environment, search).items():
@@ -352,7 +357,8 @@ def without_unsafe_loads(environment: Mapping[str, str], search: ProgramSearch) 
         safe |= {name: kept}
         if not kept:
             del safe[name]
-    return safe
+    ignored = filter(None, (environment.get(_NOT_READ_BY_MISE), *search.roots))
+    return safe | {_NOT_READ_BY_MISE: os.pathsep.join(ignored)}
 
 
 def with_set_aside(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, str]:
@@ -360,6 +366,7 @@ def with_set_aside(environment: Mapping[str, str], search: ProgramSearch) -> dic
     commands. The loader reads them only before that.
     """
     safe = without_unsafe_loads(environment, search)
+    del safe[_NOT_READ_BY_MISE]  # commands need what the project's files say
     changed = {name: value for name, value in environment.items() if name and safe.get(name) != value}
     return safe | {f"{_SET_ASIDE}{name}": value for name, value in changed.items()}
 

@@ -74,11 +74,12 @@ ENTERS = frozenset({"cd", "pushd"})
 FINDS_BY_ITSELF = frozenset(
     """
     make gmake just task rake ant mvn gradle cargo go npm npx pnpm pnpx yarn bunx uv uvx pipx poetry pipenv pdm hatch rye pixi tox nox
-    invoke bundle mise direnv devbox nix docker-compose pre-commit ninja cmake ctest dotnet conda mamba micromamba nix-shell compose
+    invoke bundle mise asdf direnv devbox nix docker-compose pre-commit ninja cmake ctest dotnet conda mamba micromamba nix-shell compose
     podman-compose sbt mix stack cabal composer bazel bazelisk gulp grunt rails rspec poe tsx ts-node lefthook scons meson opam turbo nx
     run-parts jupyter jupyter-nbconvert prettier eslint stylelint rubocop pylint phpunit bun Rscript
     """.split()
 )
+_OF_ASDF = "asdf exec "
 # The input of the line itself.
 _INPUT = re.compile(r"/dev/(?:std\w+|fd/\d+)")
 # What a shell replaces by the names that are there.
@@ -123,7 +124,7 @@ def why_changeable(
         for path in (known.get(begin + word) for begin in ("", "git-", "git-credential-")):
             if path is not None and (why := search.why_unsafe(path)):
                 return f"{path} does not count: {why}"
-    why = "" if takes_data else _why_taken(line, names)
+    why = "" if takes_data else _why_taken(line, scripts, names)
     changeable = chain(
         chain.from_iterable(
             map(_changeable_files, [*_of_interpreters(line), *([line] if takes_data else ())])
@@ -282,10 +283,12 @@ def _changeable_files(
                     yield _ChangeableFile(path, root, word in named or word.startswith(absolute))
 
 
-def _why_taken(line: _CommandLine, names: Mapping[str, bool] | None) -> str:
+def _why_taken(line: _CommandLine, scripts: Iterable[_CommandLine], names: Mapping[str, bool] | None) -> str:
     search, directory = line.search, line.places[0]
     is_open = search.root_around(directory) is not None
     begun = {os.path.basename(word) for word in line.words}
+    # The programs of asdf on PATH are shell scripts, and `.tool-versions` may name one of the work.
+    begun |= {"asdf" for one in scripts if _OF_ASDF in one.texts[0]}
     if is_open and (found := begun & FINDS_BY_ITSELF):
         return f"{min(found)} finds what it runs in {directory}, where commands may write"
     is_interpreted = bool(begun & ENTERS) or any(map(_INTERPRETER.fullmatch, begun))

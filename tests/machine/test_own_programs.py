@@ -15,6 +15,7 @@ from ralph.machine.own_programs import (
     search_outside,
     trusted_directories,
     why_not_used,
+    with_set_aside,
     without_unsafe_loads,
 )
 
@@ -185,6 +186,11 @@ SSH_PKCS11_HELPER P11_KIT_CONF
         ("NODE_OPTIONS", "--require dotenv/config", None),
         ("NODE_OPTIONS", "--import=file://{room}/outside/git", "--import=file://{room}/outside/git"),
         ("NODE_OPTIONS", "--max-old-space-size=4096", "--max-old-space-size=4096"),
+        ("VIRTUAL_ENV", "{room}/work/.venv", None),
+        ("VIRTUAL_ENV", "{room}/outside", "{room}/outside"),
+        ("UV_PYTHON", "{room}/work/.venv/bin/python", None),
+        ("UV_PYTHON", ".venv", None),
+        ("UV_PYTHON", "3.12", "3.12"),
         ("RUBYOPT", "-W0 -I. -r./x", None),
         ("PERL5OPT", "-I{room}/work/bin", None),
         ("JAVA_TOOL_OPTIONS", "-Xmx1g -javaagent:{room}/work/x.jar", None),
@@ -198,4 +204,14 @@ def test_nothing_that_commands_can_replace_is_loaded_into_ralphs_own_programs(
 ) -> None:
     (room / "link").symlink_to(room / "work/bin")
     safe = without_unsafe_loads({name: value.format(room=room)}, search(room, "outside"))
-    assert safe == ({} if kept is None else {name: kept.format(room=room)})
+    assert safe.get(name) == (None if kept is None else kept.format(room=room))
+
+
+def test_mise_reads_nothing_where_commands_may_write_for_ralphs_own_programs_only(room: Path) -> None:
+    name, given = "MISE_IGNORED_CONFIG_PATHS", {"MISE_IGNORED_CONFIG_PATHS": "/x"}
+    own = search(room, "outside")
+    ignored = without_unsafe_loads(given, own)[name].split(":")
+    assert ignored == ["/x", *own.roots]
+    assert str(room / "work") in ignored
+    assert name not in with_set_aside({}, own)
+    assert with_set_aside(given, own) == {f"RALPH_SET_ASIDE_{name}": "/x"}

@@ -147,6 +147,20 @@ def test_commands_decide_what_a_line_runs(tmp_path_factory, line, *, is_for_hook
         assert (why == "") is may, why
 
 
+def test_a_program_of_asdf_is_chosen_by_what_lies_where_it_starts(tmp_path) -> None:
+    (tmp_path / "shims").mkdir()
+    shim = tmp_path / "shims/tell"
+    shim.write_text('#!/usr/bin/env bash\nexec /opt/asdf exec "tell" "$@"\n')
+    shim.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}/shims:{os.defpath}"}
+    search = search_outside(environment, (tmp_path / "work",))
+    why = [
+        why_changeable(["tell --now"], f"{tmp_path}/{place}", environment, search)
+        for place in ("work", "home")
+    ]
+    assert [one.partition(" finds what it runs in ")[0] for one in why] == ["asdf", ""]
+
+
 @every_row(
     ("line", "is_safe"),
     [
