@@ -85,12 +85,14 @@ class CommandBox:
         *,
         disk: DiskWork | None = None,
         caches_of: str = "",
+        compared_by: CommandBox | None = None,
     ) -> None:
         """`roots` are the working directory and the other directories that commands may write, with symbolic links
         resolved. `environment` is the user's own: its variables say where the user's secrets and caches are. `places`
         returns the places that the tools must not use. `own_files` returns the directory with the long outputs of
         commands, or None if there is none yet. `disk` does the work before and after each command. None means that the
-        protected files are not compared. `caches_of` says who else than commands has the package caches.
+        protected files are not compared. `caches_of` says who else than commands has the package caches. `compared_by` is a box
+        with the same `disk` that knows the protected files, in place of this one.
         """
         self._plan = plan
         self._roots = tuple(roots)
@@ -99,6 +101,7 @@ class CommandBox:
         self._find_own_files = own_files
         self._disk = disk if plan.is_confined else None
         self._caches_of = caches_of
+        self._compared_by = compared_by
         self._open_roots: tuple[str, ...] = ()
         """The roots that the table lets commands write: not one that is or is in a protected folder."""
         self._lock = RLock()
@@ -204,8 +207,10 @@ class CommandBox:
         self._mounts = BoxMounts(parts, files, lambda: self._own_files, closed)
         search = search_outside(environment, (*parts.writable, *guarded))
         compared = filter(search.may_be_changed, places.guarded(COMPARED, {}))
-        self._protected = ProtectedFiles(
-            open_roots, guarded, state, compared, writable=parts.writable, all_roots=roots
+        self._protected = (
+            ProtectedFiles(open_roots, guarded, state, compared, writable=parts.writable, all_roots=roots)
+            if self._compared_by is None
+            else self._compared_by.protected()
         )
         return parts
 
@@ -307,7 +312,7 @@ class CommandBox:
         """If MCP servers ran, undoes the changes since the last command. Called at the end of a run, after they have ended. Waits
         for at most 2 seconds. Returns a note for people, also about all that could not be undone, or an empty text.
         """
-        if self._disk is None or self._protected is None:
+        if self._disk is None or self._protected is None or self._compared_by is not None:
             return ""
         self._disk.finish(self._protected.end_watch)
         return "; ".join(filter(None, (self.between(), left_note(self._protected.left, self._roots[0]))))
@@ -322,13 +327,9 @@ class CommandBox:
     def told(self) -> tuple[list[str], list[str]]:
         """Notes for the model about changes that the command did not make, and those of them that people should read too: that of
         `between`, and once the one about an earlier run that was killed, which people may have read at the start. People also
-        read what could not be undone. Called when a command has ended.
-
-        Raises GuardRefused with `--sandbox strict` if there is a change of this run that could not be undone.
+        read what could not be undone. Called when a command has ended. Raises as `refuse_what_is_left` does.
         """
-        if self._plan.is_strict and self._protected is not None and self._protected.left:
-            note = left_note(self._protected.left, self._roots[0])
-            raise GuardRefused(f"--sandbox strict: {note.strip('[]')}")
+        self.refuse_what_is_left()
         between = [note for note in [self.between()] if note]
         failed, self._not_undone = self._not_undone, []
         for_people = [*between, *filter(None, [undone_note(failed, self._roots[0])])]
@@ -337,6 +338,12 @@ class CommandBox:
         paths, self._protected.after_kill = self._protected.after_kill, ()
         told = [*between, changed_since_kill_note(paths, self._roots[0])]
         return told, for_people if self._is_kill_told else [*for_people, told[-1]]
+
+    def refuse_what_is_left(self) -> None:
+        """Raises GuardRefused with `--sandbox strict` if there is a change of this run that could not be undone."""
+        if self._plan.is_strict and self._protected is not None and self._protected.left:
+            note = left_note(self._protected.left, self._roots[0])
+            raise GuardRefused(f"--sandbox strict: {note.strip('[]')}")
 
     def look_after_kill(self, waiting_for: str) -> str:
         """A note for people about an earlier run that was killed. Empty if the disk cannot be read. Raises Interrupted."""

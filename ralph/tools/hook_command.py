@@ -83,6 +83,7 @@ def run_hook(
                 raise
             finally:
                 undone = "\n".join(filter(None, (undone, box.between())))
+            box.refuse_what_is_left()
             said = context.redactor.redact(errors.read().decode("utf-8", "replace").strip())
             output = capture.data.decode("utf-8", "replace")
             denied = _denied(

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ralph.machine.command_supervisor import CommandSupervisor, Confinement
     from ralph.machine.own_programs import ProgramSearch
     from ralph.sandbox.command_box import CommandBox
+    from ralph.sandbox.disk_work import DiskWork
     from ralph.tools.background_commands import BackgroundCommands
     from ralph.tools.files.path_guard import PathGuard
     from ralph.values.answer import Block
@@ -261,7 +262,8 @@ class ToolContext(Struct, frozen=True, dict=True):
             if not (is_within_any(path, self.roots.paths) or self.search.root_around(path)):
                 with suppress(OSError):  # it is there, or its directory is missing
                     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-        return self._new_box(plan)
+        # With more rights, hooks may change further protected files.
+        return self._new_box(plan, compared_by=None if self.settings.hook_plan else self.box)
 
     def hook_environment(self, command: str, *, is_guard: bool) -> Mapping[str, str]:
         """The variables for a hook. With more rights than commands, it loads nothing that commands can replace. `is_guard`: it
@@ -281,11 +283,18 @@ class ToolContext(Struct, frozen=True, dict=True):
     @cached_property
     def server_box(self) -> CommandBox:
         """The sandbox of MCP servers with credentials. Commands write neither its caches nor its temporary files."""
-        return self._new_box(self.settings.box_plan, "\0servers")
+        return self._new_box(self.settings.box_plan, "\0servers", compared_by=self.box)
 
-    def _new_box(self, plan: BoxPlan, caches_of: str = "") -> CommandBox:
-        from ralph.sandbox.command_box import CommandBox  # noqa: PLC0415 - for the first command
+    @cached_property
+    def _disk(self) -> DiskWork:
         from ralph.sandbox.disk_work import DiskWork, OwnDisks  # noqa: PLC0415 - for the first command
+
+        return DiskWork(self.waiter, self.clock, OwnDisks())
+
+    def _new_box(
+        self, plan: BoxPlan, caches_of: str = "", *, compared_by: CommandBox | None = None
+    ) -> CommandBox:
+        from ralph.sandbox.command_box import CommandBox  # noqa: PLC0415 - for the first command
 
         settings = self.settings
         return CommandBox(
@@ -294,8 +303,9 @@ class ToolContext(Struct, frozen=True, dict=True):
             settings.places_environment,
             lambda: self.guard.places,
             lambda: None if self.spill.path is None else str(self.spill.path),
-            disk=DiskWork(self.waiter, self.clock, OwnDisks()),
+            disk=self._disk,
             caches_of=caches_of,
+            compared_by=compared_by,
         )
 
     @cached_property

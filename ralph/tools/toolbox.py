@@ -218,7 +218,8 @@ class LocalToolbox:
         self.stop_background()
         if self._mcp is not None:
             self._mcp.close()
-        notes.append(self._context.box.end_watch() if "box" in vars(self._context) else "")
+        boxes = vars(self._context)
+        notes += (boxes[name].end_watch() for name in ("box", "hook_box") if name in boxes)
         if self._may_have_written or self._mcp is not None:
             try:
                 from ralph.places.nested_repositories import last_look  # noqa: PLC0415 - not for runs without commands

@@ -16,7 +16,7 @@ from ralph.run.hooks import only_as_it_was
 from ralph.tools.hook_command import HookEnding
 from tests.patience import wait_until
 from tests.program.conftest import loop_lines
-from tests.program.model_answers import DONE, bash, results, write
+from tests.program.model_answers import DONE, bash, calls, results, write
 from tests.program.namespaces import forbidding_namespaces, needs_namespaces
 from tests.program.sandbox.test_sandbox import needs_landlock
 from tests.program.tools.test_command_hooks import hooks
@@ -153,6 +153,60 @@ def test_hooks_have_temporary_files_of_their_own_in_common(ralph, serve, level) 
     ran = ralph.finish(ralph.start(*words, **(forbidding_namespaces() if level == "landlock" else {})))
     assert ran.code == 0, ran.stderr
     assert results(server, 2) == [("more", False)]
+
+
+@needs_landlock
+@pytest.mark.parametrize("event", ["UserPromptSubmit", "PreToolUse", "PostToolUse", "Stop"])
+@pytest.mark.parametrize("has_more", [False, True])
+@pytest.mark.parametrize("words", [("--sandbox", "strict"), ()])
+def test_what_a_hook_changes_and_cannot_be_undone_is_told_at_the_end_and_ends_a_strict_run(
+    ralph, checkout, serve, words, has_more, event
+) -> None:
+    if has_more:
+        ralph.user_file.write_text("[hooks]\nwrite = ['~/log']\n")
+    planted = ralph.cwd / ".git" / "hooks" / "pre-commit"
+    planted.parent.mkdir(exist_ok=True)
+    os.mkfifo(planted)
+    # A hook with more rights may not name the work.
+    script = Path(ralph.environment["HOME"], ".claude/hooks/hook.py")
+    script.parent.mkdir(parents=True)
+    script.write_text(
+        "import os, pathlib\npath = '.git/hooks/pre-commit'\nif pathlib.Path(path).is_fifo():\n"
+        "    os.unlink(path)\n    open(path, 'w').write('y')\n"
+    )
+    serve(bash("echo 1 >> work"), bash("echo 2 >> work"), DONE)
+    settings = json.dumps(hooks(event, "python3 ~/.claude/hooks/hook.py"))
+    ran = ralph.finish(ralph.start("go", "--settings", settings, *words, **forbidding_namespaces()))
+    assert "could not be undone: .git/hooks/pre-commit (it was not a file). They can make" in ran.stderr
+    assert ran.code == (78 if words else 0)
+    ended_at = {"UserPromptSubmit": 0, "PreToolUse": 0, "PostToolUse": 1}.get(event, 2) if words else 2
+    work = ralph.cwd / "work"
+    assert (len(work.read_text().split()) if work.exists() else 0) == ended_at
+
+
+@pytest.mark.parametrize("level", LEVELS[:2])
+def test_hooks_run_while_a_command_in_the_background_changes_protected_files(ralph, serve, level) -> None:
+    endless = "while :; do mkdir -p .claude; echo {} > .claude/settings.json; touch began; sleep 0.01; done"
+    waits = "until test -e began; do sleep 0.05; done"
+    background = calls(("Bash", {"command": endless, "run_in_background": True}))
+    server = serve(background, bash(waits), bash("echo more"), DONE)
+    words = ("go", "--settings", json.dumps(hooks("PreToolUse", "exit 0")))
+    ran = ralph.finish(ralph.start(*words, **(forbidding_namespaces() if level == "landlock" else {})))
+    assert ran.code == 0, ran.stderr
+    assert "more" in results(server, 3)[0][0]
+    assert not (ralph.cwd / ".claude/settings.json").exists()
+
+
+@pytest.mark.parametrize("variable", ["VIRTUAL_ENV", "CONDA_PREFIX"])
+def test_a_guard_gets_no_python_environment_of_the_work(ralph, serve, variable) -> None:
+    ralph.environment[variable] = str(ralph.cwd / ".venv")
+    server = serve(bash("echo allowed"), DONE)
+    hook = (
+        f'test -z "${variable}" && case :$MISE_IGNORED_CONFIG_PATHS: in *:{ralph.cwd}:*) ;; *) exit 2;; esac'
+    )
+    ran = ralph("go", "--settings", json.dumps(hooks("PreToolUse", hook)))
+    assert ran.code == 0, ran.stderr
+    assert "allowed" in results(server)[0][0]
 
 
 @pytest.mark.parametrize(
