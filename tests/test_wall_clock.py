@@ -77,7 +77,7 @@ _MAY_WAIT = re.compile(rf"timeout=|\.({'|'.join(WAITS)})\([^)]|select\(")
 RUNS_OUT = re.compile(r"(pytest\.raises|suppress)\(.*(TimeoutExpired|TimeoutError|Empty)")
 """A block in which a wait is meant to run out, so that no patience makes it safer."""
 LONGEST_POLL_S = 1.0
-OF_THE_SUBJECT = ("ok", "error", "hooks")
+OF_THE_SUBJECT = ("ok", "error", "hooks", "hooked")
 """Calls with a `timeout=` that is a setting of ralph, and no wait of the test."""
 KNOWN = {
     "api/harness.py: self._thread.join(2.0)": "the thread may hang in a test's own function, and is a daemon",

@@ -107,12 +107,10 @@ echo x | gpg --batch --quiet --clear-sign >signed && gpg --quiet --verify signed
 """,
     "ssh-agent": 'eval "$(ssh-agent -a agent)" >/dev/null; ssh-add -l; test $? = 1',
     "socat": """
-socat UNIX-LISTEN:s EXEC:cat & until test -S s; do sleep 0.01; done
-test "$(echo hello | socat -t 60 - UNIX-CONNECT:s)" = hello
+socat UNIX-LISTEN:s EXEC:cat & test "$(echo hello | socat -t 60 - UNIX-CONNECT:s,forever,interval=0.01)" = hello
 """,
     "redis-server": """
-redis-server --port 0 --unixsocket $PWD/r --save '' >log & until test -S r; do sleep 0.01; done
-test $(redis-cli -s r ping) = PONG
+redis-server --port 0 --unixsocket $PWD/r --save '' >log & until redis-cli -s r ping 2>&1 | grep -q PONG; do sleep 0.01; done
 """,
     "dbus-run-session": "dbus-run-session -- true",
 }
