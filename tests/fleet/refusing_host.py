@@ -195,6 +195,7 @@ class Unanswering(ExitStack):
             server = int((self._postgres.data / "postmaster.pid").read_text().split()[0])
             for pid in (server, *children_of(server)):
                 os.kill(pid, signal.SIGSTOP)
+                self.enter_context(suppress(ProcessLookupError))
                 self.callback(os.kill, pid, signal.SIGCONT)
         else:
             held = self.enter_context(closing(psycopg.connect(self._url)))

@@ -85,6 +85,9 @@ class Place:
                     os.kill(pid, signal.SIGKILL)
             return all(worker.poll() is not None for worker in self._workers) and not self.processes()
 
+        if error is not None:
+            for log in sorted(self.folder.glob("*/log")):
+                print(f"--- the workers of {log.parent.name}\n{log.read_text()}")  # noqa: T201 - pytest shows it
         wait_until(are_gone)
         self.store.close()
         self.api.close()

@@ -170,10 +170,12 @@ def fleet(place: Place, machine: str, *words: str) -> str:
     ).stdout
 
 
+@pytest.mark.parametrize("is_postgres", [False, True])
 def test_only_the_machine_that_keeps_the_work_takes_up_its_job_until_a_user_discards_it(
-    tmp_path: Path, postgres_url: str
+    tmp_path: Path, request: pytest.FixtureRequest, is_postgres: bool
 ) -> None:
-    with refusing(tmp_path, postgres_url) as refused:
+    url = request.getfixturevalue("postgres_url") if is_postgres else ""
+    with refusing(tmp_path, url) as refused:
         place, host = refused.place, refused.host
         bundle = refused.keeps()
         listed = json.loads(fleet(place, "a", "ls", "--json"))
