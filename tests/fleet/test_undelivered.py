@@ -190,6 +190,7 @@ def test_only_the_machine_that_keeps_the_work_takes_up_its_job_until_a_user_disc
 
         host.status = 200
         fleet(place, "b", "retry", "--failed")
+        assert (place.store.open_sets()[0].due_jobs, place.store.due_jobs(SET)) == (0, [])
         other = place.work("b")
         place.submit(place.job("beside"))
         wait_until(lambda: place.row("beside").state.value == "done")
