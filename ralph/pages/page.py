@@ -91,11 +91,8 @@ def html_of(content: PageContent, zone: tzinfo | None = None) -> bytes:
     """The page as one HTML file in UTF-8. `zone` is the time zone of its times, by default the machine's."""
     return rendered(
         "page.html",
-        place=content.place,
-        version=content.version,
-        made_at_s=content.made_at_s,
-        zone=zone,
-        content=content,
+        content,
+        zone,
         views=_views_of(content, zone),
         kinds=KINDS,
         long_diff=_LONG_DIFF_LINES,
@@ -312,11 +309,8 @@ def fleet_html_of(content: FleetContent, zone: tzinfo | None = None) -> bytes:
     spent = totals_of(bar for row in content.rows for bar in row.bars)
     return rendered(
         "fleet.html",
-        place=content.place,
-        version=content.version,
-        made_at_s=content.made_at_s,
-        zone=zone,
-        content=content,
+        content,
+        zone,
         totals=totals_of_sets(content),
         time_line=time_line,
         legend=[(kind.value, spent[kind.value]) for kind in AttemptKind if kind.value in spent],

@@ -26,6 +26,8 @@ from ralph.values.screen_text import counted, dollar_limit, dollars, duration, t
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from ralph.pages.content import FleetContent, PageContent
+
 _HERE = Path(__file__).parent
 _MINUTE_S, _DAY_S = 60, 86_400
 
@@ -111,11 +113,9 @@ class Timeline(Struct, frozen=True):
     joins: Sequence[Join] = ()
 
 
-def rendered(
-    template: str, *, place: str, version: str, made_at_s: float, zone: tzinfo | None, **values: Any
-) -> bytes:
-    """The HTML file that a template makes of the values, in UTF-8. `place` says in words what the page shows. `version`
-    is that of ralph. `zone` is the time zone of its times. None is the machine's.
+def rendered(template: str, content: PageContent | FleetContent, zone: tzinfo | None, **values: Any) -> bytes:
+    """The HTML file that a template makes of the content and the values, in UTF-8. `zone` is the time zone of its times.
+    None is the machine's.
     """
     style, script = ((_HERE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     page = (
@@ -123,10 +123,11 @@ def rendered(
         .get_template(template)
         .render(
             **values,
-            place=place,
-            version=version,
-            made_at_s=made_at_s,
-            zone=_zone_name(made_at_s, zone),
+            content=content,
+            place=content.place,
+            version=content.version,
+            made_at_s=content.made_at_s,
+            zone=_zone_name(content.made_at_s, zone),
             style=Markup(style),  # noqa: S704 - a file of ralph
             script=Markup(script),  # noqa: S704 - a file of ralph
             style_hash=_hash_of(style),
