@@ -348,7 +348,7 @@ def _entries(name: str, value: str) -> list[str]:
 
 def without_unsafe_loads(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, str]:
     """The variables for a program of ralph's own, without the entries of `unsafe_loads`. A program that mise starts is not chosen by
-    files where commands may write, such as `.tool-versions`.
+    files where commands may write, such as `.tool-versions`, and one of asdf only if the user's own names no version.
     """
     # Python's posix_spawn takes no empty name.
     safe = {name: value for name, value in environment.items() if name}
@@ -358,15 +358,29 @@ def without_unsafe_loads(environment: Mapping[str, str], search: ProgramSearch) 
         if not kept:
             del safe[name]
     ignored = filter(None, (environment.get(_NOT_READ_BY_MISE), *search.roots))
-    return safe | {_NOT_READ_BY_MISE: os.pathsep.join(ignored)}
+    return {**_versions_of_asdf(environment, search), **safe, _NOT_READ_BY_MISE: os.pathsep.join(ignored)}
+
+
+def _versions_of_asdf(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, str]:
+    """The versions that the user's own `.tool-versions` names, as variables, which count more for asdf than such a file in the
+    directory where a program starts (asdf-vm.com/manage/configuration.html).
+    """
+    path = f"{environment.get('HOME', '')}/.tool-versions"
+    text = os.fsdecode(beginning_of(path)) if os.path.isfile(path) and search.is_safe(path) else ""
+    lines = (line.partition("#")[0].split(maxsplit=1) for line in text.splitlines())
+    return {
+        f"ASDF_{tool.upper().replace('-', '_')}_VERSION": " ".join(versions.split())
+        for tool, versions in (line for line in lines if len(line) > 1)
+    }
 
 
 def with_set_aside(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, str]:
     """As `without_unsafe_loads`, for another ralph (`own_python`): it has the variables as they were when it runs, for its
     commands. The loader reads them only before that.
     """
-    safe = without_unsafe_loads(environment, search)
-    del safe[_NOT_READ_BY_MISE]  # commands need what the project's files say
+    made = without_unsafe_loads(environment, search)
+    # Commands need what the project's files say.
+    safe = {name: value for name, value in made.items() if name in environment and name != _NOT_READ_BY_MISE}
     changed = {name: value for name, value in environment.items() if name and safe.get(name) != value}
     return safe | {f"{_SET_ASIDE}{name}": value for name, value in changed.items()}
 

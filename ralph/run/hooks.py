@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
 _VARIABLES = re.compile(r"\$(?:\{(\w+)\}|(\w+))|(?<![^\s\"'=])(~)(?=/)")
 _TESTS = frozenset({"test", "[", "[["})
+_WORDS = re.compile(r"[\w-]+")
 _IN_TEMPORARY = re.compile(rf"(?<![\w./~}}-]){TEMPORARY}/[^\s\"'`;|&()<>]+")
 MORE = "[hooks] in your config.toml"
 WRITE = "[hooks] write in your config.toml"
@@ -294,8 +295,10 @@ def _missing_scripts(line: ParsedLine, cwd: str, home: str, search: ProgramSearc
 
 def runner_of_the_work(command: str) -> str:
     """The program of a hook that finds what it runs by files of the directory in which it starts. Empty if none is seen."""
-    line = parse_line(command) if has_parser() and "--script" not in command.split() else None
-    names = (one.words[0].text for one in line.commands if one.words) if line else ()
+    words = {*_WORDS.findall(command)}
+    if FINDS_BY_ITSELF.isdisjoint(words) or "--script" in words or not has_parser():
+        return ""
+    names = (one.words[0].text for one in parse_line(command).commands if one.words)
     return next((name for name in names if name in FINDS_BY_ITSELF), "")
 
 

@@ -55,15 +55,16 @@ class BoxMounts:
         self._watched = WatchedDirectories()
         self._known: tuple[tuple[tuple[str, ...], str] | None, tuple[str, ...], bool] = None, (), False
         """ralph's own files and the mounts of the machine, and the result of `words` with them, while `_watched` is unchanged."""
+        self._number = 0
 
-    def words(self, bwrap: str, *, has_covers: bool) -> tuple[tuple[str, ...], bool, bool]:
-        """The command line of bubblewrap, whether it shows overlays, and whether it was made anew. Without `has_covers`, no overlays
-        are made. Raises OSError.
+    def words(self, bwrap: str, *, has_covers: bool) -> tuple[tuple[str, ...], bool, int]:
+        """The command line of bubblewrap, whether it shows overlays, and its number, which grows when it is made anew. Without
+        `has_covers`, no overlays are made. Raises OSError.
         """
         seen = self._own_files(), mounts()
         known, words, is_covered = self._known
         if known == seen and not self._watched.have_changed():
-            return words, is_covered, False
+            return words, is_covered, self._number
         self._watched.clear()
         for path in self._places():
             above = os.path.dirname(path)
@@ -71,7 +72,8 @@ class BoxMounts:
         covers = self._covers(bwrap) if has_covers else None
         words, is_covered = self._made(bwrap, *(covers or ())), covers is not None
         self._known = seen if has_covers else None, words, is_covered
-        return words, is_covered, True
+        self._number += 1
+        return words, is_covered, self._number
 
     def forget(self) -> None:
         """Makes the next call of `words` look again."""
@@ -111,7 +113,8 @@ class BoxMounts:
         parts, guarded = self._parts, self._guarded
         yield from (
             *parts.masked,
-            *parts.writable,
+            # Commands and bubblewrap change the own one all the time, and nobody else can replace it.
+            *(one for one in parts.writable if one != parts.temporary),
             *parts.empty,
             *parts.gpus,
             *guarded.outer,

@@ -61,6 +61,8 @@ T = TypeVar("T")
 _SOCKET_VARIABLES = ("SSH_AUTH_SOCK", "DBUS_SESSION_BUS_ADDRESS", "DBUS_SYSTEM_BUS_ADDRESS", "DOCKER_HOST")
 _TRIES, _TRIES_WITHOUT_COVERS = 6, 3
 """How often a box is made of what is found then."""
+_SERVERS = "\0servers"
+"""Is added to the path of a checkout for caches that its commands do not write."""
 _NOT_COMPARED = (
     "[the protected files were not compared, because their file system does not answer; ralph undoes changes to them "
     "before the next command]"
@@ -84,15 +86,15 @@ class CommandBox:
         own_files: Callable[[], str | None] = lambda: None,
         *,
         disk: DiskWork | None = None,
-        caches_of: str = "",
-        compared_by: CommandBox | None = None,
+        like: CommandBox | None = None,
+        has_own_caches: bool = False,
     ) -> None:
         """`roots` are the working directory and the other directories that commands may write, with symbolic links
         resolved. `environment` is the user's own: its variables say where the user's secrets and caches are. `places`
         returns the places that the tools must not use. `own_files` returns the directory with the long outputs of
         commands, or None if there is none yet. `disk` does the work before and after each command. None means that the
-        protected files are not compared. `caches_of` says who else than commands has the package caches. `compared_by` is a box
-        with the same `disk` that knows the protected files, in place of this one.
+        protected files are not compared. With `like`, the box of the run's commands, this one shows the same places, but has
+        temporary files of its own, and package caches with `has_own_caches`. The other arguments must be those of `like`.
         """
         self._plan = plan
         self._roots = tuple(roots)
@@ -100,11 +102,13 @@ class CommandBox:
         self._places = places
         self._find_own_files = own_files
         self._disk = disk if plan.is_confined else None
-        self._caches_of = caches_of
-        self._compared_by = compared_by
+        self._like = like
+        self._has_own_caches = has_own_caches
+        self._own: Mapping[str, str] = {}
+        """The directories of `like` of which this box has one of its own, and that."""
         self._open_roots: tuple[str, ...] = ()
         """The roots that the table lets commands write: not one that is or is in a protected folder."""
-        self._lock = RLock()
+        self._lock: Any = RLock() if like is None else like._lock  # noqa: SLF001 - another of this class
         """Held while a part is made, and while a ruleset is used: the next use may close it."""
         self._temporary: OwnDirectory | None = None
         self._closed: OwnDirectory | None = None
@@ -112,6 +116,8 @@ class CommandBox:
         self._copies: OwnDirectory | None = None
         self._made: BoxPlan | None = None
         self._cache = ""
+        self._words_seen = 0
+        """The number of the command line of `_mounts` that was seen last."""
         self._ruleset = Ruleset(plan.means.landlock.abi)
         """The ruleset of what runs without namespaces."""
         self._box: KeptBox | None = None
@@ -125,7 +131,7 @@ class CommandBox:
         self._lasting_doors: list[ProxyDoor] = []
         self._protected: ProtectedFiles | None = None
         self._mounts: BoxMounts | None = None
-        """Both are None until the sandbox is made."""
+        """Both are None until the sandbox is made. `like` has the same two, and closes them."""
         self._notes: list[str] = []
         """Notes about undone changes that no method has returned yet."""
         self._not_undone: list[Undone] = []
@@ -153,18 +159,32 @@ class CommandBox:
         """Which files commands may use. Raises OSError if the sandbox cannot be made."""
         with self._lock:
             if self._made is None:
-                self._made = self._make()
+                above = (*self._roots, *self._plan.write)
+                self._temporary = self._temporary or OwnDirectory(TEMPORARY_PREFIX, above)
+                temporary = self._temporary.path
+                like = self._like
+                self._made = self._make(temporary) if like is None else self._make_like(like, temporary)
             return self._made
 
-    def _make(self) -> BoxPlan:
+    def _make_like(self, like: CommandBox, temporary: str) -> BoxPlan:
+        parts = like.parts
+        self._open_roots, self._mounts, self._protected = like._open_roots, like._mounts, like._protected
+        self._own = {parts.temporary: temporary}
+        if self._has_own_caches:
+            self._own[like._cache] = package_cache(self._environment, self._roots[0] + _SERVERS) or temporary
+        self._cache = self._own.get(like._cache, like._cache)
+        if self._has_own_caches:
+            self._lay_caches(parts)
+        writable = tuple(self._own.get(one, one) for one in parts.writable)
+        return replace(parts, temporary=temporary, writable=writable)
+
+    def _make(self, temporary: str) -> BoxPlan:
         plan, roots, environment, places = self._plan, self._roots, self._environment, self._places()
-        self._temporary = self._temporary or OwnDirectory(TEMPORARY_PREFIX, (*roots, *plan.write))
-        temporary = self._temporary.path
         if plan.masked and self._closed is None:
             self._closed = OwnDirectory(TEMPORARY_PREFIX, (*roots, *plan.write))
             # Without the right to search it, git does not take the files that it knows there for removed ones.
             os.chmod(self._closed.path, 0o400)
-        self._cache = package_cache(environment, roots[0] + self._caches_of) or temporary
+        self._cache = package_cache(environment, roots[0]) or temporary
         open_roots = self._open_roots = places.open_of(roots)
         git = git_places(roots, environment, os.getuid())
         granted, parts_of_git = (
@@ -179,7 +199,7 @@ class CommandBox:
             places,
             roots=open_roots,
             temporary=temporary,
-            cache=os.path.realpath(self._cache),
+            cache=self._cache,
             git=(*granted, *filter(os.path.isdir, parts_of_git)),
             programs=tuple(map(_home_of, os.get_exec_path())),
             own_files=self._own_files,
@@ -192,13 +212,7 @@ class CommandBox:
         elsewhere = other_paths(parts.unreadable, mounts(), lambda path: not parts.may_read(path))
         parts = replace(parts, elsewhere=elsewhere)
         parts = replace(parts, copies=tuple(self._copied(parts, places)) if plan.has_namespaces else ())
-        own = {"~": home_directories(environment)}
-        lay_caches(
-            self._cache,
-            {**own, **xdg_bases(own["~"], environment)},
-            environment,
-            lambda path: parts.may_read(path) and not parts.is_writable(path),
-        )
+        self._lay_caches(parts)
         state = next(iter(state_directories(environment, home_directories(environment))))
         # Commands may also write what is refused to be a checkout's own, but is in a root.
         guarded = (*granted, *(one for one in git.claimed if is_within_any(one, open_roots)))
@@ -207,12 +221,19 @@ class CommandBox:
         self._mounts = BoxMounts(parts, files, lambda: self._own_files, closed)
         search = search_outside(environment, (*parts.writable, *guarded))
         compared = filter(search.may_be_changed, places.guarded(COMPARED, {}))
-        self._protected = (
-            ProtectedFiles(open_roots, guarded, state, compared, writable=parts.writable, all_roots=roots)
-            if self._compared_by is None
-            else self._compared_by.protected()
+        self._protected = ProtectedFiles(
+            open_roots, guarded, state, compared, writable=parts.writable, all_roots=roots
         )
         return parts
+
+    def _lay_caches(self, parts: BoxPlan) -> None:
+        own = {"~": home_directories(self._environment)}
+        lay_caches(
+            self._cache,
+            {**own, **xdg_bases(own["~"], self._environment)},
+            self._environment,
+            lambda path: parts.may_read(path) and not parts.is_writable(path),
+        )
 
     def _copied(self, plan: BoxPlan, places: GuardedPlaces) -> Iterator[tuple[str, str]]:
         hidden = callers_places(SANDBOX_HIDE, self._environment.get(SANDBOX_HIDE, ""))
@@ -312,7 +333,7 @@ class CommandBox:
         """If MCP servers ran, undoes the changes since the last command. Called at the end of a run, after they have ended. Waits
         for at most 2 seconds. Returns a note for people, also about all that could not be undone, or an empty text.
         """
-        if self._disk is None or self._protected is None or self._compared_by is not None:
+        if self._disk is None or self._protected is None or self._like is not None:
             return ""
         self._disk.finish(self._protected.end_watch)
         return "; ".join(filter(None, (self.between(), left_note(self._protected.left, self._roots[0]))))
@@ -617,9 +638,11 @@ class CommandBox:
         parts, box = self.parts, self._box
         if parts.means.bwrap is None or self._mounts is None:
             return None
-        words, is_covered, is_new = self._mounts.words(parts.means.bwrap, has_covers=has_covers)
-        if box is not None and is_new and not box.has_its_mounts():
+        found, is_covered, number = self._mounts.words(parts.means.bwrap, has_covers=has_covers)
+        words = tuple(self._own.get(word, word) for word in found)
+        if box is not None and number != self._words_seen and not box.has_its_mounts():
             box.words = ()
+        self._words_seen = number
         if box is None or box.words != words:
             program = self._filter(self._internet, unix_sockets=True) if is_covered else self._program
             self._box = KeptBox(words, program, parts.means.landlock.abi, parts.writable, before=box)

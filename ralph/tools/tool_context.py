@@ -263,7 +263,7 @@ class ToolContext(Struct, frozen=True, dict=True):
                 with suppress(OSError):  # it is there, or its directory is missing
                     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         # With more rights, hooks may change further protected files.
-        return self._new_box(plan, compared_by=None if self.settings.hook_plan else self.box)
+        return self._new_box(plan, like=None if self.settings.hook_plan else self.box)
 
     def hook_environment(self, command: str, *, is_guard: bool) -> Mapping[str, str]:
         """The variables for a hook. With more rights than commands, it loads nothing that commands can replace. `is_guard`: it
@@ -283,7 +283,7 @@ class ToolContext(Struct, frozen=True, dict=True):
     @cached_property
     def server_box(self) -> CommandBox:
         """The sandbox of MCP servers with credentials. Commands write neither its caches nor its temporary files."""
-        return self._new_box(self.settings.box_plan, "\0servers", compared_by=self.box)
+        return self._new_box(self.settings.box_plan, like=self.box, has_own_caches=True)
 
     @cached_property
     def _disk(self) -> DiskWork:
@@ -292,7 +292,7 @@ class ToolContext(Struct, frozen=True, dict=True):
         return DiskWork(self.waiter, self.clock, OwnDisks())
 
     def _new_box(
-        self, plan: BoxPlan, caches_of: str = "", *, compared_by: CommandBox | None = None
+        self, plan: BoxPlan, *, like: CommandBox | None = None, has_own_caches: bool = False
     ) -> CommandBox:
         from ralph.sandbox.command_box import CommandBox  # noqa: PLC0415 - for the first command
 
@@ -304,8 +304,8 @@ class ToolContext(Struct, frozen=True, dict=True):
             lambda: self.guard.places,
             lambda: None if self.spill.path is None else str(self.spill.path),
             disk=self._disk,
-            caches_of=caches_of,
-            compared_by=compared_by,
+            like=like,
+            has_own_caches=has_own_caches,
         )
 
     @cached_property

@@ -207,6 +207,22 @@ def test_nothing_that_commands_can_replace_is_loaded_into_ralphs_own_programs(
     assert safe.get(name) == (None if kept is None else kept.format(room=room))
 
 
+def test_a_program_of_asdf_has_the_version_that_the_user_chose_for_ralphs_own_programs_only(
+    room: Path,
+) -> None:
+    chosen = "# mine\npython 3.12.1 system # both\n\nnodejs\njava-x openjdk-21\n"
+    (room / "home/.tool-versions").write_text(chosen)
+    (room / "work/.tool-versions").write_text("python path:/x\nruby path:/x\n")
+    given = {"HOME": str(room / "home"), "ASDF_JAVA_X_VERSION": "17"}
+    own = search(room, "outside")
+    made = without_unsafe_loads(given, own)
+    versions = {name: value for name, value in made.items() if name.startswith("ASDF")}
+    assert versions == {"ASDF_PYTHON_VERSION": "3.12.1 system", "ASDF_JAVA_X_VERSION": "17"}
+    assert with_set_aside(given, own) == given
+    at_work = {"HOME": str(room / "work")}
+    assert "ASDF_PYTHON_VERSION" not in without_unsafe_loads(at_work, own)
+
+
 def test_mise_reads_nothing_where_commands_may_write_for_ralphs_own_programs_only(room: Path) -> None:
     name, given = "MISE_IGNORED_CONFIG_PATHS", {"MISE_IGNORED_CONFIG_PATHS": "/x"}
     own = search(room, "outside")
