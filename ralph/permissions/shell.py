@@ -482,6 +482,8 @@ class ParsedLine:
                 words.append(self._whole(child))
             elif child.type == "command_name" or child.type in _WORDS:
                 words.append(word_of(child, self._source))
+            elif child.type == "subshell" and [word.text for word in words] == ["time"]:
+                continue  # it is read as well, and is no argument: bash takes one behind no other word
             elif child.type not in (*_REDIRECTIONS, "comment"):
                 words.append(UNKNOWN)
             else:
