@@ -7,11 +7,11 @@ contains one. Files that a program opens although the command does not name them
 from __future__ import annotations
 
 import re
-from itertools import pairwise, product
+from itertools import chain, pairwise, product
 from typing import TYPE_CHECKING
 
 from ralph.permissions.command_table import FORMS
-from ralph.permissions.patterns import ANY, NAME, Element
+from ralph.permissions.patterns import ANY, NAME, Element, Wildcard
 from ralph.permissions.shell import MISREAD
 from ralph.permissions.shell_words import UNKNOWN, Word, plain
 
@@ -49,6 +49,16 @@ _RECURSIVE = {
     **dict.fromkeys(("cp", "scp"), r"-[a-zA-Z]*[rRa].*|--recursive|--archive"),
     "diff": r"-[a-zA-Z]*r.*|--recursive",
 }
+# Commands that change, move or replace whole directories, some of them only with an option.
+_CHANGES_BELOW = {
+    **dict.fromkeys("mv rsync ln tar unzip".split(), r""),
+    **dict.fromkeys("chmod chown chgrp setfacl chattr".split(), r"-[a-zA-Z]*R.*|--recursive"),
+    **dict.fromkeys(("rm", "cp", "scp"), r"-[a-zA-Z]*[rRa].*|--recursive|--archive"),
+    "find": r"-delete|-fl?s|-fprintf?",
+    "git": r"",
+}
+# Directories of package managers. A rule such as `Edit(.env)` is not about what packages have in them.
+_OF_PACKAGES = re.compile(r"/(?:node_modules|\.venv|venv|__pycache__|\.tox|\.nox)/")
 # Commands that show nothing of the content of the files that they are given.
 _BLIND = frozenset(
     """
@@ -140,6 +150,7 @@ class PathJudge:
                 yield from self._in_word(piece, rules)
         if UNKNOWN in words[1:] and self._may_be_found(name):
             yield from self._in_directories(self._bases)
+        yield from self._below_changed(command, name)
         pattern = _RECURSIVE.get(name)
         if name == "git" and any(word.text == "grep" for word in words[1:]):
             pattern = ""
@@ -154,6 +165,29 @@ class PathJudge:
             yield from self._in_directories(
                 [*named, *self._bases] if is_anywhere or (is_search and name not in _GREPS) else named
             )
+
+    def _below_changed(self, command: SimpleCommand, name: str) -> Iterator[Broken]:
+        """The rules about files in directories that the command changes as a whole."""
+        known = [word.known for word in command.words[1:]]
+        pattern = _CHANGES_BELOW.get(name) if self._changing and _changes(command) else None
+        if pattern is None or not (not pattern or any(re.fullmatch(pattern, one) for one in known)):
+            return
+        for base, piece in product(self._bases, chain.from_iterable(map(_pieces, command.words[1:]))):
+            path = self._places.joined(_marked(piece), base)
+            around = path if "\0" not in path else path[: path.index("\0")].rpartition("/")[0]
+            named = Wildcard(ANY if char == "\0" else char for char in f"{path}/")
+            is_of_packages = _OF_PACKAGES.search(f"{around}/")
+            near = [one for one in self._changing if one.path.may_be_below(around) and not is_of_packages]
+            below = self._places.disk.paths_below(around) if near else ()
+            for one in near:
+                if below is None or any(
+                    named.may_match(file[: at + 1])
+                    for file in filter(one.path.matches, below)
+                    if not _OF_PACKAGES.search(file)
+                    for at, char in enumerate(file)
+                    if char == "/"
+                ):
+                    yield one, f"It changes {around}, where such files lie: name the files."
 
     def _may_be_found(self, name: str) -> bool:
         """Whether an unknown word of the command `name` may be any file, because a search or a list makes it."""
@@ -193,9 +227,10 @@ class PathJudge:
             for base in self._bases:
                 path = self._places.joined(_marked(word), base)
                 elements = [any_name if char == "\0" else char for char in path]
+                shown = _marked(word).replace("\0", "*")
                 for one in rules:
                     if one.path.may_match(elements):
-                        yield one, f"{word.known}* in it may name such a file: write the names out."
+                        yield one, f"{shown} in it may name such a file: write the names out."
             return
         yield from self._by_names(word, rules)
 

@@ -28,6 +28,7 @@ NOTES = {
     "version": "the other command is named by a package, which may have a version",
     "environment": "the name of an environment and a colon may stand before the other command, and words with a plus before it",
     "also": "another command may follow without one of the names of several words",
+    "programs": "that command is never one of its own",
     "1": "one operand stands before the other command",
     "as": "the next words are the beginning of the other command",
     "reserved": "the shell may begin a command behind a later word, as in `if [[ a ]] then make`",
@@ -185,7 +186,7 @@ doppler run  | {_DOPPLER} --fallback-only --fallback-readonly --no-fallback --no
 infisical    | --silent --telemetry | --domain --log-level | | infisical.com/docs/cli/commands/run
 infisical run | --expand --include-imports --recursive --secret-overriding --silent --watch
     | et --env --path --projectId --token --tags --command=shell --domain --log-level | |
-dotenv       | oi --override --no-expand --debug --ignore | fqevpt --file --quote --export --templates | also
+dotenv/dotenv-cli | oi --override --no-expand --debug --ignore | fqevpt --file --quote --export --templates | also programs
     | pypi.org/project/python-dotenv, npmjs.com/package/dotenv-cli and rubygems.org/gems/dotenv
 dotenv run   | --override --no-override | | |
 dotenvx      | vqd --verbose --quiet --debug | l --log-level | | dotenvx.com/docs/cli/run

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from itertools import chain, product
 from typing import TYPE_CHECKING
 
 from ralph.permissions.rule import Effect, RuleError
@@ -96,12 +97,14 @@ class Wildcard:
         """The places (bits) that can be reached from `places` over an unknown text without a slash. `begins`: it begins a file name."""
         closed = self._literal.get("/", 0)
         first = closed | (self._literal.get(".", 0) if begins else 0)
-        reached = places | self._past_wildcards((places & ~first & (self._end - 1)) << 1)
-        while True:
-            further = reached | self._past_wildcards((reached & ~places & ~closed & (self._end - 1)) << 1)
-            if further == reached:
-                return reached
-            reached = further
+        behind = self._over_unknown(places & ~first)
+        while (further := behind | self._over_unknown(behind & ~closed)) != behind:
+            behind = further
+        return places | behind  # the text may be empty
+
+    def _over_unknown(self, places: int) -> int:
+        """The places (bits) that can be reached from `places` over one unknown character."""
+        return self._past_wildcards((places & self._wild) | (places & ~self._wild & (self._end - 1)) << 1)
 
     def _past_wildcards(self, places: int) -> int:
         return places | (places & self._wild) << 1
@@ -113,6 +116,8 @@ class Wildcard:
 # narrowest applies.
 
 _MOST_ALTERNATIVES = 200
+_MOST_DIRECTORIES = 4
+"""The maximum number of `/**/` in a pattern that are compared exactly."""
 _PIECE = re.compile(r"\*\*|\*|\?|\[[!^]?\]?[^\]/]*\]|\\.|.", re.DOTALL)
 _WILD = re.compile(r"[*?\[]")
 
@@ -136,7 +141,8 @@ class PathPattern:
         # Of each glob the last of its parts that do not consist of wildcards only. `*` if there is no such part.
         parts = ([part for part in glob.split("/") if part.strip("*")] or ["*"] for glob in self._globs)
         self._names = [Wildcard(_elements(named[-1], below=0)) for named in parts]
-        self._wildcards = [Wildcard(_elements(glob, below=below)) for glob in self._globs for below in (0, 1)]
+        variants = [one for glob in self._globs for one in _variants(glob)]
+        self._wildcards = [Wildcard(_elements(one, below=below)) for one in variants for below in (0, 1)]
 
     def matches(self, path: str) -> bool:
         """Whether the pattern matches the path or a directory above it."""
@@ -246,11 +252,21 @@ def _class(piece: str) -> str:
         return "[^/]"
 
 
+def _variants(glob: str) -> Iterator[str]:
+    """The glob with each `/**/` as a slash, and as some directories. With too many of them, one glob that matches more."""
+    first, *others = re.sub(r"/(?:\*\*/)+", "/**/", glob).split("/**/")
+    if len(others) > _MOST_DIRECTORIES:
+        yield "/**".join((first, *others))
+        return
+    for between in product(("/", "/**/"), repeat=len(others)):
+        yield first + "".join(chain.from_iterable(zip(between, others, strict=True)))
+
+
 def _elements(glob: str, *, below: int) -> Iterator[Element]:
     """Replaces each wildcard of the glob by `ANY`, which may match more. With `below` 1, it matches what is inside a matching
     directory, and not the directory itself.
     """
-    for piece in _PIECE.findall(glob.replace("/**/", "/**")):  # `**/` may stand for no directory at all
+    for piece in _PIECE.findall(glob):
         if piece in ("*", "**", "?") or (piece[0] == "[" and len(piece) > 2):
             yield ANY
         else:

@@ -217,7 +217,8 @@ def _by_form(name: str, form: Form, words: Sequence[Word]) -> Within:
         return _by_form(f"{name} {following}", FORMS[f"{name} {following}"], rest[1:])
     if following is None and (name in _FAMILIES or name in _INTERPRETERS):
         return Within(suspect=f"`{name}` with a word that is known only when it runs,")
-    if name in _FAMILIES and ("also" not in form.notes or following in BUILT_IN):
+    has_own = "programs" not in form.notes and following in BUILT_IN
+    if name in _FAMILIES and ("also" not in form.notes or has_own):
         return NOTHING
     if "1" in form.notes:
         if following is None:

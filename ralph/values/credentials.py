@@ -35,6 +35,7 @@ _PUBLIC_PASSWORDS = frozenset({"x-oauth-basic"})
 # These alone say little of a variable, but they say what an option's or a query's value is.
 _ALONE = frozenset({"k", "key", "pass", "pw", "pwd", "sig", "signature"})
 _USER_OPTIONS = frozenset({"u", "user"})
+_VALUE_IN_LINE = r"""([\w.-]+)["']?[ \t]*[=: \t][ \t]*["']?([^\s"',;{}\[\]]+)"""
 _JSON_MEMBER = r'"([^"\\]+)"\s*:\s*("(?:[^"\\]|\\.)+")'
 _NAMED_VALUE = r"(?s)-*(?P<name>[A-Za-z][\w.-]*)(?:=|:(?!//))(?P<value>.*)"
 
@@ -428,6 +429,7 @@ def _secrets_of(name: str, value: str, login_names: Collection[str]) -> Iterator
         yield from _header_list_values(value)
     elif looks_like_credential_name(name):
         yield value.strip()
+        yield from _secrets_of_file(value)
         if name.startswith("BUNDLE_"):
             yield from _endpoint_credential(f"{value}@", ())
     if "@" in value and is_endpoint_name(name):
@@ -436,6 +438,20 @@ def _secrets_of(name: str, value: str, login_names: Collection[str]) -> Iterator
     if "=" in value and any(mark in value.lower() for mark in _ASSIGNMENTS):
         yield from re.findall(_ASSIGNED, value)
     yield from _secret_parts(value)
+
+
+def _secrets_of_file(text: str) -> Iterator[str]:
+    """Yields what is secret in the lines of a file that is a secret as a whole, such as `.netrc` and a kubeconfig: listings and diffs
+    begin each line in their own way. What every such file may have, such as a name or a word, is not.
+    """
+    if "\n" not in text.strip():
+        return
+    for name, value in re.findall(_VALUE_IN_LINE, text):
+        if looks_like_credential_name(name) and not re.fullmatch(r"[a-z]+|[A-Z]+-*", value):
+            yield value
+    for word in re.findall(r"[\w+/-]{20,}={0,2}", text):
+        if re.search(r"\d", word) and re.search(r"[a-z]", word) and re.search(r"[A-Z]|^[\da-f]+$", word):
+            yield word
 
 
 def _header_list_values(value: str) -> Iterator[str]:

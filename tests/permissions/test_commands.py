@@ -524,6 +524,8 @@ RUNNERS = [
     "mise x -C sub python@3.12 -c 'pytest -x'",
     "mise exec python@3.12 pytest",
     "asdf exec pytest",
+    "dotenv -e .env -- pytest",
+    "npx dotenv-cli -e .env -- pytest",
     "pyenv exec pytest",
     "rustup run stable pytest",
     "direnv exec . pytest",

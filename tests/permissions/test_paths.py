@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from ralph.permissions.judge import UnreadablePlaces
 from tests.permissions.worlds import CWD, HOME, denies, permissions, verdict
 from tests.rows import every_row
@@ -278,6 +281,87 @@ COMMANDS = [
     ("ruff check tests", False),
     ("ruff check --fix tests", True),
 ]
+
+
+# With the rules `Edit(./src/main.py)` and `Edit(*.lock)`.
+WHOLE_DIRECTORIES = [
+    ("rm -rf src", True),
+    ("rm -rf .", True),
+    ("rm -rf s*", True),
+    ("rm -rf {src,out}", True),
+    ("rm src/*", True),
+    ("rm -rf src/*", True),
+    ("cd src && rm -rf .", True),
+    ("mv src old", True),
+    ("mv new src", True),
+    ("cp -r new/. src", True),
+    ("cp new src/", False),
+    ("rsync -a --delete new/ src/", True),
+    ("ln -sfn other src", True),
+    ("find src -delete", True),
+    ("find src -name '*.py'", False),
+    ("git rm -r src", True),
+    ("git checkout src", True),
+    ("git checkout main", False),
+    ("git log src", False),
+    ("chmod -R a+w src", True),
+    ("chmod a+w src", False),
+    ("tar xf a.tar -C src", True),
+    ("rm -rf tests", False),
+    ("rm -rf t*s", False),
+    ("rm -rf out build/*.o", False),
+    ("mkdir -p src", False),
+    ("ls -R src", False),
+    ("rm -rf vendor", True),
+    ("rm -rf v*", True),
+    ("rm -rf vendor/node_modules", False),
+    ("rm -rf node_modules", False),
+    ("mv vendor/node_modules old", False),
+]
+
+
+@every_row(("command", "is_denied"), WHOLE_DIRECTORIES)
+def test_a_command_that_changes_a_directory_changes_what_is_in_it(command, is_denied) -> None:
+    files = (
+        *(f"{CWD}/{name}" for name in ("src/main.py", "tests/test_main.py", "vendor/x.lock")),
+        *(f"{CWD}/{above}node_modules/a/b.lock" for above in ("", "vendor/")),
+    )
+    judge = permissions(deny=["Edit(./src/main.py)", "Edit(*.lock)"], files=files)
+    assert denies(judge, "Bash", command=command) is is_denied
+
+
+def test_a_command_that_changes_a_directory_with_too_many_files_is_refused() -> None:
+    judge = permissions(deny=["Edit(./src/main.py)"], has_too_many=True)
+    assert denies(judge, "Bash", command="rm -rf src")
+    assert not denies(judge, "Bash", command="rm -rf tests")
+
+
+RULES = (
+    "*.pem",
+    "a*.pem",
+    ".env.*",
+    "**/b*",
+    "keys/**/x*",
+    "./keys/**",
+    "*_rsa",
+    "[ab]*.key",
+    "a/**/b/**/*.c",
+)
+
+
+@given(
+    rule=st.sampled_from(RULES),
+    directory=st.sampled_from(["", "keys/", "a/", "a/b/", "keys/b/"]),
+    begin=st.text("ab.", max_size=2),
+    name=st.text("abx._", max_size=5),
+    end=st.sampled_from(["", ".pem", "pem", ".c", "rsa", "a", "_rsa"]),
+)
+def test_a_pattern_of_the_shell_may_name_each_file_that_it_names(rule, directory, begin, name, end) -> None:
+    is_named = begin or not name.startswith(".")  # no pattern finds a dot at the beginning of a name
+    read = f"{CWD}/{directory}{begin}{name}{end}"
+    judge = permissions(deny=[f"Read({rule})"])
+    if is_named and denies(judge, "Read", file_path=read):
+        assert denies(judge, "Bash", command=f"cat {directory}{begin}*{end}")
 
 
 @every_row(("command", "is_denied"), COMMANDS)

@@ -59,11 +59,12 @@ def permissions(
     root: str = CWD,
     has_too_many: bool = False,
     added: Sequence[str] = (),
+    files: Sequence[str] = FILES,
 ) -> Permissions:
     rules = [parse_rule(text, Effect.DENY, "the file", root) for text in deny]
     rules += [parse_rule(text, Effect.ASK, "the file", root) for text in ask]
     allowed = None if allow is None else [parse_rule(text, Effect.ALLOW, "the option") for text in allow]
-    disk = FakeDisk(links, has_too_many=has_too_many)
+    disk = FakeDisk(links, files, has_too_many=has_too_many)
     return Permissions(rules, allowed, RulePlaces(CWD, HOME, disk, added))
 
 

@@ -257,6 +257,35 @@ def test_a_credential_where_programs_document_one_stays_with_ralph(name: str, va
 
 
 @every_row(
+    ("text", "secrets", "others"),
+    [
+        (
+            "//npm.test/:_authToken=Fake-0123-abcd\nalways-auth=true\n",
+            ["Fake-0123-abcd"],
+            ["//npm.test/", "true"],
+        ),
+        (
+            "machine git.test\n  login me-and-you\n  password 12345-fake\n",
+            ["12345-fake"],
+            ["git.test", "me-and-you"],
+        ),
+        (
+            "apiVersion: client.authentication/v1\nuser:\n  client-key-data: TFMwdExTMUNGQUtFMTI5Zg==\n",
+            ["TFMwdExTMUNGQUtFMTI5Zg=="],
+            ["client.authentication/v1"],
+        ),
+        ('{\n "auths": {"r.test": {"auth": "bWU6RkFLRQ=="}}\n}', ["bWU6RkFLRQ=="], ["auths", "r.test"]),
+        (f"{PEM}\npassword: required\n", ["b3BlbnNzaC1rZXktdjEAAAAA"], ["KEY-----", "required"]),
+        ("one line\n", [], ["one line "]),
+    ],
+)
+def test_of_a_file_that_is_a_secret_each_secret_line_is_one(text, secrets, others) -> None:
+    found = known_secrets({"APP_SECRET": text})
+    assert found.issuperset([text.strip(), *secrets])
+    assert found.isdisjoint(others)
+
+
+@every_row(
     "environment",
     [
         {"HTTPS_PROXY": "http://proxy.test:3128", "NO_PROXY": "localhost,.test"},
