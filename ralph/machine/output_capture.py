@@ -265,11 +265,11 @@ class OwnDirectory:
     process. So the process that made one which is not locked has ended.
     """
 
-    def __init__(self, prefix: str, writable: Sequence[str] = ()) -> None:
-        """Makes the directory, outside `writable`, where a command could replace it by a link. Also removes those with the
-        same prefix that killed processes have left. Raises OSError.
+    def __init__(self, prefix: str, writable: Sequence[str] = (), above: str | None = None) -> None:
+        """Makes the directory in `above` or where it is usual, outside `writable`, where a command could replace it by a link. Also
+        removes those with the same prefix that killed processes have left. Raises OSError.
         """
-        above = _place_outside(tempfile.gettempdir(), writable)
+        above = _place_outside(above or tempfile.gettempdir(), writable)
         self._removing = _removing_left_over(above, prefix)
         self.path, self._lock = new_locked(
             lambda: os.path.realpath(tempfile.mkdtemp(prefix=prefix, dir=above))

@@ -159,12 +159,21 @@ class CommandBox:
         """Which files commands may use. Raises OSError if the sandbox cannot be made."""
         with self._lock:
             if self._made is None:
-                above = (*self._roots, *self._plan.write)
-                self._temporary = self._temporary or OwnDirectory(TEMPORARY_PREFIX, above)
+                self._temporary = self._temporary or self._new_temporary()
                 temporary = self._temporary.path
                 like = self._like
                 self._made = self._make(temporary) if like is None else self._make_like(like, temporary)
             return self._made
+
+    def _new_temporary(self) -> OwnDirectory:
+        writable = (*self._roots, *self._plan.write)
+        if self._like is not None:
+            # What a server or a hook keeps there, such as a key, is not for commands: they read no state of ralph's.
+            for state in state_directories(self._environment, home_directories(self._environment)):
+                with suppress(OSError):
+                    os.makedirs(state, mode=0o700, exist_ok=True)
+                    return OwnDirectory(TEMPORARY_PREFIX, writable, above=state)
+        return OwnDirectory(TEMPORARY_PREFIX, writable)
 
     def _make_like(self, like: CommandBox, temporary: str) -> BoxPlan:
         parts = like.parts

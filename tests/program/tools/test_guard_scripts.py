@@ -197,6 +197,23 @@ def test_hooks_run_while_a_command_in_the_background_changes_protected_files(ral
     assert not (ralph.cwd / ".claude/settings.json").exists()
 
 
+@pytest.mark.parametrize("level", LEVELS[:2])
+@pytest.mark.parametrize("options", [(), ("--net", "off")])
+def test_commands_neither_read_nor_write_the_temporary_files_of_hooks(ralph, serve, level, options) -> None:
+    state = Path(ralph.environment["HOME"], ".local/state/ralph")
+    everywhere = f"{{{state},/tmp,/var/tmp,$TMPDIR,${{TMPDIR%/*}}}}/ralph-tmp-*/kept"
+    server = serve(bash("echo first"), bash(f"cat {everywhere}; echo x | tee {everywhere}; echo end"), DONE)
+    hook = 'test -e "$TMPDIR/kept" && cat "$TMPDIR/kept" >> told; echo secret > "$TMPDIR/kept"'
+    words = ("go", *options, "--settings", json.dumps(hooks("PreToolUse", hook)))
+    ran = ralph.finish(ralph.start(*words, **(forbidding_namespaces() if level == "landlock" else {})))
+    assert ran.code == 0, ran.stderr
+    [(printed, _)] = results(server, 2)[-1:]
+    assert "end" in printed
+    assert "secret" not in printed
+    assert (ralph.cwd / "told").read_text() == "secret\n"
+    assert not [*state.glob("ralph-tmp-*")]
+
+
 @pytest.mark.parametrize("variable", ["VIRTUAL_ENV", "CONDA_PREFIX"])
 def test_a_guard_gets_no_python_environment_of_the_work(ralph, serve, variable) -> None:
     ralph.environment[variable] = str(ralph.cwd / ".venv")
