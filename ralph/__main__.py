@@ -20,6 +20,7 @@ def main(core_limit: int | None = None, parent_pid: int | None = None) -> None:
     from ralph.machine import own_process  # noqa: PLC0415 - costs time that --version saves
 
     left_out = own_process.leave_working_directory_out(arguments)
+    own_process.know_home()
     if arguments[:1] == ["--complete"]:
         from ralph.cli.shell.answer import answer_shell  # noqa: PLC0415 - a shell asks for it
 

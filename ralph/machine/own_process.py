@@ -46,6 +46,22 @@ def why_too_few_descriptors() -> str | None:
     return _why_too_few
 
 
+def know_home() -> None:
+    """Without HOME, as in a service of the system, takes the home directory that the system knows: the user's settings, guards
+    and places of secrets are there.
+    """
+    if os.environ.get("HOME"):
+        return
+    import pwd  # noqa: PLC0415 - nearly everybody has HOME
+
+    try:
+        home = pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:  # a container's user need not be known to the system
+        return
+    if os.path.isdir(home):
+        os.environ["HOME"] = home
+
+
 def count_descriptors() -> None:
     """Finds what `why_too_few_descriptors` returns. Called at the start: what is open then was opened by the parent."""
     global _why_too_few  # noqa: PLW0603 - it is the process's state, not an object's

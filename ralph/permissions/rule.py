@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from ralph.values.tool_choice import TOOL_NAMES, is_elsewhere, known_name, mcp_name, suggestion
+from ralph.values.tool_choice import TOOL_NAMES, is_elsewhere, known_name, mcp_name, names_of, suggestion
 
 _FORM = re.compile(r"(?P<tool>[^()\s]+)(?:\((?P<pattern>.*)\))?", re.DOTALL)
 _MCP = re.compile(r"mcp__[A-Za-z0-9_.*-]+")
@@ -60,7 +60,7 @@ class PermissionRule(Struct, frozen=True):
         if not tool.startswith("mcp__") or not self.tool.startswith("mcp__"):
             return False
         parts = re.escape(mcp_name(self.tool)).replace(r"\*", ".*")
-        return re.fullmatch(rf"{parts}(?:__.*)?", tool, re.DOTALL) is not None
+        return any(re.fullmatch(rf"{parts}(?:__.*)?", name, re.DOTALL) for name in names_of(tool))
 
 
 def parse_rule(text: object, effect: Effect, source: str, root: str = "") -> PermissionRule:

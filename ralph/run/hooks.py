@@ -99,7 +99,8 @@ def plan_of_hooks(
     search = context.search(writable)
     roots = context.roots(writable)
     made = plan_hooks(context.settings, context.environment, hooks, plan, search=search, roots=roots)
-    return made, tuple(f"{fact}: {advice}" for fact, advice in doubts(hooks, made, search.roots))
+    found = doubts(hooks, made, search.roots, has_more=made is not plan)
+    return made, tuple(f"{fact}: {advice}" for fact, advice in found)
 
 
 def guard_files(context: RunContext, hooks: Sequence[HookCommand], writable: Sequence[str]) -> dict[str, str]:
@@ -293,13 +294,17 @@ def _missing_scripts(line: ParsedLine, cwd: str, home: str, search: ProgramSearc
             yield f"{script} is not there, and commands may write {roots[0]}"
 
 
-def runner_of_the_work(command: str) -> str:
-    """The program of a hook that finds what it runs by files of the directory in which it starts. Empty if none is seen."""
+def runner_of_the_work(command: str, *, has_more: bool) -> str:
+    """The program of a hook that finds what it runs by files of the directory in which it starts. Empty if none is seen. With
+    `has_more`, the hook has more rights than commands. Then git counts, which runs what the configuration of a nested repository
+    names.
+    """
+    finding = FINDS_BY_ITSELF | {"git"} if has_more else FINDS_BY_ITSELF
     words = {*_WORDS.findall(command)}
-    if FINDS_BY_ITSELF.isdisjoint(words) or "--script" in words or not has_parser():
+    if finding.isdisjoint(words) or "--script" in words or not has_parser():
         return ""
     names = (one.words[0].text for one in parse_line(command).commands if one.words)
-    return next((name for name in names if name in FINDS_BY_ITSELF), "")
+    return next((name for name in names if name in finding), "")
 
 
 def missing_program(command: str, cwd: Path, environment: Mapping[str, str]) -> str | None:
@@ -364,15 +369,21 @@ def doubts(
     hooks: Sequence[HookCommand],
     plan: BoxPlan,
     roots: Sequence[str],
+    *,
+    has_more: bool,
 ) -> Iterator[tuple[str, str]]:
-    """Hooks that decide or are outside and take code from the work, and files that hooks name and will not find as they expect, each with advice.
-    `plan` is the sandbox of the hooks.
+    """Hooks that decide or have more rights and take code from the work, and files that hooks name and will not find as they expect, each with
+    advice. `plan` is the sandbox of the hooks. `has_more`: it gives them more than commands have.
     """
-    for hook in dict.fromkeys(one for one in hooks if one.event in GUARDED or not plan.is_confined):
-        if found := runner_of_the_work(hook.command):
+    for hook in dict.fromkeys(
+        one for one in hooks if one.event in GUARDED or has_more or not plan.is_confined
+    ):
+        if found := runner_of_the_work(hook.command, has_more=has_more):
             yield (
                 f"the {hook.event} hook ({hook.name}) starts {found}, which takes code and settings of the project, as the model wrote it",
-                "start its script with python3, node or uv run --script",
+                "leave it in the sandbox of the commands"
+                if found == "git"
+                else "start its script with python3, node or uv run --script",
             )
     opened = (*roots, *plan.write, *plan.read, *plan.sockets)
     if not plan.has_namespaces or is_within_any(TEMPORARY, opened):

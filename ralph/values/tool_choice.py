@@ -86,7 +86,9 @@ def with_known_name(call: ToolCall) -> ToolCall:
 
 
 def names_of(tool: str) -> tuple[str, ...]:
-    """All names of a tool of ralph, its own first."""
+    """All names of a tool of ralph, its own first. Of an MCP server's, the one that the model has, and the whole one."""
+    if tool in _whole_names:
+        return (tool, _whole_names[tool])
     return (tool, *(other for other, known in OTHER_NAMES.items() if known == tool))
 
 
@@ -167,6 +169,8 @@ MCP_PREFIX = "mcp__"
 _LONGEST_NAME = 64
 """The longest name of a tool that every server of the Messages API takes."""
 _HASH_DIGITS = 8
+_whole_names: dict[str, str] = {}
+"""The names that `mcp_name` has shortened until now, each with the whole one. Patterns may be about its end."""
 
 
 def mcp_name(name: str) -> str:
@@ -179,7 +183,9 @@ def mcp_name(name: str) -> str:
     import hashlib  # noqa: PLC0415 - few names are so long
 
     digits = hashlib.sha256(name.encode()).hexdigest()[:_HASH_DIGITS]
-    return f"{name[: _LONGEST_NAME - _HASH_DIGITS - 1]}_{digits}"
+    short = f"{name[: _LONGEST_NAME - _HASH_DIGITS - 1]}_{digits}"
+    _whole_names[short] = name
+    return short
 
 
 class ToolLists(Struct, frozen=True):
@@ -202,7 +208,8 @@ def covers(pattern: str, name: str) -> bool:
     """
     pattern = mcp_name(pattern)
     if "*" in pattern:
-        return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name) is not None
+        expression = re.compile(".*".join(map(re.escape, pattern.split("*"))))
+        return any(map(expression.fullmatch, names_of(name)))
     return name == pattern or name.startswith(f"{pattern}__")
 
 

@@ -9,6 +9,7 @@ import pytest
 from ralph.permissions.hook_matcher import parse_matcher
 from ralph.permissions.judge import Permissions, RulePlaces
 from ralph.values.answer import ToolCall
+from ralph.values.tool_choice import mcp_name
 from tests.permissions.worlds import FakeDisk
 from tests.rows import every_row
 
@@ -89,6 +90,12 @@ def test_a_matcher_that_can_match_no_call_is_refused(matcher, says) -> None:
     with pytest.raises(ValueError) as raised:  # noqa: PT011 - every row says the text
         parse_matcher(matcher)
     assert says in str(raised.value)
+
+
+def test_an_expression_finds_the_end_of_a_name_that_is_too_long_for_the_model() -> None:
+    long = mcp_name(f"mcp__files__{'long' * 20}_delete")
+    assert covers("mcp__.*delete.*", long)
+    assert not covers("mcp__.*deleted.*", long)
 
 
 def test_names_that_no_tool_has_are_kept_beside_a_tool() -> None:

@@ -50,6 +50,8 @@ MCP = [
     ("mcp__My.Files__re.ad", tool_name("My.Files", "re.ad"), True),
     ("mcp__My.*", tool_name("My.Files", "read"), True),
     (f"mcp__files__{'long' * 20}", tool_name("files", "long" * 20), True),
+    ("mcp__*__*delete*", tool_name("files", f"{'long' * 20}_delete_all"), True),
+    ("mcp__files__*_delete", tool_name("files", f"{'long' * 20}_delete_all"), False),
     ("*", "mcp__files__read", True),
     ("WebFetch(domain:example.com)", "mcp__files__read", False),
 ]

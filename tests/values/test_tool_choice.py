@@ -14,6 +14,7 @@ from ralph.values.tool_choice import (
     enabled_tools,
     is_chosen,
     lacking,
+    mcp_name,
     with_known_name,
 )
 from tests.rows import every_row
@@ -122,6 +123,9 @@ def test_a_pattern_covers_a_tool_a_server_or_what_its_star_leaves_open(pattern, 
 def test_a_pattern_may_have_the_words_of_the_server_itself() -> None:
     assert covers("mcp__my.calc__a.d", "mcp__my_calc__a_d")
     assert covers("mcp__my.*", "mcp__my_calc__a_d")
+    long = mcp_name(f"mcp__my_calc__{'long' * 20}_delete")
+    assert covers("mcp__*delete", long)
+    assert not covers("mcp__*delete_all", long)
 
 
 # --tools, --allowed-tools, --disallowed-tools, whether the command line names the server, whether the tool remains.

@@ -158,7 +158,7 @@ def _about_hooks(
     more = ", ".join((*made.write[len(plan.write) :], *made.sockets[len(plan.sockets) :]))
     where = f"in the sandbox of commands{f', with {more}' if more else ''}"
     yield ok(_HOOKS, f"{len(hooks)} run {where if made.is_confined else 'without a sandbox'}")
-    for fact, advice in doubts(hooks, made, search.roots):
+    for fact, advice in doubts(hooks, made, search.roots, has_more=made is not plan):
         yield warn(_HOOKS, fact, advice)
     for hook in hooks:
         missing = missing_program(hook.command, cwd, environment)

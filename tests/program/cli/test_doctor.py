@@ -319,8 +319,10 @@ def test_where_sessions_are_kept_is_said_and_nothing_is_left_there(ralph, ralph_
     assert [path.name for path in ralph.cwd.rglob("*")] == ["kept"]
 
 
-def test_without_a_home_the_place_that_may_be_cleared_is_a_warning(ralph, ralph_here, tmp_path) -> None:
-    del ralph.environment["HOME"]
+def test_without_a_usable_home_the_place_that_may_be_cleared_is_a_warning(
+    ralph, ralph_here, tmp_path
+) -> None:
+    ralph.environment["HOME"] = __file__
     ralph.environment["TMPDIR"] = str(tmp_path)
     shown = ralph_here("doctor", "--offline", code=0)
     level, text = checks(shown.stdout)["sessions"]

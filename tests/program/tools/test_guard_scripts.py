@@ -244,9 +244,13 @@ def test_a_notice_names_a_runner_of_a_hook_that_decides_nothing_only_if_it_runs_
 ) -> None:
     serve(DONE)
     ralph.user_file.write_text(f"[hooks]\noutside = {str(is_outside).lower()}\n")
-    ran = ralph("go", "--settings", json.dumps(hooks("PostToolUse", "npx prettier")))
+    both = {
+        "hooks": {**hooks("PostToolUse", "npx prettier")["hooks"], **hooks("Stop", "git status")["hooks"]}
+    }
+    ran = ralph("go", "--settings", json.dumps(both))
     assert ran.code == 0
     assert ("starts npx, which takes code" in ran.stderr) is is_outside
+    assert ("starts git, which takes code" in ran.stderr) is is_outside
 
 
 @pytest.mark.parametrize("is_exchanged", [True, False])

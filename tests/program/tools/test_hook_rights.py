@@ -277,7 +277,7 @@ def test_a_hook_that_names_a_file_in_the_machines_tmp_is_told() -> None:
     asked = [HookCommand("Stop", "", command, 60) for command in commands]
 
     def told(plan: BoxPlan, *roots: str) -> list[str]:
-        return [fact for fact, _ in doubts(asked, plan, roots)]
+        return [fact for fact, _ in doubts(asked, plan, roots, has_more=False)]
 
     said = "the Stop hook (date) names /tmp/a.log, and hooks have a /tmp that goes with the run"
     assert told(private) == [said]
