@@ -28,14 +28,23 @@ _RANDOM_CHARS = 20
 # A list of addresses has spaces (pip, uv), commas or bars (Go) between them.
 _BETWEEN_ADDRESSES = r"[\s,|]+(?=\S*://)"
 # Assignments in connection strings, addresses and options of Java, in lower case.
-_ASSIGNMENTS = ("password=", "passwd=", ";pwd=", "accountkey=", "?sig=", "&sig=")
-_ASSIGNED = rf"""(?i)(?:{"|".join(map(re.escape, _ASSIGNMENTS))})([^\s;&'"$][^\s;&'"]*)"""
+_ASSIGNMENTS = ("password", "passwd", "pwd", "accountkey", "sharedaccesskey", "sig=", "signature=")
+_ASSIGNED = r"(?:passwor|passw|;\s*pw)d|(?:account|sharedaccess)key|[?&](?:sig|x-amz-signature)"
+_VALUE_ASSIGNED = (
+    rf"""(?i)(?:{_ASSIGNED})\s*=\s*(?:(["'])(?!\$)(?P<quoted>.+?)\1|(?P<plain>[^\s;&'"$][^\s;&'"]*))"""
+)
+_WEBHOOKS = (
+    r"(?:hooks\.slack\.com/(?:services|workflows)|discord(?:app)?\.com/api/webhooks|\.webhook\.office\.com"
+    r"|\.infura\.io/v3|\.alchemy\.com/v2|api\.telegram\.org)(/[^\s?#\"']+)"
+)
+"""Addresses of which the path is the credential (documentation of Slack, Discord, Teams, Infura, Alchemy and Telegram)."""
 _PUBLIC_PASSWORDS = frozenset({"x-oauth-basic"})
 """Passwords that stand beside a token in the place of the user's name (GitHub's documentation)."""
 # These alone say little of a variable, but they say what an option's or a query's value is.
 _ALONE = frozenset({"k", "key", "pass", "pw", "pwd", "sig", "signature"})
 _USER_OPTIONS = frozenset({"u", "user"})
 _VALUE_IN_LINE = r"""([\w.-]+)["']?[ \t]*[=: \t][ \t]*["']?([^\s"',;{}\[\]]+)"""
+_WORD = r"[a-z]+|[A-Z]+-*"
 _JSON_MEMBER = r'"([^"\\]+)"\s*:\s*("(?:[^"\\]|\\.)+")'
 _NAMED_VALUE = r"(?s)-*(?P<name>[A-Za-z][\w.-]*)(?:=|:(?!//))(?P<value>.*)"
 
@@ -154,7 +163,23 @@ _TOGETHER = ("_API_KEY_", "_PRIVATE_KEY_", "_ACCESS_KEY_", "_CONNECTION_STRING_"
 # These are compared as whole words, because GIT_AUTHOR_NAME is not a credential. AUTHENTICATE is missing, because the
 # header WWW-Authenticate only asks for a credential.
 _AUTH_WORDS = frozenset({"AUTH", "AUTHN", "AUTHZ", "OAUTH", "OAUTH2", "AUTHORIZATION", "AUTHENTICATION"})
-_LAST_WORDS = frozenset({"BEARER", "DSN", "PAT", "JWT", "CREDS", "COOKIE", "COOKIES", "SSHPASS", "WEBHOOK"})
+_LAST_WORDS = frozenset(
+    {
+        "BEARER",
+        "DSN",
+        "PAT",
+        "JWT",
+        "CREDS",
+        "COOKIE",
+        "COOKIES",
+        "SSHPASS",
+        "DBPASS",
+        "WEBHOOK",
+        "MNEMONIC",
+        "USERPWD",
+    }
+    | {"PRIVKEY", "ACCESSKEY"}
+)
 # These words mark a credential only at the end of a longer name, such as DB_PASS, or NEXUS_PSW (Jenkins). Alone, PWD is a
 # directory, and the others are ordinary names.
 _LAST_OF_SEVERAL = frozenset({"KEY", "PASS", "PWD", "PW", "PSW"})
@@ -435,8 +460,19 @@ def _secrets_of(name: str, value: str, login_names: Collection[str]) -> Iterator
     if "@" in value and is_endpoint_name(name):
         for address in re.split(_BETWEEN_ADDRESSES, value):
             yield from _endpoint_credential(address, login_names)
-    if "=" in value and any(mark in value.lower() for mark in _ASSIGNMENTS):
-        yield from re.findall(_ASSIGNED, value)
+    lowered = value.lower()
+    if any(mark in lowered for mark in _ASSIGNMENTS):
+        for text in dict.fromkeys((value, _unquoted(value))):
+            for found in re.finditer(_VALUE_ASSIGNED, text):
+                whole = found["quoted"] or found["plain"]
+                yield from (whole, whole.partition(",")[0])
+    if "://" in value:
+        yield from re.findall(_WEBHOOKS, value)
+    if value.startswith(("{", "[")):
+        for member, text in re.findall(_JSON_MEMBER, value):
+            yield from (
+                () if re.fullmatch(_WORD, text[1:-1]) else secret_header_values([(member, _unescaped(text))])
+            )
     yield from _secret_parts(value)
 
 
@@ -447,7 +483,7 @@ def _secrets_of_file(text: str) -> Iterator[str]:
     if "\n" not in text.strip():
         return
     for name, value in re.findall(_VALUE_IN_LINE, text):
-        if looks_like_credential_name(name) and not re.fullmatch(r"[a-z]+|[A-Z]+-*", value):
+        if looks_like_credential_name(name) and not re.fullmatch(_WORD, value):
             yield value
     for word in re.findall(r"[\w+/-]{20,}={0,2}", text):
         if re.search(r"\d", word) and re.search(r"[a-z]", word) and re.search(r"[A-Z]|^[\da-f]+$", word):

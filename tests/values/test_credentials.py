@@ -248,6 +248,13 @@ def test_what_stands_before_the_host_of_an_endpoint_is_a_credential(name: str, u
         ("CONN", "Server=db.test;User Id=me;Pwd={};Encrypt=true"),
         ("SAS_URL", "https://blob.test/c?sv=1&sig={}"),
         ("JAVA_TOOL_OPTIONS", "-Xmx1g -Dhttp.proxyPassword={} -Da=b"),
+        ("KAFKA_JAAS", 'PlainLoginModule required username="u" password="{}";'),
+        ("CONN", "Server=db.test;Password = '{}';Encrypt=true"),
+        ("ODBC", "odbc_connect=DRIVER%3D%7Bx%7D%3BPWD%3D{}"),
+        ("REDIS", "db.test:6380,password={},ssl=True"),
+        ("BUS", "Endpoint=sb://bus.test/;SharedAccessKeyName=all;SharedAccessKey={}"),
+        ("FILE_ADDRESS", "https://b.s3.amazonaws.com/k?X-Amz-Date=1&X-Amz-Signature={}"),
+        ("MNEMONIC", "{}"),
     ],
 )
 def test_a_credential_where_programs_document_one_stays_with_ralph(name: str, value: str) -> None:
@@ -300,12 +307,29 @@ def test_of_a_file_that_is_a_secret_each_secret_line_is_one(text, secrets, other
             "BUNDLE_GEM__TEST": "minitest",
             "BUNDLE_PATH": "vendor/gems",
         },
+        {"FORMS": '{"password": "required", "type": "service_account"}'},
+        {"CI_JOB_URL": "https://ci.test/jobs/0a1b2c3d4e5f60718293a4b5c6d7e8f901234567"},
         {"PROMPT": "cwd=/x pwd=/long/path", "BASH_FUNC_x%%": "() { login --password=$1; }"},
     ],
 )
-def test_an_endpoint_without_a_credential_reaches_commands(environment: dict[str, str]) -> None:
+def test_a_variable_without_a_credential_reaches_commands(environment: dict[str, str]) -> None:
     secrets = known_secrets(environment)
     assert (child_environment(environment, (), secrets), secrets) == (environment, frozenset())
+
+
+@every_row(
+    ("name", "value"),
+    [
+        ("APP_CONFIG", '{{"db": {{"password": "{}"}}}}'),
+        ("DOCKER", '{{"auths": {{"r.test": {{"auth": "{}"}}}}}}'),
+        ("HOOK_URL", "https://hooks.slack.com/services/T0/B0/{}"),
+        ("RPC_URL", "https://mainnet.infura.io/v3/{}"),
+    ],
+)
+def test_a_credential_in_a_member_or_a_path_is_known(name: str, value: str) -> None:
+    environment = {name: value.format(TOKEN)}
+    assert any(TOKEN in secret for secret in known_secrets(environment))
+    assert child_environment({**environment, "OTHER": "x"}, (), ()) == {"OTHER": "x"}
 
 
 def test_tools_do_not_get_what_another_program_tells_ralph() -> None:
