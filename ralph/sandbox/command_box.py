@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from ralph.machine import restriction
 from ralph.machine.command_supervisor import Confinement
 from ralph.machine.files.planted_link import mounts, other_paths
-from ralph.machine.files.repository import beginning_of, is_within_any
+from ralph.machine.files.repository import beginning_of, is_within, is_within_any
 from ralph.machine.loading import short_digest
 from ralph.machine.output_capture import OwnDirectory
 from ralph.machine.own_process import package_caches
@@ -654,10 +654,24 @@ class CommandBox:
         self._words_seen = number
         if box is None or box.words != words:
             program = self._filter(self._internet, unix_sockets=True) if is_covered else self._program
+            if parts.has_own_temporary:
+                _remove_links_on_way(words, parts.temporary)
             self._box = KeptBox(words, program, parts.means.landlock.abi, parts.writable, before=box)
             if box is not None:
                 box.close()
         return self._box
+
+
+def _remove_links_on_way(words: Sequence[str], temporary: str) -> None:
+    """Removes links that commands have put where bubblewrap makes directories to mount on: it would make them behind the link, and
+    so anywhere. `temporary` is mounted on /tmp.
+    """
+    for point in filter(lambda word: is_within(word, TEMPORARY), words):
+        path = temporary
+        for name in filter(None, point.removeprefix(TEMPORARY).split("/")):
+            path = f"{path}/{name}"
+            if os.path.islink(path):
+                os.unlink(path)
 
 
 def _is_of_pnpm(root: str) -> bool:

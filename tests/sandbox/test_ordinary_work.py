@@ -186,3 +186,17 @@ def test_with_namespaces_a_command_sees_its_own_processes_alone(work, request) -
         assert {*seen} == {"/bin/sh", "sleep"}, ran.stdout
     else:
         assert "sleep" in seen
+
+
+def test_a_link_of_a_command_leads_no_later_box_anywhere_else() -> None:
+    """The program bwrap makes missing directories for its mounts while the root of the machine is at /oldroot."""
+    with TemporaryDirectory(dir=TEMPORARY) as place, TemporaryDirectory(dir="/var/tmp") as other:
+        work = Path(place, "one/two")
+        work.mkdir(parents=True)
+        with box_of(means_of("namespaces"), [work], {"HOME": "/"}) as box:
+            planted = shell_in(box, work, f"git init -q; mv {place} /tmp/old; ln -s /oldroot{other} {place}")
+            assert planted.returncode == 0, planted.stderr
+            ran = shell_in(box, work, f"touch {work}/made")
+        assert not [*Path(other).iterdir()]
+        assert ran.returncode == 0, ran.stderr
+        assert Path(work, "made").exists()
