@@ -51,11 +51,11 @@ _RECURSIVE = {
 }
 # Commands that change, move or replace whole directories, some of them only with an option.
 _CHANGES_BELOW = {
-    **dict.fromkeys("mv rsync ln tar unzip".split(), r""),
+    **dict.fromkeys("mv rsync tar unzip".split(), r""),
     **dict.fromkeys("chmod chown chgrp setfacl chattr".split(), r"-[a-zA-Z]*R.*|--recursive"),
     **dict.fromkeys(("rm", "cp", "scp"), r"-[a-zA-Z]*[rRa].*|--recursive|--archive"),
     "find": r"-delete|-fl?s|-fprintf?",
-    "git": r"",
+    "git": r"rm",
 }
 # Directories of package managers. A rule such as `Edit(.env)` is not about what packages have in them.
 _OF_PACKAGES = re.compile(r"/(?:node_modules|\.venv|venv|__pycache__|\.tox|\.nox)/")
@@ -172,12 +172,20 @@ class PathJudge:
         pattern = _CHANGES_BELOW.get(name) if self._changing and _changes(command) else None
         if pattern is None or not (not pattern or any(re.fullmatch(pattern, one) for one in known)):
             return
-        for base, piece in product(self._bases, chain.from_iterable(map(_pieces, command.words[1:]))):
+        # What is moved into a directory changes nothing else there. Of `find`, only what it names counts.
+        words = command.words[1 : -1 if name == "mv" and len(command.words) > 2 else None]
+        only = [after.known for word, after in pairwise(words) if word.text in ("-name", "-iname")]
+        changing = [
+            one
+            for one in self._changing
+            if not only or any(one.path.may_match_name(_elements(each)) for each in only)
+        ]
+        for base, piece in product(self._bases, chain.from_iterable(map(_pieces, words))):
             path = self._places.joined(_marked(piece), base)
             around = path if "\0" not in path else path[: path.index("\0")].rpartition("/")[0]
             named = Wildcard(ANY if char == "\0" else char for char in f"{path}/")
             is_of_packages = _OF_PACKAGES.search(f"{around}/")
-            near = [one for one in self._changing if one.path.may_be_below(around) and not is_of_packages]
+            near = [one for one in changing if one.path.may_be_below(around) and not is_of_packages]
             below = self._places.disk.paths_below(around) if near else ()
             for one in near:
                 if below is None or any(
@@ -314,6 +322,10 @@ def _pieces(word: Word) -> Iterator[Word]:
     attached = re.match(r"-[A-Za-z](.+)", marked, re.DOTALL)
     if attached:
         yield _from_marked(attached[1], word)
+
+
+def _elements(name: str) -> list[Element]:
+    return [ANY if char in "*?[" else char for char in name]
 
 
 def _marked(word: Word) -> str:
