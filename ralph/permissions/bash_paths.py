@@ -7,11 +7,11 @@ contains one. Files that a program opens although the command does not name them
 from __future__ import annotations
 
 import re
-from itertools import chain, pairwise, product
+from itertools import pairwise, product
 from typing import TYPE_CHECKING
 
 from ralph.permissions.command_table import FORMS
-from ralph.permissions.patterns import ANY, NAME, Element, Wildcard
+from ralph.permissions.patterns import ANY, NAME, Element
 from ralph.permissions.shell import MISREAD
 from ralph.permissions.shell_words import UNKNOWN, Word, plain
 
@@ -180,22 +180,34 @@ class PathJudge:
             for one in self._changing
             if not only or any(one.path.may_match_name(_elements(each)) for each in only)
         ]
-        for base, piece in product(self._bases, chain.from_iterable(map(_pieces, words))):
-            path = self._places.joined(_marked(piece), base)
-            around = path if "\0" not in path else path[: path.index("\0")].rpartition("/")[0]
-            named = Wildcard(ANY if char == "\0" else char for char in f"{path}/")
-            is_of_packages = _OF_PACKAGES.search(f"{around}/")
-            near = [one for one in changing if one.path.may_be_below(around) and not is_of_packages]
-            below = self._places.disk.paths_below(around) if near else ()
-            for one in near:
-                if below is None or any(
-                    named.may_match(file[: at + 1])
-                    for file in filter(one.path.matches, below)
-                    if not _OF_PACKAGES.search(file)
-                    for at, char in enumerate(file)
-                    if char == "/"
-                ):
+        if any(word.text is None and not word.is_glob for word in words):
+            words = (*words, *self._line.other_words)  # as in `x=src; rm -r $x`
+        words = (*words, *(_glob_word(choice) for word in words for choice in word.choices))
+        pieces = (
+            piece for word in words for piece in _pieces(word) if piece.is_glob or piece.text is not None
+        )
+        for base, piece in product(self._bases, pieces):
+            path = f"{self._places.joined(_marked(piece), base)}/"
+            if not _OF_PACKAGES.search(path):
+                around = _known_directory(path)
+                near = [one for one in changing if one.path.may_be_below(around)]
+                for one in self._about_files(path, near, left_out=_OF_PACKAGES):
                     yield one, f"It changes {around}, where such files lie: name the files."
+
+    def _about_files(
+        self, path: str, rules: Sequence[KnownRule], left_out: re.Pattern[str] | None = None
+    ) -> Iterator[KnownRule]:
+        """Those of the rules that are about a file that exists, if a path with unknown names may name it or, with a slash at its end,
+        a directory above it.
+        """
+        below = self._places.disk.paths_below(_known_directory(path)) if rules else ()
+        names = "[^/]*".join(map(re.escape, path.split("\0")))
+        named = re.compile(f"{names}.*" if path.endswith("/") else names, re.DOTALL)
+        for one in rules:
+            found = filter(one.path.matches, below or ())
+            files = (file for file in found if left_out is None or not left_out.search(file))
+            if below is None or any(map(named.fullmatch, files)):
+                yield one
 
     def _may_be_found(self, name: str) -> bool:
         """Whether an unknown word of the command `name` may be any file, because a search or a list makes it."""
@@ -236,9 +248,9 @@ class PathJudge:
                 path = self._places.joined(_marked(word), base)
                 elements = [any_name if char == "\0" else char for char in path]
                 shown = _marked(word).replace("\0", "*")
-                for one in rules:
-                    if one.path.may_match(elements):
-                        yield one, f"{shown} in it may name such a file: write the names out."
+                near = [one for one in rules if one.path.may_match(elements)]
+                for one in self._about_files(path, near):
+                    yield one, f"{shown} in it may name such a file: write the names out."
             return
         yield from self._by_names(word, rules)
 
@@ -322,6 +334,11 @@ def _pieces(word: Word) -> Iterator[Word]:
     attached = re.match(r"-[A-Za-z](.+)", marked, re.DOTALL)
     if attached:
         yield _from_marked(attached[1], word)
+
+
+def _known_directory(path: str) -> str:
+    """The directory of a path up to its first unknown part."""
+    return path.partition("\0")[0].rpartition("/")[0] or "/"
 
 
 def _elements(name: str) -> list[Element]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from itertools import product
 
 from ralph.permissions.judge import UnreadablePlaces
 from tests.permissions.worlds import CWD, HOME, denies, permissions, verdict
@@ -290,6 +289,9 @@ WHOLE_DIRECTORIES = [
     ("rm -rf s*", True),
     ("rm -rf {src,out}", True),
     ("rm src/*", True),
+    ("d=src; rm -rf $d", True),
+    ("d=tests; rm -rf $d", False),
+    ("for d in tests src; do rm -rf $d; done", True),
     ("rm -rf src/*", True),
     ("cd src && rm -rf .", True),
     ("mv src old", True),
@@ -351,19 +353,28 @@ RULES = (
 )
 
 
-@given(
-    rule=st.sampled_from(RULES),
-    directory=st.sampled_from(["", "keys/", "a/", "a/b/", "keys/b/"]),
-    begin=st.text("ab.", max_size=2),
-    name=st.text("abx._", max_size=5),
-    end=st.sampled_from(["", ".pem", "pem", ".c", "rsa", "a", "_rsa"]),
-)
-def test_a_pattern_of_the_shell_may_name_each_file_that_it_names(rule, directory, begin, name, end) -> None:
-    is_named = begin or not name.startswith(".")  # no pattern finds a dot at the beginning of a name
-    read = f"{CWD}/{directory}{begin}{name}{end}"
-    judge = permissions(deny=[f"Read({rule})"])
-    if is_named and denies(judge, "Read", file_path=read):
-        assert denies(judge, "Bash", command=f"cat {directory}{begin}*{end}")
+@every_row("rule", RULES)
+def test_a_pattern_of_the_shell_may_name_each_file_that_it_names(rule) -> None:
+    begins = ("", "a", "b", "x.", ".a", ".env.")
+    ends = ("", ".pem", ".c", ".key", "_rsa", "a")
+    found = 0
+    for directory, begin, name, end in product(("", "keys/", "a/b/"), begins, ("", "b", "ax"), ends):
+        file = f"{CWD}/{directory}{begin}{name}{end}"
+        judge = permissions(deny=[f"Read({rule})"], files=(file,))
+        if denies(judge, "Read", file_path=file) and (begin or not (name + end).startswith(".")):
+            found += 1
+            assert denies(judge, "Bash", command=f"cat {directory}{begin}*{end}"), file
+    assert found
+
+
+def test_a_pattern_of_the_shell_names_no_file_that_is_not_there() -> None:
+    judge = permissions(deny=["Read(*.pem)"], files=(f"{CWD}/keys/a.pem", f"{CWD}/src/a.py"))
+    assert [denies(judge, "Bash", command=f"cat {name}") for name in ("src/*", "*", "keys/*", "k*/*")] == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 @every_row(("command", "is_denied"), COMMANDS)
