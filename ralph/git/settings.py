@@ -101,6 +101,16 @@ class GitSettings(Struct, frozen=True):
         return found[-1] if found else None
 
     @property
+    def own_filters(self) -> dict[str, str]:
+        """The filters of the user's own configuration that run, each with its command."""
+        found = [(_FILTER.fullmatch(one.name), one) for one in self.entries if not one.is_of_repository]
+        return {
+            match["name"]: one.value
+            for match, one in found
+            if match and match["key"] in ("clean", "process") and match["name"] not in self.dropped_filters
+        }
+
+    @property
     def object_format(self) -> str:
         """The hash function of the repository, `sha1` or `sha256`."""
         told = [one.value for one in self.entries if one.is_of_repository and one.name == _OBJECT_FORMAT]

@@ -348,7 +348,7 @@ def _entries(name: str, value: str) -> list[str]:
 
 def without_unsafe_loads(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, str]:
     """The variables for a program of ralph's own, without the entries of `unsafe_loads`. A program that mise starts is not chosen by
-    files where commands may write, such as `.tool-versions`, and one of asdf only if the user's own names no version.
+    files where commands may write, such as `.tool-versions`, and one of asdf or rustup only if the user's own names no version.
     """
     # Python's posix_spawn takes no empty name.
     safe = {name: value for name, value in environment.items() if name}
@@ -358,20 +358,27 @@ def without_unsafe_loads(environment: Mapping[str, str], search: ProgramSearch) 
         if not kept:
             del safe[name]
     ignored = filter(None, (environment.get(_NOT_READ_BY_MISE), *search.roots))
-    return {**_versions_of_asdf(environment, search), **safe, _NOT_READ_BY_MISE: os.pathsep.join(ignored)}
+    return {**_own_versions(environment, search), **safe, _NOT_READ_BY_MISE: os.pathsep.join(ignored)}
 
 
-def _versions_of_asdf(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, str]:
-    """The versions that the user's own `.tool-versions` names, as variables, which count more for asdf than such a file in the
-    directory where a program starts (asdf-vm.com/manage/configuration.html).
+def _own_versions(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, str]:
+    """The versions that the user's own files name for asdf and rustup, as variables, which count more for them than a file in the
+    directory where a program starts (asdf-vm.com/manage/configuration.html, rust-lang.github.io/rustup/overrides.html).
     """
-    path = f"{environment.get('HOME', '')}/.tool-versions"
-    text = os.fsdecode(beginning_of(path)) if os.path.isfile(path) and search.is_safe(path) else ""
-    lines = (line.partition("#")[0].split(maxsplit=1) for line in text.splitlines())
-    return {
-        f"ASDF_{tool.upper().replace('-', '_')}_VERSION": " ".join(versions.split())
-        for tool, versions in (line for line in lines if len(line) > 1)
-    }
+
+    def lines_of(path: str, separator: str | None) -> Iterator[tuple[str, str]]:
+        text = os.fsdecode(beginning_of(path)) if os.path.isfile(path) and search.is_safe(path) else ""
+        for line in text.splitlines():
+            parts = line.partition("#")[0].split(separator, 1)
+            if len(parts) > 1:
+                yield parts[0].strip(), " ".join(parts[1].split())
+
+    home = environment.get("HOME", "")
+    versions = lines_of(f"{home}/.tool-versions", None)
+    made = {f"ASDF_{tool.upper().replace('-', '_')}_VERSION": version for tool, version in versions}
+    of_rust = dict(lines_of(f"{environment.get('RUSTUP_HOME') or f'{home}/.rustup'}/settings.toml", "="))
+    toolchain = of_rust.get("default_toolchain", "").strip('"')
+    return made | ({"RUSTUP_TOOLCHAIN": toolchain} if toolchain else {})
 
 
 def with_set_aside(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, str]:

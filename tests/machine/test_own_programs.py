@@ -207,6 +207,18 @@ def test_nothing_that_commands_can_replace_is_loaded_into_ralphs_own_programs(
     assert safe.get(name) == (None if kept is None else kept.format(room=room))
 
 
+def test_a_program_of_rustup_is_of_the_toolchain_that_the_user_chose(room: Path) -> None:
+    (room / "home/.rustup").mkdir()
+    settings = 'version = "12"\ndefault_toolchain = "stable-x86_64"\n\n[overrides]\n"/x" = "nightly"\n'
+    (room / "home/.rustup/settings.toml").write_text(settings)
+    own = search(room, "outside")
+    home = {"HOME": str(room / "home")}
+    assert without_unsafe_loads(home, own)["RUSTUP_TOOLCHAIN"] == "stable-x86_64"
+    assert without_unsafe_loads(home | {"RUSTUP_TOOLCHAIN": "beta"}, own)["RUSTUP_TOOLCHAIN"] == "beta"
+    assert "RUSTUP_TOOLCHAIN" not in with_set_aside(home, own)
+    assert "RUSTUP_TOOLCHAIN" not in without_unsafe_loads({"HOME": str(room)}, own)
+
+
 def test_a_program_of_asdf_has_the_version_that_the_user_chose_for_ralphs_own_programs_only(
     room: Path,
 ) -> None:

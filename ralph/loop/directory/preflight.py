@@ -4,6 +4,7 @@ there.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from ralph.git.answer import CheckoutError, shown
@@ -15,7 +16,7 @@ from ralph.machine.starting import start_process
 from ralph.machine.trusted_programs import PACKAGES_ONLY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
     from subprocess import Popen
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ralph.values.ports import Waiter
     from ralph.values.redaction import Redactor
 
+_SAFE_FILTERS = frozenset({"lfs", "git-crypt"})
 _TRUE = frozenset({"true", "yes", "on", "1"})
 
 
@@ -123,7 +125,19 @@ def _about_commits(checkout: GitCheckout, git: CheckoutGit) -> list[str]:
             f"--commit runs no hooks of git, so {', '.join(hooks)} {'does' if len(hooks) == 1 else 'do'} not run: have the "
             "checks of the loop do what they do"
         )
-    return notices
+    return [*notices, *_about_filters(git)]
+
+
+def _about_filters(git: CheckoutGit) -> Iterator[str]:
+    """Says which programs of the user's own filters run: no list has all that take code or settings from the directory."""
+    for name, program in git.settings.own_filters.items():
+        if name in _SAFE_FILTERS or not re.fullmatch(r"[\w.-]+", name):
+            continue
+        if git.read("ls-files", "-z", "--", f":(top,attr:filter={name})"):
+            yield (
+                f"ralph's commits run your filter {name} ({program}) outside the sandbox, in the directory that the model writes: "
+                "it must take no code or settings from there"
+            )
 
 
 def _about_settings(git: CheckoutGit) -> list[str]:
