@@ -57,10 +57,21 @@ _SHELL = re.compile(r"(?:ba|da|k|z|fi)?sh|source|\.")
 # Further programs that take a script by its path, some of them behind `run`. For them a file of the work is also data.
 _RUNNER = re.compile(rf"{_INTERPRETER.pattern}|uv|pipx|hatch|poetry|go|swift|pwsh|nu|elixir|bb")
 _RUN = "run"
-# The file with the program of a filter.
-_PROGRAM_FILE = re.compile(
-    r"\b(?:[gm]?awk|jq|sed)\b[^|;&]*?\s-(?:[A-Za-z]*f|-(?:from-)?file)[\s=]+[\"']?([^\s\"']+)"
+# Programs that take their own program from a file, and the option before it.
+_FILTER = re.compile(r"(?:[gm]?awk|g?o?jq|jaq|yq|sed)")
+_PROGRAM_FILE = re.compile(r"-(?:[A-Za-z]*f|-(?:from-)?file)(?:=(.+))?")
+# Options of runners with a directory or package in which they look, and words that may stand before them.
+_LOOKS_IN = re.compile(
+    r"(?:-C|--(?:prefix|directory|dir|cwd|chdir|project|from|spec|with|with-editable|package))(?:=(.+))?"
 )
+_WITHOUT_VALUE = frozenset(
+    "-y --yes -q --quiet -s --silent -v --verbose --bun --offline --isolated --refresh --no-cache".split()
+)
+_SUBCOMMANDS = frozenset("run exec x tool dlx start".split())
+# Characters of a path that mean something else to a shell. A character for private use stands for each in texts with values.
+_SPECIAL = " \t\n'\"`\\;|&()<>$=![]{}*?#~,:%"
+_HIDDEN = {ord(char): 0xE000 + ord(char) for char in _SPECIAL}
+_SHOWN = {hidden: char for char, hidden in _HIDDEN.items()}
 # The option behind which a text or a module stands.
 _IS_TEXT = re.compile(r"-[A-Za-z]*[cemE]|--(?:eval|print)")
 _ENDS = "/__main__.py /__init__.py /index.js /package.json .py .js .pm .rb .lua .class".split()
@@ -80,6 +91,10 @@ FINDS_BY_ITSELF = frozenset(
     svgo treefmt dprint php-cs-fixer sqlfluff markdownlint-cli2 cog
     """.split()
 )
+_KNOWN_LATER = re.compile(r"[$`]|\{\}")
+_TAKE_A_DIRECTORY = FINDS_BY_ITSELF.union(
+    "git gh tig lazygit".split()
+)  # which runs what a nested repository names
 _OF_ASDF = "asdf exec "
 # The input of the line itself.
 _INPUT = re.compile(r"/dev/(?:std\w+|fd/\d+)")
@@ -98,6 +113,7 @@ def why_changeable(
     names: Mapping[str, bool] | None = None,
     programs: Sequence[str] | None = None,
     takes_data: bool = False,
+    finds_there: bool = False,
 ) -> str:
     """Why commands can decide what a command line runs that is started in `directory` with the variables `environment`, for
     people. `texts` are its words, or the text for a shell. Empty if they cannot, as far as the words tell.
@@ -105,13 +121,14 @@ def why_changeable(
     With `takes_data`, only files count that are there, and a directory is data unless an interpreter starts it or another word
     names a file in it: the user may give a directory of the work to a program. Without it, each path counts through which
     commands may write, and in a directory of theirs each word that names an entry, and a program that finds its code there.
+    With `finds_there`, runners such as `make` may take what they run from directories of the work: the user is told so.
     `names` are the entries of `directory`, each with whether it is a file (None: those that are there). `programs` are the names
     that are looked for on PATH (None: the first word).
     """
     line = _line_of(texts, directory, environment, search, programs)
     texts, words = line.texts, line.words
     for name, found in (found for text in texts for found in _ASSIGNED.findall(_QUOTES.sub("", text))):
-        value = _HOME.sub(environment.get("HOME", ""), found)
+        value = _HOME.sub(environment.get("HOME", ""), found).translate(_SHOWN)
         # The entries of PATH count as those of a variable with modules. No shell of a line reads ENV.
         loads = {} if name == "ENV" else {"PYTHONPATH" if name == "PATH" else name: value}
         for entries in unsafe_loads(loads, search).values():
@@ -125,7 +142,9 @@ def why_changeable(
         for path in (known.get(begin + word) for begin in ("", "git-", "git-credential-")):
             if path is not None and (why := search.why_unsafe(path)):
                 return f"{path} does not count: {why}"
-    why = "" if takes_data else _why_taken(line, scripts, names)
+    why = ("" if takes_data else _why_taken(line, scripts, names)) or (
+        "" if finds_there else _why_found(line)
+    )
     changeable = chain(
         chain.from_iterable(
             map(_changeable_files, [*_of_interpreters(line), *([line] if takes_data else ())])
@@ -201,7 +220,7 @@ def _line_of(
 ) -> _CommandLine:
     known = {**environment, "PATH": os.pathsep.join(trusted_directories(search)), "PWD": directory}
     texts = [_with_values(text, known) for text in texts]
-    first = next((word for word in texts[0].split() if not _ASSIGNED.match(word)), "")
+    first = next((word for word in texts[0].split() if not _ASSIGNED.match(word)), "").translate(_SHOWN)
     words = list(dict.fromkeys(word for text in texts for word in paths_in(text, known) if word))
     words += [glued for word in words if (glued := _GLUED.sub("", word)) not in ("", word)]
     program = os.path.join(directory, absolute_path(first, "", known.get("HOME", ""))) if "/" in first else ""
@@ -269,7 +288,7 @@ def _changeable_files(
 ) -> Iterator[_ChangeableFile]:
     text = " ".join(line.texts)
     started = _started(text, line.known, interpreter)
-    named = {*started, *_started(text, line.known, _SHELL), *_PROGRAM_FILE.findall(text)}
+    named = {*started, *_started(text, line.known, _SHELL), *_program_files(text)}
     absolute = tuple(one for one in started if one.startswith("/"))
     for place, word in product(line.places, line.words):
         is_started = word in started or word.startswith(absolute)
@@ -315,7 +334,8 @@ def _why_taken(line: _CommandLine, scripts: Iterable[_CommandLine], names: Mappi
         ):
             # A value that is nothing but the path of the work runs nothing.
             is_value = (
-                any(text.strip() == path for text in line.texts) and os.path.realpath(path) in search.roots
+                any(text.strip().translate(_SHOWN) == path for text in line.texts)
+                and os.path.realpath(path) in search.roots
             )
             if is_value or _INPUT.fullmatch(path):
                 continue
@@ -324,6 +344,49 @@ def _why_taken(line: _CommandLine, scripts: Iterable[_CommandLine], names: Mappi
             if (path == line.program or os.path.lexists(path)) and (why := search.why_unsafe(path)):
                 return f"{path} does not count: {why}"
     return ""
+
+
+def _why_found(line: _CommandLine) -> str:
+    """Why commands can decide what a runner such as `npx --prefix DIR` or `cd DIR && make` finds in a directory that it is told."""
+    # Of several texts each is a word, and one of them may be a text for a shell.
+    lines = [[*_unquoted(text)] for text in line.texts] if len(line.texts) == 1 else [line.texts]
+    lines += [[*_unquoted(text)] for text in line.texts[1:] if " " in text]
+    return next(filter(None, (_why_found_by(words, line) for words in lines)), "")
+
+
+def _why_found_by(words: Sequence[str], line: _CommandLine) -> str:
+    names = [os.path.basename(word) for word in words]
+    runner, is_value = "", False
+    for number, (word, name) in enumerate(zip(words, names, strict=True)):
+        option = _LOOKS_IN.fullmatch(word)
+        if option or word in ENTERS:
+            told = (option and option[1]) or next(iter(words[number + 1 :]), "")
+            path = os.path.join(line.places[0], absolute_path(told, "", line.known.get("HOME", "")))
+            found = runner or next((one for one in names[number:] if one in _TAKE_A_DIRECTORY), "")
+            if found and os.path.isdir(path) and line.search.root_around(path):
+                return f"{found} finds what it runs in {path}, where commands may write"
+            if found and _KNOWN_LATER.search(told):
+                return f"{found} finds what it runs in a directory that is known only then"
+        if name in _TAKE_A_DIRECTORY:
+            runner = name
+        elif not (word.startswith("-") or is_value or word in _SUBCOMMANDS):
+            runner = ""
+        is_value = word.startswith("-") and "=" not in word and word not in _WITHOUT_VALUE
+    return ""
+
+
+def _program_files(text: str) -> Iterator[str]:
+    """Yields the files with the programs of filters, such as `x` in `jq -f x`."""
+    words = [*_unquoted(text)]
+    is_filter = False
+    for word, after in zip(words, (*words[1:], ""), strict=True):
+        option = _PROGRAM_FILE.fullmatch(word)
+        if _FILTER.fullmatch(os.path.basename(word)):
+            is_filter = True
+        elif is_filter and option:
+            yield option[1] or after
+        elif is_filter and word.startswith("-f"):
+            yield word[2:]
 
 
 def _directories(words: Iterable[str], directory: str) -> list[str]:
@@ -338,26 +401,31 @@ def _directories(words: Iterable[str], directory: str) -> list[str]:
 
 def _started(text: str, known: Mapping[str, str], interpreter: re.Pattern[str]) -> set[str]:
     """The words that an interpreter may start, as a file, a module or a directory: those from its name to its script."""
-    found, is_open, is_plain = set[str](), False, True
-    for raw in _WORD.findall(text):
-        word = absolute_path(raw, "", known.get("HOME", ""))
-        if interpreter.fullmatch(os.path.basename(word)):
-            is_open, is_plain = True, True
-        elif is_open:
-            found |= {word, _GLUED.sub("", word)}
-            is_open = not is_plain or word.startswith("-") or word == _RUN
-            is_plain = is_plain and (word == _RUN or _PLAIN_OPTION.fullmatch(word) is not None)
+    found = set[str]()
+    for words in (_WORD.findall(text), _unquoted(text)):
+        is_open, is_plain = False, True
+        for raw in words:
+            word = absolute_path(raw, "", known.get("HOME", "")).translate(_SHOWN)
+            if interpreter.fullmatch(os.path.basename(word)):
+                is_open, is_plain = True, True
+            elif is_open:
+                found |= {word, _GLUED.sub("", word)}
+                is_open = not is_plain or word.startswith("-") or word == _RUN
+                is_plain = is_plain and (word == _RUN or _PLAIN_OPTION.fullmatch(word) is not None)
     return found - {""}
 
 
 def _with_values(text: str, known: Mapping[str, str]) -> str:
     """A text with the values of variables, also of those that it sets."""
 
+    def value(found: re.Match[str], values: Mapping[str, str]) -> str:
+        known = values.get(found[1] or found[2])
+        if known:
+            return known.translate(_HIDDEN) if known.startswith("/") and os.path.exists(known) else known
+        return found[0] if found[3] is None else found[3]
+
     def replaced(text: str, values: Mapping[str, str]) -> str:
-        return _VARIABLE.sub(
-            lambda found: values.get(found[1] or found[2]) or (found[0] if found[3] is None else found[3]),
-            text,
-        )
+        return _VARIABLE.sub(lambda found: value(found, values), text)
 
     text = _WORKING_DIRECTORY.sub("$PWD", text)
     for _ in range(_MOST_ROUNDS):
@@ -375,8 +443,10 @@ def paths_in(text: str, variables: Mapping[str, str]) -> Iterator[str]:
     for form in dict.fromkeys((text, _QUOTES.sub("", text))):
         for begin in _PATH_BEGINS.finditer(form):
             ends = (one.search(form, begin.start()) for one in _PATH_ENDS)
-            yield from (absolute_path(form[begin.start() : end.start()], "/", home) for end in ends if end)
-        yield from (word for word in (*_WORD.findall(form), *_unquoted(form)) if word[0] not in "/~")
+            found = (absolute_path(form[begin.start() : end.start()], "/", home) for end in ends if end)
+            yield from (one.translate(_SHOWN) for one in found)
+        yield from (word.translate(_SHOWN) for word in _WORD.findall(form) if word[0] not in "/~")
+        yield from (absolute_path(word, "", home) for word in _unquoted(form))
 
 
 def _unquoted(text: str) -> Iterator[str]:
@@ -384,7 +454,7 @@ def _unquoted(text: str) -> Iterator[str]:
     words = shlex(text, posix=True, punctuation_chars=True)
     words.whitespace_split, words.commenters = True, ""
     with suppress(ValueError):  # a quote without its end
-        yield from filter(None, words)
+        yield from (word.translate(_SHOWN) for word in words if word)
 
 
 def absolute_path(value: str, directory: str, home: str) -> str:

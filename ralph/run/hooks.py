@@ -260,7 +260,9 @@ def why_not_outside(
         return f"does not run with what {MORE} gives it: its program is known only when it runs; name it"
     plain = [name for name in names if name is not None and "/" not in name]
     known = {**environment, "CLAUDE_PROJECT_DIR": str(cwd)}
-    why = why_changeable([command], str(cwd), known, search, programs=plain, takes_data=True)
+    why = why_changeable(
+        [command], str(cwd), known, search, programs=plain, takes_data=True, finds_there=True
+    )
     moves = not ENTERS.isdisjoint(plain)
     why = why or next(_missing_scripts(line, str(cwd), environment.get("HOME", ""), search), "")
     for one in _parsed(command, cwd, environment, environment).redirections if not why else ():

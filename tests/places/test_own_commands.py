@@ -209,3 +209,55 @@ def test_what_a_runner_starts_is_a_script_and_its_data_are_not(tmp_path, line, n
         [line.replace("$F", name)], str(tmp_path), {"HOME": "/h"}, search_outside({}, (tmp_path,))
     )
     assert (str(script) in found) is is_script
+
+
+@every_row("name", ["plain", "My Project", "it's", 'a"b', "a\\b", "a(b)", "a$b", "proj [x]", "a;b", "a,b"])
+@every_row(
+    ("line", "script"),
+    [
+        ('"$PROJ"/.hooks/run', "run"),
+        ('bash "$PROJ"/.hooks/g.sh', "g.sh"),
+        ('bash "$PROJ/.hooks/g.sh"', "g.sh"),
+        ('sh -e "${PROJ}"/.hooks/g.sh', "g.sh"),
+        ('jq -e --from-file "$PROJ"/.hooks/g.jq', "g.jq"),
+        ('awk -f "$PROJ/.hooks/g.awk"', "g.awk"),
+        ('python3 ".my hooks/g.py"', "g.py"),
+        ("node .my\\ hooks/g.js", "g.js"),
+    ],
+)
+def test_a_script_of_a_guard_is_found_however_it_is_quoted(tmp_path, line, script, *, name) -> None:
+    work = tmp_path / name
+    for place in (work / ".hooks", work / ".my hooks"):
+        place.mkdir(parents=True, exist_ok=True)
+        (place / script).touch(0o700 if script == "run" else 0o600)
+    environment = {"HOME": "/h", "PROJ": str(work)}
+    found = guarding_files([line], str(work), environment, search_outside({}, (work,)))
+    assert {path.rpartition("/")[2] for path in found} == {script}
+
+
+@every_row(
+    ("words", "is_refused"),
+    [
+        (["npx", "--prefix", "$W", "mine"], True),
+        (["npx", "--prefix=$W", "mine"], True),
+        (["npm", "--prefix", "$W", "exec", "mine"], True),
+        (["uv", "--directory=$W", "run", "mine"], True),
+        (["uvx", "--from", "$W", "mine"], True),
+        (["pipx", "run", "--spec", "$W", "mine"], True),
+        (["make", "-C", "$W", "serve"], True),
+        (["env", "-C", "$W", "npx", "mine"], True),
+        (["sh", "-c", "cd '$W' && npx mine"], True),
+        (["npx", "-y", "server-filesystem", "$W"], False),
+        (["npx", "-y", "server", "--directory", "$W"], False),
+        (["uvx", "mcp-server-git", "--repository", "$W"], False),
+        (["npx", "--prefix", "$H", "mine"], False),
+    ],
+)
+def test_what_a_runner_finds_in_the_work_gets_no_credential(tmp_path, words, is_refused) -> None:
+    work, home = tmp_path / "my work", tmp_path / "home"
+    work.mkdir(exist_ok=True)
+    home.mkdir(exist_ok=True)
+    named = [word.replace("$W", str(work)).replace("$H", str(home)) for word in words]
+    search = search_outside({"PATH": os.defpath}, (work,))
+    why = why_changeable(named, "/", {"HOME": str(home)}, search, takes_data=True)
+    assert bool(why) is is_refused
