@@ -8,6 +8,7 @@ import os
 import stat
 import sys
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,7 +67,7 @@ def plan_box(wanted: SandboxSettings, environment: Mapping[str, str], roots: Seq
     asked: AskedSockets = wanted.unix_sockets  # type: ignore[assignment]  # the setting allows only these names
     real_roots = tuple(os.path.realpath(root) for root in roots)
     try:
-        hidden = callers_places(SANDBOX_HIDE, environment.get(SANDBOX_HIDE, ""))
+        hidden = _hidden(environment)
         write, read, sockets = opened_by_settings(wanted, environment, real_roots)
     except ValueError as error:
         raise CannotConfineError(str(error)) from None
@@ -94,7 +95,7 @@ def plan_box(wanted: SandboxSettings, environment: Mapping[str, str], roots: Seq
     )
     writable = (*map(str, roots), *write)
     _raise_first(_lacks(wanted, plan))
-    _raise_first(_open_places(plan.read_deny, writable))
+    _raise_first(_open_places(plan.read_deny, hidden, writable))
     notices = [
         *_about_means(plan),
         *_about_own_code(written, is_guarded=plan.has_namespaces),
@@ -220,7 +221,7 @@ def with_hook_places(
         for place in write
         if not Path(place).parent.is_dir()
     )
-    _raise_first(_open_places(plan.read_deny, write))
+    _raise_first(_open_places(plan.read_deny, _hidden(environment), write))
     made = replace(
         plan,
         write=(*plan.write, *write),
@@ -279,12 +280,17 @@ def _lacks(wanted: SandboxSettings, plan: BoxPlan) -> Iterator[str]:
         yield f"sandbox.read_deny cannot be kept: {why}"
 
 
-def _open_places(read_deny: Sequence[str], writable: Sequence[str]) -> Iterator[str]:
-    """Yields a complaint for each path of `read_deny` where commands may write: the kernel cannot forbid reading there."""
-    for place in read_deny:
-        for root in writable:
+def _hidden(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The places that ralph's caller hides, without links. Raises ValueError if the variable is not valid."""
+    return tuple(map(os.path.realpath, callers_places(SANDBOX_HIDE, environment.get(SANDBOX_HIDE, ""))))
+
+
+def _open_places(read_deny: Sequence[str], hidden: Sequence[str], writable: Sequence[str]) -> Iterator[str]:
+    """Yields a complaint for each path of `read_deny` and `hidden` where commands may write: the kernel cannot forbid reading there."""
+    for name, places in (("sandbox.read_deny", read_deny), (SANDBOX_HIDE, hidden)):
+        for place, root in product(places, writable):
             if is_within(place, os.path.realpath(root)):
-                yield f"sandbox.read_deny: {place} cannot be closed, because it is in {root}, which commands may write"
+                yield f"{name}: {place} cannot be closed, because it is in {root}, which commands may write"
 
 
 def _about_means(plan: BoxPlan) -> Iterator[BoxNotice]:

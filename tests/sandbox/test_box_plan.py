@@ -16,8 +16,14 @@ from ralph.sandbox import planning
 from ralph.sandbox.box_plan import SANDBOX_WORDS, BoxPlan, CannotConfineError
 from ralph.sandbox.kernel.landlock import Support
 from ralph.sandbox.levels import Means
-from ralph.sandbox.planning import bound_in, may_have_overlays, plan_box, with_denied_reads
-from ralph.sandbox.sandbox_settings import SandboxSettings
+from ralph.sandbox.planning import (
+    bound_in,
+    may_have_overlays,
+    plan_box,
+    with_denied_reads,
+    with_hook_places,
+)
+from ralph.sandbox.sandbox_settings import HookSettings, SandboxSettings
 from ralph.values.shortage import ShortageError
 from tests.rows import every_row
 
@@ -101,6 +107,44 @@ def test_a_relative_path_of_the_program_that_starts_ralph_is_refused(variable) -
     for mode in ("auto", "off"):
         with pytest.raises(CannotConfineError, match=f"{variable} must contain absolute paths, not 'x'"):
             plan_box(SandboxSettings(mode=mode), ENVIRONMENT | {variable: "/y:x"}, ())
+
+
+@every_row(
+    ("hidden", "wanted", "says"),
+    [
+        ("/work/x", {}, "/work/x cannot be closed, because it is in /work"),
+        ("/work", {}, "/work cannot be closed, because it is in /work"),
+        ("/other:{link}", {}, "/work/x cannot be closed, because it is in /work"),
+        ("/data/x", {"write": ("/data",)}, "/data/x cannot be closed, because it is in /data"),
+        ("/data/x", {}, ""),
+        ("/", {}, ""),
+        ("/work/x", {"mode": "off"}, ""),
+    ],
+)
+def test_nothing_runs_where_commands_could_read_what_the_program_that_starts_ralph_hides(
+    monkeypatch, tmp_path, hidden, wanted, says
+) -> None:
+    link = tmp_path / "link"
+    link.unlink(missing_ok=True)
+    link.symlink_to("/work/x")
+    monkeypatch.setitem(ENVIRONMENT, "RALPH_SANDBOX_HIDE", hidden.format(link=link))
+    with pytest.raises(CannotConfineError) if says else nullcontext() as refused:
+        planned(monkeypatch, FULL, SandboxSettings(**wanted))
+    if refused:
+        assert str(refused.value) == f"RALPH_SANDBOX_HIDE: {says}, which commands may write"
+
+
+def test_hooks_may_write_no_place_that_is_closed_to_them(monkeypatch, tmp_path) -> None:
+    (tmp_path / "closed").mkdir()
+    hooks = HookSettings(write=(str(tmp_path),))
+    variables = {**ENVIRONMENT, "RALPH_SANDBOX_HIDE": f"{tmp_path}/closed"}
+    for environment, wanted, name in (
+        (variables, SandboxSettings(), "RALPH_SANDBOX_HIDE"),
+        (ENVIRONMENT, SandboxSettings(read_deny=(f"{tmp_path}/closed",)), "sandbox.read_deny"),
+    ):
+        plan = planned(monkeypatch, FULL, wanted)
+        with pytest.raises(CannotConfineError, match=f"^{name}: {tmp_path}/closed cannot be closed"):
+            with_hook_places(plan, hooks, wanted, environment, (Path("/work"),))
 
 
 def test_strict_refuses_a_home_directory_in_a_root_and_auto_warns(monkeypatch) -> None:
