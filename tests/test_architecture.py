@@ -141,6 +141,7 @@ TOUCHES_THE_WORLD = (
     "places.gpus",
     "places.git_places",
     "places.home_needs",
+    "places.other_homes",
     "places.named_by_git",
     "places.nested_repositories",
     "places.own_commands",

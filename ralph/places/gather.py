@@ -40,10 +40,20 @@ from ralph.places.named_by_git import (
     relative_programs,
     work_named_by_git,
 )
+from ralph.places.other_homes import existing_in, other_homes
 from ralph.places.places import directories_above, names_at, outermost, places_of, xdg_bases
 from ralph.places.ssh_files import ssh_files_of_agents
 from ralph.places.state import chosen_state_directory, named_state_directories
-from ralph.places.table import COMPARED, FILTERED, PATTERNS, UNREAD, expanded, git_entries_with, paths_with
+from ralph.places.table import (
+    COMPARED,
+    FILTERED,
+    PATTERNS,
+    SHOWN,
+    UNREAD,
+    expanded,
+    git_entries_with,
+    paths_with,
+)
 from ralph.values.credentials import SANDBOX_HIDE, callers_places, credential_files
 
 if TYPE_CHECKING:
@@ -99,6 +109,7 @@ def gather_places(
     `denied` and `given` are those, without links, that the user's settings deny and allow.
     """
     homes, given = home_directories(environment), tuple(given)
+    others = other_homes(environment, homes, roots)
     git = git_places(roots, environment, os.getuid())
     search = search_outside(environment, (*roots, *given, *git.granted, *git.parts))
     writable = search.roots
@@ -112,6 +123,9 @@ def gather_places(
     bases = {
         "root": tuple(roots),
         "~": homes,
+        "other homes": others,
+        "secrets of others": tuple(existing_in(others, UNREAD)),
+        "shown of others": tuple(existing_in(others, SHOWN)),
         "configuration": tuple(_ways((*named, *own), writable)),
         "settings of agents": tuple(_ways((*map(str, agents), *of_agents), writable)),
         "state": tuple(one for one in state_directories(environment, homes) if one not in chosen),
@@ -140,7 +154,8 @@ def gather_places(
 
 def _with_credentials(known: Bases, environment: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
     """The bases that stand for files with credentials, which depend on what is there."""
-    homes, found = known["~"], {name: tuple(_matching(known, environment, name)) for name in PATTERNS}
+    names = [name for name in PATTERNS if name != "services" or os.getuid() == 0]
+    homes, found = known["~"], {name: tuple(_matching(known, environment, name)) for name in names}
     own = (pattern.replace("*", str(os.getuid())) for pattern in PATTERNS["tickets"].split())
     # A link in /tmp may be another user's, and would close what it leads to.
     tickets = tuple(one for one in (*own, *found["tickets"]) if not os.path.islink(one))

@@ -52,8 +52,9 @@ _PROGRAMS = (
     "/usr",
 )
 _SHARED = ("/opt", "/run", "/snap", "/srv", "/tmp", "/var", "/var/lib", "/var/tmp")  # noqa: S108 - only names
+_AROUND_HOMES = frozenset({"home", "homes", "Users"})
 # XDG Base Directory Specification: the variable, and the usual place below the home directory.
-_XDG = {
+XDG = {
     "config": ("XDG_CONFIG_HOME", ".config"),
     "data": ("XDG_DATA_HOME", ".local/share"),
     "cache": ("XDG_CACHE_HOME", ".cache"),
@@ -235,12 +236,17 @@ def places_of(
     roots, homes = tuple(bases.get("root", ())), bases.get("~", ())
     in_roots = [home for home in map(resolved, homes) if is_within_any(home, roots)]
     given = tuple(bases.get("given", ()))
-    closed = [*dict.fromkeys(home for home in map(resolved, homes) if _may_be_closed(home, (*roots, *given)))]
+    own = [*dict.fromkeys(home for home in map(resolved, homes) if _may_be_closed(home, (*roots, *given)))]
+    of_others = bases.get("other homes", ())
+    others = [one for one in of_others if _may_be_closed(one, (*roots, *given)) and is_of_a_person(one)]
     xdg = xdg_bases(homes, variables)
     # Whatever names them, these are not shown as a whole.
-    wide = [*closed, *(resolved(f"{home}/{name}") for home in homes for name in (".local", ".linuxbrew"))]
-    wide += [resolved(one) for name in _XDG for one in xdg[name] if one.startswith("/")]
-    bases = {**bases, **xdg, "home in a root": in_roots, "closed home": closed}
+    wide = [*own, *others]
+    wide += [resolved(f"{one}/{name}") for one in (*homes, *others) for name in (".local", ".linuxbrew")]
+    wide += [resolved(one) for name in XDG for one in xdg[name] if one.startswith("/")]
+    wide += [f"{one}/{usual}" for one in others for _, usual in XDG.values()]
+    bases = {**bases, **xdg, "home in a root": in_roots, "closed home": own, "other homes": others}
+    closed = {*own, *others}
     found: dict[tuple[str, int], GuardedPlace] = {}
     for number, row in enumerate(table.ROWS):
         if UNREAD in row.guards or UNWRITTEN in row.guards:
@@ -254,12 +260,13 @@ def places_of(
     for_commands = [row for row in table.ROWS if not SANDBOX_GUARDS.isdisjoint(row.guards)]
     secret = {path for (path, _), place in found.items() if UNREAD in place.row.guards and path not in closed}
     named = table.paths_with(SHOWN, {**bases, "checkout": ()}, variables)
+    around = {one for path in wide for one in (path, *directories_above(path))}
     shown = (
         path
         # The checkouts have no links, and commands may write the git directories among them.
         for path in (*_real(named, outside), *bases.get("checkout", ()))
-        if is_within_any(path, closed) and not any(is_within(one, path) for one in wide)
-        if secret.isdisjoint((path, *directories_above(path)))
+        if path not in around
+        if secret.isdisjoint(way := (path, *directories_above(path))) and not closed.isdisjoint(way)
     )
     judged = (
         ("|".join(_pattern(name.removeprefix(_NAME))[1:] for name in row.where), row)
@@ -279,14 +286,19 @@ def places_of(
 
 
 def _may_be_closed(home: str, opened: Sequence[str]) -> bool:
-    """Whether only a part of a home may be shown. One in an open place is open. One that is a directory of the system, contains
-    one, or is in one with programs, is needed as a whole.
-    """
-    return not (
-        is_within_any(home, opened)
-        or is_within_any(home, _PROGRAMS)
-        or any(is_within(one, home) for one in (*_PROGRAMS, *_SHARED))
-    )
+    """Whether only a part of a home may be shown. One in an open place is open."""
+    return not is_within_any(home, opened) and not is_needed_as_a_whole(home)
+
+
+def is_needed_as_a_whole(home: str) -> bool:
+    """Whether a home is a directory of the system, contains one, or is in one with programs."""
+    return is_within_any(home, _PROGRAMS) or any(is_within(one, home) for one in (*_PROGRAMS, *_SHARED))
+
+
+def is_of_a_person(home: str) -> bool:
+    """Whether a home is where those of people are, such as `/home/x`, and not that of a program, such as `/app` or `/var/www`."""
+    above = home.split("/")[1:-1]
+    return not _AROUND_HOMES.isdisjoint(above) or (bool(above) and not is_within_any(home, _SHARED))
 
 
 def _real(paths: Iterable[str], outside: Callable[[str], str | None]) -> dict[str, None]:
@@ -311,5 +323,5 @@ def xdg_bases(homes: Sequence[str], variables: Mapping[str, str]) -> Bases:
         name: tuple(
             dict.fromkeys((variables.get(variable, ""), *(f"{home.rstrip('/')}/{usual}" for home in homes)))
         )
-        for name, (variable, usual) in _XDG.items()
+        for name, (variable, usual) in XDG.items()
     } | {"runtime": (variables.get("XDG_RUNTIME_DIR", ""),)}

@@ -92,7 +92,7 @@ _BASES = (
     "named by ssh",
     "settings of agents",
     *"~ config data cache runtime root git configuration state package prefix code denied hidden".split(),
-    *"checkout path editable gitconfig mixed tickets".split(),
+    *"checkout path editable gitconfig mixed tickets services".split(),
     "mixed files",
     "secret files",
     "credential files",
@@ -100,6 +100,9 @@ _BASES = (
     "own code",
     "own start",
     "sessions",
+    "other homes",
+    "secrets of others",
+    "shown of others",
 )
 _SANDBOX_BASES = ("temporary", "packages", "writable git", "programs")
 
@@ -239,6 +242,9 @@ secrets of this machine [shadow(5), sshd(8), NetworkManager(8), systemd.exec(5)]
   /etc/pki/tls/private  /etc/NetworkManager/system-connections  /run/secrets  /var/run/secrets  /run/credentials
   /private/etc/master.passwd
 jobs for later, with the environment of whoever made them [at(1), crontab(5)]:  /var/spool/at  /var/spool/cron
+secrets of a cloud's workspace [GitHub Codespaces documentation]:  /workspaces/.codespaces/shared
+data of Windows programs, with passwords and sessions [known folders of Windows]:  ~/AppData
+credentials of this machine's services [each service's documentation]:  {services}
 """
 # Files with configuration and credentials, and the settings of each format that hold none (`filtered_copy.py`). Some are
 # denied above too: a new one must not be read either.
@@ -296,6 +302,12 @@ $GOMODCACHE/cache/vcs/*/config  {cache}/uv/git-v0/db/*/config  ~/.composer/cache
 ~/.claude/plugins/*/*/*/*/.mcp.json  ~/.cargo/credentials*  $CARGO_HOME/credentials*  ~/.m2/settings-security*
 ~/.opam/plugins/opam-publish/*.token  $OPAMROOT/plugins/opam-publish/*.token  {config}/git/*cred*  ~/.gradle/daemon/*/*.log
 $GRADLE_USER_HOME/daemon/*/*.log  {cache}/deno/location_data
+""",
+    # What user id 0 alone may read. Each place divides the directories above it, which costs each command time.
+    "services": """
+/etc/letsencrypt/accounts  /etc/letsencrypt/archive  /etc/letsencrypt/keys  /etc/letsencrypt/live  /etc/wireguard  /etc/ceph/*.keyring
+/var/lib/tailscale  /etc/rancher  /var/lib/rancher/k3s/server/token  /var/lib/jenkins/secrets  /opt/actions-runner/.credentials*
+/etc/gitlab-runner
 """,
     # A ticket of this user at least has the user id in the place of the `*`. There may be more letters behind it.
     "tickets": "/tmp/krb5cc_*  /tmp/x509up_u*  /tmp/bt_u*",  # noqa: S108 - nothing is made there
@@ -395,6 +407,12 @@ ROWS: tuple[PlaceRow, ...] = (
     _state_row("{sessions}", "entries"),
     *(PlaceRow(places, f"holds {kind}", source=source) for kind, source, places in _kinds(_SECRETS)),
     PlaceRow(("{secret files}",), "holds credentials or the sessions of a browser", source=_SPEC),
+    PlaceRow(
+        ("{secrets of others}",),
+        "holds keys, credentials or private data of another user, or of Windows",
+        around_work="rest",
+        source=_SPEC,
+    ),
     PlaceRow(("{credential files}",), "holds a credential, as the name of a variable says", source=_SPEC),
     PlaceRow(
         ("/run/user", "{runtime directory}"),
@@ -476,7 +494,18 @@ ROWS: tuple[PlaceRow, ...] = (
         around_work="unshown",
         source=_SPEC,
     ),
+    PlaceRow(
+        ("{other homes}",),
+        "is the home directory of another user, or of Windows, of which only what programs need may be read",
+        (UNREAD,),
+        _ASK_TO_SHOW,
+        around_work="unshown",
+        source=_SPEC,
+    ),
     *(PlaceRow(places, f"holds {kind}", (SHOWN,), source=source) for kind, source, places in _kinds(_SHOWN)),
+    PlaceRow(
+        ("{shown of others}",), "is a toolchain in the home directory of another", (SHOWN,), source=_SPEC
+    ),
     PlaceRow(
         ("{package}", "{prefix}", "{code}", "{checkout}", "{path}", "{editable}"),
         "is ralph, its Python, the checkout of a root, a directory of PATH, or a package that is installed as editable",
