@@ -124,7 +124,7 @@ def gather_places(
         "root": tuple(roots),
         "~": homes,
         "other homes": others,
-        "secrets of others": tuple(existing_in(others, UNREAD)),
+        "secrets of others": tuple(_secrets_of(others, known, environment)),
         "shown of others": tuple(existing_in(others, SHOWN)),
         "configuration": tuple(_ways((*named, *own), writable)),
         "settings of agents": tuple(_ways((*map(str, agents), *of_agents), writable)),
@@ -150,6 +150,13 @@ def gather_places(
     }
     bases |= _with_credentials({**known, **bases}, environment)
     return places_of(bases, environment, LinkResolver(), outside)
+
+
+def _secrets_of(others: Sequence[str], known: Bases, environment: Mapping[str, str]) -> Iterator[str]:
+    """Yields the secret places in homes of others. What a variable names is the user's own, such as the login of an agent."""
+    if others:
+        own = frozenset(paths_with(UNREAD, known, environment))
+        yield from (path for path in existing_in(others, UNREAD) if path not in own)
 
 
 def _with_credentials(known: Bases, environment: Mapping[str, str]) -> dict[str, tuple[str, ...]]:

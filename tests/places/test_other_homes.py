@@ -123,6 +123,23 @@ def test_a_toolchain_beside_secrets_opens_none_of_them(users, tmp_path) -> None:
     assert shown == [".local/bin/x", "bin/x", ".linuxbrew/bin/x"]
 
 
+def test_a_login_that_a_variable_names_in_the_home_of_another_is_the_users_own(users, tmp_path) -> None:
+    home = made(tmp_path / "home/me")
+    users(0, home)
+    for variable, folder, login in (
+        ("CLAUDE_CONFIG_DIR", ".claude", ".credentials.json"),
+        ("XDG_DATA_HOME", ".local/share", "opencode/auth.json"),
+    ):
+        file = home / folder / login
+        file.parent.mkdir(parents=True)
+        file.touch()
+        places = gather_places(["/work"], {"HOME": "/own", variable: f"{home}/{folder}"})
+        assert [row.why for row in places.secrets_around(str(file))] == [
+            f"holds credentials of {'claude' if 'claude' in folder else 'opencode'}"
+        ]
+        assert places.why_not_read(str(file)) is not None
+
+
 def test_homes_of_windows_are_closed_to_every_user(users, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(other_homes, "_AROUND_DRIVES", (str(tmp_path / "mnt"),))
     home, server = made(tmp_path / "mnt/c/Users/me"), made(tmp_path / "mnt/nas/Users/me")
