@@ -328,7 +328,7 @@ class GitCheckout:
         )
         if pushes:
             with suppress(CheckoutError):  # the push will say why
-                names += self.push_of(git, status).remote_branches("ralph*")
+                names += self.push_of(git, status, f"{_RED}1").remote_branches("ralph*")
         red = _RED if {"refs/heads/ralph", "ralph"}.isdisjoint(names) else _RED_BESIDE
         taken = {name.rpartition(red)[2].partition("/")[0] for name in names}  # git makes none above another
         return next(f"{red}{number}" for number in itertools.count(1) if str(number) not in taken)
@@ -433,8 +433,8 @@ class GitCheckout:
         self._warned[about] = sentence
 
     def push(self, branch: str | None = None) -> int:
-        """Pushes the current branch, or another one of this repository under its own name to the same remote. Returns the
-        number of commits that the remote did not have before.
+        """Pushes the current branch, or another one of this repository under its own name, to the remote of the branch on which
+        the loop began. Returns the number of commits that the remote did not have before.
         """
         self.refuse_foreign()
         git = self.git()
@@ -470,10 +470,13 @@ class GitCheckout:
         """Prepares a push of a branch, as `Push` takes it, that uses the pinned settings, or else pins the current ones. Raises
         CheckoutError and Interrupted.
         """
-        pins = self._pins = self._pins or self._pinned_now(git, status)
+        pins = self._pins or self._pinned_now(git, status)
+        pins = self._pins = replace(pins, branch=pins.branch or status.branch)
         settings = remote_settings(git.settings, pins)
         writable = (self.top, *self._given)
-        return Push(git, settings, status, writable=writable, known=pins.places, branch=branch)
+        return Push(
+            git, settings, status, writable=writable, known=pins.places, branch=branch, begun=pins.branch
+        )
 
     def pins_text(self) -> str:
         """The pinned settings as text that `restore_pins` accepts. Raises CheckoutError and Interrupted."""
@@ -503,7 +506,7 @@ class GitCheckout:
         for file in dict.fromkeys((*own, *files)):
             if not os.path.isdir(file) and (why := why_left_behind(file, self._seams.environment)):  # noqa: PTH112 - it never raises
                 raise CheckoutError(f"{file} {why}")
-        pins = pins_of(git.settings)
+        pins = replace(pins_of(git.settings), branch=status.branch)
         try:
             push = Push(git, remote_settings(git.settings, pins), status)
             paths = [path for url in push.urls() if (path := local_path(url)) is not None]

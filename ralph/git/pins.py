@@ -66,6 +66,8 @@ class Pins(Struct, frozen=True):
     """In the order in which git reads them."""
     places: frozenset[str] = frozenset()
     """The identities (`identity_of`) of remotes on this machine that existed when the settings were pinned."""
+    branch: str | None = None
+    """The branch then. All pushes go to its remote. None if HEAD was detached, and in records of older ralphs."""
 
 
 class RemoteSettings(Struct, frozen=True):
@@ -122,7 +124,7 @@ class RemoteSettings(Struct, frozen=True):
 
 
 def pins_of(settings: GitSettings) -> Pins:
-    """Pins the values in the repository's current configuration. `places` of the result is empty."""
+    """Pins the values in the repository's current configuration. `places` and `branch` of the result are empty."""
     return Pins(
         tuple(
             PinnedSetting(setting.name, setting.value)
@@ -192,6 +194,7 @@ class _KeptPins(Struct, frozen=True):
     salt: str
     settings: tuple[_KeptSetting, ...]
     places: tuple[str, ...]
+    branch: str | None = None
 
 
 def pins_text(pins: Pins, salt: str) -> str:
@@ -202,7 +205,7 @@ def pins_text(pins: Pins, salt: str) -> str:
         else _KeptSetting(setting.name, setting.value)
         for setting in pins.settings
     )
-    kept = _KeptPins(salt, settings, tuple(sorted(pins.places)))
+    kept = _KeptPins(salt, settings, tuple(sorted(pins.places)), pins.branch)
     return json.dumps(to_builtins(kept), indent=2) + "\n"
 
 
@@ -216,7 +219,8 @@ def read_pins(text: str, now: Pins) -> tuple[Pins, bool]:
         raise BrokenPinsError(f"is damaged: {error}") from None
     known = {_digest(kept.salt, setting.name, setting.value): setting for setting in now.settings}
     found = [setting.restored(known) for setting in kept.settings]
-    return Pins(tuple(each for each in found if each is not None), frozenset(kept.places)), None in found
+    settings = tuple(each for each in found if each is not None)
+    return Pins(settings, frozenset(kept.places), kept.branch), None in found
 
 
 def _may_hold_credentials(setting: PinnedSetting) -> bool:

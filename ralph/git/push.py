@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.git.answer import CheckoutError
+from ralph.git.answer import CheckoutError, without_user
 from ralph.git.large_files import (
     has_tracked,
     is_elsewhere,
@@ -32,7 +32,7 @@ from ralph.machine.output_capture import OwnDirectory
 from ralph.places.git_config import LFS_STORAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from ralph.git.answer import GitAnswer
     from ralph.git.look import GitStatus
@@ -50,6 +50,7 @@ _PUSHED = re.compile(
 )
 _LISTED_BRANCH = re.compile(rb"^([0-9a-f]+)\trefs/heads/(.+)$", re.MULTILINE)
 _REMOTE_REFS = "refs/remotes/"
+_NO_REMOTE = (None, "", ".")  # with a dot, the branch follows another local branch
 _PASSED_BY_ENVIRONMENT = re.compile(
     r"GIT_CONFIG_(?:PARAMETERS|COUNT|KEY_\d+|VALUE_\d+|GLOBAL|SYSTEM|NOSYSTEM)"
 )
@@ -60,6 +61,8 @@ class PushTarget(Struct, frozen=True):
     branch: str
     """The local branch, without `refs/heads/`."""
     remote_branch: str
+    elsewhere: str = ""
+    """The other remote that the settings name for the branch, which is then not pushed. Empty if they name none."""
 
     @property
     def remote_ref(self) -> str:
@@ -70,20 +73,24 @@ class PushTarget(Struct, frozen=True):
         return f"try: git push --dry-run {self.remote} {self.branch}:{self.remote_ref}"
 
 
-def target_of(settings: RemoteSettings, branch: str | None) -> PushTarget:
-    """Chooses the remote to push to: the one that the settings name for the branch, or the only one, or `origin`. `branch` is
-    None if HEAD is detached. Raises CheckoutError with advice.
+def target_of(settings: RemoteSettings, branch: str | None, begun: str | None = None) -> PushTarget:
+    """Chooses where a branch is pushed to: to the remote of `begun`, the branch on which the loop began, or None for `branch`
+    itself. An agent chooses the current branch, and must not choose the remote by it. `branch` is None if HEAD is detached.
+    Raises CheckoutError with advice.
     """
     if branch is None:
         raise CheckoutError("HEAD is detached: there is no branch to push; git switch -c NAME")
-    values, remotes = settings.values, settings.remotes
-    configured = (
-        values.get(f"branch.{branch}.pushremote")
-        or values.get("remote.pushdefault")
-        or values.get(f"branch.{branch}.remote")
-    )
-    if configured and configured != ".":  # a dot means that the branch follows another local branch
-        return PushTarget(configured, branch, _remote_branch(settings, branch, configured))
+    remote = _remote_of(settings, begun or branch)
+    named = _named_remote(settings.values, branch) if _has_own_remote(settings.values, branch) else None
+    elsewhere = named if named and named != remote else ""
+    return PushTarget(remote, branch, _remote_branch(settings, branch, remote), elsewhere)
+
+
+def _remote_of(settings: RemoteSettings, branch: str) -> str:
+    """The remote that the settings name for the branch, or the only one, or `origin`."""
+    named, remotes = _named_remote(settings.values, branch), settings.remotes
+    if named is not None:
+        return named
     if not remotes:
         raise CheckoutError("there is no remote to push to; git remote add origin URL")
     if len(remotes) > 1 and "origin" not in remotes:
@@ -91,7 +98,21 @@ def target_of(settings: RemoteSettings, branch: str | None) -> PushTarget:
             f"branch {branch} has no remote, and of {', '.join(remotes)} none is named origin; "
             f"git config branch.{branch}.remote NAME"
         )
-    return PushTarget(remotes[0] if len(remotes) == 1 else "origin", branch, branch)
+    return remotes[0] if len(remotes) == 1 else "origin"
+
+
+def _named_remote(values: Mapping[str, str], branch: str) -> str | None:
+    named = (
+        values.get(f"branch.{branch}.pushremote")
+        or values.get("remote.pushdefault")
+        or values.get(f"branch.{branch}.remote")
+    )
+    return None if named in _NO_REMOTE else named
+
+
+def _has_own_remote(values: Mapping[str, str], branch: str) -> bool:
+    """Whether a setting of the branch alone names a remote."""
+    return any(values.get(f"branch.{branch}.{name}") not in _NO_REMOTE for name in ("pushremote", "remote"))
 
 
 class Push:
@@ -106,14 +127,16 @@ class Push:
         writable: Sequence[Path] = (),
         known: Container[str] = (),
         branch: str | None = None,
+        begun: str | None = None,
     ) -> None:
-        """`branch` is a branch to push under its own name to the same remote, with `status.head` as its commit, or None for the
-        current one. `writable` are the directories that an agent may write to. `known` are the identities (`identity_of`) of
+        """`branch` is a branch to push under its own name, with `status.head` as its commit, or None for the current one. `begun`
+        is as in `target_of`. `writable` are the directories that an agent may write to. `known` are the identities (`identity_of`) of
         remotes on this machine that existed before the agent started. Raises CheckoutError if there is no remote or branch.
         """
-        self.target = target_of(settings, status.branch)
+        self.target = target_of(settings, branch or status.branch, begun)
         if branch is not None:
-            self.target = replace(self.target, branch=branch, remote_branch=branch)
+            self.target = replace(self.target, remote_branch=branch)
+        self._begun = begun
         self._git = git
         self._head = status.head
         self._settings = settings
@@ -135,7 +158,16 @@ class Push:
         return self._shared / LFS_STORAGE[1]
 
     def urls(self) -> list[str]:
-        """Raises CheckoutError if an address leads to a repository that the agent may have created."""
+        """Raises CheckoutError if the branch belongs to another remote, or an address leads to a repository that the agent may
+        have created.
+        """
+        target = self.target
+        if target.elsewhere:
+            raise CheckoutError(
+                f"branch {target.branch} is tied to the remote {without_user(target.elsewhere)}, and the loop, which began on "
+                f"{self._begun}, pushes only to {without_user(target.remote)}: push {target.branch} yourself, or begin a new "
+                "loop on it"
+            )
         found = self._settings.push_urls(self.target.remote)
         for url in found:
             self._refuse_new_place(url)

@@ -54,6 +54,31 @@ def test_a_push_goes_where_git_would_send_it(values, target: str) -> None:
 
 
 @every_row(
+    ("values", "target"),
+    [
+        ((FORK,), "origin new"),
+        ((FORK, "branch.new.remote=."), "origin new"),
+        (
+            (FORK, "branch.new.remote=origin", "branch.new.merge=refs/heads/x", "push.default=upstream"),
+            "origin x",
+        ),
+        ((FORK, "branch.new.remote=fork"), "origin new, tied to fork"),
+        ((FORK, "branch.new.pushremote=fork"), "origin new, tied to fork"),
+        ((FORK, "branch.new.remote=fork", "remote.pushdefault=origin"), "origin new"),
+        ((FORK, "branch.work.pushremote=origin", "remote.pushdefault=fork"), "origin new"),
+        (
+            (FORK, "branch.new.remote=fork", "branch.new.merge=refs/heads/x", "push.default=upstream"),
+            "origin new, tied to fork",
+        ),
+    ],
+)
+def test_another_branch_goes_to_the_remote_of_the_branch_on_which_the_loop_began(values, target: str) -> None:
+    found = target_of(told(ORIGIN, *UPSTREAM, *values), "new", "work")
+    tied = f", tied to {found.elsewhere}" if found.elsewhere else ""
+    assert f"{found.remote} {found.remote_branch}{tied}" == target
+
+
+@every_row(
     ("values", "branch", "words"),
     [
         ((), "work", "no remote"),

@@ -353,3 +353,50 @@ def test_pins_keep_a_push_where_it_went_and_what_changed_is_named(
     assert again.push() == 1
     assert pushed(repository, tmp_path / "remote.git") == head
     assert repository.git("--git-dir", "../thief.git", "for-each-ref") == ""
+
+
+def test_the_current_branch_does_not_choose_the_remote(repository: Repository, tmp_path: Path) -> None:
+    """An agent chooses the current branch, and the user's configuration ties `deploy` to another remote."""
+    repository.git("init", "-q", "--bare", "../prod.git")
+    repository.git("remote", "add", "prod", "../prod.git")
+    repository.git("branch", "deploy")
+    repository.git("push", "-q", "--set-upstream", "prod", "deploy")
+    before = pushed(repository, tmp_path / "prod.git", "deploy")
+    kept = repository.checkout().pins_text()
+    assert json.loads(kept)["branch"] == "main"
+    repository.git("switch", "-q", "deploy")
+    head = work(repository)
+    checkout = repository.checkout()
+    checkout.restore_pins(kept)
+    assert checkout.unpushed() == 1
+    with pytest.raises(
+        CheckoutError,
+        match=r"deploy is tied to the remote prod, and the loop, which began on main, .* to origin",
+    ):
+        checkout.push()
+    with pytest.raises(CheckoutError, match="deploy is tied to the remote prod"):
+        check_checkout(checkout, commits=True, pushes=True)
+    assert pushed(repository, tmp_path / "prod.git", "deploy") == before
+    assert "deploy" not in repository.git("ls-remote", "origin")
+    repository.git("push", "-q", "origin", "main:ralph/red-1")
+    repository.git("update-ref", "-d", "refs/remotes/origin/ralph/red-1")
+    repository.write("red")
+    red = checkout.commit_aside("red", earlier=None, has_work=True, pushes=True, limit_s=99)
+    assert red == "ralph/red-2", "the names at the remote of the loop count"
+    assert checkout.push(red) == 2
+    repository.git("stash", "-q", "-u")
+    repository.git("switch", "-q", "-c", "new", "--track", "prod/deploy")
+    repository.git("reset", "-q", "--hard", head)
+    assert checkout.push() == 0, "its commits are there with the red ones"
+    assert pushed(repository, tmp_path / "remote.git", "new") == head
+    assert pushed(repository, tmp_path / "prod.git", "deploy") == before
+
+
+def test_a_record_of_an_older_ralph_knows_no_branch(repository: Repository, tmp_path: Path) -> None:
+    kept = json.loads(repository.checkout().pins_text())
+    del kept["branch"]
+    checkout = repository.checkout()
+    assert checkout.restore_pins(json.dumps(kept)) == []
+    head = work(repository)
+    assert checkout.push() == 1
+    assert pushed(repository, tmp_path / "remote.git") == head
