@@ -42,7 +42,7 @@ from ralph.machine.files.opened_file import open_regular_file
 from ralph.machine.files.trees import entries_below, remove_tree_if_possible
 from ralph.machine.own_programs import search_outside
 from ralph.machine.waiter import InboxWaiter, SystemClock
-from ralph.places.gather import named_in
+from ralph.places.gather import gather_places, named_in
 from ralph.places.git_config import LFS_STORAGE
 from ralph.places.nested_repositories import look_below
 from ralph.places.places import below_tops
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
     from ralph.git.token import GitToken
     from ralph.machine.command_supervisor import CommandSupervisor
+    from ralph.places.places import GuardedPlaces
     from ralph.settings.tables import Settings
 
 MOST_FILE_BYTES = 20_000_000
@@ -169,14 +170,21 @@ class GitCalls:
         supervisor: CommandSupervisor,
         token: GitToken | None = None,
         writable: tuple[str, ...] = (),
+        users: Mapping[str, str] | None = None,
     ) -> None:
         """`environment` are the worker's variables, with those that git needs to authenticate. `token` is what git gets if a
-        server asks for a password. `writable` are the `places_of_jobs`.
+        server asks for a password. `writable` are the `places_of_jobs`. `users` are all variables of the worker, which say where
+        its user's secrets are. None stands for `environment`.
         """
         clock = SystemClock()
         self._waiter = InboxWaiter(clock)
         self.seams = GitSeams(environment, supervisor, self._waiter, clock, token, writable=writable)
         self._is_stopped = False
+        self._users = environment if users is None else users
+
+    def places_in(self, directory: str) -> GuardedPlaces:
+        """The places in or around a directory, which has no links, that agents may not read there."""
+        return gather_places((directory,), self._users).in_or_around(directory)
 
     def stop(self) -> None:
         """Ends the running call, and makes it and all later calls raise Interrupted. Returns at once."""
@@ -213,6 +221,10 @@ class WorkerGit(Git):
     def by(self, calls: GitCalls) -> WorkerGit:
         """Git in the same directory, started by other calls."""
         return WorkerGit(calls, self.url, self.directory)
+
+    def places_in(self, directory: str) -> GuardedPlaces:
+        """As `GitCalls.places_in`."""
+        return self._calls.places_in(directory)
 
     def call(self, *arguments: str, **options: Any) -> GitAnswer:
         """As `Git.call`, but a shortage of this machine is a CheckoutError too."""
@@ -795,17 +807,19 @@ class JobCheckout:
 
     def _listed(self) -> tuple[list[bytes], dict[bytes, int], list[str]]:
         """The tracked files that differ from the index, the sizes of the other files that are not ignored, and what is
-        left out: other repositories, protected files below the top, and files that cannot be read. Files that the index has
-        without the commit of HEAD count as other files.
+        left out: other repositories, protected files below the top, files that cannot be read, and untracked ones that agents may
+        not read. Files that the index has without the commit of HEAD count as other files.
         """
         top = os.path.realpath(self.directory)
         look, is_below = look_below(top), below_tops((top,))
         output = self._tree().read("ls-files", "-z", "-t", "-d", "-m", "-o", "--exclude-standard")
+        places = self._mirror.places_in(top) if output else None
         changed: dict[bytes, None] = {}
         sizes: dict[bytes, int] = {}
         unreadable: dict[bytes, None] = {}
         programs: dict[str, None] = {}
         protected: dict[bytes, None] = {}
+        unread: dict[bytes, None] = {}
         left_out: list[str] = []
         for line in filter(None, output.split(b"\0")):
             is_untracked, path = line[:1] == b"?", line[2:]
@@ -820,6 +834,8 @@ class JobCheckout:
                 unreadable[path] = None
             elif is_below(f"{top}/{os.fsdecode(path)}".rstrip("/")):
                 protected[path] = None
+            elif is_untracked and places and places.why_not_read(f"{top}/{os.fsdecode(path)}".rstrip("/")):
+                unread[path] = None
             elif is_untracked and path.endswith(b"/"):
                 left_out.append(f"{os.fsdecode(path)} (a repository of its own)")
             elif is_refused(os.fsdecode(whole)):
@@ -831,6 +847,7 @@ class JobCheckout:
                 changed[path] = None
         left_out += [f"{os.fsdecode(path)} (cannot be read)" for path in unreadable]
         left_out += [f"{path} (a repository that names a program)" for path in programs]
+        left_out += [f"{os.fsdecode(path)} (agents may not read it)" for path in unread]
         left_out += [f"{os.fsdecode(path)} (agents and later runs obey it)" for path in protected]
         return list(changed), sizes, left_out
 

@@ -99,7 +99,7 @@ class ExportedJob:
         ours = git_environment(environment, job)
         safe = without_unsafe_loads(ours, search_outside(ours, places))
         self._supervisor = CommandSupervisor(safe, makes_group=False)
-        self._new_calls = partial(GitCalls, ours, self._supervisor, _token(environment), places)
+        self._new_calls = partial(GitCalls, ours, self._supervisor, _token(environment), places, environment)
         self._calls = self._new_calls()
         self._repositories = Repositories(folder / "mirrors", self._calls)
         self._stopped_by: int | None = None

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from ralph.values.ports import Waiter
     from ralph.values.redaction import LookedCommit
 
+    UnpublishedIn = Callable[[str], Callable[[str, bool], bool]]
 
 # Files in git's directory during an unfinished operation.
 _UNDER_WAY = {
@@ -106,10 +107,12 @@ class GitCheckout:
         warn: Callable[[str], None] = lambda _text: None,
         redactor: Redactor | None = None,
         may_read: Callable[[str], bool] = lambda _path: True,
+        unpublished_in: UnpublishedIn = lambda _top: lambda _path, _is_in_head: False,
     ) -> None:
         """`own_paths` are as in `OwnPaths`. `writable` lists the directories outside the checkout where the agent may write.
         `warn` tells the user what a commit leaves out. `redactor` finds the secrets in commits. `may_read` tells whether the
-        agent's commands may read a path, which has no links.
+        agent's commands may read a path, which has no links, and `unpublished_in` which files no commit takes, as that of
+        `CommandBox`.
         """
         self.top = top
         self._seams = seams
@@ -124,7 +127,7 @@ class GitCheckout:
         """The last snapshot with its look, until a commit uses it."""
         self._warn, self._warned = warn, dict[str, str]()
         self._redactor = redactor or Redactor()
-        self._may_read = may_read
+        self._may_read, self._unpublished_in = may_read, unpublished_in
         self._is_below = below_tops([*map(str, self._given)])
         self._began_s = seams.clock.utc_now().timestamp()
 
@@ -136,6 +139,14 @@ class GitCheckout:
         except CheckoutError:
             self.git()  # git says what is wrong
             raise
+
+    @cached_property
+    def _real_top(self) -> str:
+        return os.path.realpath(self.top)
+
+    @cached_property
+    def _takes_no(self) -> Callable[[str, bool], bool]:
+        return self._unpublished_in(self._real_top)
 
     def git(self, waiter: Waiter | None = None) -> CheckoutGit:
         """A `CheckoutGit` for one operation, with the current git settings. Raises CheckoutError and Interrupted."""
@@ -222,8 +233,9 @@ class GitCheckout:
     def commit(self, message: str, seen: Snapshot | None = None) -> bool:
         """Commits all uncommitted work and returns whether there was any. If `seen` is the last snapshot, its look is used once,
         because in a large tree another one would take as long as the commit. Skips untracked repositories inside this one,
-        those whose configuration names a program, and protected files below the working directory, also if they are staged.
-        Raises Interrupted. Raises CheckoutError if the commit fails, during a merge, and without a branch.
+        those whose configuration names a program, and, also if they are staged, protected files below the working directory and
+        files that agents may not read. Raises Interrupted. Raises CheckoutError if the commit fails, during a merge, and without
+        a branch.
         """
         self.refuse_foreign()
         git = CheckoutGit(self.top, self._seams, _WITH_OWN_INDEX)
@@ -337,16 +349,23 @@ class GitCheckout:
         all_entries = [*counted(found.status.entries, self._own)]
         protected = {entry.path for entry in all_entries if self._is_protected(entry)}
         nested = {*found.unsaved, *(entry.path.rstrip("/") for entry in all_entries if entry.is_nested)}
-        unread = {
+        unpublished = {entry.path for entry in all_entries if self._is_unpublished(entry)}
+        refused = {
             entry.path for entry in all_entries if entry.is_unstaged and is_refused(self.top / entry.path)
         }
-        look = self._look_for_planted(found.links, protected, nested, unread, self._changed_hidden(found))
+        others = {
+            "agents may not read these": unpublished.difference(protected),
+            "these cannot be read": refused.difference(unpublished),
+            "git is told to see no change of these": self._changed_hidden(found),
+        }
+        look = self._look_for_planted(found.links, protected, nested, others)
         entries, left_out = [], []
         for entry in all_entries:
             is_nested = any(one.takes_out(entry.path, is_tracked=entry.is_tracked) for one in look.found)
-            if entry.path in protected or is_nested or (entry.is_gitlink and look.is_closed(entry.path)):
+            is_kept = entry.path in protected or entry.path in unpublished
+            if is_kept or is_nested or (entry.is_gitlink and look.is_closed(entry.path)):
                 left_out.append(entry)
-            elif not (entry.is_nested or entry.path in unread):
+            elif not (entry.is_nested or entry.path in refused):
                 entries.append(entry)
         return entries, left_out
 
@@ -392,14 +411,15 @@ class GitCheckout:
         """At the tops of the directories where the agent may write, commands cannot change such files."""
         return self._is_below(f"{self.top}/{entry.path}".rstrip("/"))
 
+    def _is_unpublished(self, entry: StatusEntry) -> bool:
+        """Whether no commit takes the file, because agents may not read it."""
+        path = f"{self._real_top}/{entry.path}"
+        return not entry.is_nested and self._takes_no(path, entry.is_in_head)
+
     def _look_for_planted(
-        self,
-        links: Sequence[str],
-        protected: set[str],
-        nested: set[str],
-        unread: set[str],
-        hidden: Sequence[str],
+        self, links: Sequence[str], protected: set[str], nested: set[str], more: Mapping[str, Iterable[str]]
     ) -> Look:
+        """Tells the user what a commit leaves out. `more` are further paths, by the reason."""
         digests = FileDigests(self._seams.waiter, self._seams.clock)
 
         def is_over() -> bool:
@@ -419,8 +439,7 @@ class GitCheckout:
         sentence = replace(found, changed=tuple(sorted({*found.changed, *protected}))).sentence()
         others = {
             "these are repositories of their own": nested.difference(one.path for one in found.found),
-            "these cannot be read": unread,
-            "git is told to see no change of these": hidden,
+            **more,
         }
         told = [f"{what}: {shown(sorted(paths))}" for what, paths in others.items() if paths]
         self._tell_once("left out", "; ".join(filter(None, (sentence, *told))), "; commits leave them out")
@@ -595,7 +614,11 @@ class GitCheckout:
     def uncommitted(self, status: GitStatus) -> list[StatusEntry]:
         """The files that `commit` would commit."""
         entries = counted(status.entries, self._own)
-        return [entry for entry in entries if not entry.is_nested and not self._is_protected(entry)]
+        return [
+            entry
+            for entry in entries
+            if not (entry.is_nested or self._is_protected(entry) or self._is_unpublished(entry))
+        ]
 
     def _is_anything_staged(self, git: CheckoutGit, head: str, variables: Mapping[str, str]) -> bool:
         but_ours = ("--", *(f":(top,exclude,literal){path}" for path in self._own.paths), ":(top)")

@@ -53,6 +53,10 @@ class StatusEntry(Struct, frozen=True):
         return not self.is_tracked and self.path.endswith("/")
 
     @property
+    def is_in_head(self) -> bool:
+        return self.is_tracked and self.record.split(b" ", 4)[3].strip(b"0") != b""
+
+    @property
     def is_gitlink(self) -> bool:
         """Whether the entry is a tracked repository, such as a submodule, in HEAD, in the index or in the working tree."""
         return self.is_tracked and _GITLINK in self.record.split(b" ", 6)[3:6]

@@ -153,6 +153,11 @@ class GuardedPlaces(Struct, frozen=True):
         given = [one for one in (*self.given, *more_given) if is_within(path, one)]
         return self._place_of(path, UNREAD, given)
 
+    def in_or_around(self, directory: str) -> GuardedPlaces:
+        """Only those of these places that decide what may be read in a directory: they answer faster for many paths there."""
+        near = (one for one in self.found if is_within(one.path, directory) or is_within(directory, one.path))
+        return replace(self, found=tuple(near))
+
     def secrets_around(self, path: str) -> tuple[PlaceRow, ...]:
         """The rows of the secret places that a path is, or is in, whatever the settings allow."""
         return tuple(place.row for place in self.found if place.is_secret and place.has(path))

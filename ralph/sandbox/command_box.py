@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -263,6 +263,31 @@ class CommandBox:
             with os.fdopen(descriptor, "w", encoding="utf-8") as written:
                 written.write(filtered(file) or "")
             yield copy, file
+
+    def unpublished_in(self, directory: str) -> Callable[[str, bool], bool]:
+        """Returns a function that tells whether ralph must not commit a file in `directory`, by its path without links and whether
+        HEAD has it: commands, or without a sandbox ralph's own tools, must not read it. Where commands may write, they may also
+        change what HEAD has. Elsewhere that does not count: they can make a commit that names a file whose content they lack.
+        """
+        places, plan = self._places(), self._plan
+        roots = places.open_of(self._roots)
+        near = places.in_or_around(directory)
+        plan = replace(plan, places=near, readable=(*plan.read, *roots))
+        opened, closed = (*places.given, *places.shown), (*plan.read_deny, *plan.rules_deny, *plan.masked)
+        named = {*opened, *closed, *(one.path for one in near.found)}
+
+        @cache
+        def answers(path: str) -> tuple[bool, bool]:
+            if is_within_any(path, plan.masked):
+                return True, True
+            is_unread = plan.why_not_read(path) is not None
+            return is_unread, is_unread and not is_within_any(path, roots)
+
+        def is_unpublished(path: str, is_in_head: bool) -> bool:
+            # What is not named has the answer of its directory: there may be 100,000 files.
+            return answers(path if path in named else f"{path.rpartition('/')[0]}/")[is_in_head]
+
+        return is_unpublished
 
     @property
     def _own_files(self) -> tuple[str, ...]:

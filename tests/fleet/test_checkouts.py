@@ -332,6 +332,20 @@ def test_a_repository_inside_the_checkout_is_left_out_and_named(world: World) ->
     assert taken.left_out == ("inner/ (a repository of its own)",)
 
 
+def test_secrets_of_the_user_in_a_checkout_are_left_out_and_named(world: World) -> None:
+    """`users` are all variables of the worker: git gets none that looks like a credential."""
+    place = world.room()
+    users = {name: f"{place}/{name}" for name in ("GOOGLE_APPLICATION_CREDENTIALS", "KUBECONFIG")}
+    calls = GitCalls(world.source.environment, SUPERVISOR, users={**world.source.environment, **users})
+    checkout = Repositories(world.place / "mirrors", calls).check_out(world.remote, None, place, "ralph/job")
+    for name in ("new", *users):
+        (checkout.directory / name).write_text("new")
+    taken = checkpoint(checkout)
+    assert sorted(taken.left_out) == [f"{name} (agents may not read it)" for name in sorted(users)]
+    assert checkout.push_checkpoint(taken.commit, REF) == Delivered(taken.commit)
+    assert world.at_remote("diff", "--name-only", "main", taken.commit) == "new"
+
+
 def test_protected_files_below_the_top_are_left_out_and_named(world: World) -> None:
     world.source.write("sub/.mcp.json", "mine")
     world.source.commit_all()

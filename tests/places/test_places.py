@@ -146,6 +146,18 @@ def test_hidden_paths_are_told_from_the_place_where_a_search_begins() -> None:
     assert made.hidden_beneath("/home/m") == ()
 
 
+@pytest.mark.parametrize(
+    "directory", ["/home/me", "/home/me/.aws", "/home/me/.aws/deep", "/home/me/src/x", "/work"]
+)
+def test_the_places_in_or_around_a_directory_give_the_same_answers_there(directory: str) -> None:
+    made = table(homes=("/home/me",), **{"secret files": ("/work/key",)})
+    near = made.in_or_around(directory)
+    assert len(near.found) < len(made.found)
+    names = ("", "/x", "/key", "/.ssh/id", "/.aws/credentials", "/src/x/y", "/.npmrc")
+    paths = [f"{directory}{name}" for name in names]
+    assert [*map(near.why_not_read, paths)] == [*map(made.why_not_read, paths)]
+
+
 def test_each_template_stands_for_something_and_each_row_says_what_it_is() -> None:
     templates = [template for row in ROWS if UNREAD in row.guards for template in row.where]
     variables = {t[1:].partition("/")[0]: "/v" for t in templates if t[0] == "$"}

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from subprocess import Popen
 
+    from ralph.git.checkout import UnpublishedIn
     from ralph.git.push import Push
     from ralph.git.runner import CheckoutGit, GitSeams
     from ralph.machine.own_programs import ProgramSearch
@@ -42,6 +43,7 @@ def open_checkout(
     start: Callable[..., Popen[bytes]] = start_process,
     redactor: Redactor | None = None,
     may_read: Callable[[str], bool] = lambda _path: True,
+    unpublished_in: UnpublishedIn = lambda _top: lambda _path, _is_in_head: False,
 ) -> GitCheckout | PlainDirectory:
     """Finds the checkout that contains `directory`, which must be the working directory. Runs no git. The parameters are those
     of `PlainDirectory` and `GitCheckout`.
@@ -67,6 +69,7 @@ def open_checkout(
         warn=warn,
         redactor=redactor,
         may_read=may_read,
+        unpublished_in=unpublished_in,
     )
 
 

@@ -128,6 +128,7 @@ def locked_checkout(context: LoopContext, plan: LoopPlan) -> Iterator[tuple[Work
         start=box.start,
         redactor=context.redactor,
         may_read=may_read,
+        unpublished_in=box.unpublished_in,
     )
     lock = CheckoutLock(checkout, context.directory, context.clock.utc_now(), place=store.place)
     try:

@@ -345,6 +345,19 @@ def test_a_wrong_token_is_told_and_not_shown(
     assert do(ralph, place, job_of(server)).code == 78
 
 
+def test_what_a_variable_names_as_credentials_is_not_published(
+    ralph: Ralph, iterations_of_job, place: Path, server: HttpRepository
+) -> None:
+    """Git itself does not get the variable."""
+    user = begin(ralph, place, server)
+    ralph.environment["GOOGLE_APPLICATION_CREDENTIALS"] = str(place / "jobs/night/a/checkout/gcp.json")
+    iterations_of_job(bash("echo FAKE >gcp.json; echo one >one.txt"))
+    ran = do(ralph, place, job_of(server))
+    assert "gcp.json (agents may not read it)" in ran.stdout + ran.stderr
+    listed = user.git("--git-dir", str(place / "origin/remote.git"), "ls-tree", "--name-only", "ralph/a")
+    assert listed.split() == [".gitignore", "a.txt", "dir", "one.txt"]
+
+
 def test_what_the_agent_left_beside_the_branch_is_pushed_too(
     ralph: Ralph, iterations_of_job, place: Path, server: HttpRepository
 ) -> None:

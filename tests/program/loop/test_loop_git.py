@@ -44,6 +44,23 @@ def test_a_second_loop_in_the_same_checkout_names_the_first_and_exits_78(
     assert "continue with: ralph loop --continue" in ralph_here("loop", "--status").stdout
 
 
+@pytest.mark.parametrize("sandbox", ["auto", "off"])
+def test_no_commit_publishes_credentials_that_an_earlier_step_has_put_into_the_checkout(
+    ralph, checkout, iterations, sandbox
+) -> None:
+    """As google-github-actions/auth does, which names the file for the steps that follow."""
+    file = checkout.write("gha-creds-1.json", "FAKE")
+    ralph.environment["GOOGLE_APPLICATION_CREDENTIALS"] = str(file)
+    iterations([bash("echo 1 > one")])
+    options = ("--commit", "--push", "--max-iterations", "1", "--sandbox", sandbox)
+    ran = ralph("loop", "go", *options, code=0)
+    assert "agents may not read these: gha-creds-1.json; commits leave them out" in loop_lines(ran)
+    assert "gha-creds-1.json is uncommitted already" not in ran.stderr
+    assert checkout.git("ls-tree", "-r", "--name-only", "origin/main").split() == [
+        *(".gitignore", "a.txt", "dir/b.txt", "one")
+    ]
+
+
 HOOKS = (
     "for hook in pre-commit prepare-commit-msg commit-msg post-commit pre-push reference-transaction; do"
     " printf '#!/bin/sh\ntouch \"$HOME/planted\"\n' > .git/hooks/$hook; chmod +x .git/hooks/$hook; done"
