@@ -100,8 +100,8 @@ def check_checkout(
     notices += _about_commits(checkout, git) if commits else []
     if pushes:
         _refuse_useless_remote(checkout.push_of(git, status), _about_settings(git))
-    uncommitted = [entry.path for entry in checkout.uncommitted(status)]
-    if commits and uncommitted:
+    uncommitted = [entry.path for entry in checkout.uncommitted(status)] if commits else []
+    if uncommitted:
         verb, them = ("is", "it") if len(uncommitted) == 1 else ("are", "them")
         notices.append(
             f"{shown(uncommitted)} {verb} uncommitted already: the loop's first commit will include {them}"
