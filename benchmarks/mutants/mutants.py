@@ -557,8 +557,8 @@ MUTANTS = (
     Mutant(
         "waits-past-max-time",
         "a wait that the run's time does not hold is not begun",
-        "if isinstance(decision, Wait) and decision.seconds >= moment.time_left_s:",
-        "if isinstance(decision, Wait) and decision.seconds >= 2 * moment.time_left_s:",
+        "if isinstance(decision, Wait) and decision.seconds >= situation.time_left_s:",
+        "if isinstance(decision, Wait) and decision.seconds >= 2 * situation.time_left_s:",
         (*RETRY, "test_time_limit.py", "test_limits.py"),
     ),
     Mutant(
@@ -895,8 +895,8 @@ MUTANTS = (
     Mutant(
         "damage-without-end",
         "a turn asks three times on account of damage",
-        "self.goes_on = self.damaged_asks < MOST_ASKS and",
-        "self.goes_on = self.damaged_asks <= MOST_ASKS and",
+        "self.continues = self.damaged_asks < MOST_ASKS and",
+        "self.continues = self.damaged_asks <= MOST_ASKS and",
         TURNS,
     ),
     Mutant(
@@ -916,7 +916,7 @@ MUTANTS = (
     Mutant(
         "retries-for-each-ask",
         "asks past damage have one budget of retries",
-        "chain = ChainState(state.chain.retries, state.chain.slept_s) if goes_on else ChainState()",
+        "chain = ChainState(state.chain.retries, state.chain.slept_s) if continues else ChainState()",
         "chain = ChainState()",
         TURNS,
     ),
@@ -1001,7 +1001,7 @@ MUTANTS = (
         "final-turn-runs-tools",
         "in the final turn other tools are refused",
         "        if self._finishing.is_final:\n            return refused(",
-        "        if self._finishing.is_final and self._desk is not None:\n            return refused(",
+        "        if self._finishing.is_final and self._receiver is not None:\n            return refused(",
         ("test_limits.py", "test_finishing.py", "test_reports.py"),
     ),
     Mutant(
@@ -1473,8 +1473,8 @@ MUTANTS = (
     Mutant(
         "fleet-a-retry-asks-the-model",
         "a retry of which only the delivery had failed asks the model nothing",
-        "goes_on = decision is None or (kept.is_retried and decision.exit_code != 0)",
-        "goes_on = decision is None or kept.is_retried",
+        "continues = decision is None or (kept.is_retried and decision.exit_code != 0)",
+        "continues = decision is None or kept.is_retried",
         FLEET,
     ),
     Mutant(

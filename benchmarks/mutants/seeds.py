@@ -287,8 +287,8 @@ SEEDS = (
     Break("D9", "PATIENT_BUDGET_S = 8 * 3600.0", "PATIENT_BUDGET_S = 6 * 3600.0"),
     Break(
         "D13 P21",
-        "        events.append(_scheduled(state, decision, moment.policy.max_retries))",
-        "        events += 2 * [_scheduled(state, decision, moment.policy.max_retries)]",
+        "        events.append(_scheduled(state, decision, situation.policy.max_retries))",
+        "        events += 2 * [_scheduled(state, decision, situation.policy.max_retries)]",
     ),
     Break(
         "D14 A44",
@@ -540,8 +540,8 @@ SEEDS = (
     ),
     Break(
         "A59",
-        "return self.desk.accept_cached() if self.is_final else self.desk.accepted",
-        "return self.desk.accept_cached()",
+        "return self.receiver.accept_cached() if self.is_final else self.receiver.accepted",
+        "return self.receiver.accept_cached()",
     ),
     Break(
         "A60",
@@ -550,15 +550,15 @@ SEEDS = (
     ),
     Break(
         "A61",
-        "return self.desk.accept_cached() if self.is_final else self.desk.accepted",
-        "return self.desk.accepted",
+        "return self.receiver.accept_cached() if self.is_final else self.receiver.accepted",
+        "return self.receiver.accepted",
     ),
     Break(
         "A63",
         "        if text.strip():\n            self.cached = None\n        for found",
         "        for found",
     ),
-    Break("A63", "            self.desk.forget_text()", "            pass"),
+    Break("A63", "            self.receiver.forget_text()", "            pass"),
     Break(
         "A64",
         "[report] {event.status}, {_in_words(_REPORT_SOURCES, event.source)}",
@@ -566,7 +566,7 @@ SEEDS = (
     ),
     Break(
         "A65",
-        "        report = self.reported or ending.stand_in(self.desk, self._tally, self.last_stop_reason)\n",
+        "        report = self.reported or ending.stand_in(self.receiver, self._tally, self.last_stop_reason)\n",
         "        report = self.reported\n        if report is None:\n            return ending\n",
     ),
     Break("A67", 'None, "synthetic", details)', 'None, "text", details)'),
@@ -624,8 +624,8 @@ SEEDS = (
     ),
     Break(
         "A95",
-        "        if desk is not None and self._is_for_want_of_report:\n            error = desk.last_problem or error\n",
-        "        if desk is not None:\n            error = desk.last_problem or error\n",
+        "        if receiver is not None and self._is_for_want_of_report:\n            error = receiver.last_problem or error\n",
+        "        if receiver is not None:\n            error = receiver.last_problem or error\n",
     ),
     _known("A98", "skips-all-keys"),
     # --- P. oh-my-pi: auto-retry policy, first version
@@ -798,7 +798,7 @@ SEEDS = (
     Break(
         "D8",
         "        state.choice, failure, rules=state.rules,",
-        "        replace(state.choice, chain=replace(state.choice.chain, slept_s=state.choice.chain.slept_s + moment.latency_s)), failure, rules=state.rules,",
+        "        replace(state.choice, chain=replace(state.choice.chain, slept_s=state.choice.chain.slept_s + situation.latency_s)), failure, rules=state.rules,",
     ),
     Break(
         "D29 P15 P37 P48",
@@ -849,8 +849,8 @@ SEEDS = (
     Break("A46", '        self._enter_final_turn("context")\n        return True', "        return True"),
     Break(
         "A62",
-        "return self.desk.accept_cached() if self.is_final else self.desk.accepted",
-        "return self.desk.accept_cached()",
+        "return self.receiver.accept_cached() if self.is_final else self.receiver.accepted",
+        "return self.receiver.accept_cached()",
     ),
     Break("A91", "401: FailureKind.AUTH,", "401: FailureKind.SERVER,"),
     Break(

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ralph.agent.run_end import Finishing
     from ralph.values.answer import Ruling, ToolDefinition
     from ralph.values.ports import Events
-    from ralph.values.report import ReportDesk
+    from ralph.values.report import ReportReceiver
 
 _LONGEST_SHOWN_VALUE = 60
 _MOST_FAULTS_NAMED = 5
@@ -171,14 +171,14 @@ class CallRules:
         self,
         definitions: Sequence[ToolDefinition],
         finishing: Finishing,
-        desk: ReportDesk | None,
+        receiver: ReportReceiver | None,
         events: Events,
         gate: Gate,
     ) -> None:
-        """`desk` checks the final report, or is None if no report is required. `gate` decides about the valid calls."""
+        """`receiver` checks the final report, or is None if no report is required. `gate` decides about the valid calls."""
         self._tools: Mapping[str, ToolDefinition] = {tool.name: tool for tool in definitions}
         self._finishing = finishing
-        self._desk = desk
+        self._receiver = receiver
         self._events = events
         self.gate = gate
         self._guards = Guards()
@@ -237,9 +237,9 @@ class CallRules:
         """Updates the counts and guards for a call that an earlier process ran or was about to run. `output` is the
         result of the call, or None if the result is unknown.
         """
-        if self._desk is not None and call.name == FINAL_REPORT:
+        if self._receiver is not None and call.name == FINAL_REPORT:
             self.has_report = True
-            self._desk.receive(call)
+            self._receiver.receive(call)
             return
         checked = self._checked(call)
         if isinstance(checked, ToolOutput):
@@ -255,14 +255,14 @@ class CallRules:
         """
         if self.ended_by is not None:
             return refused(ENDING)
-        if self._desk is not None and call.name == FINAL_REPORT:
+        if self._receiver is not None and call.name == FINAL_REPORT:
             self.has_report = True
-            output = self._desk.receive(call)
-            if self._desk.last_problem is not None:
+            output = self._receiver.receive(call)
+            if self._receiver.last_problem is not None:
                 self._events.emit(MalformedCallRefused(self.turn, call.name, str(output.content)))
             return output
         if self._finishing.is_final:
-            return refused(refused_in_final_turn(needs_report=self._desk is not None))
+            return refused(refused_in_final_turn(needs_report=self._receiver is not None))
         checked = self._checked(call)
         if isinstance(checked, ToolOutput):
             self._malformed.append(as_written(call))
@@ -305,7 +305,7 @@ class CallRules:
     def _checked(self, call: ToolCall | MalformedCall) -> Ruling:
         """Checks the form of a call."""
         if call.name not in self._tools:
-            offered = sorted(self._tools) + ([FINAL_REPORT] if self._desk is not None else [])
+            offered = sorted(self._tools) + ([FINAL_REPORT] if self._receiver is not None else [])
             return refused(f"There is no tool {call.name!r}. The tools are: {', '.join(offered)}.")
         if isinstance(call, MalformedCall):
             return refused(f"This call was not run: {call.reason}. Send it again, whole and as valid JSON.")

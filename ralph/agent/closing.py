@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ralph.conversation.next_step import End, NoUsableAnswer
     from ralph.values.events import DeadEnd
     from ralph.values.ports import Events, Interrupted
-    from ralph.values.report import Report, ReportDesk, ReportForm
+    from ralph.values.report import Report, ReportForm, ReportReceiver
 
 
 class Closing:
@@ -39,7 +39,7 @@ class Closing:
         self._tally = tally
         self._events = events
         self.finishing = Finishing(max_turns)
-        self.desk = self._new_desk()
+        self.receiver = self._new_receiver()
         """Checks the final report. None if no report is required."""
         self.last_stop_reason: str | None = None
         """The stop reason of the last answer, or None if there was no answer."""
@@ -50,12 +50,12 @@ class Closing:
         """True if the answer with the model's last text was discarded. The next request tells the model that it was
         discarded."""
 
-    def _new_desk(self) -> ReportDesk | None:
-        return self._form.desk() if self._form is not None else None
+    def _new_receiver(self) -> ReportReceiver | None:
+        return self._form.receiver() if self._form is not None else None
 
     def forget_reports(self) -> None:
         """Discards all reports that were received before. Must be called when another task begins."""
-        self.desk = self._new_desk()
+        self.receiver = self._new_receiver()
 
     @property
     def needs_report(self) -> bool:
@@ -91,12 +91,12 @@ class Closing:
 
     def take_text(self, text: str) -> bool:
         """Looks for a report in the text of an answer that was discarded. Returns whether it found one. If it finds a
-        report, it stores the report in the desk's cache.
+        report, it stores the report in the receiver's cache.
         """
         self._last_words = text.strip() or self._last_words
         if text.strip():
             self._is_text_dropped = True
-        return self.desk is not None and self.desk.take_text(text)
+        return self.receiver is not None and self.receiver.take_text(text)
 
     def take_final_words(self, text: str) -> None:
         """Stores the text of an answer that came in the final turn and contains tool calls. If the model gives no
@@ -108,15 +108,15 @@ class Closing:
         self._last_words = text.strip() or self._last_words
         if text.strip():
             self._is_text_dropped = False
-        if self.desk is not None:
-            self.desk.look_at_text(text)
+        if self.receiver is not None:
+            self.receiver.look_at_text(text)
 
     def forget_text(self) -> None:
         """Discards the report in the model's last text if the answer with this text was discarded. Must be called
         after each request, because the model learns only from a request that its answer was discarded.
         """
-        if self.desk is not None and self._is_text_dropped:
-            self.desk.forget_text()
+        if self.receiver is not None and self._is_text_dropped:
+            self.receiver.forget_text()
 
     def forget_words(self) -> None:
         """Discards the model's last text. Must be called when tools have run after that text."""
@@ -124,20 +124,20 @@ class Closing:
 
     def was_reported(self, arguments: Mapping[str, Any]) -> Report | None:
         """Restores a report that an earlier process accepted, and returns it. Returns None if no report is required."""
-        return self.desk.restored(arguments) if self.desk is not None else None
+        return self.receiver.restored(arguments) if self.receiver is not None else None
 
     @property
     def reported(self) -> Report | None:
         """The accepted report, or None if no report was accepted. A report that is only cached is not returned."""
-        return self.desk.accepted if self.desk is not None else None
+        return self.receiver.accepted if self.receiver is not None else None
 
     def report(self) -> Report | None:
         """The accepted report, or None if there is none. In the final turn, this call accepts a cached report, which
         is a report that the model wrote as text.
         """
-        if self.desk is None:
+        if self.receiver is None:
             return None
-        return self.desk.accept_cached() if self.is_final else self.desk.accepted
+        return self.receiver.accept_cached() if self.is_final else self.receiver.accepted
 
     def accepted(self, report: Report) -> Ending:
         """The end of a task whose report was accepted."""
@@ -153,7 +153,7 @@ class Closing:
 
     def _tell(self, report: Report) -> None:
         turn = max(self._tally.counted_turns, 1)
-        attempts = self.desk.attempts if self.desk is not None else 0
+        attempts = self.receiver.attempts if self.receiver is not None else 0
         reason = self.finishing.reason
         self._events.emit(ReportAccepted(report.source, report.status, turn, attempts, reason))
 
@@ -204,7 +204,7 @@ class Closing:
         # A limit may have ended the run after a report was accepted, or when one was cached in the final turn.
         if ending.is_forced and (known := self.report()) is not None:
             return self._reported(known)
-        report = self.reported or ending.stand_in(self.desk, self._tally, self.last_stop_reason)
+        report = self.reported or ending.stand_in(self.receiver, self._tally, self.last_stop_reason)
         self._tell(report)
         return replace(ending, report=report, result=ending.result or self._last_words)
 

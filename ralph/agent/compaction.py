@@ -50,7 +50,7 @@ Write down only what this conversation shows. What you are not sure of, call uns
 OPENING = (
     "The context of this work was full. This is a fresh one: it holds the task and what is known so far."
 )
-GO_ON = (
+FROM_HERE = (
     "Go on with the task from here. What is done need not be done again; look at the files where you have to "
     "be sure."
 )
@@ -289,7 +289,7 @@ def _opened(tasks: Sequence[Block], known: Sequence[Block], changed_files: Seque
         *tasks,
         *known,
         *_section(FILES_HEADING, files),
-        *text_blocks(GO_ON),
+        *text_blocks(FROM_HERE),
     ]
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ralph.conversation.target import Target
     from ralph.values.errors import AgentError
     from ralph.values.limits import Budget
-    from ralph.values.report import Report, ReportDesk
+    from ralph.values.report import Report, ReportReceiver
 
 
 _OWES_AN_ANSWER = frozenset(
@@ -93,20 +93,20 @@ class Ending(Struct, frozen=True):
         """Whether a limit ended the run, such as the turn limit or the time limit."""
         return self.outcome in _FORCED
 
-    def stand_in(self, desk: ReportDesk | None, tally: Tally, last_stop_reason: str | None) -> Report:
-        """The synthetic report of a run with the counts of `tally`. `desk` is the object that checked the model's
+    def stand_in(self, receiver: ReportReceiver | None, tally: Tally, last_stop_reason: str | None) -> Report:
+        """The synthetic report of a run with the counts of `tally`. `receiver` is the object that checked the model's
         reports. It is None if no report was required.
         """
         from ralph.values.report import synthetic_report  # noqa: PLC0415 - most runs have an answer
 
         error = self.error
-        if desk is not None and self._is_for_want_of_report:
-            error = desk.last_problem or error
+        if receiver is not None and self._is_for_want_of_report:
+            error = receiver.last_problem or error
         return synthetic_report(
             reason=self.reason,
             turns=tally.counted_turns,
             turns_completed=tally.turns,
-            attempts=desk.attempts if desk is not None else 0,
+            attempts=receiver.attempts if receiver is not None else 0,
             last_stop_reason=last_stop_reason,
             last_error=error,
         )

@@ -151,7 +151,7 @@ class AgentLoop:
     def _fresh_rules(self) -> CallRules:
         closing = self._closing
         tools, finishing = self._toolbox.definitions, closing.finishing
-        return CallRules(tools, finishing, closing.desk, self, self._gate)
+        return CallRules(tools, finishing, closing.receiver, self, self._gate)
 
     @property
     def conversation(self) -> Conversation:

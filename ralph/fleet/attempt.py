@@ -499,21 +499,21 @@ class JobAttempt:
         directory = self._folder / CHECKOUT
         checkout = self._repositories.unbundle(self._job.repository, bundle, work.base, directory)
         decision = work.ending
-        goes_on = decision is None or (kept.is_retried and decision.exit_code != 0)
+        continues = decision is None or (kept.is_retried and decision.exit_code != 0)
         state = undelivered.state_at(place)
         if state is not None:
             try:
                 delivery.kept_checkpoint(checkout, work.checkpoint, state)
             except CheckoutError as error:
-                if goes_on or error.is_temporary:
+                if continues or error.is_temporary:
                     raise
                 self._log.tell(f"no checkpoint: {error}")
         if work.commit is not None and decision is not None and delivery.at_branch is None:
             delivered = delivery.kept_branch(checkout, work.commit, decision)
-            goes_on = goes_on and delivered is decision
+            continues = continues and delivered is decision
             decision = delivered
         again = Again(max(work.resumes_at - time.time(), 0.0), "its work was delivered")
-        then = delivery.rest(checkout, again if decision is None or goes_on else decision)
+        then = delivery.rest(checkout, again if decision is None or continues else decision)
         self._kept = None
         end = ProcessEnd(exit_code=0 if decision is None else decision.exit_code, result=work.result)
         if isinstance(then, Again):

@@ -51,7 +51,7 @@ class _Specific(Struct, frozen=True, rename="camel"):
 class HookAnswer(Struct, frozen=True, rename="camel"):
     """The answer of a hook. The JSON object `{}` means that the hook neither allows nor refuses anything."""
 
-    goes_on: bool = field(default=True, name="continue")
+    continues: bool = field(default=True, name="continue")
     stop_reason: str | None = None
     decision: Literal["approve", "block"] | None = None
     reason: str | None = None
@@ -144,7 +144,7 @@ def contexts(answers: Iterable[HookAnswer]) -> tuple[str, ...]:
 def stop_if_asked(answers: Iterable[HookAnswer]) -> None:
     """Raises HookStopped with the reason of the first hook that ends the work, if one does."""
     for answer in answers:
-        if not answer.goes_on:
+        if not answer.continues:
             raise HookStopped(f"a hook ended the run: {answer.stop_reason or 'no reason was given'}")
 
 

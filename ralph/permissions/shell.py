@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from ralph.permissions.patterns import ANY
 from ralph.permissions.shell_words import UNKNOWN, Word, decoded_escapes, name_of, plain, word_of
-from ralph.permissions.wrappers import within, within_assignment
+from ralph.permissions.wrappers import commands_in_assignment, inner_commands
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -307,7 +307,7 @@ class ParsedLine:
         ]
         for command in self._found:
             self._add(command, level, is_inner=is_inner)
-        for named in map(within_assignment, assigned if level < _MOST_LEVELS_OF_COMMANDS else ()):
+        for named in map(commands_in_assignment, assigned if level < _MOST_LEVELS_OF_COMMANDS else ()):
             self.not_understood += filter(None, (named.not_understood,))
             for script in named.scripts:
                 self._read_script(script, level + 1, is_inner=True)
@@ -327,7 +327,7 @@ class ParsedLine:
             self.not_understood.append("its nesting")
             self.runs_unknown = True
             return
-        found = within(command.words, has_heredoc=command.has_heredoc)
+        found = inner_commands(command.words, has_heredoc=command.has_heredoc)
         is_needed = not (is_inner or found.is_transparent)
         self.commands.append(replace(command, is_needed=is_needed))
         self.not_understood += filter(None, (found.not_understood,))

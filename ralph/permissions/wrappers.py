@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Within(Struct, frozen=True):
+class InnerCommands(Struct, frozen=True):
     """The commands and scripts that another command, the wrapper, runs."""
 
     commands: tuple[tuple[Word, ...], ...] = ()
@@ -36,7 +36,7 @@ class Within(Struct, frozen=True):
     input."""
 
 
-NOTHING = Within()
+NOTHING = InnerCommands()
 _ASKING = ("--help", "--version")
 _FAMILIES = frozenset(name.rpartition(" ")[0] for name in FORMS)
 """The beginnings of names of several words, such as `uv` for `uv run`."""
@@ -131,16 +131,16 @@ _GIT_RUNNING = [
 ]
 
 
-def within(words: Sequence[Word], *, has_heredoc: bool = False) -> Within:
+def inner_commands(words: Sequence[Word], *, has_heredoc: bool = False) -> InnerCommands:
     """The commands that a command such as `sudo` or `bash -c` runs, and whether some of them are unknown."""
     name = name_of(words)
     if name is None:
-        return Within(runs_unknown=True)
+        return InnerCommands(runs_unknown=True)
     if name not in _INTERPRETERS:  # some file systems do not tell upper from lower case
         name = name.lower()
     name = name[1:] if name[:1] == "g" and name[1:] in _WITH_G else name
     if name == "case":  # behind `!`, where the parser does not find its commands
-        return Within(runs_unknown=True)
+        return InnerCommands(runs_unknown=True)
     if name in SHELLS:
         return _of_shell(words[1:])
     if name in ("eval", "source", "."):
@@ -148,7 +148,7 @@ def within(words: Sequence[Word], *, has_heredoc: bool = False) -> Within:
     if name == "find":
         return _of_find(words[1:])
     if name.startswith("git-"):
-        return Within(((plain("git"), plain(name.removeprefix("git-")), *words[1:]),), is_runner=True)
+        return InnerCommands(((plain("git"), plain(name.removeprefix("git-")), *words[1:]),), is_runner=True)
     if name == "command" and any(word.text in ("-v", "-V") for word in words[1:2]):
         return NOTHING
     kind = name if name in FORMS else re.sub(r"-?[0-9.]+[a-z]*$", "", name)
@@ -164,48 +164,52 @@ def within(words: Sequence[Word], *, has_heredoc: bool = False) -> Within:
     )
 
 
-def within_assignment(word: Word) -> Within:
+def commands_in_assignment(word: Word) -> InnerCommands:
     """The command that a program may run because a variable names it, as with `GIT_EDITOR=COMMAND`."""
     name, equals, value = word.known.partition("=")
     if not equals or value in ("", "/dev/null"):
         return NOTHING
     if _CONFIGURATION.fullmatch(name):
-        return Within(not_understood=f"`{name}`, by which a program gets configuration,")
+        return InnerCommands(not_understood=f"`{name}`, by which a program gets configuration,")
     if not _COMMAND_VARIABLE.fullmatch(name):
         return NOTHING
-    return Within(not_understood=f"the value of `{name}`") if word.text is None else Within(scripts=(value,))
+    return (
+        InnerCommands(not_understood=f"the value of `{name}`")
+        if word.text is None
+        else InnerCommands(scripts=(value,))
+    )
 
 
-def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> Within:
+def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> InnerCommands:
     """The commands that an ordinary command, which is no known wrapper, may run because of its options and arguments."""
     texts = [word.text for word in words[1:]]
     if name in _RUN_WORDS and None in texts:
-        return Within(runs_unknown=True)
+        return InnerCommands(runs_unknown=True)
     if name in _EVALUATE and any(re.search(r"\$\(|`", text) for text in texts if text):
-        return Within(not_understood=f"a text that `{name}` evaluates")
+        return InnerCommands(not_understood=f"a text that `{name}` evaluates")
     if name in _CHANGE_SHELL:
-        return Within(not_understood=f"`{name}`, which changes the meaning of later words,")
+        return InnerCommands(not_understood=f"`{name}`, which changes the meaning of later words,")
     short = _SHORT_RUNNING.get(name, "(?!)")
     if any(re.fullmatch(short, text) or _RUNNING_OPTION.fullmatch(text) for text in texts if text):
-        return Within(not_understood=f"an option of `{name}` that runs another command")
+        return InnerCommands(not_understood=f"an option of `{name}` that runs another command")
     known = [text for text in texts if text]
     # Of an option or a command of git, or what may be one.
     running = (option for of, option in _GIT_RUNNING if any(map(of.fullmatch, known)))
     if name == "git" and (
         not _GIT_RUNS.isdisjoint(known) or any(any(map(one.fullmatch, known)) for one in running)
     ):
-        return Within(not_understood="an option of `git` that can run another command")
+        return InnerCommands(not_understood="an option of `git` that can run another command")
     if name in _RUN_OTHERS or name.startswith(_LOADERS):
-        return Within(suspect=f"`{name}`, which can run other commands,")
+        return InnerCommands(suspect=f"`{name}`, which can run other commands,")
     if _is_code(name, words[1:], has_heredoc=has_heredoc):
-        return Within(suspect=f"code for `{name}`")
+        return InnerCommands(suspect=f"code for `{name}`")
     return NOTHING
 
 
-def _by_form(name: str, form: Form, words: Sequence[Word]) -> Within:
+def _by_form(name: str, form: Form, words: Sequence[Word]) -> InnerCommands:
     """The commands that one of the table runs. `words` are those after its name."""
     rest = _after_options(form, words)
-    if isinstance(rest, Within):
+    if isinstance(rest, InnerCommands):
         inner = {word for path in FORMS if path.startswith(f"{name} ") for word in path.split()}
         may_be_run = [word for word in words if word.text is None or not word.text.startswith("-")]
         is_family = name in _FAMILIES and ("also" not in form.notes or not may_be_run)
@@ -216,29 +220,31 @@ def _by_form(name: str, form: Form, words: Sequence[Word]) -> Within:
     if f"{name} {following}" in FORMS:
         return _by_form(f"{name} {following}", FORMS[f"{name} {following}"], rest[1:])
     if following is None and (name in _FAMILIES or name in _INTERPRETERS):
-        return Within(suspect=f"`{name}` with a word that is known only when it runs,")
+        return InnerCommands(suspect=f"`{name}` with a word that is known only when it runs,")
     has_own = "programs" not in form.notes and following in BUILT_IN
     if name in _FAMILIES and ("also" not in form.notes or has_own):
         return NOTHING
     if "1" in form.notes:
         if following is None:
-            return Within(not_understood=f"`{name}` with a word that is known only when it runs,")
+            return InnerCommands(not_understood=f"`{name}` with a word that is known only when it runs,")
         rest = rest[2:] if len(rest) > 1 and rest[1].text == "--" else rest[1:]
     if not rest and not form.beginning:
         is_asking = any(word.text in _ASKING for word in words)
         reads_input = "input" in form.notes or (name == "exec" and words)
-        return Within(runs_unknown=True) if reads_input and not is_asking else NOTHING
+        return InnerCommands(runs_unknown=True) if reads_input and not is_asking else NOTHING
     if "more" in form.notes:
         replaced = _replaced_by_xargs(words)
         rest = [UNKNOWN if replaced and replaced in word.known else word for word in rest] + [UNKNOWN]
     if name == "coproc":  # a name and a whole block may follow
-        return Within(commands=(tuple(rest), tuple(rest[1:])), not_understood="`coproc`")
+        return InnerCommands(commands=(tuple(rest), tuple(rest[1:])), not_understood="`coproc`")
     if "reserved" in form.notes and any(word.text in _CONTINUE for word in rest[1:]):
-        return Within(runs_unknown=True)
+        return InnerCommands(runs_unknown=True)
     command = (*map(plain, form.beginning), *(_program_of(form, word) for word in rest[:1]), *rest[1:])
     # A word that is known only when it runs may be several, and the other command begin in it.
     is_known = all(word.text is not None for word in words[: len(words) - len(rest)])
-    return Within((command,), is_transparent=is_known and "same" in form.notes, is_runner=form.is_runner)
+    return InnerCommands(
+        (command,), is_transparent=is_known and "same" in form.notes, is_runner=form.is_runner
+    )
 
 
 def _program_of(form: Form, word: Word) -> Word:
@@ -250,10 +256,12 @@ def _program_of(form: Form, word: Word) -> Word:
     return plain(word.text.rpartition(":")[2]) if "environment" in form.notes else word
 
 
-def _after_options(form: Form, words: Sequence[Word]) -> list[Word] | Within:
+def _after_options(form: Form, words: Sequence[Word]) -> list[Word] | InnerCommands:
     """The words behind the options of a command that runs another one. Or what it runs if an option says that, or is not understood."""
     rest = list(words)
-    unknown = Within(not_understood="a command that runs others, with options that ralph does not know,")
+    unknown = InnerCommands(
+        not_understood="a command that runs others, with options that ralph does not know,"
+    )
     while rest and (rest[0].known.startswith("-") or "dashes" in form.notes):
         word, rest = rest[0], rest[1:]
         text = word.text
@@ -274,7 +282,11 @@ def _after_options(form: Form, words: Sequence[Word]) -> list[Word] | Within:
             return unknown
         if meaning == "shell":
             script = rest[0].text if value is None else value
-            return Within(runs_unknown=True) if script is None or text is None else Within(scripts=(script,))
+            return (
+                InnerCommands(runs_unknown=True)
+                if script is None or text is None
+                else InnerCommands(scripts=(script,))
+            )
         if meaning == "command":
             return rest if value is None else [plain(value), *rest]
         rest = rest[1:] if meaning == "value" and value is None else rest
@@ -296,13 +308,13 @@ def _replaced_by_xargs(words: Sequence[Word]) -> str:
     return ""
 
 
-def _of_shell(words: Sequence[Word]) -> Within:
+def _of_shell(words: Sequence[Word]) -> InnerCommands:
     """The commands that a shell runs: `sh -c TEXT`, `sh FILE`, or a shell that reads its standard input."""
     has_text, is_value = False, False
     for at, word in enumerate(words):
         text = word.text
         if text is None:
-            return Within(runs_unknown=True)
+            return InnerCommands(runs_unknown=True)
         if text in ("--version", "--help"):
             return NOTHING
         if is_value:
@@ -310,32 +322,32 @@ def _of_shell(words: Sequence[Word]) -> Within:
         elif len(text) > 1 and text[0] in "-+":
             letters = "" if text.startswith("--") else text[1:].lower()
             if "s" in letters:
-                return Within(runs_unknown=True)
+                return InnerCommands(runs_unknown=True)
             # zsh takes what follows the letter in the word, bash the next word; `--command` is fish's.
             if "o" in letters[:-1] or text.startswith(("--command", "--init-command")):
-                return Within(not_understood="a shell with such options")
+                return InnerCommands(not_understood="a shell with such options")
             is_value = letters.endswith("o") or text in ("--rcfile", "--init-file")
             has_text = has_text or "c" in letters
         elif has_text:
-            return Within(scripts=(text,))
+            return InnerCommands(scripts=(text,))
         else:
             if _INPUTS.fullmatch(text):
-                return Within(runs_unknown=True)
-            return Within(commands=(tuple(words[at:]),), is_runner=True)
-    return Within(runs_unknown=True)
+                return InnerCommands(runs_unknown=True)
+            return InnerCommands(commands=(tuple(words[at:]),), is_runner=True)
+    return InnerCommands(runs_unknown=True)
 
 
-def _evaluated(name: str, words: Sequence[Word]) -> Within:
+def _evaluated(name: str, words: Sequence[Word]) -> InnerCommands:
     known = [word.text for word in words if word.text is not None]
     if len(known) < len(words):
-        return Within(runs_unknown=True)
+        return InnerCommands(runs_unknown=True)
     if name == "eval":
-        return Within(scripts=(" ".join(known),), not_understood="`eval`")
+        return InnerCommands(scripts=(" ".join(known),), not_understood="`eval`")
     is_input = bool(known) and _INPUTS.fullmatch(known[0]) is not None
-    return Within(not_understood=f"`{name}`", runs_unknown=is_input)
+    return InnerCommands(not_understood=f"`{name}`", runs_unknown=is_input)
 
 
-def _of_find(words: Sequence[Word]) -> Within:
+def _of_find(words: Sequence[Word]) -> InnerCommands:
     commands: list[tuple[Word, ...]] = []
     rest = iter(words)
     for word in rest:
@@ -343,7 +355,7 @@ def _of_find(words: Sequence[Word]) -> Within:
             inner = takewhile(lambda one: one.text not in (";", "+"), rest)
             commands.append(tuple(UNKNOWN if one.text is None or "{}" in one.text else one for one in inner))
     is_hidden = any(choice in _FIND_EXECUTES for word in words for choice in word.choices)
-    return Within(
+    return InnerCommands(
         commands=tuple(commands), not_understood="`find` with an option in braces" if is_hidden else ""
     )
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ralph.conversation.context_size import is_over
 from ralph.conversation.messages import make_message
 from ralph.retry import backoff
-from ralph.retry.step import Moment, begin_chain, exhausted
+from ralph.retry.step import Situation, begin_chain, exhausted
 from ralph.values.classify import is_damaged
 from ralph.values.events import RetryRecovered, RetryScheduled
 from ralph.values.limits import SHORTEST_ANSWER
@@ -91,7 +91,7 @@ class TurnRequests:
         """The seconds spent on requests and on waits between them. The time of tools is not included."""
         self.damaged_asks = 0
         """The number of asks of this turn, or of the current summary, whose answer came damaged."""
-        self.goes_on = False
+        self.continues = False
         """True if the next call of `send_with_retry` asks again on account of damage."""
 
     @property
@@ -103,8 +103,8 @@ class TurnRequests:
         if not is_damaged(error):
             return False
         self.damaged_asks += 1
-        self.goes_on = self.damaged_asks < MOST_ASKS and sum(self.recent) < MOST_RECENT_DAMAGE
-        return self.goes_on
+        self.continues = self.damaged_asks < MOST_ASKS and sum(self.recent) < MOST_RECENT_DAMAGE
+        return self.continues
 
 
 class WindowTooSmallError(Exception):
@@ -131,10 +131,10 @@ class CallSite(Struct, frozen=True):
         """Whether the conversation must be compacted for the current target."""
         return is_over(self.roster.estimate(conversation, self.state.session.meter), self.roster.window)
 
-    def moment(self, sent_s: float, *, may_be_too_large: bool) -> Moment:
+    def situation(self, sent_s: float, *, may_be_too_large: bool) -> Situation:
         now_s = self.clock.now_s()
         policy = self.policy if self.controls.auto_retry else backoff.off()
-        return Moment(now_s, policy, now_s - sent_s, self.waiter.time_left_s(), may_be_too_large)
+        return Situation(now_s, policy, now_s - sent_s, self.waiter.time_left_s(), may_be_too_large)
 
 
 class Request(Struct, frozen=True):
@@ -213,7 +213,7 @@ class Chain:
             requests=requests,
             now_s=self._started_s,
         )
-        requests.goes_on = False
+        requests.continues = False
         return begun
 
     def publish(self, state: RetryState, *events: Event) -> None:

@@ -78,8 +78,8 @@ def send_with_retry(
                 )
             except AgentError as error:
                 error.tokens = with_prompt(error.tokens, state.target, request)
-                moment = site.moment(sent_s, may_be_too_large=can_shrink and request.may_be_too_large)
-                state, decision, events = step(state, error, classify_error(error), moment)
+                situation = site.situation(sent_s, may_be_too_large=can_shrink and request.may_be_too_large)
+                state, decision, events = step(state, error, classify_error(error), situation)
             except (Interrupted, JournalError) as stop:
                 tokens = with_prompt(stop.tokens, state.target, request)
                 chain.publish(state, attempt_ended(state, clock.now_s() - sent_s, tokens, stop))

@@ -104,7 +104,7 @@ class RetryState(Struct, frozen=True):
         return self.targets[self.choice.route.target]
 
 
-class Moment(Struct, frozen=True):
+class Situation(Struct, frozen=True):
     """The facts on which a retry decision depends."""
 
     now_s: float
@@ -129,7 +129,7 @@ def begin_chain(
     """The first state of a `send_with_retry` call, and its events: a ModelFallback if the first target to ask is not
     the preferred one, and has not answered since it replaced it.
     """
-    choice = begin(choice, rules, now_s, goes_on=requests.goes_on)
+    choice = begin(choice, rules, now_s, continues=requests.continues)
     state = RetryState(
         choice, rules, targets, requests.turn, requests.is_whole, requests.recent, requests.attempts
     )
@@ -141,16 +141,16 @@ def begin_chain(
 
 
 def step(
-    state: RetryState, error: AgentError, error_class: ErrorClass, moment: Moment
+    state: RetryState, error: AgentError, error_class: ErrorClass, situation: Situation
 ) -> tuple[RetryState, Decision, tuple[Event, ...]]:
     """Decides what to do after an error: wait and ask again, ask another target or key at once, or give up. Returns
     the next state, the decision, and the events in order.
     """
-    short_time = met_again(state.short_time, str(error), moment.now_s) if is_shortage(error) else None
-    if short_time is not None and short_time.left_s(moment.now_s) <= 0 and isinstance(error, Api):
+    short_time = met_again(state.short_time, str(error), situation.now_s) if is_shortage(error) else None
+    if short_time is not None and short_time.left_s(situation.now_s) <= 0 and isinstance(error, Api):
         error = _lasting(error)
     failed = FailedAttempt(state.choice.route, error, failure_of(error, error_class))
-    is_said_twice = moment.may_be_too_large and is_said_again(state.last_error, error)
+    is_said_twice = situation.may_be_too_large and is_said_again(state.last_error, error)
     state = replace(
         state,
         short_time=short_time,
@@ -159,18 +159,18 @@ def step(
         damaged=failed if is_damaged(error) else state.damaged,
         recent=(*state.recent, True) if is_damaged(error) else state.recent,
     )
-    noted = None if is_said_twice else _retried_at_once(state, error, moment)
+    noted = None if is_said_twice else _retried_at_once(state, error, situation)
     decision: Decision = Wait(0.0)
     if is_said_twice:
         decision, choice = SAID_TWICE, state.choice
     elif noted is None:
-        decision, choice = _decide(state, failed.failure, moment)
+        decision, choice = _decide(state, failed.failure, situation)
     else:
         state, chain = noted, noted.choice.chain
         choice = replace(state.choice, chain=replace(chain, retries=chain.retries + 1))
-    events: list[Event] = [attempt_ended(state, moment.latency_s, error.tokens, error, decision)]
+    events: list[Event] = [attempt_ended(state, situation.latency_s, error.tokens, error, decision)]
     if isinstance(decision, Wait):
-        events.append(_scheduled(state, decision, moment.policy.max_retries))
+        events.append(_scheduled(state, decision, situation.policy.max_retries))
     events += _changes(state, choice, error)
     if isinstance(error, StreamTransient) and not isinstance(decision, GiveUp):
         events.append(ResponseRestarted())
@@ -179,13 +179,13 @@ def step(
     return _next_state(state, decision, choice), decision, tuple(events)
 
 
-def _retried_at_once(state: RetryState, error: AgentError, moment: Moment) -> RetryState | None:
+def _retried_at_once(state: RetryState, error: AgentError, situation: Situation) -> RetryState | None:
     """The state after a failure for which the same target is asked again at once, counted and once in a chain: an
     idle connection was lost, or the server refused a key that a program prints. None after any other failure.
     """
     route, chain = state.choice.route, state.choice.chain
     keys = state.target.credentials
-    if not isinstance(moment.policy.next_wait(chain.retries + 1, 0.0, chain.slept_s), Wait):
+    if not isinstance(situation.policy.next_wait(chain.retries + 1, 0.0, chain.slept_s), Wait):
         return None
     if error.was_idle and not state.has_lost_idle:
         return replace(state, has_lost_idle=True)
@@ -194,16 +194,16 @@ def _retried_at_once(state: RetryState, error: AgentError, moment: Moment) -> Re
     return None
 
 
-def _decide(state: RetryState, failure: Failure, moment: Moment) -> tuple[Decision, TargetsState]:
+def _decide(state: RetryState, failure: Failure, situation: Situation) -> tuple[Decision, TargetsState]:
     decision, choice = after_failure(
-        state.choice, failure, rules=state.rules, policy=moment.policy, now_s=moment.now_s
+        state.choice, failure, rules=state.rules, policy=situation.policy, now_s=situation.now_s
     )
     if isinstance(decision, Wait) and state.short_time is not None:
-        left_s = state.short_time.left_s(moment.now_s)
+        left_s = state.short_time.left_s(situation.now_s)
         if left_s <= 0:
             return GiveUp(f"the same shortage has lasted for {time_limit(LASTS_S)}", is_early=True), choice
         decision = replace(decision, seconds=min(decision.seconds, left_s))
-    if isinstance(decision, Wait) and decision.seconds >= moment.time_left_s:
+    if isinstance(decision, Wait) and decision.seconds >= situation.time_left_s:
         reason = f"the time limit (--max-time) leaves no time to wait {time_limit(decision.seconds)}"
         # No other target is asked. The route stays, so that the message names the target that failed last.
         choice = replace(choice, route=state.choice.route)

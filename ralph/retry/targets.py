@@ -153,11 +153,11 @@ REFUSED_BY_ALL = GiveUp("no other target would take the request either")
 """The decision after a failure that the request itself causes. Every other target would refuse the request too."""
 
 
-def begin(state: TargetsState, rules: Rules, now_s: float, *, goes_on: bool = False) -> TargetsState:
-    """The state at the beginning of a chain. If `goes_on` is True, it has only the retries that the one before it has
+def begin(state: TargetsState, rules: Rules, now_s: float, *, continues: bool = False) -> TargetsState:
+    """The state at the beginning of a chain. If `continues` is True, it has only the retries that the one before it has
     left.
     """
-    chain = ChainState(state.chain.retries, state.chain.slept_s) if goes_on else ChainState()
+    chain = ChainState(state.chain.retries, state.chain.slept_s) if continues else ChainState()
     state = replace(state, chain=chain)
     if rules.strategy == "round_robin":
         state = replace(state, route=Route(rules.first))

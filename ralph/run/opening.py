@@ -215,7 +215,7 @@ class SessionParts:
             about_targets = self._make_targets()
             opened.pop_all()
         if self.session.old is not None:
-            self._go_on_from(self.session.old)
+            self._restore(self.session.old)
         self.notices = (
             *self.session.notices,
             *about_targets,
@@ -372,7 +372,7 @@ class SessionParts:
 
         return list_skills(self.library.skills)
 
-    def _go_on_from(self, old: Session) -> None:
+    def _restore(self, old: Session) -> None:
         """Hands over the cooldowns, the servers that have answered and the files that were read."""
         from ralph.run.old_session import take_over_cooldowns  # noqa: PLC0415 - a new one needs none of it
 

@@ -101,12 +101,12 @@ class ReportForm(Struct, frozen=True):
     validator: Validator
     has_payload: bool
 
-    def desk(self) -> ReportDesk:
-        """Makes a new `ReportDesk`. Each task needs its own."""
-        return ReportDesk(self.validator, self.has_payload)
+    def receiver(self) -> ReportReceiver:
+        """Makes a new `ReportReceiver`. Each task needs its own."""
+        return ReportReceiver(self.validator, self.has_payload)
 
 
-class ReportDesk:
+class ReportReceiver:
     """Checks the model's reports in one task, and stores the first valid report."""
 
     def __init__(self, validator: Validator, has_payload: bool) -> None:

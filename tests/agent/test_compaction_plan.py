@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ralph.agent.compaction import (
     CUT_SUMMARY,
-    GO_ON,
+    FROM_HERE,
     SUMMARIZE,
     Attempt,
     CompactionSteps,
@@ -137,7 +137,7 @@ def test_three_compactions_in_a_row_keep_every_task_and_file_word_for_word() -> 
             at = plain.index(task[0])
             assert plain[at : at + len(task)] == task
         assert "".join(f"\n- {path}" for path in files) in texts(plain)
-        assert plain[-1] == text(GO_ON)
+        assert plain[-1] == text(FROM_HERE)
         talk = talk.plus(said(text("Working."), call(f"c{number}"))).plus(
             user_message([result(f"c{number}")])
         )

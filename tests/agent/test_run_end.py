@@ -9,7 +9,7 @@ from ralph.conversation.target import Target
 from ralph.values.answer import ToolCall
 from ralph.values.errors import Api, HttpError, NetworkCause, StreamParse
 from ralph.values.outcome import Outcome
-from ralph.values.report import Report, ReportDesk, plain_problems
+from ralph.values.report import Report, ReportReceiver, plain_problems
 from ralph.values.servers.endpoint import ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES
 from tests.rows import every_row
 
@@ -29,10 +29,10 @@ def test_where_a_report_is_required_every_end_without_one_owes_it(outcome) -> No
     assert not Ending(outcome, report=REPORT).lacks_answer(needs_report=True)
 
 
-def refused_desk() -> ReportDesk:
-    desk = ReportDesk(plain_problems, has_payload=False)
-    desk.receive(ToolCall("r", "final_report", {"status": "success"}))
-    return desk
+def refused_receiver() -> ReportReceiver:
+    receiver = ReportReceiver(plain_problems, has_payload=False)
+    receiver.receive(ToolCall("r", "final_report", {"status": "success"}))
+    return receiver
 
 
 @every_row(
@@ -52,7 +52,7 @@ def refused_desk() -> ReportDesk:
     ],
 )
 def test_the_last_error_is_the_one_that_came_last(ending, is_about_the_report) -> None:
-    last_error = ending.stand_in(refused_desk(), Tally(), None).details["last_error"]
+    last_error = ending.stand_in(refused_receiver(), Tally(), None).details["last_error"]
     assert ("summary" in str(last_error)) is is_about_the_report
     assert (last_error == "why") is not is_about_the_report
 

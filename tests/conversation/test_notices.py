@@ -22,7 +22,7 @@ from ralph.values.answer import FINAL_REPORT, MalformedCall, ToolCall, ToolDefin
 from ralph.values.controls import RunControls
 from ralph.values.limits import Budget
 from ralph.values.ports import WorkingDirectoryGoneError
-from ralph.values.report import ReportDesk
+from ralph.values.report import ReportReceiver
 from tests.fakes import RecordingEvents
 from tests.rows import every_row
 
@@ -58,10 +58,12 @@ def words_near_a_limit() -> Iterator[str]:
 def words_of_reports() -> Iterator[str]:
     yield report_tool(None).description
     yield report_tool(SCHEMA).description
-    desk = ReportDesk(lambda _: [] if desk.attempts > 2 else ["{path}: expected {what}, got {value}"], True)
+    receiver = ReportReceiver(
+        lambda _: [] if receiver.attempts > 2 else ["{path}: expected {what}, got {value}"], True
+    )
     sent = ToolCall("a", FINAL_REPORT, {"status": "failure", "summary": "x"})
     for call in (MalformedCall("a", FINAL_REPORT, "{", "{reason}"), sent, sent, sent):
-        yield str(desk.receive(call).content)
+        yield str(receiver.receive(call).content)
 
 
 def words_of_rules() -> Iterator[str]:

@@ -61,7 +61,7 @@ def request(subtype: str, request_id: str = "r1", **fields: Any) -> bytes:
     return json.dumps(line).encode()
 
 
-class Desk:
+class SteeringRig:
     """A `Steering`, which handles a driver's lines, with a fake clock and without a run."""
 
     def __init__(self, *, is_open: bool = True) -> None:

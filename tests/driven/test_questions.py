@@ -11,7 +11,7 @@ from ralph.driven.control_lines import Response, parse_control_line
 from ralph.driven.questions import Question, Questions, Replies
 from ralph.machine.waiter import Inbox, InboxWaiter
 from ralph.values.ports import InterruptRequested
-from tests.driven.driver_lines import Desk, request
+from tests.driven.driver_lines import SteeringRig, request
 from tests.fakes import FakeClock
 from tests.rows import every_row
 
@@ -61,23 +61,23 @@ def test_an_unanswered_question_is_cancelled_when_its_time_is_over() -> None:
 
 
 def test_open_questions_end_when_the_driver_leaves() -> None:
-    desk = Desk()
-    waiter = InboxWaiter(desk.clock, desk.inbox, driver=desk.steering)
-    questions = Questions(desk.responses.append, desk.replies, waiter, desk.clock)
-    desk.steering.mailbox.put(END_OF_INPUT)
+    rig = SteeringRig()
+    waiter = InboxWaiter(rig.clock, rig.inbox, driver=rig.steering)
+    questions = Questions(rig.responses.append, rig.replies, waiter, rig.clock)
+    rig.steering.mailbox.put(END_OF_INPUT)
     [reply] = questions.ask([question()])
     assert reply.error is not None
 
 
 def test_an_interrupt_cancels_open_questions() -> None:
-    desk = Desk()
-    waiter = InboxWaiter(desk.clock, desk.inbox, driver=desk.steering)
-    questions = Questions(desk.responses.append, desk.replies, waiter, desk.clock)
-    desk.steering.begin_work()
-    desk.steering.mailbox.put(request("interrupt"))
+    rig = SteeringRig()
+    waiter = InboxWaiter(rig.clock, rig.inbox, driver=rig.steering)
+    questions = Questions(rig.responses.append, rig.replies, waiter, rig.clock)
+    rig.steering.begin_work()
+    rig.steering.mailbox.put(request("interrupt"))
     with pytest.raises(InterruptRequested):
         questions.ask([question()])
-    assert desk.responses[-1] == {"type": "control_cancel_request", "request_id": "ralph_1"}
+    assert rig.responses[-1] == {"type": "control_cancel_request", "request_id": "ralph_1"}
 
 
 @every_row(

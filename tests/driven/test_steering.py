@@ -22,21 +22,21 @@ from ralph.values.events import (
     StreamReceived,
 )
 from ralph.values.ports import TIMED_OUT, Interrupted
-from tests.driven.driver_lines import FAILED, SCHEDULED, Desk, request, user
+from tests.driven.driver_lines import FAILED, SCHEDULED, SteeringRig, request, user
 from tests.rows import every_row
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def rig() -> SteeringRig:
+    return SteeringRig()
 
 
-def test_nothing_runs_when_a_driver_would_count_on_something_in_vain(desk) -> None:
-    desk.steering.begin_work()
-    refused = desk.answer_to("initialize", toolAliases={"a": "b"}, plugins=["p"])
+def test_nothing_runs_when_a_driver_would_count_on_something_in_vain(rig) -> None:
+    rig.steering.begin_work()
+    refused = rig.answer_to("initialize", toolAliases={"a": "b"}, plugins=["p"])
     assert refused == "initialize: ralph does not offer plugins, toolAliases; leave that out"
-    assert desk.steering.missing_guard == f"{refused}. Nothing runs without what was asked for"
-    assert desk.answer_to("initialize") == desk.steering.missing_guard
+    assert rig.steering.missing_guard == f"{refused}. Nothing runs without what was asked for"
+    assert rig.answer_to("initialize") == rig.steering.missing_guard
 
 
 GUARDS: list[dict[str, Any]] = [
@@ -50,32 +50,32 @@ GUARDS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("guard", GUARDS, ids=lambda guard: next(iter(guard)))
-def test_a_guard_that_cannot_be_honoured_is_refused_for_good_and_stops_the_message(desk, guard) -> None:
-    desk.steering.begin_work()
-    assert desk.answer_to("initialize", **guard).startswith(f'initialize asked for "{next(iter(guard))}"')
-    assert "nothing runs without a guard that was asked for" in desk.steering.missing_guard
-    desk.steering.end_work()
-    desk.steering.begin_work()
+def test_a_guard_that_cannot_be_honoured_is_refused_for_good_and_stops_the_message(rig, guard) -> None:
+    rig.steering.begin_work()
+    assert rig.answer_to("initialize", **guard).startswith(f'initialize asked for "{next(iter(guard))}"')
+    assert "nothing runs without a guard that was asked for" in rig.steering.missing_guard
+    rig.steering.end_work()
+    rig.steering.begin_work()
     for again in (guard, {"agents": None}, {}):
-        assert desk.answer_to("initialize", **again) == desk.steering.missing_guard
+        assert rig.answer_to("initialize", **again) == rig.steering.missing_guard
 
 
 def test_no_line_is_taken_before_the_session_is_open() -> None:
-    desk = Desk(is_open=False)
-    waiter = InboxWaiter(desk.clock, desk.inbox, driver=desk.steering)
-    desk.steering.mailbox.put(request("get_status"))
+    rig = SteeringRig(is_open=False)
+    waiter = InboxWaiter(rig.clock, rig.inbox, driver=rig.steering)
+    rig.steering.mailbox.put(request("get_status"))
     assert waiter.wait(waiter.mailbox(), until_s=0, waiting_for="a thread") is TIMED_OUT
-    assert desk.responses == []
-    desk.steering.open(desk.models)
+    assert rig.responses == []
+    rig.steering.open(rig.models)
     waiter.wait(waiter.mailbox(), until_s=0, waiting_for="the next message")
-    assert [response["response"]["request_id"] for response in desk.responses] == ["r1"]
+    assert [response["response"]["request_id"] for response in rig.responses] == ["r1"]
 
 
 @pytest.mark.parametrize("enabled", [False, True])
-def test_auto_retry_is_switched_for_the_loop_to_see(desk, enabled) -> None:
-    desk.controls.auto_retry = not enabled
-    assert desk.answer_to("set_auto_retry", enabled=enabled) == {"enabled": enabled}
-    assert desk.controls.auto_retry is enabled
+def test_auto_retry_is_switched_for_the_loop_to_see(rig, enabled) -> None:
+    rig.controls.auto_retry = not enabled
+    assert rig.answer_to("set_auto_retry", enabled=enabled) == {"enabled": enabled}
+    assert rig.controls.auto_retry is enabled
 
 
 @pytest.mark.parametrize(
@@ -89,51 +89,51 @@ def test_auto_retry_is_switched_for_the_loop_to_see(desk, enabled) -> None:
         (ResponseDiscarded("m1"), False),
     ],
 )
-def test_a_retry_waits_until_its_attempt_gives_a_sign(desk, event, is_waiting) -> None:
-    desk.progress.emit(SCHEDULED)
-    desk.progress.emit(event)
-    assert desk.answer_to("get_status")["retry"]["is_waiting"] is is_waiting
+def test_a_retry_waits_until_its_attempt_gives_a_sign(rig, event, is_waiting) -> None:
+    rig.progress.emit(SCHEDULED)
+    rig.progress.emit(event)
+    assert rig.answer_to("get_status")["retry"]["is_waiting"] is is_waiting
 
 
-def test_messages_are_queued_up_to_a_number(desk) -> None:
+def test_messages_are_queued_up_to_a_number(rig) -> None:
     for number in range(MOST_QUEUED_MESSAGES):
-        desk.steering.handle(user(f"message {number}"))
-    assert desk.responses == []
-    desk.steering.handle(user("one too many"))
+        rig.steering.handle(user(f"message {number}"))
+    assert rig.responses == []
+    rig.steering.handle(user("one too many"))
     error = "the message was dropped: 100 messages are waiting already; send it again after a result"
-    assert desk.responses == [failure(None, error)]
+    assert rig.responses == [failure(None, error)]
     waiter = InboxWaiter(SystemClock())
-    assert desk.steering.next_message(waiter) == UserMessage("message 0")
-    desk.steering.handle(user("the last"))
-    desk.steering.handle(END_OF_INPUT)
-    taken = [desk.steering.next_message(waiter) for _ in range(MOST_QUEUED_MESSAGES)]
+    assert rig.steering.next_message(waiter) == UserMessage("message 0")
+    rig.steering.handle(user("the last"))
+    rig.steering.handle(END_OF_INPUT)
+    taken = [rig.steering.next_message(waiter) for _ in range(MOST_QUEUED_MESSAGES)]
     expected = [*(f"message {number}" for number in range(1, MOST_QUEUED_MESSAGES)), "the last"]
     assert taken == list(map(UserMessage, expected))
-    assert desk.steering.next_message(waiter) is None
+    assert rig.steering.next_message(waiter) is None
 
 
-def test_messages_are_queued_up_to_a_size_and_one_whatever_its_size(desk, monkeypatch) -> None:
+def test_messages_are_queued_up_to_a_size_and_one_whatever_its_size(rig, monkeypatch) -> None:
     assert steering.MOST_QUEUED_BYTES == 67_108_864
     monkeypatch.setattr(steering, "MOST_QUEUED_BYTES", most_bytes := 65_536)
     half = user("x" * (most_bytes // 2 - len(user(""))))
-    desk.steering.handle(half)
-    desk.steering.handle(half)
-    assert desk.responses == []
-    desk.steering.handle(user("x"))
+    rig.steering.handle(half)
+    rig.steering.handle(half)
+    assert rig.responses == []
+    rig.steering.handle(user("x"))
     error = (
         "the message was dropped: 65,536 bytes of messages are waiting already; send it again after a result"
     )
-    assert desk.responses.pop() == failure(None, error)
+    assert rig.responses.pop() == failure(None, error)
     waiter = InboxWaiter(SystemClock())
     for _ in range(2):
-        desk.steering.next_message(waiter)
-    desk.steering.handle(user("x" * (most_bytes + 1)))
-    assert desk.answer_to("get_status")["queued_messages"] == 1
+        rig.steering.next_message(waiter)
+    rig.steering.handle(user("x" * (most_bytes + 1)))
+    assert rig.answer_to("get_status")["queued_messages"] == 1
 
 
-def test_messages_that_came_with_a_signal_are_not_lost(desk) -> None:
-    steering = desk.steering
-    waiter = InboxWaiter(desk.clock, desk.inbox, driver=steering)
+def test_messages_that_came_with_a_signal_are_not_lost(rig) -> None:
+    steering = rig.steering
+    waiter = InboxWaiter(rig.clock, rig.inbox, driver=steering)
     for line in (user("one"), request("get_status"), user("two"), END_OF_INPUT):
         steering.mailbox.put(line)
     waiter.inbox.note_signal(signal.SIGTERM)
@@ -143,7 +143,7 @@ def test_messages_that_came_with_a_signal_are_not_lost(desk) -> None:
     steering.take_last_lines(waiter)
     assert [steering.next_message(waiter).content for _ in range(2)] == ["one", "two"]
     assert steering.next_message(waiter) is None
-    assert len(desk.responses) == 1
+    assert len(rig.responses) == 1
 
 
 @every_row(
@@ -157,6 +157,6 @@ def test_messages_that_came_with_a_signal_are_not_lost(desk) -> None:
     ],
 )
 def test_hooks_that_were_refused_are_missing_for_good(hooks, reason) -> None:
-    desk = Desk()
-    assert desk.answer_to("initialize", **hooks).startswith(reason)
-    assert desk.answer_to("initialize").startswith(reason)
+    rig = SteeringRig()
+    assert rig.answer_to("initialize", **hooks).startswith(reason)
+    assert rig.answer_to("initialize").startswith(reason)

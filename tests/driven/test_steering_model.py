@@ -14,7 +14,16 @@ from ralph.driven.control_channel import END_OF_INPUT
 from ralph.driven.control_lines import UserMessage
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.values.ports import TIMED_OUT, GuardRefused, InterruptRequested, RetryAborted
-from tests.driven.driver_lines import ACCEPTED, EXHAUSTED, MODELS, RECOVERED, SCHEDULED, Desk, request, user
+from tests.driven.driver_lines import (
+    ACCEPTED,
+    EXHAUSTED,
+    MODELS,
+    RECOVERED,
+    SCHEDULED,
+    SteeringRig,
+    request,
+    user,
+)
 
 if TYPE_CHECKING:
     from ralph.values.events import Event
@@ -133,38 +142,38 @@ def without_times(response: dict[str, Any]) -> dict[str, Any]:
 
 @given(STEPS)
 def test_whatever_comes_each_request_has_one_answer_in_order_and_the_state_is_as_said(steps) -> None:
-    desk, model = Desk(), Model()
+    rig, model = SteeringRig(), Model()
     expected: list[tuple[str | None, dict[str, Any] | None]] = []
     for number, step in enumerate([*steps, ("get_status", {})]):
         match step:
             case "user":
-                desk.steering.handle(user(f"message {number}"))
+                rig.steering.handle(user(f"message {number}"))
                 model.queue.append(f"message {number}")
             case "start" | "finish":
-                desk.steering.begin_work() if step == "start" else desk.steering.end_work()
+                rig.steering.begin_work() if step == "start" else rig.steering.end_work()
                 model.set_working(step == "start")
             case "junk":
-                desk.steering.handle(b"{")
+                rig.steering.handle(b"{")
                 expected.append((None, None))
             case (str() as subtype, dict() as fields):
                 answer = model.answer(subtype, fields)
                 expected.append((f"r{number}", answer))
                 if model.stops(subtype, was_refused=answer is None):
                     with pytest.raises(STOPS[subtype]):
-                        desk.steering.handle(request(subtype, f"r{number}", **fields))
+                        rig.steering.handle(request(subtype, f"r{number}", **fields))
                 else:
-                    desk.steering.handle(request(subtype, f"r{number}", **fields))
+                    rig.steering.handle(request(subtype, f"r{number}", **fields))
             case _:
-                desk.progress.emit(step)
+                rig.progress.emit(step)
                 model.observed(step)
-    told = [response["response"] for response in desk.responses]
+    told = [response["response"] for response in rig.responses]
     assert [
         (response["request_id"], without_times(response["response"]) if "response" in response else None)
         for response in told
     ] == expected
-    desk.steering.handle(END_OF_INPUT)
+    rig.steering.handle(END_OF_INPUT)
     waiter = InboxWaiter(SystemClock())
     for content in model.queue:
-        assert desk.steering.next_message(waiter) == UserMessage(content)
-    assert desk.steering.next_message(waiter) is None
+        assert rig.steering.next_message(waiter) == UserMessage(content)
+    assert rig.steering.next_message(waiter) is None
     assert waiter.wait(waiter.mailbox(), until_s=0, waiting_for="nothing") is TIMED_OUT

@@ -79,7 +79,7 @@ def cuts(name: str, journal: bytes) -> Iterator[Cut]:
             yield Cut(name, number, kind, "changed")
 
 
-class Desk:
+class Resumer:
     """A directory and a server with which cuts are resumed one after the other."""
 
     def __init__(self, directory: Path, api: MockApi) -> None:
@@ -222,20 +222,20 @@ def _target_names(journal: Path) -> list[str]:
 
 
 @contextmanager
-def desk() -> Iterator[Desk]:
-    """Makes a `Desk`, and removes its directory afterwards."""
+def resumer() -> Iterator[Resumer]:
+    """Makes a `Resumer`, and removes its directory afterwards."""
     directory = Path(tempfile.mkdtemp(prefix="ralph-cut-", dir="/var/tmp"))
     (directory / "tmp").mkdir()
     try:
         with MockApi(Scenario([Step(Turn("All done."), repeat=FOREVER)])) as api:
-            yield Desk(directory, api)
+            yield Resumer(directory, api)
     finally:
         shutil.rmtree(directory)
 
 
 def main() -> None:
     """Makes the table."""
-    with desk() as made, TABLE.open("w") as table:
+    with resumer() as made, TABLE.open("w") as table:
         for name, journal in recorded_journals().items():
             for cut in cuts(name, journal):
                 table.write(json.dumps(made.row(cut, journal), ensure_ascii=False) + "\n")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.recorded.raw_journals import recorded_journals
-from tests.recorded.resume_table import TABLE, Cut, Desk, cuts, desk, sample
+from tests.recorded.resume_table import TABLE, Cut, Resumer, cuts, resumer, sample
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,8 +20,8 @@ ROWS = sample()
 
 
 @pytest.fixture(scope="module")
-def made() -> Iterator[Desk]:
-    with desk() as started:
+def made() -> Iterator[Resumer]:
+    with resumer() as started:
         yield started
 
 

@@ -10,8 +10,8 @@ from ralph.conversation.target import Target
 from ralph.retry.backoff import GiveUp, Wait, custom, off, patient, standard
 from ralph.retry.call_site import TurnRequests
 from ralph.retry.step import (
-    Moment,
     RetryState,
+    Situation,
     answered,
     asked,
     begin_chain,
@@ -68,8 +68,8 @@ def after(state: RetryState, *errors: AgentError) -> RetryState:
     time.
     """
     for error in errors:
-        moment = Moment(state.waited_s, standard())
-        state, decision, _ = step(state, error, classify_error(error), moment)
+        situation = Situation(state.waited_s, standard())
+        state, decision, _ = step(state, error, classify_error(error), situation)
         if isinstance(decision, Wait):
             state = waited(state, decision)
         state = asked(state, 1_000)
@@ -95,8 +95,8 @@ def test_the_same_text_twice_ends_the_chain_of_a_request_that_may_be_too_large(
 ) -> None:
     *before, error = errors
     state = after(asking(1), *before)
-    moment = Moment(0.0, patient(), may_be_too_large=may_be_too_large)
-    state, decision, events = step(state, error, classify_error(error), moment)
+    situation = Situation(0.0, patient(), may_be_too_large=may_be_too_large)
+    state, decision, events = step(state, error, classify_error(error), situation)
     assert isinstance(decision, GiveUp if ends else Wait)
     assert [type(event) for event in events] == [AttemptEnded, *([] if ends else [RetryScheduled])]
     if isinstance(decision, GiveUp):
@@ -138,7 +138,9 @@ OTHER_KEY = Notice("a: using the key of A_KEY_1 instead of A_KEY_0 (auth)")
 )
 def test_what_follows_a_first_error(keys, error, policy, decision, events) -> None:
     state = asking(*keys)
-    following, decided, (ended, *told) = step(state, error, classify_error(error), Moment(0.5, policy, 0.5))
+    following, decided, (ended, *told) = step(
+        state, error, classify_error(error), Situation(0.5, policy, 0.5)
+    )
     assert decided == decision
     assert isinstance(ended, AttemptEnded)
     assert (ended.attempt, ended.target, ended.latency_s, ended.error) == (1, "a", 0.5, str(error))
@@ -150,8 +152,8 @@ def test_what_follows_a_first_error(keys, error, policy, decision, events) -> No
 
 @every_row(("time_left_s", "decision"), [(2.1, Wait(2.0)), (2, GiveUp(NO_TIME, True, outlasts_run=True))])
 def test_a_wait_ends_before_the_time_limit_or_is_none(time_left_s, decision) -> None:
-    moment = Moment(0.5, standard(), time_left_s=time_left_s)
-    _, decided, events = step(asking(1), DOWN, classify_error(DOWN), moment)
+    situation = Situation(0.5, standard(), time_left_s=time_left_s)
+    _, decided, events = step(asking(1), DOWN, classify_error(DOWN), situation)
     assert decided == decision
     assert (events[-1] == Notice(f"giving up: {NO_TIME}")) is isinstance(decision, GiveUp)
 
@@ -160,7 +162,7 @@ def test_the_chain_ends_with_the_error_of_whoever_may_be_asked_first_and_points_
     sooner, later = HttpError(529, 30_000, ""), HttpError(529, 40_000, "")
     state = asking(1, 1)
     for error in (sooner, later):
-        state, decision, _ = step(state, error, classify_error(error), Moment(0.0, patient()))
+        state, decision, _ = step(state, error, classify_error(error), Situation(0.0, patient()))
     assert isinstance(decision, GiveUp)
     assert raised_at_end(state, decision) is sooner
     assert state.target.name == "a"
@@ -170,7 +172,7 @@ def test_a_damaged_answer_is_what_ends_a_chain_that_nobody_else_can_help() -> No
     damaged = Json("x")
     state = asking(1, 1)
     for error in (damaged, REFUSED):
-        state, decision, _ = step(state, error, classify_error(error), Moment(0.0, standard()))
+        state, decision, _ = step(state, error, classify_error(error), Situation(0.0, standard()))
     assert decision == CANNOT_HELP
     assert state.last_error is damaged
 
@@ -222,7 +224,7 @@ LOST_IDLE.was_idle = True
 def test_it_is_a_counted_retry_without_a_wait_once_in_a_chain(policy, errors, waits) -> None:
     state, told = asking(1), []
     for error in errors:
-        state, decision, _ = step(state, error, classify_error(error), Moment(state.waited_s, policy))
+        state, decision, _ = step(state, error, classify_error(error), Situation(state.waited_s, policy))
         if isinstance(decision, Wait):
             told.append(decision.seconds)
             state = asked(waited(state, decision), 1_000)

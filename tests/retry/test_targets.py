@@ -390,8 +390,8 @@ def test_success_starts_the_counters_afresh() -> None:
 def test_a_chain_that_goes_on_has_the_retries_and_the_waits_of_the_one_before_it() -> None:
     run = Choosing(1)
     run.turn().fails(OVERLOADED, OVERLOADED)
-    for goes_on, counts in ((True, (2, 6)), (False, (0, 0))):
-        chain = begin(run.state, run.rules, run.now_s, goes_on=goes_on).chain
+    for continues, counts in ((True, (2, 6)), (False, (0, 0))):
+        chain = begin(run.state, run.rules, run.now_s, continues=continues).chain
         assert (chain.retries, chain.slept_s) == counts
 
 

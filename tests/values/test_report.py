@@ -16,7 +16,7 @@ from ralph.values.report import (
     NO_CALL,
     NO_SUMMARY,
     Report,
-    ReportDesk,
+    ReportReceiver,
     plain_problems,
     report_object,
     synthetic_report,
@@ -47,12 +47,12 @@ def lenient_problems(arguments: Any) -> list[str]:
     return problems
 
 
-def plain_desk() -> ReportDesk:
-    return ReportDesk(plain_problems, has_payload=False)
+def plain_receiver() -> ReportReceiver:
+    return ReportReceiver(plain_problems, has_payload=False)
 
 
-def files_desk() -> ReportDesk:
-    return ReportDesk(files_problems, has_payload=True)
+def files_receiver() -> ReportReceiver:
+    return ReportReceiver(files_problems, has_payload=True)
 
 
 # -- The tool. ---------------------------------------------------------------------------------------------------
@@ -151,8 +151,8 @@ def test_what_is_wrong_is_said_in_a_line_each(arguments: dict[str, Any], problem
 
 
 def test_a_report_with_faults_is_not_accepted_and_the_model_is_told_each() -> None:
-    desk = files_desk()
-    output = desk.receive(call({"status": "done", "summary": "x"}))
+    receiver = files_receiver()
+    output = receiver.receive(call({"status": "done", "summary": "x"}))
     assert output.is_error
     assert output.content == (
         "This report was not accepted:\n"
@@ -160,55 +160,55 @@ def test_a_report_with_faults_is_not_accepted_and_the_model_is_told_each() -> No
         "- payload.files: required\n"
         "Put this right and send the whole report again."
     )
-    assert (desk.attempts, desk.accepted) == (1, None)
-    assert desk.last_problem == (
+    assert (receiver.attempts, receiver.accepted) == (1, None)
+    assert receiver.last_problem == (
         'status: expected "success" or "failure", got "done"; payload.files: required'
     )
 
 
 def test_a_malformed_call_is_an_attempt_too() -> None:
-    desk = plain_desk()
-    output = desk.receive(MalformedCall("toolu_1", FINAL_REPORT, '{"sta', "the answer was cut"))
+    receiver = plain_receiver()
+    output = receiver.receive(MalformedCall("toolu_1", FINAL_REPORT, '{"sta', "the answer was cut"))
     assert output.is_error
     assert (
         output.content
         == "This report was not accepted: the answer was cut. Send it again, whole and as valid JSON."
     )
-    assert (desk.attempts, desk.accepted, desk.last_problem) == (1, None, "the answer was cut")
+    assert (receiver.attempts, receiver.accepted, receiver.last_problem) == (1, None, "the answer was cut")
 
 
 def test_a_right_report_is_accepted_and_clears_the_last_problem() -> None:
-    desk = files_desk()
-    desk.receive(call({}))
-    output = desk.receive(call({**DONE, "payload": {"files": 2}}))
+    receiver = files_receiver()
+    receiver.receive(call({}))
+    output = receiver.receive(call({**DONE, "payload": {"files": 2}}))
     assert not output.is_error
-    assert desk.accepted == Report("success", "All green.", {"files": 2}, "tool_call")
-    assert (desk.attempts, desk.last_problem) == (2, None)
+    assert receiver.accepted == Report("success", "All green.", {"files": 2}, "tool_call")
+    assert (receiver.attempts, receiver.last_problem) == (2, None)
 
 
 def test_a_failure_is_accepted_without_a_payload() -> None:
-    desk = files_desk()
-    desk.receive(call({"status": "failure", "summary": "no network"}))
-    assert desk.accepted == Report("failure", "no network", None, "tool_call")
+    receiver = files_receiver()
+    receiver.receive(call({"status": "failure", "summary": "no network"}))
+    assert receiver.accepted == Report("failure", "no network", None, "tool_call")
 
 
-@every_row("make_desk", [plain_desk, files_desk])
+@every_row("make_receiver", [plain_receiver, files_receiver])
 @every_row("second", [{"status": "failure", "summary": "no"}, {}])
-def test_the_first_accepted_report_stays(make_desk: Any, second: dict[str, Any]) -> None:
-    desk = make_desk()
-    desk.receive(call({**DONE, "payload": {"files": 2}}))
-    first = desk.accepted
-    output = desk.receive(call(second))
+def test_the_first_accepted_report_stays(make_receiver: Any, second: dict[str, Any]) -> None:
+    receiver = make_receiver()
+    receiver.receive(call({**DONE, "payload": {"files": 2}}))
+    first = receiver.accepted
+    output = receiver.receive(call(second))
     assert output.is_error
     assert "stays as it is" in str(output.content)
-    assert desk.accepted is first
-    assert (desk.attempts, desk.last_problem) == (2, None)
+    assert receiver.accepted is first
+    assert (receiver.attempts, receiver.last_problem) == (2, None)
 
 
 def test_a_payload_that_nobody_asked_for_is_no_payload() -> None:
-    desk = plain_desk()
-    desk.receive(call({**DONE, "payload": 1}))
-    assert desk.accepted == Report("success", "All green.", None, "tool_call")
+    receiver = plain_receiver()
+    receiver.receive(call({**DONE, "payload": 1}))
+    assert receiver.accepted == Report("success", "All green.", None, "tool_call")
 
 
 # -- Text. -------------------------------------------------------------------------------------------------------
@@ -244,11 +244,11 @@ NO = Report("failure", "no", None, "text")
     ],
 )
 def test_a_report_is_found_in_text(text: str, cached: Report | None) -> None:
-    desk = plain_desk()
-    assert desk.look_at_text(text) is (cached is not None)
-    assert desk.cached == cached
-    assert desk.accepted is None
-    assert desk.attempts == 0
+    receiver = plain_receiver()
+    assert receiver.look_at_text(text) is (cached is not None)
+    assert receiver.cached == cached
+    assert receiver.accepted is None
+    assert receiver.attempts == 0
 
 
 BARE = '{"files": [1, 2]}'
@@ -256,9 +256,9 @@ BARE = '{"files": [1, 2]}'
 
 @every_row("text", [BARE, f"\n{BARE}\n", f"```json\n{BARE}\n```", f"```\n{BARE}\n```\n"])
 def test_a_payload_that_is_the_whole_answer_is_a_success(text: str) -> None:
-    desk = files_desk()
-    assert desk.look_at_text(text)
-    assert desk.cached == Report("success", NO_SUMMARY, {"files": [1, 2]}, "text")
+    receiver = files_receiver()
+    assert receiver.look_at_text(text)
+    assert receiver.cached == Report("success", NO_SUMMARY, {"files": [1, 2]}, "text")
 
 
 @every_row(
@@ -270,9 +270,9 @@ def test_a_payload_that_is_the_whole_answer_is_a_success(text: str) -> None:
     ],
 )
 def test_words_beside_a_payload_may_say_that_it_is_none(text: str) -> None:
-    desk = files_desk()
-    assert not desk.look_at_text(text)
-    assert desk.cached is None
+    receiver = files_receiver()
+    assert not receiver.look_at_text(text)
+    assert receiver.cached is None
 
 
 @every_row(
@@ -285,63 +285,63 @@ def test_words_beside_a_payload_may_say_that_it_is_none(text: str) -> None:
     ],
 )
 def test_a_report_with_a_mistake_never_passes_for_a_payload(text: str) -> None:
-    desk = ReportDesk(lenient_problems, has_payload=True)
-    assert not desk.look_at_text(text)
+    receiver = ReportReceiver(lenient_problems, has_payload=True)
+    assert not receiver.look_at_text(text)
 
 
 def test_a_payload_may_have_a_status_of_its_own() -> None:
-    desk = files_desk()
-    assert desk.look_at_text('{"status": "success", "files": 1}')
-    assert desk.cached is not None
-    assert desk.cached.payload == {"status": "success", "files": 1}
+    receiver = files_receiver()
+    assert receiver.look_at_text('{"status": "success", "files": 1}')
+    assert receiver.cached is not None
+    assert receiver.cached.payload == {"status": "success", "files": 1}
 
 
 def test_the_newest_text_counts_and_other_words_take_an_older_one_back() -> None:
-    desk = plain_desk()
-    assert desk.look_at_text(json.dumps(DONE))
-    assert desk.look_at_text(WHOLE)
-    assert not desk.look_at_text(" ")
-    assert desk.cached == NO
-    assert not desk.look_at_text("The tests fail after all.")
-    assert desk.cached is None
+    receiver = plain_receiver()
+    assert receiver.look_at_text(json.dumps(DONE))
+    assert receiver.look_at_text(WHOLE)
+    assert not receiver.look_at_text(" ")
+    assert receiver.cached == NO
+    assert not receiver.look_at_text("The tests fail after all.")
+    assert receiver.cached is None
 
 
 def test_a_text_that_the_model_was_told_about_is_forgotten() -> None:
-    desk = plain_desk()
-    assert desk.take_text(json.dumps(DONE))
-    desk.forget_text()
-    assert desk.accept_cached() is None
+    receiver = plain_receiver()
+    assert receiver.take_text(json.dumps(DONE))
+    receiver.forget_text()
+    assert receiver.accept_cached() is None
 
 
 def test_plain_text_in_the_place_of_a_call_is_an_attempt_that_says_what_was_wrong() -> None:
-    desk = plain_desk()
-    assert not desk.take_text("All is done.")
-    assert (desk.attempts, desk.last_problem) == (1, NO_CALL)
-    assert not desk.take_text(" ")
-    assert desk.take_text(json.dumps(DONE))
-    assert (desk.attempts, desk.last_problem) == (2, None)
+    receiver = plain_receiver()
+    assert not receiver.take_text("All is done.")
+    assert (receiver.attempts, receiver.last_problem) == (1, NO_CALL)
+    assert not receiver.take_text(" ")
+    assert receiver.take_text(json.dumps(DONE))
+    assert (receiver.attempts, receiver.last_problem) == (2, None)
 
 
 def test_a_call_that_is_refused_takes_an_older_text_back() -> None:
-    desk = plain_desk()
-    assert desk.look_at_text(json.dumps(DONE))
-    assert desk.receive(call({"status": "failure"})).is_error
-    assert desk.accept_cached() is None
+    receiver = plain_receiver()
+    assert receiver.look_at_text(json.dumps(DONE))
+    assert receiver.receive(call({"status": "failure"})).is_error
+    assert receiver.accept_cached() is None
 
 
 def test_a_cached_report_counts_only_when_it_is_accepted() -> None:
-    desk = plain_desk()
-    assert desk.accept_cached() is None
-    desk.look_at_text(WHOLE)
-    assert desk.accepted is None
-    assert desk.accept_cached() == NO
-    assert desk.accepted == NO
+    receiver = plain_receiver()
+    assert receiver.accept_cached() is None
+    receiver.look_at_text(WHOLE)
+    assert receiver.accepted is None
+    assert receiver.accept_cached() == NO
+    assert receiver.accepted == NO
 
 
 @every_row(("extra", "is_found"), [(0, True), (1, False)])
 def test_a_text_over_a_megabyte_is_not_looked_at(extra: int, is_found: bool) -> None:
     text = " " * (LONGEST_TEXT + extra - len(WHOLE)) + WHOLE
-    assert plain_desk().look_at_text(text) is is_found
+    assert plain_receiver().look_at_text(text) is is_found
 
 
 @every_row(
@@ -364,10 +364,10 @@ def test_a_text_over_a_megabyte_is_not_looked_at(extra: int, is_found: bool) -> 
 )
 def test_no_text_takes_long(piece: str) -> None:
     """A quadratic search would take minutes. The limit is on CPU time."""
-    desks = plain_desk(), files_desk()
+    receivers = plain_receiver(), files_receiver()
     began = time.process_time()
-    for desk in desks:
-        assert not desk.look_at_text(piece * (LONGEST_TEXT // 8 // len(piece)))
+    for receiver in receivers:
+        assert not receiver.look_at_text(piece * (LONGEST_TEXT // 8 // len(piece)))
     assert time.process_time() - began < 2
 
 
@@ -389,11 +389,11 @@ chunks = st.sampled_from(["```json\n", "```\n", "{", "}", "[", "]", '"', "\\", "
 
 @given(st.one_of(likely.map(json.dumps), json_values.map(json.dumps), st.lists(chunks).map("".join)))
 def test_whatever_a_model_writes_is_looked_at_and_what_is_found_is_valid(text: str) -> None:
-    for desk in (plain_desk(), files_desk()):
-        if desk.look_at_text(text):
-            assert desk.cached is not None
-            assert desk.cached.status in ("success", "failure")
-            assert desk.cached.summary.strip()
+    for receiver in (plain_receiver(), files_receiver()):
+        if receiver.look_at_text(text):
+            assert receiver.cached is not None
+            assert receiver.cached.status in ("success", "failure")
+            assert receiver.cached.summary.strip()
 
 
 # -- Where none came. --------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ralph.values.redaction import Redactor
 
 _GRACE_S = 3.0  # a stop takes six seconds at most
-_GO_ON = "The last run of this session was cut off before its end. See what is done already, and go on with the task."
+_CONTINUE = "The last run of this session was cut off before its end. See what is done already, and go on with the task."
 _MOST_REASON_CHARS = 300
 _MOST_VERSION_BYTES = 16_384
 _VERSION_S = 10.0
@@ -146,7 +146,7 @@ class AgentIterations:
     def _ran(self, order: IterationOrder, session: str, log: EventLog) -> IterationResult:
         ends_s = math.inf if order.time_s is None else self._clock.now_s() + order.time_s
         with tempfile.TemporaryFile() as given, KeptErrors() as errors:
-            given.write((_GO_ON if order.prompt is None else order.prompt).encode("utf-8", "replace"))
+            given.write((_CONTINUE if order.prompt is None else order.prompt).encode("utf-8", "replace"))
             given.seek(0)
             try:
                 if not self._has_told_version:

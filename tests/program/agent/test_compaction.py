@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from ralph.agent.compaction import GO_ON, MOST_SUMMARY_TOKENS, SUMMARIZE
+from ralph.agent.compaction import FROM_HERE, MOST_SUMMARY_TOKENS, SUMMARIZE
 from ralph.conversation.session import replay
 from ralph.mock_api import Fault, Model, Step, Text, Thinking, ToolUse, Turn
 from tests.journals.reading import read_lines
@@ -57,7 +57,7 @@ def is_summary_call(request: RecordedRequest) -> bool:
 
 def is_fresh(request: RecordedRequest) -> bool:
     [*_, last] = sent(request)["messages"][0]["content"]
-    return bool(last.get("text") == GO_ON)
+    return bool(last.get("text") == FROM_HERE)
 
 
 def texts_of(request: RecordedRequest) -> list[str]:
