@@ -47,31 +47,31 @@ _SHOTS = (
 
 def main() -> None:
     PICTURES.mkdir(exist_ok=True)
-    room = Path("/var/tmp/night")  # the pictures show it
-    room.mkdir()
+    directory = Path("/var/tmp/night")  # the pictures show it
+    directory.mkdir()
     try:
-        recording = _recorded_night(room)
+        recording = _recorded_night(directory)
         _draw_terminal(recording)
-        page = room / "report.html"
-        environment = night_environment(room / "night")
+        page = directory / "report.html"
+        environment = night_environment(directory / "night")
         command = (*ralph("report"), "-o", str(page))
-        subprocess.run(command, cwd=room / "night" / "duration", env=environment, check=True)
+        subprocess.run(command, cwd=directory / "night" / "duration", env=environment, check=True)
         _photograph(page)
     finally:
-        shutil.rmtree(room)
+        shutil.rmtree(directory)
 
 
-def _recorded_night(room: Path) -> Path:
+def _recorded_night(directory: Path) -> Path:
     """Plays the night in a recorded terminal. Returns the file of the recording."""
     place = FOLDER / "asciinema"
     if not place.exists():
         venv.create(place, with_pip=True)
         subprocess.run([place / "bin" / "pip", "install", "-q", f"asciinema=={ASCIINEMA}"], check=True)
-    recording = room / "night.cast"
-    command = f"{PYTHON} -m benchmarks.night {room / 'night'}"
+    recording = directory / "night.cast"
+    command = f"{PYTHON} -m benchmarks.night {directory / 'night'}"
     size = ("--cols", str(COLUMNS), "--rows", str(ROWS))
     words = (place / "bin" / "asciinema", "rec", "-q", *size, "-c", command, recording)
-    environment = {**os.environ, "TERM": "xterm-256color", "HOME": str(room), "PYTHONPATH": str(TOP)}
+    environment = {**os.environ, "TERM": "xterm-256color", "HOME": str(directory), "PYTHONPATH": str(TOP)}
     subprocess.run(words, env=environment, cwd=TOP, check=True)
     return recording
 

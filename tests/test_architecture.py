@@ -1,4 +1,4 @@
-"""The rooms of specs/architecture.md and the imports between them, compared with the real imports."""
+"""The packages of specs/architecture.md and the imports between them, compared with the real imports."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.syntax_trees import nodes_below, nodes_of, parsed
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "ralph"
 
-# A room, and the rooms it may know. Two rooms never know each other; `specs/architecture.md` says why it is so. A room
-# inside another one has a row of its own: who may know the outer one need not know the inner one.
+# A package, and the packages that it may import. `specs/architecture.md` says why. A package inside another one has a row
+# of its own: who may import the outer one need not import the inner one.
 MAY_KNOW: dict[str, set[str]] = {
     "run": {
         *{
@@ -75,11 +75,11 @@ MAY_KNOW: dict[str, set[str]] = {
     "mock_api": set(),
 }
 MAY_KNOW["cli"] = {*MAY_KNOW, "loop", "run", "driven", "demo", "mock_api"}
-MOST_ROOMS = 25
+MOST_PACKAGES = 25
 MOST_MODULES_FLAT, MOST_TESTS_FLAT = 20, 25
 
-# The folders of `tests/` that are not named after a room: what tests use, and tests of several rooms.
-TESTS_OF_NO_ROOM = {
+# The folders of `tests/` that are not named after a package: what tests use, and tests of several packages.
+OTHER_TEST_FOLDERS = {
     "agent_sdks",
     "campaigns",
     "corpus",
@@ -93,7 +93,7 @@ TESTS_OF_NO_ROOM = {
     "soak",
 }
 
-# Rooms and modules that touch the clock, the disk, the network, the environment, processes or the standard streams.
+# Packages and modules that touch the clock, the disk, the network, the environment, processes or the standard streams.
 # All others take values and return values, or call a port.
 TOUCHES_THE_WORLD = (
     "__main__",
@@ -191,7 +191,7 @@ TOUCHES_THE_WORLD = (
     "settings.toml_file",
     "tools",
 )
-# Modules that only decide, in a room that is in the list above as a whole.
+# Modules that only decide, in a package that is in the list above as a whole.
 DECIDES = (
     *(
         "fleet.decisions",
@@ -320,8 +320,8 @@ def nodes_in_functions(path: Path) -> list[ast.AST]:
     return [below for one in functions for below in nodes_below(one)]
 
 
-def room_of(module: str) -> str:
-    """The name of the innermost room of a module. Empty for `ralph` itself."""
+def package_of(module: str) -> str:
+    """The name of the innermost package of a module. Empty for `ralph` itself."""
     _, outer, *rest = [*module.split("."), ""]
     inner = ".".join([outer, *rest[:1]])
     return inner if inner in MAY_KNOW else outer
@@ -331,16 +331,16 @@ MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.parent.name.
 MODULE_NAMES = frozenset(module_name(path) for path in MODULES)
 
 
-def test_rooms_know_only_the_rooms_of_the_table() -> None:
+def test_packages_import_only_what_the_table_allows() -> None:
     """Imports for types count too."""
     wrong = [
         f"{module_name(path)} imports {imported}"
         for path in MODULES
         for imported in sorted(imports_of(path))
-        if (room := room_of(module_name(path))) not in {"", "__main__"}
+        if (package := package_of(module_name(path))) not in {"", "__main__"}
         and imported.startswith("ralph.")
-        and (other := room_of(imported)) != room
-        and other not in MAY_KNOW[room]
+        and (other := package_of(imported)) != package
+        and other not in MAY_KNOW[package]
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -361,7 +361,7 @@ def test_a_function_imports_only_what_its_module_does_not_load_anyway() -> None:
         assert not imported & loaded - packages, f"{module} imports them a second time"
 
 
-def test_no_two_rooms_know_each_other() -> None:
+def test_no_two_packages_import_each_other() -> None:
     mutual = [(a, b) for a in MAY_KNOW for b in MAY_KNOW if a < b and b in MAY_KNOW[a] and a in MAY_KNOW[b]]
     assert not mutual
 
@@ -381,17 +381,17 @@ def crowded_below(top: Path, most: int) -> dict[str, int]:
     return {str(folder): count for folder, count in modules.items() if count > most}
 
 
-def test_every_folder_is_a_room_of_the_table_and_none_is_crowded() -> None:
+def test_every_folder_is_a_package_of_the_table_and_none_is_crowded() -> None:
     folders = folders_of(PACKAGE)
-    assert folders == {room for room in MAY_KNOW if "." not in room}
-    assert len(folders) <= MOST_ROOMS
+    assert folders == {package for package in MAY_KNOW if "." not in package}
+    assert len(folders) <= MOST_PACKAGES
     assert not crowded_below(PACKAGE, MOST_MODULES_FLAT)
 
 
-def test_the_tests_have_the_same_rooms_and_no_folder_of_them_is_crowded() -> None:
-    rooms = {room for room in MAY_KNOW if "." not in room}
-    assert folders_of(TESTS) <= rooms | TESTS_OF_NO_ROOM
-    assert folders_of(TESTS / "program") <= rooms
+def test_the_tests_have_the_same_packages_and_no_folder_of_them_is_crowded() -> None:
+    packages = {package for package in MAY_KNOW if "." not in package}
+    assert folders_of(TESTS) <= packages | OTHER_TEST_FOLDERS
+    assert folders_of(TESTS / "program") <= packages
     assert not crowded_below(TESTS, MOST_TESTS_FLAT)
 
 
@@ -484,7 +484,7 @@ def test_a_run_sets_nothing_of_a_part_from_outside() -> None:
     wrong = [
         f"{module_name(path)}:{node.lineno} sets {ast.unparse(node)}"
         for path in MODULES
-        if room_of(module_name(path)) in {"run", "machine"}
+        if package_of(module_name(path)) in {"run", "machine"}
         for node in nodes_of(path)
         if isinstance(node, ast.Attribute)
         and isinstance(node.ctx, ast.Store)
@@ -517,7 +517,7 @@ def test_what_is_started_without_site_packages_loads_no_library() -> None:
     assert len(ran.stdout.splitlines()) == len(STARTED_BARE)
 
 
-# Rooms whose business it is, and what is started bare: that can import nothing that would write for it.
+# Packages whose business it is, and what is started bare: that can import nothing that would write for it.
 WRITES_TO_STANDARD_STREAMS = ("ralph.output", "ralph.cli", "ralph.__main__", *STARTED_BARE)
 STANDARD_STREAMS = {"stdout", "stderr", "__stdout__", "__stderr__"}
 

@@ -1,4 +1,4 @@
-"""Six commands import only the rooms, packages and modules of the standard library that are listed here.
+"""Six commands import only the packages, libraries and modules of the standard library that are listed here.
 
 Every start pays for a new import, so a review should see it in this list. `specs/speed.md` says what the
 packages cost. Nothing here measures time.
@@ -66,7 +66,7 @@ ROOMS_OF_LOOP = (
     "api cli conversation git loop machine output places prompt retry run sandbox sessions settings values"
 )
 
-# The command line, ralph's rooms, packages, modules of the standard library.
+# The command line, ralph's packages, libraries, modules of the standard library.
 COMMANDS = [
     ("--version", "", "", ""),
     # A person waits for these two: neither typer nor msgspec, and for the first not even `typing`.
@@ -89,20 +89,20 @@ def base_url() -> Iterator[str]:
         yield server.base_url
 
 
-@every_row(("command", "rooms", "packages", "modules"), COMMANDS)
+@every_row(("command", "packages", "libraries", "modules"), COMMANDS)
 def test_a_command_imports_what_is_listed_here_and_no_more(
-    command: str, rooms: str, packages: str, modules: str, base_url: str, tmp_path: Path
+    command: str, packages: str, libraries: str, modules: str, base_url: str, tmp_path: Path
 ) -> None:
     loaded = loaded_by(command, base_url, tmp_path)
     of_ralph = {name.split(".")[1] for name in loaded if name.startswith("ralph.")}
     assert "ralph.permissions.judge" not in loaded, "without rules"
     of_other_vendors = ("ralph.api.chat", "ralph.api.responses", "ralph.values.servers.vendors")
     assert not {name for name in loaded if name.startswith(of_other_vendors)}
-    assert of_ralph - {"__main__"} == set(rooms.split())
+    assert of_ralph - {"__main__"} == set(packages.split())
     assert "hashlib" in modules.split() or not {"_ssl", "_hashlib"} & loaded, "OpenSSL, which only TLS needs"
     others = {name.partition(".")[0] for name in loaded} - {"ralph"}
     standard = {name for name in others if name in sys.stdlib_module_names}
-    assert others - standard == set(packages.split())
+    assert others - standard == set(libraries.split())
     # The standard library imports other modules of its own in each version of Python. The list is for the oldest one.
     if sys.version_info < (3, 12):
         assert {name for name in standard if not name.startswith("_")} == set(modules.split())

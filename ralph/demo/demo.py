@@ -158,8 +158,12 @@ def run_demo(*, scenario: str = "fix", speed: float, keep: bool, say: Callable[[
     """
     project = LOOP_PROJECT if scenario == LOOP else PROJECT
     try:
-        with _room(project if keep else None, say) as room:
-            code = play_loop(room, speed, say) if scenario == LOOP else _play(scenario, room, speed, say)
+        with _directory(project if keep else None, say) as directory:
+            code = (
+                play_loop(directory, speed, say)
+                if scenario == LOOP
+                else _play(scenario, directory, speed, say)
+            )
     except _Stopped as stop:
         code = stop.exit_code
     if code and not keep:
@@ -168,7 +172,7 @@ def run_demo(*, scenario: str = "fix", speed: float, keep: bool, say: Callable[[
 
 
 @contextmanager
-def _room(keeps: str | None, say: Callable[[str], None]) -> Iterator[Path]:
+def _directory(keeps: str | None, say: Callable[[str], None]) -> Iterator[Path]:
     """A context manager that creates a temporary directory. At the end, it removes the directory, even after a
     signal.
 
@@ -181,31 +185,31 @@ def _room(keeps: str | None, say: Callable[[str], None]) -> Iterator[Path]:
 
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     heard = [number for number, handler in before.items() if handler != signal.SIG_IGN]
-    room = Path(tempfile.mkdtemp(prefix="ralph-demo-"))
+    directory = Path(tempfile.mkdtemp(prefix="ralph-demo-"))
     try:
         for number in heard:
             signal.signal(number, stop)
-        yield room
+        yield directory
     finally:
         for number in heard:  # signals are ignored during the cleanup, which takes only a moment
             signal.signal(number, signal.SIG_IGN)
         os.chdir("/")
         if keeps is not None:
-            say(f"\nKept: {room / keeps}")
+            say(f"\nKept: {directory / keeps}")
         else:
-            remove_tree_if_possible(room)
+            remove_tree_if_possible(directory)
         for number in heard:
             signal.signal(number, before[number] or signal.SIG_DFL)
 
 
-def _play(scenario: str, room: Path, speed: float, say: Callable[[str], None]) -> int:
-    project = room / PROJECT
-    environment = make_environment(room)
+def _play(scenario: str, directory: Path, speed: float, say: Callable[[str], None]) -> int:
+    project = directory / PROJECT
+    environment = make_environment(directory)
     make_project("project", project, environment)
     summary = Summary()
-    with STAGES[scenario](room, speed, has_git()) as stage:
+    with STAGES[scenario](directory, speed, has_git()) as stage:
         say(INTRODUCTION.format(directory=project, about=stage.about, task=TASK))
-        options = _options(stage, room, project)
+        options = _options(stage, directory, project)
         code = run_command(options, {**environment, **stage.environment}, summary, *stage.watchers)
     ended = summary.ended
     if code or ended is None:
@@ -216,12 +220,12 @@ def _play(scenario: str, room: Path, speed: float, say: Callable[[str], None]) -
     return code if passes else Outcome.TASK_FAILED.exit_code()
 
 
-def _options(stage: Stage, room: Path, project: Path) -> RunOptions:
+def _options(stage: Stage, directory: Path, project: Path) -> RunOptions:
     return RunOptions(
         prompt=TASK,
         directory=str(project),
         config_file=str(stage.config_file) if stage.config_file is not None else None,
-        session=SessionOptions(directory=room / "sessions"),
+        session=SessionOptions(directory=directory / "sessions"),
         settings={**stage.settings, "limits.max_time_s": LONGEST_S},
         speed=stage.speed,
         reads_stdin=False,

@@ -170,29 +170,29 @@ Now your own loop: `ralph loop init` writes prompts to begin with. Set ANTHROPIC
 
 
 class _Play(Struct, frozen=True):
-    room: Path
+    directory: Path
     speed: float
     has_git: bool
 
     @property
     def project(self) -> Path:
-        return self.room / PROJECT
+        return self.directory / PROJECT
 
     @property
     def factor(self) -> float:
         return NIGHT_SPEED * self.speed
 
 
-def play_loop(room: Path, speed: float, say: Callable[[str], None]) -> int:
+def play_loop(directory: Path, speed: float, say: Callable[[str], None]) -> int:
     """Plays the demo of `ralph loop`. This takes 7 s. Returns the exit code of the loop. If the loop succeeds but the
     project's tests do not pass, returns 1.
     """
-    play = _Play(room, speed, has_git())
-    environment = make_environment(room)
+    play = _Play(directory, speed, has_git())
+    environment = make_environment(directory)
     make_project("loop_project", play.project, environment)
     store = LoopStore.to_read(environment, play.project)
     with LoopOutage(store, has_git=play.has_git) as outage:
-        config_file = room / "config.toml"
+        config_file = directory / "config.toml"
         config_file.write_text(_settings(play, outage.base_url))
         plan = _plan(play, config_file)
         say(_about(play, plan, outage.port, config_file.read_text()))

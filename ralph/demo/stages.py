@@ -179,7 +179,7 @@ FIX_FAULTS = {0: RATE_LIMITED, 2: OVERLOADED, 4: CUT_INSIDE_THE_CALL}
 
 
 @contextmanager
-def _fix(_room: Path, speed: float, has_git: bool) -> Iterator[Stage]:
+def _fix(_directory: Path, speed: float, has_git: bool) -> Iterator[Stage]:
     with MockApi(script=DemoScript(has_git, FIX_FAULTS)) as server:
         sped = f" (divided by {speed:g})" if speed != 1 else ""
         yield Stage(
@@ -223,14 +223,14 @@ _LONGER_THAN_THE_COOLDOWN = 1.2
 
 
 @contextmanager
-def _fallback(room: Path, speed: float, has_git: bool) -> Iterator[Stage]:
+def _fallback(directory: Path, speed: float, has_git: bool) -> Iterator[Stage]:
     # After a status 529 without a `retry-after` header, the target gets no requests for the first wait of the policy.
     cooldown_s = STANDARD_SCHEDULE_S[0] / speed
     slow_s = cooldown_s * _LONGER_THAN_THE_COOLDOWN
     for_main = DemoScript(has_git, {1: OVERLOADED})
     for_spare = DemoScript(has_git, {0: _KEY_IS_LIMITED, 2: Fault(stall_before_headers_s=slow_s)})
     with MockApi(script=for_main) as main, MockApi(script=for_spare) as spare:
-        config_file = room / "config.toml"
+        config_file = directory / "config.toml"
         settings = _TARGETS.format(main=main.base_url, spare=spare.base_url)
         config_file.write_text(settings)
         about = _ABOUT_FALLBACK.format(
@@ -290,7 +290,7 @@ class _Outage:
 
 
 @contextmanager
-def _outage(_room: Path, speed: float, has_git: bool) -> Iterator[Stage]:
+def _outage(_directory: Path, speed: float, has_git: bool) -> Iterator[Stage]:
     with ExitStack() as stack:
         outage = _Outage(has_git, stack)
         [server] = outage.servers

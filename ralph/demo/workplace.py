@@ -43,11 +43,11 @@ def _git() -> str | None:
     return own_program("git", search_outside(os.environ, () if here is None else (here,)))
 
 
-def make_environment(room: Path, *, is_new: bool = True) -> dict[str, str]:
+def make_environment(directory: Path, *, is_new: bool = True) -> dict[str, str]:
     """The environment variables for the demo's processes. If `is_new` is True, makes the directories that they name."""
-    own = {"HOME": room / "home", "TMPDIR": room / "tmp"}
-    for directory in own.values():
-        directory.mkdir(exist_ok=not is_new)
+    own = {"HOME": directory / "home", "TMPDIR": directory / "tmp"}
+    for own_directory in own.values():
+        own_directory.mkdir(exist_ok=not is_new)
     return {
         **{name: value for name, value in os.environ.items() if _is_kept(name)},
         **{name: str(path) for name, path in own.items()},

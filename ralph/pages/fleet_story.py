@@ -1,6 +1,6 @@
 """Makes the content of a fleet's report page from the rows of a store. No I/O happens here.
 
-The page stays below 10 MB for any number of jobs: rows of jobs and details share a room, and what has none is counted.
+The page stays below 10 MB for any number of jobs: rows of jobs and details share its space, and what has none is counted.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ ALLOWED: dict[str, tuple[str, Made]] = {
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     for name in (
         *("work/bin", "added/bin", "outside/bin", "bin", "work-2/bin", "tmp/mine/bin", "tmp/ralph-tmp-0/bin"),
         "home/.cache/ralph/packages/0/bin",
@@ -63,38 +63,38 @@ def plant(directory: Path) -> None:
     (directory / "git").chmod(0o755)
 
 
-def search(room: Path, entry: str) -> ProgramSearch:
-    environment = {"PATH": f"{room}/{entry}", "HOME": f"{room}/home", "TMPDIR": f"{room}/tmp"}
-    return search_outside(environment, (room / "work", room / "added"))
+def search(directory: Path, entry: str) -> ProgramSearch:
+    environment = {"PATH": f"{directory}/{entry}", "HOME": f"{directory}/home", "TMPDIR": f"{directory}/tmp"}
+    return search_outside(environment, (directory / "work", directory / "added"))
 
 
-def looked_up(room: Path, row: tuple[str, Made]) -> tuple[str | None, tuple[str, ...]]:
+def looked_up(directory: Path, row: tuple[str, Made]) -> tuple[str | None, tuple[str, ...]]:
     entry, made = row
     for link, target in made:
-        (room / link).symlink_to(room / target)
-    wanted = search(room, entry)
+        (directory / link).symlink_to(directory / target)
+    wanted = search(directory, entry)
     return own_program("git", wanted), trusted_directories(wanted)
 
 
 @pytest.mark.parametrize("row", LEADING_IN.values(), ids=LEADING_IN)
-def test_an_entry_that_leads_through_a_writable_place_is_skipped(room, row) -> None:
-    assert looked_up(room, row) == (None, ())
+def test_an_entry_that_leads_through_a_writable_place_is_skipped(directory, row) -> None:
+    assert looked_up(directory, row) == (None, ())
 
 
 @pytest.mark.parametrize("row", ALLOWED.values(), ids=ALLOWED)
-def test_an_entry_elsewhere_is_used(room, row) -> None:
-    assert looked_up(room, row) == (f"{room}/{row[0]}/git", (f"{room}/{row[0]}",))
+def test_an_entry_elsewhere_is_used(directory, row) -> None:
+    assert looked_up(directory, row) == (f"{directory}/{row[0]}/git", (f"{directory}/{row[0]}",))
 
 
-def test_a_program_that_is_a_link_into_a_writable_place_is_skipped(room) -> None:
-    (room / "outside/git").unlink()
-    (room / "outside/git").symlink_to(room / "work/bin/git")
-    assert own_program("git", search(room, "outside")) is None
+def test_a_program_that_is_a_link_into_a_writable_place_is_skipped(directory) -> None:
+    (directory / "outside/git").unlink()
+    (directory / "outside/git").symlink_to(directory / "work/bin/git")
+    assert own_program("git", search(directory, "outside")) is None
 
 
 @pytest.mark.parametrize("entry", ["", ".", "work/bin"])
-def test_an_entry_that_is_empty_or_relative_is_skipped(room, monkeypatch, entry) -> None:
-    monkeypatch.chdir(room)
+def test_an_entry_that_is_empty_or_relative_is_skipped(directory, monkeypatch, entry) -> None:
+    monkeypatch.chdir(directory)
     assert trusted_directories(ProgramSearch(entry)) == ()
     assert own_program("git", ProgramSearch(entry)) is None
 
@@ -119,19 +119,19 @@ def _is_of_another_user(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [_is_written_by_others, _is_gone, _is_of_another_user])
-def test_in_a_temporary_directory_nothing_is_used_that_another_user_can_replace(room, change) -> None:
-    change(room / "tmp/mine")
-    wanted = search(room, "tmp/mine/bin")
+def test_in_a_temporary_directory_nothing_is_used_that_another_user_can_replace(directory, change) -> None:
+    change(directory / "tmp/mine")
+    wanted = search(directory, "tmp/mine/bin")
     assert own_program("git", wanted) is None
     assert trusted_directories(wanted) == ()
 
 
-def test_a_group_of_the_user_alone_is_no_other_user(room, monkeypatch) -> None:
+def test_a_group_of_the_user_alone_is_no_other_user(directory, monkeypatch) -> None:
     """Umask 002 with such groups is usual, as on Debian and Fedora."""
     user = pwd.getpwuid(os.geteuid())
-    (room / "tmp/mine").chmod(0o775)
-    os.chown(room / "tmp/mine", -1, user.pw_gid)
-    wanted = search(room, "tmp/mine/bin")
+    (directory / "tmp/mine").chmod(0o775)
+    os.chown(directory / "tmp/mine", -1, user.pw_gid)
+    wanted = search(directory, "tmp/mine/bin")
     for name, members, is_alone in (
         (user.pw_name, [], True),
         (user.pw_name, ["other"], False),
@@ -144,18 +144,18 @@ def test_a_group_of_the_user_alone_is_no_other_user(room, monkeypatch) -> None:
         assert ("/tmp/mine" in why_not_used("git", wanted)) is not is_alone
 
 
-def test_the_reason_why_a_program_is_not_used_names_the_place(room) -> None:
-    assert why_not_used("git", search(room, "work/bin")) == (
-        f"{room}/work/bin/git does not count: commands may write {room}/work"
+def test_the_reason_why_a_program_is_not_used_names_the_place(directory) -> None:
+    assert why_not_used("git", search(directory, "work/bin")) == (
+        f"{directory}/work/bin/git does not count: commands may write {directory}/work"
     )
-    assert why_not_used("no-such", search(room, "work/bin")) == ""
+    assert why_not_used("no-such", search(directory, "work/bin")) == ""
 
 
-def test_what_is_found_stays_when_the_directory_is_replaced(room) -> None:
-    wanted = search(room, "outside")
+def test_what_is_found_stays_when_the_directory_is_replaced(directory) -> None:
+    wanted = search(directory, "outside")
     found = own_program("git", wanted), trusted_directories(wanted)
-    (room / "outside").rename(room / "was")
-    (room / "outside").symlink_to(room / "work/bin")
+    (directory / "outside").rename(directory / "was")
+    (directory / "outside").symlink_to(directory / "work/bin")
     assert (own_program("git", wanted), trusted_directories(wanted)) == found
 
 
@@ -168,78 +168,82 @@ SSH_PKCS11_HELPER P11_KIT_CONF
 @pytest.mark.parametrize(
     ("name", "value", "kept"),
     [
-        ("LD_LIBRARY_PATH", "{room}/work/lib", None),
-        ("LD_LIBRARY_PATH", ":{room}/outside", "{room}/outside"),
-        ("LD_LIBRARY_PATH", "{room}/outside;{room}/added/lib:lib", "{room}/outside"),
-        ("LD_LIBRARY_PATH", "{room}/link", None),
-        ("LD_PRELOAD", "{room}/outside/git {room}/work/b.so", "{room}/outside/git"),
+        ("LD_LIBRARY_PATH", "{directory}/work/lib", None),
+        ("LD_LIBRARY_PATH", ":{directory}/outside", "{directory}/outside"),
+        ("LD_LIBRARY_PATH", "{directory}/outside;{directory}/added/lib:lib", "{directory}/outside"),
+        ("LD_LIBRARY_PATH", "{directory}/link", None),
+        ("LD_PRELOAD", "{directory}/outside/git {directory}/work/b.so", "{directory}/outside/git"),
         ("LD_PRELOAD", "libc.so.6", None),
-        ("LD_AUDIT", "{room}/work/b.so", None),
-        ("DYLD_INSERT_LIBRARIES", "{room}/work/b.dylib", None),
-        *((name, "{room}/work/x", None) for name in LOADED.split()),
-        ("KRB5_CONFIG", "{room}/work/x:{room}/outside", "{room}/outside"),
+        ("LD_AUDIT", "{directory}/work/b.so", None),
+        ("DYLD_INSERT_LIBRARIES", "{directory}/work/b.dylib", None),
+        *((name, "{directory}/work/x", None) for name in LOADED.split()),
+        ("KRB5_CONFIG", "{directory}/work/x:{directory}/outside", "{directory}/outside"),
         ("LD_LIBRARY_PATH", "/proc/self/cwd/lib:/dev/fd/../cwd/lib", None),
-        ("GIT_EXEC_PATH", "{room}/home/.cache/ralph/packages/0", None),
-        ("GIT_TEMPLATE_DIR", "{room}/home/.cache/ralph/packages/0", None),
-        ("GIT_EXEC_PATH", "{room}/outside", "{room}/outside"),
-        ("NODE_OPTIONS", "--trace-warnings --require {room}/work/x", None),
+        ("GIT_EXEC_PATH", "{directory}/home/.cache/ralph/packages/0", None),
+        ("GIT_TEMPLATE_DIR", "{directory}/home/.cache/ralph/packages/0", None),
+        ("GIT_EXEC_PATH", "{directory}/outside", "{directory}/outside"),
+        ("NODE_OPTIONS", "--trace-warnings --require {directory}/work/x", None),
         ("NODE_OPTIONS", "--require dotenv/config", None),
-        ("NODE_OPTIONS", "--import=file://{room}/outside/git", "--import=file://{room}/outside/git"),
+        (
+            "NODE_OPTIONS",
+            "--import=file://{directory}/outside/git",
+            "--import=file://{directory}/outside/git",
+        ),
         ("NODE_OPTIONS", "--max-old-space-size=4096", "--max-old-space-size=4096"),
-        ("VIRTUAL_ENV", "{room}/work/.venv", None),
-        ("VIRTUAL_ENV", "{room}/outside", "{room}/outside"),
-        ("UV_PYTHON", "{room}/work/.venv/bin/python", None),
+        ("VIRTUAL_ENV", "{directory}/work/.venv", None),
+        ("VIRTUAL_ENV", "{directory}/outside", "{directory}/outside"),
+        ("UV_PYTHON", "{directory}/work/.venv/bin/python", None),
         ("UV_PYTHON", ".venv", None),
         ("UV_PYTHON", "3.12", "3.12"),
         ("RUBYOPT", "-W0 -I. -r./x", None),
-        ("PERL5OPT", "-I{room}/work/bin", None),
-        ("JAVA_TOOL_OPTIONS", "-Xmx1g -javaagent:{room}/work/x.jar", None),
+        ("PERL5OPT", "-I{directory}/work/bin", None),
+        ("JAVA_TOOL_OPTIONS", "-Xmx1g -javaagent:{directory}/work/x.jar", None),
         ("JAVA_TOOL_OPTIONS", "-Xmx1g", "-Xmx1g"),
-        ("DOTNET_STARTUP_HOOKS", "{room}/work/x.dll", None),
-        ("EDITOR", "{room}/work/x", "{room}/work/x"),
+        ("DOTNET_STARTUP_HOOKS", "{directory}/work/x.dll", None),
+        ("EDITOR", "{directory}/work/x", "{directory}/work/x"),
     ],
 )
 def test_nothing_that_commands_can_replace_is_loaded_into_ralphs_own_programs(
-    room, name, value, kept
+    directory, name, value, kept
 ) -> None:
-    (room / "link").symlink_to(room / "work/bin")
-    safe = without_unsafe_loads({name: value.format(room=room)}, search(room, "outside"))
-    assert safe.get(name) == (None if kept is None else kept.format(room=room))
+    (directory / "link").symlink_to(directory / "work/bin")
+    safe = without_unsafe_loads({name: value.format(directory=directory)}, search(directory, "outside"))
+    assert safe.get(name) == (None if kept is None else kept.format(directory=directory))
 
 
-def test_a_program_of_rustup_is_of_the_toolchain_that_the_user_chose(room: Path) -> None:
-    (room / "home/.rustup").mkdir()
+def test_a_program_of_rustup_is_of_the_toolchain_that_the_user_chose(directory: Path) -> None:
+    (directory / "home/.rustup").mkdir()
     settings = 'version = "12"\ndefault_toolchain = "stable-x86_64"\n\n[overrides]\n"/x" = "nightly"\n'
-    (room / "home/.rustup/settings.toml").write_text(settings)
-    own = search(room, "outside")
-    home = {"HOME": str(room / "home")}
+    (directory / "home/.rustup/settings.toml").write_text(settings)
+    own = search(directory, "outside")
+    home = {"HOME": str(directory / "home")}
     assert without_unsafe_loads(home, own)["RUSTUP_TOOLCHAIN"] == "stable-x86_64"
     assert without_unsafe_loads(home | {"RUSTUP_TOOLCHAIN": "beta"}, own)["RUSTUP_TOOLCHAIN"] == "beta"
     assert "RUSTUP_TOOLCHAIN" not in with_set_aside(home, own)
-    assert "RUSTUP_TOOLCHAIN" not in without_unsafe_loads({"HOME": str(room)}, own)
+    assert "RUSTUP_TOOLCHAIN" not in without_unsafe_loads({"HOME": str(directory)}, own)
 
 
 def test_a_program_of_asdf_has_the_version_that_the_user_chose_for_ralphs_own_programs_only(
-    room: Path,
+    directory: Path,
 ) -> None:
     chosen = "# mine\npython 3.12.1 system # both\n\nnodejs\njava-x openjdk-21\n"
-    (room / "home/.tool-versions").write_text(chosen)
-    (room / "work/.tool-versions").write_text("python path:/x\nruby path:/x\n")
-    given = {"HOME": str(room / "home"), "ASDF_JAVA_X_VERSION": "17"}
-    own = search(room, "outside")
+    (directory / "home/.tool-versions").write_text(chosen)
+    (directory / "work/.tool-versions").write_text("python path:/x\nruby path:/x\n")
+    given = {"HOME": str(directory / "home"), "ASDF_JAVA_X_VERSION": "17"}
+    own = search(directory, "outside")
     made = without_unsafe_loads(given, own)
     versions = {name: value for name, value in made.items() if name.startswith("ASDF")}
     assert versions == {"ASDF_PYTHON_VERSION": "3.12.1 system", "ASDF_JAVA_X_VERSION": "17"}
     assert with_set_aside(given, own) == given
-    at_work = {"HOME": str(room / "work")}
+    at_work = {"HOME": str(directory / "work")}
     assert "ASDF_PYTHON_VERSION" not in without_unsafe_loads(at_work, own)
 
 
-def test_mise_reads_nothing_where_commands_may_write_for_ralphs_own_programs_only(room: Path) -> None:
+def test_mise_reads_nothing_where_commands_may_write_for_ralphs_own_programs_only(directory: Path) -> None:
     name, given = "MISE_IGNORED_CONFIG_PATHS", {"MISE_IGNORED_CONFIG_PATHS": "/x"}
-    own = search(room, "outside")
+    own = search(directory, "outside")
     ignored = without_unsafe_loads(given, own)[name].split(":")
     assert ignored == ["/x", *own.roots]
-    assert str(room / "work") in ignored
+    assert str(directory / "work") in ignored
     assert name not in with_set_aside({}, own)
     assert with_set_aside(given, own) == {f"RALPH_SET_ASIDE_{name}": "/x"}

@@ -60,11 +60,11 @@ class Campaign(Engine[SessionPlan, Observed]):
         self.temporary_files += sum(path.name.startswith(".ralph-") for path in seen.work.iterdir())
         if not found:
             self.unknown += len(interrupted(lines_of(seen.lives[-1].journal)))
-            shutil.rmtree(seen.room, ignore_errors=True)
+            shutil.rmtree(seen.cluster, ignore_errors=True)
 
     def report(self, plan: SessionPlan, seen: Observed) -> Iterator[str]:
         yield f"  repeat it: python -m tests.nemesis {plan.repeat_by}"
-        yield f"  its journal, its files and its output are kept in {seen.room}"
+        yield f"  its journal, its files and its output are kept in {seen.cluster}"
         for number, life in enumerate(seen.lives):
             end = f"killed {life.place}" if life.exit_code is None else f"exit code {life.exit_code}"
             yield f"  process {number}: {end}; {len(life.journal)} bytes of journal, {len(life.added)} added"

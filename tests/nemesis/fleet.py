@@ -14,7 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from tests.campaigns.engine import Engine
-from tests.nemesis.fleet_room import FleetRoom, StuckError
+from tests.nemesis.fleet_cluster import FleetCluster, StuckError
 from tests.nemesis.fleet_scenarios import SCENARIOS, Scenario, Size, Stage
 from tests.services.postgres import PostgresServer
 
@@ -34,38 +34,38 @@ class FleetPlan:
 
 
 @dataclass
-class FleetCampaign(Engine[FleetPlan, FleetRoom]):
+class FleetCampaign(Engine[FleetPlan, FleetCluster]):
     size: Size = field(default_factory=Size)
     postgres: PostgresServer | None = None
-    room: FleetRoom | None = None
-    """The room of the scenario that is played."""
+    cluster: FleetCluster | None = None
+    """The cluster of the scenario that is played."""
     scenarios: int = 0
 
-    def play(self, plan: FleetPlan, stopping: threading.Event) -> tuple[FleetRoom, list[str]]:
+    def play(self, plan: FleetPlan, stopping: threading.Event) -> tuple[FleetCluster, list[str]]:
         assert self.postgres is not None
         found: list[str] = []
         with (
             self.postgres.database() as url,
-            FleetRoom(url, plan.scenario.answers, stopping) as self.room,
+            FleetCluster(url, plan.scenario.answers, stopping) as self.cluster,
         ):
             try:
-                found += plan.scenario.play(Stage(self.room, self.postgres, self.size, plan.draw))
+                found += plan.scenario.play(Stage(self.cluster, self.postgres, self.size, plan.draw))
             except StuckError as error:
                 found.append(str(error))
-        return self.room, found
+        return self.cluster, found
 
-    def count(self, plan: FleetPlan, seen: FleetRoom, found: list[str]) -> None:
+    def count(self, plan: FleetPlan, seen: FleetCluster, found: list[str]) -> None:
         self.scenarios += 1
         self.say(f"{plan.name}: {seen.status or 'nothing was seen'}")
         if not found:
             seen.remove()
 
-    def report(self, plan: FleetPlan, seen: FleetRoom) -> Iterator[str]:
+    def report(self, plan: FleetPlan, seen: FleetCluster) -> Iterator[str]:
         yield f"  the repository and the workers' directories are kept in {seen.folder}"
 
     @property
     def progress(self) -> str:
-        return self.room.status if self.room else ""
+        return self.cluster.status if self.cluster else ""
 
 
 def main() -> int:

@@ -12,40 +12,40 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.fleet.checkpoint import unpack_state
+from tests.nemesis.fleet_cluster import BRANCH, FIRST_LINE, LINES_FILE
 from tests.nemesis.fleet_jobs import COUNT_FILE, commits_itself, names_for
-from tests.nemesis.fleet_room import BRANCH, FIRST_LINE, LINES_FILE
 from tests.nemesis.journal_text import Line, readable_lines, unanswered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.nemesis.fleet_room import FleetRoom
+    from tests.nemesis.fleet_cluster import FleetCluster
 
 _MOST_STATE_BYTES = 1 << 30
 
 
-def delivered(room: FleetRoom, kind: str, count: int) -> Iterator[str]:
+def delivered(cluster: FleetCluster, kind: str, count: int) -> Iterator[str]:
     """All jobs have ended with 0, each branch has its line exactly once, and nothing is left anywhere."""
     names = names_for(kind, count)
-    yield from _ended(room, names)
-    yield from _branches(room, names)
-    yield from _told(room)
-    yield from _final_journals(room)
-    yield from left_behind(room)
+    yield from _ended(cluster, names)
+    yield from _branches(cluster, names)
+    yield from _told(cluster)
+    yield from _final_journals(cluster)
+    yield from left_behind(cluster)
 
 
-def _ended(room: FleetRoom, names: list[str]) -> Iterator[str]:
-    rows = room.rows("SELECT id, state, exit_code, reason, generation FROM ralph_fleet.jobs ORDER BY id")
+def _ended(cluster: FleetCluster, names: list[str]) -> Iterator[str]:
+    rows = cluster.rows("SELECT id, state, exit_code, reason, generation FROM ralph_fleet.jobs ORDER BY id")
     if [row[0] for row in rows] != names:
         yield f"the store has {len(rows)} jobs instead of {len(names)}"
     for name, state, code, reason, generation in rows:
         if (state, code) != ("done", 0):
-            yield f"{name} is {state} with {code} after {generation} takeups: {reason}"
+            yield f"{name} is {state} with {code} after {generation} claims: {reason}"
 
 
-def _branches(room: FleetRoom, names: list[str]) -> Iterator[str]:
+def _branches(cluster: FleetCluster, names: list[str]) -> Iterator[str]:
     """Each job's branch has the first line and the job's own line, once."""
-    found = set(room.git("for-each-ref", "--format=%(refname)").split())
+    found = set(cluster.git("for-each-ref", "--format=%(refname)").split())
     expected = {f"refs/heads/{BRANCH}", *(f"refs/heads/ralph/{name}" for name in names)}
     # A worker that is killed between the end of a job and the removal of its checkpoint leaves that.
     yield from (
@@ -55,20 +55,20 @@ def _branches(room: FleetRoom, names: list[str]) -> Iterator[str]:
         if f"refs/heads/ralph/{name}" not in found:
             yield f"{name} has no branch"
             continue
-        lines = room.git("show", f"ralph/{name}:{LINES_FILE}").splitlines()
+        lines = cluster.git("show", f"ralph/{name}:{LINES_FILE}").splitlines()
         if lines != [FIRST_LINE, name]:
             yield f"the branch of {name} has the lines {lines}"
-        base = room.git("merge-base", BRANCH, f"ralph/{name}").strip()
-        commits = room.git("rev-list", "--count", f"{base}..ralph/{name}").strip()
+        base = cluster.git("merge-base", BRANCH, f"ralph/{name}").strip()
+        commits = cluster.git("rev-list", "--count", f"{base}..ralph/{name}").strip()
         if commits != str(1 + commits_itself(name)):
             yield f"the branch of {name} has {commits} commits of its own"
-        if (counted := room.git("show", f"ralph/{name}:{COUNT_FILE}").strip()) != "2":
+        if (counted := cluster.git("show", f"ralph/{name}:{COUNT_FILE}").strip()) != "2":
             yield f"the branch of {name} counts {counted} lines"
 
 
-def _told(room: FleetRoom) -> Iterator[str]:
+def _told(cluster: FleetCluster) -> Iterator[str]:
     """No model was told that a command had failed: a session continues where files and journal agree."""
-    for job, requests in room.requests_of().items():
+    for job, requests in cluster.requests_of().items():
         results = [
             block
             for request in requests
@@ -81,12 +81,12 @@ def _told(room: FleetRoom) -> Iterator[str]:
             yield f"{job} was told of a failed command: {str(results[0]['content'])[:300]}"
 
 
-def _final_journals(room: FleetRoom) -> Iterator[str]:
+def _final_journals(cluster: FleetCluster) -> Iterator[str]:
     """Every journal that is still on a machine is valid, wherever a worker was killed."""
-    for worker in room.workers:
+    for worker in cluster.workers:
         for path in worker.state.rglob("sessions/*/*.jsonl"):
             yield from (
-                f"{path.relative_to(room.folder)}: {found}"
+                f"{path.relative_to(cluster.folder)}: {found}"
                 for found in journal_faults(readable_lines(path.read_bytes()), is_whole=False)
             )
 
@@ -111,14 +111,14 @@ def journal_faults(lines: list[Line], *, is_whole: bool) -> Iterator[str]:
         )
 
 
-def left_behind(room: FleetRoom) -> Iterator[str]:
+def left_behind(cluster: FleetCluster) -> Iterator[str]:
     """Nothing of the jobs is left: no process, no lock, no workflow and no reservation."""
-    yield from (f"process {pid} is left: {words}" for pid, words in room.processes().items())
+    yield from (f"process {pid} is left: {words}" for pid, words in cluster.processes().items())
     for statement, what in _MUST_BE_EMPTY.items():
-        yield from (f"{what}: {row}" for row in room.rows(statement))
-    for worker in room.workers:
+        yield from (f"{what}: {row}" for row in cluster.rows(statement))
+    for worker in cluster.workers:
         for folder in worker.state.glob("fleet/work/*"):
-            yield f"{folder.relative_to(room.folder)} is left"
+            yield f"{folder.relative_to(cluster.folder)} is left"
 
 
 _MUST_BE_EMPTY = {
@@ -144,12 +144,12 @@ class Pushes:
     reference is removed with it.
     """
 
-    room: FleetRoom
+    cluster: FleetCluster
     found: set[tuple[str, str, str, str, int]] = field(default_factory=set)
     """Reference, old and new commit, who pushed, and the second."""
 
     def look(self) -> None:
-        top = self.room.repository / "logs"
+        top = self.cluster.repository / "logs"
         for path in (path for path in top.glob("refs/**/*") if path.is_file()):
             try:
                 text = path.read_text()
@@ -170,12 +170,12 @@ class Checkpoints:
     one before and the end of the job removes it.
     """
 
-    room: FleetRoom
+    cluster: FleetCluster
     judged: set[tuple[str, float]] = field(default_factory=set)
     faults: list[str] = field(default_factory=list)
 
     def look(self) -> None:
-        rows = self.room.rows(
+        rows = self.cluster.rows(
             "SELECT c.job, c.made_at, c.ref, c.state FROM ralph_fleet.checkpoints c "
             "WHERE NOT (c.job || c.made_at = ANY(%s))",
             [f"{job}{made_at!r}" for job, made_at in self.judged],

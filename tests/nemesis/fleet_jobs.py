@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ralph.mock_api import Fault, Step, Text, ToolUse, Turn
-from tests.nemesis.fleet_room import LINES_FILE, job_of, prompt_for
+from tests.nemesis.fleet_cluster import LINES_FILE, job_of, prompt_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

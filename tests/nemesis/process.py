@@ -60,7 +60,7 @@ class Life:
 
 @dataclass
 class Observed:
-    room: Path
+    cluster: Path
     lives: list[Life] = field(default_factory=list)
     requests: tuple[RecordedRequest, ...] = ()
     torn: tuple[bytes, ...] = ()
@@ -76,27 +76,27 @@ class Observed:
 
     @property
     def work(self) -> Path:
-        return self.room / "work"
+        return self.cluster / "work"
 
     def journal_of(self, session_id: str) -> Path | None:
-        return next((self.room / "state").rglob(f"{session_id}.jsonl"), None)
+        return next((self.cluster / "state").rglob(f"{session_id}.jsonl"), None)
 
 
 def observe(plan: SessionPlan, usual_s: float, stopping: threading.Event) -> Observed:
-    """Plays the plan. The caller must remove the directory `room`. `usual_s` is the time in seconds that a session
+    """Plays the plan. The caller must remove the directory `cluster`. `usual_s` is the time in seconds that a session
     takes if nobody kills it. Raises `StoppedError` if `stopping` is set.
     """
     seen = Observed(Path(tempfile.mkdtemp(prefix="nemesis-")))
     for name in ("work", "state", "home", "tmp"):
-        (seen.room / name).mkdir()
+        (seen.cluster / name).mkdir()
     (seen.work / LOG_FILE).write_text(LOG_HEAD)
-    marker = f"{os.getpid()}-{seen.room.name}"
+    marker = f"{os.getpid()}-{seen.cluster.name}"
     try:
-        with _served(plan, seen.room) as (words, environment, servers):
+        with _served(plan, seen.cluster) as (words, environment, servers):
             _Lives(plan, seen, words, environment | {OWNER: marker}, usual_s, stopping).play()
             seen.requests = tuple(request for server in servers for request in server.requests)
     except StoppedError:
-        shutil.rmtree(seen.room, ignore_errors=True)
+        shutil.rmtree(seen.cluster, ignore_errors=True)
         raise
     last = seen.journal_of(seen.lives[-1].session_id)
     if last is not None:
@@ -110,7 +110,7 @@ def observe(plan: SessionPlan, usual_s: float, stopping: threading.Event) -> Obs
 
 
 @contextmanager
-def _served(plan: SessionPlan, room: Path) -> Iterator[tuple[list[str], dict[str, str], list[MockApi]]]:
+def _served(plan: SessionPlan, cluster: Path) -> Iterator[tuple[list[str], dict[str, str], list[MockApi]]]:
     """The vendors of the session, and the arguments and the variables that name them to ralph."""
     task, outage = plan.task, plan.outage
     keys = {"ANTHROPIC_API_KEY": "sk-ant-nemesis-0123456789"}
@@ -122,7 +122,7 @@ def _served(plan: SessionPlan, room: Path) -> Iterator[tuple[list[str], dict[str
         MockApi(script=lambda request, _: outage.first_vendor(task, request)) as first,
         MockApi(script=lambda request, _: outage.second_vendor(task, request)) as second,
     ):
-        settings = room / "config.toml"
+        settings = cluster / "config.toml"
         settings.write_text(outage.settings(first.base_url, second.base_url))
         yield ["--config", str(settings)], keys | {"SECOND_KEY": "sk-second-0123456789"}, [first, second]
 
@@ -154,7 +154,7 @@ class _Lives:
 
     def _live(self, session_id: str, kill: Kill | None, *, goes_on: bool) -> Life:
         number = len(self.seen.lives)
-        out, err = self.seen.room / f"stdout-{number}", self.seen.room / f"stderr-{number}"
+        out, err = self.seen.cluster / f"stdout-{number}", self.seen.cluster / f"stderr-{number}"
         words = ["--resume", session_id] if goes_on else ["--session-id", session_id, PROMPT]
         with self._process(words, out, err) as process:
             is_killed = self._watch(process, session_id, kill)
@@ -175,7 +175,7 @@ class _Lives:
         """
         damaged = journal + bytes(_NULS)
         path.write_bytes(damaged)
-        out, err = self.seen.room / "stdout-nul", self.seen.room / "stderr-nul"
+        out, err = self.seen.cluster / "stdout-nul", self.seen.cluster / "stderr-nul"
         with self._process(["--resume", session_id], out, err) as process:
             code = process.wait(LONGEST_LIFE_S)
         if (code, path.read_bytes()) != (_DAMAGED, damaged):
@@ -184,13 +184,13 @@ class _Lives:
 
     @contextmanager
     def _process(self, words: list[str], out: Path, err: Path) -> Iterator[subprocess.Popen[bytes]]:
-        room = self.seen.room
+        cluster = self.seen.cluster
         environment = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(REPOSITORY),  # the ralph beside these files, wherever another one is installed
-            "HOME": str(room / "home"),
-            "TMPDIR": str(room / "tmp"),
-            "RALPH_STATE_DIR": str(room / "state"),
+            "HOME": str(cluster / "home"),
+            "TMPDIR": str(cluster / "tmp"),
+            "RALPH_STATE_DIR": str(cluster / "state"),
             **self.environment,
         }
         command = [*words, *self.words, "--output-format", "stream-json"]

@@ -59,7 +59,7 @@ def job_row(
 
 def attempt_row(
     job: str,
-    takeup: int,
+    claim: int,
     executor: str,
     minutes: tuple[float, float | None],
     exit_code: int | None,
@@ -72,8 +72,8 @@ def attempt_row(
     return AttemptRow(
         set_name=set_name or "upgrade",
         job=job_id,
-        generation=takeup,
-        attempt=takeup,
+        generation=claim,
+        attempt=claim,
         executor=executor,
         machine=executor.partition("-")[0],
         started_at=BEGAN_S + began * MINUTE_S,

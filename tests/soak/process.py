@@ -65,60 +65,60 @@ class Observed:
 def observe(plan: RunPlan, stopping: threading.Event) -> Observed:
     """Plays the plan. Raises `StoppedError` if `stopping` is set before the end."""
     with tempfile.TemporaryDirectory(prefix="soak-") as name, MockApi(plan.scenario()) as server:
-        room = _furnished(Path(name), plan)
-        marker = f"{os.getpid()}-{room.name}"
+        directory = _furnished(Path(name), plan)
+        marker = f"{os.getpid()}-{directory.name}"
         started_s = time.monotonic()
-        with _ralph(room, server.base_url, marker) as process:
+        with _ralph(directory, server.base_url, marker) as process:
             gauge = Gauge(process.pid)
             exit_code = _wait(process, gauge, started_s + LONGEST_RUN_S, stopping)
         took_s = time.monotonic() - started_s
-        files = {path.name: path.read_text() for path in (room / "work").iterdir()}
+        files = {path.name: path.read_text() for path in (directory / "work").iterdir()}
         return Observed(
             exit_code,
-            (room / "stdout").read_text(),
-            (room / "stderr").read_text(),
+            (directory / "stdout").read_text(),
+            (directory / "stderr").read_text(),
             server.requests,
             files.pop(EFFECTS_FILE, "").splitlines(),
             files,
             [
                 *settled(lambda: processes_left(marker)),
                 *settled(lambda: connections_of(server.port)),
-                *temporary_files(room / "tmp"),
+                *temporary_files(directory / "tmp"),
             ],
             gauge,
             took_s,
         )
 
 
-def _furnished(room: Path, plan: RunPlan) -> Path:
+def _furnished(directory: Path, plan: RunPlan) -> Path:
     for name in ("work", "home", "tmp"):
-        (room / name).mkdir()
+        (directory / name).mkdir()
     settings = _SETTINGS.format(max_retries=MAX_RETRIES, base_delay_s=plan.base_delay_s)
     if plan.has_stalls:
         settings += "\n".join(["[clocks]", *(f"{name} = {limit_s}" for name, limit_s in CLOCKS_S.items())])
-    user_settings = room / "home" / ".config" / "ralph" / "config.toml"
+    user_settings = directory / "home" / ".config" / "ralph" / "config.toml"
     user_settings.parent.mkdir(parents=True)
     user_settings.write_text(settings)
-    (room / "work" / NOTES_FILE).write_text(NOTES)
-    return room
+    (directory / "work" / NOTES_FILE).write_text(NOTES)
+    return directory
 
 
 @contextmanager
-def _ralph(room: Path, base_url: str, marker: str) -> Iterator[subprocess.Popen[bytes]]:
+def _ralph(directory: Path, base_url: str, marker: str) -> Iterator[subprocess.Popen[bytes]]:
     environment = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(REPOSITORY),  # the ralph beside these files, wherever another one is installed
-        "HOME": str(room / "home"),
-        "TMPDIR": str(room / "tmp"),
+        "HOME": str(directory / "home"),
+        "TMPDIR": str(directory / "tmp"),
         "ANTHROPIC_API_KEY": "sk-ant-soak-0123456789",
         "ANTHROPIC_BASE_URL": base_url,
         OWNER: marker,
     }
     words = ["-p", "Go on until told.", "--output-format", "stream-json"]
-    with (room / "stdout").open("wb") as stdout, (room / "stderr").open("wb") as stderr:
+    with (directory / "stdout").open("wb") as stdout, (directory / "stderr").open("wb") as stderr:
         process = start_ralph(
             words,
-            room / "work",
+            directory / "work",
             environment,
             afresh=True,
             stdin=subprocess.DEVNULL,

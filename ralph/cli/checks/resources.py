@@ -60,24 +60,24 @@ def look_at_disks(
             at.setdefault(device, there)
     for device, names in found.items():
         with suppress(OSError):
-            room = os.statvfs(at[device])
+            space = os.statvfs(at[device])
             # /proc has no blocks; a review may read only.
-            if room.f_blocks and not room.f_flag & os.ST_RDONLY:
-                yield disk_finding(", ".join(names), at[device], room)
+            if space.f_blocks and not space.f_flag & os.ST_RDONLY:
+                yield disk_finding(", ".join(names), at[device], space)
 
 
-def disk_finding(names: str, place: Path, room: os.statvfs_result) -> Finding:
+def disk_finding(names: str, place: Path, space: os.statvfs_result) -> Finding:
     """The finding about one file system. `names` says what is written there, and `place` is a directory on it."""
-    free_bytes = room.f_bavail * room.f_frsize
-    has_inodes = room.f_files > 0  # some file systems have no fixed number of files
-    text = f"{free_bytes / 1e9:,.1f} GB" + (f" and {room.f_favail:,} files" if has_inodes else "")
+    free_bytes = space.f_bavail * space.f_frsize
+    has_inodes = space.f_files > 0  # some file systems have no fixed number of files
+    text = f"{free_bytes / 1e9:,.1f} GB" + (f" and {space.f_favail:,} files" if has_inodes else "")
     text = f"{text} free for {names} ({place})"
     advice = "free space there, or move it: --session-dir, RALPH_STATE_DIR, TMPDIR"
-    if free_bytes < _LEAST_BYTES or (has_inodes and room.f_favail < _LEAST_INODES):
+    if free_bytes < _LEAST_BYTES or (has_inodes and space.f_favail < _LEAST_INODES):
         return fail("disk", text, advice, Outcome.IO_ERROR)
-    if free_bytes < _GOOD_BYTES or (has_inodes and room.f_favail < _GOOD_INODES):
+    if free_bytes < _GOOD_BYTES or (has_inodes and space.f_favail < _GOOD_INODES):
         return warn("disk", text, advice)
-    return ok("disk", text, free_bytes=free_bytes, free_files=room.f_favail if has_inodes else None)
+    return ok("disk", text, free_bytes=free_bytes, free_files=space.f_favail if has_inodes else None)
 
 
 def _written_places(
@@ -138,13 +138,13 @@ def _group_room() -> tuple[int, int] | None:
     """The number of processes and threads in the control group with the least room, and the limit of this group. None
     if no group has a limit.
     """
-    rooms = []
+    found = []
     for base in _control_groups():
         for group in (base, *base.parents):
             with suppress(OSError, ValueError):  # ValueError if the limit is "max"
                 most = int((group / "pids.max").read_text())
-                rooms.append((int((group / "pids.current").read_text()), most))
-    return min(rooms, key=lambda room: room[1] - room[0], default=None)
+                found.append((int((group / "pids.current").read_text()), most))
+    return min(found, key=lambda one: one[1] - one[0], default=None)
 
 
 def _control_groups() -> Iterator[Path]:

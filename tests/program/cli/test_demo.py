@@ -19,12 +19,12 @@ from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
-def room(ralph, tmp_path):
+def directory(ralph, tmp_path):
     """The directory in which ralph makes its temporary directories."""
-    room = tmp_path / "room"
-    room.mkdir()
-    ralph.environment["TMPDIR"] = str(room)
-    return room
+    directory = tmp_path / "directory"
+    directory.mkdir()
+    ralph.environment["TMPDIR"] = str(directory)
+    return directory
 
 
 def in_order(lines: list[str], text: str) -> bool:
@@ -85,13 +85,13 @@ OUTAGE_LINES = [
     ],
 )
 def test_a_scenario_is_survived_and_the_work_and_the_story_that_it_keeps_are_real(
-    ralph, ralph_here, room, scenario, speed, lines, told
+    ralph, ralph_here, directory, scenario, speed, lines, told
 ) -> None:
     ran = ralph("demo", "--scenario", scenario, "--speed", speed, "--keep", code=0)
     assert in_order(lines, ran.stderr), ran.stderr
     for words in ("scripted", "real", *told, "tests              pass"):
         assert words in ran.stdout
-    [kept] = room.iterdir()
+    [kept] = directory.iterdir()
     assert ran.stdout.splitlines()[-1] == f"Kept: {kept / 'invoice'}"
     log = ["git", "log", "--oneline"]
     shown = subprocess.run(log, cwd=kept / "invoice", check=True, capture_output=True, text=True).stdout
@@ -121,7 +121,7 @@ def test_an_unknown_scenario_is_misuse(ralph) -> None:
 
 
 def test_a_demo_whose_tests_do_not_pass_exits_1_and_does_not_claim_it_and_leaves_nothing_behind(
-    ralph, room, tmp_path
+    ralph, directory, tmp_path
 ) -> None:
     broken = tmp_path / "broken"
     broken.mkdir()
@@ -130,7 +130,7 @@ def test_a_demo_whose_tests_do_not_pass_exits_1_and_does_not_claim_it_and_leaves
     ran = ralph("demo", "--speed", "50", code=1)
     assert "The tests still do not pass." in ran.stderr
     assert "tests              FAIL" in ran.stdout
-    assert list(room.iterdir()) == []
+    assert list(directory.iterdir()) == []
 
 
 # --- `ralph loop`
@@ -160,14 +160,16 @@ LOOP_FACTS = [
 ]
 
 
-def test_the_loop_finishes_in_its_third_iteration_through_an_outage_and_the_work_is_real(ralph, room) -> None:
+def test_the_loop_finishes_in_its_third_iteration_through_an_outage_and_the_work_is_real(
+    ralph, directory
+) -> None:
     ran = ralph("demo", "--scenario", "loop", "--speed", "10", "--keep", code=0)
     rest = iter(ran.stderr.splitlines())
     assert all(any(line.startswith(begin) for line in rest) for begin in LOOP_LINES), ran.stderr
     assert in_order(LOOP_FACTS, ran.stdout), ran.stdout
     for words in ("scripted", "real", "a second of the outage stands for 10 minutes", "in earnest [60, 120]"):
         assert words in ran.stdout
-    [kept] = room.iterdir()
+    [kept] = directory.iterdir()
     assert ran.stdout.splitlines()[-1] == f"Kept: {kept / 'duration'}"
     log = ["git", "log", "--reverse", "--format=%s"]
     shown = subprocess.run(log, cwd=kept / "duration", check=True, capture_output=True, text=True).stdout
@@ -181,7 +183,7 @@ def test_the_loop_finishes_in_its_third_iteration_through_an_outage_and_the_work
 
 
 def test_without_git_and_without_a_reader_the_loop_finishes_and_nothing_of_the_users_is_touched(
-    ralph, room, tmp_path
+    ralph, directory, tmp_path
 ) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
@@ -204,7 +206,7 @@ def test_without_git_and_without_a_reader_the_loop_finishes_and_nothing_of_the_u
     assert process.wait(timeout=PATIENCE_S) == 0
     assert "left out   there is no git on this machine" in told
     assert "--commit --max" not in told
-    assert list(room.iterdir()) == []
+    assert list(directory.iterdir()) == []
     assert not summary.exists()
     assert list(Path(ralph.environment["HOME"]).iterdir()) == []
 
@@ -220,7 +222,7 @@ def test_without_git_and_without_a_reader_the_loop_finishes_and_nothing_of_the_u
     ],
 )
 def test_a_demo_that_is_stopped_leaves_neither_processes_nor_a_directory_and_says_so(
-    ralph, room, scenario, line, number
+    ralph, directory, scenario, line, number
 ) -> None:
     process = ralph.start("demo", "--scenario", scenario, "--speed", "0.1", stderr=subprocess.STDOUT)
     read_until(process, line)
@@ -229,8 +231,8 @@ def test_a_demo_that_is_stopped_leaves_neither_processes_nor_a_directory_and_say
     assert process.returncode == 128 + number
     assert b"Traceback" not in rest
     assert b"directory is removed, so there is nothing to resume" in rest
-    assert list(room.iterdir()) == []
-    assert not [entry for entry in Path("/proc").glob("[0-9]*") if str(room) in environment_of(entry)]
+    assert list(directory.iterdir()) == []
+    assert not [entry for entry in Path("/proc").glob("[0-9]*") if str(directory) in environment_of(entry)]
 
 
 def read_until(process: subprocess.Popen[bytes], words: str) -> str:

@@ -1,4 +1,4 @@
-"""Measures the source code of ralph, for the limits of `tests/test_architecture.py`: `python -m benchmarks.house
+"""Measures the source code of ralph, for the limits of `tests/test_architecture.py`: `python -m benchmarks.code_size
 [CHECKOUT]`. Counts modules, functions and classes in the syntax trees. Then runs one prompt with two turns and one
 Bash call, and records through which modules it passes. Does not judge the results.
 """
@@ -71,7 +71,7 @@ def _code_lines(path: Path, tree: ast.Module) -> int:
     return len(lines - texts)
 
 
-def room_of(module: str) -> str:
+def package_of(module: str) -> str:
     """The name of the folder or module directly below `ralph/` that a module belongs to. Empty for the package
     itself.
     """
@@ -84,8 +84,8 @@ def arrows(found: Sequence[Module]) -> set[tuple[str, str]]:
     pairs = set()
     for one in found:
         for target in _imported(one.tree):
-            if target in names and room_of(target) != room_of(one.name):
-                pairs.add((room_of(one.name), room_of(target)))
+            if target in names and package_of(target) != package_of(one.name):
+                pairs.add((package_of(one.name), package_of(target)))
     return {pair for pair in pairs if all(pair)}
 
 
@@ -115,7 +115,7 @@ def classes(found: Iterable[Module]) -> list[ast.ClassDef]:
 def counted(checkout: Path) -> Iterator[tuple[str, object]]:
     found = modules(checkout / "ralph")
     folders = Counter(one.folder for one in found if one.folder)
-    top = {room_of(one.name) for one in found if one.name.count(".") > 1}
+    top = {package_of(one.name) for one in found if one.name.count(".") > 1}
     pairs = arrows(found)
     lengths = sorted(functions(found))
     kinds = classes(found)
@@ -126,8 +126,8 @@ def counted(checkout: Path) -> Iterator[tuple[str, object]]:
     yield "folders at the top", len(top)
     yield "modules at the top", folders["ralph"]
     yield "most modules flat in one folder", max(folders.values())
-    yield "arrows between rooms", len(pairs)
-    yield "rooms that import each other", sum((b, a) in pairs for a, b in pairs) // 2
+    yield "arrows between packages", len(pairs)
+    yield "packages that import each other", sum((b, a) in pairs for a, b in pairs) // 2
     yield "functions", len(lengths)
     tenth = lengths[len(lengths) * 9 // 10]
     yield (
@@ -149,12 +149,12 @@ def followed(checkout: Path) -> dict[str, float]:
     times as long as a usual run.
     """
     scenario = Scenario([Turn([ToolUse("Bash", {"command": "echo one"})]), Turn("Done.")])
-    with MockApi(scenario) as server, tempfile.TemporaryDirectory(prefix="ralph-house-") as place:
+    with MockApi(scenario) as server, tempfile.TemporaryDirectory(prefix="ralph-code-size-") as place:
         environment = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(checkout),
             "HOME": place,
-            "ANTHROPIC_API_KEY": "sk-ant-house-0001",
+            "ANTHROPIC_API_KEY": "sk-ant-code-size-0001",
             "ANTHROPIC_BASE_URL": server.base_url,
         }
         completed = subprocess.run(
@@ -190,13 +190,13 @@ def follow(checkout: Path) -> None:
 
     def leave(_code: int) -> None:
         sys.setprofile(None)
-        rooms = [module.partition("/")[0] for module in entered]
-        switches = sum(a != b for a, b in pairwise(rooms))
+        packages = [module.partition("/")[0] for module in entered]
+        switches = sum(a != b for a, b in pairwise(packages))
         figures = {
             "modules entered": len(set(entered)),
             "functions entered": len(called),
             "changes from one module to another": len(entered),
-            "changes from one room to another": switches,
+            "changes from one package to another": switches,
             "ms spent in making classes while importing": round(1000 * sum(making_s), 1),
         }
         os.write(1, b"\n" + json.dumps(figures).encode() + b"\n")

@@ -50,7 +50,7 @@ class StuckError(Exception):
 class Worker:
     """A machine with one `ralph fleet work` process at a time."""
 
-    room: FleetRoom
+    cluster: FleetCluster
     number: int
     slots: int
     process: subprocess.Popen[bytes] | None = None
@@ -62,7 +62,7 @@ class Worker:
 
     @property
     def home(self) -> Path:
-        return self.room.folder / self.name
+        return self.cluster.folder / self.name
 
     @property
     def state(self) -> Path:
@@ -102,7 +102,7 @@ class Worker:
             self.process = start_ralph(
                 ["fleet", "work", "-j", str(self.slots), *words],
                 self.home,
-                self.room.environment(self.home, self.state),
+                self.cluster.environment(self.home, self.state),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -120,7 +120,7 @@ class Worker:
 
 
 @dataclass
-class FleetRoom:
+class FleetCluster:
     """Use it as a context manager. At its end it kills all processes that carry its marker."""
 
     url: str
@@ -245,7 +245,7 @@ class FleetRoom:
         return ran.stdout
 
     def processes(self) -> dict[int, str]:
-        """The processes that carry the room's marker and have not ended, with their command lines."""
+        """The processes that carry the cluster's marker and have not ended, with their command lines."""
         return processes_of({OWNER: self.marker})
 
     def run_processes(self) -> dict[int, str]:
