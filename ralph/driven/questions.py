@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ralph import __version__
 from ralph.driven.control_lines import Response, cancel_line, request_line
-from ralph.mcp.ports import CallFailedError, ServerFailedError
+from ralph.mcp.ports import MOST_PAGES, UNKNOWN_EFFECTS, CallFailedError, ServerFailedError
 from ralph.values.ports import TIMED_OUT
 
 if TYPE_CHECKING:
@@ -126,9 +126,6 @@ class Questions:
 # requests, so they need neither the `mcp` package nor a process of their own.
 
 PROTOCOL_VERSION = "2025-11-25"
-# A list of tools may come in pages. A server that never ends its list must not contain the run.
-_MOST_PAGES = 100
-_UNKNOWN = "Its effects are unknown: look at the state of things before you repeat it."
 
 
 def answer_to_server(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,7 +180,7 @@ class DriverServers:
         self._send(server, {"jsonrpc": "2.0", "method": "notifications/initialized"}, self._start_s)
         tools: list[dict[str, Any]] = []
         cursor: str | None = None
-        for _ in range(_MOST_PAGES):
+        for _ in range(MOST_PAGES):
             page = self._asked(server, "tools/list", {"cursor": cursor} if cursor else {}, self._start_s)
             listed = page.get("tools")
             if not isinstance(listed, list) or not all(isinstance(tool, dict) for tool in listed):
@@ -192,13 +189,15 @@ class DriverServers:
             cursor = page.get("nextCursor")
             if not isinstance(cursor, str) or not cursor:
                 return tools
-        raise NoAnswerError(f"its list of tools has more than {_MOST_PAGES} pages")
+        raise NoAnswerError(f"its list of tools has more than {MOST_PAGES} pages")
 
     def call(self, server: str, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
         try:
             return self._asked(server, "tools/call", {"name": tool, "arguments": arguments}, self._call_s)
         except NoAnswerError as error:
-            raise CallFailedError(f"The MCP server {server!r} gave no result: {error}. {_UNKNOWN}") from None
+            raise CallFailedError(
+                f"The MCP server {server!r} gave no result: {error}. {UNKNOWN_EFFECTS}"
+            ) from None
 
     def close(self) -> None:
         """Does nothing, because the servers end with the driver."""

@@ -34,7 +34,7 @@ from ralph.git.large_files import (
     refuse_missing,
     refuse_own_address,
 )
-from ralph.git.look import is_refused
+from ralph.git.look import GITLINK, is_refused
 from ralph.git.remote import COMMIT_ID, PUSH, make_git_directory, reach, upload
 from ralph.git.runner import Git, GitSeams, environment_for_git
 from ralph.git.settings import ALWAYS, LIST
@@ -71,7 +71,6 @@ REST, WORK = "-rest", "-work"
 """End the refs of the work that a job has left beside its branch, and of its branch's if that cannot be pushed. The beginning is
 that of its checkpoints."""
 _MOST_HEADS = 1000
-_GITLINK = b"160000"
 _TRAILER = "Ralph-Job"
 _REMOTE_URL = "remote.origin.url"
 _REMOTE_LIMIT_S = 1800.0  # the first fetch of a repository of some gigabytes takes so long
@@ -657,7 +656,7 @@ class JobCheckout:
         """
         fields = self._git().read("diff-tree", "-r", "-z", "--raw", "--no-renames", base, final).split(b"\0")
         changes = zip(fields[::2], fields[1::2], strict=False)
-        found = {path for about, path in changes if about.split(b" ")[1] == _GITLINK}
+        found = {path for about, path in changes if about.split(b" ")[1] == GITLINK}
         if found:
             paths = ("config", "-z", "--blob", f"{final}:.gitmodules", "--get-regexp", r"\.path$")
             listed = self._git().answer(*paths).output.split(b"\0")

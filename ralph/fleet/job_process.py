@@ -27,6 +27,7 @@ from ralph.machine.own_programs import own_python, search_outside, with_set_asid
 from ralph.sessions.looking import look_to_list
 from ralph.settings.merge import SettingsError, load_with_claude
 from ralph.values.credentials import SANDBOX_HIDE, SANDBOX_READ, TURN_LOCK
+from ralph.values.limits import budget_word
 from ralph.values.servers.vendors import vendor_of
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ STOPS_WITHIN_S = 6.0
 _RESULT, _TURN_LOCK, _TOLD_TO_STOP = "result.json", "turn.lock", "told to stop"
 _RESTORED = 0
 """The time of a loop's record that the process has not written yet. The clock may be set back meanwhile."""
-_LEAST_USD = 0.000001
 _TASK_FROM_INPUT = ["--", "-"]
 """The last words of a command line whose task is on standard input."""
 _LIMIT_REACHED = 3
@@ -248,7 +248,7 @@ class JobProcess:
 
     def _words(self, budget_usd: float | None) -> Iterator[str]:
         job = self._job
-        budget = [] if budget_usd is None else [f"--max-budget-usd={max(budget_usd, _LEAST_USD):.6f}"]
+        budget = [] if budget_usd is None else [f"--max-budget-usd={budget_word(budget_usd)}"]
         if job.until is not None:
             if any(True for _ in self._records()):
                 state = self._loop()

@@ -19,7 +19,7 @@ SHARED_MEMORY = "/dev/shm"  # noqa: S108 - nothing is made there
 READ_LATER = ("GCONV_PATH", "LOCPATH", "OPENSSL_CONF", "OPENSSL_ENGINES", "OPENSSL_MODULES")
 """Variables by which libraries find code or settings when they first need them, and not at the start of the process."""
 
-_MOST_LINKS = 40  # as many as Linux follows (path_resolution(7))
+MOST_LINKS = 40  # as many as Linux follows (path_resolution(7))
 
 DESCRIPTORS = 32
 """The number of file descriptors that a run or a loop may have open at the same time, with its standard streams."""
@@ -151,7 +151,7 @@ def way_to(
             here = place
             continue
         links += 1
-        if links > _MOST_LINKS:
+        if links > MOST_LINKS:
             raise OSError(f"{path}: too many links")
         here = "/" if target.startswith("/") else here
         ahead += target.split("/")[::-1]

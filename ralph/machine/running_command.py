@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 65_536
 # An escaped process may keep the output open for ever, so reading ends soon after the command has ended.
-_OUTPUT_AFTER_END_S = 1.0
+OUTPUT_AFTER_END_S = 1.0
 _READER_LOOKS_UP_EVERY_MS = 100
 _MOST_ERROR_BYTES = 8_192
 # Time beyond the grace, for the launcher to kill processes that ignored SIGTERM.
-_LAUNCHER_MARGIN_S = 3.0
-_KILL_S = 2.0
+LAUNCHER_MARGIN_S = 3.0
+KILL_S = 2.0
 # Of the time for a stop, the part that is kept for killing what a launcher did not end.
-_TO_KILL_S = 1.0
-_KILL_AGAIN_EVERY_S = 0.01
+TO_KILL_S = 1.0
+KILL_AGAIN_EVERY_S = 0.01
 
 
 class Capture(Protocol):
@@ -97,7 +97,7 @@ class KeptErrors:
         """The beginning and the end of what was printed. Called once, when the command has ended."""
         os.close(self.fileno)
         self.fileno = -1
-        self._thread.join(_OUTPUT_AFTER_END_S)
+        self._thread.join(OUTPUT_AFTER_END_S)
         return self._beginning + (b"\n[...]\n" if self._is_cut else b"") + self._end
 
     def __enter__(self) -> Self:
@@ -290,28 +290,28 @@ class RunningCommand:
         and no longer once ralph gets a signal.
         """
         self._process.ask_to_stop()
-        limit_s = min(self._process.grace_s + _LAUNCHER_MARGIN_S, self._waiter.stop_left_s() - _TO_KILL_S)
+        limit_s = min(self._process.grace_s + LAUNCHER_MARGIN_S, self._waiter.stop_left_s() - TO_KILL_S)
         deadline_s = self._clock.now_s() + limit_s
         while self._status is None:
             if self._next(deadline_s, "the command to stop") in (TIMED_OUT, _News.INTERRUPTED):
                 return
 
     def _kill_what_is_left(self) -> bool:
-        deadline_s = self._clock.now_s() + _KILL_S
+        deadline_s = self._clock.now_s() + KILL_S
         while not self._process.kill_what_is_left():
             if self._clock.now_s() >= deadline_s:
                 return False
-            self._next(self._clock.now_s() + _KILL_AGAIN_EVERY_S, "the command to stop")
+            self._next(self._clock.now_s() + KILL_AGAIN_EVERY_S, "the command to stop")
         return True
 
     def _end_output(self) -> None:
         """Reads the rest of the output. If other processes still hold the pipe open, does not wait for them."""
-        self._read_on(_OUTPUT_AFTER_END_S)
+        self._read_on(OUTPUT_AFTER_END_S)
         if self._reading_thread is None:
             self._has_output_ended = True
         else:
             self._reading_thread.stop.set()
-            self._read_on(_OUTPUT_AFTER_END_S)
+            self._read_on(OUTPUT_AFTER_END_S)
         self._mailbox.close()
         if self._has_output_ended:
             self._process.close()

@@ -35,6 +35,7 @@ from ralph.mcp.descriptor_transport import (
     descriptor_transport,
     too_long,
 )
+from ralph.mcp.ports import MOST_PAGES
 from ralph.mcp.wire import (
     Call,
     CallNotSent,
@@ -64,8 +65,6 @@ _MOST_DESCRIPTORS = 64
 _STDIO_DESCRIPTORS = 3
 # A call may take as long as ralph waits for it; a connection should not take that long.
 _HTTP_TIMEOUT = httpx2.Timeout(30.0, read=None)
-# A server with more pages would fill the request.
-_MOST_PAGES = 100
 # The message of the package's error if the connection has ended. A server may send an error with the same code.
 _CLOSED = "Connection closed"
 _PING_S = 10.0
@@ -365,7 +364,7 @@ async def _tools(session: ClientSession) -> list[dict[str, Any]]:
     """Asks the server for the list of its tools. Raises MCPError."""
     tools: list[dict[str, Any]] = []
     cursor: str | None = None
-    for _ in range(_MOST_PAGES):
+    for _ in range(MOST_PAGES):
         page = await session.list_tools(params=mcp_types.PaginatedRequestParams(cursor=cursor))
         tools += [tool.model_dump(by_alias=True, mode="json", exclude_none=True) for tool in page.tools]
         cursor = page.next_cursor

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from ralph.mcp.helper_process import ServerProcess
 
 
+MOST_PAGES = 100
+"""A list of tools may come in pages. A server with more of them would fill the request, or never end its list."""
+UNKNOWN_EFFECTS = "Its effects are unknown: look at the state of things before you repeat it."
+
+
 class ServerFailedError(Exception):
     """A server did not start in time, or could not be started. The message is one line that contains the name of the
     server.

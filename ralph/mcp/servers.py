@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.machine.network.proxies import proxy_for
 from ralph.mcp.helper_process import HELPER_GONE, HelperProcess, end_servers
-from ralph.mcp.ports import CallFailedError, ServerFailedError
+from ralph.mcp.ports import UNKNOWN_EFFECTS, CallFailedError, ServerFailedError
 from ralph.mcp.wire import (
     Call,
     CallNotSent,
@@ -45,7 +45,6 @@ _ANSWERS_PING_S = 20.0
 # The first try comes at once. A server that is away for long is a person's work, which five minutes more do not delay.
 _FIRST_WAIT_S = 1.0
 _LONGEST_WAIT_S = 300.0
-_UNKNOWN = "Its effects are unknown: look at the state of things before you repeat it."
 
 
 class _Link:
@@ -283,7 +282,7 @@ class OwnServers:
             case CallRefused():
                 link.is_doubtful = answer.is_doubtful
                 said = f"The MCP server {link.server.name!r} answered with an error: {answer.error}"
-                raise CallFailedError(f"{said}. {_UNKNOWN}" if answer.is_doubtful else said)
+                raise CallFailedError(f"{said}. {UNKNOWN_EFFECTS}" if answer.is_doubtful else said)
         return answer.result
 
     def _answer(self, link: _Link, order: Call, limit_s: float) -> CallReturned | CallRefused | CallNotSent:
@@ -293,14 +292,14 @@ class OwnServers:
                 return CallNotSent(order.id)
             if link.tools is None:
                 raise CallFailedError(
-                    f"The MCP server {link.server.name!r} ended during this call: {link.epitaph}. {_UNKNOWN} The next "
+                    f"The MCP server {link.server.name!r} ended during this call: {link.epitaph}. {UNKNOWN_EFFECTS} The next "
                     "call starts it again."
                 )
             if self._next(until_s, f"{link.server.name}: {order.tool}") is TIMED_OUT:
                 self._cancel(order)
                 link.is_doubtful = True
                 raise CallFailedError(
-                    f"The call took longer than {limit_s:g} s, and the server was told to stop. {_UNKNOWN}"
+                    f"The call took longer than {limit_s:g} s, and the server was told to stop. {UNKNOWN_EFFECTS}"
                 )
         return self._answers.pop(order.id)
 

@@ -14,7 +14,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from ralph.machine.files.atomic_write import replace_at
-from ralph.machine.files.opened_file import opened_path
+from ralph.machine.files.opened_file import LINKS_OF_THE_SYSTEM, opened_path
 from ralph.machine.files.repository import HELD_DIRECTORY, is_within_any
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 _PRIVATE = 0o600
 _READER_S = 5.0  # as the writer of standard output waits for its reader at the end
-# /dev/stdout and /dev/fd/3 are links that the system makes. The user means their target.
-_OF_THE_SYSTEM = ("/dev", "/dev/fd")
 
 
 def result_file_problem(path: str, directories: Sequence[str | Path] = ()) -> str | None:
@@ -98,7 +96,7 @@ def problem_of_directory(above: str, real: str, directories: Sequence[str | Path
 
 def _is_of_the_system(path: str) -> bool:
     above = os.path.realpath(os.path.dirname(path))  # noqa: PTH120 - strings throughout
-    return above in _OF_THE_SYSTEM or above.startswith("/proc/")
+    return above in LINKS_OF_THE_SYSTEM or above.startswith("/proc/")
 
 
 def _leads_to_file(path: str) -> bool:

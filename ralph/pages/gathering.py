@@ -22,7 +22,7 @@ from ralph.pages.content import PageContent, Section
 from ralph.pages.excerpts import Excerpts, PageBudget
 from ralph.pages.git_changes import CommitRange, GitQuestion, GitReader, git_reader
 from ralph.pages.sections import GitFacts, LoopFacts, iterations_of, loop_section, seconds_of, session_section
-from ralph.pages.transcript import PageTranscript, TranscriptOptions
+from ralph.pages.transcript import SHARE_OF_FIRST, PageTranscript, TranscriptOptions
 from ralph.sessions.looking import SessionLook, look_by
 from ralph.sessions.skimming import record_without_texts
 from ralph.sessions.store import SessionStore
@@ -294,8 +294,6 @@ _LEAST_ENTRIES = 6
 _LINES_PER_ENTRY = 2
 """A turn with one call has five lines or more: the attempt, its sum, the answer, the intent and the result. They make
 one or two entries."""
-_SHARE_OF_FIRST = 3
-"""A third of the lines that are decoded completely is at the beginning."""
 
 
 class JournalRead(Struct, frozen=True):
@@ -371,7 +369,7 @@ def read_journal(
     most = share.entries_of(lines)
     options = TranscriptOptions(prefix, share.most_chars, most, f"ralph sessions export {path.stem}")
     complete = most * _LINES_PER_ENTRY
-    between = range(complete // _SHARE_OF_FIRST, lines - complete + complete // _SHARE_OF_FIRST)
+    between = range(complete // SHARE_OF_FIRST, lines - complete + complete // SHARE_OF_FIRST)
     made = [PageTranscript(options, excerpts)]
 
     def fold(read: Read, size: int) -> tuple[SessionStory, JournalDamage | None]:

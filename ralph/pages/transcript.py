@@ -71,7 +71,7 @@ _COUNTED = {
 _SUMS = frozenset({"turn_asked", "retry_recovered"})
 """Events that only sum up what other entries show."""
 MOST_DETAILS = 20
-_SHARE_OF_FIRST = 3
+SHARE_OF_FIRST = 3
 """Where there are too many entries, one third is taken from the beginning and the rest from the end."""
 
 
@@ -124,7 +124,7 @@ class PageTranscript:
         """The number of entries so far."""
         self._first: list[_EntryDraft] = []
         self._last: deque[_EntryDraft] = deque(
-            maxlen=max(options.most_entries - options.most_entries // _SHARE_OF_FIRST, 1)
+            maxlen=max(options.most_entries - options.most_entries // SHARE_OF_FIRST, 1)
         )
         self._calls: dict[str, _EntryDraft] = {}
         """The entries of calls that have no result yet, by the ids of the calls."""
@@ -335,7 +335,7 @@ class PageTranscript:
             shown_by=self._options.shown_by if excerpt.cut_chars else None,
         )
         draft = _EntryDraft(entry, len(self.steps) - 1)
-        is_first = len(self._first) < self._options.most_entries // _SHARE_OF_FIRST
+        is_first = len(self._first) < self._options.most_entries // SHARE_OF_FIRST
         (self._first if is_first else self._last).append(draft)
         if call_id:
             self._calls[call_id] = draft

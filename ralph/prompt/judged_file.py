@@ -21,7 +21,7 @@ ALL_SOURCES = frozenset({"user", "project", "local"})
 # Bounds for a folder that somebody filled on purpose.
 _MOST_DEPTH = 5
 _MOST_FILES = 1000
-_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class Place(Struct, frozen=True):
@@ -92,7 +92,7 @@ def entries_for_model(directory: str, place: Place, is_name: Callable[[str], boo
 def open_for_model(path: str) -> int | None:
     """Opens a file without waiting, even if it is a FIFO. None if it cannot be opened."""
     try:
-        return os.open(path, _FLAGS)
+        return os.open(path, FLAGS)
     except (OSError, ValueError):  # ValueError: a NUL in the name
         return None
 

@@ -20,12 +20,12 @@ from ralph.machine.files.repository import is_within_any
 from ralph.places.gather import files_in, gather_places
 from ralph.places.places import is_named
 from ralph.places.table import UNQUOTED, named_with
+from ralph.prompt.judged_file import FLAGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CHUNK_BYTES = 65_536
 # A command whose output is read through a pipe has written something after this time, or is stuck.
 _SILENT_S = 30.0
@@ -37,7 +37,7 @@ def open_named_file(path: str, directories: Sequence[str | Path]) -> int:
     """Opens a file by its absolute path for reading, without waiting. `directories` are those where ralph was started and where
     it works: links in the repositories around them are not trusted. Raises OSError.
     """
-    descriptor = os.open(path, _FLAGS)
+    descriptor = os.open(path, FLAGS)
     try:
         refuse_kernel_file(descriptor, path)
         tops = repositories(directories)

@@ -11,6 +11,7 @@ from ralph.prompt.judged_file import ALL_SOURCES
 from ralph.settings.claude_wishes import without_values
 from ralph.values.servers.endpoint import ANTHROPIC
 from ralph.values.servers.models import is_claude
+from ralph.values.tool_choice import TOOL_SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,8 +56,7 @@ class RequestedReport(Struct, frozen=True):
     """The JSON Schema of the report's payload. None if the report has only a status and a summary."""
 
 
-_TOOLS = ("tools.exact", "tools.allowed", "tools.disallowed")
-_SHAPING = ("model.name", "model.effort", "model.max_tokens", *_TOOLS)
+_SHAPING = ("model.name", "model.effort", "model.max_tokens", *TOOL_SETTINGS)
 
 
 class RunOptions(Struct, frozen=True):
@@ -156,7 +156,7 @@ class RunOptions(Struct, frozen=True):
     @property
     def names_tools(self) -> bool:
         """True if the options select tools. The run then ignores the tool selection of the session that it resumes."""
-        return any(self.settings.get(name) is not None for name in _TOOLS)
+        return any(self.settings.get(name) is not None for name in TOOL_SETTINGS)
 
     def keeps_requests(self, old: Session | None, first: Target) -> bool:
         """Whether the options leave the requests of the resumed session `old` as they are. `first` is the run's first target.

@@ -10,6 +10,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from ralph.machine.files.opened_file import KERNEL_PLACES
 from ralph.machine.files.planted_link import mount_points, mounts
 from ralph.machine.files.repository import entries_in, is_within, is_within_any
 from ralph.sandbox import detection
@@ -31,7 +32,6 @@ the others are compared."""
 _OWN_DEVICES = tuple(f"{DEVICES}/{name}" for name in ("pts", "ptmx", "tty", "console", "shm", "mqueue"))
 HAS_QUEUES = os.path.isdir("/proc/sys/fs/mqueue")
 """Whether this kernel has POSIX message queues (mq_overview(7))."""
-_KERNELS = ("/dev", "/proc", "/sys")
 """Places of the kernel, which change all the time."""
 
 
@@ -124,7 +124,9 @@ class BoxMounts:
         yield from (path for path, _ in guarded.found())
         yield from self._places_in_tmp()
         if parts.needs_overlays:  # what has mounts below it is shown entry by entry
-            yield from (point for point in mount_points() if not is_within_any(point, _KERNELS))
+            yield from (
+                point for point in mount_points() if not is_within_any(point, ("/dev", *KERNEL_PLACES))
+            )
 
     def _made(self, bwrap: str, covered: Cover = Cover(), visible: Cover = Cover()) -> tuple[str, ...]:  # noqa: B008 - it is frozen
         parts, read_only, guarded = self._parts, self.read_only(), self._guarded

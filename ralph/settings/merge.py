@@ -57,7 +57,7 @@ from ralph.values.credentials import Credential, Secret, credential_from
 from ralph.values.outcome import CannotError
 from ralph.values.servers.endpoint import ANTHROPIC, header_lines, is_default, normal_base_url
 from ralph.values.servers.models import NamedModel, named_model
-from ralph.values.tool_choice import MCP_PREFIX, lacking
+from ralph.values.tool_choice import MCP_PREFIX, TOOL_SETTINGS, lacking
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -76,7 +76,6 @@ _FOREIGN = "has no table of ralph's, so it is another program's and is not read"
 _BETA_HEADER = "anthropic-beta"
 _FALLBACK, _MODEL = "model.fallback", "model.name"
 _API, _BASE_URL = "model.api", "model.base_url"
-_TOOL_LISTS = ("tools.exact", "tools.allowed", "tools.disallowed")
 
 
 class SettingsError(CannotError):
@@ -388,7 +387,7 @@ def _given_or_default(given: _Layer, name: str) -> _Given:
 def _origins(given: _Layer) -> dict[str, str]:
     names = (*(key.name for key in KEYS), TARGETS)
     origins = {name: given[name].origin if name in given else "default" for name in names}
-    limiting = [given[name].origin for name in _TOOL_LISTS if name in given]
+    limiting = [given[name].origin for name in TOOL_SETTINGS if name in given]
     return origins | {"tools": ", ".join(dict.fromkeys(limiting)) or "default"}
 
 
@@ -569,7 +568,7 @@ def _settle_bash_timeouts(given: _Layer) -> None:
 def _lacking_tools(given: _Layer, mcp: McpSettings) -> Iterator[Remark]:
     """Yields a remark for each list of tools that names tools that ralph does not have."""
     may_have_servers = mcp != McpSettings()
-    for name in _TOOL_LISTS:
+    for name in TOOL_SETTINGS:
         names = lacking(given[name].value) if name in given else ()
         if may_have_servers:
             names = tuple(one for one in names if not one.startswith(MCP_PREFIX))

@@ -15,6 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from ralph.machine.running_command import (
+    KILL_AGAIN_EVERY_S,
+    KILL_S,
+    LAUNCHER_MARGIN_S,
+    OUTPUT_AFTER_END_S,
+    TO_KILL_S,
+)
 from ralph.machine.starting import start_thread
 from ralph.values.events import BackgroundEnded, BackgroundStarted
 from ralph.values.ports import TIMED_OUT, Interrupted
@@ -37,13 +44,6 @@ _PAUSE_AFTER_FULL_CHUNK_S = 0.01
 # A line that a command prints in pieces is answered as a whole.
 _QUIET_S = 0.2
 _SETTLES_WITHIN_S = 1.0
-# An escaped process may keep the output open for ever.
-_OUTPUT_AFTER_END_S = 1.0
-# Time beyond the grace, for the launcher to kill processes that ignored SIGTERM.
-_MARGIN_S = 3.0
-_KILL_S = 2.0
-_TO_KILL_S = 1.0
-_KILL_AGAIN_EVERY_S = 0.01
 # The thread answers within milliseconds, unless the file system with the output does not answer.
 _ANSWERS_WITHIN_S = 5.0
 # A busy machine has no process for a second, and the launcher then says that nothing was started.
@@ -152,7 +152,7 @@ class BackgroundCommand:
             status = self.process.hear()
         self.has_begun = self.has_begun or status is not None or self.process.has_begun
         if status is not None:
-            self.took_s, self._close_s = now_s - self.began_s, now_s + _OUTPUT_AFTER_END_S
+            self.took_s, self._close_s = now_s - self.began_s, now_s + OUTPUT_AFTER_END_S
             self.status = status
 
     def taken_output(self, now_s: float) -> str:
@@ -200,7 +200,7 @@ class BackgroundCommands:
                 self._start_thread()
                 self._running.append(command)
         except BaseException:
-            self._kill(command, self._clock.now_s() + _KILL_S)
+            self._kill(command, self._clock.now_s() + KILL_S)
             command.process.close()
             self._release(command)
             raise
@@ -268,13 +268,13 @@ class BackgroundCommands:
             one.process.ask_to_stop()
         if left:
             grace_s = max(one.process.grace_s for one in left)
-            limit_s = min(grace_s + _MARGIN_S, self._waiter.stop_left_s() - _TO_KILL_S)
+            limit_s = min(grace_s + LAUNCHER_MARGIN_S, self._waiter.stop_left_s() - TO_KILL_S)
             interrupted = self._await_ends(left, limit_s)
         if left := [one for one in left if not one.is_over]:
-            deadline_s = self._clock.now_s() + _KILL_S
+            deadline_s = self._clock.now_s() + KILL_S
             for one in left:
                 self._kill(one, deadline_s)
-            interrupted = self._await_ends(left, _OUTPUT_AFTER_END_S + _QUIET_S) or interrupted
+            interrupted = self._await_ends(left, OUTPUT_AFTER_END_S + _QUIET_S) or interrupted
         self._release_ended()
         if interrupted is not None:
             raise interrupted
@@ -311,7 +311,7 @@ class BackgroundCommands:
                 command.is_all_gone = False
                 return
             with suppress(Interrupted):
-                again_s = self._clock.now_s() + _KILL_AGAIN_EVERY_S
+                again_s = self._clock.now_s() + KILL_AGAIN_EVERY_S
                 self._waiter.wait(nobody, until_s=again_s, waiting_for="background commands to stop")
 
     def _release_ended(self) -> None:
@@ -319,7 +319,7 @@ class BackgroundCommands:
         for one in self._commands.values():
             if not one.is_released and (one.is_over or not one.is_all_gone):
                 if one.is_over:  # after the end of a launcher, processes of its command may be left
-                    self._kill(one, self._clock.now_s() + _KILL_S)
+                    self._kill(one, self._clock.now_s() + KILL_S)
                 self._release(one)
                 self._news.append(one.ended)
         released = [one.id for one in self._commands.values() if one.is_released]

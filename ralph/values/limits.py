@@ -64,6 +64,11 @@ class LimitSettings(Struct, frozen=True):
     ] = None
 
 
+def budget_word(usd: float) -> str:
+    """A budget as a word of a command line. `ralph run` refuses a budget of 0."""
+    return f"{max(usd, 0.000001):.6f}"
+
+
 class Budget:
     """The budget of a process. All requests are paid from it, including summaries and answers that broke off. As an
     `Events` sink, it adds up the costs.

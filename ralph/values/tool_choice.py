@@ -28,6 +28,7 @@ OTHER_NAMES = {
 }
 """Other names that Claude Code has or had for tools of ralph."""
 READ_ONLY = ("Read", "Glob", "Grep")
+TOOL_SETTINGS = ("tools.exact", "tools.allowed", "tools.disallowed")
 ALL_OF_THEM = "default"
 """The value of `--tools` that selects all tools. SDKs send this value."""
 

@@ -128,7 +128,7 @@ def test_a_key_with_another_content_is_refused_and_nothing_is_added(store) -> No
 
 def test_two_open_sets_do_not_share_a_branch_of_a_repository(store, monkeypatch) -> None:
     monkeypatch.setattr(
-        "ralph.fleet.store.fleet_store._MOST_PARAMETERS", 1
+        "ralph.fleet.store.fleet_store.MOST_PARAMETERS", 1
     )  # more repositories than a statement takes
     store.submit("s", NO_LIMITS, jobs(1))
     with pytest.raises(UsageError, match="the set s has an open job j0 on the same repository"):

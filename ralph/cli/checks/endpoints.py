@@ -16,6 +16,7 @@ from ralph.api.network_causes import network_cause
 from ralph.api.transport import route_to
 from ralph.cli.checks.finding import Finding, fail, ok, short
 from ralph.machine.network.connecting import connect_to_first
+from ralph.machine.network.proxies import USUAL_PORTS
 from ralph.machine.starting import PATIENCE_S, patiently, start_thread
 from ralph.values.errors import NetworkCause
 from ralph.values.ports import TIMED_OUT
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from ralph.api.transport import EndpointRoute
     from ralph.values.ports import Clock, Mailbox, Waiter
 
-_DEFAULT_PORTS = {"http": 80, "https": 443}
 _ADVICE = {
     NetworkCause.TIMEOUT: "check network, firewall and HTTPS_PROXY; clocks.connect_s gives it more time",
     NetworkCause.REFUSED: "nothing listens there: start the server, or correct host and port",
@@ -164,6 +164,6 @@ class _ConnectionAttempt:
 
 def _first_hop(route: EndpointRoute) -> Hop:
     url = route.url if route.proxy is None else route.proxy.url
-    port = url.port or _DEFAULT_PORTS[url.scheme]
+    port = url.port or USUAL_PORTS[url.scheme]
     tls = route.tls if url.scheme == "https" else None
     return Hop(url.raw_host.decode("ascii"), port, tls, route.proxy_in_words)

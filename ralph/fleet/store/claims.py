@@ -32,7 +32,7 @@ from msgspec.structs import asdict
 
 from ralph.fleet.decisions import LEAST_GRANT_USD, NOTHING_USD, Final, JobState, grant_usd, outcome_of
 from ralph.fleet.jobs import host_of, priority_of
-from ralph.fleet.store.fleet_store import FleetStore, StoredCheckpoint
+from ralph.fleet.store.fleet_store import MOST_PARAMETERS, FleetStore, StoredCheckpoint
 from ralph.fleet.store.schema import (
     FINAL_STATES,
     JobRow,
@@ -72,8 +72,6 @@ FORGOTTEN_S = 600.0
 """An executor that was not seen for so long is not listed any more."""
 _RESERVED_S = 15.0
 """A job waits so long before it looks again whether running jobs have given back what they had reserved."""
-_MOST_PARAMETERS = 10_000
-"""Postgres takes 65,535 parameters in one statement."""
 _CANCELLED_EXIT = 143
 """A cancelled job ends as a process that got a SIGTERM."""
 _CANCELLED = "cancelled"
@@ -241,8 +239,8 @@ class Claims(FleetStore):
         with self.writing() as c:
             chosen = sa.select(jobs.c.id).where(jobs.c.set_name == set_name, *some, again)
             found = list(c.execute(chosen).scalars())
-            for at in range(0, len(found), _MOST_PARAMETERS):
-                these = found[at : at + _MOST_PARAMETERS]
+            for at in range(0, len(found), MOST_PARAMETERS):
+                these = found[at : at + MOST_PARAMETERS]
                 theirs = (undelivered.c.set_name == set_name, undelivered.c.job.in_(these))
                 c.execute(undelivered.update().where(*theirs).values(is_retried=True, tries=0))
                 if discards:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from ralph.fleet.jobs import Job
     from ralph.fleet.store.database import Database
 
-_MOST_PARAMETERS = 10_000
+MOST_PARAMETERS = 10_000
 """Postgres takes 65,535 parameters in one statement."""
 _LOCK_KEY = 0x72616C7068  # "ralph": taken while the tables are made
 
@@ -259,8 +259,8 @@ def _refuse_others(c: sa.Connection, set_name: str, new: Sequence[Job]) -> None:
     open_ids: dict[tuple[str, str], str] = {}
     repositories = sorted({job.repository for job in new})
     is_open = (jobs.c.set_name != set_name, jobs.c.state.notin_(FINAL_STATES))
-    for at in range(0, len(repositories), _MOST_PARAMETERS):
-        some = jobs.c.repository.in_(repositories[at : at + _MOST_PARAMETERS])
+    for at in range(0, len(repositories), MOST_PARAMETERS):
+        some = jobs.c.repository.in_(repositories[at : at + MOST_PARAMETERS])
         rows = c.execute(sa.select(jobs.c.set_name, jobs.c.id, jobs.c.repository).where(*is_open, some))
         open_ids |= {(row.repository, row.id): row.set_name for row in rows}
     for job in new:

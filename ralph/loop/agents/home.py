@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.machine.files.atomic_write import replace_at
-from ralph.machine.files.opened_file import read_regular_file
+from ralph.machine.files.opened_file import KERNEL_PLACES, read_regular_file
 from ralph.machine.files.planted_link import planted_link
 from ralph.machine.files.repository import is_within, is_within_any
 from ralph.machine.files.trees import remove_tree
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 20_000_000
 # What a link there leads to, such as the environment of the loop, is another file in each process.
-_KERNELS = ("/dev", "/proc", "/sys")
 _TOKENS = frozenset(
     "accessToken refreshToken expiresAt refreshTokenExpiresAt access refresh expires access_token refresh_token id_token "
     "last_refresh".split()
@@ -164,7 +163,7 @@ class AgentHome(Struct, frozen=True, dict=True):
             and not any(
                 is_within(os.path.realpath(home), real) for home in home_directories(self.environment)
             )
-            and not is_within_any(real, _KERNELS)
+            and not is_within_any(real, ("/dev", *KERNEL_PLACES))
             and all(path in _paths(row.where, self.environment) for row in self._places.secrets_around(real))
         )
 

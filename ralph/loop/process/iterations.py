@@ -25,11 +25,12 @@ from ralph.machine.output_capture import OwnDirectory
 from ralph.machine.own_process import core_limit_at_start
 from ralph.machine.own_programs import own_python
 from ralph.machine.processes import OwnedProcess
-from ralph.machine.running_command import STILL_RUNS, RunningCommand
+from ralph.machine.running_command import KILL_AGAIN_EVERY_S, KILL_S, STILL_RUNS, RunningCommand
 from ralph.machine.starting import start_thread
 from ralph.machine.waiter import STOP_SIGNALS
 from ralph.output.notifier import EndOfOutput
 from ralph.settings.handover import LoopHandover, handed_over
+from ralph.values.limits import budget_word
 from ralph.values.outcome import Outcome
 from ralph.values.ports import TIMED_OUT, Interrupted
 from ralph.values.shortage import ShortageError, shortage_of
@@ -47,8 +48,6 @@ STOPS_WITHIN_S = 15.0
 """After a signal that asks it to stop, the process is killed then. `ralph run` promises to need at most six."""
 OVERTIME_S = 30.0
 """An iteration is stopped so long after its time limit, at which `ralph run` should have ended by itself."""
-_KILL_S = 2.0
-_KILL_AGAIN_EVERY_S = 0.01
 
 
 class IterationEnding(Struct, frozen=True):
@@ -142,11 +141,11 @@ class RunningIteration:
         self._killed_at_s = min(self._killed_at_s, self._clock.now_s() + self._stops_within_s)
 
     def _kill_what_is_left(self) -> bool:
-        deadline_s = self._clock.now_s() + _KILL_S
+        deadline_s = self._clock.now_s() + KILL_S
         while not self._process.kill_what_is_left():
             if self._clock.now_s() >= deadline_s:
                 return False
-            self._next(self._clock.now_s() + _KILL_AGAIN_EVERY_S, "what the iteration has left to end")
+            self._next(self._clock.now_s() + KILL_AGAIN_EVERY_S, "what the iteration has left to end")
         return True
 
 
@@ -155,8 +154,7 @@ def _await_end(process: OwnedProcess, mailbox: Mailbox) -> None:
 
 
 PROMPT_FILE = "prompt.md"
-# The lowest limit that `ralph run` accepts; a lower one would mean no limit.
-_LEAST_USD = 0.000001
+# `ralph run` refuses a limit of 0.
 _LEAST_S = 0.001
 
 
@@ -254,7 +252,7 @@ class RalphIterations(Struct, frozen=True):
         yield from ("--result-file", str(result_file))
         # Without an exponent: the limits' parser accepts none.
         if order.budget_usd is not None:
-            yield from ("--max-budget-usd", f"{max(order.budget_usd, _LEAST_USD):.6f}")
+            yield from ("--max-budget-usd", budget_word(order.budget_usd))
         if order.time_s is not None:
             yield from ("--max-time", f"{max(order.time_s, _LEAST_S):.3f}")
 

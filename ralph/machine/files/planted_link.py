@@ -15,15 +15,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ralph.machine.files.opened_file import KERNEL_PLACES, LINKS_OF_THE_SYSTEM
 from ralph.machine.files.repository import is_within, is_within_any, repository_top
 from ralph.machine.own_process import link_target, way_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-# Links in these directories belong to the system, such as /dev/stdin, and not to a repository.
-_OF_THE_KERNEL = ("/proc", "/sys")
-_OF_THE_SYSTEM = ("/dev", "/dev/fd")
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
@@ -40,7 +38,7 @@ def planted_link(path: str, tops: Sequence[str]) -> str | None:
     with suppress(OSError):
         for place, is_link, _ in way_to(path):
             above = os.path.dirname(place)
-            is_of_system = above in _OF_THE_SYSTEM or is_within_any(above, _OF_THE_KERNEL)
+            is_of_system = above in LINKS_OF_THE_SYSTEM or is_within_any(above, KERNEL_PLACES)
             if is_link and is_within_any(above, tops) and not is_of_system:
                 return place
     return None

@@ -18,7 +18,7 @@ from ralph.values.servers.endpoint import is_loopback
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_USUAL_PORTS = {"http": 80, "https": 443}
+USUAL_PORTS = {"http": 80, "https": 443}
 
 
 class NamedProxy(Struct, frozen=True):
@@ -46,7 +46,7 @@ def proxy_for(url: str, environment: Mapping[str, str] = os.environ) -> NamedPro
     else:
         named, name = _of_environment(parts.scheme, environment)
         exempt = environment.get(_variable("no", environment), "")
-        if named and is_exempt(parts.hostname or "", parts.port or _USUAL_PORTS.get(parts.scheme, 0), exempt):
+        if named and is_exempt(parts.hostname or "", parts.port or USUAL_PORTS.get(parts.scheme, 0), exempt):
             return None
     return _usable(named if "://" in named else f"http://{named}", name) if named else None
 
@@ -115,6 +115,6 @@ def _usable(url: str, name: str) -> NamedProxy:
         has_host = False
     if not has_host:
         raise ValueError(f"the proxy of {name} must be an http:// or https:// URL") from None
-    if parts.scheme not in _USUAL_PORTS:
+    if parts.scheme not in USUAL_PORTS:
         raise ValueError(f"proxies of the kind {parts.scheme}:// are not supported: correct {name}")
     return NamedProxy(Secret(url), name)

@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from ralph.machine.files.atomic_write import remove_leftovers
 from ralph.output.result_file import write_result_file
 from ralph.values import events as ev
+from ralph.values.answer import FINAL_REPORT
 from ralph.values.usage import RunUsage, TokenUsage, plain
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ are very long."""
 UNKNOWN_TOOL = "unknown"
 """The label for every tool that does not exist. A label for each name that a model invents would make too many time
 series."""
-
-REPORT_TOOL = "final_report"
 
 
 class _Metric(NamedTuple):
@@ -184,7 +183,7 @@ class _RunMetrics:
     def __init__(self) -> None:
         self._labels = {metric.name: metric.labels for metric in METRICS}
         self._numbers: dict[str, dict[tuple[str, ...], float]] = {metric.name: {} for metric in METRICS}
-        self._tools = {REPORT_TOOL}
+        self._tools = {FINAL_REPORT}
         self._usage = RunUsage()
         self._report_turns: list[int] = []
         # A run that a driver steers ends once per message, and its events count from 1 again.

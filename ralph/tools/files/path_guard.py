@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.machine.files.opened_file import is_made_by_kernel, opened_path
-from ralph.machine.files.repository import is_within, is_within_any
+from ralph.machine.files.repository import is_within, is_within_any, status_of
 from ralph.places.gather import files_in
 from ralph.places.home_needs import holds_credentials
 from ralph.places.places import is_named
@@ -184,7 +184,7 @@ class PathGuard:
         all_above = {str(above) for place in places for above in Path(place).parents}
         found = {}
         for path in (*sorted(all_above), *sorted(places)):
-            status = _status_of(path)
+            status = status_of(path)
             if status is not None and (stat.S_ISDIR(status.st_mode) or path in places):
                 found[_identity(status)] = path
         return found
@@ -192,7 +192,7 @@ class PathGuard:
     def _canonical(self, path: str) -> str:
         """The path as the table of protected paths spells it."""
         for above in (path, *map(str, Path(path).parents)):
-            status = _status_of(above)
+            status = status_of(above)
             known = None if status is None else self._known.get(_identity(status))
             # The system may have reused the inode number for another file.
             if status is not None and known is not None and _is_still(known, status):
@@ -207,7 +207,7 @@ class PathGuard:
         for path in islice(
             chain.from_iterable(files_in(place, 1) for place in self.places.unread), _MOST_FILES_COMPARED
         ):
-            status = _status_of(path)
+            status = status_of(path)
             if status is not None and stat.S_ISREG(status.st_mode):
                 found[_identity(status)] = path
         return found
@@ -300,7 +300,7 @@ class HiddenPlaces:
         return self._guard.linked_secrets()
 
     def _is_linked(self, real: str) -> bool:
-        status = _status_of(real)
+        status = status_of(real)
         return status is not None and status.st_nlink > 1 and _identity(status) in self._linked_secrets
 
 
@@ -308,15 +308,8 @@ def _by_rule(rule: str | None) -> str | None:
     return None if rule is None else f"the rule {rule} forbids it. Whoever starts ralph can change it"
 
 
-def _status_of(path: str) -> os.stat_result | None:
-    try:
-        return os.lstat(path)
-    except OSError:
-        return None
-
-
 def _is_still(path: str, status: os.stat_result) -> bool:
-    now = _status_of(path)
+    now = status_of(path)
     return now is not None and os.path.samestat(now, status)
 
 

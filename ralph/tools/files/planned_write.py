@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from ralph.machine.files.atomic_write import remove_leftovers, replace_at, sync_directory
 from ralph.machine.files.opened_file import open_regular_file, opened_path
 from ralph.machine.files.repository import HELD_DIRECTORY
+from ralph.machine.own_process import MOST_LINKS
 from ralph.tools.files.file_type import kind_of
 from ralph.tools.files.path_guard import refuse_kernel_file
 from ralph.tools.files.seen_files import signature_of
@@ -174,7 +175,6 @@ _BENEATH = 0x08
 # ENOSYS: an old kernel. EPERM: a container's filter that does not know the call. EAGAIN: something was renamed
 # while the kernel went through a `..`.
 _WALK_INSTEAD = frozenset({errno.ENOSYS, errno.EPERM, errno.EAGAIN})
-_MOST_LINKS = 40
 # The errors if a link is opened as a directory without following it: ENOTDIR on Linux, ELOOP on other systems.
 _PERHAPS_A_LINK = frozenset({errno.ENOTDIR, errno.ELOOP})
 
@@ -234,7 +234,7 @@ def open_by_walk(root: int, relative: str) -> int:
                 raise _leads_out(relative)
             link = _step(held, part) if part != os.pardir else ""
             links += bool(link)
-            if links > _MOST_LINKS:
+            if links > MOST_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), relative)
             ahead.extend(reversed(Path(link).parts))
         return held.pop()
