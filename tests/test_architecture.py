@@ -701,7 +701,7 @@ def test_help_is_answered_without_what_the_commands_do() -> None:
     )
 
 
-# Sees every audited call that the body of a module of ralph makes, however deep below it. Empty modules stand in for
+# Sees every audited call that the body of a module of ralph makes, however deep below it. Empty modules replace
 # the libraries of extras, which take longer to load than all of ralph.
 IMPORT_ALL = """
 import importlib, importlib.machinery, pkgutil, sys, types

@@ -394,7 +394,7 @@ def test_the_index_names_every_page() -> None:
     assert [page.name for page in PAGES if page != index and page not in linked] == []
 
 
-def test_every_state_of_a_session_stands_in_the_help_and_on_the_page() -> None:
+def test_every_state_of_a_session_is_in_the_help_and_on_the_page() -> None:
     states = {RUNNING, KILLED, NOT_DELIVERED, DAMAGED, EMPTY, NEWER_FORMAT, UNREADABLE}
     shown = {"help": " ".join(str(list_.__doc__).split()), "page": (DOCS / "sessions.md").read_text()}
     assert {name: [state for state in states if state not in text] for name, text in shown.items()} == {

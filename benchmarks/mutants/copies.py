@@ -40,7 +40,7 @@ def place_of(mutant: Mutant | Break, modules: Mapping[Path, str]) -> Path:
     """
     found = [path for path, text in modules.items() if mutant.old in text]
     if len(found) != 1 or modules[found[0]].count(mutant.old) != 1:
-        raise ValueError(f"{mutant.name}: its text stands in {len(found)} modules, or twice in one")
+        raise ValueError(f"{mutant.name}: its text is in {len(found)} modules, or twice in one")
     return found[0]
 
 

@@ -1465,7 +1465,7 @@ MUTANTS = (
     ),
     Mutant(
         "fleet-cancel-drops-the-checkpoint",
-        "a cancelled job goes on at its checkpoint",
+        "a cancelled job continues at its checkpoint",
         "            self._tell_end(end, decision, None, keeps_checkpoint=True)\n            return\n",
         "            self._tell_end(end, decision, None, keeps_checkpoint=False)\n            return\n",
         FLEET,

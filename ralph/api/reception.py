@@ -371,7 +371,7 @@ class _TextResponse(httpx.Response):
 def _redacted(error: _E, redact: Callable[[str], str]) -> _E:
     if isinstance(error, StreamParse | StreamTransient):
         error.message = redact(error.message)
-        # A code or a type that is no credential is not changed, so the error is classified as before.
+        # A code or a type that is not a credential is not changed, so the error is classified as before.
         error.error_type, error.error_code, error.request_id = (
             text and redact(text) for text in (error.error_type, error.error_code, error.request_id)
         )

@@ -231,7 +231,7 @@ def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "L
         added_directories = _check_values(to_run, line.directory)
     _check_conditions(line)
     if not to_run.print_:
-        # The commands of a loop have none of its options but --cd, so a word beside one is no mistyped command.
+        # The commands of a loop have none of its options but --cd, so a word beside one is not a mistyped command.
         is_alone = {one.name for one in typed.given} <= {"prompt", "directory"}
         _refuse_command_word(line.prompt, is_alone=is_alone)
     refuse_file_as_prompt(line.prompt, "ralph loop")

@@ -40,7 +40,7 @@ def demo(
 
 
 def _say(text: str) -> None:
-    with suppress(BrokenPipeError):  # the demo goes on if the reader has closed the pipe
+    with suppress(BrokenPipeError):  # the demo continues if the reader has closed the pipe
         typer.echo(text)
 
 

@@ -299,7 +299,9 @@ def _facts_of_outage(play: _Play, outage: LoopOutage) -> Iterator[str]:
         yield _fact("outage", "none, the loop did not come so far")
         return
     runs = f"{outage.ended_runs} processes of it" if outage.ended_runs > 1 else "1 process of it"
-    yield _fact("outage", f"in iteration {OUTAGE_BEGINS[0]}: {runs} ended with exit 75, its session went on")
+    yield _fact(
+        "outage", f"in iteration {OUTAGE_BEGINS[0]}: {runs} ended with exit 75, its session was resumed"
+    )
     stands_for_min = outage.waited_s * play.factor / 60
     yield _fact("seconds waited", f"{round(outage.waited_s, 2):g}, standing for {stands_for_min:.3g} min")
 
@@ -360,7 +362,7 @@ TASKS = {
         None,
         "Pad the seconds with a zero.",
     ),
-    "Text that is no duration is refused": Task(
+    "Text that is not a duration is refused": Task(
         "Text without a number and a unit counts as 0 seconds. I refuse it.",
         "    return sum(",
         '    if "".join(number + unit for number, unit in parts) != text or not parts:\n'
@@ -368,8 +370,8 @@ TASKS = {
         "    return sum(",
         "def test_what_is_no_duration_is_refused(self):\n        with self.assertRaises(ValueError):\n"
         '            as_seconds("soon")',
-        "Refuse what is no duration",
-        "Text that is no duration is refused.",
+        "Refuse what is not a duration",
+        "Text that is not a duration is refused.",
     ),
 }
 

@@ -150,7 +150,7 @@ class JobAttempt:
         """Whether the job's files stay where they are, because they could not be kept."""
         self._unseen_usd = 0.0
         self._refused: str | None = None
-        """Why the API refused the machine's key, if it did and the job goes on elsewhere."""
+        """Why the API refused the machine's key, if it did and the job continues elsewhere."""
 
     def _git_calls(self) -> GitCalls:
         # Git needs no key of the API, and gets the rest, by which the user's own helpers may authenticate.

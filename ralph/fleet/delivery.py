@@ -122,7 +122,7 @@ class JobDelivery:
 
     def checkpoint(self, checkout: JobCheckout, process: JobProcess, *, is_last: bool) -> bool:
         """Saves files and journal as they are between two turns, if a file has changed or if it is the attempt's last.
-        A checkpoint that fails is told, and the job goes on. Returns False if a turn runs now.
+        A checkpoint that fails is told, and the job continues. Returns False if a turn runs now.
         """
         try:
             with _turn_lock(process.turn_lock) as is_held:
@@ -256,7 +256,7 @@ class JobDelivery:
         return self.rest(checkout, decision)
 
     def rest(self, checkout: JobCheckout, decision: D) -> D:
-        """Pushes what the job has left beside its branch. Returns how the job ends or goes on, with what its branch lacks."""
+        """Pushes what the job has left beside its branch. Returns how the job ends or continues, with what its branch lacks."""
         reasons = [decision.reason]
         if self._lacks:
             reasons.append(f"not in the branch, and gone: {self._lacks}")

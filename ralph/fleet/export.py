@@ -314,13 +314,13 @@ spec:
   backoffLimitPerIndex: {retries}
   podFailurePolicy:
     rules:
-      # The node was drained or lost: that is no attempt.
+      # The node was drained or lost: that is not an attempt.
       - action: Ignore
         onPodConditions: [{{type: DisruptionTarget}}]
       # 75: again later. Kubernetes waits longer each time.
       - action: Count
         onExitCodes: {{containerName: ralph, operator: In, values: [75]}}
-      # The other outcomes of ralph are final for this job, and the other jobs go on.
+      # The other outcomes of ralph are final for this job, and the other jobs continue.
       - action: FailIndex
         onExitCodes: {{containerName: ralph, operator: In, values: [1, 2, 3, 4, 69, 70, 74, 77, 78, 124]}}
   template:

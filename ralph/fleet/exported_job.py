@@ -107,7 +107,7 @@ class ExportedJob:
         """The commits to push by their refs, when they are known."""
 
     def attempt(self) -> int:
-        """Does the job, or goes on with it, and returns its exit code. Raises CannotError, CheckoutError, Interrupted
+        """Does the job, or resumes it, and returns its exit code. Raises CannotError, CheckoutError, Interrupted
         and OSError.
         """
         with self._signals():

@@ -213,7 +213,7 @@ class _Reading:
 
     def _lines(self, text: str) -> _JobsDocument:
         jobs = []
-        # Not `splitlines`: a prompt may contain U+2028, which is no end of a line in JSON.
+        # Not `splitlines`: a prompt may contain U+2028, which does not end a line in JSON.
         for number, line in enumerate(text.split("\n"), start=1):
             if line.strip():
                 jobs.append(_decoded_line(line, f"{self._source}:{number}"))

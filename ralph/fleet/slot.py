@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 DRAIN_S = 20.0
-"""How long a running job may go on after the first SIGTERM, before it is handed back. Kubernetes kills after 30 s."""
+"""How long a running job may run on after the first SIGTERM, before it is handed back. Kubernetes kills after 30 s."""
 PUSH_S = 90.0
 """After the drain, a job may take so long to push. A git host may never answer: then its work is kept here."""
 HAND_BACK_S = 120.0

@@ -68,9 +68,9 @@ class KeptWork(Struct, frozen=True, kw_only=True):
     lacks: str = ""
     """The first paths and branches that are in neither commit, and the number of the others."""
     ending: Final | None
-    """How the job ends when its work is delivered. None if it then goes on."""
+    """How the job ends when its work is delivered. None if it then continues."""
     resumes_at: float
-    """When it then goes on at the earliest, by this machine's clock."""
+    """When it then continues at the earliest, by this machine's clock."""
     result: str
     """The last answer of the agent."""
     turns: int = 0

@@ -22,7 +22,7 @@ _NOISE = re.compile(
 )
 _COMPLAINT = re.compile(r"fatal:|error:")
 _USER_IN_URL = re.compile(r"://[^\s/@'\"]+@")
-# The user of SSH is no credential, and a message of git is not clear without it.
+# The user of SSH is not a credential, and a message of git is not clear without it.
 _USER_OF_HTTP = re.compile(r"(?i)(https?://)[^\s/@'\"]+@")
 
 # Parts of git's messages in the C locale, in lower case. The first one that a message has decides.

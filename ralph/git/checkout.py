@@ -1,6 +1,6 @@
 """The git checkout that a loop works in: finds changes, commits them and pushes them. This module never discards
 uncommitted work: it does not reset, check out, clean or stash. It does not stage files that ralph itself writes, such
-as ralph's output, and a change of these files is no progress.
+as ralph's output, and a change of these files is not progress.
 """
 
 from __future__ import annotations

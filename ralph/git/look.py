@@ -102,7 +102,7 @@ def status_from(output: bytes) -> GitStatus:
         elif record:
             entries += _entry(record)
     head, branch = headers.get("branch.oid", ""), headers.get("branch.head", "")
-    # Git says "(null)" if HEAD names a tag, or what is no branch either.
+    # Git says "(null)" if HEAD names a tag or something else that is not a branch.
     is_on_branch = branch not in ("(detached)", "(null)")
     return GitStatus("" if head == "(initial)" else head, branch if is_on_branch else None, tuple(entries))
 

@@ -1,5 +1,5 @@
 """Finds the paths inside a checkout that ralph itself writes to. Files that receive ralph's output are among them. A
-change to these paths is no progress. Reads the content of no file.
+change to these paths is not progress. Reads no file.
 """
 
 from __future__ import annotations

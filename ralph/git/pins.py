@@ -89,7 +89,7 @@ class RemoteSettings(Struct, frozen=True):
         return [entry.value for entry in self.entries if entry.name == name]
 
     def push_urls(self, remote: str) -> list[str]:
-        """The addresses that git pushes to, after `insteadOf` and `pushInsteadOf`. A name that is no remote is an address."""
+        """The addresses that git pushes to, after `insteadOf` and `pushInsteadOf`. A name that is not a remote is an address."""
         if remote not in self.remotes:
             return [
                 self._rewritten(remote, "pushinsteadof") or self._rewritten(remote, "insteadof") or remote

@@ -186,7 +186,7 @@ class CheckResult(Struct, frozen=True):
 
 
 class Setback(enum.Enum):
-    """A kind of temporary failure, after which the loop waits and repeats what failed. It is no iteration."""
+    """A kind of temporary failure, after which the loop waits and repeats what failed. It is not an iteration."""
 
     OUTAGE = enum.auto()
     """The API was unavailable, so the iteration ended with exit code 75."""

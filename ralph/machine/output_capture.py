@@ -232,7 +232,7 @@ def _is_whole(character: bytes) -> bool:
 
 
 def readable_text(data: bytes) -> tuple[str, int]:
-    """The readable text, and the number of bytes that were no UTF-8. Consecutive ones become one U+FFFD."""
+    """The readable text, and the number of bytes that were not UTF-8. Consecutive ones become one U+FFFD."""
     text = data.decode("utf-8", "surrogateescape")
     text = _ESCAPES.sub("", text)
     text = _CARRIAGE_RETURNS_AT_END.sub("\n", text)

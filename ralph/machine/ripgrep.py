@@ -176,7 +176,7 @@ class Ripgrep:
         return self.is_cut_short
 
     def failure(self) -> str | None:
-        """The error message of ripgrep, or None. Unreadable files are no failure. Called after all records have been read,
+        """The error message of ripgrep, or None. Unreadable files are not a failure. Called after all records have been read,
         because it waits for the end of the program.
         """
         if self.ending_signal():

@@ -351,7 +351,7 @@ def main(parent_pid: str, group: str, memory_group: str) -> None:
     pid = _forked(control)
     if pid == 0:
         _launch(control, own_pid, memory_group, is_in_group=is_in_group)
-    # The end of the launcher. One that was stopped goes on.
+    # The end of the launcher. One that was stopped continues.
     while pid is not None and os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1]):
         os.kill(pid, signal.SIGCONT)
 

@@ -182,7 +182,7 @@ class Inbox:
 
     def wake(self) -> None:
         """Ends the current `sort_next`. A signal handler that takes longer than its timeout must call this at its end: CPython
-        goes on with a negative timeout, which means none (`simplequeue_get`, seen in 3.11).
+        continues with a negative timeout, which means none (`simplequeue_get`, seen in 3.11).
         """
         self._deliver(None)
 

@@ -230,7 +230,7 @@ class _Helper:
             error = connection.why_lost or "the connection ended"
         except asyncio.CancelledError:
             error = connection.why_lost or "ralph ended the connection"
-        except BaseException as failure:  # noqa: BLE001 - whatever a server does, the others go on
+        except BaseException as failure:  # noqa: BLE001 - whatever a server does, the others continue
             error = _reason(failure)
             is_unreached = isinstance(_cause(failure), httpx2.ConnectError | httpx2.ConnectTimeout)
         connection.session = None

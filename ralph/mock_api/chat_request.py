@@ -1,6 +1,6 @@
 """The rules of Chat Completions for requests. No I/O happens here.
 
-A conversation may hold `reasoning_content`, which is no field of OpenAI's: the answers of this server have it.
+A conversation may hold `reasoning_content`, which is not a field of OpenAI's: the answers of this server have it.
 """
 
 from __future__ import annotations

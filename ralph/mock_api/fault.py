@@ -212,7 +212,7 @@ def anthropic_error(status: int, message: str | None, request_id: str) -> dict[s
 
 
 def openai_error(status: int, message: str | None, _request_id: str) -> dict[str, Any]:
-    """As `anthropic_error`. The number of the request stands in a header only. A prompt that is too long, in
+    """As `anthropic_error`. The number of the request is in a header only. A prompt that is too long, in
     Anthropic's words, is told in OpenAI's.
     """
     error_type, text = _type_of(status)

@@ -83,7 +83,7 @@ _HOSTED = (
     "apply_patch code_interpreter computer computer_use_preview custom file_search image_generation local_shell mcp namespace "
     "programmatic_tool_calling shell tool_search web_search web_search_2025_08_26 web_search_preview web_search_preview_2025_03_11"
 )
-"""The kinds of tools that are no functions (openai 3.57.0, `ToolParam`). They are accepted as they are, because codex 0.171.0
+"""The kinds of tools that are not functions (openai 3.57.0, `ToolParam`). They are accepted as they are, because codex 0.171.0
 always sends some, and no script calls them."""
 _TOOL = shape(FUNCTION, "function") | reduce(
     or_, (defstruct("Hosted", (), tag=kind, tag_field="type", frozen=True) for kind in _HOSTED.split())

@@ -78,7 +78,7 @@ def find_subject(
             kept = [
                 str(int(record.folder.name)) for record in sorted(recorded, key=lambda one: one.folder.name)
             ]
-            there = f"the loops here: {', '.join(kept)}" if kept else "no loop is recorded here"
+            there = f"loops of this directory: {', '.join(kept)}" if kept else "no loop is recorded here"
             raise UsageError(f"there is no loop {what} in {directory}, and no such session; {there}")
     elif os.sep in what or what in {os.curdir, os.pardir} or _is_directory_only(what, store):
         return _everything_of(directory / what, environment, session_directory)

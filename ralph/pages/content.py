@@ -233,7 +233,7 @@ class Section(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     """Sentences that the loop told at its end, and sentences about facts that this page could not show."""
     resume_command: str | None = None
-    """The command that goes on with it, or None if nothing is left to do."""
+    """The command that resumes it, or None if nothing is left to do."""
     more_commits: int = 0
     """The number of commits that are not in `commits`."""
     more_files: int = 0
@@ -268,7 +268,7 @@ class AttemptKind(enum.Enum):
     DONE = "done"
     FAILED = "failed"
     LATER = "later"
-    """The job went on with another attempt: after an outage, at a limit, or when its worker was told to stop."""
+    """The job continued with another attempt: after an outage, at a limit, or when its worker was told to stop."""
     CANCELLED = "cancelled"
     LOST = "lost"
     """The worker was gone or silent. It recorded no end."""
@@ -403,7 +403,7 @@ class SlotRow(Struct, frozen=True):
 
 
 class Takeover(Struct, frozen=True):
-    """A job that went on at another worker."""
+    """A job that continued at another worker."""
 
     row: int
     """The place of the row in `FleetContent.rows`."""

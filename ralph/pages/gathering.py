@@ -66,7 +66,7 @@ def gather(
     *,
     page: Path | None = None,
 ) -> Gathered:
-    """Reads everything that the page shows. `page` is the path of the page itself, which is no change of the work."""
+    """Reads everything that the page shows. `page` is the path of the page itself, which is not a change of the work."""
     return _Gathering(subject, environment, session_directory, page).done()
 
 

@@ -79,7 +79,7 @@ class LoopFacts(Struct, frozen=True):
     task: str
     is_running: bool
     is_newest: bool
-    """True if `ralph loop --continue` would go on with this loop."""
+    """True if `ralph loop --continue` would resume this loop."""
     journals: Mapping[str, JournalRead]
     """The journals of the iterations by session id. A journal that is not there has no entry."""
     checks: Mapping[int, str]
@@ -493,7 +493,7 @@ def _span(steps: Sequence[TimedStep], otherwise_s: float) -> tuple[float, float]
 
 
 def seconds_of(text: str | None) -> float | None:
-    """An ISO 8601 time in seconds since 1970, or None if the text is no time."""
+    """An ISO 8601 time in seconds since 1970, or None if the text is not a time."""
     try:
         return None if text is None else datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):

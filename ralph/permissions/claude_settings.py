@@ -69,7 +69,7 @@ class ClaudeSettings(Struct, frozen=True, kw_only=True):
     """True if the document forbids the permission mode in which all calls run without a question."""
     sandbox: SandboxLimits = SandboxLimits()
     wants_sandbox: bool = False
-    """True if the document has `sandbox.enabled`, which is no reason not to run without a sandbox."""
+    """True if the document has `sandbox.enabled`, which is no reason to refuse a run without a sandbox."""
     idle_sandbox: tuple[str, ...] = ()
     """The keys of a repository's `sandbox` block that have no effect, because they restrict nothing."""
     unused_hooks: tuple[str, ...] = ()

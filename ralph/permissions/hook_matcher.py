@@ -82,7 +82,7 @@ def parse_matcher(text: str | None) -> Matcher:
         others += [] if found else [parse_matcher(part)]
     return Matcher(
         frozenset().union(*(one.names for one in others)),
-        # As in Claude Code, `Bash(.*)` covers every command. It is no pattern that begins with a dot.
+        # As in Claude Code, `Bash(.*)` covers every command. It is not a pattern that begins with a dot.
         (*(one for other in others for one in other.expressions), *_expressions_in(parts)),
         tuple(rules),
         tuple(name for one in others for name in one.unknown),

@@ -242,7 +242,7 @@ class ParsedLine:
         """A description of a command that runs other commands, so that no pattern can allow the line. Empty if there
         is none."""
         self.runs_unknown = False
-        """True if the line runs a command whose name is known only at run time, or may do so because it is no valid
+        """True if the line runs a command whose name is known only at run time, or may do so because it is not a valid
         shell."""
         self.sets_variables = False
         """True if the line sets variables for later commands."""

@@ -181,7 +181,7 @@ def commands_in_assignment(word: Word) -> InnerCommands:
 
 
 def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> InnerCommands:
-    """The commands that an ordinary command, which is no known wrapper, may run because of its options and arguments."""
+    """The commands that an ordinary command, which is not a known wrapper, may run because of its options and arguments."""
     texts = [word.text for word in words[1:]]
     if name in _RUN_WORDS and None in texts:
         return InnerCommands(runs_unknown=True)

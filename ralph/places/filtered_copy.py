@@ -147,7 +147,7 @@ def _without_secret_lines(name: str, text: str) -> str:
     # A key in PEM has many lines. Redacted, it is a part of one.
     lines = Redactor().redact_all(text).splitlines(keepends=True)
     copy = "".join(_kept_lines(lines, _KEPT.get(name)))
-    # What a bracket of YAML opens may go on in any line.
+    # What a bracket of YAML opens may continue on any line.
     is_open = _YAML.fullmatch(name) and any(
         line.count(opening) != line.count(closing) for line in lines for opening, closing in ("{}", "[]")
     )

@@ -63,7 +63,7 @@ def _named_in(packages: str, outside: Outside) -> Iterator[str]:
         elif file.endswith(".py") and os.path.basename(file).startswith("__editable__"):
             yield from _QUOTED_PATH.findall(_text(file, outside))
         elif file.endswith(".dist-info"):
-            with suppress(ValueError, AttributeError, LookupError):  # it is no such JSON
+            with suppress(ValueError, AttributeError, LookupError):  # it is not JSON of this form
                 told = json.loads(_text(f"{file}/direct_url.json", outside))
                 if told.get("dir_info", {}).get("editable"):
                     yield unquote(urlsplit(told["url"]).path)

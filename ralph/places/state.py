@@ -18,7 +18,7 @@ directory, so that such a variable names none."""
 
 
 def chosen_state_directory(environment: Mapping[str, str]) -> str | None:
-    """The state directory that the user has chosen for ralph alone. No other may stand in for it."""
+    """The state directory that the user has chosen for ralph alone. No other may replace it."""
     return next(_named(environment, _CHOSEN_BY), None)
 
 

@@ -148,7 +148,7 @@ class PlaceRow(Struct, frozen=True):
 
 def kind_of(template: str) -> str:
     """The kind of a template. A `sandbox path` begins with a place that exists only in a sandbox, and a `pattern` is a name at
-    any depth with a `*` before its last part. Raises ValueError for an unknown base, or a `*` where it is no pattern.
+    any depth with a `*` before its last part. Raises ValueError for an unknown base, or a `*` where patterns are not allowed.
     """
     if template[0] in "/$~" and "*" not in template:
         return "path"

@@ -196,7 +196,7 @@ class MemoryReader:
     def _read(self, descriptor: int, file: MemoryFile, place: Place, depth: int) -> list[MemoryFile]:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) and not os.path.islink(file.path):  # noqa: PTH114 - it is a str
-            # Prose names directories as `@src/`, which is no import.
+            # Prose names directories as `@src/`, which is not an import.
             if file.imported_by is None or not stat.S_ISDIR(status.st_mode):
                 self.notices.append(f"{file.path} is left out: it is not a regular file")
             return []

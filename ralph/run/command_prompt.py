@@ -44,7 +44,7 @@ _NOT_HONOURED = ("model", "effort", "context", "agent", "shell")
 # Each costs a call and a part of the prompt. Nobody names more.
 _MOST_FILES = 20
 _MOST_BYTES = 1_000_000
-# A long text is a log or source code, in which most names are no files.
+# A long text is a log or source code, in which most names are not files.
 _MOST_SEARCHED = 1_000_000
 _MOST_NAMES = 1000
 
@@ -59,9 +59,9 @@ class CommandPrompt(Struct, frozen=True):
     rules: RulesInForce
     events: Events
     above: str = ""
-    """The text before the call in the user's prompt, such as a loop's text. It is no argument of the command."""
+    """The text before the call in the user's prompt, such as a loop's text. It is not an argument of the command."""
     below: str = ""
-    """The text after the call, such as piped data. It is no argument either."""
+    """The text after the call, such as piped data. It is not an argument either."""
 
     @property
     def name(self) -> str:

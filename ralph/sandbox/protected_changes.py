@@ -105,7 +105,7 @@ def changes_of(
     folders: Container[str] = (),
 ) -> Iterator[Change]:
     """Yields the changes to undo. A directory comes before its content. A command may remove the directories `removable`: git
-    itself removes that of a linked worktree. `folders` only have protected files in them: a new one is no change, a link in its
+    itself removes that of a linked worktree. `folders` only have protected files in them: a new one is not a change, a link in its
     place is.
 
     A missing git directory is one change without its content, because a removed repository cannot be restored. A new directory in

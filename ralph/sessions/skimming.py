@@ -73,7 +73,7 @@ def _read_to_skipped(
     lines: CheckedLines, story: SessionStory, ends: dict[int, _Place], view: View | None
 ) -> _Place | None:
     """Reads lines until a part can be skipped: a message of a long run has been read, and the session's first prompt.
-    Returns the line to go on with, or None at the end of the journal.
+    Returns the line to continue with, or None at the end of the journal.
     """
     end: _Place | None = None
     for number, offset, kind, line in lines:

@@ -358,7 +358,7 @@ _OTHERS_OBJECTS = frozenset({"input", "structured_output"})
 def shown(value: Any, redact: Callable[[str], str]) -> Any:
     """A copy of a JSON value in which `redact` is applied to the strings, and to the names of members. Three kinds of
     strings are not changed: values of the keys in `OWN_KEYS`, arguments of the file tools, and contents of tool results
-    that are no errors.
+    that are not errors.
     """
     if isinstance(value, str):
         return redact(value)

@@ -75,7 +75,7 @@ class RunUsage(Struct, frozen=True):
 
 def with_later_usage(known: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
     """The `usage` object of an answer after the server has sent another one for it. Each count is a total, so it replaces
-    the one that is known. But a 0, a null or a value that is no count replaces no count: some servers send the fields that
+    the one that is known. But a 0, a null or a value that is not a count replaces no count: some servers send the fields that
     they do not fill with 0.
     """
     merged = dict(known)

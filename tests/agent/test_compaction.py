@@ -46,7 +46,7 @@ TRIGGERED = [
 
 
 @every_row(("trigger", "script", "server"), TRIGGERED)
-def test_d8_each_trigger_leads_to_a_fresh_context_and_the_run_goes_on(trigger, script, server) -> None:
+def test_d8_each_trigger_leads_to_a_fresh_context_and_the_run_continues(trigger, script, server) -> None:
     window = 20_000 if trigger == "threshold" else None
     world = World(SmallServer(script, **server), target(window=window, model="claude-haiku-5-5"))
     assert (world.ended.outcome, world.ended.result) == (Outcome.COMPLETED, "All done.")
@@ -109,7 +109,7 @@ def test_a_summary_and_its_turn_ask_past_damage_each_for_themselves() -> None:
     assert [request.fields["stream"] for request in server.summary_calls] == [True, True, False]
 
 
-def test_a_summary_call_goes_on_from_the_cached_prefix() -> None:
+def test_a_summary_call_continues_from_the_cached_prefix() -> None:
     server = SmallServer([works(1), works(2), DONE])
     World(server)
     before, summary = server.requests[1], server.summary_calls[0]

@@ -143,7 +143,7 @@ def test_three_compactions_in_a_row_keep_every_task_and_file_word_for_word() -> 
         )
 
 
-def test_steps_and_an_earlier_summary_stand_in_the_place_of_a_summary() -> None:
+def test_steps_and_an_earlier_summary_take_the_place_of_a_summary() -> None:
     written = texts(cut_context(TASKS, "Assistant: I ran it.", FILES, earlier_summary="It was red."))
     assert written.index("It was red.") < written.index("Assistant: I ran it.") < written.index(FILES[0])
 

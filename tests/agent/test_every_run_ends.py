@@ -187,7 +187,7 @@ def assert_turns_are_bounded(events: Sequence[Event]) -> None:
                 assert event.number == useless
             case AttemptEnded():
                 attempts += 1
-                assert (event.turn, event.attempt) == (turn, attempts), "they go on within a turn"
+                assert (event.turn, event.attempt) == (turn, attempts), "they continue within a turn"
             case TurnAsked():
                 assert (event.turn, event.attempts) == (turn, attempts), "one sum for each turn"
                 turn_sums.append(event.turn)

@@ -284,7 +284,7 @@ def test_every_end_without_a_report_has_one_synthetic_failure_report(name) -> No
     assert event.turn == max(played.ended.num_turns, 1)
 
 
-# -- Several tasks, and sessions that go on. ---------------------------------------------------------------------
+# -- Several tasks, and resumed sessions. ---------------------------------------------------------------------
 
 
 def test_each_task_has_a_report_of_its_own_and_counts_afresh() -> None:
@@ -325,7 +325,7 @@ def resumed(journal: FakeJournal, *script: Answer, prompt: str | None = None) ->
     return Played(*script, session=session, journal=journal, prompt=prompt, form=PLAIN_FORM)
 
 
-def test_a_pending_report_is_received_when_its_session_goes_on() -> None:
+def test_a_pending_report_is_received_when_its_session_continues() -> None:
     played = resumed(killed_behind(answer(report())))
     assert (played.ended.exit_code, played.calls_made) == (0, 0)
     assert played.result["final_report"]["source"] == "tool_call"
@@ -341,7 +341,7 @@ def test_a_report_whose_result_was_written_before_the_end_is_not_forgotten(recor
     assert played.result["final_report"]["source"] == "tool_call"
 
 
-def test_a_report_that_was_refused_counts_as_none_when_its_session_goes_on() -> None:
+def test_a_report_that_was_refused_counts_as_none_when_its_session_continues() -> None:
     played = resumed(
         killed_behind(answer(report(status="nearly")), kinds_cut=2), answer(report(summary="In order now."))
     )

@@ -1,4 +1,4 @@
-"""A run that was killed around a compaction must go on as if it had not been killed, with requests that are equal
+"""A run that was killed around a compaction must continue as if it had not been killed, with requests that are equal
 to the byte.
 """
 

@@ -125,7 +125,7 @@ def test_another_target_is_recorded_before_its_first_answer_and_once() -> None:
 
 @every_row(("after_s", "asked"), [(0, "b"), (99, "b"), (100, "a"), (10**9, "a")])
 @every_row("kind", ["target", "assistant", "tool_intent", "tool_result"])
-def test_after_a_kill_it_goes_on_with_that_target_while_the_cooldown_lasts(after_s, asked, kind) -> None:
+def test_after_a_kill_it_continues_with_that_target_while_the_cooldown_lasts(after_s, asked, kind) -> None:
     whole = switched(answer(call("c2")), DONE)
     journal = killed_after(whole, kind, 1 if kind == "target" else 2)
     again = Life(DONE, journal=journal, after_s=after_s)

@@ -217,7 +217,7 @@ def test_a_connection_that_holds_nothing_more_is_used_again(raw_server, rig, chu
     assert server.connections == 1
 
 
-def test_a_server_that_goes_on_after_its_answer_is_left_after_64_kib(raw_server, rig) -> None:
+def test_a_server_that_continues_after_its_answer_is_left_after_64_kib(raw_server, rig) -> None:
     def serve(sock: socket.socket) -> None:
         read_request(sock)
         sock.sendall(http_answer(WHOLE))

@@ -27,7 +27,7 @@ class Engine(Generic[Plan, Seen]):
     jobs: int = 2
     broken: int = 0
     """The number of plans that broke an invariant."""
-    go_on_from: int | None = None
+    continue_from: int | None = None
     """The number of the first plan that was not finished when Ctrl-C ended the campaign, or None."""
     started_s: float = field(default_factory=time.monotonic)
     _told_s: float = field(default_factory=time.monotonic)
@@ -77,7 +77,7 @@ class Engine(Generic[Plan, Seen]):
                     self._collect()
             except KeyboardInterrupt:
                 self._stopping.set()
-                self.go_on_from = min((number for number, _ in self._pending.values()), default=unplayed)
+                self.continue_from = min((number for number, _ in self._pending.values()), default=unplayed)
         return not self.broken
 
     def take(self, plan: Plan, seen: Seen, found: list[str]) -> None:

@@ -44,7 +44,7 @@ def test_one_slip_in_any_command_is_seen(command: str) -> None:
     assert [slip for slip, said in seen.items() if said is None or f"`ralph {command}`" not in said] == []
 
 
-def test_a_mistyped_loop_that_is_to_go_on_is_no_prompt_for_a_session() -> None:
+def test_a_mistyped_loop_that_is_to_continue_is_no_prompt_for_a_session() -> None:
     assert instead_of(["lopo", "-c"], COMMANDS) is not None
 
 

@@ -135,7 +135,7 @@ def test_the_cut_after_the_last_allowed_one_ends_the_run_with_everything_that_wa
     assert (last.outcome, last.result) == (Outcome.LIMIT_REACHED, "part0 part1 part2 part3")
 
 
-def test_cut_calls_count_too_or_the_run_would_go_on_for_ever() -> None:
+def test_cut_calls_count_too_or_the_run_would_never_end() -> None:
     assert isinstance(steps(*[cut("", call("a"))] * (MOST_CONTINUATIONS + 1))[-1], End)
 
 

@@ -77,7 +77,7 @@ def test_a_run_always_has_the_field_and_other_records_only_with_secrets() -> Non
     assert view.has_unmarked
 
 
-def test_the_places_change_no_record_that_is_read_to_go_on() -> None:
+def test_the_places_change_no_record_that_is_read_to_resume() -> None:
     record = ResultRecord(type="tool_result", tool_use_id="c", content=f"x {SECRET}")
     told = JournalBuilder().run().prompt("do it").records
     lines = [line_of(at, one, 1.0, KNOWS.spans) for at, one in enumerate([*told, record])]

@@ -82,7 +82,7 @@ def test_lines_are_taken_in_order_while_something_else_is_awaited(waiter, listen
     assert listener.waited_for == ["a test"] * 3
 
 
-def test_a_line_wakes_a_wait_that_goes_on_afterwards(waiter, listener, monkeypatch) -> None:
+def test_a_line_wakes_a_wait_that_continues_afterwards(waiter, listener, monkeypatch) -> None:
     """The next line is sent while one is handled, or from a thread. None may have to wait for the end of a time
     slice, which never comes here.
     """

@@ -291,7 +291,7 @@ def test_a_pooler_that_gives_each_transaction_another_session_is_refused(
         patiently(lambda: refuse_pooler(database), waiting=waiting)
 
 
-def test_who_waits_for_the_store_says_so_once_and_goes_on(postgres: PostgresServer, postgres_url) -> None:
+def test_who_waits_for_the_store_says_so_once_and_continues(postgres: PostgresServer, postgres_url) -> None:
     engine, told = make_engine(at(postgres_url)), list[str]()
 
     def tell(line: str) -> None:

@@ -165,7 +165,7 @@ def test_a_job_gets_the_key_of_the_vendor_that_its_model_names() -> None:
     assert 'key: "OPENAI_API_KEY"' in export(jobs, FREE, "kubernetes", "night")
 
 
-def test_nothing_of_a_prompt_stands_in_a_file_as_text() -> None:
+def test_nothing_of_a_prompt_is_in_a_file_as_text() -> None:
     for name in FORMATS:
         written = export([job("a"), job("b")], FREE, name, "night")
         assert "pwned" not in written
@@ -173,7 +173,7 @@ def test_nothing_of_a_prompt_stands_in_a_file_as_text() -> None:
         assert b64encode(content_of(job("b"))).decode() in written.replace("\n", "")
 
 
-def test_no_expression_of_github_stands_in_the_script() -> None:
+def test_no_expression_of_github_is_in_the_script() -> None:
     assert "${{" not in ONE_JOB + AGAIN + GITHUB
 
 

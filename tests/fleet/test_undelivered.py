@@ -94,7 +94,9 @@ def test_work_that_the_host_refuses_is_kept_and_a_retry_delivers_it_without_aski
     assert set(place.refs()) == {"refs/heads/main", BRANCH}, "no checkpoint is left"
 
 
-def test_a_retry_delivers_first_and_goes_on_only_where_the_job_had_not_ended_with_0(refused: Refused) -> None:
+def test_a_retry_delivers_first_and_continues_only_where_the_job_had_not_ended_with_0(
+    refused: Refused,
+) -> None:
     place, host = refused.place, refused.host
     place.submit(place.job("long", repository=host.url, max_turns=1))
 
@@ -363,7 +365,7 @@ def test_a_host_that_takes_branches_only_and_a_branch_of_somebody_else_are_both_
 
 
 @pytest.mark.parametrize("how", ["drained", "kept", "limit"])
-def test_on_a_host_that_takes_branches_only_a_job_goes_on_from_its_branch_on_any_machine(
+def test_on_a_host_that_takes_branches_only_a_job_continues_from_its_branch_on_any_machine(
     refused: Refused, how: str
 ) -> None:
     place, host = refused.place, refused.host

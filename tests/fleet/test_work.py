@@ -341,7 +341,7 @@ def test_a_retry_of_a_loop_that_has_reached_its_limit_does_one_more_iteration(tm
         assert place.git("show", "ralph/looped:kept.txt") == "kept\nx\nx\nx\nx"
 
 
-def test_after_a_kill_a_second_signal_and_a_cancellation_no_process_is_left_and_the_session_goes_on(
+def test_after_a_kill_a_second_signal_and_a_cancellation_no_process_is_left_and_the_session_continues(
     tmp_path: Path,
 ) -> None:
     def model(asked: Asked) -> Playable:

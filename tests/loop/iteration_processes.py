@@ -85,7 +85,7 @@ class Iterating:
             **options,
         )
 
-    def run_stand_in(self, script: str, **options: Any) -> IterationResult:
+    def run_substitute(self, script: str, **options: Any) -> IterationResult:
         """Runs a shell script in place of `ralph`. It starts in `launch`."""
         return self.run(program=("/bin/sh", "-c", _FIND_RESULT + script, "stand-in"), **options)
 

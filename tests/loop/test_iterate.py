@@ -49,7 +49,7 @@ def test_it_is_done_when_the_check_passes_whatever_the_iteration_said() -> None:
 
 
 @every_row(
-    ("outcome", "goes_on"),
+    ("outcome", "continues"),
     [
         (Outcome.COMPLETED, True),
         (Outcome.TASK_FAILED, True),
@@ -65,10 +65,10 @@ def test_it_is_done_when_the_check_passes_whatever_the_iteration_said() -> None:
         (Outcome.INTERRUPTED, False),
     ],
 )
-def test_each_outcome_stops_the_loop_with_its_code_or_counts(outcome: Outcome, goes_on: bool) -> None:
+def test_each_outcome_stops_the_loop_with_its_code_or_counts(outcome: Outcome, continues: bool) -> None:
     rig = LoopRig([ScriptedIteration(ended(outcome, reason="because"))], limits=iterations(2))
     end = rig.play()
-    if goes_on:
+    if continues:
         assert (end.exit_code, len(rig.state.iterations)) == (0, 2)
     else:
         assert (end.outcome, end.exit_code) == (outcome, outcome.exit_code())
@@ -558,7 +558,7 @@ def test_a_wait_is_never_longer_than_it_was_whatever_the_wall_clock_says() -> No
 
 
 @every_row(("verdicts", "stops"), [([0], False), (None, True)])
-def test_a_loop_that_goes_on_looks_first_whether_it_is_done(verdicts: Any, stops: bool) -> None:
+def test_a_loop_that_continues_looks_first_whether_it_is_done(verdicts: Any, stops: bool) -> None:
     """The loop was killed between its last iteration and its end, or a person has done the rest of the work."""
     first = LoopRig(verdicts=[1] if verdicts else None, limits=iterations(1))
     first.play()
@@ -621,7 +621,7 @@ FATES = st.sampled_from(
 
 
 @given(st.lists(FATES, max_size=8), st.lists(st.integers(0, 1), min_size=1, max_size=6), st.integers(0, 200))
-def test_killed_after_any_record_it_goes_on_to_an_end_and_no_iteration_is_lost_or_counts_twice(
+def test_killed_after_any_record_it_continues_to_an_end_and_no_iteration_is_lost_or_counts_twice(
     script: list[ScriptedIteration], verdicts: list[int], kill_at: int
 ) -> None:
     """The end may be another one, because the check's verdicts come once more from the first one on."""

@@ -58,7 +58,7 @@ def loop(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("typed", "handed_over"), FORMS.items(), ids=[form or "nothing" for form in FORMS])
-def test_mode_and_number_become_options_and_the_rest_goes_on(loop, typed, handed_over) -> None:
+def test_mode_and_number_become_options_and_the_rest_continues(loop, typed, handed_over) -> None:
     ran = loop(*typed.split())
     assert ran.stdout.split() == ["loop", "--prompt-file", *handed_over.split()]
     assert (ran.returncode, ran.stderr) == (0, "")

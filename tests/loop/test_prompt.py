@@ -37,7 +37,7 @@ def record(outcome: Outcome, **fields: object) -> IterationRecord:
         ("a\n```\nb\n````\nc", "\n\n`````\na\n```\nb\n````\nc\n`````"),
     ],
 )
-def test_a_failing_checks_output_stands_in_a_fence_that_it_cannot_close(tail: str, shown: str) -> None:
+def test_a_failing_checks_output_is_in_a_fence_that_it_cannot_close(tail: str, shown: str) -> None:
     check = CheckResult(2, tail)
     assert shown in iteration_prompt(state("make", first_check=check, last_check=check), "x")
 

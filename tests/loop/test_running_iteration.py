@@ -32,14 +32,14 @@ def ignored_by_whoever_started_the_tests() -> int:
 
 def test_a_signal_that_came_before_the_start_ends_it_at_once(iterating) -> None:
     iterating.waiter.inbox.note_signal(signal.SIGTERM)
-    result = iterating.run_stand_in("sleep 1000000")
+    result = iterating.run_substitute("sleep 1000000")
     assert (result.exit_code, result.stopped_by) == (143, signal.SIGTERM)
 
 
 def test_one_that_does_not_stop_is_killed_and_what_it_started_too(iterating) -> None:
     iterating.once_there("pid", lambda _line: iterating.waiter.inbox.note_signal(signal.SIGTERM))
     script = "trap '' TERM; (trap '' TERM; sleep 99; sleep 99) & echo $! >pid; sleep 99; sleep 99"
-    result = iterating.run_stand_in(script, stops_within_s=0.1)
+    result = iterating.run_substitute(script, stops_within_s=0.1)
     assert (result.exit_code, result.stopped_by) == (137, signal.SIGTERM)
     assert is_gone(int(iterating.noted("pid")))
 
@@ -53,15 +53,15 @@ def test_one_that_does_not_stop_is_killed_and_what_it_started_too(iterating) -> 
     ],
 )
 def test_one_that_outlasts_its_time_limit_is_stopped(iterating, script, exit_code, outcome) -> None:
-    result = iterating.run_stand_in(script, time_s=0.05, overtime_s=0.2, stops_within_s=0.1)
+    result = iterating.run_substitute(script, time_s=0.05, overtime_s=0.2, stops_within_s=0.1)
     assert (result.exit_code, result.outcome, result.stopped_by) == (exit_code, outcome, None)
     if outcome is Outcome.TIMED_OUT:
-        assert result.reason == "it went on for 0.2 s after its time limit, and was stopped"
+        assert result.reason == "it ran on for 0.2 s after its time limit, and was stopped"
 
 
 def test_one_that_ends_within_its_overtime_is_left_to_it(iterating) -> None:
     script = 'sleep 0.2; echo \'{"exit_code": 124}\' >"$RESULT"; exit 124'
-    result = iterating.run_stand_in(script, time_s=0.05, overtime_s=10)
+    result = iterating.run_substitute(script, time_s=0.05, overtime_s=10)
     assert (result.exit_code, result.outcome, result.reason) == (124, Outcome.TIMED_OUT, "")
 
 
@@ -69,7 +69,7 @@ def test_one_that_ends_within_its_overtime_is_left_to_it(iterating) -> None:
 def test_a_daemon_that_it_leaves_is_ended_and_children_from_before_are_not(iterating) -> None:
     with subprocess.Popen(["sleep", "99"]) as other:
         try:
-            iterating.run_stand_in(
+            iterating.run_substitute(
                 "setsid sh -c 'echo $$ >pid; sleep 99; sleep 99' & until [ -s pid ]; do :; done"
             )
             assert is_gone(int(iterating.noted("pid")))
@@ -82,15 +82,15 @@ def test_a_daemon_that_it_leaves_is_ended_and_children_from_before_are_not(itera
     ("exit_code", "outcome"), [(75, Outcome.API_UNAVAILABLE), (77, Outcome.AUTH), (137, Outcome.INTERRUPTED)]
 )
 def test_without_a_result_the_exit_code_of_a_failure_speaks(iterating, exit_code, outcome) -> None:
-    result = iterating.run_stand_in(f"exit {exit_code}")
+    result = iterating.run_substitute(f"exit {exit_code}")
     assert (result.exit_code, result.outcome) == (exit_code, outcome)
     assert "left no result" in result.reason
 
 
 @every_row("exit_code", [0, 1, 3, 4, 124, 5, 63, 127, 128, 255])
 def test_an_end_that_no_run_of_ralph_has_is_an_internal_error(iterating, exit_code) -> None:
-    """If a success without a result were accepted, the loop would go on for ever."""
-    result = iterating.run_stand_in(f"exit {exit_code}")
+    """If a success without a result were accepted, the loop would never end."""
+    result = iterating.run_substitute(f"exit {exit_code}")
     assert (result.exit_code, result.outcome) == (70, Outcome.INTERNAL_ERROR)
     assert result.reason == f"it ended with exit {exit_code}, and left no result"
 
@@ -101,16 +101,16 @@ def test_a_program_that_is_not_there_says_so(iterating) -> None:
 
 
 def test_the_result_of_an_earlier_process_is_not_taken_for_that_of_the_next(iterating) -> None:
-    wrote = iterating.run_stand_in('echo \'{"exit_code": 0, "result": "old"}\' >"$RESULT"')
+    wrote = iterating.run_substitute('echo \'{"exit_code": 0, "result": "old"}\' >"$RESULT"')
     assert wrote.last_words == "old"
-    assert iterating.run_stand_in("exit 0").last_words == ""
+    assert iterating.run_substitute("exit 0").last_words == ""
 
 
 @linux_only
 def test_the_process_has_a_session_of_its_own_no_input_our_output_and_ignores_no_signal_on_its_own(
     iterating, capfd
 ) -> None:
-    iterating.run_stand_in(
+    iterating.run_substitute(
         "echo e >&2; readlink /proc/$$/fd/0; cut -d' ' -f 1,6 /proc/$$/stat; echo $$; exec grep 'Sig[BI]' /proc/$$/status"
     )
     shown = capfd.readouterr()

@@ -41,7 +41,7 @@ def line_for(*command: str, parent_pid: int | None = None) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", CHILD, str(parent_pid or os.getpid()), *command]
 
 
-def test_it_goes_on_while_its_parent_lives() -> None:
+def test_it_continues_while_its_parent_lives() -> None:
     with subprocess.Popen(line_for("sh", "-c", "echo $$; exit 7"), stdout=subprocess.PIPE) as process:
         output, _ = process.communicate(timeout=within_s(30))
     assert (int(output), process.returncode) == (process.pid, 7)

@@ -381,7 +381,7 @@ def test_a_stopped_command_is_killed_when_its_grace_is_over() -> None:
         assert process.wait(PATIENCE_S) == 128 + signal.SIGKILL
 
 
-def test_stopped_and_continued_the_launcher_goes_on() -> None:
+def test_stopped_and_continued_the_launcher_continues() -> None:
     with started(line_for(shell("echo; sleep 0.2; exit 4"))) as process:
         assert process.stdout
         process.stdout.readline()

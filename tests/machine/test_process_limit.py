@@ -166,7 +166,7 @@ def test_the_kernel_keeps_the_limit_on_memory_within_a_second_too() -> None:
         command = started(supervising, f"{hog}; exit 5")
         assert finished(command)[0] == 5
         assert command.exceeded is Ended.TOO_MUCH_MEMORY
-        # A command that goes on after the kill of one of its processes was not stopped.
+        # A command that continues after the kill of one of its processes was not stopped.
         command = started(supervising, f"{hog}; exit 0")
         assert (finished(command)[0], command.exceeded) == (0, None)
         command = started(supervising, f"{hog}; sleep 600")

@@ -93,7 +93,9 @@ def test_the_sdk_gets_the_same_message_without_a_stream(serve: Serve, client_of:
     assert plain(message) == (as_message(TURN)["content"], "tool_use", 11, 22)
 
 
-def test_the_sdk_sends_the_tool_results_back_and_goes_on(serve: Serve, client_of: Callable[..., Any]) -> None:
+def test_the_sdk_sends_the_tool_results_back_and_continues(
+    serve: Serve, client_of: Callable[..., Any]
+) -> None:
     server = serve(TURN, Turn("Done."))
     client = client_of(server)
     asked = client.messages.create(**REQUEST)

@@ -24,8 +24,8 @@ def main() -> int:
     plans = ((number, plan_session(options.seed, number, has_outage=options.vendors)) for number in numbers)
     all_held = campaign.run(plans)
     _say(campaign.summary())
-    if campaign.go_on_from is not None:
-        _say(f"stopped; continue with: python -m tests.nemesis {stage} --from {campaign.go_on_from}")
+    if campaign.continue_from is not None:
+        _say(f"stopped; continue with: python -m tests.nemesis {stage} --from {campaign.continue_from}")
         return 130
     return 0 if all_held else 1
 
@@ -35,7 +35,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=500, help="how many kills at least (500)")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="what is drawn (random)")
     parser.add_argument(
-        "--from", type=int, default=1, dest="first", metavar="N", help="go on from this session"
+        "--from", type=int, default=1, dest="first", metavar="N", help="continue from this session"
     )
     parser.add_argument("--only", type=int, metavar="N", help="play this session alone")
     parser.add_argument("--jobs", type=int, default=2, help="sessions at a time (2)")

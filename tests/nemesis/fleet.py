@@ -82,7 +82,7 @@ def main() -> int:
         ]
         all_held = campaign.run(enumerate(plans, 1))
         _say(f"{campaign.scenarios} scenarios, {campaign.took()}")
-    if campaign.go_on_from is not None:
+    if campaign.continue_from is not None:
         return 130
     return 0 if all_held else 1
 

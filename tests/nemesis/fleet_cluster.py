@@ -43,7 +43,7 @@ _POLL_S = 0.05
 
 
 class StuckError(Exception):
-    """Something without which a scenario cannot go on has not happened. The message says what."""
+    """Something without which a scenario cannot continue has not happened. The message says what."""
 
 
 @dataclass

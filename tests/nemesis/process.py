@@ -142,20 +142,20 @@ class _Lives:
     def play(self) -> None:
         """Plays the session until a process ends by itself, or until it cannot be resumed."""
         kills, ids = list(self.plan.kills), list(self.plan.session_ids)
-        session_id, goes_on = ids.pop(0), False
+        session_id, continues = ids.pop(0), False
         while True:
-            life = self._live(session_id, kills.pop(0) if kills else None, goes_on=goes_on)
+            life = self._live(session_id, kills.pop(0) if kills else None, continues=continues)
             self.seen.lives.append(life)
-            goes_on = life.exit_code is None
+            continues = life.exit_code is None
             if life.exit_code == _NOTHING_TO_RESUME and not has_message(life.journal):
                 session_id = ids.pop(0)
-            elif not goes_on:
+            elif not continues:
                 return
 
-    def _live(self, session_id: str, kill: Kill | None, *, goes_on: bool) -> Life:
+    def _live(self, session_id: str, kill: Kill | None, *, continues: bool) -> Life:
         number = len(self.seen.lives)
         out, err = self.seen.cluster / f"stdout-{number}", self.seen.cluster / f"stderr-{number}"
-        words = ["--resume", session_id] if goes_on else ["--session-id", session_id, PROMPT]
+        words = ["--resume", session_id] if continues else ["--session-id", session_id, PROMPT]
         with self._process(words, out, err) as process:
             is_killed = self._watch(process, session_id, kill)
         path = self.seen.journal_of(session_id)

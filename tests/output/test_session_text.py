@@ -75,7 +75,7 @@ def test_of_a_running_one_it_says_what_is_under_way() -> None:
     ]
 
 
-def test_clocks_discarded_answers_and_failures_stand_in_their_places() -> None:
+def test_clocks_discarded_answers_and_failures_are_in_their_places() -> None:
     journal = JournalBuilder().run().prompt("go").event(ClockFired("first byte", 180.0))
     journal.event(ResponseDiscarded("msg")).ends(Outcome.API_UNAVAILABLE, "HTTP 529", turns=0)
     assert story(journal)[3:] == [

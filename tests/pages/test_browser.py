@@ -100,7 +100,7 @@ def test_a_reader_folds_searches_and_goes_to_the_moment_and_back(opened) -> None
     fifth.locator("> summary").click()
     assert not fifth.evaluate("part => part.open")
 
-    # The word stands in the results of folded calls alone.
+    # The word is in the results of folded calls alone.
     page.fill("#find", "specs/totals.md:31")
     page.press("#find", "Enter")
     first = page.inner_text("#found")

@@ -106,7 +106,7 @@ def test_the_end_of_an_attempt(state, job_code, end_minute, code, attempts, kind
     assert content.jobs[0].details.attempts[0].kind is kind
 
 
-def test_commands_go_on_with_the_job_and_quote_what_a_shell_would_read() -> None:
+def test_commands_resume_the_job_and_quote_what_a_shell_would_read() -> None:
     content = night_of()
     commands = {job.id: job.details.commands for job in content.jobs if job.details is not None}
     assert commands["search"] == ("ralph fleet retry upgrade/search", "ralph fleet logs upgrade/search")

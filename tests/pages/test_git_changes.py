@@ -237,7 +237,7 @@ def test_secrets_are_found_over_several_lines_and_only_in_what_was_read_to_its_e
     assert looked(*given, secrets=[key, "secret-7777"]) == found[:2]
 
 
-def test_a_commit_is_shown_as_it_is_pushed_whatever_stands_in_its_place(repository) -> None:
+def test_a_commit_is_shown_as_it_is_pushed_whatever_is_in_its_place(repository) -> None:
     before = repository.git("rev-parse", "HEAD")
     nice = (repository.write("a.txt", "nice\n"), repository.commit_all("nice"))[1]
     repository.git("reset", "-q", "--hard", before)

@@ -79,7 +79,7 @@ def test_what_is_not_there_is_a_usage_error_that_names_what_is(section, report) 
     with pytest.raises(UsageError, match="no loop and no session"):
         report()
     loop_kept(section, "done")
-    with pytest.raises(UsageError, match=r"no loop 7 .* the loops here: 1"):
+    with pytest.raises(UsageError, match=r"no loop 7 .* loops of this directory: 1"):
         report("7")
     with pytest.raises(UsageError, match="no session that begins with 'beef'"):
         report("beef")

@@ -65,7 +65,7 @@ def test_a_call_without_a_result_lasts_to_the_present_only_while_its_session_run
     assert drawn(RUN, intent(101.0)) == []
 
 
-def test_when_the_clock_is_set_back_time_goes_on_from_where_it_was() -> None:
+def test_when_the_clock_is_set_back_time_continues_from_where_it_was() -> None:
     steps = [RUN, attempt(102.0, 2.0), intent(102.0), result(52.5), attempt(55.5, 3.0)]
     times = timed(steps)
     assert times.was_set_back

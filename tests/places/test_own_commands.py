@@ -36,7 +36,7 @@ LINES = {
     "a variable without its end": ('sh "${PROJ%/}/s"', False, False),
     "a variable that must be set": ('sh "${PROJ:?}/s"', False, False),
     "a variable with a value in its place": ('cd "${PROJ:-/none}" && ./s', False, False),
-    "what stands in a variable's place": ("sh ${NONE:-$PROJ}/s", False, False),
+    "what is in a variable's place": ("sh ${NONE:-$PROJ}/s", False, False),
     "the directory of the start": ('cd $W; sh "$(pwd)/s"', False, False),
     "the top of the work": ('cd $W; sh "`git rev-parse --show-toplevel 2>/dev/null`/s"', False, False),
     "a pattern": ("sh $H/../w*k/s", False, False),

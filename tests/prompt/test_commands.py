@@ -297,7 +297,7 @@ def test_shell_lines_are_found(case: str) -> None:
     assert expanded(body).parts == expected
 
 
-def test_arguments_stand_in_shell_lines_and_make_none() -> None:
+def test_arguments_are_in_shell_lines_and_make_none() -> None:
     assert expanded("!`log $0` $0", "!`x`").parts == (ShellLine("log !`x`"), " !`x`")
 
 

@@ -182,7 +182,7 @@ def test_what_the_machine_lacks_is_waited_for_and_no_target_is_blamed(strategy, 
     assert choosing.state.releases_s == {}
     assert choosing.fails_for_ever(SHORT).reason != CANNOT_HELP.reason
     assert choosing.waits == [2, 4, 8, 16]
-    assert set(choosing.targets) == targets, "a rotation goes on, as ever"
+    assert set(choosing.targets) == targets, "a rotation continues, as ever"
 
 
 def test_a_round_asks_each_key_once() -> None:
@@ -387,7 +387,7 @@ def test_success_starts_the_counters_afresh() -> None:
     assert run.waits == [2, 4, 8, 16] * 10
 
 
-def test_a_chain_that_goes_on_has_the_retries_and_the_waits_of_the_one_before_it() -> None:
+def test_a_chain_that_continues_has_the_retries_and_the_waits_of_the_one_before_it() -> None:
     run = Choosing(1)
     run.turn().fails(OVERLOADED, OVERLOADED)
     for continues, counts in ((True, (2, 6)), (False, (0, 0))):

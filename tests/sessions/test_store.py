@@ -35,7 +35,7 @@ def written(root: Path, name: str, data: bytes, at_s: float) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("data", "goes_on"),
+    ("data", "continues"),
     [
         (b"", False),
         (WITHOUT_MESSAGE, False),
@@ -47,9 +47,9 @@ def written(root: Path, name: str, data: bytes, at_s: float) -> Path:
         (JournalBuilder().run(model='"kind":"user"').data, False),
     ],
 )
-def test_the_newest_that_has_a_whole_message_is_gone_on_with(tmp_path, older, data, goes_on) -> None:
+def test_the_newest_that_has_a_whole_message_is_resumed(tmp_path, older, data, continues) -> None:
     newer = written(tmp_path, "newer", data, 2)
-    assert last_resumable(SessionStore(tmp_path), tmp_path) == (newer if goes_on else older)
+    assert last_resumable(SessionStore(tmp_path), tmp_path) == (newer if continues else older)
 
 
 def test_what_is_no_file_is_not_passed_over_in_silence(tmp_path, older) -> None:

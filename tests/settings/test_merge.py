@@ -519,7 +519,7 @@ def test_custom_numbers_need_the_custom_policy(world: World, key: str, policy: s
     assert message == f'{world.user_file}: retry.{key} needs retry.policy = "custom"'
 
 
-def test_custom_policy_and_its_numbers_may_stand_in_two_files(world: World) -> None:
+def test_custom_policy_and_its_numbers_may_be_in_two_files(world: World) -> None:
     settings = world.load(user="retry.max_retries = 9", named=CUSTOM)
     assert (settings.retry.policy, settings.retry.max_retries) == ("custom", 9)
 

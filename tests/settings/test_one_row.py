@@ -133,7 +133,7 @@ def copy(tmp_path_factory) -> Iterator[Copy]:
 
 
 @pytest.mark.parametrize("command", ["run", "loop"])
-def test_it_is_an_option_and_stands_in_the_help(copy: Copy, command: str) -> None:
+def test_it_is_an_option_and_is_in_the_help(copy: Copy, command: str) -> None:
     helped = " ".join(copy("ralph", command, "--help-all").stdout.split())
     assert "--politeness N Say please N times." in helped
     assert "--eager / --no-eager Do not wait." in helped
@@ -198,7 +198,7 @@ print(settings_page.page(settings_page.PAGE.read_text()), man_page.page(), compl
 """Prints what `make generated` writes. ralph is the copy, which comes first in the path."""
 
 
-def test_it_stands_in_the_table_of_the_docs_the_man_page_and_the_completion(copy: Copy) -> None:
+def test_it_is_in_the_table_of_the_docs_the_man_page_and_the_completion(copy: Copy) -> None:
     made = subprocess.check_output(
         [sys.executable, "-c", MAKES_PAGES], cwd=copy.cwd, env=copy.environment, text=True
     )

@@ -259,7 +259,7 @@ GATEWAY = 'base_url = "https://gw.example"'
         ("base_url = 'https://api.anthropic.com.evil.example'", [], []),
     ],
 )
-def test_a_key_goes_only_where_it_was_meant_for(
+def test_a_key_continuesly_where_it_was_meant_for(
     world: World, keys: str, sources: list[str], headers: list[str]
 ) -> None:
     target = one(world, keys, ANTHROPIC_CUSTOM_HEADERS=CUSTOM, OWN="own-key")

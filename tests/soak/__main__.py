@@ -29,8 +29,8 @@ def main() -> int:
     campaign = Campaign(_say, options.jobs)
     all_held = campaign.run(_wanted(options))
     _say(campaign.summary())
-    if campaign.go_on_from is not None:
-        _say(f"stopped; continue with: python -m tests.soak {stage} --from {campaign.go_on_from}")
+    if campaign.continue_from is not None:
+        _say(f"stopped; continue with: python -m tests.soak {stage} --from {campaign.continue_from}")
         return 130
     return 0 if all_held else 1
 
@@ -39,7 +39,9 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m tests.soak", description=__doc__)
     parser.add_argument("--turns", type=int, default=3000, help="how many turns at least (3000)")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**6), help="what is drawn (random)")
-    parser.add_argument("--from", type=int, default=1, dest="first", metavar="N", help="go on from this run")
+    parser.add_argument(
+        "--from", type=int, default=1, dest="first", metavar="N", help="continue from this run"
+    )
     parser.add_argument("--only", type=int, metavar="N", help="play this run alone")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time (2)")
     parser.add_argument("--cuts", action="store_true", help="cut one stream after every byte instead")

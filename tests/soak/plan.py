@@ -125,7 +125,7 @@ class _Chains:
             return PlannedTurn((*twice, self._attempt(DAMAGED[:1], self._never_whole(index, 0))), None)
         faults = [self._fault(index, attempt) for attempt in range(self._draw.randint(0, MAX_RETRIES))]
         last = self._attempt(FINAL, self._never_whole(index, len(faults)))
-        # A long context is made smaller after a refusal of its size, and then the run goes on.
+        # A long context is made smaller after a refusal of its size, and then the run continues.
         while index > _LAST_SHORT_TURN and last.exit_code == LIMIT_REACHED:
             last = self._attempt(FINAL, self._never_whole(index, len(faults)))
         return PlannedTurn((*faults, last), None)

@@ -159,7 +159,7 @@ def test_what_was_seen_longest_ago_is_forgotten_first(tmp_path, monkeypatch) -> 
             seen.refuse_changed(Path(name), stat, "after", name)
 
 
-def goes_on(make_tools: Callable[..., Any], *outputs: ToolOutput) -> Any:
+def continues(make_tools: Callable[..., Any], *outputs: ToolOutput) -> Any:
     """The tools of a run that resumes a session with these results."""
     seen: dict[str, str] = {}
     for output in outputs:
@@ -188,10 +188,10 @@ def test_t14_what_an_earlier_run_saw_is_known_after_a_resume(
     path = tmp_path / "a"
     path.write_text("one\ntwo\n")
     outputs = [tools.call(name, {"file_path": "a", **arguments}) for name, arguments in SEEING[seen_by]]
-    goes_on(make_tools, *outputs).ok(tool, file_path="a", **ARGUMENTS[tool])
+    continues(make_tools, *outputs).ok(tool, file_path="a", **ARGUMENTS[tool])
     outputs.append(tools.call("Read", {"file_path": "a"}))
     by_rename(path)
-    again = goes_on(make_tools, *outputs)
+    again = continues(make_tools, *outputs)
     assert again.error(tool, file_path="a", **ARGUMENTS[tool]) == CHANGED
     again.ok("Read", file_path="a")
     again.ok(tool, file_path="a", **ARGUMENTS[tool])

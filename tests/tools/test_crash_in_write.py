@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 # Forks for each step, kills the child right before the step's system call, and says what it finds: the file, the
-# names beside it, what a run that goes on makes of it, and the file after the call was made again.
+# names beside it, what a resumed run makes of it, and the file after the call was made again.
 SCRIPT = """
 import gc, json, os, signal, sys
 from pathlib import Path

@@ -397,7 +397,7 @@ def error_event(event: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def ending_error(reason: str) -> dict[str, Any] | None:
-    """The `error` event for an answer that ended with this `finish_reason`. None if that is no error."""
+    """The `error` event for an answer that ended with this `finish_reason`. None if that is not an error."""
     kind = _ENDED_BY_ERROR.get(reason.lower())
     message = f"the server ended its answer with finish_reason {reason!r}"
     return None if kind is None else {"type": "error", "error": {"type": kind, "message": message}}

@@ -332,7 +332,7 @@ def _delta(index: int, kind: str, field: str, text: str) -> Event:
 
 
 def events_of_whole(value: Event) -> tuple[Event, ...] | None:
-    """The events that a whole response means. None if `value` is no whole response."""
+    """The events that a whole response means. None if `value` is not a whole response."""
     status = value.get("status")
     if status not in {"completed", "incomplete"} or not isinstance(value.get("output"), list):
         return None

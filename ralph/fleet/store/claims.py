@@ -10,7 +10,7 @@ dbos 3.4.0 decides what it can, and ralph the rest:
 | when the next attempt may begin | `not_before`, by the store's clock | `delay_seconds` is added to the clock of the process that enqueues |
 | whether there is one, and after which wait | `decisions.after_end` | it retries steps, in one process; the count of a resumed workflow begins anew |
 | which executors are gone | `locks`, `take_over` | it recovers its own executor at the start; for others, only its hosted service does |
-| whether a worker that was stopped may still write | the generation of a claim, in each write | it has no fence: a workflow of a process that wakes goes on |
+| whether a worker that was stopped may still write | the generation of a claim, in each write | it has no fence: a workflow of a process that wakes continues |
 | keys that are rate limited, and the budget | `holds`, `reserved_usd` | it counts starts, and knows neither keys nor dollars |
 | that a job waits for others | `release_waiting` | a workflow that waits takes a slot |
 | that a running job ends when it is cancelled | `is_cancelled`, which its worker reads | its cancel acts at the next step; a step's result would be false on another machine, so there are none |

@@ -44,7 +44,7 @@ SILENCE_S = 30.0
 PAUSE_S = 30.0
 """After the store was away, each executor first takes its own lock again. For so long nobody takes over another."""
 KEPT_DAYS = 30
-"""The store remembers for so long who was taken over. No process is stopped for longer and then goes on."""
+"""The store remembers for so long who was taken over. No process is stopped for longer and then continues."""
 
 _STATEMENT_S = 10
 _CLOSE_S = 2.0
@@ -125,7 +125,7 @@ class PostgresLock:
     connection was lost.
 
     A survivor remembers in a table whom it took over. Otherwise a process that was stopped would find its lock free
-    again, and would go on beside the one that resumed its work.
+    again, and would continue beside the one that resumed its work.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class PostgresLock:
             except WaitStoppedError:
                 return False
             except (StoreError, psycopg.Error) as error:
-                # The work goes on meanwhile: whoever has the store may put it right.
+                # The work continues meanwhile: whoever has the store may put it right.
                 line = self._database.without_password(str(error))
                 if line != told:
                     self._tell(line)

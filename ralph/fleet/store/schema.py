@@ -39,7 +39,7 @@ class Kept(Struct, frozen=True, kw_only=True):
     tries: int = 0
     """Tries to deliver it."""
     is_retried: bool = False
-    """By the user: what did not end with 0 goes on."""
+    """By the user: jobs that did not end with 0 continue."""
     is_over: bool = False
     """Delivered or discarded: the machine removes it."""
 
@@ -223,7 +223,7 @@ portable one."""
 _ONLY = f"{_FORM} IS NULL OR {_FORM} = 'portable_json'"
 _NAME = "ralph_portable"
 _LOCK_MS = 2000
-"""Other slots go on with their work if the constraint cannot be made within this time; a later slot makes it."""
+"""Other slots continue their work if the constraint cannot be made within this time; a later slot makes it."""
 _MOST_NAMED = 3
 _LONGEST_NAME = 80
 

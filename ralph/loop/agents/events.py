@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Reader = Callable[["AgentRun", Event], None]
 
 
-_MOST_USD = 1e6  # a number above it is no cost
+_MOST_USD = 1e6  # a number above it is not a cost
 
 
 class AgentRun:

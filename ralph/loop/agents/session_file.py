@@ -106,7 +106,7 @@ def read_event(run: AgentRun, row: AgentRow, event: Any) -> None:
 
 class EventLog:
     """Receives what a process of an agent prints (`Capture`), keeps it in the file of the session without known credentials, and
-    reads its events. If the file cannot be written, the process goes on.
+    reads its events. If the file cannot be written, the process continues.
     """
 
     def __init__(

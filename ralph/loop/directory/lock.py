@@ -1,5 +1,5 @@
 """Makes sure that only one loop works on a checkout. A loop locks a file, and writes its process id and directory into it.
-The system releases the lock when the last process with the open file ends. A link is no lock file, nor a file with a second
+The system releases the lock when the last process with the open file ends. A link is not a lock file, nor a file with a second
 name.
 """
 

@@ -266,7 +266,7 @@ class RalphIterations(Struct, frozen=True):
         except NoResultError as error:
             result = self._result_without_words(order.session_id, ending.exit_code, str(error))
         if ending.was_overdue and ending.stopped_by is None and result.outcome is Outcome.INTERRUPTED:
-            why = f"it went on for {self.overtime_s:g} s after its time limit, and was stopped"
+            why = f"it ran on for {self.overtime_s:g} s after its time limit, and was stopped"
             timed_out = Outcome.TIMED_OUT
             result = replace(result, exit_code=timed_out.exit_code(), outcome=timed_out, reason=why)
         if _was_killed(ending):

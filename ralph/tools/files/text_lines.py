@@ -149,7 +149,7 @@ def _is_utf8(line: Line) -> bool:
 
 def _shown(line: Line, encoding: str) -> str:
     beginning, size = line
-    # A NUL this deep in a file is no sign of a binary one, but some readers of JSON fail on it.
+    # A NUL this deep in a file does not make it binary, but some readers of JSON fail on it.
     text = beginning.decode(encoding, "ignore").replace("\0", "\u2400")
     if size <= len(beginning) and len(text) <= _MAX_LINE_CHARACTERS:
         return text.removesuffix("\r")

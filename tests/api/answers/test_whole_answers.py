@@ -86,7 +86,7 @@ def test_a_fresh_connection_follows_a_broken_stream(serve, rig) -> None:
     assert client.send().text == "again"
 
 
-def test_an_answer_whose_connection_goes_on_for_ever_does_not_hold_up_the_next(raw_server, rig) -> None:
+def test_an_answer_whose_connection_never_ends_does_not_hold_up_the_next(raw_server, rig) -> None:
     body = sse(START, *text_block(0, "ok"), *end())
 
     def never_ending(sock: socket.socket) -> None:

@@ -157,7 +157,7 @@ def test_a_server_that_misses_thinking_again_ends_the_run(tmp_path) -> None:
         ),
     ],
 )
-def test_p1_a_run_that_is_killed_around_refused_thinking_goes_on_without_it_exits_0(
+def test_p1_a_run_that_is_killed_around_refused_thinking_continues_without_it_exits_0(
     before, after, requests, head, tmp_path
 ) -> None:
     ralph = ralph_in(tmp_path)
@@ -177,7 +177,7 @@ def test_p1_a_run_that_is_killed_around_refused_thinking_goes_on_without_it_exit
     assert (ralph.cwd / "notes.txt").read_text() == "1\n"
 
 
-def test_a_session_that_ended_with_refused_thinking_goes_on(tmp_path) -> None:
+def test_a_session_that_ended_with_refused_thinking_continues(tmp_path) -> None:
     """Also the session of an older ralph, which ended at the first refusal."""
     ralph = ralph_in(tmp_path)
     with answering((thinks(1), refusal(400, says("no")), SIGNATURE, DONE)) as (server, asked):

@@ -145,7 +145,7 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("plant", PLANTED.values(), ids=PLANTED)
-def test_what_stands_in_the_files_place_is_not_written_to(plain: PlainDirectory, plant) -> None:
+def test_what_is_in_the_files_place_is_not_written_to(plain: PlainDirectory, plant) -> None:
     outside = plain.top / "outside"
     outside.mkdir()
     victim = outside / "victim"
@@ -171,7 +171,7 @@ def test_a_full_disk_is_a_failure_of_the_disk_and_not_of_the_settings(
     assert caught.value.outcome is Outcome.IO_ERROR
 
 
-def test_a_file_system_without_locks_is_gone_on_with_and_told(plain: PlainDirectory, monkeypatch) -> None:
+def test_a_file_system_without_locks_is_resumed_and_told(plain: PlainDirectory, monkeypatch) -> None:
     def refuse(*_arguments: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 

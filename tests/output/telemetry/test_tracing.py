@@ -501,7 +501,7 @@ def test_p18_spans_wait_for_a_thread_and_are_missed_by_nobody_but_who_watches(
     assert capfd.readouterr() == ("", "")
 
 
-def test_while_an_endpoint_never_answers_the_run_goes_on_and_memory_is_bounded(monkeypatch) -> None:
+def test_while_an_endpoint_never_answers_the_run_continues_and_memory_is_bounded(monkeypatch) -> None:
     with collecting(None) as collector:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
         stage = Stage().observed(ev.TurnStarted(1))

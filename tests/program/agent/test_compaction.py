@@ -195,7 +195,9 @@ def until_asked(server: MockApi, requests: int) -> None:
     wait_until(lambda: len(server.requests) >= requests)
 
 
-def test_p1_p7_a_run_that_is_ended_while_it_waits_for_a_summary_goes_on_exits_0(ralph, serve, notes) -> None:
+def test_p1_p7_a_run_that_is_ended_while_it_waits_for_a_summary_continues_exits_0(
+    ralph, serve, notes
+) -> None:
     """A signal ends the run here. tests/agent/test_resume_compaction.py tests a kill, which records nothing."""
     server = serve(works(1), works(2, **NEARLY_FULL), SILENCE, Turn(SUMMARY), DONE)
     process = ralph.start(TASK)
@@ -210,7 +212,7 @@ def test_p1_p7_a_run_that_is_ended_while_it_waits_for_a_summary_goes_on_exits_0(
     assert TASK in texts_of(fresh)
 
 
-def test_p1_a_run_that_is_killed_right_after_its_compaction_goes_on_in_the_fresh_context_exits_0(
+def test_p1_a_run_that_is_killed_right_after_its_compaction_continues_in_the_fresh_context_exits_0(
     ralph, serve, notes
 ) -> None:
     server = serve(works(1), works(2, **NEARLY_FULL), Turn(SUMMARY), SILENCE)

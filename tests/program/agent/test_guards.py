@@ -1,5 +1,5 @@
 """A model that repeats itself, as a user meets it (D6): its calls are refused, and then the run ends. A run that
-makes progress goes on. tests/agent/test_loop_guards.py tests which calls are equal.
+makes progress continues. tests/agent/test_loop_guards.py tests which calls are equal.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def test_d6_edits_that_change_nothing_are_ended_exits_4(ralph, serve) -> None:
     assert (ralph.cwd / "a.py").read_text() == "x = 1\n"
 
 
-def test_d6_a_model_that_takes_the_hint_goes_on_exits_0(ralph, serve) -> None:
+def test_d6_a_model_that_takes_the_hint_continues_exits_0(ralph, serve) -> None:
     (ralph.cwd / "a").write_text("the same\n")
     stuck = [calls(("Read", {"file_path": "a"}))] * 8
     server = serve(*stuck, calls(("Glob", {"pattern": "*"})), *stuck[:3], DONE)

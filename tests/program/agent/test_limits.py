@@ -43,7 +43,7 @@ def tells_the_limit(result: dict[str, Any], code: int, subtype: str) -> None:
 
 
 @pytest.mark.parametrize("limit", ENDS)
-def test_d12_a_run_that_a_limit_ended_with_an_answer_goes_on_and_is_told_that_it_is_lifted_exits_0(
+def test_d12_a_run_that_a_limit_ended_with_an_answer_continues_and_is_told_that_it_is_lifted_exits_0(
     ralph, serve, limit
 ) -> None:
     arguments, turns, code, subtype = ENDS[limit]
@@ -145,7 +145,7 @@ def test_d12_the_refusal_of_a_budget_says_what_to_write_and_that_works_exits_0(
     assert ran.result["total_cost_usd"] == pytest.approx((10 * 1 + 2 * 5) / 1e6)
 
 
-def test_d12_the_price_of_a_session_that_goes_on_is_that_of_its_own_model_exits_78(ralph, serve) -> None:
+def test_d12_the_price_of_a_session_that_continues_is_that_of_its_own_model_exits_78(ralph, serve) -> None:
     server = serve(DONE, DONE)
     assert ralph("go", "--model", WITHOUT_PRICE).code == 0
     ran = ralph("--continue", "more", "--max-budget-usd", "1")
@@ -154,7 +154,7 @@ def test_d12_the_price_of_a_session_that_goes_on_is_that_of_its_own_model_exits_
     assert ralph("--continue", "more").code == 0, "the session is as it was"
 
 
-def test_d12_a_session_of_a_priced_model_goes_on_whatever_is_the_default_now_exits_0(ralph, serve) -> None:
+def test_d12_a_session_of_a_priced_model_continues_whatever_is_the_default_now_exits_0(ralph, serve) -> None:
     serve(DONE, DONE)
     assert ralph("go").code == 0
     ralph.environment["ANTHROPIC_MODEL"] = WITHOUT_PRICE

@@ -82,7 +82,7 @@ def test_the_final_turn_takes_nothing_but_a_report_which_decides_over_the_limit(
     assert accepted["forced_final_reason"] == "max_turns"
 
 
-def test_attempts_go_on_within_a_turn_and_are_told_as_one_sum(ralph, serve) -> None:
+def test_attempts_continue_within_a_turn_and_are_told_as_one_sum(ralph, serve) -> None:
     """A failed request, an empty answer and a report that does not fit all belong to one turn."""
     ralph.retry_quickly()
     serve(write("a"), Fault(status=529), Turn(), Turn("Well."), Fault(status=529), report())
@@ -100,7 +100,7 @@ def test_attempts_go_on_within_a_turn_and_are_told_as_one_sum(ralph, serve) -> N
 # --- Sessions
 
 
-def test_a_session_that_required_a_report_requires_it_when_it_goes_on(ralph, serve) -> None:
+def test_a_session_that_required_a_report_requires_it_when_it_continues(ralph, serve) -> None:
     server = serve(write("a"), *[Turn()] * 4, report(payload={"files": ""}), report(payload=FITS))
     assert ralph("go", "--json-schema", SCHEMA, "--max-turns", "2").code == 3
     ran = ralph("--continue", "--output-format", "json")

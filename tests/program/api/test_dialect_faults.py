@@ -134,7 +134,7 @@ NO_JSON = ToolUse("Bash", input_json='{"command": ', id="call_3")
 
 
 @every_row("api", DIALECTS)
-def test_d1_d2_in_each_dialect_a_call_that_is_wrong_is_answered_and_the_work_goes_on_exits_0(
+def test_d1_d2_in_each_dialect_a_call_that_is_wrong_is_answered_and_the_work_continues_exits_0(
     played, api: str
 ) -> None:
     ralph, ran, server = played(api, Turn([WRONG, UNKNOWN, NO_JSON]), APPEND, DONE)

@@ -61,7 +61,7 @@ def test_the_action_has_the_form_that_github_expects() -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_no_expression_stands_in_a_script() -> None:
+def test_no_expression_is_in_a_script() -> None:
     """GitHub writes the value of an expression into the script, where the shell would run it."""
     scripts = [step["run"] for step in parsed(ACTION)["runs"]["steps"] if "run" in step]
     assert len(scripts) == 5

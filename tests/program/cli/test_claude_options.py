@@ -76,7 +76,7 @@ def test_without_slash_commands_a_slash_is_text(ralph, serve) -> None:
     assert [first_prompt(request) for request in server.requests] == ["/fix it", "/fxi it"]
 
 
-def test_a_title_stands_in_lists_and_the_last_one_counts(ralph, serve) -> None:
+def test_a_title_is_in_lists_and_the_last_one_counts(ralph, serve) -> None:
     serve(DONE, DONE, DONE)
     assert ralph("first task", "-n", "Night\n shift").code == 0
     assert "Night shift" in ralph("sessions", "ls").stdout

@@ -153,7 +153,7 @@ LOOP_FACTS = [
     "                     gate passed, 2 open tasks after iteration 1",
     "                     gate passed, 1 open task after iteration 2",
     "                     gate passed, 0 open tasks after iteration 3",
-    "  outage             in iteration 2: 2 processes of it ended with exit 75, its session went on",
+    "  outage             in iteration 2: 2 processes of it ended with exit 75, its session was resumed",
     "  seconds waited     0.3, standing for 3 min",
     "  commits            3 (2 by the model, 1 by --commit)",
     "  tests              pass (run once more, by the demo itself)",
@@ -176,7 +176,7 @@ def test_the_loop_finishes_in_its_third_iteration_through_an_outage_and_the_work
     assert shown.splitlines()[1:] == [
         "Read hours",
         "Pad the seconds with a zero",
-        "Refuse what is no duration",
+        "Refuse what is not a duration",
     ]
     tests = [sys.executable, "-m", "unittest", "-q"]
     assert subprocess.run(tests, cwd=kept / "duration", check=False, capture_output=True).returncode == 0

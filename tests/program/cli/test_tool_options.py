@@ -176,7 +176,7 @@ def test_with_a_pipe_the_words_are_all_tools_and_the_advice_says_where_a_prompt_
     assert f"(--allowedTools {ADVICE})" in ran.stderr
 
 
-def test_a_session_that_goes_on_needs_no_prompt_beside_a_list(ralph, serve) -> None:
+def test_a_session_that_continues_needs_no_prompt_beside_a_list(ralph, serve) -> None:
     server = serve(DONE)
     ran = ralph("-c", "--tools", "Read", "Bash")
     assert (ran.code, server.request_count) == (2, 0)

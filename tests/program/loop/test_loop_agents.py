@@ -237,7 +237,7 @@ RESUMED = {
 
 
 @pytest.mark.parametrize("command", AWAY)
-def test_an_outage_that_the_events_tell_is_waited_for_and_the_session_goes_on(
+def test_an_outage_that_the_events_tell_is_waited_for_and_the_session_continues(
     ralph, loop, agent, command
 ) -> None:
     name = command.split()[0]
@@ -376,7 +376,7 @@ def test_nothing_that_an_agent_started_lives_on(loop, agent) -> None:
     assert subprocess.run(["pgrep", "-f", "^sleep 987$"], check=False, capture_output=True).stdout == b""
 
 
-def test_a_stop_reaches_the_agent_and_the_loop_goes_on_later(ralph, loop, agent) -> None:
+def test_a_stop_reaches_the_agent_and_the_loop_continues_later(ralph, loop, agent) -> None:
     calls = agent("claude", step(*claude()[:2], does="time.sleep(60)"), step(*claude()))
     process = ralph.start("loop", "the task", "--agent", "claude -p", "--max-iterations", "1")
     wait_until(lambda: len(calls()) == 1 and is_kept(ralph, "assistant"))
@@ -387,7 +387,7 @@ def test_a_stop_reaches_the_agent_and_the_loop_goes_on_later(ralph, loop, agent)
     assert iterations(ralph) == [("completed", 2, None, "Done.")], "what the stopped process cost is unknown"
 
 
-def test_a_long_iteration_of_an_agent_says_that_it_goes_on(ralph, agent) -> None:
+def test_a_long_iteration_of_an_agent_says_that_it_still_runs(ralph, agent) -> None:
     agent("claude", step(*claude()[:2], does="time.sleep(60)"))
     ralph.user_file.write_text("[clocks]\nheartbeat_s = 0.2\n")
     process = ralph.start("loop", "the task", "--agent", "claude -p", "--max-iterations", "1")

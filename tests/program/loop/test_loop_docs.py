@@ -216,7 +216,7 @@ ENDS = {
     ("asked", "record", "option"),
     [*(("begin" if number % 2 else "", *end) for number, end in enumerate(ENDS.items())), ("", "", None)],
 )
-def test_the_script_goes_on_with_what_was_cut_off_and_begins_only_when_it_is_told(
+def test_the_script_continues_what_was_cut_off_and_begins_only_when_it_is_told(
     tmp_path, asked, record, option
 ) -> None:
     night = (DOCS / "examples/night.sh").read_text()

@@ -1,4 +1,4 @@
-"""`ralph loop` with `--gate`, `--plan` and `--until`: when it goes on, what it commits and pushes, and when it is done."""
+"""`ralph loop` with `--gate`, `--plan` and `--until`: when it continues, what it commits and pushes, and when it is done."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def hung(ralph, checkout) -> Path:
     return made
 
 
-def test_a_loop_that_is_killed_while_git_reads_what_it_commits_goes_on_exits_0(
+def test_a_loop_that_is_killed_while_git_reads_what_it_commits_continues_exits_0(
     ralph, checkout, iterations, hung
 ) -> None:
     iterations([bash("touch broken")])

@@ -198,7 +198,7 @@ def _git(top, *arguments: str) -> str:
 def test_what_ralph_itself_writes_into_the_checkout_is_no_progress_and_in_no_commit(
     ralph, checkout, iterations
 ) -> None:
-    """Otherwise `ralph loop ... > loop.log 2>&1` in the checkout would go on for ever with a model that does
+    """Otherwise `ralph loop ... > loop.log 2>&1` in the checkout would run for ever with a model that does
     nothing.
     """
     iterations()

@@ -85,7 +85,7 @@ MOMENTS = {
 
 
 @pytest.mark.parametrize(("story", "check", "requests", "answers"), MOMENTS.values(), ids=MOMENTS.keys())
-def test_a_killed_loop_goes_on_where_it_was_and_ends_as_if_nothing_had_happened_exits_0(
+def test_a_killed_loop_continues_where_it_was_and_ends_as_if_nothing_had_happened_exits_0(
     ralph, ralph_here, iterations, story, check, requests, answers
 ) -> None:
     server = iterations(story)
@@ -204,7 +204,7 @@ def test_the_third_kill_in_a_row_ends_the_loop_which_says_why_and_can_be_resumed
     assert counted["cost_usd"] == pytest.approx(5 * ANSWER_USD)
 
 
-def test_what_was_typed_elsewhere_and_read_from_standard_input_is_known_when_it_goes_on(
+def test_what_was_typed_elsewhere_and_read_from_standard_input_is_known_when_it_continues(
     ralph, ralph_here, iterations
 ) -> None:
     (ralph.cwd / "below").mkdir()

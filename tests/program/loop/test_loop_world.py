@@ -139,7 +139,7 @@ def test_a_full_disk_under_the_loops_record_ends_it_with_74_and_loses_no_work(
     assert "No space left on device" in loop_lines(ran)[-1]
     assert str(place) in loop_lines(ran)[-1]
     assert (ralph.cwd / "one").read_text() == "1\n"
-    # When the disk has room again, the loop goes on. It did not see the iteration end, but counts it.
+    # When the disk has room again, the loop continues. It did not see the iteration end, but counts it.
     place.rmdir()
     shutil.copytree(tmp_path / "kept", place)
     ralph("loop", "--continue", "--max-iterations", "1", code=0)

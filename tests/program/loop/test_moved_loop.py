@@ -1,4 +1,4 @@
-"""A loop whose record and checkout were copied to another place, as after the death of a machine, must go on there."""
+"""A loop whose record and checkout were copied to another place, as after the death of a machine, must continue there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def copied(ralph: Ralph, place: Path) -> Ralph:
     return Ralph(work, {**ralph.environment, "HOME": str(home)})
 
 
-def test_a_killed_loop_goes_on_in_a_copy_and_counts_no_iteration_twice_exits_0(
+def test_a_killed_loop_continues_in_a_copy_and_counts_no_iteration_twice_exits_0(
     ralph, checkout, iterations, tmp_path
 ) -> None:
     server = iterations(

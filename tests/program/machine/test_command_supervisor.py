@@ -128,7 +128,7 @@ def test_a_stopped_supervisor_saves_nothing_of_a_killed_run(ralph, serve) -> Non
 
 
 @needs_group
-def test_a_storm_of_forks_is_refused_in_its_command_and_the_run_goes_on(ralph, serve) -> None:
+def test_a_storm_of_forks_is_refused_in_its_command_and_the_run_continues(ralph, serve) -> None:
     storm = f"{sys.executable} -c '{STORM}'"
     server = serve(bash(storm), bash("echo still here"), calls(("Grep", {"pattern": "x"})), DONE)
     ralph.user_file.write_text(f"[sandbox]\nmax_processes = {LIMIT}\n")

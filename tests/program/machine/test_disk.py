@@ -76,7 +76,7 @@ SMALL = "mount -t tmpfs -o size=256k tmpfs"
 
 
 @needs_mounts
-def test_p4_a_disk_that_fills_stops_the_run_before_anything_unannounced_and_it_goes_on_later_exits_74_or_0(
+def test_p4_a_disk_that_fills_stops_the_run_before_anything_unannounced_and_it_continues_later_exits_74_or_0(
     ralph, serve, tmp_path
 ) -> None:
     write = "echo {} >> effects; head -c 20000 /dev/urandom | base64"

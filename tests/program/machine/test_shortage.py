@@ -337,7 +337,7 @@ def test_p18_traces_that_find_no_thread_never_end_the_run_exits_0(ralph, serve, 
 def without_descriptors_until(
     told: str, first: Turn, ralph: Ralph, answer_with: Any, *words: str
 ) -> tuple[RawServer, Finished]:
-    """A ralph that can open nothing from the first answer on until standard error contains `told`. Then it goes on."""
+    """A ralph that can open nothing from the first answer on until standard error contains `told`. Then it continues."""
     errors = ralph.cwd.parent / "stderr.txt"
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
 
@@ -411,7 +411,7 @@ def test_p18_a_result_file_that_finds_no_descriptor_is_no_end_but_told_once_more
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of another process can be set on Linux only")
-def test_p18_a_loop_that_finds_no_descriptor_for_its_record_waits_and_goes_on_exits_0(
+def test_p18_a_loop_that_finds_no_descriptor_for_its_record_waits_and_continues_exits_0(
     ralph, answer_with
 ) -> None:
     ralph.user_file.write_text("[loop]\noutage_waits_s = [0.1]\noutage_budget_s = 20\n")

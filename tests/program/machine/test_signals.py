@@ -105,7 +105,7 @@ def test_p7_a_signal_ends_a_tool_and_its_children_even_if_they_ignore_it(ralph, 
 
 
 def test_a_second_signal_ends_at_once(ralph, serve) -> None:
-    """The command notes the SIGTERM after the first signal and goes on. It would have for ever to end."""
+    """The command notes the SIGTERM after the first signal and continues. It would have for ever to end."""
     ralph.run_first(
         "from functools import partial\n"
         "from ralph.tools import tool_context\n"

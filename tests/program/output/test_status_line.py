@@ -68,7 +68,7 @@ def test_where_the_line_would_be_in_the_way_there_is_none(ralph, serve, options,
 
 
 @pytest.mark.parametrize("words", ["run go", "loop -p go --max-iterations 1"], ids=["run", "loop"])
-def test_ctrl_z_leaves_the_line_to_the_shell_and_fg_goes_on(ralph, iterations, serve, words) -> None:
+def test_ctrl_z_leaves_the_line_to_the_shell_and_fg_continues(ralph, iterations, serve, words) -> None:
     story = [Turn([Text("I begin."), ToolUse("Bash", {"command": BLOCKS})]), Turn("All done.")]
     if words.startswith("loop"):
         iterations(story)

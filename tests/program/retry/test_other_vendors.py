@@ -92,7 +92,7 @@ def test_a_task_is_done_on_another_api_with_tools_and_thinking(others, serve, ap
 
 @pytest.mark.parametrize("api", OTHERS)
 def test_a_session_moves_between_vendors_and_back_with_its_tools(ralph, serve, api) -> None:
-    """Twice the first one is away: the other one does a step, and the first one goes on."""
+    """Twice the first one is away: the other one does a step, and the first one continues."""
     ralph.environment["OPENAI_API_KEY"] = OPENAI_KEY
     main = serve(work(1), Fault(status=529), work(3), Fault(status=503), DONE)
     spare = serve(work(2), work(4))
@@ -120,7 +120,7 @@ def test_a_session_moves_between_vendors_and_back_with_its_tools(ralph, serve, a
 
 
 @pytest.mark.parametrize("api", OTHERS)
-def test_a_killed_run_goes_on_at_the_same_server(others, serve, api) -> None:
+def test_a_killed_run_continues_at_the_same_server(others, serve, api) -> None:
     wait = Turn(
         [Thinking("Thought 1."), ToolUse("Bash", {"command": "echo 1 >> effects; touch started; sleep 60"})]
     )

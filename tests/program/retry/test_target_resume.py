@@ -35,7 +35,7 @@ def test_a_setting_that_a_gateway_needs_counts_in_a_session_that_began_without_i
     assert "main: requests change from here on" in again.stderr
 
 
-def test_a_session_that_might_only_read_does_not_run_commands_when_it_goes_on(ralph, serve) -> None:
+def test_a_session_that_might_only_read_does_not_run_commands_when_it_continues(ralph, serve) -> None:
     server = serve(DOWN.fault, WRITE, DONE)
     assert ralph("look", "--retry", "off", "--allowed-tools", "Read").code == 75
     assert ralph("-c").code == 0
@@ -45,7 +45,7 @@ def test_a_session_that_might_only_read_does_not_run_commands_when_it_goes_on(ra
     assert answered["content"] == "There is no tool 'Bash'. The tools are: Glob, Grep, Read."
 
 
-def test_a_directory_that_might_be_written_to_still_may_when_it_goes_on(ralph, serve, tmp_path) -> None:
+def test_a_directory_that_might_be_written_to_still_may_when_it_continues(ralph, serve, tmp_path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     target = other / "new.txt"

@@ -193,7 +193,7 @@ def heads(server) -> list[bytes]:
     return [request.body.partition(b',"messages":')[0] for request in server.requests]
 
 
-def test_a_session_goes_on_with_the_head_that_each_target_was_sent(ralph, serve) -> None:
+def test_a_session_continues_with_the_head_that_each_target_was_sent(ralph, serve) -> None:
     first = serve(Fault(status=529, headers={"retry-after": "3600"}), HELLO)
     second = serve(Turn([Thinking("hm"), Text("I answer.")]), DONE)
     path = settings(ralph, at("main", first.base_url), at("spare", second.base_url))

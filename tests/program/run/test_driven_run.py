@@ -100,7 +100,7 @@ def test_the_exit_code_is_that_of_the_last_result(drive, serve) -> None:
     assert ran.code == 69
 
 
-def test_a_driven_run_goes_on_with_a_session(drive, serve, ralph) -> None:
+def test_a_driven_run_continues_a_session(drive, serve, ralph) -> None:
     server = serve(Turn("one"), Turn("two"), Turn("three"))
     first = ralph("first", "--output-format", "json").result["session_id"]
     for options in (["-c"], ["-r", first]):

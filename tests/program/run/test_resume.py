@@ -92,7 +92,7 @@ def recorded(tmp_path_factory) -> Callable[..., tuple[Ralph, bytes]]:
     return run
 
 
-def go_on_after_intent(recorded: tuple[Ralph, bytes], found: str) -> dict[str, Any]:
+def resume_after_intent(recorded: tuple[Ralph, bytes], found: str) -> dict[str, Any]:
     """The result that the model receives if the run ended after its call was announced, and file.txt has this content
     when the run is resumed.
     """
@@ -120,7 +120,7 @@ def test_p2_a_run_that_ended_after_an_intent_settles_its_call_exits_0(
     tests/agent/test_resume.py cuts a session after each of its records.
     """
     ralph, _ = recorded(tool)
-    result = go_on_after_intent(recorded(tool), found)
+    result = resume_after_intent(recorded(tool), found)
     assert (ralph.cwd / "file.txt").read_text() == left
     assert told in result["content"]
     assert result.get("is_error", False) == ("neither" in told)
@@ -185,7 +185,7 @@ def test_p1_the_request_after_a_kill_is_the_one_before_to_the_byte_exits_0(ralph
     assert effects(ralph) == ["done"]
 
 
-def test_p1_a_session_killed_before_its_first_message_has_nothing_to_go_on_with_exits_2(
+def test_p1_a_session_killed_before_its_first_message_has_nothing_to_resume_exits_2(
     whole_run, resumed_here
 ) -> None:
     _, journal = whole_run
@@ -255,7 +255,9 @@ def resumed_here(ralph_here, whole_run, tmp_path) -> Callable[[bytes], tuple[Fin
     return resume
 
 
-def test_p3_a_journal_cut_anywhere_goes_on_and_keeps_what_was_torn_exits_0_or_2(whole_run, tmp_path) -> None:
+def test_p3_a_journal_cut_anywhere_continues_and_keeps_what_was_torn_exits_0_or_2(
+    whole_run, tmp_path
+) -> None:
     """The test makes a few cuts. tests/conversation/test_journal_lines.py shows that a cut at any byte keeps the
     complete lines before it.
     """
@@ -272,7 +274,7 @@ def test_p3_a_journal_cut_anywhere_goes_on_and_keeps_what_was_torn_exits_0_or_2(
         kinds = [record.kind for record in read_lines(journal[:whole]).records]
         assert ran.code == (0 if "user" in kinds and "delivery" not in kinds else 2), (cut, ran.stderr)
         torn = path.with_suffix(".torn")
-        if "user" not in kinds:  # nothing goes on, and nothing is touched
+        if "user" not in kinds:  # nothing continues, and nothing is touched
             assert (path.read_bytes(), torn.exists()) == (journal[:cut], False)
             continue
         assert path.read_bytes().startswith(journal[:whole])
@@ -462,7 +464,9 @@ def test_p14_a_journal_of_a_newer_format_says_who_made_it_and_is_left_as_it_is_e
     assert [*path.parent.iterdir()] == [path]
 
 
-def test_p14_a_journal_recorded_long_ago_goes_on_with_its_own_request_exits_0(ralph, serve, tmp_path) -> None:
+def test_p14_a_journal_recorded_long_ago_continues_with_its_own_request_exits_0(
+    ralph, serve, tmp_path
+) -> None:
     """tests/test_journals.py tests the request that follows each recorded journal."""
     name = "stopped-in-a-command"
     server = serve(Turn("Done."))

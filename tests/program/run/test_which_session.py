@@ -53,7 +53,7 @@ def test_continue_finds_the_last_session_of_this_directory_however_long_its_syst
     assert (ran.code, ran.result["session_id"]) == (0, OTHER_ID)
 
 
-def test_a_run_says_which_session_it_goes_on_with(ralph, serve) -> None:
+def test_a_run_says_which_session_it_continues(ralph, serve) -> None:
     serve(HELLO, HELLO, HELLO)
     assert ralph("fix the  parser\nplease", "--session-id", ID.upper()).code == 0
     os.utime(only_journal(ralph), (only_journal(ralph).stat().st_mtime - 7300,) * 2)
@@ -107,7 +107,7 @@ def test_a_limit_that_was_lifted_is_told_once(ralph, serve) -> None:
     assert (server.requests[-1].body or b"").count(b"no longer holds") == 1
 
 
-# The command that goes on
+# The command that resumes
 
 
 def test_the_hint_of_a_run_leads_back_to_its_session_from_anywhere(ralph, serve, tmp_path) -> None:
@@ -152,7 +152,7 @@ def test_a_conversation_goes_to_another_server_only_where_that_is_said_exits_78_
 # Where
 
 
-def test_a_session_goes_on_in_a_directory_of_any_name(ralph, serve) -> None:
+def test_a_session_continues_in_a_directory_of_any_name(ralph, serve) -> None:
     ralph.cwd = ralph.cwd / "my ä dir, caf\udce9 a?b"
     ralph.cwd.mkdir()
     serve(HELLO, HELLO)
@@ -177,7 +177,7 @@ def test_from_elsewhere_the_way_to_the_directory_is_told_so_that_a_shell_takes_i
 
 
 @pytest.mark.parametrize("forks", [False, True])
-def test_a_session_whose_directory_has_moved_goes_on_where_it_is_asked_to(
+def test_a_session_whose_directory_has_moved_continues_where_it_is_asked_to(
     ralph, ralph_here, serve, forks
 ) -> None:
     server = serve(HELLO, HELLO, HELLO)
@@ -198,7 +198,7 @@ def test_a_session_whose_directory_has_moved_goes_on_where_it_is_asked_to(
     assert cwd == str(new)
 
 
-def test_a_copy_of_a_session_goes_on_elsewhere_and_its_model_is_told_until_it_answers(ralph, serve) -> None:
+def test_a_copy_of_a_session_continues_elsewhere_and_its_model_is_told_until_it_answers(ralph, serve) -> None:
     read, edit = (
         ToolUse("Read", {"file_path": "file.txt"}),
         ToolUse("Edit", {"file_path": "file.txt", "old_string": "old", "new_string": "new"}),

@@ -693,7 +693,7 @@ def test_a_loops_listing_of_files_outside_of_git_runs_in_the_sandbox_exits_0(ral
 
 
 @needs_landlock
-def test_a_loop_passes_its_sandbox_on_and_keeps_it_when_it_goes_on_exits_3(
+def test_a_loop_passes_its_sandbox_on_and_keeps_it_when_it_continues_exits_3(
     ralph, iterations, tmp_path
 ) -> None:
     iterations(

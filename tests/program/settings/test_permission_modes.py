@@ -117,7 +117,7 @@ def test_a_run_that_was_started_in_plan_is_not_led_out_of_it(drive, serve, ralph
     assert not (ralph.cwd / "made.txt").exists()
 
 
-def test_a_session_goes_on_in_plan_with_its_list_of_tools_and_out_of_it_by_a_word(ralph, serve) -> None:
+def test_a_session_continues_in_plan_with_its_list_of_tools_and_out_of_it_by_a_word(ralph, serve) -> None:
     server = serve(DONE, WRITE, DONE, WRITE, DONE)
     assert ralph("go").code == 0
     assert ralph("-c", "look again", "--permission-mode", "plan").code == 0

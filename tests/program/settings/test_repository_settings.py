@@ -150,7 +150,7 @@ def test_nothing_that_happens_in_a_loop_changes_its_settings(ralph, furnished) -
     assert "ralph-settings" not in (ralph.cwd / "descriptors").read_text()
 
 
-def test_a_loop_that_goes_on_keeps_what_an_iteration_could_have_written_and_reads_the_users_own_anew(
+def test_a_loop_that_continues_keeps_what_an_iteration_could_have_written_and_reads_the_users_own_anew(
     ralph, furnished
 ) -> None:
     check = ("--until", "false")

@@ -53,7 +53,7 @@ def test_t10_a_directory_to_add_that_is_none_exits_2(ralph, ralph_here) -> None:
         assert "--add-dir" in ran.stderr
 
 
-def test_t15_a_killed_write_is_done_once_when_the_run_goes_on_and_leaves_nothing_beside_it_exits_0(
+def test_t15_a_killed_write_is_done_once_when_the_run_continues_and_leaves_nothing_beside_it_exits_0(
     ralph, serve
 ) -> None:
     """The power fails during a write: its intent is in the journal, but its result is not."""
@@ -81,9 +81,9 @@ REFUSED = "notes.txt changed on disk since it was read; read it again. Nothing w
 RESUMED, FORKED = ("-c",), ("-c", "--fork-session")
 
 
-@pytest.mark.parametrize(("tool", "goes_on"), [("Read", FORKED), ("Write", RESUMED), ("Edit", RESUMED)])
+@pytest.mark.parametrize(("tool", "continues"), [("Read", FORKED), ("Write", RESUMED), ("Edit", RESUMED)])
 def test_t14_what_somebody_wrote_between_two_runs_is_not_written_over_exits_75_or_0(
-    ralph, serve, tool, goes_on
+    ralph, serve, tool, continues
 ) -> None:
     notes = ralph.cwd / "notes.txt"
     notes.write_text("first\n")
@@ -91,7 +91,7 @@ def test_t14_what_somebody_wrote_between_two_runs_is_not_written_over_exits_75_o
     server = serve(seen, Fault(status=529), write("notes.txt", "of the model\n"), DONE)
     assert ralph("go", "--retry", "off").code == 75
     notes.write_text("of somebody\n")
-    assert ralph(*goes_on).code == 0
+    assert ralph(*continues).code == 0
     assert notes.read_text() == "of somebody\n"
     assert results(server) == [(REFUSED, True)]
     assert not [request for request in server.requests if b'"seen":' in request.body]

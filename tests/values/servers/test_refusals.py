@@ -205,7 +205,7 @@ def test_words_that_are_alike_are_no_overflow(sentence: str) -> None:
         assert failure_kind(said(status, sentence)) is not OVERFLOW
 
 
-def test_no_text_stands_in_two_tables() -> None:
+def test_no_text_is_in_two_tables() -> None:
     for sentence in SENTENCES:
         assert exhausted_account((), sentence) is None, sentence
 
