@@ -235,7 +235,7 @@ def _count_class_making() -> list[float]:
         return make_timed
 
     builtins.__build_class__ = timed(builtins.__build_class__)
-    dataclasses._process_class = timed(dataclasses._process_class)  # type: ignore[attr-defined]  # noqa: SLF001 - what a decorator costs stands nowhere else
+    dataclasses._process_class = timed(dataclasses._process_class)  # type: ignore[attr-defined]  # noqa: SLF001 - what a decorator costs is nowhere else
     return took_s
 
 

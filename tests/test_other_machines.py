@@ -45,7 +45,7 @@ def test_a_machine_without_the_programs_has_all_others(programs, tmp_path) -> No
 def test_a_machine_with_all_programs_has_those_of_here_and_others_that_refuse(programs, tmp_path) -> None:
     found = found_on(Machine("m", "", has_programs=True), programs, tmp_path)
     assert (found["tmux"], found["node"]) == (str(programs / "tmux"), str(programs / "node"))
-    assert found["docker"] == str(tmp_path / "made/added/docker"), "it stands before those that tests append"
+    assert found["docker"] == str(tmp_path / "made/added/docker"), "it precedes those that tests append"
 
 
 def test_an_old_bubblewrap_refuses_what_is_newer_and_does_the_rest(programs, tmp_path) -> None:

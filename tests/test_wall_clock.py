@@ -105,7 +105,7 @@ def _seconds(limit: ast.expr, constants: Mapping[str, float]) -> float | None:
 
 
 def impatient(nodes: Sequence[ast.AST]) -> Iterator[str]:
-    """The calls that wait for a fixed number of seconds, which stands there or in a constant of the same file. A
+    """The calls that wait for a fixed number of seconds, given there or in a constant of the same file. A
     limit of 0 is no wait. One below `LONGEST_POLL_S` is a poll inside a loop or an argument of `wait_until`.
     """
     assigned = [node for node in nodes if isinstance(node, ast.Assign)]

@@ -62,7 +62,7 @@ _GUESS = (
 )
 _THINKING_REFUSED = "the server refuses the thinking of earlier answers: it is left out from here on"
 _THINKING_MISSED = (
-    "the server misses the thinking of the last answer, which is not its own: until the next prompt it is asked without "
+    "the server asks for the thinking of the last answer, which is not its own: until the next prompt it is asked without "
     "thinking"
 )
 _NO_SUMMARY = frozenset({FailureKind.CONTEXT_OVERFLOW, FailureKind.INVALID_REQUEST, FailureKind.PROTOCOL})

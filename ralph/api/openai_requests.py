@@ -146,7 +146,7 @@ def strict_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
 def _strict(schema: Any) -> dict[str, Any]:
     """The schema for strict mode, at any depth. Raises ValueError if strict mode cannot express it."""
     if not isinstance(schema, dict):
-        raise ValueError("no schema that is an object")  # noqa: TRY004 - caught above
+        raise ValueError("a schema that is not an object")  # noqa: TRY004 - caught above
     strict = {name: value for name, value in schema.items() if name not in _LEFT_OUT}
     kind = strict.get("type")
     is_typed = kind is not None or strict.keys() & {"enum", "const", "anyOf"}

@@ -279,7 +279,9 @@ def _response(value: object) -> Response | Ignored:
     if fields.get("subtype") == "success" and isinstance(answer, dict | None):
         return Response(request_id, answer or {})
     error = fields.get("error")
-    return Response(request_id, error=error if isinstance(error, str) else "the response has no valid form")
+    return Response(
+        request_id, error=error if isinstance(error, str) else "the response does not have a valid form"
+    )
 
 
 def request_line(request_id: str, request: Mapping[str, Any]) -> dict[str, Any]:

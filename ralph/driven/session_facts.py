@@ -172,7 +172,7 @@ def _memory_in(
     resumed session keeps its system prompt: a file counts only if the prompt contains its section.
     """
     kinds: dict[str, str] = {}
-    for file in files:  # an importer stands before its imports, which have its word
+    for file in files:  # an importer precedes its imports, which have its word
         own = "Local" if file.path.endswith("/CLAUDE.local.md") else "Project"
         kinds[file.path] = "User" if file.is_users else kinds.get(file.imported_by or "", own)
         sent = to_json(redactor.redact(file.section))[1:-1]

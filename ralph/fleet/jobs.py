@@ -403,7 +403,7 @@ def _clashes_of_branches(jobs: Sequence[Job]) -> Iterator[tuple[int, JobFault]]:
         if owner != job.id:
             yield (
                 index,
-                JobFault("branch", f"{branch_of(job)} cannot stand beside the branch of the job {owner}"),
+                JobFault("branch", f"{branch_of(job)} cannot exist beside the branch of the job {owner}"),
             )
 
 

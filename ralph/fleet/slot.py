@@ -383,7 +383,9 @@ class Slot:
         elif adopted is Adopted.TAKEN_OVER:
             self._tell(f"{place} has work of a job that another worker took over: look at it, and remove it")
         elif adopted is not Adopted.OURS:
-            self._tell(f"{place} is of no job of this store that waits for it: look at it, and remove it")
+            self._tell(
+                f"{place} belongs to no job of this store that waits for it: look at it, and remove it"
+            )
 
     def _is_idle(self, worker: Worker) -> bool:
         """Whether the set has no open jobs, or another set has more use for this slot."""

@@ -80,7 +80,7 @@ _MESSAGES = ("MERGE_MSG", "SQUASH_MSG")
 _TIP_FORMAT = "--format=%(objectname) %(refname)"
 """With a commit's date in it, one branch without its commit would be an error."""
 _SAY_WHERE = ("commondir", "gitdir", "config", "config.worktree")
-"""Files in a git directory that say where its remotes are, or where that stands (gitrepository-layout(5))."""
+"""Files in a git directory that say where its remotes are, or where that is said (gitrepository-layout(5))."""
 _COMMIT_HOOKS = ("pre-commit", "prepare-commit-msg", "commit-msg")
 # A commit of a large repository holds its locks for a second or two. One that is older than this was left behind.
 _LOCK_ENDS_WITHIN_S = 5.0

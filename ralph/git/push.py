@@ -95,7 +95,7 @@ def _remote_of(settings: RemoteSettings, branch: str) -> str:
         raise CheckoutError("there is no remote to push to; git remote add origin URL")
     if len(remotes) > 1 and "origin" not in remotes:
         raise CheckoutError(
-            f"branch {branch} has no remote, and of {', '.join(remotes)} none is named origin; "
+            f"branch {branch} has no remote, and none of {', '.join(remotes)} is named origin; "
             f"git config branch.{branch}.remote NAME"
         )
     return remotes[0] if len(remotes) == 1 else "origin"

@@ -401,7 +401,7 @@ def git_directory_of(top: Path) -> Path:
     """
     found = git_directory(str(top))
     if found is None or not os.path.isdir(found):  # noqa: PTH112 - strings throughout
-        raise CheckoutError(f"{top / '.git'} leads to no git directory")
+        raise CheckoutError(f"{top / '.git'} does not lead to a git directory")
     return Path(os.path.realpath(found))
 
 

@@ -86,7 +86,7 @@ class GitSettings(Struct, frozen=True):
     entries: tuple[Setting, ...] = ()
     """All settings, in the order in which git reads them."""
     files: tuple[str, ...] = ()
-    """The files in which the repository's settings stand, as git names them."""
+    """The files with the repository's settings, as git names them."""
 
     @property
     def advice(self) -> str:

@@ -136,7 +136,7 @@ def _subject(sentence: str, redact: Callable[[str], str]) -> str:
     plain = " ".join(
         _INSTRUCTION.sub(" ", _HTML_TAG.sub(" ", _without_markup(sentence[:_LONGEST_LINE].strip()))).split()
     )
-    # Only once the markup is gone, a credential may stand in one piece, or an instruction at the beginning.
+    # Only once the markup is gone, a credential may be in one piece, or an instruction at the beginning.
     plain = redact(_BEFORE_WORDS.sub("", plain))
     plain = _BEFORE_WORDS.sub("", _INSTRUCTION.sub("", plain)).rstrip(" .!;,\u3002\uff01")
     is_too_short = plain.isascii() and len(plain.split()) < 2

@@ -224,7 +224,7 @@ def status_lines(
         yield f"running as process {state.pid}: {totals(state)}"
         yield from _left_text(state)
     else:
-        yield f"stopped without an end, last seen {local(state.updated_at)}: {totals(state)}"
+        yield f"stopped without recording an end, last seen {local(state.updated_at)}: {totals(state)}"
     if state.current is not None:
         yield _now_at(status, state.current)
         yield from [] if status.live is None else _process_lines(status.live, status.at)

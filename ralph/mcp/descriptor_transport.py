@@ -115,7 +115,7 @@ def _message(line: bytes) -> SessionMessage | UnusableMessageError | None:
         message = mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        wrong_form = "it has not the form of an answer"
+        wrong_form = "it does not have the form of an answer"
         return _unusable(line, first["msg"] if first["type"] == "json_invalid" else wrong_form)
     if isinstance(message, mcp_types.JSONRPCError) and message.id is None:  # it could not read the request
         return UnusableMessageError(message.error.message)

@@ -220,7 +220,7 @@ class Section(Struct, frozen=True):
     time_limit_s: float | None
     parts: tuple[SectionPart, ...]
     outages: tuple[Stretch, ...] = ()
-    """Waits of the loop between or within iterations. They also stand in the stretches of an iteration where there is one."""
+    """Waits of the loop between or within iterations. They are also in the stretches of an iteration where there is one."""
     first_check: CheckRun | None = None
     commits: tuple[Commit, ...] = ()
     files: tuple[ChangedFile, ...] = ()

@@ -223,7 +223,7 @@ def ticks_of(axis: Axis, offset_s: float) -> list[Tick]:
     first = math.ceil((axis.began_s + offset_s) / step_s)
     last = math.floor((axis.ended_s + offset_s) / step_s)
     round_times = (number * step_s - offset_s for number in range(first, last + 1))
-    # Ticks within a gap, and of longer times, would stand on one another.
+    # Ticks within a gap, and of longer times, would overlap.
     ticks: list[Tick] = []
     for at_s in round_times:
         x = axis.place(at_s)

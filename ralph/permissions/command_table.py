@@ -3,7 +3,7 @@ found in the words of a line. What the table does not name is not understood.
 
 Each line is one command: its name, its options without a value, its options with a value, notes, and where this is
 documented. A slash separates words of a name, and a comma whole names, that have the same line. A name of several words has a
-line for each of its beginnings, with the options that may stand there. A word without a dash stands for several options of
+line for each of its beginnings, with the options that it takes. A word without a dash stands for several options of
 one letter.
 """
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 NOTES = {
     "same": "it runs the other command unchanged, in the same environment and as the same user",
-    "assignments": "assignments may stand before the other command",
+    "assignments": "assignments may precede the other command",
     "more": "it adds unknown words at the end of the other command",
     "numbers": "a number with a dash is an option",
     "dashes": "the other command begins after `--`",
     "input": "without another command, it reads commands from standard input",
     "version": "the other command is named by a package, which may have a version",
-    "environment": "the name of an environment and a colon may stand before the other command, and words with a plus before it",
+    "environment": "the name of an environment and a colon may precede the other command, and words with a plus before it",
     "also": "another command may follow without one of the names of several words",
     "programs": "that command is never one of its own",
-    "1": "one operand stands before the other command",
+    "1": "one operand precedes the other command",
     "as": "the next words are the beginning of the other command",
     "reserved": "the shell may begin a command behind a later word, as in `if [[ a ]] then make`",
 }

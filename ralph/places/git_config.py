@@ -57,7 +57,7 @@ _HARMLESS = (
     (re.compile(r"(?:diff|merge)\.(?:gui)?tool"), re.compile(r"[^/]*")),
 )
 # What `git init` and `git clone` write, and an identity: names and values of settings that make git run nothing. A remote is
-# another machine: of a local path git would run programs that stand there.
+# another machine: of a local path git would run programs that are there.
 _FRESH = (
     (
         r"core\.(?:repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|precomposeunicode)",

@@ -31,7 +31,7 @@ _RENDER = r"renderD\d+"
 
 def gpu_devices(wanted: str, top: str = "") -> tuple[str, ...]:
     """The nodes that this user may open, in a fixed order. `wanted` is `auto`, `all` (with the render nodes of other makers) or
-    `off`. `top` stands before `/dev`, `/proc` and `/sys`. Never raises OSError.
+    `off`. `top` precedes `/dev`, `/proc` and `/sys`. Never raises OSError.
     """
     found = dict.fromkeys(f"{top}/dev/{name}" for name in _named(wanted, top))
     statuses = {path: status_of(path) for path in found}

@@ -145,7 +145,7 @@ def settings_with_included(
     beginning: Callable[[str], bytes] = beginning_of,
     given: Mapping[str, Iterable[tuple[str, str]]] = {},
 ) -> Iterator[tuple[str, str, str]]:
-    """Yields the settings of files, and of what they include: the file, the name and the value. `given` are settings that stand
+    """Yields the settings of files, and of what they include: the file, the name and the value. `given` are settings that are
     in no file, each with the path of one in whose directory they count.
     """
     depths = dict.fromkeys((*given, *files), 0)

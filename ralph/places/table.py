@@ -115,7 +115,7 @@ _FROM_ELSEWHERE = "Whoever starts ralph can start one that is installed elsewher
 _ASK_TO_SHOW = (
     "Whoever starts ralph can allow it (sandbox.read in the settings), or copy it into the working directory"
 )
-_GIT = "is git's own: what stands there can make git run programs"
+_GIT = "is git's own: its content can make git run programs"
 _OBEYED = (UNWRITTEN, READ_ONLY, COMPARED)
 
 AroundWork = Literal["whole", "itself", "entries", "rest", "unshown", "nothing"]
@@ -526,7 +526,7 @@ ROWS: tuple[PlaceRow, ...] = (
     # The work is in the home directory, or above it.
     PlaceRow(
         ("{home in a root}/.*",),
-        "is a dotfile of the home directory: programs run what stands there",
+        "is a dotfile of the home directory: programs run what is in it",
         (UNWRITTEN,),
         "Whoever starts ralph can name a project by --cd or --add-dir",
         around_work="rest",
@@ -545,14 +545,14 @@ ROWS: tuple[PlaceRow, ...] = (
     ),
     PlaceRow(
         ("{named by git}",),
-        "is read by git as its configuration: what stands there can make git run programs",
+        "is read by git as its configuration: its content can make git run programs",
         _OBEYED,
         _USE_GIT,
         source="git-config(1): include.path, includeIf.*.path, core.attributesFile",
     ),
     PlaceRow(
         ("{named by ssh}",),
-        "is ssh's configuration: what stands there can make ssh run programs",
+        "is ssh's configuration: its content can make ssh run programs",
         _OBEYED,
         _ASK_TO_CHANGE,
         source="ssh_config(5): Include, ProxyCommand, Match exec",

@@ -156,7 +156,7 @@ def _piped_data(wait: InputWait, fd: int) -> _Piped:
     if not received.data.strip():
         return _Piped()
     count = f"{len(received.data):,} bytes"
-    return _Piped(_text_of(received, name), (f"{count} from standard input stand below the prompt",))
+    return _Piped(_text_of(received, name), (f"{count} from standard input follow the prompt",))
 
 
 def _text_of(received: Received, name: str) -> str:

@@ -182,7 +182,7 @@ def hint_for_no_match(text: str, wanted: str) -> str:
     position = text.find(telling)
     if position >= 0:
         at = text.count("\n", 0, position) + 1
-        return f"Its longest line stands at line {at}, but the lines around it differ."
+        return f"Its longest line is at line {at}, but the lines around it differ."
     return _most_similar(beginning[:_MOST_LINES_COMPARED], telling)
 
 

@@ -39,7 +39,7 @@ _WEBHOOKS = (
 )
 """Addresses of which the path is the credential (documentation of Slack, Discord, Teams, Infura, Alchemy and Telegram)."""
 _PUBLIC_PASSWORDS = frozenset({"x-oauth-basic"})
-"""Passwords that stand beside a token in the place of the user's name (GitHub's documentation)."""
+"""Passwords beside a token in the place of the user's name (GitHub's documentation)."""
 # These alone say little of a variable, but they say what an option's or a query's value is.
 _ALONE = frozenset({"k", "key", "pass", "pw", "pwd", "sig", "signature"})
 _USER_OPTIONS = frozenset({"u", "user"})
@@ -242,7 +242,7 @@ def is_header_list(name: str) -> bool:
 
 def is_endpoint_name(name: str) -> bool:
     """Whether a variable with this name holds addresses of servers. Examples are HTTPS_PROXY, npm_config_registry and
-    OPENAI_BASE_URL. If only one word stands before the host in them, it is a key, because such a server knows no users' names.
+    OPENAI_BASE_URL. If only one word precedes the host in them, it is a key, because such a server knows no users' names.
     """
     words = _words(name)
     return not _ENDPOINTS.isdisjoint(words[-1:]) or words[-2:] in _ENDPOINTS_OF_TWO

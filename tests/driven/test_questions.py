@@ -88,11 +88,11 @@ def test_an_interrupt_cancels_open_questions() -> None:
         (b'{"subtype":"error","request_id":"r","error":"no"}', Response("r", error="no")),
         (
             b'{"subtype":"success","request_id":"r","response":[]}',
-            Response("r", error="the response has no valid form"),
+            Response("r", error="the response does not have a valid form"),
         ),
         (
             b'{"subtype":"sucess","request_id":"r","response":{}}',
-            Response("r", error="the response has no valid form"),
+            Response("r", error="the response does not have a valid form"),
         ),
     ],
 )

@@ -294,7 +294,7 @@ SETS: list[tuple[str, str]] = [
     ),
     (
         lines({"id": "a", "branch": "ralph"}, {"id": "b"}),
-        "2: $.branch: ralph/b cannot stand beside the branch of the job a",
+        "2: $.branch: ralph/b cannot exist beside the branch of the job a",
     ),
 ]
 

@@ -224,7 +224,7 @@ def test_another_store_does_not_take_the_kept_work_of_a_job_of_the_same_name(tmp
         place.submit(place.job("paid", "Another task.", repository=refused.host.url))
         assert place.worst("a") == 77, place.log("a")
         assert len(refused.bundles()) == 2
-        assert f"{first.parent} is of no job of this store" in place.log("a")
+        assert f"{first.parent} belongs to no job of this store" in place.log("a")
         refused.is_delivered()
         assert refused.bundles() == [first]
 

@@ -84,7 +84,7 @@ def test_without_a_git_directory_nothing_is_written_into_the_current_one(
     make(repository.top / ".git")
     monkeypatch.chdir(repository.top)
     before = sorted(repository.top.iterdir())
-    with pytest.raises(CheckoutError, match="leads to no git directory"):
+    with pytest.raises(CheckoutError, match="does not lead to a git directory"):
         git_directory_of(repository.top)
     with pytest.raises(CheckoutError):
         CheckoutLock(repository.checkout(), repository.top, datetime.now(UTC), place=tmp_path)

@@ -82,7 +82,7 @@ def test_another_branch_goes_to_the_remote_of_the_branch_on_which_the_loop_began
     ("values", "branch", "words"),
     [
         ((), "work", "no remote"),
-        ((FORK, "remote.b.url=b"), "work", "none is named origin"),
+        ((FORK, "remote.b.url=b"), "work", "is named origin"),
         ((ORIGIN,), None, "detached"),
     ],
 )

@@ -56,7 +56,7 @@ def test_what_is_no_directory_is_refused_and_says_so(tmp_path, place, kind, act)
         (elsewhere / "stop").touch()
     with pytest.raises(NotADirectoryError) as caught:
         act(StopFileBelow(tmp_path))
-    assert caught.value.strerror == "is not a directory (a link is none): move it out of the way"
+    assert caught.value.strerror == "is not a directory (a link does not count): move it out of the way"
     assert caught.value.filename == str(place)
     assert not elsewhere.exists() or [path.name for path in elsewhere.iterdir()] == ["stop"]
 

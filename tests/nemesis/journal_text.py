@@ -1,4 +1,4 @@
-"""Reads a journal as text without ralph's code: its records, where it stands, and what a power failure may add to
+"""Reads a journal as text without ralph's code: its records, its place, and what a power failure may add to
 it.
 """
 

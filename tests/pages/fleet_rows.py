@@ -65,7 +65,7 @@ def attempt_row(
     exit_code: int | None,
     **fields: Any,
 ) -> AttemptRow:
-    """A claim by an executor, whose machine is what stands before the first `-`, with the minutes of its begin and end."""
+    """A claim by an executor, whose machine is the part before the first `-`, with the minutes of its begin and end."""
     set_name, _, job_id = job.rpartition("/")
     began, ended = minutes
     nothing = dict.fromkeys(("reason", "turns", "cost_usd"))

@@ -85,7 +85,7 @@ def test_nothing_of_the_content_runs_and_nothing_is_asked_for(opened) -> None:
     page.click("#next")
     assert re.fullmatch(r"1 of \d+\+?", page.inner_text("#found"))
     assert page.locator("img, iframe, object, embed, base, link, form:not(#search)").count() == 0
-    # The whole page was parsed: its foot stands outside everything that could have swallowed it.
+    # The whole page was parsed: its foot is outside everything that could have swallowed it.
     assert page.locator("body > footer").count() == 1
     shown.ends_quietly()
 

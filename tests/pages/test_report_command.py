@@ -181,7 +181,7 @@ def test_a_damaged_journal_is_shown_up_to_the_damage_with_exit_74(section, repor
 
 @pytest.mark.parametrize("place", ["in the work", "elsewhere"])
 def test_the_page_is_shown_by_the_users_own_program(section, report, tmp_path, monkeypatch, place) -> None:
-    """Also if the user stands elsewhere, and in PATH is a directory that commands of the work could write."""
+    """Also if the user is elsewhere, and in PATH is a directory that commands of the work could write."""
     added = tmp_path / "added"
     added.mkdir()
     told = JournalBuilder().run(writable=(str(added),)).prompt("look")

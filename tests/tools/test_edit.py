@@ -55,7 +55,7 @@ def test_t12_no_match_is_an_error_with_a_hint_and_the_file_untouched(tools, tmp_
     assert hint("     2\t    if ready:\n     3\t        start(engine, 5)").startswith(
         "Leave out the line numbers"
     )
-    assert hint("        start(engine, 5)\n    return True").startswith("Its longest line stands at line 3")
+    assert hint("        start(engine, 5)\n    return True").startswith("Its longest line is at line 3")
     assert hint("start(engines, 6)") == "The most similar line is 3: start(engine, 5)"
     assert hint("zzz") == "Read the file again."
 

@@ -43,7 +43,7 @@ def test_the_hint_for_a_large_file_comes_quickly() -> None:
     assert hint_for_no_match("aa\n" * 200_000, " aa\n" * 50_000 + "b") == ""
     assert "at line 1 if white space" in hint_for_no_match("aa\n" * 200_000, " aa\n" * 50_000)
     text = ("x" * 99 + "\n") * 100_000 + "telling line\n"
-    assert "stands at line 100001," in hint_for_no_match(text, "telling line\nother")
+    assert "is at line 100001," in hint_for_no_match(text, "telling line\nother")
     similar = "".join("a" * 90 + f"{number}\n" for number in range(5000))
     assert "The most similar line is" in hint_for_no_match(similar, "a" * 80 + "bcdefgh")
 

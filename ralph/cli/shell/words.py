@@ -1,4 +1,4 @@
-"""Decides what may stand at the cursor of a command line that is being typed. No I/O happens here.
+"""Decides what may be typed at the cursor of a command line that is being typed. No I/O happens here.
 
 The commands and options come from `table.tsv`. `benchmarks/completion_table.py` makes this file from the tables of
 commands, options and settings, because the import of these tables takes longer than a person should wait.
@@ -32,7 +32,7 @@ class TableRow:
 
 
 class Wanted:
-    """The text that may stand at the cursor."""
+    """A text that may be typed at the cursor."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ def rows_of(table: str) -> list[TableRow]:
 
 
 def wanted(rows: list[TableRow], words: list[str], current: str) -> Wanted:
-    """Decides what may stand in place of `current`, the word at the cursor. `words` are the words between the name of
+    """Decides what may replace `current`, the word at the cursor. `words` are the words between the name of
     the program and the cursor.
     """
     command, rest = _command(rows, words)

@@ -743,7 +743,7 @@ def _obstacle(
         reason = f"gave up after {limits.max_attempts} attempts: the worker of the last one was lost"
         return Final(Outcome.API_UNAVAILABLE.exit_code(), reason)
     if row.not_before > now:
-        return _put_off(c, row, row.not_before, "its time has not come")
+        return _put_off(c, row, row.not_before, "it is not due yet")
     limited = (holds.c.credential == credential, holds.c.until > now)
     held = c.execute(sa.select(holds.c.until, holds.c.reason).where(*limited)).one_or_none()
     if held is not None:

@@ -383,7 +383,7 @@ def dbos_settings(database: Database) -> dict[str, Any]:
 
 
 def refuse_pooler(database: Database) -> None:
-    """Raises StoreError if a transaction pooler stands between this process and Postgres: advisory locks and settings
+    """Raises StoreError if a transaction pooler is between this process and Postgres: advisory locks and settings
     of a session would belong to other clients. Raises psycopg.Error if the store is away.
     """
     if not database.is_postgres:

@@ -139,7 +139,7 @@ def _held(place: Path) -> Iterator[int]:
         held = os.open(place, HELD_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
         if error.errno in (errno.ENOTDIR, errno.ELOOP):
-            what = "is not a directory (a link is none): move it out of the way"
+            what = "is not a directory (a link does not count): move it out of the way"
             raise NotADirectoryError(errno.ENOTDIR, what, str(place)) from None
         raise
     try:

@@ -101,16 +101,16 @@ class PlainDirectory:
         return Changes(files=tuple(sorted(differing(before.files, after.files))))
 
     def commit(self, message: str, seen: Snapshot | None = None) -> bool:  # noqa: ARG002 - the port has these parameters
-        raise CheckoutError(f"cannot commit: {self.top} is in no git checkout")
+        raise CheckoutError(f"cannot commit: {self.top} is not in a git checkout")
 
     def look_through(self, since: str) -> tuple[str, tuple[LookedCommit, ...]]:  # noqa: ARG002 - the port's
         return "", ()
 
     def commit_aside(self, message: str, **_options: object) -> str | None:
-        raise CheckoutError(f"cannot commit {message!r}: {self.top} is in no git checkout")
+        raise CheckoutError(f"cannot commit {message!r}: {self.top} is not in a git checkout")
 
     def push(self, branch: str | None = None) -> int:  # noqa: ARG002 - the port has this parameter
-        raise CheckoutError(f"cannot push: {self.top} is in no git checkout")
+        raise CheckoutError(f"cannot push: {self.top} is not in a git checkout")
 
     def unpushed(self) -> int | None:
         return None

@@ -84,7 +84,7 @@ def check_checkout(
         if commits or pushes:
             option = "--commit" if commits else "--push"
             raise CheckoutError(
-                f"{checkout.top} is in no git checkout; run git init there, or leave out {option}"
+                f"{checkout.top} is not in a git checkout; run git init there, or leave out {option}"
             )
         refuse_without_ripgrep(checkout.search)
         return []
@@ -148,7 +148,7 @@ def _about_settings(git: CheckoutGit) -> list[str]:
         return []
     names = ", ".join(git.settings.left_out)
     sentence = (
-        f"ralph's own git calls do not follow {names}: an agent can write where it stands, or what it names; where it is "
+        f"ralph's own git calls do not follow {names}: an agent can write it, or what it names; where it is "
         f"needed, {git.settings.advice}, and keep what it names where commands may not write"
     )
     return [sentence]

@@ -49,7 +49,9 @@ def opening_state(
         if not Path(state.plan.launch_directory).is_dir():  # it was on the other machine
             state = replace(state, plan=replace(state.plan, launch_directory=directory))
     if state.plan.directory != directory:
-        other = f"{record.path} is of the loop in {state.plan.directory}; ralph loop begins a new one here"
+        other = (
+            f"{record.path} belongs to the loop in {state.plan.directory}; ralph loop begins a new one here"
+        )
         raise CannotError(other)
     ended = state.ended
     if ended is not None and ended.outcome is Outcome.COMPLETED and given == LoopLimits():

@@ -137,7 +137,7 @@ def locked_checkout(context: LoopContext, plan: LoopPlan) -> Iterator[tuple[Work
         if store.place.resolve().is_relative_to(checkout.top):
             context.warn(
                 f"the loop's record is in {store.place}, where a command of the agent may write it: what "
-                "--continue runs stands there; name another place (RALPH_STATE_DIR)"
+                "--continue runs is there; name another place (RALPH_STATE_DIR)"
             )
         yield checkout, lock
     finally:

@@ -297,7 +297,7 @@ class RalphIterations(Struct, frozen=True):
         turns, cost_usd = (0, 0.0) if seen is None else (seen.turns, seen.cost_usd)
         outcome = outcome_of(exit_code)
         if outcome is Outcome.USAGE:  # a run that refuses its options leaves no result
-            problem = "ralph run refused its options: its words stand above"
+            problem = "ralph run refused its options: its message is above"
         elif outcome is Outcome.INTERRUPTED:
             problem = f"it was ended by {_signal_name(exit_code - 128)} and {problem.removeprefix('it ')}"
         elif outcome is None or is_counted(outcome):

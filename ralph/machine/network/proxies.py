@@ -79,7 +79,7 @@ def _names(entry: str, host: str, port: int) -> bool:
         return False
     try:
         address = ip_address(host)
-        # An IPv4 address may stand inside an IPv6 one.
+        # An IPv4 address may be inside an IPv6 one.
         return (getattr(address, "ipv4_mapped", None) or address) in ip_network(name, strict=False)
     except ValueError:
         above = name.removeprefix("*").strip(".")

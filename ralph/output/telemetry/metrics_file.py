@@ -81,7 +81,7 @@ METRICS = (
     _Metric(
         "ralph_synthetic_retries_total",
         ("reason",),
-        "Whole answers that were no use and were asked for again. They are not part of ralph_retries_total.",
+        "Whole answers that were useless and were asked for again. They are not part of ralph_retries_total.",
     ),
     _Metric("ralph_malformed_calls_total", (), "Tool calls that could not be run as they were written."),
     _Metric("ralph_guard_refusals_total", ("guard",), "Tool calls refused because they led nowhere."),

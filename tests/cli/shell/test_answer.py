@@ -128,7 +128,7 @@ def test_targets_are_offered_and_quoted_as_the_line_needs_it(home, capfd) -> Non
         'it\\\'s\\ \\$\\(touch\\ x\\)\\ \\"a\\"\\ b',
     ]
     assert answered(capfd, "bash", 'ralph --model "i', "i") == ["words", 'it\'s \\$(touch x) \\"a\\" b']
-    # bash replaces only what stands behind `=` and `:`.
+    # bash replaces only what follows `=` and `:`.
     assert answered(capfd, "bash", "ralph --model=qwen3:8", "8") == ["words", "8b"]
     assert answered(capfd, "bash", "ralph --fallback-model opus,q", "opus,q") == ["words", "opus,qwen3:8b"]
 

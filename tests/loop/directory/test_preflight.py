@@ -151,7 +151,9 @@ def test_outside_of_git_nothing_is_committed_or_pushed(tmp_path: Path, commits, 
     checkout = open_checkout(tmp_path, "P", repository.seams())
     assert isinstance(checkout, PlainDirectory)
     assert check_checkout(checkout, commits=False, pushes=False) == []
-    with pytest.raises(CheckoutError, match=f"in no git checkout; run git init there, or leave out {option}"):
+    with pytest.raises(
+        CheckoutError, match=f"not in a git checkout; run git init there, or leave out {option}"
+    ):
         check_checkout(checkout, commits=commits, pushes=pushes)
 
 

@@ -1,4 +1,4 @@
-"""Plays the README's first night: each line of its block as it stands there, in a shell, with the mock server in place
+"""Plays the README's first night: each line of its block as it is there, in a shell, with the mock server in place
 of the API.
 """
 

@@ -1,4 +1,4 @@
-"""`ralph loop --agent`: another agent does the iterations. Small programs stand for the agents and print events of their shapes."""
+"""`ralph loop --agent`: another agent does the iterations. Small programs replace the agents and print events of their shapes."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_a_killed_loop_continues_where_it_was_and_ends_as_if_nothing_had_happene
     assert f"running as process {process.pid}: 0 iterations" in ralph_here("loop", "--status").stdout
     kill(ralph, process)
     left = loop_record(ralph)
-    assert "stopped without an end, last seen " in ralph_here("loop", "--status").stdout
+    assert "stopped without recording an end, last seen " in ralph_here("loop", "--status").stdout
     assert ralph_here("loop", "--status").stdout.endswith("continue with: ralph loop --continue\n")
     ran = ralph("loop", "--continue", code=0)
     [counted] = loop_record(ralph)["iterations"]

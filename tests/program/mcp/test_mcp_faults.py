@@ -79,12 +79,12 @@ for line in sys.stdin:
 UNUSABLE = "its answer to the call cannot be used, and what the call did is done: "
 WRONG_ANSWERS = {
     "surrogate": f"{UNUSABLE}Invalid JSON: ",
-    "null": f"{UNUSABLE}it has not the form of an answer",
-    "neither": f"{UNUSABLE}it has not the form of an answer",
+    "null": f"{UNUSABLE}it does not have the form of an answer",
+    "neither": f"{UNUSABLE}it does not have the form of an answer",
     "utf8": f"{UNUSABLE}Invalid JSON: ",
     "broken": f"{UNUSABLE}Invalid JSON: EOF",
     "no id": f"{UNUSABLE}what was that?",
-    "batch": f"{UNUSABLE}it has not the form of an answer",
+    "batch": f"{UNUSABLE}it does not have the form of an answer",
     "deep": f"{UNUSABLE}Invalid JSON: recursion limit exceeded",
     "wrong": f"{UNUSABLE}ValidationError: ",
     "long": f"{UNUSABLE}it has 68,157,4",

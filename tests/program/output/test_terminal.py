@@ -32,9 +32,7 @@ def on_terminals(ralph):
     that the program wrote.
     """
     ralph.environment["NO_COLOR"] = "1"
-    ralph.user_file.write_text(
-        "[clocks]\nheartbeat_s = 0\n"
-    )  # a terminal's heartbeat stands where it stood before
+    ralph.user_file.write_text("[clocks]\nheartbeat_s = 0\n")  # a terminal's heartbeat is where it was before
 
     def run(*arguments: str, terminals: str) -> tuple[int, str, str]:
         ends = {name: pty.openpty() if name in terminals else os.pipe() for name in ("stdout", "stderr")}

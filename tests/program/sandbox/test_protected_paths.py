@@ -115,7 +115,7 @@ def test_what_git_ralph_and_agents_go_by_is_neither_written_nor_edited_exits_0(r
     assert changed - own - {name for name in changed if "__pycache__" in name} == set(free)
     texts = dict(zip(map(str, [*there, *new]), (text for text, _ in refused), strict=False))
     assert texts[".git/config"] == (
-        f".git/config (really {work}/.git/config) is not written: {work}/.git is git's own: what stands there can make "
+        f".git/config (really {work}/.git/config) is not written: {work}/.git is git's own: its content can make "
         "git run programs. Use git itself, with Bash (git commit, git config, git remote, ...)"
     )
     assert "is ralph's own configuration. Whoever starts ralph can change it" in texts["ralph.toml"]

@@ -681,7 +681,7 @@ def test_a_loops_check_runs_in_the_sandbox_as_the_repository_restricts_it_and_it
 
 @needs_landlock
 def test_a_loops_listing_of_files_outside_of_git_runs_in_the_sandbox_exits_0(ralph, iterations) -> None:
-    """Here the rules of .gitignore stand in a secret file, which ripgrep cannot read in the sandbox."""
+    """Here the rules of .gitignore are in a secret file, which ripgrep cannot read in the sandbox."""
     rules = secret(ralph)
     rules.write_text("one\n")
     (ralph.cwd / ".gitignore").symlink_to(rules)

@@ -82,10 +82,10 @@ DENIED = {
     ),
     "UTF-16": ("""printf '{"decision":"block"}' | iconv -t utf-16""", "its answer is not valid"),
     "words behind": ("""echo '{"decision":"approve"}'; echo done""", "its answer is not valid"),
-    "a key twice": ("""echo '{"decision":"block","decision":"approve"}'""", "'decision' stands twice"),
+    "a key twice": ("""echo '{"decision":"block","decision":"approve"}'""", "'decision' occurs twice"),
     "a key twice inside": (
         """echo '{"hookSpecificOutput":{"hookEventName":"PreToolUse","permissionDecision":"deny","permissionDecision":"allow"}}'""",
-        "'permissionDecision' stands twice",
+        "'permissionDecision' occurs twice",
     ),
     "two answers": ("""echo '{}'; echo '{"decision":"block"}'""", "its answer is not valid"),
     "a brace in a log": (
