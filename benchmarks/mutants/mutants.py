@@ -615,8 +615,8 @@ MUTANTS = (
     Mutant(
         "cooldown-not-recorded",
         "the journal says whose cooldown ends when, so that a resumed run knows",
-        "told = _Told(target.name, roster.first.name, tuple(sorted(ends_s.items())))",
-        "told = _Told(target.name, roster.first.name)",
+        "told = _Announcement(target.name, roster.first.name, tuple(sorted(ends_s.items())))",
+        "told = _Announcement(target.name, roster.first.name)",
         (*TARGETS, *RESUME),
     ),
     Mutant(

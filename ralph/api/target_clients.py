@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ralph.values.ports import Clock, Events, Waiter
 
 
-class Connecting(Struct, frozen=True):
+class HttpSettings(Struct, frozen=True):
     """The settings and ports that all HTTP clients share. `redact` removes credentials from the texts in errors."""
 
     ca_file: str | None
@@ -52,7 +52,7 @@ class Keys(Protocol):
 
 
 class TargetClients:
-    def __init__(self, connecting: Connecting) -> None:
+    def __init__(self, connecting: HttpSettings) -> None:
         self._connecting = connecting
         self._clients: dict[Endpoint, ApiClient] = {}
         self._endpoints: dict[tuple[str, int], Endpoint] = {}

@@ -29,7 +29,7 @@ from ralph.cli.checks.machine import (
     look_at_working_directory,
 )
 from ralph.cli.options import DoctorLine
-from ralph.cli.settings_command import SettingsCommand, Typed
+from ralph.cli.settings_command import SettingsCommand, TypedLine
 from ralph.cli.values import absolute
 from ralph.loop.starter import placeholders_left
 from ralph.machine.files.repository import repository_top
@@ -56,7 +56,7 @@ _COLORS = {Level.OK: "32", Level.NOTE: "36", Level.WARN: "33", Level.FAIL: "31"}
 _LEVEL_WIDTH = max(len(level.value) for level in Level)
 
 
-def doctor(line: DoctorLine, _typed: Typed) -> int:
+def doctor(line: DoctorLine, _typed: TypedLine) -> int:
     """Show the merged settings, each with its origin. Then show what works, and what to do about the rest.
 
     Most options of `ralph run` have the same effect here.

@@ -36,7 +36,7 @@ from ralph.values.screen_text import cut_to_columns, json_for_terminal
 from ralph.values.setting import DURATION
 
 if TYPE_CHECKING:
-    from ralph.fleet.command import Chosen, Console, Fleet
+    from ralph.fleet.command import Console, Fleet, NamedJobs
 
 _LONGEST_WAIT_S = 60.0
 """A command that nothing waits for gives up after this time: the store's address may be wrong."""
@@ -377,11 +377,11 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
-def _chosen(jobs: list[str] | None, set_name: str | None, *, is_all: bool = False) -> "Chosen":
+def _chosen(jobs: list[str] | None, set_name: str | None, *, is_all: bool = False) -> "NamedJobs":
     with _extra():
-        from ralph.fleet.command import Chosen  # noqa: PLC0415 - not needed for --help
+        from ralph.fleet.command import NamedJobs  # noqa: PLC0415 - not needed for --help
 
-    return Chosen(tuple(jobs or ()), set_name, is_all)
+    return NamedJobs(tuple(jobs or ()), set_name, is_all)
 
 
 @contextmanager

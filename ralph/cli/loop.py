@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from ralph.cli.claude_options import NO_EFFECT
 from ralph.cli.command_words import IN_LOOP, instead_of_in_loop, refuse_lone_word, wrong_value
 from ralph.cli.options import Directory, RunLine, refuse_contradictions
-from ralph.cli.settings_command import SettingsCommand, Typed, check_settings
+from ralph.cli.settings_command import SettingsCommand, TypedLine, check_settings
 from ralph.cli.typer_command import option
 from ralph.cli.values import (
     COUNT,
@@ -180,7 +180,7 @@ class LoopLine(Struct, frozen=True, kw_only=True):
 _OWN = frozenset(LoopLine.__struct_fields__)
 
 
-def loop(line: LoopLine, to_run: RunLine, typed: Typed) -> int:
+def loop(line: LoopLine, to_run: RunLine, typed: TypedLine) -> int:
     """Do one task again and again, each time by a fresh `ralph run`, until a plan or a check says that all is done.
 
     Each iteration begins with what the last one left in the directory: code, commits, a plan file. The command of
@@ -220,7 +220,7 @@ def loop(line: LoopLine, to_run: RunLine, typed: Typed) -> int:
     )
 
 
-def _plan(line: LoopLine, to_run: RunLine, typed: Typed, bare: "LoopPlan") -> "LoopPlan":
+def _plan(line: LoopLine, to_run: RunLine, typed: TypedLine, bare: "LoopPlan") -> "LoopPlan":
     for one in typed.given:
         if one.name in REFUSED:
             raise UsageError(f"{one.spelling} is not for a loop: {REFUSED[one.name]}")
@@ -286,7 +286,7 @@ def _report_file(line: LoopLine) -> str | None:
     return path
 
 
-def _agent_options(agent: str, typed: Typed) -> tuple[str, ...]:
+def _agent_options(agent: str, typed: TypedLine) -> tuple[str, ...]:
     row = agent_line(agent).row
     words: list[str] = []
     for one in typed.given:
@@ -299,12 +299,12 @@ def _agent_options(agent: str, typed: Typed) -> tuple[str, ...]:
     return tuple(words)
 
 
-def words_for_run(typed: Typed) -> tuple[str, ...]:
+def words_for_run(typed: TypedLine) -> tuple[str, ...]:
     """The options that the loop passes to `ralph run` in each iteration."""
     return tuple(word for one in typed.given if one.name not in _OWN for word in one.words)
 
 
-def _refuse_all_but(allowed: list[str], typed: Typed, says: str) -> None:
+def _refuse_all_but(allowed: list[str], typed: TypedLine, says: str) -> None:
     spellings = [one.spelling for one in typed.given if one.name not in allowed]
     if spellings:
         raise UsageError(f"{says}: leave out {', '.join(spellings)}")

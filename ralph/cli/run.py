@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ralph.cli.claude_options import NO_EFFECT
 from ralph.cli.command_words import refuse_command_word, refuse_lone_word, wrong_value
 from ralph.cli.options import RunLine, refuse_contradictions
-from ralph.cli.settings_command import SettingsCommand, Typed, check_settings
+from ralph.cli.settings_command import SettingsCommand, TypedLine, check_settings
 from ralph.cli.values import (
     absolute,
     check_output_is_open,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ralph.settings.handover import LoopHandover
 
 
-def run(line: RunLine, typed: Typed) -> int:
+def run(line: RunLine, typed: TypedLine) -> int:
     """Do one task: ask the model, run its tools, and repeat until the task ends."""
     if typed.is_command_inserted and line.prompt and not line.print_:
         # The parser has only now found out which word is the prompt, because options precede it.

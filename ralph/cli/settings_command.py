@@ -25,7 +25,7 @@ from ralph.cli.typer_command import line_error, option, spell
 from ralph.cli.values import absolute
 from ralph.settings.tables import ALL_KEYS, BY_NAME
 from ralph.values.outcome import UsageError
-from ralph.values.setting import Takes
+from ralph.values.setting import Arity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ _SETTINGS = "settings"
 """The field with the values of settings' flags, by the names of the settings. None means that the flag was not given."""
 
 
-class Given(Struct, frozen=True):
+class GivenParameter(Struct, frozen=True):
     """A parameter that the user gave a value."""
 
     name: str
@@ -46,10 +46,10 @@ class Given(Struct, frozen=True):
     """The words that give an option the same value again."""
 
 
-class Typed(Struct, frozen=True):
+class TypedLine(Struct, frozen=True):
     """The command line as the user typed it, for commands that need more than the values."""
 
-    given: tuple[Given, ...] = ()
+    given: tuple[GivenParameter, ...] = ()
     last_list: str | None = None
     """As `with_repeated_options` returns it."""
     is_command_inserted: bool = False
@@ -58,7 +58,7 @@ class Typed(Struct, frozen=True):
 
 class SettingsCommand(TyperCommand):
     """A command whose options are the fields of Structs and the flags of settings. It passes one Struct per type in
-    `lines`, and a `Typed`, to `call`. The help does not show the parameters in `unlisted`. With `first`, `--help` shows
+    `lines`, and a `TypedLine`, to `call`. The help does not show the parameters in `unlisted`. With `first`, `--help` shows
     these parameters alone, and `--help-all` the others too. Options in `ignored` have no effect; each has the name of its value.
     """
 
@@ -128,7 +128,7 @@ class SettingsCommand(TyperCommand):
         lines, typed = self._decoded(ctx)
         return self._call(*lines, typed)
 
-    def read(self, words: Sequence[str]) -> tuple[list[Struct], Typed]:
+    def read(self, words: Sequence[str]) -> tuple[list[Struct], TypedLine]:
         """Decodes the words behind the command without calling it. Raises UsageError if they do not fit, and if they ask
         for the help.
         """
@@ -137,7 +137,7 @@ class SettingsCommand(TyperCommand):
         except TyperException as error:
             raise line_error(error, self.name or "") from None
 
-    def _decoded(self, context: Any) -> tuple[list[Struct], Typed]:
+    def _decoded(self, context: Any) -> tuple[list[Struct], TypedLine]:
         """The command's Structs with the values of a command line."""
         values = dict(context.params)
         values[_SETTINGS] = {key.name: _setting(key, values.pop(name)) for name, key in self.flags.items()}
@@ -149,7 +149,7 @@ class SettingsCommand(TyperCommand):
             one.name: context.get_parameter_source(one.name).name == "COMMANDLINE" for one in self.params
         }
         given = tuple(_given(one, context.params[one.name]) for one in self.params if is_given[one.name])
-        return lines, Typed(given, context.meta["last list"], bool(context.obj))
+        return lines, TypedLine(given, context.meta["last list"], bool(context.obj))
 
 
 def _show_all(context: typer.Context, is_asked: bool) -> None:
@@ -183,16 +183,16 @@ def _ignored(row: tuple[str, str]) -> ParamMeta:
     )
 
 
-def _given(parameter: Any, value: Any) -> Given:
+def _given(parameter: Any, value: Any) -> GivenParameter:
     spelling = max(parameter.opts, key=len)
     if not isinstance(parameter, TyperOption):
-        return Given(parameter.opts[0], spelling.upper(), ())
+        return GivenParameter(parameter.opts[0], spelling.upper(), ())
     if parameter.is_flag:
         words = [spelling if value else parameter.secondary_opts[0]]
     else:
         one = ",".join(sorted(value)) if isinstance(value, frozenset) else value
         words = [f"{spelling}={one}" for one in (value if parameter.multiple else [one])]
-    return Given(str(parameter.name), spelling, tuple(words))
+    return GivenParameter(str(parameter.name), spelling, tuple(words))
 
 
 # --- The flags of settings
@@ -200,7 +200,7 @@ def _given(parameter: Any, value: Any) -> Given:
 
 def _flag(name: str, key: Key, flag: Flag) -> ParamMeta:
     plain = key.kind.plain_type
-    if flag.takes is not Takes.ONE:
+    if flag.takes is not Arity.ONE:
         kind: Any = list[str]
     elif flag.choices:
         kind = Literal[flag.choices]
@@ -215,14 +215,14 @@ def _flag(name: str, key: Key, flag: Flag) -> ParamMeta:
 
 
 def _setting(key: Key, value: Any) -> object:
-    if key.flag is None or key.flag.takes is Takes.ONE:
+    if key.flag is None or key.flag.takes is Arity.ONE:
         return value
     if not value:
         return None
     match key.flag.takes:
-        case Takes.JOINED:
+        case Arity.JOINED:
             return ",".join(value)
-        case Takes.PLACES:
+        case Arity.PLACES:
             return tuple(
                 word if not word.strip() or word.lstrip().startswith("{") else absolute(word)
                 for word in value

@@ -195,6 +195,6 @@ def _looked_at(value: Any, shape: type[T], path: str, number: int | None = None)
 
 
 TYPES: Mapping[str, type[Any]] = {
-    str(kind.__struct_config__.tag): kind for kind in kinds.Recorded.__subclasses__()
+    str(kind.__struct_config__.tag): kind for kind in kinds.KnownRecord.__subclasses__()
 }
 """The record type for each kind."""

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct, ValidationError, to_builtins
 
 from ralph.conversation.messages import RequestHead, to_json
-from ralph.conversation.records import Record, Recorded, UnknownRecord
+from ralph.conversation.records import KnownRecord, Record, UnknownRecord
 from ralph.conversation.secret_spans import spans_field
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class JournalDamage(Exception):  # noqa: N818 - it is what has been found, not a
 
 def line_of(
     seq: int,
-    record: Record | Recorded,
+    record: Record | KnownRecord,
     written_s: float | None = None,
     spans_of: SpansOf | None = None,
 ) -> bytes:

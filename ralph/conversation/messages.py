@@ -58,7 +58,7 @@ def _author(model: str, endpoint: str | None) -> Author:
     return Author(model, endpoint)
 
 
-class LeftOut(Struct, frozen=True):
+class LeftOutThinking(Struct, frozen=True):
     """The thinking that a reader does not get, because its server has refused it."""
 
     messages: int
@@ -287,7 +287,7 @@ class Conversation(Struct, frozen=True):
     messages: GrowingSequence[Message] = GrowingSequence()
     thinkers: frozenset[Author] = frozenset()
     """The authors of all messages that contain thinking blocks."""
-    left_out: Mapping[Author, LeftOut] = field(default_factory=dict)
+    left_out: Mapping[Author, LeftOutThinking] = field(default_factory=dict)
     """The thinking that is left out of requests, by the model and server that would get it."""
     _packed: tuple[bytes, ...] = ()
     """The bodies of the first `_packed_messages` messages, joined into pieces. A comma follows each body."""
@@ -356,14 +356,14 @@ class Conversation(Struct, frozen=True):
         """A conversation with the same messages, whose thinking is left out of requests to `reader`. If `is_off` is True,
         the reader is also asked not to think.
         """
-        return replace(self, left_out={**self.left_out, reader: LeftOut(len(self.messages), is_off)})
+        return replace(self, left_out={**self.left_out, reader: LeftOutThinking(len(self.messages), is_off)})
 
     def thinking_again(self) -> Conversation:
         """A conversation in which every reader may think again. What was left out stays left out."""
         if not any(left.is_off for left in self.left_out.values()):
             return self
         return replace(
-            self, left_out={reader: LeftOut(left.messages) for reader, left in self.left_out.items()}
+            self, left_out={reader: LeftOutThinking(left.messages) for reader, left in self.left_out.items()}
         )
 
     def emptied(self) -> Conversation:

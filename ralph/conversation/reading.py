@@ -20,7 +20,7 @@ from ralph.conversation.messages import (
     THINKING,
     Author,
     Conversation,
-    LeftOut,
+    LeftOutThinking,
     Message,
     RequestShape,
     make_message,
@@ -77,7 +77,7 @@ class Reading:
         return replace(self._view, head=shape.head().thinking_off()) if left.is_off else self._view
 
 
-_NOTHING = LeftOut(0)
+_NOTHING = LeftOutThinking(0)
 
 
 def _readable_part(message: Message, reader: Author, *, is_left_out: bool) -> Message | None:

@@ -37,7 +37,7 @@ class NewerFormatError(SessionError):
     """The format of the journal is newer than the formats that this version of ralph can read."""
 
 
-class Recorded(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
+class KnownRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
     """The base class of the records whose kind this version of ralph knows."""
 
     @property
@@ -45,7 +45,7 @@ class Recorded(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=
         return str(self.__struct_config__.tag)
 
 
-class SessionRecord(Recorded, frozen=True, kw_only=True, tag="session"):
+class SessionRecord(KnownRecord, frozen=True, kw_only=True, tag="session"):
     """The first record of a journal. It contains the id and the working directory of the session."""
 
     format: int
@@ -83,7 +83,7 @@ class SessionRecord(Recorded, frozen=True, kw_only=True, tag="session"):
         return (self.copied or 0) if self.copied_cwd is None else 0
 
 
-class MovedRecord(Recorded, frozen=True, kw_only=True, tag="moved"):
+class MovedRecord(KnownRecord, frozen=True, kw_only=True, tag="moved"):
     """Says that the session has a new working directory."""
 
     cwd: str
@@ -94,7 +94,7 @@ class MovedRecord(Recorded, frozen=True, kw_only=True, tag="moved"):
         return _named(self.cwd, self.cwd_bytes)
 
 
-class RunRecord(Recorded, frozen=True, kw_only=True, tag="run"):
+class RunRecord(KnownRecord, frozen=True, kw_only=True, tag="run"):
     """Says that a run has begun. A run is the work on one task."""
 
     started_at: str
@@ -117,7 +117,7 @@ class RunRecord(Recorded, frozen=True, kw_only=True, tag="run"):
     of the session uses the same lists."""
 
 
-class TargetRecord(Recorded, frozen=True, kw_only=True, tag="target"):
+class TargetRecord(KnownRecord, frozen=True, kw_only=True, tag="target"):
     """Names the target for the next requests, and the cooldowns of targets. `model`, `endpoint` and `head` are None
     if the same run has already recorded them for this target.
     """
@@ -133,13 +133,13 @@ class TargetRecord(Recorded, frozen=True, kw_only=True, tag="target"):
     """The name of the preferred target, or None in records of older versions of ralph."""
 
 
-class QueuedRecord(Recorded, frozen=True, kw_only=True, tag="queued"):
+class QueuedRecord(KnownRecord, frozen=True, kw_only=True, tag="queued"):
     """A user message that must wait. It is sent when the calls of the last answer have results."""
 
     content: tuple[Block, ...]
 
 
-class UserRecord(Recorded, frozen=True, kw_only=True, tag="user"):
+class UserRecord(KnownRecord, frozen=True, kw_only=True, tag="user"):
     content: tuple[Block, ...]
     task: int | None
     """The number of blocks at the end of the message that are the user's prompt. 0 means that ralph wrote the whole
@@ -148,7 +148,7 @@ class UserRecord(Recorded, frozen=True, kw_only=True, tag="user"):
     """True if this message replaces the last message. The last message is then a user message that has no answer."""
 
 
-class AssistantRecord(Recorded, frozen=True, kw_only=True, tag="assistant"):
+class AssistantRecord(KnownRecord, frozen=True, kw_only=True, tag="assistant"):
     """A complete answer of the model."""
 
     message: dict[str, Any]
@@ -177,7 +177,7 @@ class AssistantRecord(Recorded, frozen=True, kw_only=True, tag="assistant"):
         return ToolCall(block["id"], block["name"], block["input"])
 
 
-class IntentRecord(Recorded, frozen=True, kw_only=True, tag="tool_intent"):
+class IntentRecord(KnownRecord, frozen=True, kw_only=True, tag="tool_intent"):
     """Says that a call is about to run."""
 
     id: str
@@ -185,7 +185,7 @@ class IntentRecord(Recorded, frozen=True, kw_only=True, tag="tool_intent"):
     change: FileChange | None = None
 
 
-class ResultRecord(Recorded, frozen=True, kw_only=True, tag="tool_result"):
+class ResultRecord(KnownRecord, frozen=True, kw_only=True, tag="tool_result"):
     """The result of a call. It contains the block for the API, and the files that the model was shown."""
 
     type: str
@@ -199,7 +199,7 @@ class ResultRecord(Recorded, frozen=True, kw_only=True, tag="tool_result"):
         return ToolResult(self.tool_use_id, ToolOutput(self.content, self.is_error, self.seen))
 
 
-class BackgroundRecord(Recorded, frozen=True, kw_only=True, tag="background"):
+class BackgroundRecord(KnownRecord, frozen=True, kw_only=True, tag="background"):
     """Says which commands run in the background now. Older versions of ralph ignore it."""
 
     count: int
@@ -208,7 +208,7 @@ class BackgroundRecord(Recorded, frozen=True, kw_only=True, tag="background"):
     """The command lines by id."""
 
 
-class CompactedRecord(Recorded, frozen=True, kw_only=True, tag="compacted"):
+class CompactedRecord(KnownRecord, frozen=True, kw_only=True, tag="compacted"):
     """Says that the context was compacted. Contains the first message of the new context."""
 
     content: tuple[Block, ...]
@@ -219,7 +219,7 @@ class CompactedRecord(Recorded, frozen=True, kw_only=True, tag="compacted"):
     post_tokens: int
 
 
-class ThinkingRecord(Recorded, frozen=True, kw_only=True, tag="thinking_refused"):
+class ThinkingRecord(KnownRecord, frozen=True, kw_only=True, tag="thinking_refused"):
     """Says that a server refused the thinking of the messages so far. It is left out of requests to this model on this
     server. An older version of ralph sends it again.
     """
@@ -230,7 +230,7 @@ class ThinkingRecord(Recorded, frozen=True, kw_only=True, tag="thinking_refused"
     """True if the model must not think either, until the next user message without tool results."""
 
 
-class EventRecord(Recorded, frozen=True, kw_only=True, tag="event"):
+class EventRecord(KnownRecord, frozen=True, kw_only=True, tag="event"):
     """An event in the format of `stream-json`. The event has a field of its own in the record, because both the event
     and the record may have a key `kind`.
     """
@@ -242,7 +242,7 @@ class EventRecord(Recorded, frozen=True, kw_only=True, tag="event"):
         return self.event.get("subtype") == "attempt"
 
 
-class EndedRecord(Recorded, frozen=True, kw_only=True, tag="ended"):
+class EndedRecord(KnownRecord, frozen=True, kw_only=True, tag="ended"):
     """Says that a run has ended. It is written before the result is delivered. Usually a `DeliveryRecord` follows."""
 
     outcome: str
@@ -263,7 +263,7 @@ class EndedRecord(Recorded, frozen=True, kw_only=True, tag="ended"):
     operation."""
 
 
-class DeliveryRecord(Recorded, frozen=True, kw_only=True, tag="delivery"):
+class DeliveryRecord(KnownRecord, frozen=True, kw_only=True, tag="delivery"):
     """Says whether the result of a run was delivered."""
 
     state: Delivery

@@ -114,7 +114,7 @@ def hook_table(value: object) -> HookTable:
     return HookTable(wanted)
 
 
-class _Asked(Struct, frozen=True, rename="camel"):
+class _InitializeRequest(Struct, frozen=True, rename="camel"):
     system_prompt: str | tuple[str, ...] | None = None
     append_system_prompt: str | None = None
     json_schema: dict[str, Any] | None = None
@@ -166,7 +166,7 @@ def driver_setup(fields: Mapping[str, Any]) -> DriverSetup:
     if refused:
         raise ValueError(f"initialize: ralph does not offer {', '.join(refused)}; leave that out")
     try:
-        asked = convert(dict(fields), _Asked)
+        asked = convert(dict(fields), _InitializeRequest)
     except ValidationError as error:
         raise ValueError(f"initialize: {error}") from error
     system = asked.system_prompt

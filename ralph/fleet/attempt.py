@@ -16,13 +16,13 @@ from msgspec.structs import replace
 
 from ralph.fleet.checkouts import GitCalls, Repositories
 from ralph.fleet.checkpoint import BadStateError, unpack_state
-from ralph.fleet.decisions import LEAST_GRANT_USD, LONGEST_ASKED_S, Again, Final, ProcessEnd, after_end
+from ralph.fleet.decisions import LEAST_GRANT_USD, LONGEST_ASKED_S, Final, NextAttempt, ProcessEnd, after_end
 from ralph.fleet.delivery import BEGINS_ANEW, MOST_STATE_BYTES, HeldClaim, JobDelivery
 from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, fingerprint, has_own_access, wait_for_end
 from ralph.fleet.jobs import UnknownFormatError, branch_of, job_from
 from ralph.fleet.store.claims import MOST_LOG_BYTES, LostError
 from ralph.fleet.store.database import StoreError, WaitStoppedError, patiently
-from ralph.fleet.store.schema import Kept
+from ralph.fleet.store.schema import KeptRow
 from ralph.fleet.undelivered import BUNDLE, CHECKOUT, LEFT_SUFFIX, KeptWork
 from ralph.git.answer import CheckoutError
 from ralph.machine.command_supervisor import CommandSupervisor
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from ralph.fleet.checkouts import JobCheckout
     from ralph.fleet.store.claims import Claim, Claims
-    from ralph.fleet.store.database import Waiting
+    from ralph.fleet.store.database import WaitOptions
     from ralph.fleet.store.locks import ExecutorLock
     from ralph.fleet.undelivered import Undelivered
 
@@ -59,7 +59,7 @@ _LAST_CHECKPOINT_S = 3.0
 _MOST_RESULT_CHARS = 20_000
 _BUDGET_DELAY_S = 15.0
 """A job that waits for what running jobs have reserved of the budget looks again after this time."""
-_HANDED_BACK = Again(0.0, "its worker was told to stop")
+_HANDED_BACK = NextAttempt(0.0, "its worker was told to stop")
 _CANCELLED = Final(128 + 15, "cancelled")
 
 
@@ -91,7 +91,7 @@ class Worker(Struct, frozen=True, kw_only=True):
 
     store: Claims
     lock: ExecutorLock
-    waiting: Waiting
+    waiting: WaitOptions
     machine: str
     folder: Path
     """That of this executor alone."""
@@ -264,11 +264,11 @@ class JobAttempt:
 
     def _run_process(self, process: JobProcess, checkout: JobCheckout, expected: str | None) -> None:
         """Runs the process, and delivers or keeps what it has left."""
-        decision: Again | Final | None = None
+        decision: NextAttempt | Final | None = None
         try:
             followed = self._followed(process, checkout)
             self._refuse_killed()
-            if isinstance(followed, Again):
+            if isinstance(followed, NextAttempt):
                 decision, end = followed, ProcessEnd(exit_code=Outcome.LIMIT_REACHED.exit_code())
             else:
                 decision, end = self._decided(followed), followed
@@ -305,7 +305,7 @@ class JobAttempt:
         """Whether no files of the job are taken over: a killed one's command may still be at work."""
         return self._ended is None or self._ended.was_killed or self._ended.exit_code == 128 + 9
 
-    def _decided(self, end: ProcessEnd) -> Again | Final:
+    def _decided(self, end: ProcessEnd) -> NextAttempt | Final:
         if end.exit_code == 0:
             self._worker.worked[0] = 1
         decision = after_end(
@@ -316,11 +316,11 @@ class JobAttempt:
             has_worked=bool(self._worker.worked[0]),
         )
         is_told = self._stop in {Stop.DRAINED, Stop.AT_ONCE}
-        if is_told and (isinstance(decision, Again) or end.exit_code > 128 or end.was_killed):
+        if is_told and (isinstance(decision, NextAttempt) or end.exit_code > 128 or end.was_killed):
             decision = _HANDED_BACK
         return _CANCELLED if self._stop is Stop.CANCELLED else decision
 
-    def _followed(self, process: JobProcess, checkout: JobCheckout) -> ProcessEnd | Again:
+    def _followed(self, process: JobProcess, checkout: JobCheckout) -> ProcessEnd | NextAttempt:
         """Runs the process, and again if its part of the set's budget did not suffice and more is left."""
         granted, spent, most = self.claim.granted_usd, self.claim.cost_usd, self._job.max_budget_usd
         # Work after the checkpoint was paid for, and is paid for again.
@@ -340,7 +340,7 @@ class JobAttempt:
             granted, is_reserved = self.held.ask(self.held.ask_more, least)
             if granted is not None and granted <= unspent:
                 reason = "the set's budget is reserved by running jobs"
-                return Again(_BUDGET_DELAY_S, reason, is_try=False) if is_reserved else end
+                return NextAttempt(_BUDGET_DELAY_S, reason, is_try=False) if is_reserved else end
             spent = end.cost_usd
         self._ended = end = self._whole(end)
         self.held.ask(self.held.spend, end.cost_usd, end.turns)
@@ -417,7 +417,9 @@ class JobAttempt:
 
     # --- what the git host does not take
 
-    def _keep(self, checkout: JobCheckout, decision: Again | Final, error: Exception | Interrupted) -> None:
+    def _keep(
+        self, checkout: JobCheckout, decision: NextAttempt | Final, error: Exception | Interrupted
+    ) -> None:
         """Keeps on this machine what could not be delivered because of `error`, and tells the store. Raises what `error`
         raises for the store and the process.
         """
@@ -428,7 +430,7 @@ class JobAttempt:
             raise LostError
         checkout.move_to(self._place / CHECKOUT)
         checkout.use(self._git_calls())  # the former ones may be stopped
-        self._kept = kept = Kept(
+        self._kept = kept = KeptRow(
             set_name=claim.set_name,
             job=claim.id,
             generation=claim.generation,
@@ -468,21 +470,21 @@ class JobAttempt:
                 left = self._folder.rename(left)
             raise OSError(error.errno, f"{error.strerror}; its files stay here", str(left)) from error
 
-    def _write_bundle(self, checkout: JobCheckout, decision: Again | Final) -> None:
+    def _write_bundle(self, checkout: JobCheckout, decision: NextAttempt | Final) -> None:
         ended = self._ended or ProcessEnd(exit_code=0)
         work = KeptWork(
             base=self.claim.base or checkout.commit,
             commit=None,
             checkpoint=None,
             ending=decision if isinstance(decision, Final) and decision is not _CANCELLED else None,
-            resumes_at=time.time() + (decision.delay_s if isinstance(decision, Again) else 0.0),
+            resumes_at=time.time() + (decision.delay_s if isinstance(decision, NextAttempt) else 0.0),
             result=self._worker.redact(ended.result)[:_MOST_RESULT_CHARS],
             turns=ended.turns,
             cost_usd=ended.cost_usd,
         )
         self._delivery.bundle(checkout, work, self._place)
 
-    def _deliver_kept(self, kept: Kept) -> None:
+    def _deliver_kept(self, kept: KeptRow) -> None:
         """Delivers what this machine keeps of the job, and asks no model."""
         undelivered, delivery = self._worker.undelivered, self._delivery
         place = undelivered.place_at(kept)
@@ -512,11 +514,11 @@ class JobAttempt:
             delivered = delivery.kept_branch(checkout, work.commit, decision)
             continues = continues and delivered is decision
             decision = delivered
-        again = Again(max(work.resumes_at - time.time(), 0.0), "its work was delivered")
+        again = NextAttempt(max(work.resumes_at - time.time(), 0.0), "its work was delivered")
         then = delivery.rest(checkout, again if decision is None or continues else decision)
         self._kept = None
         end = ProcessEnd(exit_code=0 if decision is None else decision.exit_code, result=work.result)
-        if isinstance(then, Again):
+        if isinstance(then, NextAttempt):
             return self._plan(end, then)
         self._log.tell("delivered what was kept here")
         is_resumable = then.exit_code not in BEGINS_ANEW
@@ -551,7 +553,7 @@ class JobAttempt:
         because = f" ({reason})" if reason else ""
         self._worker.tell(f"{self.claim.name}: exit {decision.exit_code}{because}")
 
-    def _plan(self, end: ProcessEnd, decision: Again) -> None:
+    def _plan(self, end: ProcessEnd, decision: NextAttempt) -> None:
         self._log.stop()
         is_try = decision.is_try and self._stop is not Stop.DRAINED
         reason = self._worker.redact(decision.reason)
@@ -577,7 +579,7 @@ class JobAttempt:
         end = ProcessEnd(exit_code=outcome.exit_code(), reason=reason, cost_usd=self.claim.cost_usd)
         decision = after_end(end, tries=tries, most_tries=self.claim.most_tries)
         self._log.tell(reason)
-        if isinstance(decision, Again):
+        if isinstance(decision, NextAttempt):
             self._plan(end, decision)
         else:
             self._tell_end(end, decision, None, keeps_checkpoint=True)
@@ -657,5 +659,5 @@ class JobLog:
                 self._held.add_log(self._worker.redact(text))
 
 
-def _where(kept: Kept) -> str:
+def _where(kept: KeptRow) -> str:
     return f"its work is kept on {kept.machine}: {kept.path} (ralph fleet retry {kept.set_name}/{kept.job})"

@@ -20,7 +20,7 @@ from ralph.fleet.job_file import jobs_file_bytes, read_jobs
 from ralph.fleet.jobs import SetLimits, UnknownFormatError, faults_of_limits, rate_from, why_no_name
 from ralph.fleet.store.claims import SEEN_WITHIN_S, Claims
 from ralph.fleet.store.database import (
-    Waiting,
+    WaitOptions,
     database_of,
     patiently,
     prepare,
@@ -65,7 +65,7 @@ class Console(Struct, frozen=True, kw_only=True):
     """The width of the terminal. None if lines are not cut."""
 
 
-class Chosen(Struct, frozen=True):
+class NamedJobs(Struct, frozen=True):
     """The jobs that a command names."""
 
     names: tuple[str, ...]
@@ -90,7 +90,7 @@ class Fleet:
         self._store = store
         self._console = console
         self._stop = stop
-        self._waiting = Waiting(
+        self._waiting = WaitOptions(
             database, console.tell, stop, outlasts_full_disk=lambda: most_wait_s is None, most_s=most_wait_s
         )
 
@@ -169,7 +169,7 @@ class Fleet:
         self._console.write([*lines, *table, *listing.kept_lines(jobs)])
         return 0
 
-    def show(self, chosen: Chosen, *, is_json: bool) -> int:
+    def show(self, chosen: NamedJobs, *, is_json: bool) -> int:
         set_name, job = self._found(chosen.names[0], chosen.set_name)
         row = self._row(set_name, job)
         attempts = self._ask(self._store.attempt_rows, set_name, job)
@@ -180,7 +180,7 @@ class Fleet:
             self._console.write(listing.story_lines(row, attempts, time.time()))
         return 0
 
-    def logs(self, chosen: Chosen, *, is_followed: bool) -> int:
+    def logs(self, chosen: NamedJobs, *, is_followed: bool) -> int:
         """Prints the log of a job, and what comes until the job has ended if `is_followed`."""
         set_name, job = self._found(chosen.names[0], chosen.set_name)
         number, is_told, rest = 0, False, ""
@@ -265,7 +265,7 @@ class Fleet:
             self._console.write(listing.end_lines(sets, rows))
         return code
 
-    def cancel(self, chosen: Chosen) -> int:
+    def cancel(self, chosen: NamedJobs) -> int:
         """Cancels jobs, and waits until the workers have stopped those that run."""
         idle = 0
         running: list[tuple[str, str]] = []
@@ -300,7 +300,7 @@ class Fleet:
         rows = [self._row(set_name, job) for set_name, job in jobs]
         return [row for row in rows if row.state is JobState.RUNNING]
 
-    def retry(self, chosen: Chosen, *, discards: bool) -> int:
+    def retry(self, chosen: NamedJobs, *, discards: bool) -> int:
         """Lets ended jobs begin another attempt. What a machine keeps of them is delivered first, or given up if `discards`
         is True.
         """
@@ -379,7 +379,7 @@ class Fleet:
             raise UsageError(f"there is no job {name}{_near(job, ids)}")
         return found[0], job
 
-    def _chosen(self, chosen: Chosen) -> dict[str, list[str] | None]:
+    def _chosen(self, chosen: NamedJobs) -> dict[str, list[str] | None]:
         """The ids for each set, or None for all of the set."""
         if chosen.is_all:
             names = () if chosen.set_name is None else (chosen.set_name,)

@@ -77,7 +77,7 @@ class Final(Struct, frozen=True):
     reason: str
 
 
-class Again(Struct, frozen=True):
+class NextAttempt(Struct, frozen=True):
     """The next attempt starts after `delay_s`."""
 
     delay_s: float
@@ -88,13 +88,13 @@ class Again(Struct, frozen=True):
 
 def after_end(
     end: ProcessEnd, *, tries: int, most_tries: int, has_own_access: bool = True, has_worked: bool = True
-) -> Final | Again:
+) -> Final | NextAttempt:
     """Decides what follows after a try. `tries` counts this one. A job without `has_own_access` uses the key of its machine.
     If the API refuses that, the fault is the machine's, unless `has_worked` says that another job has ended well with it.
     """
     is_refused = end.exit_code == Outcome.AUTH.exit_code() and not has_own_access
     if is_refused and not has_worked:
-        return Again(0.0, end.reason, is_try=False)
+        return NextAttempt(0.0, end.reason, is_try=False)
     is_away = end.exit_code == Outcome.API_UNAVAILABLE.exit_code()
     if not (is_away or is_refused or end.was_killed or end.exit_code in _STOPPED):
         return Final(end.exit_code, end.reason)
@@ -102,7 +102,7 @@ def after_end(
     reason = end.reason or "the API was not available"
     if tries >= most_tries:
         return Final(code, f"gave up after {tries} attempts: {reason}")
-    return Again(delay_after(tries, end.retry_after_s), reason)
+    return NextAttempt(delay_after(tries, end.retry_after_s), reason)
 
 
 def delay_after(tries: int, retry_after_s: float | None) -> float:

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
     from ralph.fleet.attempt import JobLog, Worker
     from ralph.fleet.checkouts import JobCheckout, Repositories
-    from ralph.fleet.decisions import Again
+    from ralph.fleet.decisions import NextAttempt
     from ralph.fleet.job_process import JobProcess
     from ralph.fleet.jobs import Job
     from ralph.fleet.store.claims import Claim
     from ralph.fleet.undelivered import KeptWork
 
     T = TypeVar("T")
-    D = TypeVar("D", bound=Again | Final)
+    D = TypeVar("D", bound=NextAttempt | Final)
 
 MOST_STATE_BYTES = 64 * 1024 * 1024
 """A larger state directory, compressed, is not carried to other machines."""

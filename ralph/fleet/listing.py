@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from ralph.fleet.jobs import Job, SetLimits
     from ralph.fleet.store.fleet_store import SetRow
-    from ralph.fleet.store.schema import AttemptRow, JobRow, Kept
+    from ralph.fleet.store.schema import AttemptRow, JobRow, KeptRow
 
 _WIDEST_ID = 40
 _FEWEST_REASON_COLUMNS = 12
@@ -144,7 +144,7 @@ def kept_lines(rows: Sequence[JobRow]) -> Iterator[str]:
             yield f"not delivered: {row.set_name}/{row.id}: {in_one_line(_place(row.kept))}"
 
 
-def _place(kept: Kept) -> str:
+def _place(kept: KeptRow) -> str:
     return f"{kept.path} on {kept.machine}"
 
 

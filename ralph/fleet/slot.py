@@ -21,10 +21,10 @@ from ralph.fleet.decisions import JobState
 from ralph.fleet.engine import Engine, end_attempt
 from ralph.fleet.job_process import STOPS_WITHIN_S, fingerprint, why_not_here
 from ralph.fleet.jobs import SetLimits, UnknownFormatError
-from ralph.fleet.store.claims import Adopted, Claims, Later, LostError, reconcile, take_over
-from ralph.fleet.store.database import StoreError, Waiting, WaitStoppedError, patiently
+from ralph.fleet.store.claims import Adoption, Claims, LostError, Postponement, reconcile, take_over
+from ralph.fleet.store.database import StoreError, WaitOptions, WaitStoppedError, patiently
 from ralph.fleet.store.locks import take_lock
-from ralph.fleet.store.schema import Kept
+from ralph.fleet.store.schema import KeptRow
 from ralph.fleet.undelivered import (
     BUNDLE,
     Undelivered,
@@ -123,7 +123,7 @@ class Slot:
         self._exit_code: int | None = None
         self._idle_since = self._began = time.monotonic()
         self._enqueues_at = 0.0
-        self._waiting = Waiting(database, tell, self._hard_stop, outlasts_full_disk=lambda: True)
+        self._waiting = WaitOptions(database, tell, self._hard_stop, outlasts_full_disk=lambda: True)
         self._redact = Redactor(known_secrets(environment)).redact
 
     def run(self, supervisor: int) -> int:
@@ -150,7 +150,7 @@ class Slot:
             store=Claims(self._database),
             lock=lock,
             # A job that is to end does not wait for room in the store: its work is kept, and the next worker tells it.
-            waiting=Waiting(
+            waiting=WaitOptions(
                 self._database, self._tell, self._hard_stop, outlasts_full_disk=lambda: not self._is_over()
             ),
             machine=self._machine,
@@ -282,7 +282,7 @@ class Slot:
         claimed = worker.store.claim(
             set_name, job, attempt, executor=self._executor, machine=self._machine, credential=key
         )
-        if isinstance(claimed, Later):
+        if isinstance(claimed, Postponement):
             self._tell(f"{set_name}/{job}: later: {claimed.reason}")
             return None
         if claimed is not None:
@@ -369,7 +369,7 @@ class Slot:
         work = self._undelivered.work_at(place)
         if not is_gone(worker.folder.with_name(executor)):
             return
-        kept = Kept(
+        kept = KeptRow(
             set_name=place.parts[-3],
             job=place.parts[-2],
             generation=generation,
@@ -378,11 +378,11 @@ class Slot:
             path=str(place / BUNDLE if work is not None else place),
         )
         adopted = worker.store.adopt(kept, executor)
-        if adopted is Adopted.TOLD and work is None:  # it was moved out of `fleet/work` a moment ago
+        if adopted is Adoption.TOLD and work is None:  # it was moved out of `fleet/work` a moment ago
             self._undelivered.remove(kept)
-        elif adopted is Adopted.TAKEN_OVER:
+        elif adopted is Adoption.TAKEN_OVER:
             self._tell(f"{place} has work of a job that another worker took over: look at it, and remove it")
-        elif adopted is not Adopted.OURS:
+        elif adopted is not Adoption.OURS:
             self._tell(
                 f"{place} belongs to no job of this store that waits for it: look at it, and remove it"
             )
@@ -481,7 +481,7 @@ class Courier(Slot):
     def _is_free(self, worker: Worker, row: JobRow) -> bool:
         return row.state is JobState.QUEUED or is_gone(worker.folder.with_name(row.holder or "none"))
 
-    def _claim_kept(self, worker: Worker, kept: Kept, row: JobRow) -> Claim | None:
+    def _claim_kept(self, worker: Worker, kept: KeptRow, row: JobRow) -> Claim | None:
         if row.state is JobState.RUNNING:  # its worker was killed, and maybe no slot comes to resume it
             end_attempt(self._database, kept.set_name, kept.job, row.attempt)
         claimed = worker.store.claim_kept(kept, row, executor=self._executor, machine=self._machine)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from ralph.fleet.store.schema import Kept
+    from ralph.fleet.store.schema import KeptRow
 
 FOLDER = "undelivered"
 BUNDLE, CHECKOUT = "work.bundle", "checkout"
@@ -122,7 +122,7 @@ class Undelivered:
         """
         return self.folder / set_name / job / f"{generation}.{executor}"
 
-    def place_at(self, kept: Kept) -> Path:
+    def place_at(self, kept: KeptRow) -> Path:
         """The folder of what a store says is kept here. The state directory may have moved since."""
         path = PurePath(kept.path)
         return self.folder / kept.set_name / kept.job / (path.parent if path.name == BUNDLE else path).name
@@ -210,7 +210,7 @@ class Undelivered:
     def _places(self) -> list[Path]:
         return paths_below(self.folder, "*/*/*")
 
-    def remove(self, kept: Kept) -> None:
+    def remove(self, kept: KeptRow) -> None:
         """Removes what was delivered or discarded."""
         remove_tree_if_possible(self.place_at(kept))
         self.remove_job_folder(kept.set_name, kept.job)

@@ -22,7 +22,7 @@ from ralph.fleet.slot import BUG_EXIT, LOOK_AFTER_OTHERS_S, Courier, Slot, WorkO
 from ralph.fleet.store.claims import Claims
 from ralph.fleet.store.database import (
     StoreError,
-    Waiting,
+    WaitOptions,
     WaitStoppedError,
     patiently,
     prepare,
@@ -85,7 +85,7 @@ class Supervisor:
 
     def run(self) -> int:
         stop = StopEvent()
-        waiting = Waiting(self._database, self._tell, stop, outlasts_full_disk=lambda: True)
+        waiting = WaitOptions(self._database, self._tell, stop, outlasts_full_disk=lambda: True)
 
         def heard(number: int, _frame: object) -> None:
             self._signals.append(number)
@@ -122,7 +122,7 @@ class Supervisor:
         self._undelivered.identity()  # a full disk has no room for it later
         _refuse_mounted(self._undelivered.folder, self._database.folder / "work")
 
-    def _from_store(self, call: Callable[[Claims], T], waiting: Waiting) -> T:
+    def _from_store(self, call: Callable[[Claims], T], waiting: WaitOptions) -> T:
         """Asks the store. The connection is closed afterwards: a fork must not inherit one."""
 
         def asked() -> T:
@@ -139,7 +139,7 @@ class Supervisor:
         wanted = self._options.sets
         return [row for row in store.open_sets() if row.open_jobs and (not wanted or row.name in wanted)]
 
-    def _supervise(self, waiting: Waiting) -> Iterable[int]:
+    def _supervise(self, waiting: WaitOptions) -> Iterable[int]:
         """Returns the exit codes of the jobs, if all have ended and the worker was to end then. If nothing can be done here,
         returns the code that says so.
         """

@@ -37,7 +37,7 @@ from ralph.machine.running_command import (
     UNSEEN_END,
     BlockSearch,
     CommandEnding,
-    Ended,
+    EndCause,
     KeptErrors,
     MemoryCapture,
     RunningCommand,
@@ -270,9 +270,9 @@ class Git:
             problem = f"git {name} could not be run in {self.directory}: {error}"
             raise CheckoutError(problem, Outcome.IO_ERROR) from None
         output = bytes(capture.data)
-        if most_bytes is not None and ending.how is Ended.TOO_MUCH_OUTPUT and ending.is_all_gone:
+        if most_bytes is not None and ending.how is EndCause.TOO_MUCH_OUTPUT and ending.is_all_gone:
             return GitAnswer(0, output, said)
-        if ending.how is Ended.TIMED_OUT and not (is_remote or ending.blocked_by):
+        if ending.how is EndCause.TIMED_OUT and not (is_remote or ending.blocked_by):
             seams.late.append(seams.clock.now_s())
         _refuse_other_ends(name, ending, limit_s)
         _refuse_shortage(ending.status, b"" if is_remote else said)
@@ -302,7 +302,7 @@ class Git:
             )
             running = RunningCommand(process, capture, waiter=seams.waiter, clock=seams.clock)
             ending = running.run(limit_s, waiting_for, search)
-            if ending.how is not Ended.NEVER_STARTED:
+            if ending.how is not EndCause.NEVER_STARTED:
                 break
         return ending
 
@@ -409,20 +409,20 @@ def _refuse_other_ends(command: str, ending: CommandEnding, limit_s: float) -> N
     if not ending.is_all_gone:
         raise CheckoutError(f"git {command} started something that cannot be stopped")
     match ending.how:
-        case Ended.TIMED_OUT if ending.blocked_by:
+        case EndCause.TIMED_OUT if ending.blocked_by:
             raise CheckoutError(
                 f"git {command} waits for {ending.blocked_by}, which is not a file but a pipe, a device or a socket: remove it"
             )
-        case Ended.TIMED_OUT:
+        case EndCause.TIMED_OUT:
             problem = f"git {command} took longer than {limit_s:g} s and was stopped"
             raise CheckoutError(problem, Outcome.API_UNAVAILABLE)
-        case Ended.TOO_MUCH_OUTPUT:
+        case EndCause.TOO_MUCH_OUTPUT:
             raise CheckoutError(
                 f"git {command} printed more than {_MOST_OUTPUT_BYTES:,} bytes and was stopped"
             )
-        case Ended.WITHOUT_SUPERVISOR:
+        case EndCause.WITHOUT_SUPERVISOR:
             raise CheckoutError(f"git {command}: {UNSEEN_END}", Outcome.API_UNAVAILABLE)
-        case Ended.NEVER_STARTED:
+        case EndCause.NEVER_STARTED:
             problem = f"git {command} was not started: {STARTER_GONE}"
             raise CheckoutError(problem, Outcome.API_UNAVAILABLE)
 

@@ -25,7 +25,7 @@ from ralph.machine.own_process import core_limit_at_start
 from ralph.machine.process_limit import MOST_PROCESSES, MemoryLimit, NoLimitError, ProcessLimit, own_place
 from ralph.machine.processes import protect_this_process, reaped_children
 from ralph.machine.restriction import NO_RULESET
-from ralph.machine.running_command import ELSEWHERE, NEVER_STARTED, Ended
+from ralph.machine.running_command import ELSEWHERE, NEVER_STARTED, EndCause
 from ralph.values.shortage import shortage_of, start_error
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ _LIMITS = sorted(
 
 
 _EXCEEDED = {
-    tree_usage.TOO_MANY_PROCESSES: Ended.TOO_MANY_PROCESSES,
-    tree_usage.TOO_MUCH_MEMORY: Ended.TOO_MUCH_MEMORY,
+    tree_usage.TOO_MANY_PROCESSES: EndCause.TOO_MANY_PROCESSES,
+    tree_usage.TOO_MUCH_MEMORY: EndCause.TOO_MUCH_MEMORY,
 }
 
 
@@ -375,7 +375,7 @@ class SupervisedCommand:
         self.grace_s = grace_s
         self.output_descriptor = output
         self.report_descriptor = channel.fileno()
-        self.exceeded: Ended | None = None
+        self.exceeded: EndCause | None = None
         """The limit that the command exceeded, so that the launcher stopped it, or None. Known when `hear` has
         returned the status.
         """

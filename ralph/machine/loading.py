@@ -69,7 +69,7 @@ def load_late(modules: Mapping[str, str]) -> Iterator[None]:
     names the classes and functions that libraries take out of it while they are loaded, which load it when first called. A module
     that is already loaded stays, and outside, everybody imports the usual ones.
     """
-    stand_ins = {name: _Late(name, taken.split()) for name, taken in modules.items()}
+    stand_ins = {name: _LazyModule(name, taken.split()) for name, taken in modules.items()}
     with _replaced(stand_ins):
         for name, module in stand_ins.items():  # `import email.message` makes it an attribute of its package
             package, _, part = name.rpartition(".")
@@ -91,7 +91,7 @@ def load_without_openssl() -> Iterator[None]:
             yield
 
 
-class _Late(ModuleType):
+class _LazyModule(ModuleType):
     """Has the attributes of a module, which it loads for the first of them. Until then, the attributes `taken` are stand-ins too."""
 
     def __init__(self, name: str, taken: Iterable[str]) -> None:
@@ -105,7 +105,7 @@ class _Late(ModuleType):
         if name in self._stand_ins and module in (None, self):
             return self._stand_ins[name]
         if module is self:  # another version of the library takes more out of it: all are loaded as usual
-            for one in [key for key, value in sys.modules.items() if isinstance(value, _Late)]:
+            for one in [key for key, value in sys.modules.items() if isinstance(value, _LazyModule)]:
                 del sys.modules[one]
         return getattr(importlib.import_module(self.__name__), name)
 

@@ -133,7 +133,7 @@ class CommandProcess(Protocol):
         ...
 
     @property
-    def exceeded(self) -> Ended | None:
+    def exceeded(self) -> EndCause | None:
         """The limit because of which it was stopped, or None. Known when `hear` has returned the status."""
         ...
 
@@ -159,7 +159,7 @@ ELSEWHERE = -257
 """The status of a command that was never started, because its working directory was removed or replaced."""
 
 
-class Ended(enum.Enum):
+class EndCause(enum.Enum):
     BY_ITSELF = enum.auto()
     TIMED_OUT = enum.auto()
     TOO_MUCH_OUTPUT = enum.auto()
@@ -175,11 +175,11 @@ STARTER_GONE = "the process that starts commands is gone"
 UNSEEN_END = "how it ended is unknown, as the process that supervised it is gone"
 STILL_RUNS = "something it started could not be stopped and still runs"
 
-_WITHOUT_STATUS = {NEVER_STARTED: Ended.NEVER_STARTED, ELSEWHERE: Ended.ELSEWHERE}
+_WITHOUT_STATUS = {NEVER_STARTED: EndCause.NEVER_STARTED, ELSEWHERE: EndCause.ELSEWHERE}
 
 
 class CommandEnding(Struct, frozen=True):
-    how: Ended
+    how: EndCause
     status: int = 0
     """The exit code, or 128 + n if signal n killed the command. Valid only if the command ended by itself."""
     is_all_gone: bool = True
@@ -253,13 +253,13 @@ class RunningCommand:
             raise self._interrupted
         if self._reading_thread is not None and self._reading_thread.failure is not None:
             raise self._reading_thread.failure
-        if how is Ended.BY_ITSELF and self._status is not None and self._status < 0:
-            how = _WITHOUT_STATUS.get(self._status, Ended.WITHOUT_SUPERVISOR)
-        if how is Ended.BY_ITSELF and self._process.exceeded is not None:
+        if how is EndCause.BY_ITSELF and self._status is not None and self._status < 0:
+            how = _WITHOUT_STATUS.get(self._status, EndCause.WITHOUT_SUPERVISOR)
+        if how is EndCause.BY_ITSELF and self._process.exceeded is not None:
             how = self._process.exceeded
         return CommandEnding(how, self._status or 0, is_all_gone, self._blocked_by, self._process.stopped)
 
-    def _wait_for_end(self, limit_s: float, waiting_for: str, search: BlockSearch | None) -> Ended:
+    def _wait_for_end(self, limit_s: float, waiting_for: str, search: BlockSearch | None) -> EndCause:
         def look(search: BlockSearch) -> None:
             found = search.find(lambda: self._has_ended)
             if found is not None:
@@ -276,14 +276,14 @@ class RunningCommand:
                 continue
             if isinstance(news, _Blocked):
                 self._blocked_by = news.by
-                return Ended.TIMED_OUT
+                return EndCause.TIMED_OUT
             if news is TIMED_OUT:
-                return Ended.TIMED_OUT
+                return EndCause.TIMED_OUT
             if news is _News.TOO_MUCH_OUTPUT:
-                return Ended.TOO_MUCH_OUTPUT
+                return EndCause.TOO_MUCH_OUTPUT
             if news is _News.INTERRUPTED:
                 break
-        return Ended.BY_ITSELF
+        return EndCause.BY_ITSELF
 
     def _stop(self) -> None:
         """Asks the processes to end, and waits for the command: hardly longer than `grace_s`, not longer than a stop may take,

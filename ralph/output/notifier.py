@@ -17,7 +17,7 @@ from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.output_capture import readable_text
 from ralph.machine.own_programs import own_program, trusted_directories
 from ralph.machine.processes import environment_for_commands
-from ralph.machine.running_command import Ended, MemoryCapture, RunningCommand
+from ralph.machine.running_command import EndCause, MemoryCapture, RunningCommand
 from ralph.machine.starting import start_thread
 from ralph.places.own_commands import why_changeable
 from ralph.values.events import Notice, RetryExhausted, RetryRecovered, RetryScheduled
@@ -56,9 +56,9 @@ class EndOfOutput(MemoryCapture):
 
     def why_failed(self, ending: CommandEnding, limit_s: float, name: str) -> str | None:
         """The reason for people why the program `name` failed, or None if it did not."""
-        if ending.how is Ended.TIMED_OUT:
+        if ending.how is EndCause.TIMED_OUT:
             return f"it took longer than {limit_s:g} s and was stopped"
-        if ending.how is Ended.BY_ITSELF and ending.status == 0:
+        if ending.how is EndCause.BY_ITSELF and ending.status == 0:
             return None
         lines = [line for line in readable_text(bytes(self.data))[0].splitlines() if line.strip()]
         return lines[-1] if lines else f"{name} ended with exit {ending.status}"

@@ -38,7 +38,7 @@ _IDLE_FROM_S = 60.0
 _LATEST_S = 1e11
 
 
-class Drawn(Protocol):
+class BarSpan(Protocol):
     """A length of time that has a bar: a `Stretch`, or an attempt of a job."""
 
     @property
@@ -148,13 +148,13 @@ def with_gaps(stretches: Iterable[Stretch]) -> Iterator[Stretch]:
         before_s = stretch.ended_s if before_s == math.inf else max(before_s, stretch.ended_s)
 
 
-def bars_of(stretches: Iterable[Drawn], axis: Axis, most: int) -> list[Bar]:
+def bars_of(stretches: Iterable[BarSpan], axis: Axis, most: int) -> list[Bar]:
     """Bars in at most about `most` places. Neighbours that are too narrow for that share a place: the height of each kind
     is its share of the time, and the title says what the place stands for.
     """
     slot_s = axis.length_s / most
     bars: list[Bar] = []
-    narrow: list[Drawn] = []
+    narrow: list[BarSpan] = []
     for stretch in stretches:
         if narrow and stretch.ended_s - narrow[0].began_s > slot_s:
             bars += _bars_at(narrow, axis)
@@ -166,7 +166,7 @@ def bars_of(stretches: Iterable[Drawn], axis: Axis, most: int) -> list[Bar]:
     return [*bars, *_bars_at(narrow, axis)] if narrow else bars
 
 
-def _bars_at(stretches: Sequence[Drawn], axis: Axis) -> Iterator[Bar]:
+def _bars_at(stretches: Sequence[BarSpan], axis: Axis) -> Iterator[Bar]:
     first, last = stretches[0], stretches[-1]
     x = axis.place(first.began_s)
     width = max(round(axis.place(last.ended_s) - x, 3), NARROWEST)
@@ -187,7 +187,7 @@ def _bars_at(stretches: Sequence[Drawn], axis: Axis) -> Iterator[Bar]:
             yield Bar(kind, x, width, title, entry, round(max(bottom, 0.0), 3), round(height, 3))
 
 
-def totals_of(stretches: Iterable[Drawn]) -> dict[str, float]:
+def totals_of(stretches: Iterable[BarSpan]) -> dict[str, float]:
     """The seconds of each kind of stretch."""
     totals: dict[str, float] = {}
     for stretch in stretches:
@@ -195,7 +195,7 @@ def totals_of(stretches: Iterable[Drawn]) -> dict[str, float]:
     return totals
 
 
-def length_s(stretch: Drawn) -> float:
+def length_s(stretch: BarSpan) -> float:
     """The seconds of a stretch; 0 if a clock was set back meanwhile."""
     took_s = stretch.ended_s - stretch.began_s
     return took_s if 0 < took_s < math.inf else 0.0

@@ -44,7 +44,7 @@ MOST_SECTIONS = 100
 _MOST_PROMPT_BYTES = 1024 * 1024
 
 
-class Gathered(Struct, frozen=True):
+class GatheredPage(Struct, frozen=True):
     content: PageContent
     exit_code: int
     """0, or the exit code of the first thing that could not be read."""
@@ -65,7 +65,7 @@ def gather(
     session_directory: Path | None,
     *,
     page: Path | None = None,
-) -> Gathered:
+) -> GatheredPage:
     """Reads everything that the page shows. `page` is the path of the page itself, which is not a change of the work."""
     return _Gathering(subject, environment, session_directory, page).done()
 
@@ -91,7 +91,7 @@ class _Gathering:
         self._exit_code = 0
         self._writable: dict[str, None] = {}
 
-    def done(self) -> Gathered:
+    def done(self) -> GatheredPage:
         loops = [loop for record in self._subject.loops if (loop := self._opened(record)) is not None]
         of_loops = dict.fromkeys(path for loop in loops for path in loop.paths.values())
         sessions = [
@@ -136,7 +136,7 @@ class _Gathering:
             self._excerpts.plain(self._subject.place),
             tuple(self._missing),
         )
-        return Gathered(content, self._exit_code, tuple(self._writable))
+        return GatheredPage(content, self._exit_code, tuple(self._writable))
 
     def _tell_missing(self, text: str, outcome: Outcome) -> None:
         self._missing.append(self._excerpts.plain(text))

@@ -28,7 +28,7 @@ from ralph.pages.content import (
     Stretch,
     StretchKind,
 )
-from ralph.pages.timeline import Timed, TimedStep, What, marks_of, stretches_of, timed, with_known
+from ralph.pages.timeline import StepKind, TimedStep, TimedSteps, marks_of, stretches_of, timed, with_known
 from ralph.pages.transcript import MOST_DETAILS, Incidents
 from ralph.sessions.naming import title_from
 from ralph.sessions.story import KILLED, RUNNING
@@ -220,13 +220,15 @@ def loop_section(facts: LoopFacts, git: GitFacts, budget: PageBudget, *, now_s: 
 
 def _iteration_parts(
     facts: LoopFacts, outages: Sequence[Stretch], budget: PageBudget, *, now_s: float
-) -> tuple[list[SectionPart], list[Timed]]:
+) -> tuple[list[SectionPart], list[TimedSteps]]:
     parts: list[SectionPart] = []
-    all_times: list[Timed] = []
+    all_times: list[TimedSteps] = []
     for one in iterations_of(facts.state):
         read = facts.journals.get(one.session_id)
         times = (
-            Timed() if read is None else timed([step for steps in read.transcript.steps for step in steps])
+            TimedSteps()
+            if read is None
+            else timed([step for steps in read.transcript.steps for step in steps])
         )
         all_times.append(times)
         known = [*outages, *_waits_between(() if read is None else read.story.runs, times.steps)]
@@ -247,7 +249,7 @@ def iterations_of(state: LoopState) -> list[IterationRecord | CurrentIteration]:
 def _iteration_part(
     one: IterationRecord | CurrentIteration,
     read: JournalRead | None,
-    times: Timed,
+    times: TimedSteps,
     known: Sequence[Stretch],
     facts: LoopFacts,
     *,
@@ -455,7 +457,7 @@ def _contexts(steps: Iterable[TimedStep]) -> tuple[Point, ...]:
 
 
 def _by_run(steps: Sequence[TimedStep]) -> list[Sequence[TimedStep]]:
-    begins = [at for at, one in enumerate(steps) if one.step.what is What.RUN]
+    begins = [at for at, one in enumerate(steps) if one.step.what is StepKind.RUN]
     return [steps[begin:end] for begin, end in pairwise([*begins, len(steps)])]
 
 
@@ -470,7 +472,7 @@ def _answer(run: RunStory) -> str:
     return "" if run.ended is None else run.ended.result or ""
 
 
-def _notes_on_times(times: Iterable[Timed]) -> list[str]:
+def _notes_on_times(times: Iterable[TimedSteps]) -> list[str]:
     notes = []
     if any(one.is_estimated for one in times):
         notes.append(

@@ -25,7 +25,7 @@ _BACK_FROM_S = 1.0
 """A smaller step back of the clock is not reported. Clocks that are kept in time by the network make such steps."""
 
 
-class What(enum.Enum):
+class StepKind(enum.Enum):
     """The kind of a step."""
 
     RUN = "run"
@@ -44,7 +44,7 @@ class What(enum.Enum):
 class JournalStep(Struct, frozen=True):
     """A record of a journal, as the timeline needs it."""
 
-    what: What
+    what: StepKind
     at_s: float | None
     """The time at which the record was written, or None if the journal does not tell it."""
     label: str = ""
@@ -67,7 +67,7 @@ class TimedStep(Struct, frozen=True):
     at_s: float
 
 
-class Timed(Struct, frozen=True):
+class TimedSteps(Struct, frozen=True):
     """Steps with times that never run backwards."""
 
     steps: tuple[TimedStep, ...] = ()
@@ -77,7 +77,7 @@ class Timed(Struct, frozen=True):
     """True if the clock was set back between two steps."""
 
 
-def timed(steps: Sequence[JournalStep]) -> Timed:
+def timed(steps: Sequence[JournalStep]) -> TimedSteps:
     """Gives each step a time. The first step must be a run, whose `at_s` is known. If no time is known at all, the
     steps begin at 0.
     """
@@ -87,7 +87,7 @@ def timed(steps: Sequence[JournalStep]) -> Timed:
     moved_s = pending_s = share_s = 0.0
     has_all_times = all(step.at_s is not None for step in steps)
     for at, step in enumerate(steps):
-        if step.what is What.RUN:
+        if step.what is StepKind.RUN:
             share_s, pending_s = 0.0 if has_all_times else _share_of_calls(steps, at), 0.0
         if step.at_s is not None:
             if step.at_s + moved_s < now_s - _BACK_FROM_S:
@@ -96,14 +96,14 @@ def timed(steps: Sequence[JournalStep]) -> Timed:
             now_s = max(now_s, step.at_s + moved_s)
         else:
             is_estimated = True
-            if step.what is What.ATTEMPT:
+            if step.what is StepKind.ATTEMPT:
                 now_s += pending_s + max(step.took_s, 0.0)
-            elif step.what is What.RESULT:
+            elif step.what is StepKind.RESULT:
                 now_s += share_s
-        if step.what is What.ATTEMPT:
+        if step.what is StepKind.ATTEMPT:
             pending_s = max(step.wait_s, 0.0)
         placed.append(TimedStep(step, now_s))
-    return Timed(tuple(placed), is_estimated, was_set_back)
+    return TimedSteps(tuple(placed), is_estimated, was_set_back)
 
 
 def _share_of_calls(steps: Sequence[JournalStep], begin: int) -> float:
@@ -112,12 +112,12 @@ def _share_of_calls(steps: Sequence[JournalStep], begin: int) -> float:
     """
     known_s, results = 0.0, 0
     for step in steps[begin + 1 :]:
-        if step.what is What.RUN:
+        if step.what is StepKind.RUN:
             return 0.0
-        if step.what is What.ATTEMPT:
+        if step.what is StepKind.ATTEMPT:
             known_s += step.took_s + step.wait_s
-        results += step.what is What.RESULT
-        if step.what is What.ENDED:
+        results += step.what is StepKind.RESULT
+        if step.what is StepKind.ENDED:
             return max(step.took_s - known_s, 0.0) / results if results else 0.0
     return 0.0
 
@@ -133,15 +133,15 @@ def stretches_of(steps: Iterable[TimedStep], until_s: float | None = None) -> li
     for one in steps:
         step, last_s = one.step, one.at_s
         match step.what:
-            case What.RUN:
+            case StepKind.RUN:
                 begun.clear()
                 made.reach(one.at_s)
-            case What.ATTEMPT:
+            case StepKind.ATTEMPT:
                 made.add(StretchKind.MODEL, one.at_s - step.took_s, one.at_s, step)
                 made.waits_until_s = one.at_s + step.wait_s
-            case What.INTENT:
+            case StepKind.INTENT:
                 begun[step.call_id] = one
-            case What.RESULT if step.call_id in begun:
+            case StepKind.RESULT if step.call_id in begun:
                 start = begun.pop(step.call_id)
                 made.add(StretchKind.TOOL, start.at_s, one.at_s, start.step)
     for start in begun.values():

@@ -27,7 +27,7 @@ from ralph.conversation.records import (
 )
 from ralph.output.narration import Narration, describe_call
 from ralph.pages.content import EntryKind, MarkKind, TranscriptEntry
-from ralph.pages.timeline import JournalStep, What
+from ralph.pages.timeline import JournalStep, StepKind
 from ralph.sessions.story import (
     CallOutcome,
     CallRequest,
@@ -167,7 +167,7 @@ class PageTranscript:
             with suppress(ValueError):
                 at_s = datetime.fromisoformat(record.started_at).timestamp()
         self.models[record.model] = None
-        self.steps.append([JournalStep(What.RUN, at_s, f"run {len(self.story.runs)}")])
+        self.steps.append([JournalStep(StepKind.RUN, at_s, f"run {len(self.story.runs)}")])
         self._results.clear()
         self._attempt = None
 
@@ -182,13 +182,13 @@ class PageTranscript:
                 title, entry = (
                     (self._name(record.name), None) if draft is None else (draft.entry.title, draft.entry.id)
                 )
-                self._step(What.INTENT, at_s, title, entry=entry, call_id=record.id)
+                self._step(StepKind.INTENT, at_s, title, entry=entry, call_id=record.id)
             case ResultRecord():
                 self._result(record, at_s, has_texts=has_texts)
             case CompactedRecord():
                 text = prompt_text(UserRecord(content=record.content, task=0))
                 entry = self._entry(EntryKind.RALPH, at_s, "the context after a compaction", text)
-                self._step(What.OTHER, at_s, entry=entry, context_tokens=record.post_tokens)
+                self._step(StepKind.OTHER, at_s, entry=entry, context_tokens=record.post_tokens)
             case EventRecord(event={"subtype": "attempt"}):
                 self._end_attempt(record.event, at_s, has_texts=has_texts)
             case EventRecord():
@@ -198,10 +198,10 @@ class PageTranscript:
             case DeliveryRecord(state=Delivery.FAILED):
                 why = f"the result was not delivered: {'; '.join(record.errors)}"
                 entry = self._entry(EntryKind.EVENT, at_s, why, "")
-                self._step(What.OTHER, at_s, self._line(why), entry=entry, mark=MarkKind.NOTICE)
+                self._step(StepKind.OTHER, at_s, self._line(why), entry=entry, mark=MarkKind.NOTICE)
             case _:
                 entries = [self._entry_of(step, at_s) for step in happened]
-                self._step(What.OTHER, at_s, entry=next(iter(entries), None))
+                self._step(StepKind.OTHER, at_s, entry=next(iter(entries), None))
 
     def _answer(
         self, record: AssistantRecord, happened: Sequence[Step], at_s: float | None, *, has_texts: bool
@@ -214,7 +214,7 @@ class PageTranscript:
             steps[self._attempt] = replace(steps[self._attempt], entry=first)
             self._attempt = None
         tokens = tokens_of(record.message["usage"])
-        self._step(What.OTHER, at_s, entry=first, context_tokens=tokens.prompt + tokens.output or None)
+        self._step(StepKind.OTHER, at_s, entry=first, context_tokens=tokens.prompt + tokens.output or None)
 
     def _result(self, record: ResultRecord, at_s: float | None, *, has_texts: bool) -> None:
         draft = self._calls.pop(record.tool_use_id, None)
@@ -227,7 +227,7 @@ class PageTranscript:
         if record.is_error:
             self.incidents.add("calls with an error", title)
         self._results[record.tool_use_id] = len(self.steps[-1])
-        self._step(What.RESULT, at_s, title, entry=entry, call_id=record.tool_use_id)
+        self._step(StepKind.RESULT, at_s, title, entry=entry, call_id=record.tool_use_id)
 
     def _finish(self, draft: _EntryDraft, text: str, *, is_error: bool) -> None:
         result = self._excerpts.of_record(text, self._options.most_chars)
@@ -251,7 +251,7 @@ class PageTranscript:
         if has_failed:
             asked = f"{asked}: {self._name(fields.get('kind') or 'failed')}"
         self._step(
-            What.ATTEMPT,
+            StepKind.ATTEMPT,
             at_s,
             asked,
             entry=entry,
@@ -269,10 +269,10 @@ class PageTranscript:
             entry = self._entry(EntryKind.EVENT, at_s, text, text)
         if subtype == "api_retry" and "turn" not in fields:  # journals of format 1 do not record attempts
             waited_s = _seconds(fields.get("retry_delay_ms")) / 1000
-            self._step(What.ATTEMPT, at_s, "a failed attempt", entry=entry, wait_s=waited_s)
+            self._step(StepKind.ATTEMPT, at_s, "a failed attempt", entry=entry, wait_s=waited_s)
         if subtype in _COUNTED:
             self.incidents.add(_COUNTED[subtype], label)
-        self._step(What.OTHER, at_s, label, entry=entry, mark=_MARKS.get(subtype))
+        self._step(StepKind.OTHER, at_s, label, entry=entry, mark=_MARKS.get(subtype))
 
     def _event_text(self, fields: Mapping[str, Any]) -> str:
         """The event in the words in which a run tells it. An event of a newer ralph is shown as JSON."""
@@ -287,9 +287,9 @@ class PageTranscript:
         text = ending(record)
         entry = self._entry(EntryKind.EVENT, at_s, text, "")
         line = self._line(text)
-        self._step(What.ENDED, at_s, line, entry=entry, took_s=record.duration_s, mark=MarkKind.ENDED)
+        self._step(StepKind.ENDED, at_s, line, entry=entry, took_s=record.duration_s, mark=MarkKind.ENDED)
 
-    def _step(self, what: What, at_s: float | None, label: str = "", **fields: Any) -> None:
+    def _step(self, what: StepKind, at_s: float | None, label: str = "", **fields: Any) -> None:
         self.steps[-1].append(JournalStep(what, at_s, label, **fields))
 
     def _entry_of(self, step: Step, at_s: float | None) -> str | None:

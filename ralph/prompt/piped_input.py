@@ -28,7 +28,7 @@ SAYS_SO_AFTER_S = 3.0
 _CHUNK_BYTES = 65_536
 
 
-class Received(Struct, frozen=True):
+class PipedData(Struct, frozen=True):
     data: bytes
     error: OSError | None = None
     """The error that ended the reading early."""
@@ -85,7 +85,7 @@ class InputReader:
         self._advice = advice
         self._says_so_at_s: float | None = wait.clock.now_s() + SAYS_SO_AFTER_S
 
-    def read(self) -> Received | None:
+    def read(self) -> PipedData | None:
         """Reads the whole input, or a little more than `most_bytes`. Returns None if no byte and no end came in time. Raises
         Interrupted, and ShortageError if the machine lacks a thread or memory.
         """
@@ -100,11 +100,11 @@ class InputReader:
             if isinstance(chunk, MemoryError):
                 raise ShortageError("memory") from chunk
             if isinstance(chunk, OSError):
-                return Received(bytes(data), chunk)
+                return PipedData(bytes(data), chunk)
             data += chunk
             if not chunk or len(data) > self._most_bytes:
                 mailbox.close()
-                return Received(bytes(data))
+                return PipedData(bytes(data))
 
     def _has_something(self) -> bool:
         seconds = self._wait.first_byte_s

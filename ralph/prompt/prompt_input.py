@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from ralph.prompt.piped_input import Received, SilentPipe
+    from ralph.prompt.piped_input import PipedData, SilentPipe
     from ralph.values.ports import Clock, Waiter
 
 # Larger than any context window.
@@ -159,7 +159,7 @@ def _piped_data(wait: InputWait, fd: int) -> _Piped:
     return _Piped(_text_of(received, name), (f"{count} from standard input follow the prompt",))
 
 
-def _text_of(received: Received, name: str) -> str:
+def _text_of(received: PipedData, name: str) -> str:
     if len(received.data) > MOST_PROMPT_BYTES:
         raise PromptError(
             f"{name} holds more than {MOST_PROMPT_BYTES >> 20} MiB; have the prompt name a file instead"

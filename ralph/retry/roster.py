@@ -246,7 +246,7 @@ class Roster:
         self.targets = (*self.targets[:index], target, *self.targets[index + 1 :])
 
 
-class _Told(Struct, frozen=True):
+class _Announcement(Struct, frozen=True):
     target: str
     first: str
     cooling: tuple[tuple[str, float], ...] = ()
@@ -258,7 +258,7 @@ class TargetLog:
     """
 
     def __init__(self, roster: Roster) -> None:
-        self._told = _Told(roster.first.name, roster.first.name)
+        self._told = _Announcement(roster.first.name, roster.first.name)
         self._named = {roster.first.name}
         """The names of the targets whose request head this run has already recorded."""
 
@@ -272,7 +272,7 @@ class TargetLog:
         """
         target = roster.target
         ends_s = {name: end_s for name, end_s in roster.cooling_s().items() if end_s > now_s}
-        told = _Told(target.name, roster.first.name, tuple(sorted(ends_s.items())))
+        told = _Announcement(target.name, roster.first.name, tuple(sorted(ends_s.items())))
         if told == self._told or (not roster.rules.is_rotation and target is roster.first):
             return []
         shape = None if target.name in self._named else roster.shape

@@ -254,12 +254,12 @@ def find_library(context: RunContext, plan: BoxPlan | None = None, rules: PathRu
 
 def build_clients(context: RunContext) -> TargetClients:
     """Builds the clients. Raises SettingsError for an unusable CA file, endpoint or proxy."""
-    from ralph.api.target_clients import Connecting, TargetClients  # noqa: PLC0415 - takes most of the start-up time
+    from ralph.api.target_clients import HttpSettings, TargetClients  # noqa: PLC0415 - takes most of the start-up time
 
     settings = context.settings
     ca_file = str(settings.model.ca_file) if settings.model.ca_file is not None else None
     clients = TargetClients(
-        Connecting(
+        HttpSettings(
             ca_file,
             limits=settings.clocks,
             waiter=context.waiter,

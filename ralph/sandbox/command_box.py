@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from ralph.sandbox.disk_work import DiskWork
     from ralph.sandbox.kernel.seccomp import Internet
     from ralph.sandbox.network.proxy import ProxyDoor, RefusedConnection
-    from ralph.sandbox.protected_changes import Undone
+    from ralph.sandbox.protected_changes import UndoResult
 
 T = TypeVar("T")
 
@@ -134,7 +134,7 @@ class CommandBox:
         """Both are None until the sandbox is made. `like` has the same two, and closes them."""
         self._notes: list[str] = []
         """Notes about undone changes that no method has returned yet."""
-        self._not_undone: list[Undone] = []
+        self._not_undone: list[UndoResult] = []
         """Changes that could not be undone, and that people have not been told."""
         self._is_kill_told = False
         """Whether `look_after_kill` has returned a note."""

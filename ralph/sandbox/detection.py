@@ -105,7 +105,7 @@ def why_not_covered(bwrap: str, covered: Cover) -> str:
     return _Trial(bwrap, covered, has_network=True).result().why_not
 
 
-class _Tried(Struct, frozen=True):
+class _TrialResult(Struct, frozen=True):
     why_not: str = ""
     """The reason why the program does not work, or an empty string."""
     is_short: bool = False
@@ -120,7 +120,7 @@ class _ShortError(Exception):
     """The machine lacks a resource for the trial of a program. The message names both."""
 
 
-_TRIED: dict[tuple[str, bool, bool], _Tried] = {}
+_TRIED: dict[tuple[str, bool, bool], _TrialResult] = {}
 _BEGUN: dict[tuple[str, bool, bool], _Trial] = {}
 """The trials that run in the background. The keys of both are a program, `has_network` and `has_overlays`."""
 
@@ -172,7 +172,7 @@ def _with_namespaces(
     )
 
 
-def _tried(bwrap: str, *, has_network: bool, has_overlays: bool) -> _Tried:
+def _tried(bwrap: str, *, has_network: bool, has_overlays: bool) -> _TrialResult:
     """Tries a program until it fails for another reason than a shortage, or not at all."""
     key = (bwrap, has_network, has_overlays)
     if key in _TRIED:
@@ -236,7 +236,7 @@ class _Trial:
             os.close(nowhere)
             os.close(writing)
 
-    def result(self) -> _Tried:
+    def result(self) -> _TrialResult:
         """Waits for the program to end. Must be called once."""
         said, is_late = b"", False
         if self._reading >= 0:
@@ -246,10 +246,10 @@ class _Trial:
         if self._empty is not None:
             self._empty.remove()
         if why:
-            return _Tried(why, is_short=why.endswith(tuple(map(os.strerror, _SHORTAGES))))
+            return _TrialResult(why, is_short=why.endswith(tuple(map(os.strerror, _SHORTAGES))))
         found = _VERSION.search(said)
         version = tuple(map(int, found[1].split(b"."))) if found else ()
-        return _Tried(version=version, overlaid=self._overlaid)
+        return _TrialResult(version=version, overlaid=self._overlaid)
 
     def _complaint(self, said: bytes, *, is_late: bool) -> str:
         if not self._pid:

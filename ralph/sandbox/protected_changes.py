@@ -84,7 +84,7 @@ class Change(Struct, frozen=True):
         return "removed" if self.after is None else "changed"
 
 
-class Undone(Struct, frozen=True):
+class UndoResult(Struct, frozen=True):
     """The result of an attempt to undo a command's change to a protected path."""
 
     path: str
@@ -188,7 +188,7 @@ def _lines(content: bytes) -> list[bytes]:
     return [line.strip().lower() for line in content.split(b"\n") if line.strip()]
 
 
-def undone_note(undone: Sequence[Undone], working_directory: str, *, is_between: bool = False) -> str:
+def undone_note(undone: Sequence[UndoResult], working_directory: str, *, is_between: bool = False) -> str:
     """One line that tells the model what was undone, or an empty text. `is_between`: neither a command nor an MCP tool was running."""
     shown = [one.path.removeprefix(f"{working_directory}/") for one in undone]
     done = [path for path, one in zip(shown, undone, strict=True) if not one.why_not]
@@ -207,7 +207,7 @@ def undone_note(undone: Sequence[Undone], working_directory: str, *, is_between:
     return in_one_line(f"[{'; '.join(sentences)}]") if sentences else ""
 
 
-def left_note(left: Sequence[Undone], working_directory: str) -> str:
+def left_note(left: Sequence[UndoResult], working_directory: str) -> str:
     """One line for people at the end of a run about changes that stayed. Empty if there are none."""
     if not left:
         return ""

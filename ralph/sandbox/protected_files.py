@@ -27,7 +27,7 @@ from ralph.sandbox.protected_changes import UNLISTED, UNSEEN, Change, Entry, cha
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from ralph.sandbox.protected_changes import Undone
+    from ralph.sandbox.protected_changes import UndoResult
     from ralph.sandbox.undoing import Undoing
 
 _MOST_NAMES = 10_000
@@ -78,14 +78,14 @@ class ProtectedFiles:
         """The paths of the last look that lie in a directory which may not be entered."""
         self._pending: tuple[str, ...] = ()
         """The paths whose changes could not be undone until now. Their known state is kept."""
-        self.left: tuple[Undone, ...] = ()
+        self.left: tuple[UndoResult, ...] = ()
         """The changes of this run that could not be undone until now, but for removed files."""
         self._is_watching = False
         self._may_have_changed = False
         """True between `look` and `undo_changes`: a command may have changed the files."""
         self.after_kill: tuple[str, ...] | None = None
         """The result of `changed_since_kill`, until the caller empties it. None before the first look."""
-        self.between: tuple[Undone, ...] = ()
+        self.between: tuple[UndoResult, ...] = ()
         """The changes that no command of this run made, and that were undone since the caller last emptied this."""
 
     @property
@@ -116,7 +116,7 @@ class ProtectedFiles:
             self._store()
         return self.after_kill or ()
 
-    def undo_changes(self) -> tuple[Undone, ...]:
+    def undo_changes(self) -> tuple[UndoResult, ...]:
         """Undoes the changes since `look`, and returns them, with a reason if one cannot be undone. Empty at a second call."""
         if not self._may_have_changed:
             return ()
@@ -196,14 +196,14 @@ class ProtectedFiles:
         if self.after_kill is None:  # a later look would take the changes as the files' own state
             self.after_kill = self._mark.changed_since_kill(self._known, self.git_directories, entries_of)
 
-    def _undo(self) -> tuple[Undone, ...]:
+    def _undo(self) -> tuple[UndoResult, ...]:
         """Afterwards, the known state is the one from which the changes were found, but for what was undone: the disk is not read
         again, because a server may have written meanwhile.
         """
         statuses, git_directories = dict(self._statuses), self.git_directories
         undoing: Undoing | None = None
 
-        def undo(change: Change) -> Undone:
+        def undo(change: Change) -> UndoResult:
             nonlocal undoing
             from ralph.sandbox.undoing import Undoing  # noqa: PLC0415 - only for a change, and takes milliseconds
 

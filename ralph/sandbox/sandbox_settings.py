@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.sandbox.network.allowed_hosts import allowed_hosts
-from ralph.values.setting import MEGABYTE, SWITCH, Flag, Key, Kind, Takes, at_least, one_of, printable
+from ralph.values.setting import MEGABYTE, SWITCH, Arity, Flag, Key, Kind, at_least, one_of, printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Annotated
 
-    from ralph.machine.running_command import Ended
+    from ralph.machine.running_command import EndCause
 else:
     from ralph.values.setting import Declared as Annotated
 
@@ -109,7 +109,7 @@ class SandboxSettings(Struct, frozen=True):
             HOSTS,
             'hosts that commands may reach with `net = "proxy"`: `NAME`, `*.NAME`, `NAME:PORT`; and private networks in which '
             "they may lie",
-            Flag("--allow-host", "Let commands reach this host, and no others.", "HOST", Takes.NAMES),
+            Flag("--allow-host", "Let commands reach this host, and no others.", "HOST", Arity.NAMES),
         ),
     ] = ()
     gpu: Annotated[
@@ -156,7 +156,7 @@ class SandboxSettings(Struct, frozen=True):
         """The absolute paths of `write`."""
         return tuple(absolute_place(place, environment.get("HOME", "")) for place in self.write)
 
-    def why_stopped(self, how: "Ended") -> str | None:
+    def why_stopped(self, how: "EndCause") -> str | None:
         """Which limit a stopped command exceeded, and its setting. None if the command ended for another reason."""
         if how.name == "TOO_MANY_PROCESSES":
             return f"it had more than {self.max_processes} processes and threads (sandbox.max_processes)"

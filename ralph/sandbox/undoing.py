@@ -18,7 +18,7 @@ from ralph.machine.files.opened_file import opened
 from ralph.machine.files.repository import HELD_DIRECTORY, is_folder
 from ralph.machine.files.trees import entries_below, give_back_rights, remove_tree, remove_tree_if_possible
 from ralph.places.git_config import fresh_part
-from ralph.sandbox.protected_changes import UNSEEN, Undone
+from ralph.sandbox.protected_changes import UNSEEN, UndoResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +46,7 @@ class Undoing:
         self._kept: str | None = None
         self._count = 0
 
-    def undone(self, change: Change) -> Undone:
+    def undone(self, change: Change) -> UndoResult:
         kept, why_not, is_pending = "", "", False
         try:
             with _opened(os.path.dirname(change.path)) as directory:
@@ -55,7 +55,7 @@ class Undoing:
                 why_not = self._restored(directory, change)
         except OSError as error:
             why_not, is_pending = error.strerror or str(error), True
-        return Undone(change.path, change.how, kept, why_not, is_pending)
+        return UndoResult(change.path, change.how, kept, why_not, is_pending)
 
     def _put_away(self, directory: int, change: Change) -> str:
         """Keeps the command's version of a file and returns its new path, or an empty text if that is impossible. Copies it if

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ralph.settings.kinds import about
 from ralph.settings.tables import KEYS, Remark
-from ralph.values.claude_file import TRUSTED_ONLY, Does, key_named, keys_within
+from ralph.values.claude_file import TRUSTED_ONLY, KeyEffect, key_named, keys_within
 from ralph.values.credentials import KeyProgram, Secret
 from ralph.values.servers.models import ALIASES, NamedModel, named_model
 from ralph.values.setting import printable
@@ -202,7 +202,7 @@ def _with(
     model = _text(document, "model", file.name)
     helper = _text(document, "apiKeyHelper", file.name)
     acting, others, ignored = _variables(document, file.name)
-    named = [key for key in keys_within(document) if key_named(key).does is Does.NAMED]
+    named = [key for key in keys_within(document) if key_named(key).does is KeyEffect.NAMED]
     if _value(document, "sandbox.enabled") is False:
         named.append("sandbox.enabled")
     named += [f"env.{name}" for name in ignored]

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.own_programs import own_program, trusted_directories, without_unsafe_loads
 from ralph.machine.processes import environment_for_commands
-from ralph.machine.running_command import Ended, KeptErrors, MemoryCapture, RunningCommand
+from ralph.machine.running_command import EndCause, KeptErrors, MemoryCapture, RunningCommand
 from ralph.places.own_commands import why_changeable
 from ralph.settings.merge import SettingsError
 from ralph.settings.toml_file import user_settings_path
@@ -161,7 +161,7 @@ class ProgramKeys:
             raise SettingsError(f"{words[0]} cannot be started: {error.strerror}") from error
         finally:
             supervisor.close()
-        if ending.how is Ended.TOO_MUCH_OUTPUT:
+        if ending.how is EndCause.TOO_MUCH_OUTPUT:
             return 0, "", complaint
-        status = None if ending.how is Ended.TIMED_OUT else ending.status
+        status = None if ending.how is EndCause.TIMED_OUT else ending.status
         return status, said.data.decode("utf-8", "replace"), complaint

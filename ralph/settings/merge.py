@@ -91,12 +91,12 @@ class SettingsError(CannotError):
         anything else is wrong."""
 
 
-class _Given(Struct, frozen=True):
+class _SourcedValue(Struct, frozen=True):
     value: Any
     origin: str
 
 
-_Layer = dict[str, _Given]
+_Layer = dict[str, _SourcedValue]
 """Maps the name of a setting to its value and origin. A layer contains the settings of one source, or of all sources
 after merging. The names are the keys of `BY_NAME`, and "targets" for the decoded list of targets."""
 
@@ -355,7 +355,7 @@ def _settings(
     elif _BASE_URL in given:
         with _explained(""):
             normal = normal_base_url(given[_BASE_URL].value, servers.api or ANTHROPIC)
-        given[_BASE_URL] = _Given(normal, given[_BASE_URL].origin)
+        given[_BASE_URL] = _SourcedValue(normal, given[_BASE_URL].origin)
     tables: dict[str, Any] = {table: _table(table, given) for table in TABLES}
     targets = _targets(tables["model"], flags, given, servers, first_model=first)
     # Lists of targets that a stronger source replaced are included, because the keys that they name are secrets
@@ -380,8 +380,8 @@ def _table(table: str, given: _Layer) -> Any:
     )
 
 
-def _given_or_default(given: _Layer, name: str) -> _Given:
-    return given.get(name) or _Given(BY_NAME[name].default, "default")
+def _given_or_default(given: _Layer, name: str) -> _SourcedValue:
+    return given.get(name) or _SourcedValue(BY_NAME[name].default, "default")
 
 
 def _origins(given: _Layer) -> dict[str, str]:
@@ -452,7 +452,7 @@ def _file_layer(file: SettingsFile, user_place: str, search: ProgramSearch, *, i
     }
     if TARGETS in flat:
         with _explained(f"{path}: {TARGETS}"):
-            layer[TARGETS] = _Given(read_entries(flat[TARGETS]), str(path))
+            layer[TARGETS] = _SourcedValue(read_entries(flat[TARGETS]), str(path))
     return layer
 
 
@@ -489,11 +489,11 @@ def _flag_layer(flags: Mapping[str, object], cwd: Path) -> _Layer:
     }
 
 
-def _decoded(key: Key, raw: object, origin: str, directory: Path) -> _Given:
+def _decoded(key: Key, raw: object, origin: str, directory: Path) -> _SourcedValue:
     """Decodes a value, and returns it with its origin. A relative path is relative to `directory`."""
     with _refused(key, origin):
         value = key.from_variable(str(raw)) if origin == key.variable else key.kind.decoded(raw)
-    return _Given(directory / value if isinstance(value, Path) else value, origin)
+    return _SourcedValue(directory / value if isinstance(value, Path) else value, origin)
 
 
 # --- Rules that involve several sources or settings
@@ -515,14 +515,14 @@ def _tighten(given: _Layer, layers: _Layers) -> tuple[Remark, ...]:
     return tuple(ignored)
 
 
-def _joined(trusted: _Given, counts: Any, wanted: _Given) -> _Given:
+def _joined(trusted: _SourcedValue, counts: Any, wanted: _SourcedValue) -> _SourcedValue:
     if counts == trusted.value:
         return trusted
     origins = (wanted.origin,) if counts == wanted.value else (trusted.origin, wanted.origin)
-    return _Given(counts, ", ".join(origins))
+    return _SourcedValue(counts, ", ".join(origins))
 
 
-def _looser(name: str, wanted: _Given, trusted: _Given) -> Remark:
+def _looser(name: str, wanted: _SourcedValue, trusted: _SourcedValue) -> Remark:
     from ralph.settings.listing import shown_value  # noqa: PLC0415 - few repositories try
 
     return Remark(
@@ -562,7 +562,7 @@ def _settle_bash_timeouts(given: _Layer) -> None:
             for name, one in zip(names, (usual, largest), strict=True)
         )
         raise SettingsError(" is larger than ".join(of_both))
-    given[names[0]] = _Given(largest.value, f"default, lowered to {names[1]}")
+    given[names[0]] = _SourcedValue(largest.value, f"default, lowered to {names[1]}")
 
 
 def _lacking_tools(given: _Layer, mcp: McpSettings) -> Iterator[Remark]:
@@ -589,11 +589,11 @@ def _settle_model(given: _Layer, access: EnvironmentAccess, environment: Mapping
     if TARGETS in given:
         return NamedModel(requested.value)
     if requested.origin == "default" and environment.get(ALIAS_VARIABLES["sonnet"], "").strip():
-        requested = given[key.name] = _Given("default", ALIAS_VARIABLES["sonnet"])
+        requested = given[key.name] = _SourcedValue("default", ALIAS_VARIABLES["sonnet"])
     with _refused(key, requested.origin):
         model = named_model(requested.value, access.aliases)
     if key.name in given:
-        given[key.name] = _Given(model.id, requested.origin)
+        given[key.name] = _SourcedValue(model.id, requested.origin)
     return model
 
 
@@ -638,7 +638,9 @@ def _server_choice(
     )
     deciding = {}
     if is_repositorys and TARGETS not in given:
-        users = [layer[_MODEL] for layer in layers.trusted if _MODEL in layer] or [_Given("default", "")]
+        users = [layer[_MODEL] for layer in layers.trusted if _MODEL in layer] or [
+            _SourcedValue("default", "")
+        ]
         with _refused(BY_NAME[_MODEL], users[-1].origin):
             deciding = {first.id: named_model(users[-1].value, access.aliases).id}
     if (
@@ -667,7 +669,7 @@ def _settle_server(given: _Layer, first: NamedModel, servers: ServerChoice) -> N
     for name, value in ((_API, server.api), (_BASE_URL, server.base_url)):
         is_users = name in given and (name == _API or servers.base_url is not None)
         if is_users or value != BY_NAME[name].default:
-            given[name] = _Given(value, given[name].origin if is_users else origin)
+            given[name] = _SourcedValue(value, given[name].origin if is_users else origin)
         else:
             given.pop(name, None)
 

@@ -14,7 +14,7 @@ from ralph.machine.running_command import (
     STILL_RUNS,
     UNSEEN_END,
     CommandEnding,
-    Ended,
+    EndCause,
     RunningCommand,
 )
 from ralph.machine.starting import start_thread
@@ -47,10 +47,10 @@ def run(arguments: Arguments, context: ToolContext) -> ToolOutput:
     limit_s = min(requested_s, settings.bash_max_timeout_s)
     waiting_for = purpose_of(arguments, context)
     ending, capture = _ran(command, context, limit_s, waiting_for)
-    if ending.how is Ended.NEVER_STARTED:
+    if ending.how is EndCause.NEVER_STARTED:
         ending, capture = _ran(command, context, limit_s, waiting_for)
     text = capture.text().strip("\n") or "(no output)"
-    has_failed = ending.how is not Ended.BY_ITSELF or ending.status != 0
+    has_failed = ending.how is not EndCause.BY_ITSELF or ending.status != 0
     refusals = context.box.refusals()
     denial, undone = _denials(text, command, context, has_failed=has_failed)
     denials = [*filter(None, (denial, undone)), *(f"[{one}]" for one in refusals)]
@@ -138,7 +138,7 @@ def _ran(
         if isinstance(error, Interrupted):
             error.undone = undone
         raise
-    if ending.how is Ended.ELSEWHERE:
+    if ending.how is EndCause.ELSEWHERE:
         context.box.not_started()
         raise WorkingDirectoryGoneError(settings.cwd)
     return ending, capture
@@ -195,7 +195,7 @@ def not_started(error: OSError, context: ToolContext) -> ToolError | WorkingDire
 def _notes(ending: CommandEnding, limit_s: float, context: ToolContext, *, is_denied: bool) -> list[str]:
     settings = context.settings
     match ending.how:
-        case Ended.BY_ITSELF:
+        case EndCause.BY_ITSELF:
             left = [] if ending.is_all_gone else [f"[{STILL_RUNS}]"]
             if ending.stopped:
                 were = (
@@ -205,19 +205,19 @@ def _notes(ending: CommandEnding, limit_s: float, context: ToolContext, *, is_de
                 )
                 left.append(f"[{ending.stopped} {were} stopped; run_in_background keeps a server]")
             return [*left, f"Exit code {ending.status}"] if ending.status else left
-        case Ended.WITHOUT_SUPERVISOR:
+        case EndCause.WITHOUT_SUPERVISOR:
             sentence = (
                 f"{UNSEEN_END}; {ending.rest}. How far the command came is unknown: look at its effects"
             )
             return [f"[{sentence}]"]
-        case Ended.NEVER_STARTED | Ended.ELSEWHERE:  # the latter was raised as an error
+        case EndCause.NEVER_STARTED | EndCause.ELSEWHERE:  # the latter was raised as an error
             return [f"[the command was not started: {STARTER_GONE}. Try again]"]
-        case Ended.TOO_MUCH_OUTPUT:
+        case EndCause.TOO_MUCH_OUTPUT:
             size = f"{settings.spill_bytes:,}"
             return [f"[stopped: it printed more than {size} bytes. Filter the output, or send it to a file]"]
-        case Ended.TOO_MANY_PROCESSES | Ended.TOO_MUCH_MEMORY:
+        case EndCause.TOO_MANY_PROCESSES | EndCause.TOO_MUCH_MEMORY:
             return [f"[stopped: {settings.sandbox.why_stopped(ending.how)}; {ending.rest}]"]
-        case Ended.TIMED_OUT:
+        case EndCause.TIMED_OUT:
             most_ms = f"{settings.bash_max_timeout_s * 1000:.0f}"
             stopped = "the command and all it started were stopped" if ending.is_all_gone else STILL_RUNS
             # What the sandbox denies does not come with time.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.machine.processes import environment_for_commands
-from ralph.machine.running_command import STARTER_GONE, Ended, KeptErrors, MemoryCapture, RunningCommand
+from ralph.machine.running_command import STARTER_GONE, EndCause, KeptErrors, MemoryCapture, RunningCommand
 from ralph.tools.bash import denial_note
 from ralph.values.answer import os_error_text
 from ralph.values.ports import Interrupted
@@ -106,7 +106,7 @@ def _denied(ending: CommandEnding, text: str, context: ToolContext, waiting_for:
     Raises Interrupted.
     """
     plan = context.settings.hook_plan or context.settings.box_plan
-    if not plan.is_confined or ending.how is not Ended.BY_ITSELF or not text.strip():
+    if not plan.is_confined or ending.how is not EndCause.BY_ITSELF or not text.strip():
         return ""
     note = denial_note(text, context.hook_box, context, waiting_for)
     if note:
@@ -138,13 +138,13 @@ def _started(
 def problem_of(ending: CommandEnding, limit_s: float) -> str:
     """The reason why a hook's answer does not count. Empty if the hook ended by itself. `limit_s` is its time limit."""
     match ending.how:
-        case Ended.BY_ITSELF:
+        case EndCause.BY_ITSELF:
             return ""
-        case Ended.TIMED_OUT:
+        case EndCause.TIMED_OUT:
             return f"it did not end before its timeout of {limit_s:g} s"
-        case Ended.TOO_MUCH_OUTPUT:
+        case EndCause.TOO_MUCH_OUTPUT:
             return f"it printed more than {_MOST_OUTPUT_BYTES:,} bytes"
-        case Ended.TOO_MUCH_MEMORY | Ended.TOO_MANY_PROCESSES:
+        case EndCause.TOO_MUCH_MEMORY | EndCause.TOO_MANY_PROCESSES:
             return "its processes exceeded a limit of the settings (sandbox.max_memory_mb, sandbox.max_processes)"
         case _:
             return STARTER_GONE

@@ -27,7 +27,7 @@ class ClaudeFile(Struct, frozen=True):
         return self.kind in ("user", "flag") and not self.why_open
 
 
-class Does(StrEnum):
+class KeyEffect(StrEnum):
     """The effect of a key of a trusted file."""
 
     HONOURED = "honoured"
@@ -37,7 +37,7 @@ class Does(StrEnum):
 
 class ClaudeKey(Struct, frozen=True):
     name: str
-    does: Does
+    does: KeyEffect
     says: str = ""
     """The effect of the key in ralph, or what to use instead. Empty if there is nothing to use."""
     is_trusted_only: bool = False
@@ -50,44 +50,44 @@ _IN_A_PROMPT = "`--append-system-prompt`"
 _GUARD = "`--net`, `--allow-host`, `[sandbox]` in ralph's own settings"
 
 CLAUDE_KEYS = (
-    ClaudeKey("permissions.deny", Does.HONOURED, "[permission rules](permissions.md)"),
-    ClaudeKey("permissions.ask", Does.HONOURED, "[permission rules](permissions.md)"),
-    ClaudeKey("permissions.allow", Does.HONOURED, "counts in the mode `dontAsk`"),
-    ClaudeKey("permissions.defaultMode", Does.HONOURED, "`plan` and `dontAsk`; the others are ralph's default"),
-    ClaudeKey("permissions.disableBypassPermissionsMode", Does.HONOURED, "needs the mode `dontAsk` or `plan`"),
-    ClaudeKey("permissions.additionalDirectories", Does.HONOURED, "as `--add-dir`", is_trusted_only=True),
-    ClaudeKey("permissions.disableAutoMode", Does.NAMED),
-    ClaudeKey("permissions.skipDangerousModePermissionPrompt", Does.NAMED, "nobody is asked"),
-    ClaudeKey("hooks", Does.HONOURED, "[hooks](permissions.md#hooks)", is_trusted_only=True),
-    ClaudeKey("hooks.PermissionRequest", Does.REFUSED, "a `PreToolUse` hook"),
-    ClaudeKey("disableAllHooks", Does.HONOURED, "no command hook runs", is_trusted_only=True),
-    ClaudeKey("sandbox.enabled", Does.HONOURED, "`true` is what ralph does; `false` has no effect: `--sandbox off`"),
-    ClaudeKey("sandbox.failIfUnavailable", Does.HONOURED, "as `--sandbox strict`"),
-    ClaudeKey("sandbox.network", Does.REFUSED, _GUARD),
-    ClaudeKey("sandbox.filesystem", Does.REFUSED, _GUARD),
-    ClaudeKey("sandbox.credentials", Does.REFUSED, _GUARD),
-    ClaudeKey("model", Does.HONOURED, "as `--model`; that of the user's own file is weaker than `config.toml`", is_trusted_only=True),
-    ClaudeKey("env", Does.HONOURED, "[variables](#variables-and-output)", is_trusted_only=True),
-    ClaudeKey("apiKeyHelper", Does.HONOURED, "a shell command that prints the key", is_trusted_only=True),
-    ClaudeKey("$schema", Does.HONOURED, "for editors"),
-    ClaudeKey("alwaysThinkingEnabled", Does.NAMED, "`--effort`, or `thinking` of a target"),
-    ClaudeKey("effortLevel", Does.NAMED, "`--effort`"),
-    ClaudeKey("fallbackModel", Does.NAMED, "`--fallback-model`"),
-    ClaudeKey("cleanupPeriodDays", Does.NAMED, "`[sessions] keep_days`"),
-    ClaudeKey("enableAllProjectMcpServers", Does.NAMED, _NO_SERVER),
-    ClaudeKey("enabledMcpjsonServers", Does.NAMED, _NO_SERVER),
-    ClaudeKey("disabledMcpjsonServers", Does.NAMED, _NO_SERVER),
-    ClaudeKey("outputStyle", Does.NAMED, _IN_A_PROMPT),
-    ClaudeKey("language", Does.NAMED, _IN_A_PROMPT),
-    ClaudeKey("attribution", Does.NAMED, _IN_A_PROMPT),
-    ClaudeKey("includeCoAuthoredBy", Does.NAMED, _IN_A_PROMPT),
-    ClaudeKey("otelHeadersHelper", Does.NAMED, "`OTEL_EXPORTER_OTLP_HEADERS`"),
-    ClaudeKey("enabledPlugins", Does.NAMED, "copy the plugin's commands and skills into `.claude/`"),
-    ClaudeKey("extraKnownMarketplaces", Does.NAMED),
-    ClaudeKey("awsAuthRefresh", Does.NAMED, "ralph signs no requests for Amazon Bedrock"),
-    ClaudeKey("awsCredentialExport", Does.NAMED, "ralph signs no requests for Amazon Bedrock"),
-    ClaudeKey("forceLoginMethod", Does.NAMED, "there is no login"),
-    ClaudeKey("statusLine", Does.NAMED, "nobody looks at a screen"),
+    ClaudeKey("permissions.deny", KeyEffect.HONOURED, "[permission rules](permissions.md)"),
+    ClaudeKey("permissions.ask", KeyEffect.HONOURED, "[permission rules](permissions.md)"),
+    ClaudeKey("permissions.allow", KeyEffect.HONOURED, "counts in the mode `dontAsk`"),
+    ClaudeKey("permissions.defaultMode", KeyEffect.HONOURED, "`plan` and `dontAsk`; the others are ralph's default"),
+    ClaudeKey("permissions.disableBypassPermissionsMode", KeyEffect.HONOURED, "needs the mode `dontAsk` or `plan`"),
+    ClaudeKey("permissions.additionalDirectories", KeyEffect.HONOURED, "as `--add-dir`", is_trusted_only=True),
+    ClaudeKey("permissions.disableAutoMode", KeyEffect.NAMED),
+    ClaudeKey("permissions.skipDangerousModePermissionPrompt", KeyEffect.NAMED, "nobody is asked"),
+    ClaudeKey("hooks", KeyEffect.HONOURED, "[hooks](permissions.md#hooks)", is_trusted_only=True),
+    ClaudeKey("hooks.PermissionRequest", KeyEffect.REFUSED, "a `PreToolUse` hook"),
+    ClaudeKey("disableAllHooks", KeyEffect.HONOURED, "no command hook runs", is_trusted_only=True),
+    ClaudeKey("sandbox.enabled", KeyEffect.HONOURED, "`true` is what ralph does; `false` has no effect: `--sandbox off`"),
+    ClaudeKey("sandbox.failIfUnavailable", KeyEffect.HONOURED, "as `--sandbox strict`"),
+    ClaudeKey("sandbox.network", KeyEffect.REFUSED, _GUARD),
+    ClaudeKey("sandbox.filesystem", KeyEffect.REFUSED, _GUARD),
+    ClaudeKey("sandbox.credentials", KeyEffect.REFUSED, _GUARD),
+    ClaudeKey("model", KeyEffect.HONOURED, "as `--model`; that of the user's own file is weaker than `config.toml`", is_trusted_only=True),
+    ClaudeKey("env", KeyEffect.HONOURED, "[variables](#variables-and-output)", is_trusted_only=True),
+    ClaudeKey("apiKeyHelper", KeyEffect.HONOURED, "a shell command that prints the key", is_trusted_only=True),
+    ClaudeKey("$schema", KeyEffect.HONOURED, "for editors"),
+    ClaudeKey("alwaysThinkingEnabled", KeyEffect.NAMED, "`--effort`, or `thinking` of a target"),
+    ClaudeKey("effortLevel", KeyEffect.NAMED, "`--effort`"),
+    ClaudeKey("fallbackModel", KeyEffect.NAMED, "`--fallback-model`"),
+    ClaudeKey("cleanupPeriodDays", KeyEffect.NAMED, "`[sessions] keep_days`"),
+    ClaudeKey("enableAllProjectMcpServers", KeyEffect.NAMED, _NO_SERVER),
+    ClaudeKey("enabledMcpjsonServers", KeyEffect.NAMED, _NO_SERVER),
+    ClaudeKey("disabledMcpjsonServers", KeyEffect.NAMED, _NO_SERVER),
+    ClaudeKey("outputStyle", KeyEffect.NAMED, _IN_A_PROMPT),
+    ClaudeKey("language", KeyEffect.NAMED, _IN_A_PROMPT),
+    ClaudeKey("attribution", KeyEffect.NAMED, _IN_A_PROMPT),
+    ClaudeKey("includeCoAuthoredBy", KeyEffect.NAMED, _IN_A_PROMPT),
+    ClaudeKey("otelHeadersHelper", KeyEffect.NAMED, "`OTEL_EXPORTER_OTLP_HEADERS`"),
+    ClaudeKey("enabledPlugins", KeyEffect.NAMED, "copy the plugin's commands and skills into `.claude/`"),
+    ClaudeKey("extraKnownMarketplaces", KeyEffect.NAMED),
+    ClaudeKey("awsAuthRefresh", KeyEffect.NAMED, "ralph signs no requests for Amazon Bedrock"),
+    ClaudeKey("awsCredentialExport", KeyEffect.NAMED, "ralph signs no requests for Amazon Bedrock"),
+    ClaudeKey("forceLoginMethod", KeyEffect.NAMED, "there is no login"),
+    ClaudeKey("statusLine", KeyEffect.NAMED, "nobody looks at a screen"),
 )  # fmt: skip
 """The keys of Claude Code's settings files, as ralph treats them in the user's own file and in `--settings`. Any other key is
 named in a notice too. A key that holds a whole object stands for all keys in it."""
@@ -111,10 +111,10 @@ def refused_keys(prefix: str) -> tuple[str, ...]:
     return tuple(
         key.name.removeprefix(prefix)
         for key in CLAUDE_KEYS
-        if key.does is Does.REFUSED and key.name.startswith(prefix)
+        if key.does is KeyEffect.REFUSED and key.name.startswith(prefix)
     )
 
 
 def key_named(name: str) -> ClaudeKey:
     """The row of a key. A key without a row has no effect."""
-    return _BY_NAME.get(name) or ClaudeKey(name, Does.NAMED)
+    return _BY_NAME.get(name) or ClaudeKey(name, KeyEffect.NAMED)

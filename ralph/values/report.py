@@ -194,7 +194,7 @@ class ReportReceiver:
         self.accepted = self.accepted or self.cached
         return self.accepted
 
-    def _as_arguments(self, value: Any, found: Found) -> dict[str, Any] | None:
+    def _as_arguments(self, value: Any, found: JsonPart) -> dict[str, Any] | None:
         """The arguments of a report, made from a JSON value in a text. None if the value is not a report.
 
         If the value is only a payload, it becomes a report of success, but only if the answer contains no other text.
@@ -281,7 +281,7 @@ def _cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[:longest]}..."
 
 
-class Found(Struct, frozen=True):
+class JsonPart(Struct, frozen=True):
     """A part of a text that may be JSON."""
 
     body: str
@@ -289,7 +289,7 @@ class Found(Struct, frozen=True):
     """The rest of the text, outside `body`. It may be empty."""
 
 
-def found_in(text: str) -> Iterator[Found]:
+def found_in(text: str) -> Iterator[JsonPart]:
     """The parts of a text that may be JSON: the whole text, and its last fenced block. A fenced block is a Markdown code
     block between lines of three backticks, whose language is `json` or missing. JSON within ordinary sentences is ignored,
     because it may be an example or a quotation. Nothing is parsed: the caller checks whether a part is valid. The search
@@ -297,11 +297,11 @@ def found_in(text: str) -> Iterator[Found]:
     """
     if len(text) > LONGEST_TEXT:
         return
-    yield Found(text.strip(), "")
+    yield JsonPart(text.strip(), "")
     yield from _last_fenced(text)
 
 
-def _last_fenced(text: str) -> Iterator[Found]:
+def _last_fenced(text: str) -> Iterator[JsonPart]:
     opened: tuple[str, int, int] | None = None
     last: tuple[int, int, int, int] | None = None
     at = 0
@@ -318,7 +318,7 @@ def _last_fenced(text: str) -> Iterator[Found]:
         at = after
     if last is not None:
         begin, body, end, rest = last
-        yield Found(text[body:end].strip(), _joined(text[:begin], text[rest:]))
+        yield JsonPart(text[body:end].strip(), _joined(text[:begin], text[rest:]))
 
 
 def _joined(before: str, after: str) -> str:

@@ -233,7 +233,7 @@ ADDS = Tightening("adds", _more, joins_stronger=True)
 # --- The definition of a setting
 
 
-class Takes(enum.Enum):
+class Arity(enum.Enum):
     """The ways in which a flag takes its values from the words of the command line."""
 
     ONE = enum.auto()
@@ -258,7 +258,7 @@ class Flag(Struct, frozen=True):
     metavar: str | None = None
     """The name of the flag's value in the help text. If it is None, the help text shows the choices, or the type. If it
     ends with `...`, the flag also takes all words up to the next option."""
-    takes: Takes = Takes.ONE
+    takes: Arity = Arity.ONE
     choices: tuple[str, ...] = ()
     """The values that the flag accepts. If the tuple is empty, the flag accepts any text."""
     other_spellings: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ import pytest
 
 from ralph.api.client import DESCRIPTION_BYTES, receive_description
 from ralph.api.clocks import ClockLimits
-from ralph.api.target_clients import Connecting, TargetClients
+from ralph.api.target_clients import HttpSettings, TargetClients
 from ralph.conversation.target import ModelDescription, Target
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.mock_api import Fault, MockApi, Model, Scenario, Step, Turn
@@ -326,7 +326,7 @@ def clients() -> Iterator[Callable[..., TargetClients]]:
 
     def make(ca_file: str | None = None) -> TargetClients:
         clock = SystemClock()
-        connecting = Connecting(ca_file, ClockLimits(), InboxWaiter(clock), clock, str)
+        connecting = HttpSettings(ca_file, ClockLimits(), InboxWaiter(clock), clock, str)
         made.append(TargetClients(connecting))
         return made[-1]
 

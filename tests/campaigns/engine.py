@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 _PROGRESS_S = 5.0
 
 Plan = TypeVar("Plan")
-Seen = TypeVar("Seen")
+Result = TypeVar("Result")
 
 
 @dataclass
-class Engine(Generic[Plan, Seen]):
+class Engine(Generic[Plan, Result]):
     """Plays plans in threads. `say` receives each line for people. After `run()`, the counts say what happened."""
 
     say: Callable[[str], None]
@@ -32,18 +32,18 @@ class Engine(Generic[Plan, Seen]):
     started_s: float = field(default_factory=time.monotonic)
     _told_s: float = field(default_factory=time.monotonic)
     _stopping: threading.Event = field(default_factory=threading.Event)
-    _pending: dict[Future[tuple[Seen, list[str]]], tuple[int, Plan]] = field(default_factory=dict)
+    _pending: dict[Future[tuple[Result, list[str]]], tuple[int, Plan]] = field(default_factory=dict)
 
-    def play(self, plan: Plan, stopping: threading.Event) -> tuple[Seen, list[str]]:
+    def play(self, plan: Plan, stopping: threading.Event) -> tuple[Result, list[str]]:
         """Plays the plan once. Returns what was observed, and a sentence for each broken invariant. Called in a
         thread.
         """
         raise NotImplementedError
 
-    def count(self, plan: Plan, seen: Seen, found: list[str]) -> None:
+    def count(self, plan: Plan, seen: Result, found: list[str]) -> None:
         raise NotImplementedError
 
-    def report(self, plan: Plan, seen: Seen) -> Iterable[str]:
+    def report(self, plan: Plan, seen: Result) -> Iterable[str]:
         """Lines for people about a run that broke an invariant."""
         raise NotImplementedError
 
@@ -80,7 +80,7 @@ class Engine(Generic[Plan, Seen]):
                 self.continue_from = min((number for number, _ in self._pending.values()), default=unplayed)
         return not self.broken
 
-    def take(self, plan: Plan, seen: Seen, found: list[str]) -> None:
+    def take(self, plan: Plan, seen: Result, found: list[str]) -> None:
         self.count(plan, seen, found)
         if found:
             self.broken += 1
@@ -93,7 +93,7 @@ class Engine(Generic[Plan, Seen]):
 
     def _collect(self) -> None:
         """Waits until at least one run has ended, and counts all that have."""
-        done: set[Future[tuple[Seen, list[str]]]] = set()
+        done: set[Future[tuple[Result, list[str]]]] = set()
         while not done:
             done = wait(self._pending, _PROGRESS_S, FIRST_COMPLETED).done
             for future in done:

@@ -12,7 +12,7 @@ from ralph.sandbox.detection import no_means
 from ralph.sandbox.disk_work import DiskWork
 from ralph.sandbox.kernel.landlock import Support
 from ralph.sandbox.levels import Means
-from ralph.sandbox.protected_changes import Undone, undone_note
+from ralph.sandbox.protected_changes import UndoResult, undone_note
 from tests.patience import within_s
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def note_of(path: str) -> str:
     """The note about the change of `path` that a `FakeBox` has undone."""
-    return undone_note([Undone(path, "changed")], "/work")
+    return undone_note([UndoResult(path, "changed")], "/work")
 
 
 NO_BOX = BoxPlan(no_means("--sandbox off"))
@@ -84,17 +84,17 @@ class FakeFiles:
         self._box = box
         self._undone = undone
         self._has_changes = False
-        self.between: tuple[Undone, ...] = ()
+        self.between: tuple[UndoResult, ...] = ()
         self.after_kill: tuple[str, ...] = ()
 
     def look(self) -> None:
         self._box.do("look")
         self._has_changes = True
 
-    def undo_changes(self) -> tuple[Undone, ...]:
+    def undo_changes(self) -> tuple[UndoResult, ...]:
         self._box.do("undo")
         had, self._has_changes = self._has_changes, False
-        return (Undone(self._undone, "changed"),) if had and self._undone else ()
+        return (UndoResult(self._undone, "changed"),) if had and self._undone else ()
 
     def not_started(self) -> None:
         self._box.do("not started")

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from ralph.fleet.store.database import (
     Database,
     StoreError,
-    Waiting,
+    WaitOptions,
     WaitStoppedError,
     away_reason,
     connect,
@@ -169,7 +169,7 @@ def test_a_link_or_a_folder_of_others_is_no_place_for_the_store(tmp_path) -> Non
     (tmp_path / "own" / "jobs").symlink_to(tmp_path / "target")
     linked = database_of(f"sqlite:///{tmp_path}/own/jobs", {"RALPH_STATE_DIR": str(tmp_path / "state")})
     with pytest.raises(StoreError, match="cannot be used"):
-        patiently(lambda: prepare(linked), waiting=Waiting(linked, pytest.fail, threading.Event()))
+        patiently(lambda: prepare(linked), waiting=WaitOptions(linked, pytest.fail, threading.Event()))
     assert not (tmp_path / "target").exists()
 
 
@@ -229,7 +229,7 @@ def test_without_a_word_only_a_server_with_a_trusted_name_gets_the_jobs(
                     "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()"
                 ).fetchone()
 
-        return patiently(ask, waiting=Waiting(database, pytest.fail, threading.Event()))
+        return patiently(ask, waiting=WaitOptions(database, pytest.fail, threading.Event()))
 
     with pytest.raises(StoreError, match=r"cannot be trusted.*does not support SSL"):
         asked("")
@@ -286,7 +286,7 @@ def test_a_pooler_that_gives_each_transaction_another_session_is_refused(
     postgres: PostgresServer, pooler, mode: str, more: str, why: str | None
 ) -> None:
     database = at(postgres.url().replace(str(postgres.port), str(pooler(mode, more))))
-    waiting = Waiting(database, lambda line: None, threading.Event())  # until the pooler is there
+    waiting = WaitOptions(database, lambda line: None, threading.Event())  # until the pooler is there
     with nullcontext() if why is None else pytest.raises(StoreError, match=why):
         patiently(lambda: refuse_pooler(database), waiting=waiting)
 
@@ -304,7 +304,7 @@ def test_who_waits_for_the_store_says_so_once_and_continues(postgres: PostgresSe
 
     assert ask() == 1  # and the pool has a connection, which breaks
     postgres.stop(signal.SIGQUIT)
-    assert patiently(ask, waiting=Waiting(at(postgres_url), tell, threading.Event())) == 1
+    assert patiently(ask, waiting=WaitOptions(at(postgres_url), tell, threading.Event())) == 1
     engine.dispose()
     place = f"127.0.0.1:{postgres.port}"
     assert told[0].startswith(f"waiting for the store at {place}: ")
@@ -315,7 +315,7 @@ def test_who_is_stopped_waits_no_longer() -> None:
     stop = threading.Event()
     database = at(f"postgresql://u:{CANARY}@does-not-exist.invalid/jobs")
     with pytest.raises(WaitStoppedError):
-        patiently(lambda: connect(database), waiting=Waiting(database, lambda line: stop.set(), stop))
+        patiently(lambda: connect(database), waiting=WaitOptions(database, lambda line: stop.set(), stop))
 
 
 @every_row(
@@ -341,7 +341,7 @@ def test_nobody_waits_for_a_store_that_refuses(
             connection.execute("CREATE DATABASE forbidden")
 
     with pytest.raises(StoreError, match=why) as refused:
-        patiently(write, waiting=Waiting(database, pytest.fail, threading.Event()))
+        patiently(write, waiting=WaitOptions(database, pytest.fail, threading.Event()))
     assert refused.value.outcome is outcome
     assert "canary" not in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -381,8 +381,10 @@ def test_a_worker_outlasts_a_full_disk_and_a_command_does_not(tmp_path) -> None:
 
         why = "x.sqlite cannot be used: database or disk is full; see whether the disk is full"
         with pytest.raises(StoreError, match=why) as full:
-            patiently(write, waiting=Waiting(database, pytest.fail, threading.Event()))
-        patiently(write, waiting=Waiting(database, tell, threading.Event(), outlasts_full_disk=lambda: True))
+            patiently(write, waiting=WaitOptions(database, pytest.fail, threading.Event()))
+        patiently(
+            write, waiting=WaitOptions(database, tell, threading.Event(), outlasts_full_disk=lambda: True)
+        )
     assert full.value.outcome is Outcome.IO_ERROR
     assert told == [
         f"waiting for the store at {database.place}: database or disk is full",
@@ -392,7 +394,7 @@ def test_a_worker_outlasts_a_full_disk_and_a_command_does_not(tmp_path) -> None:
 
 def test_a_table_that_is_gone_is_a_broken_store_and_a_wrong_statement_is_a_bug(postgres_url) -> None:
     database = at(postgres_url)
-    waiting = Waiting(database, pytest.fail, threading.Event())
+    waiting = WaitOptions(database, pytest.fail, threading.Event())
     with closing(connect(database)) as connection:
         with pytest.raises(StoreError, match="removed or replaced") as refused:
             patiently(lambda: connection.execute("SELECT * FROM ralph_fleet.jobs"), waiting=waiting)

@@ -7,8 +7,8 @@ from typing import Any
 
 from ralph.fleet.decisions import (
     LONGEST_DELAY_S,
-    Again,
     Final,
+    NextAttempt,
     ProcessEnd,
     after_end,
     delay_after,
@@ -57,11 +57,11 @@ def test_the_next_attempt_waits_as_long_as_the_server_asked_else_twice_as_long_e
         ({"exit_code": 0}, 1, Final(0, "")),
         ({"exit_code": 74, "reason": "disk"}, 1, Final(74, "disk")),
         ({"exit_code": 134, "reason": "core"}, 1, Final(134, "core")),
-        ({"exit_code": 143, "reason": "stopped"}, 1, Again(60.0, "stopped")),
-        ({"exit_code": 75, "reason": "overloaded"}, 1, Again(60.0, "overloaded")),
-        ({"exit_code": 75, "retry_after_s": 3.0}, 1, Again(3.0, "the API was not available")),
-        ({"exit_code": 75, "retry_after_s": 1e10}, 1, Again(691_200.0, "the API was not available")),
-        ({"exit_code": 137, "reason": "killed", "was_killed": True}, 2, Again(120.0, "killed")),
+        ({"exit_code": 143, "reason": "stopped"}, 1, NextAttempt(60.0, "stopped")),
+        ({"exit_code": 75, "reason": "overloaded"}, 1, NextAttempt(60.0, "overloaded")),
+        ({"exit_code": 75, "retry_after_s": 3.0}, 1, NextAttempt(3.0, "the API was not available")),
+        ({"exit_code": 75, "retry_after_s": 1e10}, 1, NextAttempt(691_200.0, "the API was not available")),
+        ({"exit_code": 137, "reason": "killed", "was_killed": True}, 2, NextAttempt(120.0, "killed")),
         ({"exit_code": 75, "reason": "overloaded"}, 3, Final(75, "gave up after 3 attempts: overloaded")),
         (
             {"exit_code": 137, "reason": "killed", "was_killed": True},
@@ -71,7 +71,7 @@ def test_the_next_attempt_waits_as_long_as_the_server_asked_else_twice_as_long_e
     ],
 )
 def test_only_an_outage_or_a_kill_leads_to_another_attempt(
-    end: dict[str, Any], tries: int, follows: Final | Again
+    end: dict[str, Any], tries: int, follows: Final | NextAttempt
 ) -> None:
     assert after_end(ProcessEnd(**end), tries=tries, most_tries=3) == follows
 
@@ -79,15 +79,15 @@ def test_only_an_outage_or_a_kill_leads_to_another_attempt(
 @every_row(
     "has_own_access, has_worked, tries, follows",
     [
-        (False, False, 9, Again(0.0, "HTTP 401", is_try=False)),
-        (False, True, 2, Again(120.0, "HTTP 401")),
+        (False, False, 9, NextAttempt(0.0, "HTTP 401", is_try=False)),
+        (False, True, 2, NextAttempt(120.0, "HTTP 401")),
         (False, True, 3, Final(77, "gave up after 3 attempts: HTTP 401")),
         (True, False, 1, Final(77, "HTTP 401")),
         (True, True, 1, Final(77, "HTTP 401")),
     ],
 )
 def test_a_refused_key_is_the_fault_of_the_machine_unless_another_job_has_ended_well_with_it(
-    has_own_access: bool, has_worked: bool, tries: int, follows: Final | Again
+    has_own_access: bool, has_worked: bool, tries: int, follows: Final | NextAttempt
 ) -> None:
     end = ProcessEnd(exit_code=77, reason="HTTP 401")
     found = after_end(end, tries=tries, most_tries=3, has_own_access=has_own_access, has_worked=has_worked)

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from ralph.fleet.decisions import Final, JobState
 from ralph.fleet.jobs import Job, SetLimits
-from ralph.fleet.store.claims import Adopted, Claim, Claims, ClaimWriter, DueJob, Later, LostError
+from ralph.fleet.store.claims import Adoption, Claim, Claims, ClaimWriter, DueJob, LostError, Postponement
 from ralph.fleet.store.database import database_of, prepare
-from ralph.fleet.store.schema import JobRow, Kept
+from ralph.fleet.store.schema import JobRow, KeptRow
 from ralph.values.outcome import UsageError
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def test_whoever_lost_a_job_that_was_put_off_ends_it_no_more(store) -> None:
     store.submit("s", NO_LIMITS, jobs(1))
     stale = held(store, "j0")
     store.hold("k", 60, "the key is held")
-    assert isinstance(take(store, "j0", by="w-2"), Later)
+    assert isinstance(take(store, "j0", by="w-2"), Postponement)
     with pytest.raises(LostError):
         stale.end(0, "")
     assert row(store, "j0").state is JobState.QUEUED
@@ -198,7 +198,7 @@ def test_an_attempt_is_planned_once_and_does_not_begin_before_its_time(store) ->
     assert planned.not_before > planned.created_at + 59
     assert take(store, "j0", attempt=1) is None, "the workflow of the first attempt"
     assert store.due_jobs("s") == [], "the engine would wait by the clock of the worker that gives it the job"
-    assert isinstance(take(store, "j0", attempt=2), Later)
+    assert isinstance(take(store, "j0", attempt=2), Postponement)
     assert row(store, "j0").not_before == planned.not_before
 
 
@@ -274,7 +274,7 @@ def test_a_spent_budget_ends_what_comes_and_a_reserved_one_puts_it_off(store, mo
     first = taken(store, "j0")
     assert first.granted_usd == 1.0
     put_off = take(store, "j1")
-    assert isinstance(put_off, Later)
+    assert isinstance(put_off, Postponement)
     assert "reserved" in put_off.reason
     ClaimWriter(store, first).spend(1.0, 1)
     ClaimWriter(store, first).end(0, "")
@@ -292,7 +292,7 @@ def test_a_held_key_puts_off_its_jobs_and_no_others(store) -> None:
     store.hold("k", 60, "the key is held")
     store.hold("k", 1, "a shorter hold does not end a longer one")
     put_off = take(store, "j0", key="k")
-    assert put_off == Later("the key is held")
+    assert put_off == Postponement("the key is held")
     assert row(store, "j0").attempt == 2
     assert row(store, "j0").not_before > row(store, "j0").created_at + 50
     taken(store, "j1", key="another")
@@ -359,7 +359,7 @@ def test_only_ended_jobs_are_retried_and_of_a_set_only_those_that_failed(store) 
 def test_what_is_known_as_kept_is_adopted_without_a_change(store, ends: bool) -> None:
     store.submit("s", NO_LIMITS, jobs(1))
     first = held(store, "j0")
-    kept = Kept(
+    kept = KeptRow(
         set_name="s",
         job="j0",
         generation=1,
@@ -376,12 +376,12 @@ def test_what_is_known_as_kept_is_adopted_without_a_change(store, ends: bool) ->
         first.plan_next(75, 0, "", is_delivered=False)
     known = store.kept_at("p")
     moved = replace(kept, path="/new/s/j0/1.w-1", tries=0)
-    assert store.adopt(moved, "w-1") is Adopted.OURS
+    assert store.adopt(moved, "w-1") is Adoption.OURS
     assert store.kept_at("p") == known
-    assert store.adopt(replace(moved, path="/new/s/j0/1.w-2"), "w-2") is Adopted.UNKNOWN, (
+    assert store.adopt(replace(moved, path="/new/s/j0/1.w-2"), "w-2") is Adoption.UNKNOWN, (
         "another store has this job too"
     )
-    assert store.adopt(replace(moved, place="elsewhere"), "w-1") is Adopted.TOLD
+    assert store.adopt(replace(moved, place="elsewhere"), "w-1") is Adoption.TOLD
 
 
 def test_the_log_of_a_job_is_read_from_a_number_on(store) -> None:

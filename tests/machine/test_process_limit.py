@@ -22,7 +22,7 @@ from ralph.machine.process_limit import (
     place_of,
     remove_left_over,
 )
-from ralph.machine.running_command import Ended
+from ralph.machine.running_command import EndCause
 from tests.machine.test_command_supervisor import finished, started
 from tests.patience import within_s
 from tests.processes.process_groups import needs_group
@@ -165,13 +165,13 @@ def test_the_kernel_keeps_the_limit_on_memory_within_a_second_too() -> None:
         hog = f"{sys.executable} -I -S -c 'bytearray(200 * 1024 * 1024)'"
         command = started(supervising, f"{hog}; exit 5")
         assert finished(command)[0] == 5
-        assert command.exceeded is Ended.TOO_MUCH_MEMORY
+        assert command.exceeded is EndCause.TOO_MUCH_MEMORY
         # A command that continues after the kill of one of its processes was not stopped.
         command = started(supervising, f"{hog}; exit 0")
         assert (finished(command)[0], command.exceeded) == (0, None)
         command = started(supervising, f"{hog}; sleep 600")
         assert finished(command)[0] != 0, "the rest of the tree is ended too"
-        assert command.exceeded is Ended.TOO_MUCH_MEMORY
+        assert command.exceeded is EndCause.TOO_MUCH_MEMORY
         pid = supervising.pid
         command = started(supervising, "cat /proc/self/cgroup /proc/self/oom_score_adj")
         status, output = finished(command)

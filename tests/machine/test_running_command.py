@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.machine.command_supervisor import CommandSupervisor
-from ralph.machine.running_command import CommandEnding, Ended, MemoryCapture, RunningCommand
+from ralph.machine.running_command import CommandEnding, EndCause, MemoryCapture, RunningCommand
 from ralph.machine.waiter import Inbox, InboxWaiter, SystemClock
 from ralph.values.ports import SignalReceived
 
@@ -57,12 +57,12 @@ def ran(
 def test_a_command_needs_no_thread(serving, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(threading.Thread, "start", lambda thread: pytest.fail(f"{thread.name} was started"))
     ending, output = ran(serving, "echo one; echo two >&2; exit 3", tmp_path)
-    assert (ending.how, ending.status, output) == (Ended.BY_ITSELF, 3, b"one\ntwo\n")
+    assert (ending.how, ending.status, output) == (EndCause.BY_ITSELF, 3, b"one\ntwo\n")
 
 
 def test_output_without_end_delays_no_time_limit(serving, tmp_path) -> None:
     ending, output = ran(serving, "exec yes", tmp_path, limit_s=0.3)
-    assert ending.how is Ended.TIMED_OUT
+    assert ending.how is EndCause.TIMED_OUT
     assert output.startswith(b"y\ny\n")
 
 

@@ -15,7 +15,7 @@ import pytest
 from ralph.machine import tree_usage
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.launcher import tree_below
-from ralph.machine.running_command import Ended
+from ralph.machine.running_command import EndCause
 from ralph.machine.tree_usage import TOO_MANY_PROCESSES, TOO_MUCH_MEMORY, Limits
 from tests.machine.test_command_supervisor import ENVIRONMENT, finished, started
 from tests.patience import TEST_S, within_s
@@ -146,7 +146,7 @@ HOLD = "60 * 1024 * 1024"
 def test_a_storm_that_leaves_session_and_parent_is_counted_and_ended(counting) -> None:
     command = started(counting, f"{python(SPREAD)}; sleep 20")
     _, output = finished(command)
-    assert command.exceeded is Ended.TOO_MANY_PROCESSES
+    assert command.exceeded is EndCause.TOO_MANY_PROCESSES
     pids = list(map(int, output.split()))
     assert len(pids) == 40
     deadline_s = time.monotonic() + within_s()
@@ -170,7 +170,7 @@ def test_memory_is_found_wherever_a_command_keeps_it(counting, code) -> None:
     line = python(code.replace("NAME", f"ralph-test-{os.getpid()}"))
     command = started(counting, f"{line}; sleep 20")
     finished(command)
-    assert command.exceeded is Ended.TOO_MUCH_MEMORY
+    assert command.exceeded is EndCause.TOO_MUCH_MEMORY
 
 
 @pytest.fixture
@@ -192,10 +192,10 @@ def test_files_in_shared_memory_count_for_the_commands_after_too(counting) -> No
         assert finished(command)[0] == 0, "a file that was there before is nobody's"
         command = started(counting, f"mkdir {place}; head -c 60000000 /dev/zero > {place}/x; sleep 20")
         finished(command)
-        assert command.exceeded is Ended.TOO_MUCH_MEMORY
+        assert command.exceeded is EndCause.TOO_MUCH_MEMORY
         command = started(counting, "sleep 20")
         finished(command)
-        assert command.exceeded is Ended.TOO_MUCH_MEMORY
+        assert command.exceeded is EndCause.TOO_MUCH_MEMORY
     finally:
         old.unlink()
         subprocess.run(["rm", "-r", str(place)], check=True)
@@ -209,7 +209,7 @@ def test_a_command_of_less_than_a_second_is_not_counted() -> None:
         assert command.exceeded is None
         command = started(supervising, "sleep 20")
         finished(command)
-        assert command.exceeded is Ended.TOO_MANY_PROCESSES
+        assert command.exceeded is EndCause.TOO_MANY_PROCESSES
     finally:
         supervising.close()
 

@@ -24,7 +24,7 @@ HEADERS = "content-type: application/json\r\nanthropic-version: 2023-06-01\r\nx-
 
 
 @dataclass(frozen=True)
-class Seen:
+class Reply:
     """All bytes that a raw client received until the connection ended."""
 
     data: bytes
@@ -65,7 +65,7 @@ def encode_request(payload: Any, *, headers: str = HEADERS) -> bytes:
     )
 
 
-def read_to_the_end(sock: socket.socket, *, silent_after: bytes | None = None) -> Seen:
+def read_to_the_end(sock: socket.socket, *, silent_after: bytes | None = None) -> Reply:
     """Reads until the connection ends. A server that falls silent when it has sent `silent_after` is given 0.1 s then."""
     data = b""
     try:
@@ -73,12 +73,12 @@ def read_to_the_end(sock: socket.socket, *, silent_after: bytes | None = None) -
             if silent_after is not None and data.endswith(silent_after):
                 sock.settimeout(0.1)
             if not (piece := sock.recv(65536)):
-                return Seen(data, "eof")
+                return Reply(data, "eof")
             data += piece
     except ConnectionResetError:
-        return Seen(data, "reset")
+        return Reply(data, "reset")
     except TimeoutError:
-        return Seen(data, "timeout")
+        return Reply(data, "timeout")
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def connect() -> Iterator[Callable[..., socket.socket]]:
 
 
 @pytest.fixture
-def ask(connect: Callable[..., socket.socket]) -> Callable[..., Seen]:
+def ask(connect: Callable[..., socket.socket]) -> Callable[..., Reply]:
     """Sends one request on a new connection, and returns everything that came back (`read_to_the_end`)."""
 
     def send(
@@ -107,7 +107,7 @@ def ask(connect: Callable[..., socket.socket]) -> Callable[..., Seen]:
         silent_after: bytes | None = None,
         close: bool = True,
         **changes: Any,
-    ) -> Seen:
+    ) -> Reply:
         sock = connect(server)
         headers = HEADERS + ("connection: close\r\n" if close else "")
         sock.sendall(encode_request({**REQUEST, "stream": stream, **changes}, headers=headers))

@@ -10,7 +10,7 @@ from typing import Literal
 from tests.nemesis.task import Task, draw_task
 from tests.nemesis.vendors import Outage, draw_outage
 
-Moment = Literal["time", "records", "write"]
+KillTime = Literal["time", "records", "write"]
 Torn = Literal["", "part", "whole", "nul"]
 
 MOST_KILLS = 8
@@ -22,7 +22,7 @@ _KILL_AGAIN = 0.72
 class Kill:
     """The moment at which a process gets SIGKILL."""
 
-    by: Moment
+    by: KillTime
     share: float
     """The share of the usual duration (up to 1.5), or of the records that are still to be written (up to 1)."""
     delay_s: float
@@ -69,7 +69,7 @@ def _kill(draw: Random) -> Kill:
     """Draws one kill. Most kills follow the journal, because a process spends most of its time on its start and on
     slow commands.
     """
-    by: Moment = draw.choices(("time", "records", "write"), weights=(30, 40, 30))[0]
+    by: KillTime = draw.choices(("time", "records", "write"), weights=(30, 40, 30))[0]
     share = draw.uniform(0, 1.5) if by == "time" else draw.random() ** 1.5
     delays_s = (
         (0.0, 0.0, 0.0, 0.001) if by == "write" else (0.0, draw.uniform(0, 0.004), draw.uniform(0, 0.04))

@@ -216,7 +216,7 @@ class _Lives:
         a process that lives too long too, but returns False.
         """
         started_s = time.monotonic()
-        moment = _Moment(kill, lambda: self.seen.journal_of(session_id), self.usual_s) if kill else None
+        moment = _KillClock(kill, lambda: self.seen.journal_of(session_id), self.usual_s) if kill else None
         while process.poll() is None:
             if moment and moment.has_come():
                 process.kill()
@@ -228,7 +228,7 @@ class _Lives:
         return False
 
 
-class _Moment:
+class _KillClock:
     """The moment of a kill: some time after the start, some time after a number of records, or when a file is about
     to be written.
     """

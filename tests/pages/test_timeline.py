@@ -7,26 +7,26 @@ from msgspec.structs import replace
 from ralph.pages.content import Stretch, StretchKind
 from ralph.pages.timeline import (
     JournalStep,
-    What,
+    StepKind,
     stretches_of,
     timed,
     with_known,
 )
 
 MODEL, TOOL, WAITING, IDLE = StretchKind.MODEL, StretchKind.TOOL, StretchKind.WAITING, StretchKind.IDLE
-RUN = JournalStep(What.RUN, 100.0)
+RUN = JournalStep(StepKind.RUN, 100.0)
 
 
 def attempt(at_s: float | None, took_s: float, wait_s: float = 0.0) -> JournalStep:
-    return JournalStep(What.ATTEMPT, at_s, "turn", took_s=took_s, wait_s=wait_s)
+    return JournalStep(StepKind.ATTEMPT, at_s, "turn", took_s=took_s, wait_s=wait_s)
 
 
 def intent(at_s: float | None, call_id: str = "a") -> JournalStep:
-    return JournalStep(What.INTENT, at_s, call_id, call_id=call_id)
+    return JournalStep(StepKind.INTENT, at_s, call_id, call_id=call_id)
 
 
 def result(at_s: float | None, call_id: str = "a") -> JournalStep:
-    return JournalStep(What.RESULT, at_s, call_id, call_id=call_id)
+    return JournalStep(StepKind.RESULT, at_s, call_id, call_id=call_id)
 
 
 def drawn(*steps: JournalStep, until_s: float | None = None) -> list[tuple[StretchKind, float, float]]:
@@ -52,7 +52,7 @@ def test_the_wait_after_a_failed_attempt_ends_when_the_next_one_begins() -> None
 
 
 def test_a_gap_until_a_killed_session_is_resumed_is_idle_and_a_short_gap_is_not() -> None:
-    later = JournalStep(What.RUN, 500.0)
+    later = JournalStep(StepKind.RUN, 500.0)
     assert drawn(RUN, attempt(101.0, 1.0), intent(102.0), later, attempt(502.0, 1.0)) == [
         (MODEL, 100.0, 101.0),
         (IDLE, 101.0, 500.0),
@@ -75,7 +75,7 @@ def test_when_the_clock_is_set_back_time_continues_from_where_it_was() -> None:
 
 
 def test_without_times_requests_have_their_durations_and_calls_share_the_rest() -> None:
-    ended = JournalStep(What.ENDED, None, took_s=30.0)
+    ended = JournalStep(StepKind.ENDED, None, took_s=30.0)
     steps = [
         RUN,
         attempt(None, 4.0, wait_s=2.0),

@@ -14,7 +14,7 @@ from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.sandbox import disk_work
 from ralph.sandbox.disk_work import SilentDiskError
 from ralph.sandbox.kernel.landlock import WatchedDirectories
-from ralph.sandbox.protected_changes import Undone
+from ralph.sandbox.protected_changes import UndoResult
 from ralph.values.ports import SignalReceived
 from ralph.values.shortage import ShortageError
 from tests.fakes.box import FakeBox, no_box, note_of
@@ -144,7 +144,7 @@ def test_the_changes_since_a_killed_run_are_told_once_and_not_as_those_between_c
 
 def test_people_are_told_once_what_could_not_be_undone(monkeypatch) -> None:
     box = FakeBox("x")
-    failed = Undone("/x", "changed", why_not="Permission denied")
+    failed = UndoResult("/x", "changed", why_not="Permission denied")
     monkeypatch.setattr(box.files, "undo_changes", lambda: (failed,))
     box.before({}, "test")
     note = box.after("test")

@@ -18,7 +18,7 @@ import pytest
 from ralph.machine.files.atomic_write import replace_at
 from ralph.places.git_config import fresh_part
 from ralph.sandbox.killed_command import CommandMark
-from ralph.sandbox.protected_changes import Entry, Undone, is_fresh_configuration, left_note, undone_note
+from ralph.sandbox.protected_changes import Entry, UndoResult, is_fresh_configuration, left_note, undone_note
 from ralph.sandbox.protected_files import ProtectedFiles, UnguardedError, entries_of
 from ralph.sandbox.undoing import Undoing
 from tests.patience import wait_until
@@ -56,7 +56,7 @@ class Work:
     def state(self) -> dict[str, tuple[int, bytes | str | None]]:
         return {str(path.relative_to(self.root)): state_of(path) for path in sorted(self.root.rglob("*"))}
 
-    def run(self, script: str) -> dict[str, Undone]:
+    def run(self, script: str) -> dict[str, UndoResult]:
         """Runs a command. Returns what was undone, by the path in the checkout."""
         self.files.look()
         subprocess.run(["sh", "-c", script], cwd=self.root, check=False, capture_output=True)
@@ -263,7 +263,7 @@ def git_in(place: Path, *words: str) -> None:
 
 def undone_by(
     script: str, with_nested: Path, place: Path
-) -> tuple[dict[str, Undone], Path, dict[Path, bytes]]:
+) -> tuple[dict[str, UndoResult], Path, dict[Path, bytes]]:
     """Runs a command in a copy. Also returns the git directory, and its files as they were before."""
     shutil.copytree(with_nested, place, symlinks=True, dirs_exist_ok=True)
     root = place / "root"
@@ -629,9 +629,9 @@ def test_a_file_that_was_there_for_the_user_meanwhile_is_the_new_state(work) -> 
 
 def test_the_note_is_one_line_with_what_was_undone() -> None:
     undone = [
-        Undone("/w/.git/config", "changed", "/s/1/1-config"),
-        Undone("/w/.git/hooks/x\n[forged]", "made"),
-        Undone("/w/.git", "removed", why_not="it is gone"),
+        UndoResult("/w/.git/config", "changed", "/s/1/1-config"),
+        UndoResult("/w/.git/hooks/x\n[forged]", "made"),
+        UndoResult("/w/.git", "removed", why_not="it is gone"),
     ]
     note = undone_note(undone, "/w")
     assert "\n" not in note
@@ -639,7 +639,7 @@ def test_the_note_is_one_line_with_what_was_undone() -> None:
     assert ".git (it is gone)" in note
     assert "/s/1" in note
     assert undone_note([], "/w") == ""
-    many = undone_note([Undone(f"/w/{n}", "made") for n in range(30)], "/w")
+    many = undone_note([UndoResult(f"/w/{n}", "made") for n in range(30)], "/w")
     assert "and 20 more" in many
 
 

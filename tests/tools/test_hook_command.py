@@ -8,7 +8,7 @@ from threading import Thread
 
 import pytest
 
-from ralph.machine.running_command import CommandEnding, Ended
+from ralph.machine.running_command import CommandEnding, EndCause
 from ralph.sandbox import disk_work
 from ralph.tools.hook_command import problem_of
 from ralph.tools.tool_context import ToolContext
@@ -57,12 +57,15 @@ def test_a_stopped_hook_says_what_was_undone(tools, monkeypatch, tmp_path) -> No
 @every_row(
     ("how", "words"),
     [
-        (Ended.BY_ITSELF, ""),
-        (Ended.TIMED_OUT, "its timeout of 2.5 s"),
-        (Ended.TOO_MUCH_OUTPUT, "it printed more than"),
-        (Ended.TOO_MUCH_MEMORY, "a limit of the settings (sandbox.max_memory_mb, sandbox.max_processes)"),
-        (Ended.TOO_MANY_PROCESSES, "a limit of the settings (sandbox.max_memory_mb, sandbox.max_processes)"),
-        (Ended.NEVER_STARTED, "the process that starts commands is gone"),
+        (EndCause.BY_ITSELF, ""),
+        (EndCause.TIMED_OUT, "its timeout of 2.5 s"),
+        (EndCause.TOO_MUCH_OUTPUT, "it printed more than"),
+        (EndCause.TOO_MUCH_MEMORY, "a limit of the settings (sandbox.max_memory_mb, sandbox.max_processes)"),
+        (
+            EndCause.TOO_MANY_PROCESSES,
+            "a limit of the settings (sandbox.max_memory_mb, sandbox.max_processes)",
+        ),
+        (EndCause.NEVER_STARTED, "the process that starts commands is gone"),
     ],
 )
 def test_a_hook_that_did_not_end_by_itself_says_why(how, words) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from ralph.cli.shell.words import TableRow, Wanted
+    from ralph.cli.shell.words import Completion, TableRow
 
     Values = Iterable[tuple[str, str]]
 
@@ -89,7 +89,7 @@ def _one_line(text: str) -> str:
     return " ".join("".join(char if char.isprintable() else " " for char in text).split())
 
 
-def _found(one: Wanted, *, with_titles: bool) -> Values:
+def _found(one: Completion, *, with_titles: bool) -> Values:
     yield from one.choices
     for source in one.sources:
         find = _SOURCES.get(source)
@@ -100,7 +100,7 @@ def _found(one: Wanted, *, with_titles: bool) -> Values:
 # --- What depends on the user's files
 
 
-def _sessions(one: Wanted, with_titles: bool) -> Values:
+def _sessions(one: Completion, with_titles: bool) -> Values:
     import time  # noqa: PLC0415 - few completions need it
 
     from ralph.sessions.naming import age_text  # noqa: PLC0415 - few completions need it
@@ -166,7 +166,7 @@ def _title(path: Path) -> str:
     return shortened(_one_line(title), _TITLE_CHARS)
 
 
-def _loops(one: Wanted, _with_titles: bool) -> Values:
+def _loops(one: Completion, _with_titles: bool) -> Values:
     from ralph.sessions.places import directory_name, listed, state_directory  # noqa: PLC0415 - few completions need it
 
     folder = directory_name(_directory(one))
@@ -179,14 +179,14 @@ def _loops(one: Wanted, _with_titles: bool) -> Values:
     return [(str(number), "loop of this directory") for number in sorted(numbers, reverse=True)]
 
 
-def _places(one: Wanted) -> tuple[Path, ...]:
+def _places(one: Completion) -> tuple[Path, ...]:
     from ralph.sessions.places import places_to_read  # noqa: PLC0415 - few completions need it
 
     named = one.given.get("--session-dir")
     return places_to_read(os.environ, _path(named) if named else None)
 
 
-def _directory(one: Wanted) -> Path:
+def _directory(one: Completion) -> Path:
     return _path(one.given.get("--cd", "")).resolve()
 
 
@@ -196,7 +196,7 @@ def _path(typed: str) -> Path:
     return Path.cwd() / Path(typed).expanduser()
 
 
-def _models(one: Wanted, _with_titles: bool) -> Values:
+def _models(one: Completion, _with_titles: bool) -> Values:
     from ralph.settings.toml_file import (  # noqa: PLC0415 - few completions need it
         SettingsFileError,
         parsed,
@@ -216,11 +216,11 @@ def _models(one: Wanted, _with_titles: bool) -> Values:
                 yield target["name"], f"target: {target.get('model', '')}"
 
 
-def _variables(_one: Wanted, _with_titles: bool) -> Values:
+def _variables(_one: Completion, _with_titles: bool) -> Values:
     return [(name, "") for name in sorted(os.environ) if name.isidentifier()]
 
 
-_SOURCES: dict[str, Callable[[Wanted, bool], Values]] = {
+_SOURCES: dict[str, Callable[[Completion, bool], Values]] = {
     "sessions": _sessions,
     "loops": _loops,
     "models": _models,

@@ -31,7 +31,7 @@ class TableRow:
         self.says = says
 
 
-class Wanted:
+class Completion:
     """A text that may be typed at the cursor."""
 
     def __init__(
@@ -60,37 +60,37 @@ def rows_of(table: str) -> list[TableRow]:
     return [TableRow(line) for line in table.split("\n") if line.count("\t") == _FIELDS - 1]
 
 
-def wanted(rows: list[TableRow], words: list[str], current: str) -> Wanted:
+def wanted(rows: list[TableRow], words: list[str], current: str) -> Completion:
     """Decides what may replace `current`, the word at the cursor. `words` are the words between the name of
     the program and the cursor.
     """
     command, rest = _command(rows, words)
     if not words and not current.startswith("-"):
-        return Wanted(current, _commands(rows, ""))
+        return Completion(current, _commands(rows, ""))
     own = [row for row in rows if row.command == (command or _INSERTED)]
     if not words:
         own += [row for row in rows if not row.command]
     line = _Line([row for row in own if row.kind == "option"], rest)
     if line.is_over:
-        return Wanted(current)
+        return Completion(current)
     if line.awaits is not None and not (line.has_value and current.startswith("-")):
         return _values(line.awaits, current, given=line.given)
     if current.startswith("--") and "=" in current:
         spelling, _, typed = current.partition("=")
         row = line.by_spelling.get(spelling)
-        return Wanted(current) if row is None else _values(row, typed, f"{spelling}=", line.given)
+        return Completion(current) if row is None else _values(row, typed, f"{spelling}=", line.given)
     if current.startswith("-"):
-        return Wanted(current, _options(line.options, current))
+        return Completion(current, _options(line.options, current))
     choices = _commands(rows, command) if not rest else ()
     arguments = [row for row in own if row.kind == "argument"]
     if line.others < len(arguments):
         one = _values(arguments[line.others], current, given=line.given)
         choices, sources = choices + one.choices, one.sources
         if choices or sources != ("any",):
-            return Wanted(current, choices, sources=sources, given=line.given)
+            return Completion(current, choices, sources=sources, given=line.given)
     if choices or current:
-        return Wanted(current, choices)
-    return Wanted(current, _options(line.options, current))
+        return Completion(current, choices)
+    return Completion(current, _options(line.options, current))
 
 
 class _Line:
@@ -168,10 +168,10 @@ def _options(options: list[TableRow], current: str) -> tuple[tuple[str, str], ..
     return tuple((word, row.says) for row in options for word in row.words)
 
 
-def _values(row: TableRow, typed: str, option: str = "", given: dict[str, str] | None = None) -> Wanted:
+def _values(row: TableRow, typed: str, option: str = "", given: dict[str, str] | None = None) -> Completion:
     listed = typed[: typed.rfind(",") + 1] if row.many else ""
     choices = tuple((one, "") for one in row.choices)
-    return Wanted(
+    return Completion(
         typed[len(listed) :], choices, sources=row.sources, option=option, listed=listed, given=given
     )
 

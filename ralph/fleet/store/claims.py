@@ -36,7 +36,7 @@ from ralph.fleet.store.fleet_store import MOST_PARAMETERS, FleetStore, StoredChe
 from ralph.fleet.store.schema import (
     FINAL_STATES,
     JobRow,
-    Kept,
+    KeptRow,
     attempts,
     checkpoints,
     executors,
@@ -179,7 +179,7 @@ class Claim(Struct, frozen=True, kw_only=True):
     """Commits that earlier claims of the job have pushed, or were about to push."""
     ending: Final | None = None
     """The job's process must not start again, and this is why. The work so far is delivered."""
-    kept: Kept | None = None
+    kept: KeptRow | None = None
     """The work that this machine keeps of the job. The claim delivers it and does nothing else."""
 
     @property
@@ -187,13 +187,13 @@ class Claim(Struct, frozen=True, kw_only=True):
         return f"{self.set_name}/{self.id}"
 
 
-class Later(Struct, frozen=True):
+class Postponement(Struct, frozen=True):
     """The job cannot begin now. Its next attempt has been planned."""
 
     reason: str
 
 
-class Adopted(enum.Enum):
+class Adoption(enum.Enum):
     """The state, in the store, of the work that a killed or lost claim left."""
 
     OURS = "ours"
@@ -357,7 +357,7 @@ class Claims(FleetStore):
 
     def claim(
         self, set_name: str, job: str, attempt: int, *, executor: str, machine: str, credential: str
-    ) -> Claim | Later | None:
+    ) -> Claim | Postponement | None:
         """Begins or continues an attempt. None if the workflow is not the job's current one, or the job has ended.
         `credential` is the fingerprint of the key that this worker would use.
         """
@@ -375,12 +375,12 @@ class Claims(FleetStore):
             if kept is not None:  # a worker was killed while it kept the work
                 reason = f"its work is on {kept.machine}: {kept.path}"
                 is_delivering = row.generation > kept.generation
-                return Later(reason) if is_delivering else _put_off(c, row, now, reason)
+                return Postponement(reason) if is_delivering else _put_off(c, row, now, reason)
             if _is_over(c, row, now):
                 return None
             granted = _granted(c, set_name, job, limits)
             obstacle = _obstacle(c, row, limits, granted=granted, credential=credential, now=now)
-            if isinstance(obstacle, Later):
+            if isinstance(obstacle, Postponement):
                 return obstacle
             if obstacle is not None and (row.started_at is None or row.tries > limits.max_attempts):
                 # Nothing is there to deliver, or delivering has cost a worker too.
@@ -390,7 +390,7 @@ class Claims(FleetStore):
             _begin(c, row, now, executor, machine, tries=row.tries + 1, reserved_usd=granted or 0.0)
         return _claimed(row, row.generation + 1, row.tries + 1, limits, granted, ending=obstacle)
 
-    def claim_kept(self, kept: Kept, seen: JobRow, *, executor: str, machine: str) -> Claim | None:
+    def claim_kept(self, kept: KeptRow, seen: JobRow, *, executor: str, machine: str) -> Claim | None:
         """Begins to deliver what this machine keeps. `seen` is the job as `kept_at` returned it. None if it has changed."""
         with self.writing() as c:
             now = self.now(c)
@@ -424,7 +424,7 @@ class Claims(FleetStore):
 
     # --- what this machine keeps
 
-    def kept_at(self, place: str) -> list[tuple[Kept, JobRow, bool]]:
+    def kept_at(self, place: str) -> list[tuple[KeptRow, JobRow, bool]]:
         """The work that the state directory `place` keeps, its job, and whether that job's time has come."""
         here = undelivered.c.place == place
         ids = sa.select(undelivered.c.set_name, undelivered.c.job).where(here)
@@ -436,7 +436,7 @@ class Claims(FleetStore):
         known = [(one, found.get((one.set_name, one.job))) for one in kept]
         return [(one, row, row.not_before <= now) for one, row in known if row is not None]
 
-    def adopt(self, kept: Kept, executor: str) -> Adopted:
+    def adopt(self, kept: KeptRow, executor: str) -> Adoption:
         """Records what a claim of this executor left that could not tell: as the job's own, if nobody has claimed the job
         since, else with that claim.
         """
@@ -449,18 +449,18 @@ class Claims(FleetStore):
             here = (*_is_kept_as(kept), undelivered.c.place == kept.place)
             known = c.execute(sa.select(undelivered.c.path).where(*here)).scalar() or ""
             if f"{kept.generation}.{executor}" in PurePath(known).parts:
-                return Adopted.OURS
+                return Adoption.OURS
             if row is not None and (row.generation, row.holder) == (kept.generation, executor):
                 _record_kept(c, kept)
-                return Adopted.OURS
+                return Adoption.OURS
             attempt = c.execute(sa.select(attempts.c.exit_code).where(*left)).one_or_none()
             if attempt is None or attempt.exit_code is not None:
-                return Adopted.UNKNOWN if attempt is None else Adopted.TOLD
+                return Adoption.UNKNOWN if attempt is None else Adoption.TOLD
             reason = f"its worker was lost; what it had made is kept on {kept.machine}: {kept.path}"
             c.execute(attempts.update().where(*left).values(reason=storable(reason)))
-            return Adopted.TAKEN_OVER
+            return Adoption.TAKEN_OVER
 
-    def forget(self, kept: Kept) -> None:
+    def forget(self, kept: KeptRow) -> None:
         """The machine has nothing of this any more."""
         with self.writing() as c:
             c.execute(undelivered.delete().where(*_is_kept_as(kept)))
@@ -565,7 +565,7 @@ class ClaimWriter:
         with self._claims.writing() as c:
             c.execute(logs.insert().values(**key, at=self._claims.now(c), text=storable(text)))
 
-    def keep(self, kept: Kept) -> None:
+    def keep(self, kept: KeptRow) -> None:
         """Records what this machine keeps of the job, so that no other one claims it."""
         with self._held() as (c, _):
             _record_kept(c, kept)
@@ -674,11 +674,11 @@ def is_kept() -> Any:
     return sa.exists().where(*this, undelivered.c.is_over.is_(False)).correlate(jobs)
 
 
-def _is_kept_as(kept: Kept) -> tuple[Any, ...]:
+def _is_kept_as(kept: KeptRow) -> tuple[Any, ...]:
     return (*of_job(kept.set_name, kept.job, undelivered), undelivered.c.generation == kept.generation)
 
 
-def _record_kept(c: sa.Connection, kept: Kept) -> None:
+def _record_kept(c: sa.Connection, kept: KeptRow) -> None:
     c.execute(undelivered.delete().where(*_is_kept_as(kept)))
     c.execute(undelivered.insert().values(**asdict(kept)))
 
@@ -713,11 +713,11 @@ def _reserved_by_others(c: sa.Connection, set_name: str, job: str) -> float:
     return float(c.execute(query.where(jobs.c.set_name == set_name, jobs.c.id != job)).scalar_one())
 
 
-def _put_off(c: sa.Connection, row: Any, at: float, reason: str) -> Later:
+def _put_off(c: sa.Connection, row: Any, at: float, reason: str) -> Postponement:
     # A worker that lost the job may still be alive. The new generation shuts it out.
     again = {**_planned(row.attempt, at, reason), "generation": row.generation + 1}
     c.execute(moved(Move.PLAN, row.set_name, jobs.c.id == row.id, **again))
-    return Later(reason)
+    return Postponement(reason)
 
 
 def _is_over(c: sa.Connection, row: Any, now: float) -> bool:
@@ -737,7 +737,7 @@ def _close_lost_attempts(c: sa.Connection, row: Any, now: float) -> None:
 
 def _obstacle(
     c: sa.Connection, row: Any, limits: SetLimits, *, granted: float | None, credential: str, now: float
-) -> Later | Final | None:
+) -> Postponement | Final | None:
     """Why the job's process must not start: not now, or never again. None if it may start."""
     if row.state == JobState.RUNNING.value and row.tries >= limits.max_attempts:
         reason = f"gave up after {limits.max_attempts} attempts: the worker of the last one was lost"

@@ -406,7 +406,7 @@ def _backend(connection: psycopg.Connection[Any]) -> int:
     return int(process_id)
 
 
-class Waiting:
+class WaitOptions:
     """How `patiently` waits: whom it tells, and what stops it. `tell` gets whole lines. Threads may share one: they tell
     once.
     """
@@ -446,7 +446,7 @@ class Waiting:
                 self._tell(f"the store at {self.database.place} is back")
 
 
-def patiently(call: Callable[[], T], *, waiting: Waiting) -> T:
+def patiently(call: Callable[[], T], *, waiting: WaitOptions) -> T:
     """Calls `call` again and again while the store is away, and returns its result. Tells once what it waits for, and
     once that the store is back. A connection can break after a commit, so `call` must be true to repeat.
 

@@ -24,7 +24,7 @@ from ralph.fleet.store.schema import (
     FINAL_STATES,
     AttemptRow,
     JobRow,
-    Kept,
+    KeptRow,
     attempts,
     checkpoints,
     executors,
@@ -53,7 +53,7 @@ MOST_PARAMETERS = 10_000
 _LOCK_KEY = 0x72616C7068  # "ralph": taken while the tables are made
 
 
-class Submitted(Struct, frozen=True):
+class SubmitResult(Struct, frozen=True):
     new: int
     known: int
     """Jobs that the set had already, with the same content."""
@@ -132,7 +132,7 @@ class FleetStore:
         with self.reading() as c:
             return self._has_table(c, jobs)
 
-    def submit(self, set_name: str, limits: SetLimits, wanted: Sequence[Job]) -> Submitted:
+    def submit(self, set_name: str, limits: SetLimits, wanted: Sequence[Job]) -> SubmitResult:
         """Adds the jobs that the set does not have. Raises UsageError if it has one of them with another content, or if
         another set works on the same branch or checkpoints; then nothing is added.
         """
@@ -160,7 +160,7 @@ class FleetStore:
                     )
             if new:
                 c.execute(jobs.insert(), new)
-        return Submitted(len(new), len(wanted) - len(new), known_limits not in {None, text})
+        return SubmitResult(len(new), len(wanted) - len(new), known_limits not in {None, text})
 
     def job_ids(self, set_name: str) -> list[str]:
         query = sa.select(jobs.c.id).where(jobs.c.set_name == set_name).order_by(jobs.c.position)
@@ -201,10 +201,10 @@ class FleetStore:
             row = c.execute(sa.select(jobs).where(*of_job(set_name, job))).one_or_none()
             return None if row is None else job_row(row, self._kept_of(c, set_name, job))
 
-    def _kept_of(self, c: sa.Connection, set_name: str, job: str) -> Kept | None:
+    def _kept_of(self, c: sa.Connection, set_name: str, job: str) -> KeptRow | None:
         return self._kept(c, *of_job(set_name, job, undelivered)).get((set_name, job))
 
-    def _kept(self, c: sa.Connection, *which: Any) -> dict[tuple[str, str], Kept]:
+    def _kept(self, c: sa.Connection, *which: Any) -> dict[tuple[str, str], KeptRow]:
         """The work that machines keep, by set and job. An older ralph has made no table for it, and a command that reads makes none."""
         self._has_kept = self._has_kept or self._has_table(c, undelivered)
         if not self._has_kept:

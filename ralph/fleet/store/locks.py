@@ -26,7 +26,7 @@ from ralph.fleet.store.database import (
     LONGEST_WAIT_S,
     SCHEMA,
     StoreError,
-    Waiting,
+    WaitOptions,
     WaitStoppedError,
     connect,
     patiently,
@@ -237,7 +237,9 @@ class PostgresLock:
         told = ""
         while True:
             try:
-                connection = patiently(self._taken, waiting=Waiting(self._database, self._tell, self._stop))
+                connection = patiently(
+                    self._taken, waiting=WaitOptions(self._database, self._tell, self._stop)
+                )
             except WaitStoppedError:
                 return False
             except (StoreError, psycopg.Error) as error:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FINAL_STATES = tuple(state.value for state in JobState if state.is_final)
 
 
-class Kept(Struct, frozen=True, kw_only=True):
+class KeptRow(Struct, frozen=True, kw_only=True):
     """Work that no git host has taken, on the machine that keeps it. Only that machine claims the job, to deliver it."""
 
     set_name: str
@@ -91,7 +91,7 @@ class JobRow(Struct, frozen=True, kw_only=True):
     created_at: float
     started_at: float | None = None
     ended_at: float | None = None
-    kept: Kept | None = None
+    kept: KeptRow | None = None
 
     @property
     def job(self) -> Job:
@@ -134,7 +134,7 @@ def _table(name: str, kind: type[Struct] | Mapping[str, Any], keys: str, *more: 
     columns: list[sa.Column[Any]] = []
     for column, annotation in fields.items():
         types = [one for one in get_args(annotation) or (annotation,) if one is not NoneType]
-        if types[0] is not Kept:
+        if types[0] is not KeptRow:
             can_lack = NoneType in get_args(annotation)
             is_key = column in keys.split()
             columns.append(sa.Column(column, _TYPES[types[0]], primary_key=is_key, nullable=can_lack))
@@ -148,7 +148,7 @@ jobs = _table(
     sa.Index("jobs_due", "set_name", "position", postgresql_where=_IS_DUE, sqlite_where=_IS_DUE),
 )
 attempts = _table("attempts", AttemptRow, "set_name job generation")
-undelivered = _table("undelivered", Kept, "set_name job generation")
+undelivered = _table("undelivered", KeptRow, "set_name job generation")
 checkpoints = _table(
     "checkpoints",
     {
@@ -186,12 +186,12 @@ def of_job(set_name: str, job: str, table: sa.Table = jobs) -> tuple[Any, ...]:
     return (table.c.set_name == set_name, (jobs.c.id if table is jobs else table.c.job) == job)
 
 
-def job_row(row: Any, kept: Kept | None = None) -> JobRow:
+def job_row(row: Any, kept: KeptRow | None = None) -> JobRow:
     return JobRow(**{**row._mapping, "state": JobState(row.state), "kept": kept})  # noqa: SLF001 - SQLAlchemy's public name
 
 
-def kept_row(row: Any) -> Kept:
-    return Kept(**row._mapping)  # noqa: SLF001 - SQLAlchemy's public name
+def kept_row(row: Any) -> KeptRow:
+    return KeptRow(**row._mapping)  # noqa: SLF001 - SQLAlchemy's public name
 
 
 def limits_from(text: bytes) -> SetLimits:

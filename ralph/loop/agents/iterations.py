@@ -20,7 +20,7 @@ from ralph.loop.values import IterationResult, IterationSession, Setback
 from ralph.machine.launcher import NOT_STARTED, TRY_AGAIN
 from ralph.machine.output_capture import readable_text
 from ralph.machine.processes import environment_for_commands
-from ralph.machine.running_command import STILL_RUNS, Ended, KeptErrors, MemoryCapture, RunningCommand
+from ralph.machine.running_command import STILL_RUNS, EndCause, KeptErrors, MemoryCapture, RunningCommand
 from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted
 from ralph.values.shortage import ShortageError, shortage_of
@@ -207,23 +207,23 @@ class AgentIterations:
         name = self._row.name
         last = said.rpartition("\n")[2]
         match ending.how:
-            case Ended.BY_ITSELF if ending.status == TRY_AGAIN and said.startswith(NOT_STARTED):
+            case EndCause.BY_ITSELF if ending.status == TRY_AGAIN and said.startswith(NOT_STARTED):
                 return _setback(Setback.SHORTAGE, f"it could not be started: {ShortageError('process')}")
-            case Ended.BY_ITSELF if said.startswith(NOT_STARTED) and not run.has_events:
+            case EndCause.BY_ITSELF if said.startswith(NOT_STARTED) and not run.has_events:
                 result = _result(Outcome.CONFIG, f"{name}: {last}")
-            case Ended.BY_ITSELF if ending.status - 128 in signal.valid_signals():
+            case EndCause.BY_ITSELF if ending.status - 128 in signal.valid_signals():
                 result = _setback(Setback.KILL, f"was killed by {signal.Signals(ending.status - 128).name}")
-            case Ended.BY_ITSELF:
+            case EndCause.BY_ITSELF:
                 result = self._by_itself(ending.status, run, last)
-            case Ended.TIMED_OUT if ending.blocked_by:
+            case EndCause.TIMED_OUT if ending.blocked_by:
                 self._tell(f"{name}: {ending.blocked_by}")
                 result = self._by_itself(0, run, last)
-            case Ended.TIMED_OUT:
+            case EndCause.TIMED_OUT:
                 result = _result(Outcome.TIMED_OUT, f"{name} was stopped at its time limit")
-            case Ended.TOO_MUCH_OUTPUT:
+            case EndCause.TOO_MUCH_OUTPUT:
                 why = f"{name} was stopped: the budget of ${order.budget_usd:g} is spent"
                 result = replace(_result(Outcome.LIMIT_REACHED, why), limit="max_budget_usd")
-            case Ended.WITHOUT_SUPERVISOR | Ended.NEVER_STARTED | Ended.ELSEWHERE:
+            case EndCause.WITHOUT_SUPERVISOR | EndCause.NEVER_STARTED | EndCause.ELSEWHERE:
                 result = _setback(Setback.KILL, "ended together with the process that starts commands")
             case _:
                 stopped = self._limits.why_stopped(ending.how)

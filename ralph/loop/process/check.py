@@ -21,7 +21,7 @@ from ralph.machine.running_command import (
     STILL_RUNS,
     UNSEEN_END,
     CommandEnding,
-    Ended,
+    EndCause,
     RunningCommand,
 )
 from ralph.sandbox.disk_work import SilentDiskError
@@ -204,11 +204,11 @@ class ShellCheck(Struct, frozen=True):
 
 def _problem(ending: CommandEnding, limit_s: float, limits: SandboxSettings) -> str | None:
     match ending.how:
-        case Ended.TIMED_OUT:
+        case EndCause.TIMED_OUT:
             return f"timed out after {limit_s:g} s"
-        case Ended.WITHOUT_SUPERVISOR:
+        case EndCause.WITHOUT_SUPERVISOR:
             return f"failed: {UNSEEN_END}; {ending.rest}"
-        case Ended.NEVER_STARTED:
+        case EndCause.NEVER_STARTED:
             return f"could not be started: {STARTER_GONE}"
         case _:
             why = limits.why_stopped(ending.how)

@@ -290,7 +290,7 @@ def _answer(client: socket.socket, status: str, said: str) -> None:
     client.sendall(head.encode() + body)
 
 
-class _Way:
+class _Direction:
     """Passes bytes on in one direction of a connection. Both sockets are non-blocking."""
 
     def __init__(self, source: socket.socket, target: socket.socket) -> None:
@@ -321,7 +321,7 @@ def _relay(client: socket.socket, server: socket.socket) -> None:
     """Ends when both sides have ended, or when neither has sent anything for ten minutes. Raises OSError."""
     client.setblocking(False)
     server.setblocking(False)
-    ways = [_Way(client, server), _Way(server, client)]
+    ways = [_Direction(client, server), _Direction(server, client)]
     while ways:
         events: dict[int, int] = {}
         for way in ways:
