@@ -416,7 +416,7 @@ class AgentLoop:
             if ending is not None:
                 return ending
         if not is_committed:
-            self._discard(answer)
+            self.emit(ResponseDiscarded(str(answer.message.get("id", ""))))
         match step:
             case MakeRoom():
                 return state if self._make_room("window_exceeded") else self._closing.forced("context")
@@ -518,9 +518,6 @@ class AgentLoop:
         if not is_committed:
             self._commit(answer)
         return self._closing.accepted(report)
-
-    def _discard(self, answer: Answer) -> None:
-        self.emit(ResponseDiscarded(str(answer.message.get("id", ""))))
 
     # --- Asking
 

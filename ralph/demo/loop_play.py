@@ -219,7 +219,8 @@ def _tell_facts(
         return False
     passes = tests_pass(play.project, environment)
     commits = commits_since_the_first(play.project, environment) if play.has_git else []
-    say("\n".join(["", *_facts(play, state, outage, commits), _tests(passes)]))
+    tests = _fact("tests", f"{'pass' if passes else 'FAIL'} (run once more, by the demo itself)")
+    say("\n".join(["", *_facts(play, state, outage, commits), tests]))
     return passes
 
 
@@ -308,10 +309,6 @@ def _facts_of_outage(play: _Play, outage: LoopOutage) -> Iterator[str]:
 
 def _exit(record: IterationRecord) -> str:
     return f" (exit {record.exit_code})" if record.exit_code else ""
-
-
-def _tests(passes: bool) -> str:
-    return _fact("tests", f"{'pass' if passes else 'FAIL'} (run once more, by the demo itself)")
 
 
 def _fact(name: str, value: str) -> str:

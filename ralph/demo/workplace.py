@@ -49,17 +49,13 @@ def make_environment(directory: Path, *, is_new: bool = True) -> dict[str, str]:
     for own_directory in own.values():
         own_directory.mkdir(exist_ok=not is_new)
     return {
-        **{name: value for name, value in os.environ.items() if _is_kept(name)},
+        **{name: os.environ[name] for name in os.environ if name in _KEPT or name.startswith(_KEPT_PREFIXES)},
         **{name: str(path) for name, path in own.items()},
         "PYTHONPATH": os.pathsep.join(filter(None, (str(_PACKAGES), os.environ.get("PYTHONPATH")))),
         "PYTHONUSERBASE": site.getuserbase(),  # otherwise Python would look for it below the new HOME
         # If two versions of a file are written within one second, Python may run the compiled old one.
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-
-
-def _is_kept(name: str) -> bool:
-    return name in _KEPT or name.startswith(_KEPT_PREFIXES)
 
 
 def make_project(template: str, project: Path, environment: dict[str, str]) -> None:

@@ -205,7 +205,8 @@ class MissingGuard:
         """Raises ValueError if an `initialize` request, now or before, asks for safeguards that ralph does not have. They
         are missing until the process ends.
         """
-        guards = [name for name, value in fields.items() if _is_guard(name) and _asks_for_something(value)]
+        asked = [name for name, value in fields.items() if _asks_for_something(value)]
+        guards = [name for name in asked if name.lower().replace("_", "") in _GUARDS]
         if guards and self._for_good is None:
             names = ", ".join(sorted(map(in_short, guards)))
             self._for_good = (
@@ -251,10 +252,6 @@ class MissingGuard:
 
     def set_mode(self) -> None:
         self._until_a_mode = None
-
-
-def _is_guard(name: str) -> bool:
-    return name.lower().replace("_", "") in _GUARDS
 
 
 def _asks_for_something(value: object) -> bool:

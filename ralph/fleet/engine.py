@@ -55,7 +55,6 @@ class Engine:
         logging.getLogger("dbos").setLevel(logging.CRITICAL)
         self._queue = queue_name(set_name)
         self._set_name = set_name
-        self._executor_id = executor_id
         self._config: DBOSConfig = {
             "name": APPLICATION,
             "application_version": VERSION,

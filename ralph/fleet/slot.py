@@ -151,7 +151,10 @@ class Slot:
             lock=lock,
             # A job that is to end does not wait for room in the store: its work is kept, and the next worker tells it.
             waiting=WaitOptions(
-                self._database, self._tell, self._hard_stop, outlasts_full_disk=lambda: not self._is_over()
+                self._database,
+                self._tell,
+                self._hard_stop,
+                outlasts_full_disk=lambda: self._drain_ends is None or time.monotonic() <= self._drain_ends,
             ),
             machine=self._machine,
             folder=folder,
@@ -179,10 +182,6 @@ class Slot:
     def _ask(self, call: Callable[[], T]) -> T:
         """Asks the store in the main thread, which waits until the slot ends."""
         return patiently(call, waiting=self._waiting)
-
-    def _is_over(self) -> bool:
-        """Whether the time of a drain is over."""
-        return self._drain_ends is not None and time.monotonic() > self._drain_ends
 
     def _serve(self, worker: Worker) -> None:
         limits = self._ask(lambda: worker.store.limits(self._set_name))

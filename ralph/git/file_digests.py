@@ -59,7 +59,8 @@ class FileDigests:
             status = os.lstat(path)
             mode = f"{status.st_mode:o}"
             if stat.S_ISLNK(status.st_mode):
-                return f"{mode} {_hashed(os.fsencode(os.readlink(path)))}"  # noqa: PTH115 - 20,000 of them
+                target = os.fsencode(os.readlink(path))  # noqa: PTH115 - 20,000 of them
+                return f"{mode} {hashlib.sha256(target).hexdigest()}"
             if not stat.S_ISREG(status.st_mode):
                 return mode
             if self._is_by_time or status.st_size > MOST_READ_BYTES:
@@ -106,10 +107,6 @@ class FileDigests:
 def of_unread(status: os.stat_result) -> str:
     """A digest made from file type, permissions, size and modification time. The content is not read."""
     return f"{status.st_mode:o} {status.st_size} {status.st_mtime_ns}"
-
-
-def _hashed(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def differing(before: Mapping[str, str] | None, after: Mapping[str, str] | None) -> Iterator[str]:

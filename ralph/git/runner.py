@@ -194,7 +194,10 @@ class Git:
         """
         search = self.agents_places
         is_open = (
-            not path.startswith("/") or search.why_open(path) is not None or _leads_to_agents(path, search)
+            not path.startswith("/")
+            or search.why_open(path) is not None
+            or leads_into(path, search.roots)
+            or (os.path.lexists(path) and not search.is_safe(path))
         )
         return is_open or why_left_behind(path, self.seams.environment) is not None
 
@@ -330,10 +333,6 @@ class CheckoutGit(Git):
         left_out = (name for name in seams.environment if _is_unsafe(name, seams, top))
         self.settings: GitSettings = replace(settings, left_out=(*settings.left_out, *left_out))
         self.options = (*options, *self.settings.arguments)
-
-
-def _leads_to_agents(path: str, search: ProgramSearch) -> bool:
-    return leads_into(path, search.roots) or (os.path.lexists(path) and not search.is_safe(path))
 
 
 def _names_agents(

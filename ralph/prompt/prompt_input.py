@@ -139,7 +139,8 @@ def _piped_data(wait: InputWait, fd: int) -> _Piped:
     if not _may_add(fd):
         return _Piped()
     _refuse_kernel_file(fd)
-    if _is_half_read(fd):
+    # Another program, such as a shell's `while read` loop, may have read a part of the file: the rest is not for ralph.
+    if stat.S_ISREG(os.fstat(fd).st_mode) and os.lseek(fd, 0, os.SEEK_CUR) > 0:
         return _Piped(notices=("standard input is a file that somebody has begun to read: left alone",))
     from ralph.prompt.piped_input import InputReader, SilentPipe  # noqa: PLC0415 - a run without a pipe needs none
 
@@ -208,11 +209,6 @@ def _may_add(fd: int) -> bool:
     except OSError:
         return False
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISREG(mode)
-
-
-def _is_half_read(fd: int) -> bool:
-    """Whether another program, such as a shell's `while read` loop, has read a part of the file: the rest is not for ralph."""
-    return stat.S_ISREG(os.fstat(fd).st_mode) and os.lseek(fd, 0, os.SEEK_CUR) > 0
 
 
 def prompt_text(data: bytes) -> str:

@@ -318,8 +318,5 @@ def _last_fenced(text: str) -> Iterator[JsonPart]:
         at = after
     if last is not None:
         begin, body, end, rest = last
-        yield JsonPart(text[body:end].strip(), _joined(text[:begin], text[rest:]))
-
-
-def _joined(before: str, after: str) -> str:
-    return "\n".join(filter(None, (before.strip(), after.strip())))
+        around = filter(None, (text[:begin].strip(), text[rest:].strip()))
+        yield JsonPart(text[body:end].strip(), "\n".join(around))

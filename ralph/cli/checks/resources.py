@@ -54,7 +54,7 @@ def look_at_disks(
     at: dict[int, Path] = {}
     for name, place in _written_places(environment, session_directory, cwd):
         with suppress(OSError):
-            there = _nearest(place)
+            there = next(one for one in (place, *place.parents) if one.is_dir())
             device = there.stat().st_dev
             found.setdefault(device, []).append(name)
             at.setdefault(device, there)
@@ -90,10 +90,6 @@ def _written_places(
             yield "loops", LoopStore.to_read(environment, cwd).roots[0]
         yield "the working directory", cwd
     yield "temporary files", Path(environment.get("TMPDIR") or "/tmp")  # noqa: S108 - only looked at
-
-
-def _nearest(place: Path) -> Path:
-    return next(one for one in (place, *place.parents) if one.is_dir())
 
 
 def look_at_process_room() -> Finding:

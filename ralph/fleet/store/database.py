@@ -60,9 +60,7 @@ one to spare. The engine's own default is 20, and a server has 100 by default.""
 CONNECT_S = 10
 STATEMENT_S = 30
 """A statement of the fleet's own tables that takes longer is ended: each of them changes few rows."""
-BUSY_S = 30
-"""Longest wait of the engine for another writer of the SQLite file."""
-_OWN_BUSY_S = 2
+_BUSY_S = 2
 """Longest wait for a writer of the fleet's own tables, which `patiently` asks again. In between, a process can be told to stop."""
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 5.0
@@ -258,7 +256,7 @@ def prepare(database: Database) -> None:
     if database.file is not None:
         _own_folder(database.file.parent, is_named=database.file.parent != database.folder)
         _own_file(database.file)
-        with closing(sqlite3.connect(database.file, timeout=_OWN_BUSY_S)) as connection:
+        with closing(sqlite3.connect(database.file, timeout=_BUSY_S)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")
 
 
@@ -312,7 +310,7 @@ def make_engine(
         engine = sa.create_engine(
             "sqlite://",
             poolclass=sa.QueuePool,
-            creator=lambda: sqlite3.connect(place, uri=True, timeout=_OWN_BUSY_S, check_same_thread=False),
+            creator=lambda: sqlite3.connect(place, uri=True, timeout=_BUSY_S, check_same_thread=False),
         )
         event.listen(engine, "connect", _set_up_sqlite)
         event.listen(engine, "begin", _begin_sqlite)

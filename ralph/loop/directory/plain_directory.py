@@ -221,9 +221,7 @@ class Listing:
                 yield os.fsdecode(record).removeprefix("./")
             if walk.is_cut_short or walk.ending_signal():
                 raise ListingEndedError
-            for found in filter(None, map(_UNLISTED.fullmatch, walk.complaints())):
-                error = OSError(int(found[3]), os.strerror(int(found[3])))
-                self.unlisted.append((os.fsdecode(found[1]), error))
+            self.unlisted += _unlisted(walk.complaints())
 
     def _start(self) -> Ripgrep:
         rules = OUTSIDE_OF_REPOSITORIES if self._follows_rules else ("--no-ignore",)
