@@ -82,10 +82,10 @@ def _title(page: Path) -> str:
 
 
 def _named(text: str, target: str, pages: dict[str, Path]) -> str:
-    """The text in place of a link, on a page that is shown as text."""
-    page = Path(target.partition("#")[0]).stem
+    """The text in place of a link, on a page that is shown as text. Of a link to a file of the clone, only the text is left."""
     if "://" in target:
         return f"{text} ({target})"
+    page = target.partition("#")[0].removesuffix(".md")
     return f"{text} (ralph help {page})" if page in pages else text
 
 

@@ -48,6 +48,11 @@ def test_a_page_is_shown_and_its_links_name_pages(topic, capsys) -> None:
     assert "(ralph help targets)" in shown
 
 
+def test_a_link_to_a_file_of_the_clone_names_no_page(capsys) -> None:
+    show_page("turns")
+    assert "Reasons: specs/turns.md.\n" in capsys.readouterr().out
+
+
 @every_row(
     ("topic", "advice"),
     [("sandbx", "did you mean `ralph help sandbox`?"), ("zzz", "`ralph help` lists the pages")],
