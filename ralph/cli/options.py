@@ -13,10 +13,8 @@ from msgspec import Struct
 from ralph.cli.command_words import wrong_value
 from ralph.cli.typer_command import option
 from ralph.prompt.judged_file import ALL_SOURCES
-from ralph.values.controls import PermissionMode
+from ralph.values.controls import LONGEST_TITLE, PermissionMode
 from ralph.values.controls import permission_mode as mode_named
-
-_LONGEST_TITLE = 200
 
 
 def sources_named(text: str) -> frozenset[str]:
@@ -32,8 +30,8 @@ def sources_named(text: str) -> frozenset[str]:
 def title(text: str) -> str:
     """The title of a session in one line. Raises ValueError if it is empty or too long."""
     words = " ".join(text.split())
-    if not 0 < len(words) <= _LONGEST_TITLE:
-        raise ValueError(f"must have 1 to {_LONGEST_TITLE} characters")
+    if not 0 < len(words) <= LONGEST_TITLE:
+        raise ValueError(f"must have 1 to {LONGEST_TITLE} characters")
     return words
 
 

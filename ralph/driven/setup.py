@@ -18,7 +18,7 @@ from ralph.permissions.hook_answers import EVENTS, OF_TOOLS
 from ralph.permissions.hook_matcher import parse_matcher
 from ralph.run.options import RequestedReport
 from ralph.run.report_schema import read_schema
-from ralph.values.controls import PermissionMode
+from ralph.values.controls import LONGEST_TITLE, PermissionMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -41,8 +41,6 @@ _Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 # Keys that ask for what ralph does not have. An empty value asks for nothing.
 NOT_OFFERED = ("mcpServers", "plugins", "toolAliases", "planModeInstructions")
 
-_LONGEST_TITLE = 200
-"""The maximum number of characters in a title. A longer title is cut."""
 # Keys of `initialize` that request a safeguard. Names are compared without case and underscores. Agents are no
 # safeguard, but each of them may be limited to tools, and a task that counts on them goes wrong.
 _GUARDS = frozenset(
@@ -176,7 +174,7 @@ def driver_setup(fields: Mapping[str, Any]) -> DriverSetup:
         asked.append_system_prompt or None,
         None if asked.json_schema is None else _checked_schema(asked.json_schema),
         hook_table(fields.get("hooks")),
-        " ".join((asked.title or "").split())[:_LONGEST_TITLE] or None,
+        " ".join((asked.title or "").split())[:LONGEST_TITLE] or None,
         asked.sdk_mcp_servers or (),
     )
 

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from ralph.git.file_digests import Snapshot
 from ralph.loop.events import IterationBegan, IterationResumed
 from ralph.loop.prompt import iteration_prompt
-from ralph.loop.recorder import LACKING, lasting_words
+from ralph.loop.recorder import LACKING
 from ralph.loop.rules import Share, is_counted, outage_wait, share, wait_after_kill
 from ralph.loop.state import Phase, begun, snapshot_before
 from ralph.loop.values import IterationOrder, IterationResult, LoopEnd, Setback, loop_end
-from ralph.retry.backoff import GiveUp, Wait, met_again
+from ralph.retry.backoff import LASTED_TOO_LONG, GiveUp, Wait, met_again
 from ralph.values.outcome import Outcome
 from ralph.values.usage import total_usd
 
@@ -110,7 +110,7 @@ class Iteration:
             wait, number = self._counted(result, setback)
             left_s = self._short_left_s(result, setback)
             if left_s <= 0:
-                return loop_end(Outcome.IO_ERROR, lasting_words(result.reason))
+                return loop_end(Outcome.IO_ERROR, f"{LASTED_TOO_LONG}: {result.reason}")
             if isinstance(wait, GiveUp):
                 end = loop_end(Outcome.API_UNAVAILABLE, wait.reason)
                 return replace(end, retry_after_s=result.retry_after_s, advice=result.advice)

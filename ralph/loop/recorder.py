@@ -14,10 +14,9 @@ from ralph.loop.events import LoopWaits
 from ralph.loop.rules import outage_wait
 from ralph.loop.state import MOST_WAITS_KEPT, LoopWait, Phase
 from ralph.loop.values import Setback
-from ralph.retry.backoff import LASTS_S, PATIENT_SCHEDULE_S, GiveUp, ShortTime, met_again
+from ralph.retry.backoff import LASTED_TOO_LONG, PATIENT_SCHEDULE_S, GiveUp, ShortTime, met_again
 from ralph.values.events import Notice
 from ralph.values.outcome import Outcome
-from ralph.values.screen_text import time_limit
 from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
@@ -40,11 +39,6 @@ class OutageLastsError(Exception):
     def __init__(self, message: str, outcome: Outcome = Outcome.API_UNAVAILABLE) -> None:
         super().__init__(message)
         self.outcome = outcome
-
-
-def lasting_words(reason: str) -> str:
-    """The reason of a loop's end after a shortage that does not pass. `reason` says what was missing."""
-    return f"the same shortage has lasted for {time_limit(LASTS_S)}: {reason}"
 
 
 class LoopRecorder:
@@ -157,7 +151,7 @@ class LoopRecorder:
             short = met_again(short, str(shortage), clock.now_s())
             left_s = short.left_s(clock.now_s())
             if left_s <= 0:
-                raise OutageLastsError(lasting_words(str(shortage)), Outcome.IO_ERROR)
+                raise OutageLastsError(f"{LASTED_TOO_LONG}: {shortage}", Outcome.IO_ERROR)
             number += 1
             wait = outage_wait(number, slept_s, None, self._world.schedule, self.left_s(), away=LACKING)
             if isinstance(wait, GiveUp):

@@ -65,6 +65,7 @@ class GiveUp(Struct, frozen=True):
 
 LASTS_S = 600.0
 """If for this many seconds nothing but one and the same shortage was met, it does not pass. The outcome is then io_error."""
+LASTED_TOO_LONG = f"the same shortage has lasted for {time_limit(LASTS_S)}"
 
 
 class ShortTime(Struct, frozen=True):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ralph.retry.backoff import LASTS_S, GiveUp, ShortTime, Wait, met_again
+from ralph.retry.backoff import LASTED_TOO_LONG, GiveUp, ShortTime, Wait, met_again
 from ralph.retry.targets import CANNOT_HELP, REFUSED_BY_ALL, after_answer, after_failure, begin, failure_of
 from ralph.values.classify import (
     failure_kind,
@@ -201,7 +201,7 @@ def _decide(state: RetryState, failure: Failure, situation: Situation) -> tuple[
     if isinstance(decision, Wait) and state.short_time is not None:
         left_s = state.short_time.left_s(situation.now_s)
         if left_s <= 0:
-            return GiveUp(f"the same shortage has lasted for {time_limit(LASTS_S)}", is_early=True), choice
+            return GiveUp(LASTED_TOO_LONG, is_early=True), choice
         decision = replace(decision, seconds=min(decision.seconds, left_s))
     if isinstance(decision, Wait) and decision.seconds >= situation.time_left_s:
         reason = f"the time limit (--max-time) leaves no time to wait {time_limit(decision.seconds)}"

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+LONGEST_TITLE = 200
+"""The maximum number of characters in a title of a session that the user or a driver gives."""
+
 
 class PermissionMode(enum.StrEnum):
     """The permission modes. They have the same names as in Claude Code."""
