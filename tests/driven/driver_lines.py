@@ -95,12 +95,3 @@ class SteeringRig:
         assert response["request_id"] == "r1"
         assert not self.responses
         return response["response"] if response["subtype"] == "success" else response["error"]
-
-    def raised_by(self, subtype: str) -> BaseException | None:
-        try:
-            self.steering.handle(request(subtype))
-        except (InterruptRequested, RetryAborted) as stop:
-            return stop
-        finally:
-            self.responses.pop()
-        return None

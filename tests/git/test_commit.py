@@ -13,7 +13,7 @@ import pytest
 
 from ralph.git.answer import CheckoutError
 from tests.git.repositories import Repository
-from tests.git.test_snapshot import conflict, nested
+from tests.git.test_snapshot import change_in_every_way, conflict, nested
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,21 +26,7 @@ def files_of(repository: Repository) -> set[str]:
 
 
 def test_all_that_is_uncommitted_is_taken(repository: Repository) -> None:
-    for path in ("deleted", "moved", "file", "directory/x"):
-        repository.write(path)
-    repository.commit_all()
-    for path in ("new", "a\nb", "--all", "*", "staged", "intended", ".ralph/loop.json"):
-        repository.write(path)
-    repository.git("add", "staged")
-    repository.git("add", "-N", "intended")
-    repository.git("mv", "moved", "to")
-    (repository.top / "deleted").unlink()
-    (repository.top / "file").unlink()
-    repository.write("file/x")
-    (repository.top / "directory/x").unlink()
-    (repository.top / "directory").rmdir()
-    repository.write("directory")
-    nested(repository).commit_all()
+    change_in_every_way(repository, "--all")
     told: list[str] = []
     checkout = repository.checkout(warn=told.append)
     assert checkout.commit("Iteration 1\n\n# as it is")

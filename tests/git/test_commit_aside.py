@@ -9,7 +9,7 @@ import pytest
 
 from ralph.git.answer import CheckoutError
 from tests.git.repositories import Repository, cloned
-from tests.git.test_snapshot import nested
+from tests.git.test_snapshot import change_in_every_way
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,22 +48,8 @@ def test_it_has_the_tree_that_a_commit_would_have_and_head_index_and_files_stay(
     if settings:
         repository.git("config", *settings)
         repository.git("update-index", "--refresh")
-    for path in ("deleted", "moved", "file", "directory/x"):
-        repository.write(path)
-    repository.commit_all()
-    for path in ("new", "a\nb", "*", "staged", "intended", "ignored", ".ralph/loop.json", "sub/.mcp.json"):
-        repository.write(path)
-    repository.git("add", "staged")
-    repository.git("add", "-N", "intended")
-    repository.git("mv", "moved", "to")
-    (repository.top / "deleted").unlink()
-    (repository.top / "file").unlink()
-    repository.write("file/x")
-    (repository.top / "directory/x").unlink()
-    (repository.top / "directory").rmdir()
-    repository.write("directory")
+    change_in_every_way(repository, "ignored", "sub/.mcp.json")
     repository.write("a.txt", "changed\n")
-    nested(repository).commit_all()
     before = place(repository)
     checkout = repository.checkout()
     assert aside(checkout) == "ralph/red-1"

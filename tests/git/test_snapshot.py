@@ -70,6 +70,25 @@ def nested(repository: Repository) -> Repository:
     return inner
 
 
+def change_in_every_way(repository: Repository, *more: str) -> None:
+    """Leaves changes of each kind uncommitted. `more` are the paths of further new files."""
+    for path in ("deleted", "moved", "file", "directory/x"):
+        repository.write(path)
+    repository.commit_all()
+    for path in ("new", "a\nb", "*", "staged", "intended", ".ralph/loop.json", *more):
+        repository.write(path)
+    repository.git("add", "staged")
+    repository.git("add", "-N", "intended")
+    repository.git("mv", "moved", "to")
+    (repository.top / "deleted").unlink()
+    (repository.top / "file").unlink()
+    repository.write("file/x")
+    (repository.top / "directory/x").unlink()
+    (repository.top / "directory").rmdir()
+    repository.write("directory")
+    nested(repository).commit_all()
+
+
 def test_these_are_progress(repository: Repository) -> None:
     for name in ("edited", "deleted", "mode", "link", "tree", "fifo"):
         repository.write(name)

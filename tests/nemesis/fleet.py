@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Iterator
 
-_MOST_FOUND = 40
 """After this many sentences about one scenario, the rest says the same."""
 
 

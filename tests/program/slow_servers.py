@@ -28,11 +28,6 @@ def until_the_client_leaves(sock: socket.socket, sends: bytes = b"", every_s: fl
             sock.sendall(sends)
 
 
-def after_head(sock: socket.socket) -> None:
-    sock.sendall(HEAD)
-    until_the_client_leaves(sock)
-
-
 def after_half(sock: socket.socket) -> None:
     sock.sendall(HEAD + FIRST_HALF)
     until_the_client_leaves(sock)
