@@ -33,6 +33,7 @@ from ralph.sandbox.levels import STRICT, AskedSockets
 from ralph.sandbox.sandbox_settings import SandboxSettings, absolute_place
 from ralph.values.credentials import SANDBOX_HIDE, SANDBOX_READ, callers_places
 from ralph.values.events import SOCKETS_IN_FILES
+from ralph.values.screen_text import counted
 from ralph.values.setting import MEGABYTE
 from ralph.values.shortage import ADVICE, ShortageError
 
@@ -179,7 +180,7 @@ def with_denied_reads(
 
 def _about_denied_reads(plan: BoxPlan, left: int, unsearched: Sequence[str]) -> Iterator[BoxNotice]:
     """`left` is the number of places that stay readable."""
-    told = f"permission rules deny to read {left} {'place' if left == 1 else 'places'} that commands can read"
+    told = f"permission rules deny to read {counted(left, 'place')} that commands can read"
     if left and plan.has_namespaces:
         yield BoxNotice(
             f"{told}: at most {_MOST_MASKED} in the writable directories are masked",

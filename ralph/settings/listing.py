@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ralph.settings.tables import KEYS
 from ralph.values.credentials import Secret
+from ralph.values.screen_text import counted
 from ralph.values.servers.endpoint import requests_url
 from ralph.values.tool_choice import without_background
 
@@ -30,7 +31,7 @@ def setting_lines(settings: Settings) -> Iterator[str]:
     rows = [(key.name, shown_value(_value(settings, key.name))) for key in KEYS]
     count = len(settings.targets)
     rows.append(("tools", shown_value(without_background(settings.enabled_tools))))
-    rows.append(("targets", f"{count} target{'' if count == 1 else 's'}"))
+    rows.append(("targets", counted(count, "target")))
     yield from _aligned([(name, value, settings.origins[name]) for name, value in rows])
 
 

@@ -13,6 +13,7 @@ from ralph.loop.record import LoopStore
 from ralph.run.parts import why_uncountable
 from ralph.sessions.places import places_to_read
 from ralph.values.outcome import CannotError, Outcome
+from ralph.values.screen_text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -37,7 +38,7 @@ def look_at_limits(settings: Settings) -> Finding:
             text, _, advice = problem.partition(". ")
             return fail("limits", text, advice)
     told = [
-        *([f"{limits.max_turns} turns"] if limits.max_turns is not None else []),
+        *([counted(limits.max_turns, "turn")] if limits.max_turns is not None else []),
         *([f"${limits.max_budget_usd:g}"] if limits.max_budget_usd is not None else []),
         *([f"{limits.max_time_s:g} s"] if limits.max_time_s is not None else []),
     ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.values.answer import ToolError
+from ralph.values.screen_text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -79,9 +80,7 @@ def _nothing_there(wanted: LineRange, scan: _Scan) -> ToolError:
             f"line {wanted.first} lies beyond the first {megabytes} MB; use Bash: sed -n {wanted.first},+99p"
         )
     count = scan.skipped_lines + scan.is_inside_line
-    return ToolError(
-        f"offset {wanted.first} is past the end: the file has {count} line{'' if count == 1 else 's'}"
-    )
+    return ToolError(f"offset {wanted.first} is past the end: the file has {counted(count, 'line')}")
 
 
 def _as_utf8(chunks: Iterable[bytes], marked: tuple[bytes, str] | None) -> Iterator[bytes]:
