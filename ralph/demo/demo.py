@@ -89,7 +89,7 @@ class Summary:
         without `speed`. If it is None, the text does not contain this number.
         """
         tokens = ended.usage.tokens
-        longer = f"  ({unsped_wait_s:.0f} in a night)" if unsped_wait_s is not None else ""
+        longer = f"  ({unsped_wait_s:.0f} in reality)" if unsped_wait_s is not None else ""
         return "\n".join(
             [
                 "",
@@ -215,7 +215,7 @@ def _play(scenario: str, directory: Path, speed: float, say: Callable[[str], Non
     if code or ended is None:
         return code
     passes = tests_pass(project, environment)
-    unsped_wait_s = ended.waited_s * stage.speed if stage.stands_for_a_night else None
+    unsped_wait_s = ended.waited_s * stage.speed if stage.stands_for_hours else None
     say(summary.text(ended, stage.request_count, tests_pass=passes, unsped_wait_s=unsped_wait_s))
     return code if passes else Outcome.TASK_FAILED.exit_code()
 

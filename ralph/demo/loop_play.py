@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from ralph.demo.stages import (
     MODEL,
-    NIGHT_SPEED,
+    OUTAGE_SPEED,
     OVERLOADED,
     last_result,
     reports_that_tests_pass,
@@ -180,7 +180,7 @@ class _Play(Struct, frozen=True):
 
     @property
     def factor(self) -> float:
-        return NIGHT_SPEED * self.speed
+        return OUTAGE_SPEED * self.speed
 
 
 def play_loop(directory: Path, speed: float, say: Callable[[str], None]) -> int:
@@ -253,7 +253,7 @@ def _settings(play: _Play, base_url: str) -> str:
         base_url=base_url,
         model=MODEL,
         waits=_listed(wait_s / play.speed for wait_s in _OUTAGE_WAITS_S),
-        earnest=_listed(wait_s * NIGHT_SPEED for wait_s in _OUTAGE_WAITS_S),
+        earnest=_listed(wait_s * OUTAGE_SPEED for wait_s in _OUTAGE_WAITS_S),
         longest_s=_LONGEST_S,
     )
 

@@ -156,7 +156,7 @@ class Stage(Struct, frozen=True):
     config_file: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that are added to the environment of the run."""
-    stands_for_a_night: bool = False
+    stands_for_hours: bool = False
     """True if the summary shows how long the waits would be without `speed`."""
     watchers: tuple[Events, ...] = ()
     """Objects that receive every event of the run, in addition to the summary."""
@@ -246,9 +246,9 @@ def _fallback(directory: Path, speed: float, has_git: bool) -> Iterator[Stage]:
 
 # --- outage: one server that is away for a while
 
-NIGHT_SPEED = 60
-"""One second of the demo stands for this number of seconds in a real night."""
-_SILENCE_S = 90 / NIGHT_SPEED
+OUTAGE_SPEED = 60
+"""One second of the demo stands for this number of seconds in a real outage."""
+_SILENCE_S = 90 / OUTAGE_SPEED
 
 _ABOUT_OUTAGE = """\
   scripted   what the model says, and an outage in its second turn: an answer falls silent, then 529, 503,
@@ -257,7 +257,7 @@ _ABOUT_OUTAGE = """\
              the files, the tests, git
   sped up    the waits of its schedule are divided by {factor:g}: one second stands for {factor:g}, and the lines
              show the seconds that pass here. An answer may be silent for {silence_s:g} s instead of 90.
-             In a night this outage would have lasted about {night_min:.0f} minutes
+             In reality this outage would have lasted about {night_min:.0f} minutes
 """
 
 _OUTAGE_FAULTS = {1: Fault(stall_after_events=3), 2: OVERLOADED, 3: Fault(status=503)}
@@ -294,12 +294,12 @@ def _outage(_directory: Path, speed: float, has_git: bool) -> Iterator[Stage]:
     with ExitStack() as stack:
         outage = _Outage(has_git, stack)
         [server] = outage.servers
-        factor = NIGHT_SPEED * speed
+        factor = OUTAGE_SPEED * speed
         about = _ABOUT_OUTAGE.format(
             port=server.port,
             factor=factor,
             silence_s=_SILENCE_S,
-            night_min=(_SILENCE_S * NIGHT_SPEED + sum(PATIENT_SCHEDULE_S[:_BACK_AT_RETRY])) / 60,
+            night_min=(_SILENCE_S * OUTAGE_SPEED + sum(PATIENT_SCHEDULE_S[:_BACK_AT_RETRY])) / 60,
         )
         yield Stage(
             about,
@@ -311,7 +311,7 @@ def _outage(_directory: Path, speed: float, has_git: bool) -> Iterator[Stage]:
                 "retry.policy": "patient",
                 "clocks.bytes_idle_s": _SILENCE_S,
             },
-            stands_for_a_night=True,
+            stands_for_hours=True,
             watchers=(outage,),
         )
 

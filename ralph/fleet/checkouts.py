@@ -135,7 +135,7 @@ class NotDelivered(Struct, frozen=True):
 
 
 def checkpoint_ref(set_name: str, job: str, attempt: int) -> str:
-    """The ref of a job's checkpoints at the remote. It is not a branch, so no CI starts. Each night may have a set with a job of the
+    """The ref of a job's checkpoints at the remote. It is not a branch, so no CI starts. Each day may have a set with a job of the
     same id.
     """
     return f"refs/ralph/{set_name}/{job}/{attempt}"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # The reader of a pipe, socket or terminal has closed it, or there never was a reader.
 _READER_IS_GONE = frozenset({errno.EPIPE, errno.EBADF, errno.ECONNRESET, errno.ENXIO})
 
-# The events of a night are a few megabytes. A reader that is further behind has stopped reading.
+# The events of an overnight run are a few megabytes. A reader that is further behind has stopped reading.
 MOST_UNREAD_BYTES = 64 * 1024 * 1024
 
 # A pipe that is ready takes this much without blocking (PIPE_BUF on Linux; POSIX asks for 512).

@@ -51,7 +51,7 @@ _NAME_CHARS, _REASON_CHARS, _WORDS_CHARS = 80, 160, 300
 _HIDDEN_BYTES = 16
 """The room of a character that the page shows by its name."""
 _UNAVAILABLE = Outcome.API_UNAVAILABLE.exit_code()
-_GOES_ON = {_UNAVAILABLE, Outcome.LIMIT_REACHED.exit_code(), Outcome.TIMED_OUT.exit_code()}
+_RESUMABLE = {_UNAVAILABLE, Outcome.LIMIT_REACHED.exit_code(), Outcome.TIMED_OUT.exit_code()}
 _FAILED, _CANCELLING = "failed", "cancelling"
 _WORST_FIRST = ("failed", "blocked", "cancelled", "cancelling", "running", "queued", "waiting", "done")
 
@@ -434,7 +434,7 @@ def _end_of(row: AttemptRow, job: JobRow, *, is_last: bool) -> AttemptKind:
     if is_last and job.state is JobState.CANCELLED:
         return AttemptKind.CANCELLED
     is_end = is_last and job.state in {JobState.DONE, JobState.UNDELIVERED}
-    if not is_end and (row.exit_code in _GOES_ON or row.exit_code > 128):
+    if not is_end and (row.exit_code in _RESUMABLE or row.exit_code > 128):
         return AttemptKind.LATER
     return AttemptKind.FAILED
 

@@ -93,7 +93,7 @@ def exit_code(findings: list[Finding]) -> int:
 
 
 def verdict(findings: list[Finding]) -> str:
-    """One sentence that says whether a run can begin and work through a night, and if not, what would fail."""
+    """One sentence that says whether a run can begin and work overnight, and if not, what would fail."""
     failed = by_importance([finding for finding in findings if finding.level is Level.FAIL])
     if failed:
         reasons = "; ".join(

@@ -254,7 +254,7 @@ def _no_call(subject: str, answer: Answer) -> Finding:
         return warn(
             subject,
             f"called no tool within {MOST_TOKENS} tokens, which a model that thinks at length may need for its thoughts",
-            "try one short task with this model before the night: ralph 'create the file hello.txt' --max-turns 3",
+            "try one short task with this model first: ralph 'create the file hello.txt' --max-turns 3",
         )
     how = "called the tool wrongly" if answer.calls else "answered in words and called no tool"
     return fail(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ralph.settings.tables import Settings
 
 _MEGABYTE = 1_000_000
-# A long night writes about 100 MB of journal (specs/sessions.md), and builds write more.
+# A long overnight run writes about 100 MB of journal (specs/sessions.md), and builds write more.
 _LEAST_BYTES, _GOOD_BYTES = 100 * _MEGABYTE, 2_000 * _MEGABYTE
 _LEAST_INODES, _GOOD_INODES = 1_000, 50_000
 # A build or a test run of a command may take some hundred processes and threads, ralph itself about 20.
@@ -50,7 +50,7 @@ def look_at_limits(settings: Settings) -> Finding:
 def look_at_disks(
     environment: Mapping[str, str], session_directory: Path | None, cwd: Path | None
 ) -> Iterator[Finding]:
-    """One finding for each file system on which a night writes."""
+    """One finding for each file system on which an overnight run writes."""
     found: dict[int, list[str]] = {}
     at: dict[int, Path] = {}
     for name, place in _written_places(environment, session_directory, cwd):

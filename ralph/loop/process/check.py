@@ -44,7 +44,7 @@ TAIL_BYTES = 4096
 """The maximum number of bytes of the check's output that the next prompt contains."""
 # Colours and progress bars are removed before the end is cut to its size.
 _RAW_TAIL_BYTES = 16 * TAIL_BYTES
-_GOES_ON = "\n[ralph: the output continues; only its first {size:,} bytes are kept]\n"
+_CONTINUES = "\n[ralph: the output continues; only its first {size:,} bytes are kept]\n"
 
 
 class CheckLog:
@@ -107,7 +107,7 @@ class CheckLog:
             return
         fitting = data[: self._room_bytes]
         self._room_bytes -= len(fitting)
-        note = b"" if len(fitting) == len(data) else _GOES_ON.format(size=self._most_bytes).encode()
+        note = b"" if len(fitting) == len(data) else _CONTINUES.format(size=self._most_bytes).encode()
         left = memoryview(fitting + note)
         try:
             while left:

@@ -77,9 +77,9 @@ OUTAGE_LINES = [
             OUTAGE_LINES,
             [
                 "divided by 300: one second stands for 300",
-                "In a night this outage would have lasted about 8 minutes",
+                "In reality this outage would have lasted about 8 minutes",
                 "retries survived   5  (stream, 529, 503, network x2)",
-                "seconds waited     1.4  (405 in a night)",
+                "seconds waited     1.4  (405 in reality)",
             ],
         ),
     ],
