@@ -417,24 +417,13 @@ class Finishing:
         """
         if self._was_warned or self.is_final:
             return None
-        near = self._near(turn, budget, time_left_s, max_time_s, least_usd)
-        self._was_warned = near is not None
-        return near
-
-    def _near(
-        self,
-        turn: int,
-        budget: Budget,
-        time_left_s: float,
-        max_time_s: float | None,
-        least_usd: float = 0.0,
-    ) -> str | None:
-        most = self.max_turns or 0
+        most, near = self.max_turns or 0, None
         # This notice must come before the final turn, which has its own notice.
         if most >= FEWEST_TURNS_TO_WARN and turn >= min(math.ceil(NEAR * most), most - 1):
-            return f"the limit of {counted(most, 'turn')}"
-        if budget.is_nearly_spent(NEAR, least_usd):
-            return f"the budget of {dollar_limit(budget.max_usd or 0.0)}"
-        if max_time_s is not None and max_time_s - time_left_s >= NEAR * max_time_s:
-            return f"the time limit of {time_limit(max_time_s)}"
-        return None
+            near = f"the limit of {counted(most, 'turn')}"
+        elif budget.is_nearly_spent(NEAR, least_usd):
+            near = f"the budget of {dollar_limit(budget.max_usd or 0.0)}"
+        elif max_time_s is not None and max_time_s - time_left_s >= NEAR * max_time_s:
+            near = f"the time limit of {time_limit(max_time_s)}"
+        self._was_warned = near is not None
+        return near

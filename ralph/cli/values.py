@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ralph.cli.command_words import wrong_value
 from ralph.values.outcome import CannotError, Outcome, UsageError
+from ralph.values.ports import WORKING_DIRECTORY_GONE
 from ralph.values.setting import at_least
 
 if TYPE_CHECKING:
@@ -82,9 +83,7 @@ def working_directory(directory: str | None) -> Path:
     try:
         here = Path.cwd()
     except FileNotFoundError:
-        raise CannotError(
-            "the working directory is gone; change to one that exists", Outcome.IO_ERROR
-        ) from None
+        raise CannotError(WORKING_DIRECTORY_GONE, Outcome.IO_ERROR) from None
     if directory is not None:
         (directory,) = directories("--cd", (directory,))
     return (here / (directory or "")).resolve()

@@ -29,7 +29,7 @@ from ralph.values.controls import PermissionMode, RunControls
 from ralph.values.credentials import known_secrets
 from ralph.values.events import ClockFired, EventStream, Notice
 from ralph.values.outcome import CannotError, Outcome, UsageError
-from ralph.values.ports import Interrupted, TimeIsUp
+from ralph.values.ports import WORKING_DIRECTORY_GONE, Interrupted, TimeIsUp
 from ralph.values.redaction import Redactor
 from ralph.values.screen_text import in_one_line
 from ralph.values.shortage import line_with_advice, shortage_of
@@ -177,8 +177,7 @@ def _enter_directory(directory: str | None) -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError:
-        gone = "the working directory is gone; change to one that exists"
-        raise CannotError(gone, Outcome.IO_ERROR) from None
+        raise CannotError(WORKING_DIRECTORY_GONE, Outcome.IO_ERROR) from None
 
 
 def _read_settings(options: RunOptions, environment: Mapping[str, str], cwd: Path) -> Settings:

@@ -30,6 +30,7 @@ from ralph.sessions.story import RUNNING
 from ralph.sessions.story_text import SessionText, cost_text
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import Outcome, UsageError
+from ralph.values.ports import WORKING_DIRECTORY_GONE
 from ralph.values.redaction import Redactor, redacted
 from ralph.values.resume_command import NEXT_PROMPT, resume_command
 from ralph.values.screen_text import columns_of, counted, cut_to_columns, in_one_line
@@ -359,7 +360,7 @@ def _found(store: SessionStore, prefix: str | None) -> Path:
 def _cwd() -> Path:
     here = _here()
     if here is None:
-        raise UsageError("the working directory is gone; change to one that exists")
+        raise UsageError(WORKING_DIRECTORY_GONE)
     return here
 
 

@@ -121,6 +121,9 @@ class JournalError(Exception):
         super().__init__(f"cannot write the journal {path}: {error.strerror or error}")
 
 
+WORKING_DIRECTORY_GONE = "the working directory is gone; change to one that exists"
+
+
 class WorkingDirectoryGoneError(Exception):
     """The working directory does not exist any more, or its path leads to another directory. No tool may run then."""
 

@@ -47,9 +47,9 @@ def words_of_notices() -> Iterator[str]:
 def words_near_a_limit() -> Iterator[str]:
     spent = Budget(max_usd=5.0, spent_usd=5.0)
     for what, number, shown in [
-        (Finishing(max_turns=10)._near(9, Budget(), 1e9, None), "10", "{n}"),
-        (Finishing()._near(1, spent, 1e9, None), "5", "{usd}"),
-        (Finishing()._near(1, Budget(), 0.0, 60.0), "60s", "{time}"),
+        (Finishing(max_turns=10).newly_near(9, Budget(), 1e9, None), "10", "{n}"),
+        (Finishing().newly_near(1, spent, 1e9, None), "5", "{usd}"),
+        (Finishing().newly_near(1, Budget(), 0.0, 60.0), "60s", "{time}"),
     ]:
         assert what is not None
         yield what.replace(number, shown)
