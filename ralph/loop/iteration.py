@@ -17,7 +17,7 @@ from ralph.loop.events import IterationBegan, IterationResumed
 from ralph.loop.prompt import iteration_prompt
 from ralph.loop.recorder import LACKING
 from ralph.loop.rules import Share, is_counted, outage_wait, share, wait_after_kill
-from ralph.loop.state import Phase, begun, snapshot_before
+from ralph.loop.state import Phase, new_iteration, snapshot_before
 from ralph.loop.values import IterationOrder, IterationResult, LoopEnd, Setback, loop_end
 from ralph.retry.backoff import LASTED_TOO_LONG, GiveUp, Wait, met_again
 from ralph.values.outcome import Outcome
@@ -54,7 +54,7 @@ class Iteration:
         self.before = recorder.retry(self._world.checkout.snapshot)
         self._compose_prompt()
         number, now, elapsed_s = len(recorder.state.iterations) + 1, recorder.now(), recorder.elapsed_s()
-        began = begun(number, str(uuid.uuid4()), self.before, started_at=now, elapsed_s=elapsed_s)
+        began = new_iteration(number, str(uuid.uuid4()), self.before, started_at=now, elapsed_s=elapsed_s)
         recorder.save(current=began)
 
     def resume(self) -> None:

@@ -218,7 +218,7 @@ class NewerStateError(ValueError):
     """A newer version of ralph wrote the state. The state is not damaged, but this version cannot use it."""
 
 
-def begun(
+def new_iteration(
     number: int, session_id: str, snapshot: Snapshot, *, started_at: str, elapsed_s: float
 ) -> CurrentIteration:
     """The record of an iteration that begins now, with the state of the checkout, so that changes can be found later."""

@@ -97,7 +97,7 @@ def begin_trial(search: ProgramSearch, *, shares_network: bool, has_overlays: bo
     if sys.platform == "linux":
         first = next((one for one in candidates(BUBBLEWRAP, search) if not one.why_not), None)
         if first is not None and (first.path, shares_network, has_overlays) not in _TRIED:
-            _begun(first.path, has_network=shares_network, has_overlays=has_overlays)
+            _started_trial(first.path, has_network=shares_network, has_overlays=has_overlays)
 
 
 def why_not_covered(bwrap: str, covered: Cover) -> str:
@@ -178,7 +178,7 @@ def _tried(bwrap: str, *, has_network: bool, has_overlays: bool) -> _TrialResult
     if key in _TRIED:
         return _TRIED[key]
     for pause_s in (*_PAUSES_S, None):
-        trial = _begun(bwrap, has_network=has_network, has_overlays=has_overlays)
+        trial = _started_trial(bwrap, has_network=has_network, has_overlays=has_overlays)
         del _BEGUN[key]
         tried = trial.result()
         if not tried.is_short:
@@ -189,7 +189,7 @@ def _tried(bwrap: str, *, has_network: bool, has_overlays: bool) -> _TrialResult
     return tried
 
 
-def _begun(bwrap: str, *, has_network: bool, has_overlays: bool) -> _Trial:
+def _started_trial(bwrap: str, *, has_network: bool, has_overlays: bool) -> _Trial:
     key = (bwrap, has_network, has_overlays)
     if key not in _BEGUN:
         _BEGUN[key] = _Trial(bwrap, None if has_overlays else Cover(), has_network=has_network)

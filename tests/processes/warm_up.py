@@ -31,7 +31,7 @@ _TURNS = (
     Turn([ToolUse("Edit", {"file_path": "a.txt", "old_string": "one", "new_string": "two"})]),
     Turn("Done."),
 )
-_SAME_IN_EVERY_FORK = {"ralph.machine.loading.python_hashlib", "ralph.sandbox.detection._begun"}
+_SAME_IN_EVERY_FORK = {"ralph.machine.loading.python_hashlib", "ralph.sandbox.detection._started_trial"}
 """Caches that stay: a module, and whether bubblewrap works, which takes two processes to find out."""
 _RUNS = (["-p", "go"], ["-c", "on", "--output-format", "stream-json"])
 

@@ -83,14 +83,15 @@ def look_at_endpoints(
     """
     patient_until_s = clock.now_s() + patience_s
     looks = [
-        _begun(base_url, ca_file, connect_s, waiter, clock, until_s=patient_until_s) for base_url in base_urls
+        _started_attempt(base_url, ca_file, connect_s, waiter, clock, until_s=patient_until_s)
+        for base_url in base_urls
     ]
     until_s = clock.now_s() + connect_s
     for look in looks:
         yield look if isinstance(look, Finding) else look.finding(until_s)
 
 
-def _begun(
+def _started_attempt(
     base_url: str, ca_file: str | None, connect_s: float, waiter: Waiter, clock: Clock, *, until_s: float
 ) -> Finding | _ConnectionAttempt:
     subject = f"endpoint {base_url}"
