@@ -61,8 +61,8 @@ SESSIONS = """
     pathlib re reprlib types typing urllib warnings
 """
 LOOP = "ast glob hashlib hmac platform secrets shlex"
-ROOMS_OF_RUN = "agent api cli conversation machine output permissions places prompt retry run sandbox sessions settings tools values"
-ROOMS_OF_LOOP = (
+PACKAGES_OF_RUN = "agent api cli conversation machine output permissions places prompt retry run sandbox sessions settings tools values"
+PACKAGES_OF_LOOP = (
     "api cli conversation git loop machine output places prompt retry run sandbox sessions settings values"
 )
 
@@ -75,11 +75,11 @@ COMMANDS = [
     ("--help", "cli machine values", "", HELP),
     (
         "run hi",
-        ROOMS_OF_RUN,
+        PACKAGES_OF_RUN,
         f"h11 httpcore httpx httpx_sse msgspec {TYPER}",
         f"{START} {HTTPX}",
     ),
-    ("loop --print hi --until true", ROOMS_OF_LOOP, f"msgspec {TYPER}", f"{START} {LOOP}"),
+    ("loop --print hi --until true", PACKAGES_OF_LOOP, f"msgspec {TYPER}", f"{START} {LOOP}"),
 ]
 
 

@@ -44,6 +44,7 @@ from ralph.places.gather import why_protected
 from ralph.prompt.commands import find_commands
 from ralph.prompt.judged_file import user_folder
 from ralph.values.outcome import UsageError
+from ralph.values.screen_text import time_limit
 from ralph.values.setting import DURATION, POSITIVE_DOLLARS
 
 _EPILOG = """\b
@@ -118,7 +119,11 @@ class LoopLine(Struct, frozen=True, kw_only=True):
     ] = None
     until_timeout: Annotated[
         float | None,
-        option("A check or gate that takes longer has failed. Default: 30m.", "TIME", reads=DURATION.decoded),
+        option(
+            f"A check or gate that takes longer has failed. Default: {time_limit(DEFAULT_CHECK_TIMEOUT_S)}.",
+            "TIME",
+            reads=DURATION.decoded,
+        ),
     ] = None
     at_least_once: Annotated[bool, option("Run an iteration even if all is done already.")] = False
     max_iterations: Annotated[int | None, option("End after N iterations.", "N", reads=COUNT)] = None

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from ralph.fleet.jobs import Rate, rate_from, why_no_ref_name
+from ralph.fleet.jobs import Rate, SetLimits, rate_from, why_no_ref_name
+from ralph.fleet.slot import DRAIN_S
+from ralph.values.screen_text import time_limit
 from tests.rows import every_row
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAMES = [
     *("a", "a/b", "a.b", "a-", "@a", "a@", "a@b", "{a", "ä", "a'b", 'a"b', "a$b", "a;b", "refs/heads/a"),
@@ -53,3 +52,10 @@ def test_rates_are_read_in_three_units() -> None:
 def test_another_text_is_no_rate(text: str) -> None:
     with pytest.raises(ValueError, match=r"^must be a rate such as 5/s, 50/min or 200/h, not "):
         rate_from(text)
+
+
+def test_the_help_names_the_defaults() -> None:
+    """The help is shown without the fleet's modules, so it repeats them; `tests/test_docs.py` compares the man page with it."""
+    page = (Path(__file__).parents[2] / "docs/ralph.1").read_text()
+    assert f"Most attempts of each job. Default: {SetLimits().max_attempts}.\n" in page
+    assert f"a checkpoint. Default: {time_limit(DRAIN_S)}.\n" in page
