@@ -37,7 +37,7 @@ from ralph.values.limits import SHORTEST_ANSWER
 from ralph.values.servers.refusals import sizes_in
 
 if TYPE_CHECKING:
-    from ralph.agent.compaction import Attempt
+    from ralph.agent.compaction import Attempt, Trigger
     from ralph.agent.session_log import SessionLog
     from ralph.conversation.context_size import ContextMeter
     from ralph.conversation.messages import Conversation
@@ -166,8 +166,8 @@ class Asking:
             )
         return is_news
 
-    def make_room(self, trigger: str, requests: TurnRequests) -> bool:
-        """Compacts the context. `trigger` is one of `compaction.TRIGGERS`.
+    def make_room(self, trigger: Trigger, requests: TurnRequests) -> bool:
+        """Compacts the context.
 
         Tries the ways of compaction that were not tried before, one after the other. Returns whether the context
         became smaller. If a request for a summary fails with a kind of failure that is not in `_NO_SUMMARY`, raises

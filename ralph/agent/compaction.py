@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from ralph.conversation.messages import Message
     from ralph.values.answer import Answer, Block, ToolOutput
 
-TRIGGERS = ("threshold", "overflow", "window_exceeded")
+Trigger = Literal["threshold", "overflow", "window_exceeded"]
+"""The reason of a compaction."""
 
 MOST_SUMMARY_WORDS = 2_000
 MOST_SUMMARY_TOKENS = 16_000
@@ -190,8 +191,8 @@ class CompactionSteps(Struct, frozen=True):
     has_shrunk: bool = False
     """True if the last attempt made the context smaller."""
 
-    def attempt(self, trigger: str) -> Attempt | None:
-        """The next way of compaction to try, or None if all were tried. `trigger` is one of `TRIGGERS`.
+    def attempt(self, trigger: Trigger) -> Attempt | None:
+        """The next way of compaction to try, or None if all were tried.
 
         If the trigger is "overflow", ralph does not request a summary of the whole context, because the server would
         refuse that request as too large.

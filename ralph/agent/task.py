@@ -70,6 +70,7 @@ from ralph.values.servers.endpoint import KEY_VARIABLES
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ralph.agent.compaction import Trigger
     from ralph.agent.ports import Gate, Journal, Toolbox
     from ralph.agent.tool_turn import PromptMaker
     from ralph.conversation.messages import Conversation
@@ -561,7 +562,7 @@ class AgentLoop:
             return True
         return error.may_be_about_size  # its retries ended early: now it gets all of them
 
-    def _make_room(self, trigger: str) -> bool:
+    def _make_room(self, trigger: Trigger) -> bool:
         """Compacts the context."""
         if self._asking.make_room(trigger, self._requests):
             self._tell_again()

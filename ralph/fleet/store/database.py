@@ -300,9 +300,7 @@ def _not_ours(file: Path) -> StoreError:
     return StoreError(f"{file} is not a file of this user")
 
 
-def make_engine(
-    database: Database, *, pool_size: int = OWN_POOL, statement_timeout_s: float = STATEMENT_S
-) -> sa.Engine:
+def make_engine(database: Database) -> sa.Engine:
     """Makes a pool of connections for the fleet's own tables. Call it in the process that uses it, after a fork."""
     if not database.is_postgres:
         # A file that was removed is not made anew: it would be a store without jobs.
@@ -317,8 +315,8 @@ def make_engine(
         return engine
     return sa.create_engine(
         database.url.plain,
-        connect_args=_with_timeout(database, statement_timeout_s),
-        pool_size=pool_size,
+        connect_args=_with_timeout(database, STATEMENT_S),
+        pool_size=OWN_POOL,
         max_overflow=OWN_OVERFLOW,
         pool_timeout=STATEMENT_S,
         pool_pre_ping=True,

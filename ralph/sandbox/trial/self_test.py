@@ -207,11 +207,11 @@ class SelfTest:
             for (host, port), answer in zip(asked, answers, strict=True)
         ]
 
-    def run_unconfined(self, rows: Sequence[str] | None = None) -> list[ProbeResult]:
+    def run_unconfined(self) -> list[ProbeResult]:
         """Runs the probe without a sandbox, to show what this machine denies by itself. Raises ProbeError."""
         self._make_late_secret()
         try:
-            return [*self._results(rows, None)]
+            return [*self._results(None, None)]
         finally:
             self._end_daemons()
 
