@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
@@ -28,11 +28,11 @@ from ralph.conversation.messages import (
     Conversation,
     Message,
     RequestShape,
-    assistant_message,
     user_message,
 )
 from ralph.values.answer import ToolOutput, ToolResult
 from tests.conversation.conversation_rules import conversation_problems
+from tests.conversation.test_messages import said
 from tests.fakes import ECHO, call, text
 from tests.rows import every_row
 
@@ -51,12 +51,6 @@ TASKS = [
 FILES = ["/work/src/parser.py", "/work/with space/größe 😀.txt", "/work/-a"]
 SECRETS = ("THOUGHT", "SIGNED", "REDACTED", "PIXELS")
 OLD_IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "PIXELS" * 50}}
-
-
-def said(*blocks: dict[str, Any]) -> Message:
-    message = assistant_message(blocks)
-    assert message is not None
-    return message
 
 
 def result(call_id: str, content: str | tuple[Block, ...] = "ok", *, is_error: bool = False) -> Block:

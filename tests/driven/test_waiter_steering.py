@@ -10,11 +10,11 @@ import pytest
 
 from ralph.machine.waiter import Inbox, InboxWaiter, SystemClock
 from ralph.values.ports import TIMED_OUT, Interrupted, InterruptRequested, RetryAborted, SignalReceived
+from tests.machine.test_waiter import take
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ralph.machine.waiter import InboxMailbox
 
 CLOCK = SystemClock()
 
@@ -67,11 +67,6 @@ def flooded(listener: Listener) -> Listener:
     listener.on_line = bring_another
     listener.mailbox.put("the first")
     return listener
-
-
-def take(waiter: InboxWaiter, mailbox: InboxMailbox, *, within_s: float | None = 0.05) -> Any:
-    until_s = None if within_s is None else CLOCK.now_s() + within_s
-    return waiter.wait(mailbox, until_s=until_s, waiting_for="a test")
 
 
 def test_lines_are_taken_in_order_while_something_else_is_awaited(waiter, listener) -> None:

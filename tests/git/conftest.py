@@ -16,3 +16,10 @@ if TYPE_CHECKING:
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
     return committed(tmp_path / "work", tmp_path / "home")
+
+
+@pytest.fixture
+def marks(tmp_path: Path) -> Path:
+    made = tmp_path / "marks"
+    made.mkdir()
+    return made

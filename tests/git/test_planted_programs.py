@@ -59,13 +59,6 @@ SETTINGS = [
 ]
 
 
-@pytest.fixture
-def marks(tmp_path: Path) -> Path:
-    made = tmp_path / "marks"
-    made.mkdir()
-    return made
-
-
 def program(path: Path, marks: Path) -> Path:
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"#!/bin/sh\n: > '{marks}/{path.name}'\nexec cat\n")

@@ -175,13 +175,6 @@ def test_a_git_that_knows_no_settings_by_environment_is_refused(
 # --- to repositories on this machine
 
 
-@pytest.fixture
-def marks(tmp_path: Path) -> Path:
-    made = tmp_path / "marks"
-    made.mkdir()
-    return made
-
-
 def plant(remote: Path, marks: Path, repository: Repository) -> None:
     """Plants everything that git may run in a repository that receives a push."""
     for name in HOOKS:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 import time
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from ralph.places import gather
 from ralph.places.nested_repositories import Look, look_below
 from ralph.places.table import names_below_tops
 from tests.git.repositories import Repository, cloned, committed
+from tests.places.test_named_by_git import run
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -96,12 +96,6 @@ PLANTED = {
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
     return cloned(tmp_path / "work", tmp_path / "home")
-
-
-def run(repository: Repository, script: str) -> None:
-    subprocess.run(
-        ["sh", "-ec", script], cwd=repository.top, env=repository.environment, check=True, capture_output=True
-    )
 
 
 @every_row(("script", "name"), list(PLANTED.values()))

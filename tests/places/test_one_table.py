@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -158,16 +159,17 @@ def test_file_tools_and_searches_follow_the_table(with_rows, repository, home, i
         assert "a = canary" in said("Read", file_path=own / "deep/er/both.ini")
 
 
+def bash_output(tools: Tools, command: str) -> str:
+    return str(tools.call("Bash", {"command": command}).content)
+
+
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("is_changed", [False, True])
 def test_commands_follow_the_table(with_rows, repository, home, level, is_changed) -> None:
     with_rows(is_changed)
     is_mounted = is_changed and level == "namespaces"
     for tools in tools_of(repository, level):
-
-        def said(command: str, tools: Tools = tools) -> str:
-            return str(tools.call("Bash", {"command": command}).content)
-
+        said = partial(bash_output, tools)
         for path in ("agent.conf", ".git/programs/x", "sub/deep/kept"):
             file = repository.top / path
             file.write_text("mine")
@@ -210,10 +212,7 @@ def test_what_commands_find_follows_the_table(
 
     environment = {**repository.environment, "SHOWN": str(shown)}
     for tools in tools_in(repository.top, environment, level):
-
-        def said(command: str, tools: Tools = tools) -> str:
-            return str(tools.call("Bash", {"command": command}).content)
-
+        said = partial(bash_output, tools)
         assert (said(f"ls {home}/tools/sockets") != "one") == is_kept(EMPTY)
         assert ("canary" not in said(f"cat {home}/tools/one.socket")) == is_kept(EMPTY)
         is_seen = level == "landlock" or is_kept(VISIBLE)

@@ -5,19 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from ralph.mock_api import Fault, Step, ToolUse, Turn
+from tests.program.model_answers import DONE, bash
 from tests.recorded.scene import AwaitFile, Run, Scene, Send
 
-DONE = Turn("All done.")
 NO_RETRIES = "[retry]\npolicy = 'off'\n"
 OUTAGES = f"{NO_RETRIES}[loop]\noutage_waits_s = [0.02, 0.04]\n"
 GREEN = "test ! -e broken"
 """A gate that is red while a file `broken` is there."""
 GATED = ("--gate", GREEN, "--commit", "--push")
 SUMMARY = {"GITHUB_STEP_SUMMARY": "{work}/../summary.md"}
-
-
-def bash(command: str) -> Turn:
-    return Turn([ToolUse("Bash", {"command": command})])
 
 
 def works(*commands: str) -> list[Turn]:

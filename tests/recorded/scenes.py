@@ -6,12 +6,12 @@ import base64
 from typing import Any
 
 from ralph.mock_api import ErrorEvent, Fault, Step, Text, Thinking, ToolUse, Turn
+from tests.program.model_answers import DONE, bash, calls
 from tests.recorded.loop_scenes import LOOP_SCENES
 from tests.recorded.scene import Await, AwaitFile, AwaitRequest, Run, Say, Scene, Send
 
 STREAM = ("--output-format", "stream-json")
 DRIVEN = ("--input-format", "stream-json", *STREAM)
-DONE = Turn("All done.")
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
@@ -34,14 +34,6 @@ def quickly(retries: int = 4, base_delay_s: float = 0.01) -> str:
 
 COUNTED = {"input_tokens": 1500, "output_tokens": 20}
 """Counts of a server as they can be. The usual ones of the mock API are too low to be believed."""
-
-
-def calls(*uses: tuple[str, dict[str, Any]], **changes: Any) -> Turn:
-    return Turn([ToolUse(name, arguments) for name, arguments in uses], **changes)
-
-
-def bash(command: str) -> Turn:
-    return calls(("Bash", {"command": command}))
 
 
 def report(status: str = "success", summary: str = "Counted.", **more: Any) -> Turn:

@@ -13,13 +13,7 @@ from tests.patience import wait_until
 from tests.program.conftest import loop_lines, loop_record
 from tests.program.loop.test_loop_killed import kill
 from tests.program.model_answers import bash
-
-GREEN = "test ! -e broken"
-"""A gate that is red while a file `broken` is there."""
-
-
-def tick(name: str, also: str = "true") -> str:
-    return f"sed -i 's/- \\[ \\] {name}$/- [x] {name}/' PLAN.md; touch {name}; {also}"
+from tests.recorded.loop_scenes import GREEN, tick
 
 
 def subjects(top, branch: str = "main") -> list[str]:
