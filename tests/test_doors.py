@@ -58,7 +58,7 @@ DOORS: dict[str, tuple[str, ...]] = {
         "ralph.driven.control_lines:RequestLine",
     ),
     "ralph.permissions.hook_answers": ("ralph.permissions.hook_answers:HookAnswer",),
-    "ralph.driven.setup": ("ralph.driven.setup:_Asked", "ralph.driven.setup:HookMatcher"),
+    "ralph.driven.setup": ("ralph.driven.setup:_InitializeRequest", "ralph.driven.setup:HookMatcher"),
     "ralph.driven.driver": ("ralph.driven.driver",),
     "ralph.settings.handover": ("ralph.settings.handover:LoopHandover",),
     "ralph.values.setting": (),  # a type for each setting: below
