@@ -48,9 +48,10 @@ def test_a_page_is_shown_and_its_links_name_pages(topic, capsys) -> None:
     assert "(ralph help targets)" in shown
 
 
-def test_a_link_to_a_file_of_the_clone_names_no_page(capsys) -> None:
-    show_page("turns")
-    assert "Reasons: specs/turns.md.\n" in capsys.readouterr().out
+@every_row("page", sorted(PAGES))
+def test_no_page_names_a_file_that_only_a_clone_has(page, capsys) -> None:
+    assert show_page(page) == 0
+    assert re.findall(r"specs/(?!README)[\w-]+\.md", capsys.readouterr().out) == []
 
 
 @every_row(
