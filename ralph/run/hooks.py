@@ -212,7 +212,7 @@ def answer_of(ending: HookEnding, event: str) -> HookAnswer | None:
     if not brace or (before and event not in GUARDED):
         return context_answer(text) if event == PROMPT else None
     if before.rpartition("\n")[2].strip(_BLANK):
-        raise HookFailedError("its answer is not valid: something stands before it in its line")
+        raise HookFailedError("its answer is not valid: something precedes it in its line")
     try:
         return hook_answer(unambiguous_json(text.removeprefix(before)))
     except (ValueError, RecursionError) as error:

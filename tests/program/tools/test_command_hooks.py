@@ -67,7 +67,7 @@ DENIED = {
     "a missing program": ("no-such-program-here", "it ended with exit 127"),
     "no JSON": ("echo '{'", "its answer is not valid"),
     "a wrong field": ("""echo '{"decision":"perhaps"}'""", "its answer is not valid"),
-    "a word before": ("""echo 'OK: {"decision":"block"}'""", "something stands before it"),
+    "a word before": ("""echo 'OK: {"decision":"block"}'""", "something precedes it"),
     "a line of a log": (
         """echo checked; echo '{"decision":"block","reason":"behind it"}'""",
         "error: behind it",
@@ -90,9 +90,9 @@ DENIED = {
     "two answers": ("""echo '{}'; echo '{"decision":"block"}'""", "its answer is not valid"),
     "a brace in a log": (
         """echo 'is {a} well?'; echo '{"decision":"block"}'""",
-        "something stands before it",
+        "something precedes it",
     ),
-    "a list": ("""echo '[{"decision":"block"}]'""", "something stands before it"),
+    "a list": ("""echo '[{"decision":"block"}]'""", "something precedes it"),
     "a misspelt key": (
         """echo '{"decison":"block"}'""",
         "'decison' is not known there, and is perhaps meant as",
