@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-KERNEL_PLACES = ("/proc", "/sys")
 LINKS_OF_THE_SYSTEM = ("/dev", "/dev/fd")
 """Links in these directories, such as /dev/stdin, were made by the system. The user means their target."""
+KERNEL_PLACES = ("/proc", "/sys")
 """The directories of kernel file systems. Files in them contain credentials, such as the environment of a process."""
 
 _DELETED = " (deleted)"
