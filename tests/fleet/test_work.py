@@ -379,7 +379,10 @@ def test_after_a_kill_a_second_signal_and_a_cancellation_no_process_is_left_and_
         place.store.retry(SET, ["hard"])
         place.finish("c")
         row = place.row("hard")
-        assert (row.exit_code, row.attempt, row.generation) == (0, 2, 5), place.log("c")
+        # On a busy machine the last checkpoint takes too long. Then the work is kept, and delivering it counts as an attempt.
+        is_kept = "its work is kept on" in place.log("c")
+        ended = (row.exit_code, row.attempt, row.generation)
+        assert ended == ((0, 3, 6) if is_kept else (0, 2, 5)), place.log("c")
         assert place.git("show", "ralph/hard:kept.txt") == "kept\nline"
         assert (place.asked("hard", 0), place.asked("hard", 1)) == (1, 4), (
             "each worker resumed the checkpoint"
