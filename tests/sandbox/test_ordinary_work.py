@@ -180,7 +180,7 @@ def test_message_queues_are_the_commands_own_and_need_namespaces(work, request) 
 
 def test_with_namespaces_a_command_sees_its_own_processes_alone(work, request) -> None:
     listing = "for one in /proc/[0-9]*; do tr '\\0' ' ' < $one/cmdline; echo; done"
-    ran = work(f"sleep 60 & until grep -q ^sleep /proc/$!/cmdline; do :; done; {listing}; kill $!")
+    ran = work(f"sleep 60 & until grep -qz '^sleep$' /proc/$!/cmdline; do :; done; {listing}; kill $!")
     seen = [line.split()[0] for line in ran.stdout.splitlines() if line.strip()]
     if request.node.callspec.params["work"] == "namespaces":
         assert {*seen} == {"/bin/sh", "sleep"}, ran.stdout
