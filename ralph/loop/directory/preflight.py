@@ -4,7 +4,6 @@ there.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from ralph.git.answer import CheckoutError, shown
@@ -132,14 +131,14 @@ def _about_commits(checkout: GitCheckout, git: CheckoutGit) -> list[str]:
 
 
 def _about_filters(git: CheckoutGit) -> Iterator[str]:
-    """Says which programs of the user's own filters run: no list has all that take code or settings from the directory."""
+    """Names the user's own filters: no list has all programs that take code or settings from the directory. The model writes the
+    attributes too, so that each of them may run.
+    """
     for name, program in git.settings.own_filters.items():
-        if name in _SAFE_FILTERS or not re.fullmatch(r"[\w.-]+", name):
-            continue
-        if git.read("ls-files", "-z", "--", f":(top,attr:filter={name})"):
+        if name not in _SAFE_FILTERS:
             yield (
-                f"ralph's commits run your filter {name} ({program}) outside the sandbox, in the directory that the model writes: "
-                "it must take no code or settings from there"
+                f"ralph's commits run your filter {name} ({program}) on files whose attributes name it, outside the sandbox and in "
+                "the directory that the model writes: it must take no code or settings from there"
             )
 
 
