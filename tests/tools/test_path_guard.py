@@ -110,6 +110,35 @@ def test_a_bind_mount_is_no_way_around(guard, make_tools, home, work) -> None:
         subprocess.run(["umount", mounted], check=True)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_root_reads_of_other_users_what_an_ordinary_user_could(make_tools, work, tmp_path_factory) -> None:
+    """Commands of root have no capabilities, and so cannot read more either."""
+    theirs = tmp_path_factory.mktemp("theirs")
+    for name in ("closed/plain", "open/closed", "open/plain", "open/own"):
+        (theirs / name).parent.mkdir(parents=True, exist_ok=True)
+        (theirs / name).write_text(f"word of {name}")
+        os.chown(theirs / name, 0 if name == "open/own" else 1234, 1234)
+    os.chown(theirs / "closed", 1234, 1234)
+    (theirs / "closed").chmod(0o700)
+    (theirs / "open/closed").chmod(0o640)
+    (theirs / "open/own").chmod(0o600)
+    tools = make_tools(cwd=work)
+    for name, is_read in (
+        ("closed/plain", False),
+        ("open/closed", False),
+        ("open/plain", True),
+        ("open/own", True),
+    ):
+        output = tools.call("Read", {"file_path": str(theirs / name)})
+        assert output.is_error is not is_read
+        assert is_read or "belongs to another user alone" in output.content
+    found = tools.ok("Grep", pattern="word", path=str(theirs))
+    assert {line.rpartition("/")[2] for line in found.splitlines()} >= {"own"}
+    assert "closed" not in found
+    roots = make_tools(cwd=theirs)
+    assert "word of closed/plain" in roots.ok("Read", file_path=str(theirs / "closed/plain"))
+
+
 def test_git_directories_are_found_without_git(work) -> None:
     (work / "sub").mkdir()
     (work / ".git").write_text("gitdir: ../main/.git/worktrees/work\n")

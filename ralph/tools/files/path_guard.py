@@ -157,8 +157,17 @@ class PathGuard:
         """
         return self._rules is None or self._rules.why_not_read(real) is None
 
-    def _refuse_private(self, real: str, shown: str, status: os.stat_result | None) -> None:
+    def why_private(self, real: str, status: os.stat_result | None = None) -> str | None:
+        """Describes whose the file `real` is, if neither the model nor an ordinary user may read it, or None. The superuser's file
+        tools read no more of other users than its commands, which have no capabilities.
+        """
         why = why_private(real, status)
+        if why or os.getuid() or is_within_any(real, self.places.roots) or not _is_of_another_alone(real):
+            return why
+        return "belongs to another user alone"
+
+    def _refuse_private(self, real: str, shown: str, status: os.stat_result | None) -> None:
+        why = self.why_private(real, status)
         if why is not None:
             raise ToolError(f"{shown} {why}, and is not read")
 
@@ -228,6 +237,18 @@ def why_private(real: str, status: os.stat_result | None = None) -> str | None:
     return next((shows for name, shows in named_with(PRIVATE) if is_named(real, name)), None)
 
 
+def _is_of_another_alone(real: str) -> bool:
+    """Whether the modes of a path without links keep it from all but its owner, who is neither the superuser nor this user."""
+    asked = ((real, stat.S_IROTH), *((str(above), stat.S_IXOTH) for above in Path(real).parents))
+    for path, right in asked:
+        status = status_of(path)
+        if status is not None and status.st_uid not in {0, os.getuid()}:
+            is_of_group = status.st_gid in {os.getgid(), *os.getgroups()}
+            if not status.st_mode & (right << 3 if is_of_group else right):
+                return True
+    return False
+
+
 def refuse_kernel_file(real: str, shown: str, status: os.stat_result | None) -> None:
     """Raises ToolError if the kernel generates the content of the file `real`. Such a file must not be written.
     `real` is a path without links.
@@ -290,7 +311,7 @@ class HiddenPlaces:
         return (
             not self._is_open[above]
             or not self._guard.may_be_shown(real)
-            or why_private(real) is not None
+            or self._guard.why_private(real) is not None
             or self._guard.why_judged(real) is not None
             or self._is_linked(real)
         )
