@@ -7,7 +7,9 @@ contains one. Files that a program opens although the command does not name them
 from __future__ import annotations
 
 import re
-from itertools import pairwise, product
+from fnmatch import fnmatch
+from functools import cache
+from itertools import pairwise, product, takewhile
 from typing import TYPE_CHECKING
 
 from ralph.permissions.command_table import FORMS
@@ -59,6 +61,9 @@ _CHANGES_BELOW = {
 }
 # Directories of package managers. A rule such as `Edit(.env)` is not about what packages have in them.
 _OF_PACKAGES = re.compile(r"/(?:node_modules|\.venv|venv|__pycache__|\.tox|\.nox)/")
+_MANY = "\0\0"
+"""An unknown part of a path that may consist of several names, as the value of a variable may."""
+_NOTHING = re.compile(r"(?!)")
 # Commands that show nothing of the content of the files that they are given.
 _BLIND = frozenset(
     """
@@ -72,9 +77,19 @@ _COMPUTED = re.compile(r"\+=|\bprintf\s+-v|\$\{\w+(?:\[[^]]*\])?[#%/:^,]")
 _ELSEWHERE = re.compile(r"~[^/]|(?:/+\.|/+dev/+\.\.)*/+proc/|/+dev/+(?:fd|std\w+)/")
 _IN_WORD = re.compile(r"[=@:,]")
 _IN_CODE = re.compile(r"[\w.~/@%+*?{}-]+")
+# What code that changes files contains.
+_CHANGES_IN_CODE = re.compile(
+    r"(?i)write|\bdump\(|unlink|remove|rename|replace\(|truncate|rmtree|\bmove|['\"][wax]b?\+?['\"]|['\"]r\+|\bprint\s+\w+\s*>"
+)
 _GREPS = frozenset(["grep", "egrep", "fgrep", "zgrep"])
 # Commands that give names of files to others, and builtins that take them from a list.
 _FINDERS = frozenset(["find", "xargs", "parallel"])
+# Commands that hand on the names which they get.
+_HAND_ON = frozenset(["xargs", "parallel", "sort", "uniq", "head", "tail", "tr"])
+# rg(1) and ag(1) read no hidden files without one of these.
+_READ_NO_HIDDEN_FILES = frozenset(["rg", "ag"])
+_READS_HIDDEN = re.compile(r"-[a-zA-Z]*[u.].*|--hidden|--no-ignore.*|--unrestricted")
+_HIDDEN = re.compile(r"/\.")
 _LISTERS = frozenset(["read", "mapfile", "readarray"])
 # Commands that show the content of the files that they are given, or put it elsewhere.
 _SHOW_CONTENT = frozenset(
@@ -105,6 +120,7 @@ class PathJudge:
         self._reading = reading
         self._changing = changing
         self._bases, self._is_lost = directories_of(line, places)
+        self._below = cache(places.disk.paths_below)
 
     def broken(self) -> Broken | None:
         """The first rule that the line breaks, or None if it breaks none."""
@@ -149,7 +165,7 @@ class PathJudge:
             for piece in _pieces(word):
                 yield from self._in_word(piece, rules)
         if UNKNOWN in words[1:] and self._may_be_found(name):
-            yield from self._in_directories(self._bases)
+            yield from self._in_directories(*self._searched(), rules)
         yield from self._below_changed(command, name)
         pattern = _RECURSIVE.get(name)
         if name == "git" and any(word.text == "grep" for word in words[1:]):
@@ -162,9 +178,42 @@ class PathJudge:
             is_anywhere = len(operands) < 2 or any(word.text is None for word in operands)
             is_anywhere = is_anywhere or any(re.match(r"-[a-zA-Z]*T|--files-from", one) for one in options)
             is_search = "grep" in name or name in ("git", "rg", "ag", "ack")
-            yield from self._in_directories(
-                [*named, *self._bases] if is_anywhere or (is_search and name not in _GREPS) else named
+            if (
+                is_search and name not in _GREPS
+            ):  # some options have a value, so that the last operand may be the text
+                is_anywhere = is_anywhere or not any(map(self._below, self._paths(operands[-1])))
+            left_out = (
+                _HIDDEN
+                if name in _READ_NO_HIDDEN_FILES and not any(map(_READS_HIDDEN.fullmatch, options))
+                else _NOTHING
             )
+            yield from self._in_directories(
+                [*named, *self._bases] if is_anywhere else named, (), self._reading, left_out
+            )
+
+    def _searched(self) -> tuple[Sequence[str], Sequence[str]]:
+        """The directories from which the line's searches may take names, and the patterns of names to which all of them are limited."""
+        directories: list[str] = []
+        names: list[str] = []
+        is_limited = True
+        for command in self._line.commands:
+            words = command.words[1:]
+            if command.name == "find":
+                starts = [*takewhile(lambda word: not re.match(r"[-(!]", word.known), words)]
+                only = [after.known for word, after in pairwise(words) if word.text in ("-name", "-iname")]
+            elif command.name in _GREPS and UNKNOWN not in words:
+                starts = [word for word in words if not word.known.startswith("-")][1:]
+                only = [word.known.partition("=")[2] for word in words if word.known.startswith("--include=")]
+            elif command.name in _HAND_ON or UNKNOWN in words:
+                continue
+            else:
+                return self._bases, ()
+            if any(word.text is None for word in starts):
+                return self._bases, ()
+            directories += [path for word in starts for path in self._paths(word)] if starts else self._bases
+            is_limited = is_limited and bool(only)
+            names += only
+        return directories or self._bases, names if is_limited else ()
 
     def _below_changed(self, command: SimpleCommand, name: str) -> Iterator[Broken]:
         """The rules about files in directories that the command changes as a whole."""
@@ -172,42 +221,89 @@ class PathJudge:
         pattern = _CHANGES_BELOW.get(name) if self._changing and _changes(command) else None
         if pattern is None or not (not pattern or any(re.fullmatch(pattern, one) for one in known)):
             return
-        # What is moved into a directory changes nothing else there. Of `find`, only what it names counts.
+        if name == "find":
+            yield from self._in_directories(*self._searched(), self._changing, _OF_PACKAGES)
+            return
+        # What is moved into a directory changes nothing else there.
         words = command.words[1 : -1 if name == "mv" and len(command.words) > 2 else None]
-        only = [after.known for word, after in pairwise(words) if word.text in ("-name", "-iname")]
-        changing = [
-            one
-            for one in self._changing
-            if not only or any(one.path.may_match_name(_elements(each)) for each in only)
-        ]
         if any(word.text is None and not word.is_glob for word in words):
             words = (*words, *self._line.other_words)  # as in `x=src; rm -r $x`
         words = (*words, *(_glob_word(choice) for word in words for choice in word.choices))
         pieces = (
             piece for word in words for piece in _pieces(word) if piece.is_glob or piece.text is not None
         )
-        for base, piece in product(self._bases, pieces):
-            path = f"{self._places.joined(_marked(piece), base)}/"
-            if not _OF_PACKAGES.search(path):
-                around = _known_directory(path)
-                near = [one for one in changing if one.path.may_be_below(around)]
-                for one in self._about_files(path, near, left_out=_OF_PACKAGES):
+        paths = [
+            f"{self._places.joined(_marked(piece), base)}/" for base, piece in product(self._bases, pieces)
+        ]
+        yield from self._in_directories(
+            [path for path in paths if not _OF_PACKAGES.search(path)], (), self._changing, _OF_PACKAGES
+        )
+
+    def _in_directories(
+        self,
+        directories: Iterable[str],
+        names: Sequence[str],
+        rules: Sequence[KnownRule],
+        left_out: re.Pattern[str] = _NOTHING,
+    ) -> Iterator[Broken]:
+        """The rules that are about files in the directories, whose paths may have unknown names. The rest is as in `_about_files`."""
+        for directory in dict.fromkeys(directories):
+            path = f"{directory.rstrip('/')}/"
+            around = _known_directory(path)
+            near = [one for one in rules if one.path.may_be_below(around)]
+            for one in self._about_files(path, near, names, left_out):
+                if one in self._reading:
+                    yield one, f"It reads {around}, where such files lie: use Grep, Glob and Read."
+                else:
                     yield one, f"It changes {around}, where such files lie: name the files."
 
     def _about_files(
-        self, path: str, rules: Sequence[KnownRule], left_out: re.Pattern[str] | None = None
+        self,
+        path: str,
+        rules: Sequence[KnownRule],
+        names: Sequence[str] = (),
+        left_out: re.Pattern[str] = _NOTHING,
     ) -> Iterator[KnownRule]:
-        """Those of the rules that are about a file that exists, if a path with unknown names may name it or, with a slash at its end,
-        a directory above it.
+        """Those of the rules that are about a file that exists, if a path with unknown parts may name it or, with a slash at its end,
+        a directory above it. The file's name matches one of the patterns `names`, if there are any, and the rest of its path does
+        not match `left_out`.
         """
-        below = self._places.disk.paths_below(_known_directory(path)) if rules else ()
-        names = "[^/]*".join(map(re.escape, path.split("\0")))
-        named = re.compile(f"{names}.*" if path.endswith("/") else names, re.DOTALL)
+        around = _known_directory(path).rstrip("/")
+        files = self._named_by(around, path[len(around) + 1 :]) if rules else ()
         for one in rules:
-            found = filter(one.path.matches, below or ())
-            files = (file for file in found if left_out is None or not left_out.search(file))
-            if below is None or any(map(named.fullmatch, files)):
+            found = (file for file in files or () if not left_out.search(file[len(around) :]))
+            may_be_there = files is None
+            if names:
+                found = (
+                    file for file in found if any(fnmatch(file.rpartition("/")[2], each) for each in names)
+                )
+                may_be_there &= any(one.path.may_match_name(_elements(each)) for each in names)
+            if may_be_there or any(map(one.path.matches, found)):
                 yield one
+
+    def _named_by(self, around: str, rest: str) -> Sequence[str] | None:
+        """The existing paths in the directory `around` that `rest`, a path with unknown parts, may name. None if there may be too many."""
+        if _MANY not in rest and not rest.endswith("/") and rest:
+            found = [around]
+            for part in rest.split("/"):
+                shape = re.compile("[^/]*".join(map(re.escape, part.split("\0"))), re.DOTALL)
+                found = [
+                    f"{above}/{name}"
+                    for above in found
+                    for name in self._places.disk.names_in(above or "/")
+                    if shape.fullmatch(name)
+                ]
+            return found
+        below = self._below(around or "/")
+        parts = (
+            ".*" if part == _MANY else "[^/]*".join(map(re.escape, re.split("\0+", part)))
+            for part in rest.split("/")
+        )
+        named = re.compile(
+            f"{re.escape(around)}/{'/'.join(parts)}{'.*' if rest.endswith('/') or not rest else ''}",
+            re.DOTALL,
+        )
+        return None if below is None else [*filter(named.fullmatch, below)]
 
     def _may_be_found(self, name: str) -> bool:
         """Whether an unknown word of the command `name` may be any file, because a search or a list makes it."""
@@ -221,14 +317,6 @@ class PathJudge:
         )
         return has_list and name in _SHOW_CONTENT
 
-    def _in_directories(self, directories: Iterable[str]) -> Iterator[Broken]:
-        for directory in dict.fromkeys(directories):
-            near = [one for one in self._reading if one.path.may_be_below(directory)]
-            below = self._places.disk.paths_below(directory) if near else ()
-            for one in near:
-                if below is None or any(map(one.path.matches, below)):
-                    yield one, f"It reads {directory}, where such files lie: use Grep, Glob and Read."
-
     def _in_word(self, word: Word, rules: Sequence[KnownRule]) -> Iterator[Broken]:
         for choice in word.choices:
             yield from self._in_word(_glob_word(choice), rules)
@@ -241,28 +329,39 @@ class PathJudge:
                 if one.path.holds(path):
                     yield one, f"It names {known}."
             return
-        if word.is_glob and not is_lost:
-            # With these settings of the shell, a pattern matches names that begin with a dot too.
-            any_name = ANY if {"dotglob", "GLOBIGNORE"} & self._line.everywhere else NAME
-            for base in self._bases:
-                path = self._places.joined(_marked(word), base)
-                elements = [any_name if char == "\0" else char for char in path]
-                shown = _marked(word).replace("\0", "*")
-                near = [one for one in rules if one.path.may_match(elements)]
-                for one in self._about_files(path, near):
-                    yield one, f"{shown} in it may name such a file: write the names out."
-            return
-        yield from self._by_names(word, rules)
+        marked = _marked(word)
+        if not word.is_glob:
+            marked = re.sub(r"(?<![^/])\0+(?![^/])", _MANY, re.sub("\0+", "\0", marked))
+        names = [name for name in marked.split("/") if name not in ("", ".", "..")]
+        if is_lost or (names[:1] == [_MANY] and not word.is_glob):
+            yield from self._by_names(names, word, rules)
+        elif word.is_glob or any(name.strip("\0") for name in names):
+            yield from self._by_place(marked, word, rules)
 
-    def _by_names(self, word: Word, rules: Sequence[KnownRule]) -> Iterator[Broken]:
-        """Judges a path whose directory is unknown, by the names in it."""
-        for name in re.sub("\0+", "\0", _marked(word)).split("/"):
+    def _by_place(self, marked: str, word: Word, rules: Sequence[KnownRule]) -> Iterator[Broken]:
+        """Judges a path with unknown parts in a known directory, by the files that are there."""
+        # With these settings of the shell, a pattern matches names that begin with a dot too.
+        is_wide = not word.is_glob or {"dotglob", "GLOBIGNORE"} & self._line.everywhere
+        for base in self._bases:
+            path = self._places.joined(marked, base)
+            elements = [(ANY if is_wide else NAME) if char == "\0" else char for char in path]
+            near = [one for one in rules if one.path.may_match(elements)]
+            for one in self._about_files(path, near):
+                yield one, _about_unknown(word)
+
+    def _by_names(self, names: Sequence[str], word: Word, rules: Sequence[KnownRule]) -> Iterator[Broken]:
+        """Judges a path whose directory is unknown, by the names in it, and by the files that exist if only a part of a name is known."""
+        for name in (name for name in names if name.strip("\0")):
             elements: list[Element] = [ANY if char == "\0" else char for char in name]
-            if not name.strip("\0.") and set(name) <= {"\0", "."} and name in ("", ".", "..", "\0"):
-                continue
-            for one in rules:
-                if one.path.may_match_name(elements):
-                    yield one, f"{word.known} in it may name such a file: write the whole path out."
+            shape = "[^/]*".join(map(re.escape, re.split("\0+", name)))
+            named = re.compile(f".*/{shape}(?:/.*)?", re.DOTALL)
+            for one in (one for one in rules if one.path.may_match_name(elements)):
+                below = map(self._below, self._places.roots)
+                if "\0" not in name or any(
+                    files is None or any(map(one.path.matches, filter(named.fullmatch, files)))
+                    for files in below
+                ):
+                    yield one, _about_unknown(word)
 
     def _in_code(self) -> Iterator[Broken]:
         """Judges everything that looks like a path, in what ralph cannot fully parse."""
@@ -273,6 +372,7 @@ class PathJudge:
         }
         texts |= {piece for word in self._line.everywhere for piece in (word, *_IN_WORD.split(word))}
         may_change = self._line.runs_unknown or not MISREAD.isdisjoint(self._line.not_understood)
+        may_change |= any(map(_CHANGES_IN_CODE.search, self._line.texts))
         rules = (*self._reading, *(self._changing if may_change else ()))
         for text in sorted(texts):
             for piece in (text, *_IN_WORD.split(text)):
@@ -334,6 +434,11 @@ def _pieces(word: Word) -> Iterator[Word]:
     attached = re.match(r"-[A-Za-z](.+)", marked, re.DOTALL)
     if attached:
         yield _from_marked(attached[1], word)
+
+
+def _about_unknown(word: Word) -> str:
+    shown = _marked(word).replace("\0", "*" if word.is_glob else "...")
+    return f"{shown} in it may name such a file: write the whole path out."
 
 
 def _known_directory(path: str) -> str:

@@ -37,6 +37,10 @@ class Disk(Protocol):
         """The path with all symbolic links resolved. The path need not exist."""
         ...
 
+    def names_in(self, directory: str) -> Sequence[str]:
+        """The names of what is in a directory. Empty if the path is not a directory, or may not be read."""
+        ...
+
     def paths_below(self, directory: str) -> Sequence[str] | None:
         """All paths in a directory, at every depth. Empty if the path is not a directory. None if there are too many."""
         ...

@@ -353,6 +353,84 @@ RULES = (
 )
 
 
+# With the rules `Read(*.pem)`, `Read(./.env)`, `Edit(./config/**)` and `Edit(*.lock)`.
+UNKNOWN_PARTS = [
+    ('npm test; echo "EXIT: $?"', False),
+    ('git commit -m "Release $VERSION"', False),
+    ('for i in 1 2; do echo "run $i"; make; done', False),
+    ("make CC=$CC && docker build -t app:$TAG .", False),
+    ('export PATH="$HOME/bin:$PATH"; make', False),
+    ('git log "origin/$BRANCH"..HEAD', False),
+    ('curl "http://localhost:$PORT/health"', False),
+    ('cat "$f"', False),
+    ("cat ./$f", False),
+    ("cat src/$f", False),
+    ("cat keys/$f", True),
+    ("cat ./keys/$f", True),
+    ("cat k$f/a.pem", True),
+    ("cat $D/other.pem", True),
+    ("cat $D/a$f", True),
+    ("cat $D/main$f", False),
+    ("cd $D; cat a$f", True),
+    ("f=a.pem; cat keys/$f", True),
+    ('show() { cat "keys/$1"; }; show a.pem', True),
+    ("cat keys/$(ls keys | head -1)", True),
+    ("for f in dev prod; do sed -i s/a/b/ config/$f.yml; done", True),
+    ("for f in dev prod; do cat config/$f.yml; done", False),
+    ("cp $X src/$Y", False),
+    ("rm -f build/$x.o", False),
+    ("rg x", True),
+    ("rg x keys", True),
+    ("rg -n x src", False),
+    ("ack x src", False),
+    ("ack x", True),
+    ("git grep x src", False),
+    ("find src -type f -exec cat {} +", False),
+    ("find . -type f -exec cat {} +", True),
+    ("find . -name '*.py' | xargs grep -l x", False),
+    ("find . -name '.e*' | xargs cat", True),
+    ("find $D -name '*.py' | xargs cat", True),
+    ("grep -rl x src | xargs sed -i s/a/b/", False),
+    ("grep -rl x config | xargs sed -i s/a/b/", True),
+    ("grep -rl --include='*.py' x src | xargs sed -i s/a/b/", False),
+    ("grep -rl --include='*.yml' x config src | sort | xargs sed -i s/a/b/", True),
+    ("find . -name '*.yml' -exec sed -i s/a/b/ {} +", True),
+    ("find . -name '*.yml' -exec wc -l {} +", False),
+    ("find . -name '*.py' -exec sed -i s/a/b/ {} +", False),
+    ("git ls-files | xargs sed -i s/a/b/", True),
+    ('python3 -c \'open("config/prod.yml", "w")\'', True),
+    ("python3 - <<'E'\nPath('config/prod.yml').write_text('x')\nE", True),
+    ("node -e 'fs.writeFileSync(\"config/prod.yml\", x)'", True),
+    ("python3 -c 'print(open(\"config/prod.yml\").read())'", False),
+]
+
+
+@every_row(("command", "is_denied"), UNKNOWN_PARTS)
+def test_a_word_with_an_unknown_part_is_compared_with_the_files_that_exist(command, is_denied) -> None:
+    names = (".env", "keys/a.pem", "config/prod.yml", "src/main.py", "yarn.lock")
+    rules = ["Read(*.pem)", "Read(./.env)", "Edit(./config/**)", "Edit(*.lock)"]
+    judge = permissions(deny=rules, files=tuple(f"{CWD}/{name}" for name in names))
+    assert denies(judge, "Bash", command=command) is is_denied
+
+
+def test_a_search_that_reads_no_hidden_files_reads_none_that_a_rule_denies() -> None:
+    judge = permissions(deny=["Read(./.env)"])
+    commands = ("rg x", "ag x .", "rg -u x", "rg --hidden x", "ag -u x", "ack x")
+    assert [denies(judge, "Bash", command=one) for one in commands] == [False, False, True, True, True, True]
+
+
+def test_among_too_many_files_a_name_with_an_unknown_part_is_looked_up_where_it_would_be() -> None:
+    judge = permissions(deny=["Read(*.pem)"], files=(f"{CWD}/keys/a.pem",), has_too_many=True)
+    assert [
+        denies(judge, "Bash", command=f"cat {name}") for name in ("a$f", "keys/a$f", "k*/a$f", "$D/b$f")
+    ] == [
+        False,
+        True,
+        True,
+        True,
+    ]
+
+
 @every_row("rule", RULES)
 def test_a_pattern_of_the_shell_may_name_each_file_that_it_names(rule) -> None:
     begins = ("", "a", "b", "x.", ".a", ".env.")

@@ -43,6 +43,10 @@ class FakeDisk:
         path = posixpath.normpath(path)
         return self._links.get(path, path)
 
+    def names_in(self, directory: str) -> list[str]:
+        above = directory.rstrip("/") + "/"
+        return [path[len(above) :].partition("/")[0] for path in self._files if path.startswith(above)]
+
     def paths_below(self, directory: str) -> list[str] | None:
         if self._has_too_many:
             return None

@@ -109,6 +109,11 @@ class LocalDisk:
     def real(self, path: str) -> str:
         return os.path.realpath(path)
 
+    def names_in(self, directory: str) -> list[str]:
+        with suppress(OSError):
+            return os.listdir(directory)
+        return []
+
     def paths_below(self, directory: str) -> list[str] | None:
         found = [entry.path for entry in islice(entries_below(directory), _MOST_PATHS + 1)]
         return found if len(found) <= _MOST_PATHS else None
