@@ -92,6 +92,10 @@ def _checked_pattern(tool: str, pattern: str, text: str) -> str | None:
         raise RuleError(f"{text!r}: a rule for {tool} takes no pattern in parentheses")
     if tool in READERS | WRITERS and pattern.startswith("!"):
         raise RuleError(f"{text!r}: a path pattern cannot begin with `!`")
+    if tool == "Bash" and (re.search(r":\s*\*.|:\s+\*$", pattern, re.DOTALL) or pattern.startswith("^")):
+        raise RuleError(f"{text!r}: `:*` ends a pattern, and ^ begins none; write one rule for each command")
+    if tool in READERS | WRITERS and re.search(r", |\||\) ", pattern):
+        raise RuleError(f"{text!r}: a rule about paths has one pattern; write one rule for each")
     if tool == "WebFetch" and not pattern.startswith("domain:"):
         raise RuleError(f"{text!r}: a pattern for WebFetch begins with domain:")
     return pattern
