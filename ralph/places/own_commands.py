@@ -62,7 +62,8 @@ _FILTER = re.compile(r"(?:[gm]?awk|g?o?jq|jaq|yq|sed)")
 _PROGRAM_FILE = re.compile(r"-(?:[A-Za-z]*f|-(?:from-)?file)(?:=(.+))?")
 # Options of runners with a directory or package in which they look, and words that may stand before them.
 _LOOKS_IN = re.compile(
-    r"(?:-C|--(?:prefix|directory|dir|cwd|chdir|project|from|spec|with|with-editable|package))(?:=(.+))?"
+    r"(?:-[CpPfd]|--(?:prefix|directory|dir|cwd|chdir|project|from|spec|with|with-editable|package|file"
+    r"|(?:project-|package-|manifest-)(?:path|dir|directory)))(?:=(.+))?"
 )
 _WITHOUT_VALUE = frozenset(
     "-y --yes -q --quiet -s --silent -v --verbose --bun --offline --isolated --refresh --no-cache".split()
@@ -88,10 +89,14 @@ FINDS_BY_ITSELF = frozenset(
     invoke bundle mise asdf direnv devbox nix docker-compose pre-commit ninja cmake ctest dotnet conda mamba micromamba nix-shell compose
     podman-compose sbt mix stack cabal composer bazel bazelisk gulp grunt rails rspec poe tsx ts-node lefthook scons meson opam turbo nx
     run-parts jupyter jupyter-nbconvert prettier eslint stylelint rubocop pylint phpunit bun Rscript jupytext
-    svgo treefmt dprint php-cs-fixer sqlfluff markdownlint-cli2 cog
+    svgo treefmt dprint php-cs-fixer sqlfluff markdownlint-cli2 cog electron swift
     """.split()
 )
 _KNOWN_LATER = re.compile(r"[$`]|\{\}")
+# Behind these, a word of a shell is the name of a program, or the script of one.
+_BEGINS_COMMAND = re.compile(
+    r"[();&|]*[(;&|]|[{!]|then|do|else|elif|if|while|until|exec|command|builtin|nohup|time|env|xargs|sudo"
+)
 _TAKE_A_DIRECTORY = FINDS_BY_ITSELF.union(
     "git gh tig lazygit".split()
 )  # which runs what a nested repository names
@@ -143,7 +148,7 @@ def why_changeable(
             if path is not None and (why := search.why_unsafe(path)):
                 return f"{path} does not count: {why}"
     why = ("" if takes_data else _why_taken(line, scripts, names)) or (
-        "" if finds_there else _why_found(line)
+        "" if finds_there else _why_found(line, is_strict=not takes_data)
     )
     changeable = chain(
         chain.from_iterable(
@@ -346,12 +351,15 @@ def _why_taken(line: _CommandLine, scripts: Iterable[_CommandLine], names: Mappi
     return ""
 
 
-def _why_found(line: _CommandLine) -> str:
-    """Why commands can decide what a runner such as `npx --prefix DIR` or `cd DIR && make` finds in a directory that it is told."""
+def _why_found(line: _CommandLine, *, is_strict: bool) -> str:
+    """Why commands can decide what a runner such as `npx --prefix DIR` or `cd DIR && make` finds in a directory that it is told. With
+    `is_strict`, also why what is started is not known.
+    """
     # Of several texts each is a word, and one of them may be a text for a shell.
     lines = [[*_unquoted(text)] for text in line.texts] if len(line.texts) == 1 else [line.texts]
     lines += [[*_unquoted(text)] for text in line.texts[1:] if " " in text]
-    return next(filter(None, (_why_found_by(words, line) for words in lines)), "")
+    why = filter(None, (_why_found_by(words, line) for words in lines))
+    return next(why, "") or (next(filter(None, map(_why_unknown, lines)), "") if is_strict else "")
 
 
 def _why_found_by(words: Sequence[str], line: _CommandLine) -> str:
@@ -359,19 +367,44 @@ def _why_found_by(words: Sequence[str], line: _CommandLine) -> str:
     runner, is_value = "", False
     for number, (word, name) in enumerate(zip(words, names, strict=True)):
         option = _LOOKS_IN.fullmatch(word)
-        if option or word in ENTERS:
-            told = (option and option[1]) or next(iter(words[number + 1 :]), "")
-            path = os.path.join(line.places[0], absolute_path(told, "", line.known.get("HOME", "")))
+        is_operand = not (
+            word.startswith("-") or is_value or word in _SUBCOMMANDS or name in _TAKE_A_DIRECTORY
+        )
+        if option or word in ENTERS or (runner and is_operand):
+            told = (
+                word
+                if is_operand and word not in ENTERS
+                else (option and option[1]) or next(iter(words[number + 1 :]), "")
+            )
+            path = absolute_path(re.sub(r"^file:(?://)?", "", told), "", line.known.get("HOME", ""))
+            path = os.path.join(line.places[0], path)
             found = runner or next((one for one in names[number:] if one in _TAKE_A_DIRECTORY), "")
             if found and os.path.isdir(path) and line.search.root_around(path):
                 return f"{found} finds what it runs in {path}, where commands may write"
-            if found and _KNOWN_LATER.search(told):
+            if found and not is_operand and _KNOWN_LATER.search(told):
                 return f"{found} finds what it runs in a directory that is known only then"
         if name in _TAKE_A_DIRECTORY:
             runner = name
-        elif not (word.startswith("-") or is_value or word in _SUBCOMMANDS):
+        elif is_operand:
             runner = ""
         is_value = word.startswith("-") and "=" not in word and word not in _WITHOUT_VALUE
+    return ""
+
+
+def _why_unknown(words: Sequence[str]) -> str:
+    """Why what a line starts, or where, is known only when it runs."""
+    is_begun = True
+    for number, word in enumerate(words):
+        before, after = ("".join(words[at : at + 1]) for at in (number - 1, number + 1))
+        if is_begun and _KNOWN_LATER.match(word):
+            return "what it starts is known only then"
+        if is_begun and word in ENTERS and _KNOWN_LATER.search(after):
+            return "it starts something in a directory that is known only then"
+        if re.fullmatch(r"-[a-z]*c", before) and (why := _why_unknown([*_unquoted(word)])):
+            return why
+        name = os.path.basename(word)
+        starts = _BEGINS_COMMAND.fullmatch(word) or _SHELL.fullmatch(name) or _INTERPRETER.fullmatch(name)
+        is_begun = bool(starts or (is_begun and (_ASSIGNED.match(word) or word.startswith("-"))))
     return ""
 
 
