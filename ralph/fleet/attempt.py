@@ -267,7 +267,8 @@ class JobAttempt:
         decision: NextAttempt | Final | None = None
         try:
             followed = self._followed(process, checkout)
-            self._refuse_killed()
+            if self._stop is Stop.LOST or (self._stop is Stop.AT_ONCE and self._has_left_nothing()):
+                raise LostError  # noqa: TRY301 - told as one of the store's
             if isinstance(followed, NextAttempt):
                 decision, end = followed, ProcessEnd(exit_code=Outcome.LIMIT_REACHED.exit_code())
             else:
@@ -296,10 +297,6 @@ class JobAttempt:
                 gone = "its checkout is gone: a command of the job has removed or moved it"
                 raise CheckoutError(gone, Outcome.IO_ERROR) from error
             return self._keep(checkout, decision or self._decided(self._ended), error)
-
-    def _refuse_killed(self) -> None:
-        if self._stop is Stop.LOST or (self._stop is Stop.AT_ONCE and self._has_left_nothing()):
-            raise LostError
 
     def _has_left_nothing(self) -> bool:
         """Whether no files of the job are taken over: a killed one's command may still be at work."""

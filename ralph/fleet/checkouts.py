@@ -210,24 +210,20 @@ class WorkerGit(Git):
         own = {"GIT_DIR": str(directory)} if variables is None else variables
         environment = environment_for_git(calls.seams, directory.parent)
         super().__init__(calls.seams, directory, {**environment, **own}, _OPTIONS, repository=repository)
-        self._calls = calls
+        self.calls = calls
         self.url = repository
 
     def at(self, directory: Path, variables: Mapping[str, str]) -> WorkerGit:
         """Git for the same repository of a job in another directory."""
-        return WorkerGit(self._calls, self.url, directory, variables)
+        return WorkerGit(self.calls, self.url, directory, variables)
 
     def by(self, calls: GitCalls) -> WorkerGit:
         """Git in the same directory, started by other calls."""
         return WorkerGit(calls, self.url, self.directory)
 
-    def places_in(self, directory: str) -> GuardedPlaces:
-        """As `GitCalls.places_in`."""
-        return self._calls.places_in(directory)
-
     def call(self, *arguments: str, **options: Any) -> GitAnswer:
         """As `Git.call`, but a shortage of this machine is a CheckoutError too."""
-        self._calls.refuse_stopped()
+        self.calls.refuse_stopped()
         try:
             return super().call(*arguments, **options)
         except ShortageError as shortage:
@@ -812,7 +808,7 @@ class JobCheckout:
         top = os.path.realpath(self.directory)
         look, is_below = look_below(top), below_tops((top,))
         output = self._tree().read("ls-files", "-z", "-t", "-d", "-m", "-o", "--exclude-standard")
-        places = self._mirror.places_in(top) if output else None
+        places = self._mirror.calls.places_in(top) if output else None
         changed: dict[bytes, None] = {}
         sizes: dict[bytes, int] = {}
         unreadable: dict[bytes, None] = {}

@@ -21,6 +21,7 @@ from ralph.fleet.store.claims import ClaimWriter, LostError
 from ralph.fleet.store.database import WaitStoppedError, away_reason, refusal_of
 from ralph.fleet.store.locks import LockState
 from ralph.git.answer import CheckoutError, shown
+from ralph.machine.files.opened_file import opened
 from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted
 
@@ -323,9 +324,8 @@ class JobDelivery:
 @contextmanager
 def _turn_lock(path: Path) -> Iterator[bool]:
     """Holds the turn lock, so that no turn of the job's process runs. The value is False if a turn runs now."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        until = time.monotonic() + _LOCK_FOR_S
+    until = time.monotonic() + _LOCK_FOR_S
+    with opened(path, os.O_RDONLY) as descriptor:
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -336,8 +336,6 @@ def _turn_lock(path: Path) -> Iterator[bool]:
                     return
                 time.sleep(_LOCK_EVERY_S)
         yield True
-    finally:
-        os.close(descriptor)
 
 
 def _subject(job: Job) -> str:

@@ -85,7 +85,7 @@ def _refuse_lost_limits(jobs: Sequence[Job], limits: SetLimits, format_name: str
     if limits.rate is not None and format_name != "parallel":
         lost.append(("rate", "set concurrency"))
     if limits.per_host is not None and limits.per_host < min(
-        _most_on_one_host(jobs), limits.concurrency or len(jobs)
+        max(Counter(host_of(job.repository) for job in jobs).values()), limits.concurrency or len(jobs)
     ):
         lost.append(("per_host", f"a concurrency of {limits.per_host} keeps it"))
     if lost:
@@ -99,10 +99,6 @@ def _refuse_lost_limits(jobs: Sequence[Job], limits: SetLimits, format_name: str
                 raise UsageError(
                     f"{format_name} cannot express the `after` of the job {job.id}; parallel can"
                 )
-
-
-def _most_on_one_host(jobs: Sequence[Job]) -> int:
-    return max(Counter(host_of(job.repository) for job in jobs).values())
 
 
 def _carried(job: Job) -> str:

@@ -96,7 +96,8 @@ class ExportedJob:
         self._process = JobProcess(
             set_name, job, folder, kept, hidden=_sets_beside(folder), told=say, waits_in_outages=True
         )
-        ours = git_environment(environment, job)
+        secrets = known_secrets(environment)
+        ours = child_environment(environment, (), secrets, {*job.env, TOKEN, HOST})
         safe = without_unsafe_loads(ours, search_outside(ours, places))
         self._supervisor = CommandSupervisor(safe, makes_group=False)
         self._new_calls = partial(GitCalls, ours, self._supervisor, _token(environment), places, environment)
@@ -243,12 +244,6 @@ def _sets_beside(folder: Path) -> tuple[Path, ...]:
     """
     own = folder.parent
     return tuple(sorted({own, *(kept.parents[1] for kept in paths_below(own.parent, f"*/*/{_KEPT}"))}))
-
-
-def git_environment(environment: Mapping[str, str], job: Job) -> dict[str, str]:
-    """The variables of git: none that looks like a credential, and none that the job names for its tools."""
-    secrets = known_secrets(environment)
-    return child_environment(environment, (), secrets, {*job.env, TOKEN, HOST})
 
 
 def _token(environment: Mapping[str, str]) -> GitToken | None:

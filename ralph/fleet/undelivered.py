@@ -27,7 +27,7 @@ from ralph.fleet.decisions import Final  # noqa: TC001 - msgspec decodes it
 from ralph.fleet.job_process import exit_code_left
 from ralph.fleet.locked_file import is_locked, locked_file
 from ralph.machine.files.atomic_write import sync_directory
-from ralph.machine.files.opened_file import read_regular_file
+from ralph.machine.files.opened_file import opened, read_regular_file
 from ralph.machine.files.trees import entries_below, remove_tree, remove_tree_if_possible
 
 if TYPE_CHECKING:
@@ -246,11 +246,8 @@ def _size_below(folder: Path) -> int:
 
 
 def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with opened(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
         sync_directory(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # --- The folder of an executor

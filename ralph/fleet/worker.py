@@ -10,7 +10,7 @@ import mmap
 import os
 import signal
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from msgspec.structs import replace
@@ -126,11 +126,8 @@ class Supervisor:
         """Asks the store. The connection is closed afterwards: a fork must not inherit one."""
 
         def asked() -> T:
-            store = Claims(self._database)
-            try:
+            with closing(Claims(self._database)) as store:
                 return call(store)
-            finally:
-                store.close()
 
         return patiently(asked, waiting=waiting)
 
