@@ -39,14 +39,6 @@ _WATCH_EVERY_S = 1.0
 _NO_PROC = not os.path.isdir("/proc/self")  # noqa: PTH112 - `Path` would be made for it alone
 
 
-def _fields(status: LoopStatus) -> dict[str, Any]:
-    """The facts of the lines, and the loop's whole record."""
-    state = status.present
-    told = {"is_running": status.is_running, "folder": str(status.folder), "totals": state.totals}
-    about = {"left": to_builtins(left_of(state)), "live": to_builtins(status.live)}
-    return {**told, **about, **state_fields(status.state)}
-
-
 def redact_of(status: LoopStatus) -> Callable[[str], str]:
     """Cuts the secrets of the environment, and those in the options that the loop's record repeats."""
     return Redactor(known_secrets(os.environ, tuple(status.state.plan.secrets()))).redact_all
@@ -145,7 +137,10 @@ def _watch(directory: Path, store: LoopStore, *, is_json: bool) -> int:
 
 
 def _json(status: LoopStatus, redact: Callable[[str], str]) -> str:
-    return json.dumps(redacted(_fields(status), redact))
+    state = status.present
+    told = {"is_running": status.is_running, "folder": str(status.folder), "totals": state.totals}
+    about = {"left": to_builtins(left_of(state)), "live": to_builtins(status.live)}
+    return json.dumps(redacted({**told, **about, **state_fields(status.state)}, redact))
 
 
 def safe_lines(lines: Iterable[str], redact: Callable[[str], str]) -> list[str]:
