@@ -76,9 +76,7 @@ class Stop(enum.IntEnum):
 
 
 class MachineError(Exception):
-    """A machine cannot do jobs: its disk is full, its key is refused, or its user's settings are wrong. The job's next attempt
-    is planned.
-    """
+    """A machine cannot do jobs: its disk is full, its key is refused, or its user's settings are wrong. The job is tried again."""
 
     def __init__(self, message: str, outcome: Outcome = Outcome.IO_ERROR) -> None:
         """`outcome` is what the worker ends with if it is AUTH or CONFIG and nothing else runs. Otherwise it pauses."""
@@ -114,17 +112,13 @@ class Worker(Struct, frozen=True, kw_only=True):
         return patiently(call, waiting=self.waiting)
 
     def refusal(self, reason: str, outcome: Outcome) -> MachineError:
-        """The error of a machine whose key or settings are refused. If a job has ended well since the last refusal, the
-        worker only pauses.
-        """
+        """The error of a machine whose key or settings are refused. After a job that has ended well, the worker only pauses."""
         has_worked, self.worked[0] = bool(self.worked[0]), 0
         return MachineError(f"{self.machine}: {reason}", Outcome.IO_ERROR if has_worked else outcome)
 
 
 class JobAttempt:
-    """The work on one claim, until the store knows how it ended. `run` is called in one thread; `stop` may be called from
-    another.
-    """
+    """The work on one claim, until the store knows how it ended. `run` is called in one thread, `stop` perhaps in another."""
 
     def __init__(self, worker: Worker, claim: Claim) -> None:
         self._worker = worker
@@ -263,7 +257,6 @@ class JobAttempt:
     # --- the job's process
 
     def _run_process(self, process: JobProcess, checkout: JobCheckout, expected: str | None) -> None:
-        """Runs the process, and delivers or keeps what it has left."""
         decision: NextAttempt | Final | None = None
         try:
             followed = self._followed(process, checkout)
@@ -417,9 +410,7 @@ class JobAttempt:
     def _keep(
         self, checkout: JobCheckout, decision: NextAttempt | Final, error: Exception | Interrupted
     ) -> None:
-        """Keeps on this machine what could not be delivered because of `error`, and tells the store. Raises what `error`
-        raises for the store and the process.
-        """
+        """Keeps here what could not be delivered because of `error`, and tells the store. Raises as `error` demands."""
         claim, worker = self.claim, self._worker
         self._move()
         if self._stop is Stop.LOST:
@@ -522,7 +513,6 @@ class JobAttempt:
         return self._tell_delivered(end, then, delivery.at_branch or work.commit, is_resumable=is_resumable)
 
     def _bundled_later(self, place: Path) -> KeptWork | None:
-        """Makes the bundle of a checkout that was moved to `place`."""
         if (base := self.claim.base) is None:
             return None
         checkout = self._repositories.reopen(self._job.repository, place / CHECKOUT, base)

@@ -135,9 +135,7 @@ class NotDelivered(Struct, frozen=True):
 
 
 def checkpoint_ref(set_name: str, job: str, attempt: int) -> str:
-    """The ref of a job's checkpoints at the remote. It is not a branch, so no CI starts. Each day may have a set with a job of the
-    same id.
-    """
+    """The ref of a job's checkpoints, which is no branch, so that no CI starts. Each day may have a set with a job of this id."""
     return f"refs/ralph/{set_name}/{job}/{attempt}"
 
 
@@ -204,9 +202,7 @@ class WorkerGit(Git):
     def __init__(
         self, calls: GitCalls, repository: str, directory: Path, variables: Mapping[str, str] | None = None
     ) -> None:
-        """`repository` is the job's repository, for errors. `variables` choose the git directory. None stands for
-        `directory`.
-        """
+        """`repository` is the job's, for errors. `variables` choose the git directory; None stands for `directory`."""
         own = {"GIT_DIR": str(directory)} if variables is None else variables
         environment = environment_for_git(calls.seams, directory.parent)
         super().__init__(calls.seams, directory, {**environment, **own}, _OPTIONS, repository=repository)
@@ -407,9 +403,7 @@ class Repositories:
             os.close(descriptor)
 
     def _clone(self, git: WorkerGit, directory: Path) -> None:
-        """Makes the agent's repository without files. It borrows the mirror's objects, and its remote is the job's
-        repository.
-        """
+        """Makes the agent's repository without files. It borrows the mirror's objects, and its remote is the job's repository."""
         with _disk():
             directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         quietly = ("clone", "--quiet", "--shared", "--no-checkout", "--template=", "--origin=origin")
@@ -487,9 +481,7 @@ class JobCheckout:
         return self._mirror.at(self._own, {"GIT_DIR": str(self._own), **variables})
 
     def _tree(self, git_directory: Path | None = None) -> WorkerGit:
-        """Git that works on the files of the checkout, with the worker's own git directory and index. `git_directory`
-        stands for another one.
-        """
+        """Git that works on the files of the checkout, with the own git directory and index, or with another `git_directory`."""
         own = {"GIT_DIR": str(self._own), "GIT_INDEX_FILE": str(self._own / "index")}
         chosen = own if git_directory is None else {"GIT_DIR": str(git_directory)}
         return self._mirror.at(self.directory, {**chosen, "GIT_WORK_TREE": str(self.directory)})
@@ -507,9 +499,7 @@ class JobCheckout:
                         _link_or_copy(path_in(self._storage, one), path_in(folder / LARGE, one))
 
     def bundle(self, commits: Mapping[str, str], base: str, descriptor: int) -> None:
-        """Writes a git bundle to a file: the commits, each with its ref, without what `base` has. Raises CheckoutError and
-        Interrupted.
-        """
+        """Writes a git bundle: the commits, each with its ref, without what `base` has. Raises CheckoutError and Interrupted."""
         own = self._git()
         for ref, commit in commits.items():
             own.change("update-ref", ref, commit)
@@ -660,9 +650,7 @@ class JobCheckout:
         return sorted(map(os.fsdecode, found))
 
     def _known(self, branch: str) -> list[str]:
-        """The commits that the remote's branches and tags had when the mirror was last fetched. Checkpoints are removed, and a
-        checkpoint at the job's branch is replaced.
-        """
+        """The commits that the remote's branches and tags had at the last fetch, but for the job's branch, which is replaced."""
         listed = self._mirror.read(
             "for-each-ref", "--format=%(objectname) %(refname)", "refs/heads", "refs/tags"
         )
@@ -704,7 +692,6 @@ class JobCheckout:
         return not self._git().answer("merge-base", "--is-ancestor", other, commit).status
 
     def _has_user(self) -> bool:
-        """Whether the worker's user has told git a name and an address."""
         return not self._git().answer("var", "GIT_COMMITTER_IDENT").status
 
     def _pushed(self, commit: str, ref: str, expected: str | None) -> Delivered | NotDelivered:
@@ -912,7 +899,6 @@ def other_heads(directory: Path) -> dict[str, str]:
 
 
 def _packed(git: Path) -> Iterator[tuple[str, str]]:
-    """The refs in `packed-refs`, each with its commit."""
     for line in _text(git, "packed-refs", _MOST_REF_FILE_BYTES).splitlines():
         commit, _, ref = line.partition(" ")
         yield ref, commit
@@ -938,9 +924,7 @@ def head_of(directory: Path) -> str | None:
 
 
 def _text(git: Path, name: str, most_bytes: int) -> str:
-    """The content of a file below a git directory. Empty if it cannot be read, or if a directory on the way to it is a
-    link.
-    """
+    """The content of a file below a git directory. Empty if it cannot be read, or if a directory on the way to it is a link."""
     descriptor = _opened(git, name)
     if descriptor is None:
         return ""

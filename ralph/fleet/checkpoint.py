@@ -96,9 +96,7 @@ def unpack_state(data: bytes, directory: Path, most_bytes: int) -> None:
 
 
 def _entries(directory: Path, above: str) -> Iterator[tuple[str, str | None]]:
-    """The relative names below a directory, folders before their content. The second value is the path of a regular
-    file, and None for a folder.
-    """
+    """The relative names below a directory, folders before their content, each with the path of a file, or None for a folder."""
     with os.scandir(directory) as listing:
         found = sorted(listing, key=lambda entry: entry.name)
     for entry in found:

@@ -297,9 +297,7 @@ class Fleet:
         return [row for row in rows if row.state is JobState.RUNNING]
 
     def retry(self, chosen: NamedJobs, *, discards: bool) -> int:
-        """Lets ended jobs begin another attempt. What a machine keeps of them is delivered first, or given up if `discards`
-        is True.
-        """
+        """Lets ended jobs begin another attempt. What a machine keeps of them is delivered first, or given up with `discards`."""
         count = 0
         found = self._chosen(chosen).items()
         self._ask(self._store.create)

@@ -163,9 +163,7 @@ class JobDelivery:
         self._held.ask(self._held.save_checkpoint, ref, commit, state)
 
     def _pushed_checkpoint(self, checkout: JobCheckout, commit: str, *, is_last: bool) -> str:
-        """Pushes a checkpoint, and returns its ref. Where the host takes no such refs, the last one of an attempt goes to the
-        job's branch, and what follows replaces it there.
-        """
+        """Pushes a checkpoint, and returns its ref. The last one goes to the job's branch if the host takes no such refs."""
         ref = self._ref()
         try:
             self._push_ref(checkout, commit, ref)
@@ -247,7 +245,6 @@ class JobDelivery:
         return Final(problem.outcome.exit_code(), f"{problem}; the work is at {ref}: {commit}")
 
     def _push_beside(self, checkout: JobCheckout, commit: str, end: str) -> str:
-        """Pushes work that is not at the branch, and returns its ref."""
         self._held.refuse_lost()
         return checkout.push_beside(commit, f"{self._ref()}{end}", self._branch)
 

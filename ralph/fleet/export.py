@@ -141,7 +141,6 @@ def _minutes(job: Job) -> int | None:
 
 
 def _longest_minutes(jobs: Sequence[Job]) -> int | None:
-    """The longest time limit of the jobs. None if one of them has none."""
     times = [minutes for job in jobs if (minutes := _minutes(job)) is not None]
     return max(times) if len(times) == len(jobs) else None
 
@@ -282,9 +281,7 @@ def _pod_script(set_name: str) -> str:
 
 
 def _config_maps(jobs: Sequence[Job], set_name: str) -> list[list[tuple[int, str]]]:
-    """The definitions of the jobs with their indexes, divided so that each part fits into one ConfigMap. The first one
-    also has the script.
-    """
+    """The definitions of the jobs with their indexes, a part for each ConfigMap. The first one also has the script."""
     maps: list[list[tuple[int, str]]] = [[]]
     size = len(_pod_script(set_name))
     for index, job in enumerate(jobs):

@@ -84,9 +84,7 @@ class ExportedJob:
         environment: Mapping[str, str],
         say: Callable[[str], None],
     ) -> None:
-        """`folder` is the job's own, and is kept between the attempts. `say` gets lines for people, and shows no control sequences.
-        Raises CannotError.
-        """
+        """`folder` is the job's own, also for later attempts. `say` gets lines without control sequences. Raises CannotError."""
         self._set, self._job, self._folder, self._say = set_name, job, folder, say
         missing = [name for name in job.env if not environment.get(name)]
         if missing:
@@ -108,9 +106,7 @@ class ExportedJob:
         """The commits to push by their refs, when they are known."""
 
     def attempt(self) -> int:
-        """Does the job, or resumes it, and returns its exit code. Raises CannotError, CheckoutError, Interrupted
-        and OSError.
-        """
+        """Does the job, or resumes it. Returns its exit code. Raises CannotError, CheckoutError, Interrupted and OSError."""
         with self._signals():
             try:
                 kept, checkout = self._checked_out()
@@ -239,9 +235,7 @@ class ExportedJob:
 
 
 def _sets_beside(folder: Path) -> tuple[Path, ...]:
-    """The sets of jobs in the directory where the job's folder is: its own with all later jobs, and the others that have jobs. What
-    else is there, such as toolchains, stays open.
-    """
+    """The sets of jobs beside the job's folder, its own included. What else is there, such as toolchains, stays open."""
     own = folder.parent
     return tuple(sorted({own, *(kept.parents[1] for kept in paths_below(own.parent, f"*/*/{_KEPT}"))}))
 

@@ -57,8 +57,7 @@ class JobsFile(Struct, frozen=True):
     """The contents of a jobs file."""
 
     name: str
-    """The name of the set, unless the command line names another one: the file's name without its suffix, or `jobs`
-    for standard input."""
+    """The name of the set, unless the command line names another: the file's name without suffix, or `jobs` for standard input."""
     jobs: tuple[Job, ...]
     limits: SetLimits
 

@@ -144,9 +144,7 @@ class JobProcess:
             self.stop()
 
     def wait(self, seconds: float) -> int | None:
-        """Waits for the end of the process, and returns its status as `subprocess` gives it. None if it still runs, or was
-        not started.
-        """
+        """Waits for the end, and returns the status as `subprocess` gives it. None if the process still runs, or never began."""
         if self._process is None:
             return None
         try:

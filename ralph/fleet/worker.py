@@ -132,7 +132,6 @@ class Supervisor:
         return patiently(asked, waiting=waiting)
 
     def _rows(self, store: Claims) -> list[OpenSet]:
-        """The sets with open jobs."""
         wanted = self._options.sets
         return [row for row in store.open_sets() if row.open_jobs and (not wanted or row.name in wanted)]
 
@@ -161,7 +160,6 @@ class Supervisor:
         return ()
 
     def _all_ended(self, store: Claims) -> Iterable[int]:
-        """Says how the jobs have ended, and returns their exit codes."""
         codes = store.exit_codes(self._options.sets)
         rows = [row for row in store.set_rows() if not self._options.sets or row.name in self._options.sets]
         advice = (

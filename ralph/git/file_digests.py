@@ -134,8 +134,7 @@ class Snapshot(Struct, frozen=True):
     branch: str | None = None
     """None if HEAD is detached or the directory is not under git."""
     guarded: Mapping[str, str] | None = None
-    """Digests of the repository's settings and hooks that could make git run a program or send data. None without git, or if
-    there were too many."""
+    """Digests of the repository's settings and hooks that could run a program or send data. None without git, or for too many."""
 
 
 class Changes(Struct, frozen=True):
@@ -143,7 +142,6 @@ class Changes(Struct, frozen=True):
 
     commits: int = 0
     files: tuple[str, ...] = ()
-    """Sorted names of files that were changed, added or removed, committed or not. Only committed ones if a snapshot has no
-    digests of files."""
+    """Sorted names of files changed, added or removed, committed or not. Only committed ones if a snapshot has no file digests."""
     guarded: tuple[str, ...] = ()
     """Sorted names of git settings and hooks that were added, removed or changed."""

@@ -165,9 +165,7 @@ def look(
 
 
 def is_refused(path: str | os.PathLike[str]) -> bool:
-    """Whether git would refuse a whole commit because of what is at a path: a file that cannot be read, a pipe, a socket or a
-    device.
-    """
+    """Whether git would refuse a whole commit because of what is at a path: an unreadable file, a pipe, a socket or a device."""
     try:
         mode = os.lstat(path).st_mode
     except OSError:

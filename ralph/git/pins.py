@@ -159,9 +159,7 @@ def changed_names(before: Pins, now: Pins) -> list[str]:
 
 
 def guarded_settings(settings: GitSettings) -> dict[str, str]:
-    """A digest for each repository setting that can make git run a program or send data, but not for those that agents
-    change in ordinary work.
-    """
+    """A digest of each repository setting that can run a program or send data, but for those that ordinary work changes."""
     values: dict[str, list[str]] = {}
     for setting in settings.entries:
         if setting.is_of_repository and not _OF_NO_CONCERN.fullmatch(setting.name):

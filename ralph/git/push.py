@@ -158,9 +158,7 @@ class Push:
         return self._shared / LFS_STORAGE[1]
 
     def urls(self) -> list[str]:
-        """Raises CheckoutError if the branch belongs to another remote, or an address leads to a repository that the agent may
-        have created.
-        """
+        """Raises CheckoutError if the branch is another remote's, or an address leads to what the agent may have made."""
         target = self.target
         if target.elsewhere:
             raise CheckoutError(
@@ -211,7 +209,6 @@ class Push:
         return [name.decode("utf-8", "replace") for _, name in listed]
 
     def _branches(self, url: str, pattern: str) -> list[tuple[bytes, bytes]]:
-        """The commit and the name of each branch that an address has."""
         answer = self._reached(url, ("ls-remote",), f"refs/heads/{pattern}")
         if answer.status:
             raise self._git.failure("ls-remote", answer)
@@ -240,7 +237,6 @@ class Push:
         return self._reached(url, [*PUSH, *options], f"{self._ref}:{self.target.remote_ref}")
 
     def _upload(self, url: str) -> None:
-        """Uploads the large files that the push brings. Raises CheckoutError and Interrupted."""
         if not (self._storage.is_dir() or self._has_tracked()):
             return
         known = [commit.decode() for commit, _ in self._branches(url, "*")]
@@ -344,9 +340,7 @@ def tracking_refs(refspecs: Iterable[str], remote_ref: str) -> list[str]:
 
 
 def identity_of(top: Path, path: str) -> str | None:
-    """The device and inode of a directory, which another one at the same path has not. None if there is none. `path` may be
-    relative to `top`.
-    """
+    """The device and inode of a directory, which no other one has. None if there is none. `path` may be relative to `top`."""
     try:
         status = (top / path).stat()
     except OSError:

@@ -77,9 +77,7 @@ class Iterations(Protocol):
 
 class Check(Protocol):
     def run(self, limit_s: float) -> CheckResult:
-        """Runs the command of `--until` or `--gate`. Raises ShortageError if it could not be started, and Interrupted after
-        it has ended.
-        """
+        """Runs the command of `--until` or `--gate`. Raises ShortageError if it cannot start, and Interrupted after its end."""
         ...
 
 

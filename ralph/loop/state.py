@@ -70,8 +70,7 @@ class IterationRecord(Struct, frozen=True):
     file_count: int
     made_progress: bool
     check: str | None
-    """The result of the `--until` check in a few words. None if the loop has no check, or if it did not run because the gate
-    was red."""
+    """The result of the `--until` check in a few words. None without a check, or if it did not run because the gate was red."""
     has_loop_commit: bool = False
     """True if the loop committed what the iteration had left (`--commit`)."""
     reason: str = ""
@@ -257,9 +256,7 @@ def state_text(state: LoopState) -> str:
 
 
 def state_fields(state: LoopState) -> dict[str, Any]:
-    """The state as a dictionary of JSON values. The user's own file for Claude Code, which --continue reads again, is without what
-    may be credentials.
-    """
+    """The state as JSON values. The user's own file for Claude Code, which --continue reads again, has no credentials here."""
     fields: dict[str, Any] = to_builtins(state)
     for file in fields["plan"]["claude_files"] or ():
         file["text"] = without_values(file["text"]) if file["kind"] == "user" else file["text"]
@@ -274,9 +271,7 @@ def iteration_line(record: IterationRecord) -> bytes:
 
 
 def read_iterations(lines: bytes) -> tuple[IterationRecord, ...]:
-    """Parses the lines of ended iterations. Raises ValueError with a message such as "is damaged in line 3: ...", and
-    RecursionError.
-    """
+    """Parses the lines of ended iterations. Raises ValueError, such as "is damaged in line 3: ...", and RecursionError."""
     found: dict[int, IterationRecord] = {}
     for number, line in enumerate(lines.splitlines(), 1):
         try:

@@ -159,9 +159,7 @@ _SHOWN_ITERATIONS = 10_000
 
 
 def list_loops(directory: Path, *, of_all: bool, is_json: bool) -> int:
-    """Prints one line per loop, the newest first, and returns the exit code. A loop with an unreadable record is
-    listed as unreadable.
-    """
+    """Prints one line per loop, the newest first, and returns the exit code. A loop may be listed as unreadable."""
     store = LoopStore.to_read(os.environ, directory)
     redact = Redactor(known_secrets(os.environ)).redact_all
     loops = [(record, _status_or_none(record, store)) for record in store.all_records(of_all=of_all)]
@@ -204,7 +202,6 @@ def show_loop(directory: Path, number: str | None, *, prints_log: bool) -> int:
 
 
 def _status_or_none(record: FileRecord, store: LoopStore) -> LoopStatus | None:
-    """The state of a loop, or None if its record cannot be read."""
     try:
         return status_of_record(record, None, store)
     except RecordError:
@@ -277,9 +274,7 @@ def _story(status: LoopStatus) -> Iterator[str]:
 
 
 def _print_log(folder: Path, redact: Callable[[str], str]) -> int:
-    """Prints the log's lines, the older part first. Returns the exit code. They were made safe when they were written,
-    by the credentials known then.
-    """
+    """Prints the log's lines, the older part first. They were made safe by the credentials known when they were written."""
     found = False
     with suppress(ReaderLeftError):
         for name in (f"{LOG_TEXT}{OLDER}", LOG_TEXT):

@@ -75,8 +75,7 @@ class LoopPlan(Struct, frozen=True):
     pass_env: tuple[str, ...] = ()
     """Variables that the agent's commands get, and the check and git too."""
     sandbox: dict[str, str | tuple[str, ...]] = field(default_factory=dict)
-    """The sandbox settings that `run_arguments` contain as flags, by name, and the tools that they disallow. They also apply to the
-    check."""
+    """The sandbox settings among the flags in `run_arguments`, by name, and the tools disallowed there. For the check too."""
     notify: str | None = None
     """The command of `--notify`."""
     is_quiet: bool = False

@@ -284,9 +284,7 @@ class OwnDirectory:
 
 
 def _place_outside(usual: str, writable: Sequence[str]) -> str:
-    """The usual directory for temporary files, or another one where commands may not write. If they may write in all, the usual
-    one: none of them is safe.
-    """
+    """The usual directory for temporary files, or another one where commands may not write. The usual one if there is none."""
     real = [os.path.realpath(place) for place in writable]
     for place in (usual, *_OTHER_PLACES):
         if not is_within_any(os.path.realpath(place), real) and os.access(place, os.W_OK | os.X_OK):

@@ -183,9 +183,7 @@ class CommandEnding(Struct, frozen=True):
     status: int = 0
     """The exit code, or 128 + n if signal n killed the command. Valid only if the command ended by itself."""
     is_all_gone: bool = True
-    """False if a process that the command started could not be killed. Such a process belongs to another user or is
-    stuck in the kernel.
-    """
+    """False if a process that the command started could not be killed: it is another user's, or is stuck in the kernel."""
     blocked_by: str = ""
     """The path of the file for which the command would have waited for ever, so that it was stopped before its time limit."""
     stopped: int = 0
@@ -205,10 +203,6 @@ class BlockSearch(Struct, frozen=True):
     find: Callable[[Callable[[], bool]], str | None]
     """Returns the path of a file for which the command waits, or other words, or None if there is nothing. Its argument returns True
     as soon as the command has ended."""
-
-
-class _Blocked(Struct, frozen=True):
-    by: str
 
 
 class _News(enum.Enum):
@@ -263,7 +257,7 @@ class RunningCommand:
         def look(search: BlockSearch) -> None:
             found = search.find(lambda: self._has_ended)
             if found is not None:
-                self._mailbox.put(_Blocked(found))
+                self._mailbox.put(found)
 
         began_s = self._clock.now_s()
         deadline_s, search_s = began_s + limit_s, began_s + (math.inf if search is None else search.after_s)
@@ -274,8 +268,8 @@ class RunningCommand:
                 with suppress(ShortageError):  # the limit is still there
                     start_job(look, search, name="search for a block")
                 continue
-            if isinstance(news, _Blocked):
-                self._blocked_by = news.by
+            if isinstance(news, str):
+                self._blocked_by = news
                 return EndCause.TIMED_OUT
             if news is TIMED_OUT:
                 return EndCause.TIMED_OUT
@@ -286,9 +280,7 @@ class RunningCommand:
         return EndCause.BY_ITSELF
 
     def _stop(self) -> None:
-        """Asks the processes to end, and waits for the command: hardly longer than `grace_s`, not longer than a stop may take,
-        and no longer once ralph gets a signal.
-        """
+        """Asks the processes to end, and waits for the command for `grace_s`, or until a stop must be over or a signal comes."""
         self._process.ask_to_stop()
         limit_s = min(self._process.grace_s + LAUNCHER_MARGIN_S, self._waiter.stop_left_s() - TO_KILL_S)
         deadline_s = self._clock.now_s() + limit_s

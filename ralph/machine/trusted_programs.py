@@ -35,8 +35,7 @@ class KnownBuild(Struct, frozen=True):
     platform: str
     sha256: str
     libraries: Mapping[str, str] = {}
-    """The hashes of the libraries that the loader takes from beside the program, by their paths from its
-    directory."""
+    """The hashes of the libraries that the loader takes from beside the program, by their paths from its directory."""
 
 
 class Package(Struct, frozen=True):

@@ -133,9 +133,7 @@ class Database(Struct, frozen=True, kw_only=True):
 
 
 def database_of(named: str | None, environment: Mapping[str, str]) -> Database:
-    """The store that the user named with `--db` or RALPH_FLEET_DB, or else the SQLite file in the state directory.
-    Connects to nothing. Raises StoreError.
-    """
+    """The store that `--db` or RALPH_FLEET_DB names, or else the user's SQLite file. Connects to nothing. Raises StoreError."""
     place = chosen_place(environment, None) or usual_place(environment) or temporary_path()
     folder = state_directory(place) / FOLDER
     text = named if named is not None else environment.get(VARIABLE)
@@ -236,9 +234,7 @@ def _authorities(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def refuse_others_file(database: Database) -> None:
-    """Raises StoreError if another user could have made, or can replace, the SQLite file that is to be read. Makes and
-    changes nothing.
-    """
+    """Raises StoreError if another user could have made, or can replace, the SQLite file. Makes and changes nothing."""
     if database.file is None or not os.path.lexists(database.file):
         return
     _refuse_others_folder(database.file.parent, may_be_open=False)
@@ -261,9 +257,7 @@ def prepare(database: Database) -> None:
 
 
 def _own_folder(folder: Path, *, is_named: bool) -> None:
-    """Makes a folder that is the user's alone. A folder that the user named keeps its permissions, but others may not
-    write to it.
-    """
+    """Makes a folder that is the user's alone. One that the user named keeps its permissions, but others may not write to it."""
     if not os.path.lexists(folder):
         try:
             make_private(folder)
@@ -403,9 +397,7 @@ def _backend(connection: psycopg.Connection[Any]) -> int:
 
 
 class WaitOptions:
-    """How `patiently` waits: whom it tells, and what stops it. `tell` gets whole lines. Threads may share one: they tell
-    once.
-    """
+    """How `patiently` waits: whom it tells, in whole lines, and what stops it. Threads may share one: they tell once."""
 
     def __init__(
         self,

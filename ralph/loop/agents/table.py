@@ -229,9 +229,7 @@ class AgentLine(Struct, frozen=True):
         return bool(_has_option(self.words, self.row.permissions))
 
     def command(self, session: str, *, is_confined: bool) -> list[str]:
-        """The words of a process that begins a session, or resumes `session` unless it is empty. The prompt is its standard
-        input.
-        """
+        """The words of a process that begins a session, or resumes `session` unless it is empty. The prompt is its input."""
         row, given = self.row, list(self.words)
         if row.needs and row.needs not in given:
             given.append(row.needs)

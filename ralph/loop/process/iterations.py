@@ -249,17 +249,15 @@ class RalphIterations(Struct, frozen=True):
             # The loop's directory may have moved since the session began.
             yield from ("--resume", order.session_id, "--moved")
         else:
-            yield from ("--prompt-file", self._write_prompt(order.prompt), "--session-id", order.session_id)
+            # Half of a surrogate pair, which no file can hold, becomes a question mark.
+            file = write_private(self.folder, PROMPT_FILE, order.prompt.encode("utf-8", "replace"))
+            yield from ("--prompt-file", str(file), "--session-id", order.session_id)
         yield from ("--result-file", str(result_file))
         # Without an exponent: the limits' parser accepts none.
         if order.budget_usd is not None:
             yield from ("--max-budget-usd", budget_word(order.budget_usd))
         if order.time_s is not None:
             yield from ("--max-time", f"{max(order.time_s, _LEAST_S):.3f}")
-
-    def _write_prompt(self, prompt: str) -> str:
-        # Half of a surrogate pair, which no file can hold, becomes a question mark.
-        return str(write_private(self.folder, PROMPT_FILE, prompt.encode("utf-8", "replace")))
 
     def _result(self, order: IterationOrder, ending: IterationEnding, result_file: Path) -> IterationResult:
         try:

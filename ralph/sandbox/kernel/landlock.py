@@ -213,9 +213,7 @@ class Ruleset:
     """A ruleset that is built when it is first needed."""
 
     def __init__(self, abi: int, *, is_worn_by_uses: bool = False, allows_signals: bool = False) -> None:
-        """`abi` is the version of Landlock, 0 if there is none. `is_worn_by_uses` is True if each command adds rules.
-        `allows_signals` is as in `build_ruleset`.
-        """
+        """`abi` is 0 without Landlock. `is_worn_by_uses`: each command adds rules. `allows_signals` is as in `build_ruleset`."""
         self._abi = abi
         self._allows_signals = allows_signals
         self._is_worn_by_uses = is_worn_by_uses
