@@ -27,13 +27,7 @@ from msgspec import Struct
 
 from ralph.fleet.checkpoint import BadStateError
 from ralph.git.answer import CheckoutError, GitAnswer, shown, without_user
-from ralph.git.large_files import (
-    has_tracked,
-    large_files,
-    path_in,
-    refuse_missing,
-    refuse_own_address,
-)
+from ralph.git.large_files import has_tracked, large_files, path_in, refuse_missing, refuse_own_address
 from ralph.git.look import GITLINK, is_refused
 from ralph.git.remote import COMMIT_ID, PUSH, make_git_directory, reach, upload
 from ralph.git.runner import Git, GitSeams, environment_for_git
@@ -450,11 +444,7 @@ class JobCheckout:
     """The checkout of one claim of a job, and the worker's own git directory for it."""
 
     def __init__(
-        self,
-        mirror: WorkerGit,
-        directory: Path,
-        commit: str,
-        seen: Mapping[str, str | None] | None = None,
+        self, mirror: WorkerGit, directory: Path, commit: str, seen: Mapping[str, str | None] | None = None
     ) -> None:
         """`Repositories` makes checkouts. `directory` is the checkout, where the agent works. `seen` maps refs of
         checkpoints to the commits at the remote.
@@ -846,8 +836,7 @@ class JobCheckout:
             with _disk():
                 _refuse_links(objects)
             reading = self._git(
-                GIT_OBJECT_DIRECTORY=str(objects),
-                GIT_ALTERNATE_OBJECT_DIRECTORIES=str(self._own / "objects"),
+                GIT_OBJECT_DIRECTORY=str(objects), GIT_ALTERNATE_OBJECT_DIRECTORIES=str(self._own / "objects")
             )
             revisions = f"{head}\n^{self._taken}\n".encode()
             with _disk(), (self._own / "taken.pack").open("w+b") as pack:

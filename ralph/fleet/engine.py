@@ -11,14 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from dbos import (
-    DBOS,
-    DBOSClient,
-    DBOSConfig,
-    DBOSPortableJSONSerializer,
-    SetEnqueueOptions,
-    SetWorkflowID,
-)
+from dbos import DBOS, DBOSClient, DBOSConfig, DBOSPortableJSONSerializer, SetEnqueueOptions, SetWorkflowID
 
 from ralph.fleet.store.database import dbos_settings, make_engine
 from ralph.fleet.store.schema import PortableRows

@@ -52,11 +52,7 @@ _MINUTES_BESIDES = 15
 
 
 def export(
-    jobs: Sequence[Job],
-    limits: SetLimits,
-    format_name: str,
-    set_name: str,
-    without: Collection[str] = (),
+    jobs: Sequence[Job], limits: SetLimits, format_name: str, set_name: str, without: Collection[str] = ()
 ) -> str:
     """The text of a file for the scheduler. `format_name` is one of `FORMATS`. `without` has the names of limits that the
     user gives up.

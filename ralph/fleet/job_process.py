@@ -213,10 +213,7 @@ class JobProcess:
         if self._job.until is not None:
             if (state := self._loop()) is None:
                 return Spending(0, 0.0)
-            turns = sum(iteration.turns for iteration in state.iterations)
-            if state.current is not None:
-                turns += state.current.turns
-            return Spending(turns, state.spent_usd or 0.0)
+            return Spending(state.turns, state.spent_usd or 0.0)
         journal = self.journal()
         if journal is None:
             return Spending(0, 0.0)

@@ -220,11 +220,8 @@ class GitCheckout:
             found = git.answer("rev-list", "--max-count=1", commit, *known)
             if found.output or found.status:  # a commit before it may be missing
                 left.append(ref.removeprefix("refs/heads/").removeprefix("refs/"))
-        return (
-            f"work was left on {shown(left)}, which the loop neither continues nor pushes; git log NAME shows it"
-            if left
-            else ""
-        )
+        what = "which the loop neither continues nor pushes; git log NAME shows it"
+        return f"work was left on {shown(left)}, {what}" if left else ""
 
     def commit(self, message: str, seen: Snapshot | None = None) -> bool:
         """Commits all uncommitted work and returns whether there was any. If `seen` is the last snapshot, its look is used once,

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from ralph.machine.files.opened_file import opened
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -25,7 +27,7 @@ ABSENT = "absent"
 
 _CHUNK_BYTES = 1024 * 1024
 _LOOKS_UP_EVERY = 100
-_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class TooMuchToReadError(Exception):
@@ -82,8 +84,7 @@ class FileDigests:
 
     def _of_content(self, path: str) -> str:
         hashed = hashlib.sha256()
-        descriptor = os.open(path, _FLAGS)
-        try:
+        with opened(path, _FLAGS) as descriptor:
             left = MOST_READ_BYTES  # it may grow while it is read
             while left > 0 and (chunk := os.read(descriptor, _CHUNK_BYTES)):
                 hashed.update(chunk)
@@ -93,8 +94,6 @@ class FileDigests:
                     raise TooMuchToReadError
                 if len(chunk) == _CHUNK_BYTES:
                     self.look_up()
-        finally:
-            os.close(descriptor)
         return hashed.hexdigest()
 
     def look_up(self) -> None:

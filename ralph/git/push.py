@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,13 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError, without_user
-from ralph.git.large_files import (
-    has_tracked,
-    is_elsewhere,
-    large_files,
-    refuse_missing,
-    refuse_own_address,
-)
+from ralph.git.large_files import has_tracked, is_elsewhere, large_files, refuse_missing, refuse_own_address
 from ralph.git.remote import PUSH, local_path, make_git_directory, reach, refuse_old, upload
 from ralph.git.runner import Git, environment_for_git, git_directory_of
 from ralph.machine.files.repository import common_directory
@@ -40,9 +34,8 @@ if TYPE_CHECKING:
     from ralph.git.runner import CheckoutGit
 
 REMOTE_LIMIT_S = 300.0
-_UPLOAD_LIMIT_S = (
-    1800.0  # so long because of some gigabytes; git-lfs ends a connection that is silent for 30 s itself
-)
+# So long because of some gigabytes. git-lfs ends a connection that is silent for 30 s itself.
+_UPLOAD_LIMIT_S = 1800.0
 
 # git-push(1): `<flag>\t<from>:<to>\t<summary>`. The summary of a fast-forward is "<old>..<new>".
 _PUSHED = re.compile(
@@ -341,11 +334,10 @@ def tracking_refs(refspecs: Iterable[str], remote_ref: str) -> list[str]:
 
 def identity_of(top: Path, path: str) -> str | None:
     """The device and inode of a directory, which no other one has. None if there is none. `path` may be relative to `top`."""
-    try:
+    with suppress(OSError):
         status = (top / path).stat()
-    except OSError:
-        return None
-    return f"{status.st_dev}:{status.st_ino}"
+        return f"{status.st_dev}:{status.st_ino}"
+    return None
 
 
 def count_commits(git: Git, *revisions: str) -> int:

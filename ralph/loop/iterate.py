@@ -14,14 +14,7 @@ from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError
 from ralph.loop.commit_message import commit_message
-from ralph.loop.events import (
-    BranchChanged,
-    CheckedFirst,
-    GitChanged,
-    IterationCutOff,
-    IterationEnded,
-    Pushed,
-)
+from ralph.loop.events import BranchChanged, CheckedFirst, GitChanged, IterationCutOff, IterationEnded, Pushed
 from ralph.loop.iteration import Iteration, unseen_end
 from ralph.loop.recorder import LoopRecorder, OutageLastsError
 from ralph.loop.rules import (

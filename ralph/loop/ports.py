@@ -13,12 +13,7 @@ if TYPE_CHECKING:
 
     from ralph.git.file_digests import Changes, Snapshot
     from ralph.loop.state import LoopState
-    from ralph.loop.values import (
-        CheckResult,
-        IterationOrder,
-        IterationResult,
-        IterationSession,
-    )
+    from ralph.loop.values import CheckResult, IterationOrder, IterationResult, IterationSession
     from ralph.settings.tables import LoopSettings
     from ralph.values.limits import LimitSettings
     from ralph.values.ports import Clock, Events, TurnLock, Waiter

@@ -198,12 +198,17 @@ class LoopState(Struct, frozen=True):
         return total_usd([*costs, *([] if self.current is None else [self.current.cost_usd])])
 
     @property
+    def turns(self) -> int:
+        """The turns of all iterations, the current one included."""
+        turns = sum(record.turns for record in self.iterations)
+        return turns + (0 if self.current is None else self.current.turns)
+
+    @property
     def totals(self) -> dict[str, Any]:
         """The numbers of the whole loop as JSON values. The current iteration is included, but not counted."""
-        turns = sum(record.turns for record in self.iterations)
         return {
             "iterations": len(self.iterations),
-            "turns": turns + (0 if self.current is None else self.current.turns),
+            "turns": self.turns,
             "cost_usd": self.spent_usd,
             "elapsed_s": round(self.elapsed_s, 3),
         }
@@ -303,16 +308,8 @@ def read_state(text: str) -> LoopState:
 
 
 _PATHS = (
-    *(
-        "launch_directory",
-        "prompt_file",
-        "plan",
-        "plan_file",
-        "session_directory",
-        "config_file",
-        "mcp_files",
-    ),
-    *("claude_settings", "metrics_file", "report_file", "added_directories", "own_paths"),
+    "launch_directory prompt_file plan plan_file session_directory config_file mcp_files claude_settings metrics_file report_file "
+    "added_directories own_paths".split()
 )
 """The fields of a plan that hold one path, or several, or None."""
 

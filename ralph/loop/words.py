@@ -44,10 +44,7 @@ if TYPE_CHECKING:
 
 _SETBACKS = {
     Setback.OUTAGE: ("the API is unavailable", "outage"),
-    Setback.SHORTAGE: (
-        "this machine has no process, thread, memory or file descriptor left",
-        "shortage",
-    ),
+    Setback.SHORTAGE: ("this machine has no process, thread, memory or file descriptor left", "shortage"),
     Setback.KILL: ("the iteration was killed, for its memory perhaps", "kill"),
 }
 _ITERATION = "iteration"
@@ -176,11 +173,9 @@ def ending_line(state: LoopState | None, end: LoopEnd) -> str:
 def totals(state: LoopState) -> str:
     commits = sum(record.commits for record in state.iterations)
     commits += state.current.commits if state.current is not None else 0
-    turns = sum(record.turns for record in state.iterations)
-    turns += state.current.turns if state.current is not None else 0
     unfinished = "" if state.current is None else " and 1 not finished"
     return (
-        f"{counted(len(state.iterations), 'iteration')}{unfinished}, {counted(turns, 'turn')}, {dollars(state.spent_usd)}, "
+        f"{counted(len(state.iterations), 'iteration')}{unfinished}, {counted(state.turns, 'turn')}, {dollars(state.spent_usd)}, "
         f"{counted(commits, 'commit')}, {duration(state.elapsed_s)}"
     )
 

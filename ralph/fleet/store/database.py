@@ -119,11 +119,10 @@ class Database(Struct, frozen=True, kw_only=True):
     @property
     def private_places(self) -> tuple[Path, ...]:
         """Ralph's state directory, and the files of a SQLite database."""
-        file = self.file
-        files = (
-            () if file is None else (file, *(file.with_name(f"{file.name}{end}") for end in ("-wal", "-shm")))
-        )
-        return (self.folder.parent, *files)
+        places = [self.folder.parent]
+        if self.file is not None:
+            places += [self.file.with_name(f"{self.file.name}{end}") for end in ("", "-wal", "-shm")]
+        return tuple(places)
 
     def without_password(self, text: str) -> str:
         """The text of a foreign error as one line, in which the password is replaced."""
@@ -529,10 +528,7 @@ _ADVICE = {
     ),
     "file": ("the store at {place} cannot be used: {reason}", Outcome.IO_ERROR),
     "tables": ("the store at {place} was removed or replaced: {reason}", Outcome.IO_ERROR),
-    "disk": (
-        "the store at {place} cannot be used: {reason}; see whether the disk is full",
-        Outcome.IO_ERROR,
-    ),
+    "disk": ("the store at {place} cannot be used: {reason}; see whether the disk is full", Outcome.IO_ERROR),
 }
 _SQLITE_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _SQLITE_FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
@@ -571,13 +567,8 @@ def refusal_of(database: Database, error: BaseException) -> StoreError | None:
     elif isinstance(cause, OSError):
         kind = "file"
     elif isinstance(cause, sqlite3.DatabaseError):
-        kind = (
-            "file"
-            if _sqlite_code(cause) in _SQLITE_BROKEN
-            else "tables"
-            if str(cause).startswith("no such table")
-            else None
-        )
+        is_missing = str(cause).startswith("no such table")
+        kind = "file" if _sqlite_code(cause) in _SQLITE_BROKEN else "tables" if is_missing else None
     elif isinstance(cause, psycopg.Error) and cause.sqlstate is not None:
         kind = _REFUSED_STATES.get(cause.sqlstate)
     elif isinstance(cause, (psycopg.OperationalError, psycopg.ProgrammingError)):

@@ -97,19 +97,8 @@ class Support(Struct, frozen=True):
     why_not: str = ""
 
     @property
-    def has_refer(self) -> bool:
-        """Whether this version of Landlock can allow moves of files between directories. Before ABI 2, Landlock denies
-        all such moves.
-        """
-        return self.abi >= _FILE_RIGHTS_SINCE[REFER]
-
-    @property
     def has_truncate(self) -> bool:
         return self.abi >= _FILE_RIGHTS_SINCE[TRUNCATE]
-
-    @property
-    def has_net(self) -> bool:
-        return self.abi >= _NET_ABI
 
     @property
     def has_scopes(self) -> bool:
