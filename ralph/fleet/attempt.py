@@ -135,7 +135,6 @@ class JobAttempt:
         self._log = JobLog(worker, self.held)
         self._folder = worker.folder / claim.set_name / f"{claim.id}.{claim.generation}"
         self._ended: ProcessEnd | None = None
-        """How the job's process ended."""
         self._kept = claim.kept
         self._place = worker.undelivered.place_of(
             claim.set_name, claim.id, claim.generation, worker.folder.name

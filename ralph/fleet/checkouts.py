@@ -79,6 +79,9 @@ _MOST_REF_FILE_BYTES = 64 * 1024 * 1024  # packed-refs of half a million refs
 _MOST_SYMBOLIC_REFS = 5  # SYMREF_MAXDEPTH of git's refs.h
 _OTHER_HEAD = re.compile("refs/(?:heads|tags)/|worktrees/[^/]+/HEAD$")
 _LOCK_EVERY_S = 0.05
+# Why a path is left out of a commit.
+_OF_ITS_OWN, _RUNS = "a repository of its own", "a repository that names a program"
+_CLOSED, _SECRET, _OBEYED = "cannot be read", "agents may not read it", "agents and later runs obey it"
 # The job's own commits need no committer in the user's configuration.
 _NAME, _ADDRESS = "ralph", "ralph@localhost"
 _OURS = {
@@ -618,7 +621,7 @@ class JobCheckout:
                 names.setdefault(commit, []).append(name)
         lacks = [f"{name} (a branch that cannot be read)" for name in unread]
         lacks += [f"{name} (a branch, of more than {_MOST_HEADS:,})" for name, _ in heads[_MOST_HEADS:]]
-        lacks += [f"{path} (a repository of its own)" for path in self._embedded(base, final)]
+        lacks += [f"{path} ({_OF_ITS_OWN})" for path in self._embedded(base, final)]
         left = [name for same in names.values() for name in same]
         if not left:
             return None, left, lacks
@@ -788,40 +791,31 @@ class JobCheckout:
         places = self._mirror.calls.places_in(top) if output else None
         changed: dict[bytes, None] = {}
         sizes: dict[bytes, int] = {}
-        unreadable: dict[bytes, None] = {}
-        programs: dict[str, None] = {}
-        protected: dict[bytes, None] = {}
-        unread: dict[bytes, None] = {}
-        left_out: list[str] = []
+        left_out = {why: dict[str, None]() for why in (_OF_ITS_OWN, _CLOSED, _RUNS, _SECRET, _OBEYED)}
         for line in filter(None, output.split(b"\0")):
-            is_untracked, path = line[:1] == b"?", line[2:]
+            is_untracked, path, name = line[:1] == b"?", line[2:], os.fsdecode(line[2:])
             whole = os.path.join(os.fsencode(self.directory), path)  # noqa: PTH118 - the paths are bytes
             status = _status(whole)
-            within = (
-                one for one in look.found if one.takes_out(os.fsdecode(path), is_tracked=not is_untracked)
-            )
+            within = (one for one in look.found if one.takes_out(name, is_tracked=not is_untracked))
             if (one := next(within, None)) is not None:
-                programs[one.path] = None
-            elif status and stat.S_ISDIR(status.st_mode) and look.is_closed(os.fsdecode(path)):
-                unreadable[path] = None
-            elif is_below(f"{top}/{os.fsdecode(path)}".rstrip("/")):
-                protected[path] = None
-            elif is_untracked and places and places.why_not_read(f"{top}/{os.fsdecode(path)}".rstrip("/")):
-                unread[path] = None
+                left_out[_RUNS][one.path] = None
+            elif status and stat.S_ISDIR(status.st_mode) and look.is_closed(name):
+                left_out[_CLOSED][name] = None
+            elif is_below(f"{top}/{name}".rstrip("/")):
+                left_out[_OBEYED][name] = None
+            elif is_untracked and places and places.why_not_read(f"{top}/{name}".rstrip("/")):
+                left_out[_SECRET][name] = None
             elif is_untracked and path.endswith(b"/"):
-                left_out.append(f"{os.fsdecode(path)} (a repository of its own)")
+                left_out[_OF_ITS_OWN][name] = None
             elif is_refused(os.fsdecode(whole)):
-                unreadable[path] = None
+                left_out[_CLOSED][name] = None
             elif (self._carried.pop(path, None) is not None and status) or is_untracked:
                 if status:
                     sizes[path] = status.st_size
             else:
                 changed[path] = None
-        left_out += [f"{os.fsdecode(path)} (cannot be read)" for path in unreadable]
-        left_out += [f"{path} (a repository that names a program)" for path in programs]
-        left_out += [f"{os.fsdecode(path)} (agents may not read it)" for path in unread]
-        left_out += [f"{os.fsdecode(path)} (agents and later runs obey it)" for path in protected]
-        return list(changed), sizes, left_out
+        told = [f"{name} ({why})" for why, names in left_out.items() for name in names]
+        return list(changed), sizes, told
 
     def _take_in(self, head: str) -> None:
         """Copies the agent's commits into the own git directory. Git computes their ids anew. Only objects that are in

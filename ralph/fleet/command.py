@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CANCEL_WITHIN_S = 10.0
-"""A worker stops a cancelled job within this time."""
 _LOOK_EVERY_S = 1.0
 _LOOK_OFTEN_S = 0.2
 _TELLS_OF_NO_WORKER_AFTER_S = 5.0

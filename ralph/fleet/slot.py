@@ -78,7 +78,6 @@ class WorkOptions(Struct, frozen=True, kw_only=True):
     sets: tuple[str, ...] = ()
     """The sets to work for. Empty means all."""
     until_done: bool = False
-    """Whether to end when all jobs have ended."""
     drain_s: float = DRAIN_S
     writable: tuple[str, ...] = ()
     """The places that commands of jobs may write, by `places_of_jobs`."""

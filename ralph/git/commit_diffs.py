@@ -44,7 +44,6 @@ PLAINLY = (
 FOR_ALL = ("--no-replace-objects", "-c", "core.bigFileThreshold=16m")
 DIFF_OF_EACH = ("diff-tree", "--stdin", "-r", "--root", *PLAINLY)
 
-
 NumberedFile = tuple[str, int | None, int | None]
 """The path of a file, and its added and removed lines. The numbers are None for a binary file."""
 

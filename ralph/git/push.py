@@ -73,8 +73,9 @@ def target_of(settings: RemoteSettings, branch: str | None, begun: str | None = 
     """
     if branch is None:
         raise CheckoutError("HEAD is detached: there is no branch to push; git switch -c NAME")
-    remote = _remote_of(settings, begun or branch)
-    named = _named_remote(settings.values, branch) if _has_own_remote(settings.values, branch) else None
+    remote, values = _remote_of(settings, begun or branch), settings.values
+    of_branch = (values.get(f"branch.{branch}.{name}") for name in ("pushremote", "remote"))
+    named = _named_remote(values, branch) if any(one not in _NO_REMOTE for one in of_branch) else None
     elsewhere = named if named and named != remote else ""
     return PushTarget(remote, branch, _remote_branch(settings, branch, remote), elsewhere)
 
@@ -101,11 +102,6 @@ def _named_remote(values: Mapping[str, str], branch: str) -> str | None:
         or values.get(f"branch.{branch}.remote")
     )
     return None if named in _NO_REMOTE else named
-
-
-def _has_own_remote(values: Mapping[str, str], branch: str) -> bool:
-    """Whether a setting of the branch alone names a remote."""
-    return any(values.get(f"branch.{branch}.{name}") not in _NO_REMOTE for name in ("pushremote", "remote"))
 
 
 class Push:

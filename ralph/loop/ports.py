@@ -128,6 +128,5 @@ class LoopWorld(Struct, frozen=True):
     late_input: Callable[[], str | None]
     """An error text if standard input received data after ralph had stopped waiting for it: no iteration may begin then."""
     page: Page | None = None
-    """The page that is rewritten after each iteration."""
     turn_lock: TurnLock = field(default_factory=NoTurnLock)
     """Is held while the loop commits or runs its gate or its check."""

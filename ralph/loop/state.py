@@ -37,7 +37,6 @@ MOST_DIGESTS_KEPT = 1000
 MOST_WAITS_KEPT = 500
 """The maximum number of waits in a record. A patient loop waits about 100 times in a day without the API."""
 
-
 Time = Annotated[str, Meta(pattern=r"^(\d{4}-\d\d-\d\dT[\d:.]+([+-]\d\d:\d\d|Z))?$")]
 """A time in ISO 8601 with its zone, which is UTC if ralph wrote it. May be empty."""
 

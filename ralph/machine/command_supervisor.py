@@ -58,7 +58,6 @@ _LIMITS = sorted(
     {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")} - {resource.RLIMIT_CORE}
 )
 
-
 _EXCEEDED = {
     tree_usage.TOO_MANY_PROCESSES: EndCause.TOO_MANY_PROCESSES,
     tree_usage.TOO_MUCH_MEMORY: EndCause.TOO_MUCH_MEMORY,

@@ -270,7 +270,11 @@ class OwnDirectory:
         removes those with the same prefix that killed processes have left. Raises OSError.
         """
         above = _place_outside(above or tempfile.gettempdir(), writable)
-        self._removing = _removing_left_over(above, prefix)
+        self._removing: Thread | None = None
+        with suppress(
+            ShortageError
+        ):  # it may take long; if this process ends before, a later one removes the rest
+            self._removing = start_thread(remove_left_over, above, prefix, name="left-over directories")
         self.path, self._lock = new_locked(
             lambda: os.path.realpath(tempfile.mkdtemp(prefix=prefix, dir=above))
         )
@@ -329,14 +333,6 @@ def remove_left_over(place: str, prefix: str) -> None:
                     remove_tree_if_possible(entry.path)
             finally:
                 os.close(lock)
-
-
-def _removing_left_over(place: str, prefix: str) -> Thread | None:
-    """Starts a thread for that, because it may take long. If this process ends before, a later one removes the rest."""
-    try:
-        return start_thread(remove_left_over, place, prefix, name="left-over directories")
-    except ShortageError:
-        return None
 
 
 class SpillDirectory:

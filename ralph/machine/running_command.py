@@ -24,6 +24,7 @@ from ralph.values.shortage import ShortageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ralph.machine.command_supervisor import SupervisedCommand
     from ralph.values.ports import Clock, Mailbox, Waiter
 
 _CHUNK_BYTES = 65_536
@@ -108,51 +109,6 @@ class KeptErrors:
             os.close(self.fileno)
 
 
-class CommandProcess(Protocol):
-    """A started command. `SupervisedCommand` implements this interface."""
-
-    @property
-    def output_descriptor(self) -> int:
-        """The descriptor from which standard output can be read. Standard error usually arrives there too."""
-        ...
-
-    @property
-    def report_descriptor(self) -> int:
-        """A descriptor that has something to read when `hear` should be called."""
-        ...
-
-    @property
-    def grace_s(self) -> float:
-        """Seconds that the launcher gives processes between SIGTERM and SIGKILL."""
-        ...
-
-    def hear(self) -> int | None:
-        """Returns the exit status if the command has ended, otherwise None. Does not block. NEVER_STARTED and ELSEWHERE mean that
-        it never started; another negative status means that the exit status is unknown.
-        """
-        ...
-
-    @property
-    def exceeded(self) -> EndCause | None:
-        """The limit because of which it was stopped, or None. Known when `hear` has returned the status."""
-        ...
-
-    @property
-    def stopped(self) -> int:
-        """The number of processes that were stopped after its end. Known when `hear` has returned the status."""
-        ...
-
-    def ask_to_stop(self) -> None: ...
-
-    def kill_what_is_left(self) -> bool:
-        """Kills the remaining processes. Returns True if there were none. Otherwise this method must be called again."""
-        ...
-
-    def close(self) -> None:
-        """Closes the output. Must be called after the reading of the output has ended."""
-        ...
-
-
 NEVER_STARTED = -256
 """The status of a command that was never started, because the supervisor was gone."""
 ELSEWHERE = -257
@@ -214,7 +170,7 @@ class _News(enum.Enum):
 
 
 class RunningCommand:
-    def __init__(self, process: CommandProcess, capture: Capture, *, waiter: Waiter, clock: Clock) -> None:
+    def __init__(self, process: SupervisedCommand, capture: Capture, *, waiter: Waiter, clock: Clock) -> None:
         self._process = process
         self._capture = capture
         self._waiter = waiter

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 Version = tuple[int, ...]
 """The numbers of a version. The empty one is older than all others, and stands for an unknown one."""
 
-
 PACKAGES_ONLY = ProgramSearch()
 """No program of the system is looked for."""
 

@@ -75,7 +75,6 @@ filtered | path | tools, landlock, namespaces | unread if it holds credentials. 
 judged | name | tools | Read and Grep refuse a file of this name in what is shown of the home, at any depth, if it holds credentials
 """
 
-
 GUARDS = {
     name: Guard(tuple(takes.split(", ")), tuple(levels.split(", ")), effect)
     for name, takes, levels, effect in (
@@ -85,24 +84,13 @@ GUARDS = {
 
 _NAME = "**/"
 _KIND = re.compile(r"\A(?:(?:WR)?FILE:|DIR::?)")
-_BASES = (
-    "home in a root",
-    "closed home",
-    "named by git",
-    "named by ssh",
-    "settings of agents",
-    *"~ config data cache runtime root git configuration state package prefix code denied hidden".split(),
-    *"checkout path editable gitconfig mixed tickets services".split(),
-    "mixed files",
-    "secret files",
-    "credential files",
-    "runtime directory",
-    "own code",
-    "own start",
-    "sessions",
-    "other homes",
-    "secrets of others",
-    "shown of others",
+_BASES = frozenset(
+    (
+        "~, config, data, cache, runtime, root, git, configuration, state, package, prefix, code, denied, hidden, checkout, path, "
+        "editable, gitconfig, mixed, tickets, services, home in a root, closed home, named by git, named by ssh, settings of agents, "
+        "mixed files, secret files, credential files, runtime directory, own code, own start, sessions, other homes, "
+        "secrets of others, shown of others"
+    ).split(", ")
 )
 _SANDBOX_BASES = ("temporary", "packages", "writable git", "programs")
 

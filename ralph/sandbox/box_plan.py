@@ -55,7 +55,6 @@ class BoxPlan(Struct, frozen=True):
     rules_deny: tuple[str, ...] = ()
     """Places that permission rules deny, and so the sandbox too. ralph's own tools apply the rules themselves."""
     gpus: tuple[str, ...] = ()
-    """The device nodes of GPUs that commands may use."""
     masked: tuple[str, ...] = ()
     """Such places where commands may write, which only mounts can hide. They need not exist."""
     allow_hosts: tuple[str, ...] = ()

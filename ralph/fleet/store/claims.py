@@ -139,7 +139,6 @@ class OpenSet(Struct, frozen=True, kw_only=True):
     name: str
     open_jobs: int
     due_jobs: int
-    """Jobs that may begin now."""
     running_jobs: int
     concurrency: int | None
     workers: int

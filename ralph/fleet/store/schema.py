@@ -38,7 +38,6 @@ class KeptRow(Struct, frozen=True, kw_only=True):
     machine: str
     path: str
     tries: int = 0
-    """Tries to deliver it."""
     is_retried: bool = False
     """By the user: jobs that did not end with 0 continue."""
     is_over: bool = False

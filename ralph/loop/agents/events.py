@@ -151,7 +151,6 @@ _AWAY = re.compile(
     r"|econnre|enotfound|etimedout|fetch failed|timed? ?out|network|unable to connect|api connection"
 )
 
-
 _NO_SESSION = re.compile(
     r"(?i)\bno (?:session|conversation|rollout|thread)\b|\b(?:session|conversation|rollout|thread)\b.{0,60}not f(?:ou|i)nd"
 )

@@ -56,7 +56,6 @@ class IterationEnding(Struct, frozen=True):
     stopped_by: int | None = None
     """The first signal that the loop received during the run."""
     killed_by: int | None = None
-    """The signal that killed the process."""
     was_overdue: bool = False
     """True if the process ran past its time limit and was stopped."""
     is_all_gone: bool = True

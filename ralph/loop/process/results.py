@@ -35,7 +35,6 @@ _MOST_BYTES = 64 * 1024 * 1024
 _AWAY = Outcome.API_UNAVAILABLE.exit_code()
 _BY_EXIT_CODE = {each.exit_code(): each for each in Outcome if each is not Outcome.INTERRUPTED}
 
-
 Amount = Annotated[float, Meta(ge=0)]
 
 

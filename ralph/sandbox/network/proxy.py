@@ -58,7 +58,6 @@ class RefusedConnection(Struct, frozen=True):
     port: int
     reason: str
     count: int = 1
-    """How often the command attempted this connection."""
 
 
 class ProxyRequest(Struct, frozen=True):
