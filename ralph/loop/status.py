@@ -64,14 +64,18 @@ def loop_status(directory: Path, *, is_json: bool = False, watches: bool = False
             return _watch(directory, store, is_json=is_json)
         status = read_status(directory, store)
     except RecordError as error:
-        if error.outcome is Outcome.USAGE:
-            raise UsageError(str(error)) from None
-        complain(str(error))
-        return error.outcome.exit_code()
+        return _refused(error)
     redact = redact_of(status)
     with suppress(ReaderLeftError):
         print_lines([_json(status, redact)] if is_json else safe_lines(status_lines(status), redact))
     return 0
+
+
+def _refused(error: RecordError) -> int:
+    if error.outcome is Outcome.USAGE:
+        raise UsageError(str(error)) from None
+    complain(str(error))
+    return error.outcome.exit_code()
 
 
 def read_status(directory: Path, store: LoopStore) -> LoopStatus:
@@ -149,8 +153,6 @@ def safe_lines(lines: Iterable[str], redact: Callable[[str], str]) -> list[str]:
 
 
 # --- Recorded loops
-# Implements `ralph loop ls` and `ralph loop show`, which print what is recorded about loops. Nothing is changed, and
-# no lock is taken.
 
 _UNREADABLE = "unreadable"
 _DIRECTORY_COLUMNS = 28
@@ -192,10 +194,7 @@ def show_loop(directory: Path, number: str | None, *, prints_log: bool) -> int:
             return _print_log(record.folder, redact)
         status = status_of_record(record, directory, store)
     except RecordError as error:
-        if error.outcome is Outcome.USAGE:
-            raise UsageError(str(error)) from None
-        complain(str(error))
-        return error.outcome.exit_code()
+        return _refused(error)
     with suppress(ReaderLeftError):
         print_lines(safe_lines(_story(status), redact_of(status)))
     return 0
@@ -258,12 +257,7 @@ def _object(record: FileRecord, status: LoopStatus | None) -> dict[str, Any]:
             "directory": state.plan.directory,
             "task": _task(status),
         }
-    return {
-        "id": int(record.folder.name),
-        "outcome": _outcome(status),
-        **known,
-        "folder": str(record.folder),
-    }
+    return {"id": int(record.folder.name), "outcome": _outcome(status), **known, "folder": str(record.folder)}
 
 
 def _story(status: LoopStatus) -> Iterator[str]:
