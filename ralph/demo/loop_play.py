@@ -33,7 +33,7 @@ from ralph.demo.workplace import (
     make_project,
     tests_pass,
 )
-from ralph.loop.command import run_loop
+from ralph.loop.command import loop_command
 from ralph.loop.record import LoopStore, RecordError
 from ralph.loop.values import LoopLimits, LoopOptions, LoopPlan
 from ralph.loop.words import judged
@@ -196,7 +196,7 @@ def play_loop(directory: Path, speed: float, say: Callable[[str], None]) -> int:
         config_file.write_text(_settings(play, outage.base_url))
         plan = _plan(play, config_file)
         say(_about(play, plan, outage.port, config_file.read_text()))
-        code = run_loop(LoopOptions(plan), environment)
+        code = loop_command(LoopOptions(plan), environment)
     passes = _tell_facts(play, store, outage, environment, say)
     if not code:
         say(_NEXT)

@@ -76,9 +76,7 @@ class Stop(enum.IntEnum):
 
 
 class MachineError(Exception):
-    """A machine cannot do jobs: its disk is full, its key is refused, or its user's settings are wrong. The job's next attempt
-    is planned.
-    """
+    """A machine cannot do jobs: its disk is full, its key is refused, or its user's settings are wrong. The job is tried again."""
 
     def __init__(self, message: str, outcome: Outcome = Outcome.IO_ERROR) -> None:
         """`outcome` is what the worker ends with if it is AUTH or CONFIG and nothing else runs. Otherwise it pauses."""
@@ -114,17 +112,13 @@ class Worker(Struct, frozen=True, kw_only=True):
         return patiently(call, waiting=self.waiting)
 
     def refusal(self, reason: str, outcome: Outcome) -> MachineError:
-        """The error of a machine whose key or settings are refused. If a job has ended well since the last refusal, the
-        worker only pauses.
-        """
+        """The error of a machine whose key or settings are refused. After a job that has ended well, the worker only pauses."""
         has_worked, self.worked[0] = bool(self.worked[0]), 0
         return MachineError(f"{self.machine}: {reason}", Outcome.IO_ERROR if has_worked else outcome)
 
 
 class JobAttempt:
-    """The work on one claim, until the store knows how it ended. `run` is called in one thread; `stop` may be called from
-    another.
-    """
+    """The work on one claim, until the store knows how it ended. `run` is called in one thread, `stop` perhaps in another."""
 
     def __init__(self, worker: Worker, claim: Claim) -> None:
         self._worker = worker
@@ -141,7 +135,6 @@ class JobAttempt:
         self._log = JobLog(worker, self.held)
         self._folder = worker.folder / claim.set_name / f"{claim.id}.{claim.generation}"
         self._ended: ProcessEnd | None = None
-        """How the job's process ended."""
         self._kept = claim.kept
         self._place = worker.undelivered.place_of(
             claim.set_name, claim.id, claim.generation, worker.folder.name
@@ -263,11 +256,11 @@ class JobAttempt:
     # --- the job's process
 
     def _run_process(self, process: JobProcess, checkout: JobCheckout, expected: str | None) -> None:
-        """Runs the process, and delivers or keeps what it has left."""
         decision: NextAttempt | Final | None = None
         try:
             followed = self._followed(process, checkout)
-            self._refuse_killed()
+            if self._stop is Stop.LOST or (self._stop is Stop.AT_ONCE and self._has_left_nothing()):
+                raise LostError  # noqa: TRY301 - told as one of the store's
             if isinstance(followed, NextAttempt):
                 decision, end = followed, ProcessEnd(exit_code=Outcome.LIMIT_REACHED.exit_code())
             else:
@@ -296,10 +289,6 @@ class JobAttempt:
                 gone = "its checkout is gone: a command of the job has removed or moved it"
                 raise CheckoutError(gone, Outcome.IO_ERROR) from error
             return self._keep(checkout, decision or self._decided(self._ended), error)
-
-    def _refuse_killed(self) -> None:
-        if self._stop is Stop.LOST or (self._stop is Stop.AT_ONCE and self._has_left_nothing()):
-            raise LostError
 
     def _has_left_nothing(self) -> bool:
         """Whether no files of the job are taken over: a killed one's command may still be at work."""
@@ -420,9 +409,7 @@ class JobAttempt:
     def _keep(
         self, checkout: JobCheckout, decision: NextAttempt | Final, error: Exception | Interrupted
     ) -> None:
-        """Keeps on this machine what could not be delivered because of `error`, and tells the store. Raises what `error`
-        raises for the store and the process.
-        """
+        """Keeps here what could not be delivered because of `error`, and tells the store. Raises as `error` demands."""
         claim, worker = self.claim, self._worker
         self._move()
         if self._stop is Stop.LOST:
@@ -525,7 +512,6 @@ class JobAttempt:
         return self._tell_delivered(end, then, delivery.at_branch or work.commit, is_resumable=is_resumable)
 
     def _bundled_later(self, place: Path) -> KeptWork | None:
-        """Makes the bundle of a checkout that was moved to `place`."""
         if (base := self.claim.base) is None:
             return None
         checkout = self._repositories.reopen(self._job.repository, place / CHECKOUT, base)

@@ -27,13 +27,7 @@ from msgspec import Struct
 
 from ralph.fleet.checkpoint import BadStateError
 from ralph.git.answer import CheckoutError, GitAnswer, shown, without_user
-from ralph.git.large_files import (
-    has_tracked,
-    large_files,
-    path_in,
-    refuse_missing,
-    refuse_own_address,
-)
+from ralph.git.large_files import has_tracked, large_files, path_in, refuse_missing, refuse_own_address
 from ralph.git.look import GITLINK, is_refused
 from ralph.git.remote import COMMIT_ID, PUSH, make_git_directory, reach, upload
 from ralph.git.runner import Git, GitSeams, environment_for_git
@@ -85,6 +79,9 @@ _MOST_REF_FILE_BYTES = 64 * 1024 * 1024  # packed-refs of half a million refs
 _MOST_SYMBOLIC_REFS = 5  # SYMREF_MAXDEPTH of git's refs.h
 _OTHER_HEAD = re.compile("refs/(?:heads|tags)/|worktrees/[^/]+/HEAD$")
 _LOCK_EVERY_S = 0.05
+# Why a path is left out of a commit.
+_OF_ITS_OWN, _RUNS = "a repository of its own", "a repository that names a program"
+_CLOSED, _SECRET, _OBEYED = "cannot be read", "agents may not read it", "agents and later runs obey it"
 # The job's own commits need no committer in the user's configuration.
 _NAME, _ADDRESS = "ralph", "ralph@localhost"
 _OURS = {
@@ -135,9 +132,7 @@ class NotDelivered(Struct, frozen=True):
 
 
 def checkpoint_ref(set_name: str, job: str, attempt: int) -> str:
-    """The ref of a job's checkpoints at the remote. It is not a branch, so no CI starts. Each day may have a set with a job of the
-    same id.
-    """
+    """The ref of a job's checkpoints, which is no branch, so that no CI starts. Each day may have a set with a job of this id."""
     return f"refs/ralph/{set_name}/{job}/{attempt}"
 
 
@@ -204,30 +199,24 @@ class WorkerGit(Git):
     def __init__(
         self, calls: GitCalls, repository: str, directory: Path, variables: Mapping[str, str] | None = None
     ) -> None:
-        """`repository` is the job's repository, for errors. `variables` choose the git directory. None stands for
-        `directory`.
-        """
+        """`repository` is the job's, for errors. `variables` choose the git directory; None stands for `directory`."""
         own = {"GIT_DIR": str(directory)} if variables is None else variables
         environment = environment_for_git(calls.seams, directory.parent)
         super().__init__(calls.seams, directory, {**environment, **own}, _OPTIONS, repository=repository)
-        self._calls = calls
+        self.calls = calls
         self.url = repository
 
     def at(self, directory: Path, variables: Mapping[str, str]) -> WorkerGit:
         """Git for the same repository of a job in another directory."""
-        return WorkerGit(self._calls, self.url, directory, variables)
+        return WorkerGit(self.calls, self.url, directory, variables)
 
     def by(self, calls: GitCalls) -> WorkerGit:
         """Git in the same directory, started by other calls."""
         return WorkerGit(calls, self.url, self.directory)
 
-    def places_in(self, directory: str) -> GuardedPlaces:
-        """As `GitCalls.places_in`."""
-        return self._calls.places_in(directory)
-
     def call(self, *arguments: str, **options: Any) -> GitAnswer:
         """As `Git.call`, but a shortage of this machine is a CheckoutError too."""
-        self._calls.refuse_stopped()
+        self.calls.refuse_stopped()
         try:
             return super().call(*arguments, **options)
         except ShortageError as shortage:
@@ -411,9 +400,7 @@ class Repositories:
             os.close(descriptor)
 
     def _clone(self, git: WorkerGit, directory: Path) -> None:
-        """Makes the agent's repository without files. It borrows the mirror's objects, and its remote is the job's
-        repository.
-        """
+        """Makes the agent's repository without files. It borrows the mirror's objects, and its remote is the job's repository."""
         with _disk():
             directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         quietly = ("clone", "--quiet", "--shared", "--no-checkout", "--template=", "--origin=origin")
@@ -460,11 +447,7 @@ class JobCheckout:
     """The checkout of one claim of a job, and the worker's own git directory for it."""
 
     def __init__(
-        self,
-        mirror: WorkerGit,
-        directory: Path,
-        commit: str,
-        seen: Mapping[str, str | None] | None = None,
+        self, mirror: WorkerGit, directory: Path, commit: str, seen: Mapping[str, str | None] | None = None
     ) -> None:
         """`Repositories` makes checkouts. `directory` is the checkout, where the agent works. `seen` maps refs of
         checkpoints to the commits at the remote.
@@ -491,9 +474,7 @@ class JobCheckout:
         return self._mirror.at(self._own, {"GIT_DIR": str(self._own), **variables})
 
     def _tree(self, git_directory: Path | None = None) -> WorkerGit:
-        """Git that works on the files of the checkout, with the worker's own git directory and index. `git_directory`
-        stands for another one.
-        """
+        """Git that works on the files of the checkout, with the own git directory and index, or with another `git_directory`."""
         own = {"GIT_DIR": str(self._own), "GIT_INDEX_FILE": str(self._own / "index")}
         chosen = own if git_directory is None else {"GIT_DIR": str(git_directory)}
         return self._mirror.at(self.directory, {**chosen, "GIT_WORK_TREE": str(self.directory)})
@@ -511,9 +492,7 @@ class JobCheckout:
                         _link_or_copy(path_in(self._storage, one), path_in(folder / LARGE, one))
 
     def bundle(self, commits: Mapping[str, str], base: str, descriptor: int) -> None:
-        """Writes a git bundle to a file: the commits, each with its ref, without what `base` has. Raises CheckoutError and
-        Interrupted.
-        """
+        """Writes a git bundle: the commits, each with its ref, without what `base` has. Raises CheckoutError and Interrupted."""
         own = self._git()
         for ref, commit in commits.items():
             own.change("update-ref", ref, commit)
@@ -642,7 +621,7 @@ class JobCheckout:
                 names.setdefault(commit, []).append(name)
         lacks = [f"{name} (a branch that cannot be read)" for name in unread]
         lacks += [f"{name} (a branch, of more than {_MOST_HEADS:,})" for name, _ in heads[_MOST_HEADS:]]
-        lacks += [f"{path} (a repository of its own)" for path in self._embedded(base, final)]
+        lacks += [f"{path} ({_OF_ITS_OWN})" for path in self._embedded(base, final)]
         left = [name for same in names.values() for name in same]
         if not left:
             return None, left, lacks
@@ -664,9 +643,7 @@ class JobCheckout:
         return sorted(map(os.fsdecode, found))
 
     def _known(self, branch: str) -> list[str]:
-        """The commits that the remote's branches and tags had when the mirror was last fetched. Checkpoints are removed, and a
-        checkpoint at the job's branch is replaced.
-        """
+        """The commits that the remote's branches and tags had at the last fetch, but for the job's branch, which is replaced."""
         listed = self._mirror.read(
             "for-each-ref", "--format=%(objectname) %(refname)", "refs/heads", "refs/tags"
         )
@@ -708,7 +685,6 @@ class JobCheckout:
         return not self._git().answer("merge-base", "--is-ancestor", other, commit).status
 
     def _has_user(self) -> bool:
-        """Whether the worker's user has told git a name and an address."""
         return not self._git().answer("var", "GIT_COMMITTER_IDENT").status
 
     def _pushed(self, commit: str, ref: str, expected: str | None) -> Delivered | NotDelivered:
@@ -812,43 +788,34 @@ class JobCheckout:
         top = os.path.realpath(self.directory)
         look, is_below = look_below(top), below_tops((top,))
         output = self._tree().read("ls-files", "-z", "-t", "-d", "-m", "-o", "--exclude-standard")
-        places = self._mirror.places_in(top) if output else None
+        places = self._mirror.calls.places_in(top) if output else None
         changed: dict[bytes, None] = {}
         sizes: dict[bytes, int] = {}
-        unreadable: dict[bytes, None] = {}
-        programs: dict[str, None] = {}
-        protected: dict[bytes, None] = {}
-        unread: dict[bytes, None] = {}
-        left_out: list[str] = []
+        left_out = {why: dict[str, None]() for why in (_OF_ITS_OWN, _CLOSED, _RUNS, _SECRET, _OBEYED)}
         for line in filter(None, output.split(b"\0")):
-            is_untracked, path = line[:1] == b"?", line[2:]
+            is_untracked, path, name = line[:1] == b"?", line[2:], os.fsdecode(line[2:])
             whole = os.path.join(os.fsencode(self.directory), path)  # noqa: PTH118 - the paths are bytes
             status = _status(whole)
-            within = (
-                one for one in look.found if one.takes_out(os.fsdecode(path), is_tracked=not is_untracked)
-            )
+            within = (one for one in look.found if one.takes_out(name, is_tracked=not is_untracked))
             if (one := next(within, None)) is not None:
-                programs[one.path] = None
-            elif status and stat.S_ISDIR(status.st_mode) and look.is_closed(os.fsdecode(path)):
-                unreadable[path] = None
-            elif is_below(f"{top}/{os.fsdecode(path)}".rstrip("/")):
-                protected[path] = None
-            elif is_untracked and places and places.why_not_read(f"{top}/{os.fsdecode(path)}".rstrip("/")):
-                unread[path] = None
+                left_out[_RUNS][one.path] = None
+            elif status and stat.S_ISDIR(status.st_mode) and look.is_closed(name):
+                left_out[_CLOSED][name] = None
+            elif is_below(f"{top}/{name}".rstrip("/")):
+                left_out[_OBEYED][name] = None
+            elif is_untracked and places and places.why_not_read(f"{top}/{name}".rstrip("/")):
+                left_out[_SECRET][name] = None
             elif is_untracked and path.endswith(b"/"):
-                left_out.append(f"{os.fsdecode(path)} (a repository of its own)")
+                left_out[_OF_ITS_OWN][name] = None
             elif is_refused(os.fsdecode(whole)):
-                unreadable[path] = None
+                left_out[_CLOSED][name] = None
             elif (self._carried.pop(path, None) is not None and status) or is_untracked:
                 if status:
                     sizes[path] = status.st_size
             else:
                 changed[path] = None
-        left_out += [f"{os.fsdecode(path)} (cannot be read)" for path in unreadable]
-        left_out += [f"{path} (a repository that names a program)" for path in programs]
-        left_out += [f"{os.fsdecode(path)} (agents may not read it)" for path in unread]
-        left_out += [f"{os.fsdecode(path)} (agents and later runs obey it)" for path in protected]
-        return list(changed), sizes, left_out
+        told = [f"{name} ({why})" for why, names in left_out.items() for name in names]
+        return list(changed), sizes, told
 
     def _take_in(self, head: str) -> None:
         """Copies the agent's commits into the own git directory. Git computes their ids anew. Only objects that are in
@@ -863,8 +830,7 @@ class JobCheckout:
             with _disk():
                 _refuse_links(objects)
             reading = self._git(
-                GIT_OBJECT_DIRECTORY=str(objects),
-                GIT_ALTERNATE_OBJECT_DIRECTORIES=str(self._own / "objects"),
+                GIT_OBJECT_DIRECTORY=str(objects), GIT_ALTERNATE_OBJECT_DIRECTORIES=str(self._own / "objects")
             )
             revisions = f"{head}\n^{self._taken}\n".encode()
             with _disk(), (self._own / "taken.pack").open("w+b") as pack:
@@ -916,7 +882,6 @@ def other_heads(directory: Path) -> dict[str, str]:
 
 
 def _packed(git: Path) -> Iterator[tuple[str, str]]:
-    """The refs in `packed-refs`, each with its commit."""
     for line in _text(git, "packed-refs", _MOST_REF_FILE_BYTES).splitlines():
         commit, _, ref = line.partition(" ")
         yield ref, commit
@@ -942,9 +907,7 @@ def head_of(directory: Path) -> str | None:
 
 
 def _text(git: Path, name: str, most_bytes: int) -> str:
-    """The content of a file below a git directory. Empty if it cannot be read, or if a directory on the way to it is a
-    link.
-    """
+    """The content of a file below a git directory. Empty if it cannot be read, or if a directory on the way to it is a link."""
     descriptor = _opened(git, name)
     if descriptor is None:
         return ""

@@ -20,6 +20,7 @@ _LEVEL = 6  # zlib's own choice; journals are text and become a fifth
 _MOST_ENTRIES = 10_000
 _FILE_MODE, _FOLDER_MODE = 0o600, 0o700
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OF_DAMAGE = (tarfile.TarError, ValueError, EOFError, FileExistsError, FileNotFoundError, NotADirectoryError)
 
 
 class TooLargeError(Exception):
@@ -84,21 +85,12 @@ def unpack_state(data: bytes, directory: Path, most_bytes: int) -> None:
                 if left < 0 or number >= _MOST_ENTRIES:
                     raise TooLargeError(f"the packed state is larger than {most_bytes:,} bytes")
                 _unpack(archive, entry, directory)
-    except (
-        tarfile.TarError,
-        ValueError,
-        EOFError,
-        FileExistsError,
-        FileNotFoundError,
-        NotADirectoryError,
-    ) as error:
+    except _OF_DAMAGE as error:
         raise BadStateError(f"the packed state is damaged: {error}") from None
 
 
 def _entries(directory: Path, above: str) -> Iterator[tuple[str, str | None]]:
-    """The relative names below a directory, folders before their content. The second value is the path of a regular
-    file, and None for a folder.
-    """
+    """The relative names below a directory, folders before their content, each with the path of a file, or None for a folder."""
     with os.scandir(directory) as listing:
         found = sorted(listing, key=lambda entry: entry.name)
     for entry in found:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import difflib
 import functools
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CANCEL_WITHIN_S = 10.0
-"""A worker stops a cancelled job within this time."""
 _LOOK_EVERY_S = 1.0
 _LOOK_OFTEN_S = 0.2
 _TELLS_OF_NO_WORKER_AFTER_S = 5.0
@@ -120,7 +119,7 @@ class Fleet:
                 raise UsageError(f"--rate {error}") from None
         content = jobs_file_bytes(path)
         name = set_name or ("jobs" if path == "-" else Path(path).stem)
-        known = self._known_set(name)
+        known = next((row for row in self._known_sets() if row.name == name), None)
         earlier = [] if known is None else self._ask(self._store.job_ids, name)
         file = read_jobs(path, content, environment=environment, check_options=check_options, earlier=earlier)
         name = set_name or file.name
@@ -140,14 +139,11 @@ class Fleet:
         self._console.tell(f"next: `ralph fleet work -j 2` works on them; `ralph fleet wait {name}` waits")
         return 0
 
-    def _known_set(self, name: str) -> SetRow | None:
-        if self._is_missing():
-            return None
-        return next((row for row in self._ask(self._store.set_rows) if row.name == name), None)
-
-    def _is_missing(self) -> bool:
+    def _known_sets(self) -> list[SetRow]:
+        """All sets. Empty too if the store has not been made yet."""
         file = self._database.file
-        return (file is not None and not file.exists()) or not self._ask(self._store.exists)
+        is_missing = (file is not None and not file.exists()) or not self._ask(self._store.exists)
+        return [] if is_missing else self._ask(self._store.set_rows)
 
     # --- look
 
@@ -214,7 +210,7 @@ class Fleet:
         if until_done:
             self._sets(set_names)
             return self._refuse_stopped()
-        known = set() if self._is_missing() else {row.name for row in self._ask(self._store.set_rows)}
+        known = {row.name for row in self._known_sets()}
         for name in set_names:
             if name not in known:
                 self._console.tell(f"there is no set {name} yet: waiting for it")
@@ -229,8 +225,7 @@ class Fleet:
     def wait(self, set_names: Sequence[str], *, timeout_s: float | None, is_json: bool) -> int:
         """Waits until all jobs of the sets have ended. Returns the worst exit code, or that of a time limit."""
         begun = time.monotonic()
-        is_told = has_status = False
-        is_late = False
+        is_told = has_status = is_late = False
         while True:
             sets = self._sets(set_names)
             open_sets = [row for row in sets if row.open_jobs]
@@ -301,9 +296,7 @@ class Fleet:
         return [row for row in rows if row.state is JobState.RUNNING]
 
     def retry(self, chosen: NamedJobs, *, discards: bool) -> int:
-        """Lets ended jobs begin another attempt. What a machine keeps of them is delivered first, or given up if `discards`
-        is True.
-        """
+        """Lets ended jobs begin another attempt. What a machine keeps of them is delivered first, or given up with `discards`."""
         count = 0
         found = self._chosen(chosen).items()
         self._ask(self._store.create)
@@ -339,19 +332,14 @@ class Fleet:
 
     def _sets(self, names: Sequence[str]) -> list[SetRow]:
         """The sets with these names, or all. Raises UsageError if there is none."""
-        if self._is_missing():
-            raise UsageError(self._no_fleet())
-        rows = self._ask(self._store.set_rows)
+        rows = self._known_sets()
         if not rows:
-            raise UsageError(self._no_fleet())
+            raise UsageError(f"there is no fleet yet at {self._database.place}: ralph fleet submit FILE")
         known = [row.name for row in rows]
         for name in names:
             if name not in known:
                 raise UsageError(f"there is no set {name}{_near(name, known)}")
         return [row for row in rows if not names or row.name in names]
-
-    def _no_fleet(self) -> str:
-        return f"there is no fleet yet at {self._database.place}: ralph fleet submit FILE"
 
     def _rows(self, sets: Sequence[SetRow]) -> list[JobRow]:
         rows: list[JobRow] = []
@@ -417,11 +405,8 @@ def opened(
     """
     database = database_of(named, environment)
     refuse_others_file(database)
-    store = Claims(database)
-    try:
+    with closing(Claims(database)) as store:
         yield Fleet(database, store, console, stop, most_wait_s=most_wait_s)
-    finally:
-        store.close()
 
 
 def _near(name: str, known: Sequence[str]) -> str:

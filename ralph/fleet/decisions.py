@@ -41,7 +41,6 @@ class JobState(enum.Enum):
     QUEUED = "queued"
     RUNNING = "running"
     DONE = "done"
-    """It has ended with its exit code."""
     CANCELLED = "cancelled"
     UNDELIVERED = "undelivered"
     """It has ended, and its work is kept on a machine, because the git host did not take it."""

@@ -21,6 +21,7 @@ from ralph.fleet.store.claims import ClaimWriter, LostError
 from ralph.fleet.store.database import WaitStoppedError, away_reason, refusal_of
 from ralph.fleet.store.locks import LockState
 from ralph.git.answer import CheckoutError, shown
+from ralph.machine.files.opened_file import opened
 from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted
 
@@ -162,9 +163,7 @@ class JobDelivery:
         self._held.ask(self._held.save_checkpoint, ref, commit, state)
 
     def _pushed_checkpoint(self, checkout: JobCheckout, commit: str, *, is_last: bool) -> str:
-        """Pushes a checkpoint, and returns its ref. Where the host takes no such refs, the last one of an attempt goes to the
-        job's branch, and what follows replaces it there.
-        """
+        """Pushes a checkpoint, and returns its ref. The last one goes to the job's branch if the host takes no such refs."""
         ref = self._ref()
         try:
             self._push_ref(checkout, commit, ref)
@@ -246,7 +245,6 @@ class JobDelivery:
         return Final(problem.outcome.exit_code(), f"{problem}; the work is at {ref}: {commit}")
 
     def _push_beside(self, checkout: JobCheckout, commit: str, end: str) -> str:
-        """Pushes work that is not at the branch, and returns its ref."""
         self._held.refuse_lost()
         return checkout.push_beside(commit, f"{self._ref()}{end}", self._branch)
 
@@ -323,9 +321,8 @@ class JobDelivery:
 @contextmanager
 def _turn_lock(path: Path) -> Iterator[bool]:
     """Holds the turn lock, so that no turn of the job's process runs. The value is False if a turn runs now."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        until = time.monotonic() + _LOCK_FOR_S
+    until = time.monotonic() + _LOCK_FOR_S
+    with opened(path, os.O_RDONLY) as descriptor:
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -336,8 +333,6 @@ def _turn_lock(path: Path) -> Iterator[bool]:
                     return
                 time.sleep(_LOCK_EVERY_S)
         yield True
-    finally:
-        os.close(descriptor)
 
 
 def _subject(job: Job) -> str:

@@ -11,14 +11,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from dbos import (
-    DBOS,
-    DBOSClient,
-    DBOSConfig,
-    DBOSPortableJSONSerializer,
-    SetEnqueueOptions,
-    SetWorkflowID,
-)
+from dbos import DBOS, DBOSClient, DBOSConfig, DBOSPortableJSONSerializer, SetEnqueueOptions, SetWorkflowID
 
 from ralph.fleet.store.database import dbos_settings, make_engine
 from ralph.fleet.store.schema import PortableRows
@@ -75,9 +68,7 @@ class Engine:
         self._workflow = attempt
 
     def launch(self, limits: SetLimits) -> None:
-        """Begins to work. May be called again if it fails. Raises StoreError if the engine's tables have rows that could run
-        code here.
-        """
+        """Begins to work. May be called again. Raises StoreError if the engine's tables have rows that could run code here."""
         self._rows.refuse_others()
         if not self._is_launched:
             DBOS(config=self._config)
@@ -114,9 +105,7 @@ class Engine:
             DBOS.enqueue_workflow(self._queue, self._workflow)
 
     def pending(self) -> dict[str, list[str]]:
-        """The ids of the set's workflows that have begun and not ended, for each executor. Raises StoreError as `launch`
-        does.
-        """
+        """The ids of the set's workflows that have begun and not ended, for each executor. Raises StoreError as `launch` does."""
         self._rows.refuse_others()
         found: dict[str, list[str]] = {}
         for status in DBOS.list_workflows(
@@ -145,9 +134,7 @@ class Engine:
 
 
 def end_attempt(database: Database, set_name: str, job: str, attempt: int) -> None:
-    """Ends the workflow of an attempt whose executor is gone, and that nobody is to resume. Needs no engine in this process,
-    and reads no value of a row.
-    """
+    """Ends the workflow of an attempt whose executor is gone, and that nobody is to resume. Reads no value of a row."""
     connections = make_engine(database)
     try:
         client = DBOSClient(

@@ -52,11 +52,7 @@ _MINUTES_BESIDES = 15
 
 
 def export(
-    jobs: Sequence[Job],
-    limits: SetLimits,
-    format_name: str,
-    set_name: str,
-    without: Collection[str] = (),
+    jobs: Sequence[Job], limits: SetLimits, format_name: str, set_name: str, without: Collection[str] = ()
 ) -> str:
     """The text of a file for the scheduler. `format_name` is one of `FORMATS`. `without` has the names of limits that the
     user gives up.
@@ -85,7 +81,7 @@ def _refuse_lost_limits(jobs: Sequence[Job], limits: SetLimits, format_name: str
     if limits.rate is not None and format_name != "parallel":
         lost.append(("rate", "set concurrency"))
     if limits.per_host is not None and limits.per_host < min(
-        _most_on_one_host(jobs), limits.concurrency or len(jobs)
+        max(Counter(host_of(job.repository) for job in jobs).values()), limits.concurrency or len(jobs)
     ):
         lost.append(("per_host", f"a concurrency of {limits.per_host} keeps it"))
     if lost:
@@ -99,10 +95,6 @@ def _refuse_lost_limits(jobs: Sequence[Job], limits: SetLimits, format_name: str
                 raise UsageError(
                     f"{format_name} cannot express the `after` of the job {job.id}; parallel can"
                 )
-
-
-def _most_on_one_host(jobs: Sequence[Job]) -> int:
-    return max(Counter(host_of(job.repository) for job in jobs).values())
 
 
 def _carried(job: Job) -> str:
@@ -145,7 +137,6 @@ def _minutes(job: Job) -> int | None:
 
 
 def _longest_minutes(jobs: Sequence[Job]) -> int | None:
-    """The longest time limit of the jobs. None if one of them has none."""
     times = [minutes for job in jobs if (minutes := _minutes(job)) is not None]
     return max(times) if len(times) == len(jobs) else None
 
@@ -286,9 +277,7 @@ def _pod_script(set_name: str) -> str:
 
 
 def _config_maps(jobs: Sequence[Job], set_name: str) -> list[list[tuple[int, str]]]:
-    """The definitions of the jobs with their indexes, divided so that each part fits into one ConfigMap. The first one
-    also has the script.
-    """
+    """The definitions of the jobs with their indexes, a part for each ConfigMap. The first one also has the script."""
     maps: list[list[tuple[int, str]]] = [[]]
     size = len(_pod_script(set_name))
     for index, job in enumerate(jobs):

@@ -84,9 +84,7 @@ class ExportedJob:
         environment: Mapping[str, str],
         say: Callable[[str], None],
     ) -> None:
-        """`folder` is the job's own, and is kept between the attempts. `say` gets lines for people, and shows no control sequences.
-        Raises CannotError.
-        """
+        """`folder` is the job's own, also for later attempts. `say` gets lines without control sequences. Raises CannotError."""
         self._set, self._job, self._folder, self._say = set_name, job, folder, say
         missing = [name for name in job.env if not environment.get(name)]
         if missing:
@@ -96,7 +94,8 @@ class ExportedJob:
         self._process = JobProcess(
             set_name, job, folder, kept, hidden=_sets_beside(folder), told=say, waits_in_outages=True
         )
-        ours = git_environment(environment, job)
+        secrets = known_secrets(environment)
+        ours = child_environment(environment, (), secrets, {*job.env, TOKEN, HOST})
         safe = without_unsafe_loads(ours, search_outside(ours, places))
         self._supervisor = CommandSupervisor(safe, makes_group=False)
         self._new_calls = partial(GitCalls, ours, self._supervisor, _token(environment), places, environment)
@@ -107,9 +106,7 @@ class ExportedJob:
         """The commits to push by their refs, when they are known."""
 
     def attempt(self) -> int:
-        """Does the job, or resumes it, and returns its exit code. Raises CannotError, CheckoutError, Interrupted
-        and OSError.
-        """
+        """Does the job, or resumes it. Returns its exit code. Raises CannotError, CheckoutError, Interrupted and OSError."""
         with self._signals():
             try:
                 kept, checkout = self._checked_out()
@@ -238,17 +235,9 @@ class ExportedJob:
 
 
 def _sets_beside(folder: Path) -> tuple[Path, ...]:
-    """The sets of jobs in the directory where the job's folder is: its own with all later jobs, and the others that have jobs. What
-    else is there, such as toolchains, stays open.
-    """
+    """The sets of jobs beside the job's folder, its own included. What else is there, such as toolchains, stays open."""
     own = folder.parent
     return tuple(sorted({own, *(kept.parents[1] for kept in paths_below(own.parent, f"*/*/{_KEPT}"))}))
-
-
-def git_environment(environment: Mapping[str, str], job: Job) -> dict[str, str]:
-    """The variables of git: none that looks like a credential, and none that the job names for its tools."""
-    secrets = known_secrets(environment)
-    return child_environment(environment, (), secrets, {*job.env, TOKEN, HOST})
 
 
 def _token(environment: Mapping[str, str]) -> GitToken | None:

@@ -57,8 +57,7 @@ class JobsFile(Struct, frozen=True):
     """The contents of a jobs file."""
 
     name: str
-    """The name of the set, unless the command line names another one: the file's name without its suffix, or `jobs`
-    for standard input."""
+    """The name of the set, unless the command line names another: the file's name without suffix, or `jobs` for standard input."""
     jobs: tuple[Job, ...]
     limits: SetLimits
 
@@ -131,19 +130,16 @@ def read_jobs(
     *,
     environment: Mapping[str, str],
     check_options: Callable[[Sequence[str], bool], None],
-    defaults: Mapping[str, object] | None = None,
     earlier: Collection[str] = (),
 ) -> JobsFile:
     """Reads and checks the jobs in the content of a file. `path` is `-` for standard input, and may be relative.
 
     `environment` has the credentials that no job may contain. `check_options` takes the words in a job's `options`, and
-    whether the job is a loop; it raises UsageError if a worker could not use these words. `defaults` has values for
-    fields that neither a job nor the file's own defaults set. `earlier` are ids of jobs that the set has already.
-    Raises JobsFileError.
+    whether the job is a loop; it raises UsageError if a worker could not use these words. `earlier` are ids of jobs
+    that the set has already. Raises JobsFileError.
     """
     folder = Path.cwd() if path == _STDIN else Path(path).absolute().parent
-    reading = _Reading(path, folder, defaults or {}, check_options, SecretFinder(environment))
-    return reading.read(content, earlier)
+    return _Reading(path, folder, check_options, SecretFinder(environment)).read(content, earlier)
 
 
 def read_named_set(
@@ -166,14 +162,12 @@ class _Reading:
         self,
         path: str,
         folder: Path,
-        defaults: Mapping[str, object],
         check_options: Callable[[Sequence[str], bool], None],
         secrets: SecretFinder,
     ) -> None:
         self._path = path
         self._source = _source(path)
         self._folder = folder
-        self._defaults = dict(defaults)
         self._check_options = check_options
         self._secrets = secrets
         self._prompts: dict[str, str] = {}
@@ -187,11 +181,11 @@ class _Reading:
         name = "jobs" if self._path == _STDIN else Path(self._path).stem
         document = self._document(content)
         limits = self._limits(document.limits)
-        shared = self._shared(document.defaults)
+        self._refuse_wrong_defaults(document.defaults)
         jobs: list[Job] = []
         places: list[str] = []
         for raw in document.jobs:
-            job = self._job(raw, shared)
+            job = self._job(raw, document.defaults)
             if job is not None:
                 jobs.append(job)
                 places.append(raw.where)
@@ -267,19 +261,15 @@ class _Reading:
             self._tell(place, fault)
         return found
 
-    def _shared(self, of_file: Mapping[str, object]) -> dict[str, object]:
-        """The defaults of all jobs: those of the file, and below them those of the command line."""
-        for place, values in (
-            ("the command line's defaults", self._defaults),
-            (f"{self._source}: [defaults]", of_file),
-        ):
-            try:
-                msgspec.convert(values, _SharedFields)
-            except msgspec.ValidationError as error:
-                for fault in _faults_from(error, values, _SharedFields):
-                    self._tell(place, fault)  # the jobs would lack what they should have
-                raise JobsFileError(self._problems, self._count) from None
-        return _merged(self._defaults, of_file)
+    def _refuse_wrong_defaults(self, defaults: Mapping[str, object]) -> None:
+        try:
+            msgspec.convert(defaults, _SharedFields)
+        except msgspec.ValidationError as error:
+            for fault in _faults_from(error, defaults, _SharedFields):
+                self._tell(f"{self._source}: [defaults]", fault)
+            raise JobsFileError(
+                self._problems, self._count
+            ) from None  # the jobs would lack what they should have
 
     def _job(self, raw: _RawJob, shared: Mapping[str, object]) -> Job | None:
         """Decodes a job. Returns None and tells the problems if there are any."""
@@ -293,20 +283,15 @@ class _Reading:
             for fault in _faults_from(error, value, _WrittenJob):
                 self._tell(raw.where, fault)
             return None
-        prompt = self._prompt(raw.where, line)
-        if line.repository is None:
+        prompt, repository = self._prompt(raw.where, line), line.repository
+        if repository is None:
             self._tell(raw.where, JobFault("", "object missing required field repository"))
-        if prompt is None or line.repository is None:
+        if prompt is None or repository is None:
             return None
-        job = Job(
-            **{
-                name: getattr(line, name)
-                for name in Job.__struct_fields__
-                if name not in ("prompt", "repository")
-            },
-            prompt=prompt,
-            repository=self._absolute(line.repository),
-        )
+        if is_relative_path(repository):
+            repository = os.path.normpath(self._folder / repository)
+        fields = {name: getattr(line, name) for name in Job.__struct_fields__}
+        job = Job(**{**fields, "prompt": prompt, "repository": repository})
         faults = [*faults_of(job), *self._faults_of_options(job), *self._secrets.faults_of(job)]
         for fault in faults:
             self._tell(raw.where, fault)
@@ -322,9 +307,6 @@ class _Reading:
                 self._judged_options[key] = f"cannot be used: {error}"
         problem = self._judged_options.get(key)
         return [] if problem is None else [JobFault("options", problem)]
-
-    def _absolute(self, repository: str) -> str:
-        return os.path.normpath(self._folder / repository) if is_relative_path(repository) else repository
 
     def _prompt(self, where: str, line: _WrittenJob) -> str | None:
         if (line.prompt is None) == (line.prompt_file is None):

@@ -144,9 +144,7 @@ class JobProcess:
             self.stop()
 
     def wait(self, seconds: float) -> int | None:
-        """Waits for the end of the process, and returns its status as `subprocess` gives it. None if it still runs, or was
-        not started.
-        """
+        """Waits for the end, and returns the status as `subprocess` gives it. None if the process still runs, or never began."""
         if self._process is None:
             return None
         try:
@@ -191,29 +189,19 @@ class JobProcess:
             return None
         ended_run = story.runs[-1].ended
         words = (ended_run.result or "") if ended_run is not None else ""
-        spending = self.spending()
-        return ProcessEnd(
-            exit_code=0,
-            result=words,
-            turns=spending.turns,
-            cost_usd=spending.cost_usd,
-        )
+        spent = self.spending()
+        return ProcessEnd(exit_code=0, result=words, turns=spent.turns, cost_usd=spent.cost_usd)
 
     def end(self, status: int) -> ProcessEnd:
         """How the process ended. `status` is what `wait` returned."""
         for reader in self._readers:
             reader.join(5)  # a process of the job that outlives it may hold the pipe open
         code = 128 - status if status < 0 else status
-        was_killed = status < 0 and not self._is_told_to_stop.is_set()
-        spending = self.spending()
-        if self._job.until is None:
-            end = self._end_of_run(code, spending)
-        else:
-            end = self._end_of_loop(code, spending)
-        if was_killed:
-            reason = f"it was killed by {signal.Signals(-status).name}"
-            return replace(end, was_killed=True, reason=reason)
-        return end
+        end_of = self._end_of_run if self._job.until is None else self._end_of_loop
+        end = end_of(code, self.spending())
+        if status >= 0 or self._is_told_to_stop.is_set():
+            return end
+        return replace(end, was_killed=True, reason=f"it was killed by {signal.Signals(-status).name}")
 
     def end_left(self) -> ProcessEnd | None:
         """How the process ended that another worker had begun in this folder. None if `exit_code_left` is None."""
@@ -225,10 +213,7 @@ class JobProcess:
         if self._job.until is not None:
             if (state := self._loop()) is None:
                 return Spending(0, 0.0)
-            turns = sum(iteration.turns for iteration in state.iterations)
-            if state.current is not None:
-                turns += state.current.turns
-            return Spending(turns, state.spent_usd or 0.0)
+            return Spending(state.turns, state.spent_usd or 0.0)
         journal = self.journal()
         if journal is None:
             return Spending(0, 0.0)

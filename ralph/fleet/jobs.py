@@ -349,9 +349,7 @@ def is_relative_path(repository: str) -> bool:
 
 
 def faults_of_set(jobs: Sequence[Job], earlier: Collection[str] = ()) -> Iterator[tuple[int, JobFault]]:
-    """Yields what is wrong between jobs, each with the index of the job. `earlier` are ids of jobs that the set has
-    already.
-    """
+    """Yields what is wrong between jobs, each with the index of the job. `earlier` are ids of jobs that the set has already."""
     first: dict[str, int] = {}
     for index, job in enumerate(jobs):
         if first.setdefault(job.id, index) != index:

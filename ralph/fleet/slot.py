@@ -78,16 +78,13 @@ class WorkOptions(Struct, frozen=True, kw_only=True):
     sets: tuple[str, ...] = ()
     """The sets to work for. Empty means all."""
     until_done: bool = False
-    """Whether to end when all jobs have ended."""
     drain_s: float = DRAIN_S
     writable: tuple[str, ...] = ()
     """The places that commands of jobs may write, by `places_of_jobs`."""
 
 
 class Slot:
-    """One executor. Its main thread looks after the lock, the queue and other executors. The engine calls `_work` in a
-    thread of its own.
-    """
+    """One executor. Its main thread looks after the lock, the queue and other executors. A thread of the engine calls `_work`."""
 
     def __init__(
         self,
@@ -195,7 +192,6 @@ class Slot:
         self._look_after(worker, engine)
 
     def _leave(self, worker: Worker, folder_lock: int) -> None:
-        """Stops the job, and leaves nothing of this executor behind."""
         self._hard_stop.set()
         until = time.monotonic() + _HARD_STOP_S / 2
         while time.monotonic() < until and self._state()[1]:
@@ -333,7 +329,6 @@ class Slot:
             self._idle_since = time.monotonic()
 
     def _ask_about_own(self) -> None:
-        """Stops the running job if a user has cancelled it or another worker has taken it."""
         running = self._state()[0]
         if running is not None:
             try:
@@ -446,9 +441,7 @@ class Slot:
 
 
 class Courier(Slot):
-    """Delivers what this machine keeps, beside the slots and without the engine: it asks no model, and the jobs may be claimed
-    by this machine alone.
-    """
+    """Delivers what this machine keeps, beside the slots and without the engine: no model is asked, and no other machine may."""
 
     def _serve(self, worker: Worker) -> None:
         delivering = ThreadPoolExecutor(1).submit(self._deliver_all, worker)

@@ -27,7 +27,7 @@ from ralph.fleet.decisions import Final  # noqa: TC001 - msgspec decodes it
 from ralph.fleet.job_process import exit_code_left
 from ralph.fleet.locked_file import is_locked, locked_file
 from ralph.machine.files.atomic_write import sync_directory
-from ralph.machine.files.opened_file import read_regular_file
+from ralph.machine.files.opened_file import opened, read_regular_file
 from ralph.machine.files.trees import entries_below, remove_tree, remove_tree_if_possible
 
 if TYPE_CHECKING:
@@ -53,9 +53,7 @@ _AGAIN_S = 0.01
 
 
 class KeptWork(Struct, frozen=True, kw_only=True):
-    """The work that a claim left. Written beside the bundle, because the store may be away. The set, the job, the claim and
-    the executor are in the path.
-    """
+    """The work that a claim left, written beside the bundle. The set, the job, the claim and the executor are in the path."""
 
     base: str
     """The commit at which the job began. The bundle needs it."""
@@ -117,9 +115,7 @@ class Undelivered:
         return size >= MOST_BYTES
 
     def place_of(self, set_name: str, job: str, generation: int, executor: str) -> Path:
-        """The folder of the work that a claim left. The executor is in its name, because another store may have a job of
-        the same name.
-        """
+        """The folder of the work that a claim left. Its name has the executor: another store may have a job of the same name."""
         return self.folder / set_name / job / f"{generation}.{executor}"
 
     def place_at(self, kept: KeptRow) -> Path:
@@ -246,11 +242,8 @@ def _size_below(folder: Path) -> int:
 
 
 def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with opened(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
         sync_directory(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # --- The folder of an executor
@@ -281,9 +274,7 @@ def is_gone(folder: Path) -> bool:
 
 
 def remove_left_folders(fleet_folder: Path) -> None:
-    """Cleans up the folders of this machine's executors whose process is gone. Other machines may share the state
-    directory.
-    """
+    """Cleans up the folders of this machine's executors whose process is gone. Other machines may share the state directory."""
     place = fleet_folder / "work"
     # A run that was just dying may have made its folder anew after the folder and its lock had been removed.
     for name in {path.name.removesuffix(_LOCK_SUFFIX) for path in place.glob(f"{machine_name()}-*")}:

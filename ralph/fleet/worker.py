@@ -10,7 +10,7 @@ import mmap
 import os
 import signal
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from msgspec.structs import replace
@@ -126,16 +126,12 @@ class Supervisor:
         """Asks the store. The connection is closed afterwards: a fork must not inherit one."""
 
         def asked() -> T:
-            store = Claims(self._database)
-            try:
+            with closing(Claims(self._database)) as store:
                 return call(store)
-            finally:
-                store.close()
 
         return patiently(asked, waiting=waiting)
 
     def _rows(self, store: Claims) -> list[OpenSet]:
-        """The sets with open jobs."""
         wanted = self._options.sets
         return [row for row in store.open_sets() if row.open_jobs and (not wanted or row.name in wanted)]
 
@@ -164,7 +160,6 @@ class Supervisor:
         return ()
 
     def _all_ended(self, store: Claims) -> Iterable[int]:
-        """Says how the jobs have ended, and returns their exit codes."""
         codes = store.exit_codes(self._options.sets)
         rows = [row for row in store.set_rows() if not self._options.sets or row.name in self._options.sets]
         advice = (

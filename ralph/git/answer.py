@@ -57,8 +57,7 @@ class GitAnswer(Struct, frozen=True):
     status: int
     output: bytes
     errors: bytes = b""
-    """Git's standard error. For a call to a remote, its standard output comes first, because `push --porcelain` tells
-    there what was refused."""
+    """Git's standard error. For a call to a remote, its standard output comes first: `push --porcelain` tells refusals there."""
 
     def complaint(self) -> str:
         """The last meaningful lines of git's error output, joined to one line. Credentials are removed."""

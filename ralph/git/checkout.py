@@ -174,9 +174,7 @@ class GitCheckout:
         return made
 
     def _hooks(self, digests: FileDigests) -> dict[str, str]:
-        """The digest of each of the first hooks but samples, by its path relative to the git directory. Empty if the hooks cannot
-        be read.
-        """
+        """The digest of each of the first hooks but samples, by its path relative to the git directory. Empty if unreadable."""
         found: dict[str, str] = {}
         # All working trees of a repository share a directory. It is looked for each time: a command can change which.
         directory = Path(common_directory(str(self.git_directory)) or self.git_directory)
@@ -205,9 +203,7 @@ class GitCheckout:
         return Changes(commits, tuple(sorted(files)), tuple(sorted(guarded)))
 
     def _left_elsewhere(self, after: Snapshot) -> str:
-        """A sentence about branches and a stash with commits since the loop began that neither HEAD nor a remote has. Empty
-        without such commits. `after` is the last snapshot.
-        """
+        """A sentence about commits since the loop began, on branches and in a stash, that neither HEAD nor a remote has, or ""."""
         tips = [line.split(" ", 1) for line in self._tips]
         others = [(commit, ref) for commit, ref in tips if ref != f"refs/heads/{after.branch}"]
         if not others:
@@ -224,11 +220,8 @@ class GitCheckout:
             found = git.answer("rev-list", "--max-count=1", commit, *known)
             if found.output or found.status:  # a commit before it may be missing
                 left.append(ref.removeprefix("refs/heads/").removeprefix("refs/"))
-        return (
-            f"work was left on {shown(left)}, which the loop neither continues nor pushes; git log NAME shows it"
-            if left
-            else ""
-        )
+        what = "which the loop neither continues nor pushes; git log NAME shows it"
+        return f"work was left on {shown(left)}, {what}" if left else ""
 
     def commit(self, message: str, seen: Snapshot | None = None) -> bool:
         """Commits all uncommitted work and returns whether there was any. If `seen` is the last snapshot, its look is used once,
@@ -542,9 +535,7 @@ class GitCheckout:
         )
 
     def refuse_foreign(self) -> None:
-        """Raises CheckoutError if git would write a directory or a file that is not this checkout's own, or publish objects
-        that an agent may not read.
-        """
+        """Raises CheckoutError if git would write what is not this checkout's, or publish objects that no agent may read."""
         found = foreign_directories(str(self.top), tuple(map(str, self._given)))
         for path, why in found:
             raise CheckoutError(

@@ -44,7 +44,6 @@ PLAINLY = (
 FOR_ALL = ("--no-replace-objects", "-c", "core.bigFileThreshold=16m")
 DIFF_OF_EACH = ("diff-tree", "--stdin", "-r", "--root", *PLAINLY)
 
-
 NumberedFile = tuple[str, int | None, int | None]
 """The path of a file, and its added and removed lines. The numbers are None for a binary file."""
 
@@ -82,17 +81,13 @@ def _bounded(git: Git, *arguments: str, given: bytes | None = None) -> bytes:
 
 
 def _holds_secret(content: bytes, redactor: Redactor) -> bool:
-    """Whether a message or the diff of a file holds a secret. The lines of a diff begin with a sign, which may be in the
-    middle of a secret.
-    """
+    """Whether a message or a file's diff holds a secret. A line of a diff begins with a sign, maybe in the middle of a secret."""
     text = content.decode("utf-8", "replace")
     return bool(redactor.spans(text) or redactor.spans("\n".join(line[1:] for line in text.split("\n"))))
 
 
 def files_in(output: bytes) -> dict[str, list[NumberedFile]]:
-    """The files of each commit in the output of `git diff-tree --stdin --numstat -z`. Names may contain line breaks,
-    and end with a NUL byte.
-    """
+    """The files of each commit in the output of `git diff-tree --stdin --numstat -z`. Names may have line breaks."""
     found: dict[str, list[NumberedFile]] = {}
     current: list[NumberedFile] = []
     for part in output.split(b"\0"):

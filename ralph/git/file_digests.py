@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
+from ralph.machine.files.opened_file import opened
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -25,7 +27,7 @@ ABSENT = "absent"
 
 _CHUNK_BYTES = 1024 * 1024
 _LOOKS_UP_EVERY = 100
-_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class TooMuchToReadError(Exception):
@@ -82,8 +84,7 @@ class FileDigests:
 
     def _of_content(self, path: str) -> str:
         hashed = hashlib.sha256()
-        descriptor = os.open(path, _FLAGS)
-        try:
+        with opened(path, _FLAGS) as descriptor:
             left = MOST_READ_BYTES  # it may grow while it is read
             while left > 0 and (chunk := os.read(descriptor, _CHUNK_BYTES)):
                 hashed.update(chunk)
@@ -93,8 +94,6 @@ class FileDigests:
                     raise TooMuchToReadError
                 if len(chunk) == _CHUNK_BYTES:
                     self.look_up()
-        finally:
-            os.close(descriptor)
         return hashed.hexdigest()
 
     def look_up(self) -> None:
@@ -134,8 +133,7 @@ class Snapshot(Struct, frozen=True):
     branch: str | None = None
     """None if HEAD is detached or the directory is not under git."""
     guarded: Mapping[str, str] | None = None
-    """Digests of the repository's settings and hooks that could make git run a program or send data. None without git, or if
-    there were too many."""
+    """Digests of the repository's settings and hooks that could run a program or send data. None without git, or for too many."""
 
 
 class Changes(Struct, frozen=True):
@@ -143,7 +141,6 @@ class Changes(Struct, frozen=True):
 
     commits: int = 0
     files: tuple[str, ...] = ()
-    """Sorted names of files that were changed, added or removed, committed or not. Only committed ones if a snapshot has no
-    digests of files."""
+    """Sorted names of files changed, added or removed, committed or not. Only committed ones if a snapshot has no file digests."""
     guarded: tuple[str, ...] = ()
     """Sorted names of git settings and hooks that were added, removed or changed."""

@@ -35,9 +35,7 @@ _CONFIGURATION = ".lfsconfig"
 
 
 def has_tracked(git: Git, values: Mapping[str, str], storage: Path) -> bool:
-    """Whether git tracks a file of git-lfs, and git-lfs is in the git settings `values` or was used with `storage`. Raises
-    CheckoutError and Interrupted.
-    """
+    """Whether git tracks a file of git-lfs, by the settings `values` or `storage`. Raises CheckoutError and Interrupted."""
     is_set = any(values.get(f"filter.{FILTER}.{key}") for key in ("clean", "process"))
     tracked = ("ls-files", "-z", "--", f":(top,attr:filter={FILTER})")
     return (is_set or storage.is_dir()) and bool(git.read(*tracked))

@@ -91,22 +91,6 @@ class RepositoryLook(Struct, frozen=True):
     """The tracked repositories that hold uncommitted work, as far as `look` has looked into them."""
 
 
-def status_from(output: bytes) -> GitStatus:
-    """Parses the output of `git status` with `STATUS_ARGUMENTS`."""
-    headers: dict[str, str] = {}
-    entries: list[StatusEntry] = []
-    for record in output.split(b"\0"):
-        if record.startswith(b"# "):
-            name, _, value = record[2:].decode("utf-8", "surrogateescape").partition(" ")
-            headers[name] = value
-        elif record:
-            entries += _entry(record)
-    head, branch = headers.get("branch.oid", ""), headers.get("branch.head", "")
-    # Git says "(null)" if HEAD names a tag or something else that is not a branch.
-    is_on_branch = branch not in ("(detached)", "(null)")
-    return GitStatus("" if head == "(initial)" else head, branch if is_on_branch else None, tuple(entries))
-
-
 def _entry(record: bytes) -> Iterator[StatusEntry]:
     kind = record[:1]
     fields = _FIELDS.get(kind, 1)
@@ -120,7 +104,18 @@ def _entry(record: bytes) -> Iterator[StatusEntry]:
 
 
 def status_of(git: CheckoutGit) -> GitStatus:
-    return status_from(git.read(*STATUS_ARGUMENTS))
+    headers: dict[str, str] = {}
+    entries: list[StatusEntry] = []
+    for record in git.read(*STATUS_ARGUMENTS).split(b"\0"):
+        if record.startswith(b"# "):
+            name, _, value = record[2:].decode("utf-8", "surrogateescape").partition(" ")
+            headers[name] = value
+        elif record:
+            entries += _entry(record)
+    head, branch = headers.get("branch.oid", ""), headers.get("branch.head", "")
+    # Git says "(null)" if HEAD names a tag or something else that is not a branch.
+    is_on_branch = branch not in ("(detached)", "(null)")
+    return GitStatus("" if head == "(initial)" else head, branch if is_on_branch else None, tuple(entries))
 
 
 def looked(git: CheckoutGit) -> RepositoryLook:
@@ -170,9 +165,7 @@ def look(
 
 
 def is_refused(path: str | os.PathLike[str]) -> bool:
-    """Whether git would refuse a whole commit because of what is at a path: a file that cannot be read, a pipe, a socket or a
-    device.
-    """
+    """Whether git would refuse a whole commit because of what is at a path: an unreadable file, a pipe, a socket or a device."""
     try:
         mode = os.lstat(path).st_mode
     except OSError:

@@ -40,9 +40,7 @@ class OwnPaths:
 
 
 def own_output_files() -> tuple[Path, ...]:
-    """The files that receive this process's standard output and standard error, as in `> loop.log 2>&1`. Empty on
-    systems without `/proc`.
-    """
+    """The files that get this process's standard output and error, as in `> loop.log 2>&1`. Empty on systems without `/proc`."""
     return tuple(dict.fromkeys(path for number in _OUTPUT_AND_ERRORS for path in _file_behind(number)))
 
 

@@ -125,13 +125,8 @@ class RemoteSettings(Struct, frozen=True):
 
 def pins_of(settings: GitSettings) -> Pins:
     """Pins the values in the repository's current configuration. `places` and `branch` of the result are empty."""
-    return Pins(
-        tuple(
-            PinnedSetting(setting.name, setting.value)
-            for setting in settings.entries
-            if setting.is_of_repository and _PINNED.fullmatch(setting.name)
-        )
-    )
+    own = (one for one in settings.entries if one.is_of_repository and _PINNED.fullmatch(one.name))
+    return Pins(tuple(_plain(own)))
 
 
 def remote_settings(settings: GitSettings, pins: Pins) -> RemoteSettings:
@@ -139,13 +134,9 @@ def remote_settings(settings: GitSettings, pins: Pins) -> RemoteSettings:
     and the system's files, and settings of git's `command` scope (ralph's options and the environment) override them.
     """
     trusted = [setting for setting in settings.entries if not setting.is_of_repository]
-    return RemoteSettings(
-        (
-            *_plain(setting for setting in trusted if setting.scope != "command"),
-            *pins.settings,
-            *_plain(setting for setting in trusted if setting.scope == "command"),
-        )
-    )
+    of_files = _plain(setting for setting in trusted if setting.scope != "command")
+    of_command = _plain(setting for setting in trusted if setting.scope == "command")
+    return RemoteSettings((*of_files, *pins.settings, *of_command))
 
 
 def _plain(settings: Iterable[Setting]) -> Iterator[PinnedSetting]:
@@ -159,9 +150,7 @@ def changed_names(before: Pins, now: Pins) -> list[str]:
 
 
 def guarded_settings(settings: GitSettings) -> dict[str, str]:
-    """A digest for each repository setting that can make git run a program or send data, but not for those that agents
-    change in ordinary work.
-    """
+    """A digest of each repository setting that can run a program or send data, but for those that ordinary work changes."""
     values: dict[str, list[str]] = {}
     for setting in settings.entries:
         if setting.is_of_repository and not _OF_NO_CONCERN.fullmatch(setting.name):
@@ -199,13 +188,12 @@ class _KeptPins(Struct, frozen=True):
 
 def pins_text(pins: Pins, salt: str) -> str:
     """The pinned settings as JSON without credentials. `salt` is 32 hexadecimal digits, new for each record."""
-    settings = tuple(
-        _KeptSetting(digest=_digest(salt, setting.name, setting.value))
-        if _may_hold_credentials(setting)
-        else _KeptSetting(setting.name, setting.value)
-        for setting in pins.settings
-    )
-    kept = _KeptPins(salt, settings, tuple(sorted(pins.places)), pins.branch)
+    settings = []
+    for one in pins.settings:
+        both = one.name, one.value
+        is_secret = any(_HAS_CREDENTIALS.match(text) or Redactor().redact_all(text) != text for text in both)
+        settings.append(_KeptSetting(digest=_digest(salt, *both)) if is_secret else _KeptSetting(*both))
+    kept = _KeptPins(salt, tuple(settings), tuple(sorted(pins.places)), pins.branch)
     return json.dumps(to_builtins(kept), indent=2) + "\n"
 
 
@@ -221,11 +209,6 @@ def read_pins(text: str, now: Pins) -> tuple[Pins, bool]:
     found = [setting.restored(known) for setting in kept.settings]
     settings = tuple(each for each in found if each is not None)
     return Pins(settings, frozenset(kept.places), kept.branch), None in found
-
-
-def _may_hold_credentials(setting: PinnedSetting) -> bool:
-    both = (setting.name, setting.value)
-    return any(_HAS_CREDENTIALS.match(text) or Redactor().redact_all(text) != text for text in both)
 
 
 def _digest(salt: str, name: str, value: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,13 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError, without_user
-from ralph.git.large_files import (
-    has_tracked,
-    is_elsewhere,
-    large_files,
-    refuse_missing,
-    refuse_own_address,
-)
+from ralph.git.large_files import has_tracked, is_elsewhere, large_files, refuse_missing, refuse_own_address
 from ralph.git.remote import PUSH, local_path, make_git_directory, reach, refuse_old, upload
 from ralph.git.runner import Git, environment_for_git, git_directory_of
 from ralph.machine.files.repository import common_directory
@@ -40,9 +34,8 @@ if TYPE_CHECKING:
     from ralph.git.runner import CheckoutGit
 
 REMOTE_LIMIT_S = 300.0
-_UPLOAD_LIMIT_S = (
-    1800.0  # so long because of some gigabytes; git-lfs ends a connection that is silent for 30 s itself
-)
+# So long because of some gigabytes. git-lfs ends a connection that is silent for 30 s itself.
+_UPLOAD_LIMIT_S = 1800.0
 
 # git-push(1): `<flag>\t<from>:<to>\t<summary>`. The summary of a fast-forward is "<old>..<new>".
 _PUSHED = re.compile(
@@ -80,8 +73,9 @@ def target_of(settings: RemoteSettings, branch: str | None, begun: str | None = 
     """
     if branch is None:
         raise CheckoutError("HEAD is detached: there is no branch to push; git switch -c NAME")
-    remote = _remote_of(settings, begun or branch)
-    named = _named_remote(settings.values, branch) if _has_own_remote(settings.values, branch) else None
+    remote, values = _remote_of(settings, begun or branch), settings.values
+    of_branch = (values.get(f"branch.{branch}.{name}") for name in ("pushremote", "remote"))
+    named = _named_remote(values, branch) if any(one not in _NO_REMOTE for one in of_branch) else None
     elsewhere = named if named and named != remote else ""
     return PushTarget(remote, branch, _remote_branch(settings, branch, remote), elsewhere)
 
@@ -108,11 +102,6 @@ def _named_remote(values: Mapping[str, str], branch: str) -> str | None:
         or values.get(f"branch.{branch}.remote")
     )
     return None if named in _NO_REMOTE else named
-
-
-def _has_own_remote(values: Mapping[str, str], branch: str) -> bool:
-    """Whether a setting of the branch alone names a remote."""
-    return any(values.get(f"branch.{branch}.{name}") not in _NO_REMOTE for name in ("pushremote", "remote"))
 
 
 class Push:
@@ -158,9 +147,7 @@ class Push:
         return self._shared / LFS_STORAGE[1]
 
     def urls(self) -> list[str]:
-        """Raises CheckoutError if the branch belongs to another remote, or an address leads to a repository that the agent may
-        have created.
-        """
+        """Raises CheckoutError if the branch is another remote's, or an address leads to what the agent may have made."""
         target = self.target
         if target.elsewhere:
             raise CheckoutError(
@@ -211,7 +198,6 @@ class Push:
         return [name.decode("utf-8", "replace") for _, name in listed]
 
     def _branches(self, url: str, pattern: str) -> list[tuple[bytes, bytes]]:
-        """The commit and the name of each branch that an address has."""
         answer = self._reached(url, ("ls-remote",), f"refs/heads/{pattern}")
         if answer.status:
             raise self._git.failure("ls-remote", answer)
@@ -240,7 +226,6 @@ class Push:
         return self._reached(url, [*PUSH, *options], f"{self._ref}:{self.target.remote_ref}")
 
     def _upload(self, url: str) -> None:
-        """Uploads the large files that the push brings. Raises CheckoutError and Interrupted."""
         if not (self._storage.is_dir() or self._has_tracked()):
             return
         known = [commit.decode() for commit, _ in self._branches(url, "*")]
@@ -344,14 +329,11 @@ def tracking_refs(refspecs: Iterable[str], remote_ref: str) -> list[str]:
 
 
 def identity_of(top: Path, path: str) -> str | None:
-    """The device and inode of a directory, which another one at the same path has not. None if there is none. `path` may be
-    relative to `top`.
-    """
-    try:
+    """The device and inode of a directory, which no other one has. None if there is none. `path` may be relative to `top`."""
+    with suppress(OSError):
         status = (top / path).stat()
-    except OSError:
-        return None
-    return f"{status.st_dev}:{status.st_ino}"
+        return f"{status.st_dev}:{status.st_ino}"
+    return None
 
 
 def count_commits(git: Git, *revisions: str) -> int:

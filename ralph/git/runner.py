@@ -135,9 +135,7 @@ class Git:
         *,
         repository: str | None = None,
     ) -> None:
-        """`environment` is made by `environment_for_git`. `repository` names the repository in errors. None stands for
-        `directory`, which a reader of the error knows.
-        """
+        """`environment` is made by `environment_for_git`. `repository` is its name in errors; None stands for `directory`."""
         self.directory = directory
         self.environment = environment
         self.options = tuple(options)

@@ -45,14 +45,9 @@ _OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 """Error numbers that come from a disk and not from a bug in ralph. For example, git's temporary files need space."""
 
 
-def loop_command(options: LoopOptions) -> int:
+def loop_command(options: LoopOptions, environment: Mapping[str, str] = os.environ) -> int:
     """Runs a loop to its end and returns the exit code of the process. Raises only UsageError."""
-    return run_loop(options, dict(os.environ))
-
-
-def run_loop(options: LoopOptions, environment: Mapping[str, str]) -> int:
-    """As `loop_command`, with these environment variables."""
-    clock = SystemClock()
+    environment, clock = dict(environment), SystemClock()
     inbox = Inbox(clock, one_signal_for_s=ONE_SIGNAL_S)
     restore_signals = catch_stop_signals(inbox)
     try:

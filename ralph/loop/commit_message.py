@@ -142,9 +142,12 @@ def _subject(sentence: str, redact: Callable[[str], str]) -> str:
     is_too_short = plain.isascii() and len(plain.split()) < 2
     if plain.endswith((":", "\uff1a")) or is_too_short or _SAYS_NOTHING.fullmatch(plain):
         return ""
-    return _bounded(
-        plain[:1].upper() + plain[1:] if plain[:1].islower() and plain.split()[0].isalpha() else plain
-    )
+    line = plain[:1].upper() + plain[1:] if plain[:1].islower() and plain.split()[0].isalpha() else plain
+    if len(line) <= LONGEST_SUBJECT:
+        return line
+    cut = line[: LONGEST_SUBJECT - 1]
+    at_word = cut.rpartition(" ")[0] if line[LONGEST_SUBJECT - 1] != " " else cut
+    return (at_word if 2 * len(at_word) > LONGEST_SUBJECT else cut).rstrip(" ,;:.") + "\u2026"
 
 
 def _without_markup(text: str) -> str:
@@ -154,12 +157,3 @@ def _without_markup(text: str) -> str:
         return _without_markup(found["label"] or found["loud"] or found["starred"] or found["lined"] or "")
 
     return _INLINE.sub(inner, text)
-
-
-def _bounded(line: str) -> str:
-    """The line, cut at the end of a word if it is too long. One long word is cut within."""
-    if len(line) <= LONGEST_SUBJECT:
-        return line
-    cut = line[: LONGEST_SUBJECT - 1]
-    at_word = cut.rpartition(" ")[0] if line[LONGEST_SUBJECT - 1] != " " else cut
-    return (at_word if 2 * len(at_word) > LONGEST_SUBJECT else cut).rstrip(" ,;:.") + "\u2026"

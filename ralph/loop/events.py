@@ -55,7 +55,6 @@ class LoopWaits(LoopEvent, frozen=True):
     wait_s: float
     until: datetime
     is_from_server: bool
-    """True if the server asked for a wait of this length."""
     has_own_schedule: bool
     """True if the settings have another schedule than `--retry patient`."""
     iteration: int | None

@@ -14,14 +14,7 @@ from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError
 from ralph.loop.commit_message import commit_message
-from ralph.loop.events import (
-    BranchChanged,
-    CheckedFirst,
-    GitChanged,
-    IterationCutOff,
-    IterationEnded,
-    Pushed,
-)
+from ralph.loop.events import BranchChanged, CheckedFirst, GitChanged, IterationCutOff, IterationEnded, Pushed
 from ralph.loop.iteration import Iteration, unseen_end
 from ralph.loop.recorder import LoopRecorder, OutageLastsError
 from ralph.loop.rules import (
@@ -123,9 +116,7 @@ class _Loop:
         return end
 
     def _finish(self, before: Snapshot, result: IterationResult) -> None:
-        """Commits and pushes the work of an iteration that has ended, unless the gate is red. Runs the check, and records
-        the iteration.
-        """
+        """Commits and pushes the work of an ended iteration, unless the gate is red. Runs the check, and records the iteration."""
         recorder, checkout = self._recorder, self._world.checkout
         recorder.save_current(phase=Phase.SAVING)
         after = recorder.retry(checkout.snapshot)
@@ -217,9 +208,7 @@ class _Loop:
         self.write_page()
 
     def _looked_until(self, before: str) -> str:
-        """The commit up to which the commits were looked through. `before` is the one before the iteration. Between two
-        iterations a person may have committed.
-        """
+        """The commit up to which the commits were looked through. Between two iterations a person may have committed."""
         last = self.state.last
         return before if last is None or last.head_after is None else last.head_after
 
@@ -337,7 +326,6 @@ class _Loop:
         return end
 
     def _why_no_plan(self) -> str | None:
-        """The reason why a new loop cannot use its plan, or None."""
         named, open_tasks = self.state.plan.plan, self._world.open_tasks
         if open_tasks is None:
             return None
@@ -382,9 +370,7 @@ class _Loop:
     # --- its end
 
     def record_end(self, end: LoopEnd) -> LoopEnd:
-        """Commits what is left to commit, records the end, and returns it. A failed commit or push may change the
-        end, and so does a first signal.
-        """
+        """Commits the rest, records the end, and returns it. A commit or push that fails may change it, and so may a signal."""
         recorder = self._recorder
         recorder.retries = False
         unpushed, is_saved, left = 0, False, ""
@@ -448,9 +434,7 @@ class _Loop:
         return True
 
     def _save_red(self, end: LoopEnd) -> None:
-        """Commits what the gate did not let through to a branch of its own, and pushes this branch. Does not push if a
-        person stopped the loop, and then does not take long.
-        """
+        """Commits what the gate did not let through to a branch of its own. Pushes it, unless a person stopped the loop."""
         recorder = self._recorder
         plan, iteration = self.state.plan, self.state.current or self.state.last
         if iteration is None or not (plan.commits or plan.pushes):

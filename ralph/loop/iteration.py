@@ -155,9 +155,7 @@ class Iteration:
         self._recorder.save(current=fresh)
 
     def _with_earlier(self, result: IterationResult) -> IterationResult:
-        """Adds the turns and the cost of the iteration's earlier sessions to the result. Its texts lose the credentials:
-        a journal, from which they may come, has them as they are.
-        """
+        """Adds the turns and the cost of the iteration's earlier sessions to the result, whose texts lose the credentials."""
         current, redact = self._recorder.current, self._world.redact
         return replace(
             result,
@@ -199,9 +197,7 @@ class Iteration:
 
 
 def _with_another_session(current: CurrentIteration) -> CurrentIteration:
-    """Gives the iteration a new session id, because the old session may exist and cannot be resumed. Its turns and its
-    cost stay in the totals.
-    """
+    """Gives the iteration a new session id, because the old session cannot be resumed. Its turns and cost stay in the totals."""
     return replace(
         current,
         session_id=str(uuid.uuid4()),

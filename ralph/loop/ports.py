@@ -13,12 +13,7 @@ if TYPE_CHECKING:
 
     from ralph.git.file_digests import Changes, Snapshot
     from ralph.loop.state import LoopState
-    from ralph.loop.values import (
-        CheckResult,
-        IterationOrder,
-        IterationResult,
-        IterationSession,
-    )
+    from ralph.loop.values import CheckResult, IterationOrder, IterationResult, IterationSession
     from ralph.settings.tables import LoopSettings
     from ralph.values.limits import LimitSettings
     from ralph.values.ports import Clock, Events, TurnLock, Waiter
@@ -77,9 +72,7 @@ class Iterations(Protocol):
 
 class Check(Protocol):
     def run(self, limit_s: float) -> CheckResult:
-        """Runs the command of `--until` or `--gate`. Raises ShortageError if it could not be started, and Interrupted after
-        it has ended.
-        """
+        """Runs the command of `--until` or `--gate`. Raises ShortageError if it cannot start, and Interrupted after its end."""
         ...
 
 
@@ -135,6 +128,5 @@ class LoopWorld(Struct, frozen=True):
     late_input: Callable[[], str | None]
     """An error text if standard input received data after ralph had stopped waiting for it: no iteration may begin then."""
     page: Page | None = None
-    """The page that is rewritten after each iteration."""
     turn_lock: TurnLock = field(default_factory=NoTurnLock)
     """Is held while the loop commits or runs its gate or its check."""

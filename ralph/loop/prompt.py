@@ -27,22 +27,18 @@ _MOST_NAMED = 3
 
 def iteration_prompt(state: LoopState, prompt: str) -> str:
     """The prompt of the next iteration: the facts that it needs, then the user's prompt."""
+    most = state.plan.limits.max_iterations
+    number = f"{len(state.iterations) + 1}" + (f" of {most}" if most is not None else "")
     parts = [
-        _where_it_stands(state),
+        (
+            f"[ralph loop {number}] The same task is given again and again, each time to a fresh context. "
+            "What earlier iterations did is in the files and in git, nowhere else."
+        ),
         *_how_it_ends(state),
         *_how_the_last_one_ended(state.last),
         *_nudge(state.idle),
     ]
     return "\n\n".join(parts) + f"\n\n---\n\n{prompt}"
-
-
-def _where_it_stands(state: LoopState) -> str:
-    most = state.plan.limits.max_iterations
-    number = f"{len(state.iterations) + 1}" + (f" of {most}" if most is not None else "")
-    return (
-        f"[ralph loop {number}] The same task is given again and again, each time to a fresh context. "
-        "What earlier iterations did is in the files and in git, nowhere else."
-    )
 
 
 def _how_it_ends(state: LoopState) -> list[str]:

@@ -13,16 +13,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.git.own_paths import OWN_DIRECTORY
-from ralph.loop.state import (
-    FORMAT,
-    NewerStateError,
-    iteration_line,
-    read_iterations,
-    read_state,
-    state_text,
-)
+from ralph.loop.state import FORMAT, NewerStateError, iteration_line, read_iterations, read_state, state_text
 from ralph.machine.files.atomic_write import remove_leftovers, replace_at
-from ralph.machine.files.opened_file import read_regular_file
+from ralph.machine.files.opened_file import opened, read_regular_file
 from ralph.machine.files.repository import HELD_DIRECTORY
 from ralph.machine.files.trees import remove_tree_if_possible
 from ralph.sessions.places import directory_name
@@ -153,11 +146,8 @@ def write_private(folder: Path, name: str, data: bytes) -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / name
     try:
-        held = os.open(folder, HELD_DIRECTORY)
-        try:
+        with opened(folder, HELD_DIRECTORY) as held:
             replace_at(held, name, data, None, new_mode=_PRIVATE)
-        finally:
-            os.close(held)
     except OSError as error:  # the error of a call with `dir_fd` does not name the directory
         raise OSError(error.errno, error.strerror, str(path)) from error
     return path

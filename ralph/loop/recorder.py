@@ -49,7 +49,6 @@ class LoopRecorder:
         self.taken_over_at = state.updated_at or state.started_at
         """When an earlier process of the loop last saved the state, or when a new loop began. ISO 8601, in UTC."""
         self.warned = set[str]()
-        """The warnings of this process."""
         self._world = world
         self._before_s = state.elapsed_s
         self._started_s = world.clock.now_s()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import signal
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
@@ -99,15 +99,11 @@ def share(state: LoopState, own: LimitSettings, elapsed_s: float) -> Share:
     used_usd = (state.current.cost_usd or 0.0) if state.current is not None else 0.0
     own_usd = None if own.max_budget_usd is None else plain(own.max_budget_usd - used_usd)
     return Share(
-        min(filter(_is_known, (left_usd, own_usd)), default=None),
-        min(filter(_is_known, (left_s, own.max_time_s)), default=None),
+        min((usd for usd in (left_usd, own_usd) if usd is not None), default=None),
+        min((time_s for time_s in (left_s, own.max_time_s) if time_s is not None), default=None),
         left_usd is not None and (own_usd is None or left_usd <= own_usd),
         left_s is not None and (own.max_time_s is None or left_s <= own.max_time_s),
     )
-
-
-def _is_known(value: float | None) -> TypeGuard[float]:
-    return value is not None
 
 
 def end_by_result(number: int, result: IterationResult) -> LoopEnd | None:

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 _HIDDEN_BY_QUIET = (CheckedFirst, IterationBegan, IterationResumed, Pushed, Heartbeat)
 """Events that `--quiet` hides: not those about problems and ends."""
 
-
 MARK = "[loop]"
 """The beginning of each line of a loop."""
 _CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")

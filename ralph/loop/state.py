@@ -37,7 +37,6 @@ MOST_DIGESTS_KEPT = 1000
 MOST_WAITS_KEPT = 500
 """The maximum number of waits in a record. A patient loop waits about 100 times in a day without the API."""
 
-
 Time = Annotated[str, Meta(pattern=r"^(\d{4}-\d\d-\d\dT[\d:.]+([+-]\d\d:\d\d|Z))?$")]
 """A time in ISO 8601 with its zone, which is UTC if ralph wrote it. May be empty."""
 
@@ -70,8 +69,7 @@ class IterationRecord(Struct, frozen=True):
     file_count: int
     made_progress: bool
     check: str | None
-    """The result of the `--until` check in a few words. None if the loop has no check, or if it did not run because the gate
-    was red."""
+    """The result of the `--until` check in a few words. None without a check, or if it did not run because the gate was red."""
     has_loop_commit: bool = False
     """True if the loop committed what the iteration had left (`--commit`)."""
     reason: str = ""
@@ -199,12 +197,17 @@ class LoopState(Struct, frozen=True):
         return total_usd([*costs, *([] if self.current is None else [self.current.cost_usd])])
 
     @property
+    def turns(self) -> int:
+        """The turns of all iterations, the current one included."""
+        turns = sum(record.turns for record in self.iterations)
+        return turns + (0 if self.current is None else self.current.turns)
+
+    @property
     def totals(self) -> dict[str, Any]:
         """The numbers of the whole loop as JSON values. The current iteration is included, but not counted."""
-        turns = sum(record.turns for record in self.iterations)
         return {
             "iterations": len(self.iterations),
-            "turns": turns + (0 if self.current is None else self.current.turns),
+            "turns": self.turns,
             "cost_usd": self.spent_usd,
             "elapsed_s": round(self.elapsed_s, 3),
         }
@@ -257,9 +260,7 @@ def state_text(state: LoopState) -> str:
 
 
 def state_fields(state: LoopState) -> dict[str, Any]:
-    """The state as a dictionary of JSON values. The user's own file for Claude Code, which --continue reads again, is without what
-    may be credentials.
-    """
+    """The state as JSON values. The user's own file for Claude Code, which --continue reads again, has no credentials here."""
     fields: dict[str, Any] = to_builtins(state)
     for file in fields["plan"]["claude_files"] or ():
         file["text"] = without_values(file["text"]) if file["kind"] == "user" else file["text"]
@@ -274,9 +275,7 @@ def iteration_line(record: IterationRecord) -> bytes:
 
 
 def read_iterations(lines: bytes) -> tuple[IterationRecord, ...]:
-    """Parses the lines of ended iterations. Raises ValueError with a message such as "is damaged in line 3: ...", and
-    RecursionError.
-    """
+    """Parses the lines of ended iterations. Raises ValueError, such as "is damaged in line 3: ...", and RecursionError."""
     found: dict[int, IterationRecord] = {}
     for number, line in enumerate(lines.splitlines(), 1):
         try:
@@ -308,16 +307,8 @@ def read_state(text: str) -> LoopState:
 
 
 _PATHS = (
-    *(
-        "launch_directory",
-        "prompt_file",
-        "plan",
-        "plan_file",
-        "session_directory",
-        "config_file",
-        "mcp_files",
-    ),
-    *("claude_settings", "metrics_file", "report_file", "added_directories", "own_paths"),
+    "launch_directory prompt_file plan plan_file session_directory config_file mcp_files claude_settings metrics_file report_file "
+    "added_directories own_paths".split()
 )
 """The fields of a plan that hold one path, or several, or None."""
 

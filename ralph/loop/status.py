@@ -39,14 +39,6 @@ _WATCH_EVERY_S = 1.0
 _NO_PROC = not os.path.isdir("/proc/self")  # noqa: PTH112 - `Path` would be made for it alone
 
 
-def _fields(status: LoopStatus) -> dict[str, Any]:
-    """The facts of the lines, and the loop's whole record."""
-    state = status.present
-    told = {"is_running": status.is_running, "folder": str(status.folder), "totals": state.totals}
-    about = {"left": to_builtins(left_of(state)), "live": to_builtins(status.live)}
-    return {**told, **about, **state_fields(status.state)}
-
-
 def redact_of(status: LoopStatus) -> Callable[[str], str]:
     """Cuts the secrets of the environment, and those in the options that the loop's record repeats."""
     return Redactor(known_secrets(os.environ, tuple(status.state.plan.secrets()))).redact_all
@@ -72,14 +64,18 @@ def loop_status(directory: Path, *, is_json: bool = False, watches: bool = False
             return _watch(directory, store, is_json=is_json)
         status = read_status(directory, store)
     except RecordError as error:
-        if error.outcome is Outcome.USAGE:
-            raise UsageError(str(error)) from None
-        complain(str(error))
-        return error.outcome.exit_code()
+        return _refused(error)
     redact = redact_of(status)
     with suppress(ReaderLeftError):
         print_lines([_json(status, redact)] if is_json else safe_lines(status_lines(status), redact))
     return 0
+
+
+def _refused(error: RecordError) -> int:
+    if error.outcome is Outcome.USAGE:
+        raise UsageError(str(error)) from None
+    complain(str(error))
+    return error.outcome.exit_code()
 
 
 def read_status(directory: Path, store: LoopStore) -> LoopStatus:
@@ -145,7 +141,10 @@ def _watch(directory: Path, store: LoopStore, *, is_json: bool) -> int:
 
 
 def _json(status: LoopStatus, redact: Callable[[str], str]) -> str:
-    return json.dumps(redacted(_fields(status), redact))
+    state = status.present
+    told = {"is_running": status.is_running, "folder": str(status.folder), "totals": state.totals}
+    about = {"left": to_builtins(left_of(state)), "live": to_builtins(status.live)}
+    return json.dumps(redacted({**told, **about, **state_fields(status.state)}, redact))
 
 
 def safe_lines(lines: Iterable[str], redact: Callable[[str], str]) -> list[str]:
@@ -154,8 +153,6 @@ def safe_lines(lines: Iterable[str], redact: Callable[[str], str]) -> list[str]:
 
 
 # --- Recorded loops
-# Implements `ralph loop ls` and `ralph loop show`, which print what is recorded about loops. Nothing is changed, and
-# no lock is taken.
 
 _UNREADABLE = "unreadable"
 _DIRECTORY_COLUMNS = 28
@@ -164,9 +161,7 @@ _SHOWN_ITERATIONS = 10_000
 
 
 def list_loops(directory: Path, *, of_all: bool, is_json: bool) -> int:
-    """Prints one line per loop, the newest first, and returns the exit code. A loop with an unreadable record is
-    listed as unreadable.
-    """
+    """Prints one line per loop, the newest first, and returns the exit code. A loop may be listed as unreadable."""
     store = LoopStore.to_read(os.environ, directory)
     redact = Redactor(known_secrets(os.environ)).redact_all
     loops = [(record, _status_or_none(record, store)) for record in store.all_records(of_all=of_all)]
@@ -199,17 +194,13 @@ def show_loop(directory: Path, number: str | None, *, prints_log: bool) -> int:
             return _print_log(record.folder, redact)
         status = status_of_record(record, directory, store)
     except RecordError as error:
-        if error.outcome is Outcome.USAGE:
-            raise UsageError(str(error)) from None
-        complain(str(error))
-        return error.outcome.exit_code()
+        return _refused(error)
     with suppress(ReaderLeftError):
         print_lines(safe_lines(_story(status), redact_of(status)))
     return 0
 
 
 def _status_or_none(record: FileRecord, store: LoopStore) -> LoopStatus | None:
-    """The state of a loop, or None if its record cannot be read."""
     try:
         return status_of_record(record, None, store)
     except RecordError:
@@ -266,12 +257,7 @@ def _object(record: FileRecord, status: LoopStatus | None) -> dict[str, Any]:
             "directory": state.plan.directory,
             "task": _task(status),
         }
-    return {
-        "id": int(record.folder.name),
-        "outcome": _outcome(status),
-        **known,
-        "folder": str(record.folder),
-    }
+    return {"id": int(record.folder.name), "outcome": _outcome(status), **known, "folder": str(record.folder)}
 
 
 def _story(status: LoopStatus) -> Iterator[str]:
@@ -282,9 +268,7 @@ def _story(status: LoopStatus) -> Iterator[str]:
 
 
 def _print_log(folder: Path, redact: Callable[[str], str]) -> int:
-    """Prints the log's lines, the older part first. Returns the exit code. They were made safe when they were written,
-    by the credentials known then.
-    """
+    """Prints the log's lines, the older part first. They were made safe by the credentials known when they were written."""
     found = False
     with suppress(ReaderLeftError):
         for name in (f"{LOG_TEXT}{OLDER}", LOG_TEXT):

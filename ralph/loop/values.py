@@ -57,7 +57,6 @@ class LoopPlan(Struct, frozen=True):
     """None means the user's state directory."""
     config_file: str | None = None
     mcp_files: tuple[str, ...] = ()
-    """The files with MCP servers."""
     settings_files: tuple[RecordedFile, ...] | None = None
     """The settings files, and the files with MCP servers, that an iteration could change, with their content from before
     the first iteration. None if they are not recorded yet."""
@@ -75,10 +74,8 @@ class LoopPlan(Struct, frozen=True):
     pass_env: tuple[str, ...] = ()
     """Variables that the agent's commands get, and the check and git too."""
     sandbox: dict[str, str | tuple[str, ...]] = field(default_factory=dict)
-    """The sandbox settings that `run_arguments` contain as flags, by name, and the tools that they disallow. They also apply to the
-    check."""
+    """The sandbox settings among the flags in `run_arguments`, by name, and the tools disallowed there. For the check too."""
     notify: str | None = None
-    """The command of `--notify`."""
     is_quiet: bool = False
     gate: str | None = None
     """The shell command of `--gate`, which exits with 0 if an iteration was good."""

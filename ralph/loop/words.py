@@ -44,10 +44,7 @@ if TYPE_CHECKING:
 
 _SETBACKS = {
     Setback.OUTAGE: ("the API is unavailable", "outage"),
-    Setback.SHORTAGE: (
-        "this machine has no process, thread, memory or file descriptor left",
-        "shortage",
-    ),
+    Setback.SHORTAGE: ("this machine has no process, thread, memory or file descriptor left", "shortage"),
     Setback.KILL: ("the iteration was killed, for its memory perhaps", "kill"),
 }
 _ITERATION = "iteration"
@@ -176,11 +173,9 @@ def ending_line(state: LoopState | None, end: LoopEnd) -> str:
 def totals(state: LoopState) -> str:
     commits = sum(record.commits for record in state.iterations)
     commits += state.current.commits if state.current is not None else 0
-    turns = sum(record.turns for record in state.iterations)
-    turns += state.current.turns if state.current is not None else 0
     unfinished = "" if state.current is None else " and 1 not finished"
     return (
-        f"{counted(len(state.iterations), 'iteration')}{unfinished}, {counted(turns, 'turn')}, {dollars(state.spent_usd)}, "
+        f"{counted(len(state.iterations), 'iteration')}{unfinished}, {counted(state.turns, 'turn')}, {dollars(state.spent_usd)}, "
         f"{counted(commits, 'commit')}, {duration(state.elapsed_s)}"
     )
 
@@ -212,9 +207,7 @@ class LoopStatus(Struct, frozen=True):
 def status_lines(
     status: LoopStatus, most_iterations: int = 10, *, tells_words: bool = False
 ) -> Iterator[str]:
-    """The lines of `ralph loop --status`, with the last `most_iterations` iterations, and with `tells_words` the reason and
-    the last words of each.
-    """
+    """The lines of `ralph loop --status`, with the last `most_iterations` iterations, and their words if `tells_words`."""
     state, is_running = status.present, status.is_running
     plan = state.plan
     yield f"loop in {plan.directory}, started {local(state.started_at)}"
@@ -306,7 +299,6 @@ def doing_text(status: LoopStatus, current: CurrentIteration, *, has_times: bool
 
 
 def _progress_text(live: LiveIteration, now: datetime, *, has_times: bool) -> str:
-    """The turn of the running iteration, and the tool or the wait."""
     run, now_s = live.run, now.timestamp()
     if not run.turn:
         return "starting"
@@ -381,9 +373,7 @@ _MOST_ROWS = 1000
 
 
 def step_summary(state: LoopState | None, end: LoopEnd) -> str:
-    """The text for `$GITHUB_STEP_SUMMARY` in Markdown, with one table row for each iteration. `state` is None if the
-    loop did not begin.
-    """
+    """The text for `$GITHUB_STEP_SUMMARY` in Markdown, with a table row for each iteration. `state` is None if none began."""
     lines = [f"### ralph loop: {end.outcome.value}", ""]
     if state is None:
         return "\n".join([*lines, _cell(end.reason), ""])
@@ -442,8 +432,6 @@ def _code(exit_code: int) -> str:
 
 
 def _cell(text: str) -> str:
-    """Makes text from a model or a program safe for a cell of a Markdown table, so that the text cannot end the cell
-    or the row.
-    """
+    """Makes text from a model or a program safe for a cell of a Markdown table, so that it cannot end the cell or the row."""
     shown = " ".join(in_one_line(text).split()).replace("\\", "\\\\").replace("|", "\\|")
     return shown.replace("<", "&lt;").replace("`", "\\`")

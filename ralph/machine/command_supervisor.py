@@ -58,7 +58,6 @@ _LIMITS = sorted(
     {getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")} - {resource.RLIMIT_CORE}
 )
 
-
 _EXCEEDED = {
     tree_usage.TOO_MANY_PROCESSES: EndCause.TOO_MANY_PROCESSES,
     tree_usage.TOO_MUCH_MEMORY: EndCause.TOO_MUCH_MEMORY,
@@ -208,7 +207,7 @@ class CommandSupervisor:
                 return ask()
             except (BrokenPipeError, ConnectionResetError, TimeoutError):
                 # An earlier command killed or stopped the supervisor. This one has not started: no whole request arrived.
-                self._end()
+                self.kill()
                 return ask()
         except OSError as error:
             raise shortage_of(error) or error from None
@@ -224,7 +223,9 @@ class CommandSupervisor:
 
     def kill(self) -> None:
         """Kills the supervisor. The next command starts a new one."""
-        self._end()
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            serving.end()
 
     @property
     def pid(self) -> int | None:
@@ -234,7 +235,7 @@ class CommandSupervisor:
         """Ends the supervisor and removes the limit on processes. Must be called after the last command has ended."""
         if self._serving is not None:
             self._serving.dismiss()
-        self._end()
+        self.kill()
         for limit in (self._limit, self._memory):
             if limit is not None:
                 limit.close()
@@ -265,7 +266,7 @@ class CommandSupervisor:
 
     def _running(self) -> _Serving:
         if self._serving is not None and not self._serving.is_running():
-            self._end()
+            self.kill()
         if self._serving is None:
             protect_this_process()
             if self._limit is None and self._why_no_group is None:
@@ -283,11 +284,6 @@ class CommandSupervisor:
                 str(self._memory.directory) if self._memory else "",
             )
         return self._serving
-
-    def _end(self) -> None:
-        serving, self._serving = self._serving, None
-        if serving is not None:
-            serving.end()
 
 
 _running_supervisors: set[int] = set()
@@ -376,13 +372,9 @@ class SupervisedCommand:
         self.output_descriptor = output
         self.report_descriptor = channel.fileno()
         self.exceeded: EndCause | None = None
-        """The limit that the command exceeded, so that the launcher stopped it, or None. Known when `hear` has
-        returned the status.
-        """
+        """The limit because of which the launcher stopped the command, or None. Known when `hear` has returned the status."""
         self.stopped = 0
-        """The number of processes that were stopped after the command had ended. Known when `hear` has returned the
-        status.
-        """
+        """The number of processes that were stopped after the command had ended. Known when `hear` has returned the status."""
 
     def hear(self) -> int | None:
         """Reads what the launcher has sent, without blocking. Returns the exit status, or None if the command has not ended.
@@ -466,7 +458,6 @@ class SupervisedCommand:
 
 
 def _packed_request(words: Iterable[str]) -> bytes:
-    """Raises ValueError for a word with a NUL, and OSError for one that is too long."""
     fields = [*map(os.fsencode, words)]
     payload = b"\0".join(fields)
     if payload.count(b"\0") >= len(fields):

@@ -141,7 +141,6 @@ _EXITING = 0x4
 # way for its stopped child.
 _WAITS_IN_KERNEL = b"D"
 
-
 _prctl_address = 0
 
 

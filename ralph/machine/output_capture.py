@@ -270,7 +270,11 @@ class OwnDirectory:
         removes those with the same prefix that killed processes have left. Raises OSError.
         """
         above = _place_outside(above or tempfile.gettempdir(), writable)
-        self._removing = _removing_left_over(above, prefix)
+        self._removing: Thread | None = None
+        with suppress(
+            ShortageError
+        ):  # it may take long; if this process ends before, a later one removes the rest
+            self._removing = start_thread(remove_left_over, above, prefix, name="left-over directories")
         self.path, self._lock = new_locked(
             lambda: os.path.realpath(tempfile.mkdtemp(prefix=prefix, dir=above))
         )
@@ -284,9 +288,7 @@ class OwnDirectory:
 
 
 def _place_outside(usual: str, writable: Sequence[str]) -> str:
-    """The usual directory for temporary files, or another one where commands may not write. If they may write in all, the usual
-    one: none of them is safe.
-    """
+    """The usual directory for temporary files, or another one where commands may not write. The usual one if there is none."""
     real = [os.path.realpath(place) for place in writable]
     for place in (usual, *_OTHER_PLACES):
         if not is_within_any(os.path.realpath(place), real) and os.access(place, os.W_OK | os.X_OK):
@@ -331,14 +333,6 @@ def remove_left_over(place: str, prefix: str) -> None:
                     remove_tree_if_possible(entry.path)
             finally:
                 os.close(lock)
-
-
-def _removing_left_over(place: str, prefix: str) -> Thread | None:
-    """Starts a thread for that, because it may take long. If this process ends before, a later one removes the rest."""
-    try:
-        return start_thread(remove_left_over, place, prefix, name="left-over directories")
-    except ShortageError:
-        return None
 
 
 class SpillDirectory:

@@ -101,9 +101,7 @@ class ProgramSearch(Struct, frozen=True):
         return self._why_named_again(path)
 
     def may_be_changed(self, path: str) -> bool:
-        """Whether commands may change what is at an absolute path, and not only a link on the way: it is in a root, or has a
-        second name that does.
-        """
+        """Whether commands may change what is at an absolute path, and not only a link to it, by its place or a second name."""
         return is_within_any(path, self.roots) or self._why_named_again(path) is not None
 
     def _why_named_again(self, path: str) -> str | None:

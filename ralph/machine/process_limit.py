@@ -12,7 +12,7 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 from ralph.machine.files.opened_file import opened
 from ralph.machine.files.repository import is_within
@@ -35,15 +35,34 @@ class NoLimitError(Exception):
     """No control group can be made here. The message says why."""
 
 
-class ProcessLimit:
-    """The control group that limits the number of processes of this run's commands. `close()` removes the group."""
+class _GroupLimit:
+    """A control group with a limit for this run's commands."""
 
-    def __init__(self, directory: Path, lock: int, shared: Path | None) -> None:
+    controller: ClassVar[str]
+
+    def __init__(self, directory: Path, lock: int | None, shared: Path | None) -> None:
         self.directory = directory
         self._lock = lock
+        """The descriptor that locks the group, or None if the group is that of another limit."""
         self._shared = shared
-        """The control file in which this process has enabled process limits for the groups below ralph's. None if the
-        limits were already enabled."""
+        """The control file in which this process has enabled the limits of the groups below ralph's, or None."""
+
+    def close(self) -> None:
+        """Removes a group of its own. One with a process that could not be killed stays, and a later run removes it."""
+        with suppress(OSError):
+            if self._lock is not None:
+                _remove_when_empty(self.directory)
+            # Another ralph's group would lose its limits.
+            if self._shared is not None and not any(self._shared.parent.glob(f"{_PREFIX}*")):
+                _write(self._shared, f"-{self.controller}")
+        if self._lock is not None:
+            os.close(self._lock)
+
+
+class ProcessLimit(_GroupLimit):
+    """The control group that limits the number of processes of this run's commands. `close()` removes the group."""
+
+    controller = "pids"
 
     @classmethod
     def made(cls, most: int, *, is_below_loop: bool = False) -> Self:
@@ -79,26 +98,13 @@ class ProcessLimit:
             _write(self.directory / "cgroup.type", "threaded")
         _write(self.directory / "pids.max", str(most))
 
-    def close(self) -> None:
-        """Removes the group. If a process in it could not be killed, the group stays, and a later run removes it."""
-        with suppress(OSError):
-            _remove_when_empty(self.directory)
-            if self._shared is not None:
-                _disable(self._shared, "pids")
-        os.close(self._lock)
 
-
-class MemoryLimit:
+class MemoryLimit(_GroupLimit):
     """The control group that limits the memory of this run's commands. With version 2, it is that of `ProcessLimit`. With version
     1, it is one of its own, which `close()` removes, after `ProcessLimit.close()`.
     """
 
-    def __init__(self, directory: Path, lock: int | None, shared: Path | None) -> None:
-        self.directory = directory
-        self._lock = lock
-        """The descriptor that locks the group, or None if this is the group of `ProcessLimit`."""
-        self._shared = shared
-        """The control file in which this process has enabled memory limits for the groups below ralph's, or None."""
+    controller = "memory"
 
     @classmethod
     def made(cls, most_bytes: int, place: ControlGroup | None, beside: ProcessLimit | None) -> Self:
@@ -134,16 +140,6 @@ class MemoryLimit:
             swapped, most_swapped = "memory.swap.max", 0
         with suppress(FileNotFoundError):  # a kernel that does not count swapped memory
             _write(self.directory / swapped, str(most_swapped))
-
-    def close(self) -> None:
-        """Removes a group of its own. One with a process that could not be killed stays, and a later run removes it."""
-        with suppress(OSError):
-            if self._lock is not None:
-                _remove_when_empty(self.directory)
-            if self._shared is not None:
-                _disable(self._shared, "memory")
-        if self._lock is not None:
-            os.close(self._lock)
 
 
 def _with_memory(group: Path) -> Path | None:
@@ -258,12 +254,6 @@ def _passed_on(group: Path, *, is_below_loop: bool) -> Path | None:
         raise NoLimitError("ralph shares its control group with other processes")
     _write(shared, "+pids")
     return shared
-
-
-def _disable(shared: Path, controller: str) -> None:
-    """Disables again the limits that this process has enabled by the file `shared`, unless another ralph's group would lose them."""
-    if not any(shared.parent.glob(f"{_PREFIX}*")):
-        _write(shared, f"-{controller}")
 
 
 def _is_delegated(group: Path) -> bool:

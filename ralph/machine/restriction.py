@@ -178,9 +178,7 @@ def _restrict_maker() -> None:
 
 
 def restrict_thread(ruleset: int, program: bytes) -> None:
-    """Restricts the calling thread as `restrict` does a process, but for core dumps, whose limit threads share. The filter must
-    ask no other process.
-    """
+    """Restricts the calling thread as `restrict` does a process, but for core dumps. The filter must ask no other process."""
     _restrict_ahead(ruleset, program)
     drop_capabilities()
 

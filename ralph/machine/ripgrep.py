@@ -9,6 +9,7 @@ import re
 import resource
 import select
 import sys
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -227,7 +228,5 @@ class Ripgrep:
 def _limit_memory(pid: int) -> None:
     """Limits the memory of a running process, but for mapped files. A `preexec_fn` is unsafe beside threads."""
     if sys.platform == "linux":
-        try:
+        with suppress(ProcessLookupError, PermissionError):  # it has ended, or has a lower limit already
             resource.prlimit(pid, resource.RLIMIT_DATA, (_MOST_MEMORY_BYTES, _MOST_MEMORY_BYTES))
-        except (ProcessLookupError, PermissionError):  # it has ended, or has a lower limit already
-            return

@@ -24,6 +24,7 @@ from ralph.values.shortage import ShortageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ralph.machine.command_supervisor import SupervisedCommand
     from ralph.values.ports import Clock, Mailbox, Waiter
 
 _CHUNK_BYTES = 65_536
@@ -108,51 +109,6 @@ class KeptErrors:
             os.close(self.fileno)
 
 
-class CommandProcess(Protocol):
-    """A started command. `SupervisedCommand` implements this interface."""
-
-    @property
-    def output_descriptor(self) -> int:
-        """The descriptor from which standard output can be read. Standard error usually arrives there too."""
-        ...
-
-    @property
-    def report_descriptor(self) -> int:
-        """A descriptor that has something to read when `hear` should be called."""
-        ...
-
-    @property
-    def grace_s(self) -> float:
-        """Seconds that the launcher gives processes between SIGTERM and SIGKILL."""
-        ...
-
-    def hear(self) -> int | None:
-        """Returns the exit status if the command has ended, otherwise None. Does not block. NEVER_STARTED and ELSEWHERE mean that
-        it never started; another negative status means that the exit status is unknown.
-        """
-        ...
-
-    @property
-    def exceeded(self) -> EndCause | None:
-        """The limit because of which it was stopped, or None. Known when `hear` has returned the status."""
-        ...
-
-    @property
-    def stopped(self) -> int:
-        """The number of processes that were stopped after its end. Known when `hear` has returned the status."""
-        ...
-
-    def ask_to_stop(self) -> None: ...
-
-    def kill_what_is_left(self) -> bool:
-        """Kills the remaining processes. Returns True if there were none. Otherwise this method must be called again."""
-        ...
-
-    def close(self) -> None:
-        """Closes the output. Must be called after the reading of the output has ended."""
-        ...
-
-
 NEVER_STARTED = -256
 """The status of a command that was never started, because the supervisor was gone."""
 ELSEWHERE = -257
@@ -183,9 +139,7 @@ class CommandEnding(Struct, frozen=True):
     status: int = 0
     """The exit code, or 128 + n if signal n killed the command. Valid only if the command ended by itself."""
     is_all_gone: bool = True
-    """False if a process that the command started could not be killed. Such a process belongs to another user or is
-    stuck in the kernel.
-    """
+    """False if a process that the command started could not be killed: it is another user's, or is stuck in the kernel."""
     blocked_by: str = ""
     """The path of the file for which the command would have waited for ever, so that it was stopped before its time limit."""
     stopped: int = 0
@@ -207,10 +161,6 @@ class BlockSearch(Struct, frozen=True):
     as soon as the command has ended."""
 
 
-class _Blocked(Struct, frozen=True):
-    by: str
-
-
 class _News(enum.Enum):
     OUTPUT = enum.auto()
     REPORT = enum.auto()
@@ -220,7 +170,7 @@ class _News(enum.Enum):
 
 
 class RunningCommand:
-    def __init__(self, process: CommandProcess, capture: Capture, *, waiter: Waiter, clock: Clock) -> None:
+    def __init__(self, process: SupervisedCommand, capture: Capture, *, waiter: Waiter, clock: Clock) -> None:
         self._process = process
         self._capture = capture
         self._waiter = waiter
@@ -263,7 +213,7 @@ class RunningCommand:
         def look(search: BlockSearch) -> None:
             found = search.find(lambda: self._has_ended)
             if found is not None:
-                self._mailbox.put(_Blocked(found))
+                self._mailbox.put(found)
 
         began_s = self._clock.now_s()
         deadline_s, search_s = began_s + limit_s, began_s + (math.inf if search is None else search.after_s)
@@ -274,8 +224,8 @@ class RunningCommand:
                 with suppress(ShortageError):  # the limit is still there
                     start_job(look, search, name="search for a block")
                 continue
-            if isinstance(news, _Blocked):
-                self._blocked_by = news.by
+            if isinstance(news, str):
+                self._blocked_by = news
                 return EndCause.TIMED_OUT
             if news is TIMED_OUT:
                 return EndCause.TIMED_OUT
@@ -286,9 +236,7 @@ class RunningCommand:
         return EndCause.BY_ITSELF
 
     def _stop(self) -> None:
-        """Asks the processes to end, and waits for the command: hardly longer than `grace_s`, not longer than a stop may take,
-        and no longer once ralph gets a signal.
-        """
+        """Asks the processes to end, and waits for the command for `grace_s`, or until a stop must be over or a signal comes."""
         self._process.ask_to_stop()
         limit_s = min(self._process.grace_s + LAUNCHER_MARGIN_S, self._waiter.stop_left_s() - TO_KILL_S)
         deadline_s = self._clock.now_s() + limit_s

@@ -157,9 +157,7 @@ def start_confined(arguments: Sequence[str], ruleset: int, program: bytes, **opt
 
 
 def patiently(start: Callable[[], T], waiter: Waiter, clock: Clock, within_s: float = PATIENCE_S) -> T:
-    """Calls `start` and returns its value. Tries again for up to `within_s` seconds after a ShortageError. Raises the last one, and
-    Interrupted.
-    """
+    """Calls `start`, and again for up to `within_s` seconds after each ShortageError. Raises the last one, and Interrupted."""
     until_s = clock.now_s() + within_s
     while True:
         try:

@@ -182,8 +182,7 @@ class _Request:
         self.streams = list(zip(others, order.streams, strict=True))
         """The descriptors for the command's standard streams, each with the number of its stream."""
         self._passed: list[int] = []
-        """Those besides the standard streams. A held one is closed when the command has ended, and no later command may
-        inherit the others."""
+        """Those besides the standard streams. A held one is closed with the command, and no later command may inherit others."""
 
     def is_elsewhere(self) -> bool:
         """Whether the path of the working directory leads to another directory than the one that was sent, or to none. False if
@@ -236,9 +235,7 @@ class _Request:
 
 
 def _taken(streams: list[tuple[int, int]]) -> list[int]:
-    """Gives descriptors the numbers of the command's streams. Returns the new ones that are none of the standard streams: of a
-    held one the descriptor that was sent.
-    """
+    """Gives descriptors the numbers of the command's streams. Returns the new ones that are none of the standard streams."""
     others = []
     for descriptor, stream in streams:
         if stream == HELD:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 Version = tuple[int, ...]
 """The numbers of a version. The empty one is older than all others, and stands for an unknown one."""
 
-
 PACKAGES_ONLY = ProgramSearch()
 """No program of the system is looked for."""
 
@@ -35,8 +34,7 @@ class KnownBuild(Struct, frozen=True):
     platform: str
     sha256: str
     libraries: Mapping[str, str] = {}
-    """The hashes of the libraries that the loader takes from beside the program, by their paths from its
-    directory."""
+    """The hashes of the libraries that the loader takes from beside the program, by their paths from its directory."""
 
 
 class Package(Struct, frozen=True):

@@ -39,16 +39,12 @@ def lay_caches(
                 source = os.path.realpath(path)
                 if is_readable(source):
                     with suppress(OSError):
-                        _lay(source, packages, place, depth, is_readable)
-
-
-def _lay(source: str, packages: str, place: str, depth: int, is_readable: Callable[[str], bool]) -> None:
-    names = os.listdir(source)
-    with ExitStack() as held:
-        into = held.enter_context(opened(packages, _HELD))
-        for part in place.split("/"):
-            into = held.enter_context(_made(part, into))
-        _lay_entries(source, names, into, depth, is_readable)
+                        names = os.listdir(source)
+                        with ExitStack() as held:
+                            into = held.enter_context(opened(packages, _HELD))
+                            for part in place.split("/"):
+                                into = held.enter_context(_made(part, into))
+                            _lay_entries(source, names, into, depth, is_readable)
 
 
 def _made(name: str, directory: int) -> AbstractContextManager[int]:

@@ -56,8 +56,7 @@ class GitPlaces(Struct, frozen=True):
     """Directories inside git directories that commands may write although they may not write the rest of the git
     directory. The rest could contain other files than git's. The directories need not exist."""
     refused: tuple[tuple[str, str], ...] = ()
-    """Existing directories that a checkout names as its git directory, but that commands may not write. Each comes with
-    the reason."""
+    """Existing directories that a checkout names as its git directory, but that commands may not write, each with the reason."""
 
 
 def git_places(roots: Sequence[str], environment: Mapping[str, str], user: int) -> GitPlaces:
@@ -252,9 +251,7 @@ def _why_not_a_repository(path: str, user: int) -> str:
 
 
 def _claimed(root: str, roots: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Yields each git directory that the checkout of a root names, with the reason to refuse it: empty if it is accepted, and
-    None if the reason for another one says enough.
-    """
+    """Yields each git directory that a root's checkout names, with why it is refused: "" if accepted, None if told elsewhere."""
     for above, is_checkout in repositories_above(root):
         if is_checkout:
             yield from _claimed_by_checkout(above, roots)
@@ -321,9 +318,7 @@ def _is_worktree_of(directory: str, common: str) -> bool:
 
 
 def _submodule_at(directory: str) -> str | None:
-    """The working tree that a submodule's configuration names, or None. With `extensions.worktreeConfig`, as for a sparse
-    checkout, the other file names it.
-    """
+    """The working tree that a submodule's configuration names, or None: in a file of its own with `extensions.worktreeConfig`."""
     for file in ("config", "config.worktree"):
         configuration = beginning_of(f"{directory}/{file}").replace(b"\0", b"")  # no path has a NUL
         for line in os.fsdecode(configuration).splitlines():

@@ -77,8 +77,7 @@ class Look(Struct, frozen=True):
     changed: tuple[str, ...] = ()
     """The protected files below the top that were made or changed during the run."""
     closed: tuple[str, ...] = ()
-    """The directories that could not be listed, and in which commands may have planted something all the same: git needs only
-    the right to search them."""
+    """Directories that cannot be listed, in which commands may have planted something: git needs only the right to search them."""
     overfull: str = ""
     """The absolute path of a folder of a git directory with so many others that not all are guarded, or empty."""
 

@@ -237,7 +237,6 @@ def _line_of(
 
 
 def _of_interpreters(line: _CommandLine) -> list[_CommandLine]:
-    """The first lines of the scripts that a line names."""
     interpreters = dict.fromkeys(one for path in _files(line) for one in interpreters_of(path, line.search))
     return [replace(line, texts=[one], words=[*paths_in(one, line.known)]) for one in interpreters]
 

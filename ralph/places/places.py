@@ -37,20 +37,7 @@ IGNORED_CHARACTERS = dict.fromkeys(
     (*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF)
 )
 # Directories of the system (hier(7)). Those of accounts of the system, such as daemon, may be among them.
-_PROGRAMS = (
-    "/bin",
-    "/boot",
-    "/dev",
-    "/etc",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/nix",
-    "/proc",
-    "/sbin",
-    "/sys",
-    "/usr",
-)
+_PROGRAMS = tuple("/bin /boot /dev /etc /lib /lib32 /lib64 /nix /proc /sbin /sys /usr".split())
 _SHARED = ("/opt", "/run", "/snap", "/srv", "/tmp", "/var", "/var/lib", "/var/tmp")  # noqa: S108 - only names
 _AROUND_HOMES = frozenset({"home", "homes", "Users"})
 # XDG Base Directory Specification: the variable, and the usual place below the home directory.
@@ -188,7 +175,8 @@ class GuardedPlaces(Struct, frozen=True):
                 and not self._spares(place, path)
                 and not any(map(place.has, given))
             ):
-                return GuardedPlace(path, place.row) if place.path.endswith(_DOTFILES) else _named(place)
+                shown = path if place.path.endswith(_DOTFILES) else place.path.removeprefix(_NAME)
+                return GuardedPlace(shown, place.row)
         return None
 
     def _spares(self, place: GuardedPlace, path: str) -> bool:
@@ -222,10 +210,6 @@ def directories_above(path: str) -> Iterator[str]:
     while path != "/":
         path = path.rpartition("/")[0] or "/"
         yield path
-
-
-def _named(place: GuardedPlace) -> GuardedPlace:
-    return GuardedPlace(place.path.removeprefix(_NAME), place.row)
 
 
 def places_of(

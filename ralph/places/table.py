@@ -75,7 +75,6 @@ filtered | path | tools, landlock, namespaces | unread if it holds credentials. 
 judged | name | tools | Read and Grep refuse a file of this name in what is shown of the home, at any depth, if it holds credentials
 """
 
-
 GUARDS = {
     name: Guard(tuple(takes.split(", ")), tuple(levels.split(", ")), effect)
     for name, takes, levels, effect in (
@@ -85,24 +84,13 @@ GUARDS = {
 
 _NAME = "**/"
 _KIND = re.compile(r"\A(?:(?:WR)?FILE:|DIR::?)")
-_BASES = (
-    "home in a root",
-    "closed home",
-    "named by git",
-    "named by ssh",
-    "settings of agents",
-    *"~ config data cache runtime root git configuration state package prefix code denied hidden".split(),
-    *"checkout path editable gitconfig mixed tickets services".split(),
-    "mixed files",
-    "secret files",
-    "credential files",
-    "runtime directory",
-    "own code",
-    "own start",
-    "sessions",
-    "other homes",
-    "secrets of others",
-    "shown of others",
+_BASES = frozenset(
+    (
+        "~, config, data, cache, runtime, root, git, configuration, state, package, prefix, code, denied, hidden, checkout, path, "
+        "editable, gitconfig, mixed, tickets, services, home in a root, closed home, named by git, named by ssh, settings of agents, "
+        "mixed files, secret files, credential files, runtime directory, own code, own start, sessions, other homes, "
+        "secrets of others, shown of others"
+    ).split(", ")
 )
 _SANDBOX_BASES = ("temporary", "packages", "writable git", "programs")
 
@@ -135,8 +123,8 @@ class PlaceRow(Struct, frozen=True):
     advice: str = _ASK_TO_COPY
     around_work: AroundWork = "whole"
     entries: tuple[str, ...] = ()
-    source: str = ""
-    """Where it is documented that something of the kind is there."""
+    source: str = _SPEC
+    """Where it is documented that something of the kind is there: in ralph's own specification, unless a row names another."""
 
     def __post_init__(self) -> None:
         """Raises ValueError if a guard of this row could not be kept for one of its templates."""
@@ -389,7 +377,6 @@ def _state_row(place: str, around_work: AroundWork) -> PlaceRow:
         advice="`ralph sessions show` shows a session to whoever starts ralph",
         around_work=around_work,
         entries=("sessions", "loops", "loop.key"),
-        source=_SPEC,
     )
 
 
@@ -401,19 +388,17 @@ ROWS: tuple[PlaceRow, ...] = (
         "is ralph's own configuration",
         (UNREAD, *_OBEYED),
         advice=_ASK_TO_CHANGE,
-        source=_SPEC,
     ),
     _state_row("{state}", "itself"),
     _state_row("{sessions}", "entries"),
     *(PlaceRow(places, f"holds {kind}", source=source) for kind, source, places in _kinds(_SECRETS)),
-    PlaceRow(("{secret files}",), "holds credentials or the sessions of a browser", source=_SPEC),
+    PlaceRow(("{secret files}",), "holds credentials or the sessions of a browser"),
     PlaceRow(
         ("{secrets of others}",),
         "holds keys, credentials or private data of another user, or of Windows",
         around_work="rest",
-        source=_SPEC,
     ),
-    PlaceRow(("{credential files}",), "holds a credential, as the name of a variable says", source=_SPEC),
+    PlaceRow(("{credential files}",), "holds a credential, as the name of a variable says"),
     PlaceRow(
         ("/run/user", "{runtime directory}"),
         "holds tickets, keys and sockets of programs of the user's login",
@@ -425,29 +410,19 @@ ROWS: tuple[PlaceRow, ...] = (
         ("{mixed}",),
         "holds credentials beside configuration, or cannot be understood",
         advice=_ASK_TO_SHOW,
-        source=_SPEC,
     ),
-    PlaceRow(
-        (*_FILTERED.split(), "{mixed files}"),
-        "may hold credentials beside configuration",
-        (FILTERED,),
-        source=_SPEC,
-    ),
+    PlaceRow((*_FILTERED.split(), "{mixed files}"), "may hold credentials beside configuration", (FILTERED,)),
     PlaceRow(
         tuple(f"**/{name}" for name in _JUDGED.split()),
         "may hold credentials beside configuration",
         (JUDGED,),
         advice=_ASK_TO_SHOW,
-        source=_SPEC,
     ),
-    PlaceRow(
-        ("{denied}",), "must not be read, as your user's settings say (sandbox.read_deny)", source=_SPEC
-    ),
+    PlaceRow(("{denied}",), "must not be read, as your user's settings say (sandbox.read_deny)"),
     PlaceRow(
         ("{hidden}",),
         "is hidden by the program that started ralph (RALPH_SANDBOX_HIDE)",
         around_work="rest",
-        source=_SPEC,
     ),
     PlaceRow(
         ("{git}",),
@@ -458,24 +433,17 @@ ROWS: tuple[PlaceRow, ...] = (
         entries=GIT_ENTRIES,
         source="gitrepository-layout(5)",
     ),
-    PlaceRow(("{package}",), "is the ralph that runs", (UNWRITTEN, VISIBLE), _FROM_ELSEWHERE, source=_SPEC),
+    PlaceRow(("{package}",), "is the ralph that runs", (UNWRITTEN, VISIBLE), _FROM_ELSEWHERE),
     PlaceRow(
         ("{prefix}",),
         "holds the Python that ralph runs on",
         (UNWRITTEN, VISIBLE),
         _FROM_ELSEWHERE,
         around_work="nothing",
-        source=_SPEC,
     ),
     # Only where commands may write. Without namespaces, a command may change the rest of them.
-    PlaceRow(("{own code}",), "is the ralph that runs", (READ_ONLY,), _FROM_ELSEWHERE, source=_SPEC),
-    PlaceRow(
-        ("{own start}",),
-        "is run when ralph starts",
-        (UNWRITTEN, READ_ONLY, COMPARED),
-        _FROM_ELSEWHERE,
-        source=_SPEC,
-    ),
+    PlaceRow(("{own code}",), "is the ralph that runs", (READ_ONLY,), _FROM_ELSEWHERE),
+    PlaceRow(("{own start}",), "is run when ralph starts", (UNWRITTEN, READ_ONLY, COMPARED), _FROM_ELSEWHERE),
     # A prefix such as /usr is not protected if it contains a root, so its code is.
     PlaceRow(
         ("{code}",),
@@ -483,7 +451,6 @@ ROWS: tuple[PlaceRow, ...] = (
         (UNWRITTEN,),
         _FROM_ELSEWHERE,
         around_work="nothing",
-        source=_SPEC,
     ),
     # The rows above come first, so that they keep closed what is in a place that is shown.
     PlaceRow(
@@ -492,7 +459,6 @@ ROWS: tuple[PlaceRow, ...] = (
         (UNREAD,),
         _ASK_TO_SHOW,
         around_work="unshown",
-        source=_SPEC,
     ),
     PlaceRow(
         ("{other homes}",),
@@ -500,21 +466,17 @@ ROWS: tuple[PlaceRow, ...] = (
         (UNREAD,),
         _ASK_TO_SHOW,
         around_work="unshown",
-        source=_SPEC,
     ),
     *(PlaceRow(places, f"holds {kind}", (SHOWN,), source=source) for kind, source, places in _kinds(_SHOWN)),
-    PlaceRow(
-        ("{shown of others}",), "is a toolchain in the home directory of another", (SHOWN,), source=_SPEC
-    ),
+    PlaceRow(("{shown of others}",), "is a toolchain in the home directory of another", (SHOWN,)),
     PlaceRow(
         ("{package}", "{prefix}", "{code}", "{checkout}", "{path}", "{editable}"),
         "is ralph, its Python, the checkout of a root, a directory of PATH, or a package that is installed as editable",
         (SHOWN,),
-        source=_SPEC,
     ),
     # Names. The sandbox mounts and compares them where they are files at the top of a root.
     PlaceRow(("**/.git",), _GIT, (*_OBEYED, UNQUOTED), _USE_GIT, source="gitrepository-layout(5)"),
-    PlaceRow(("**/ralph.toml",), "is ralph's own configuration", _OBEYED, _ASK_TO_CHANGE, source=_SPEC),
+    PlaceRow(("**/ralph.toml",), "is ralph's own configuration", _OBEYED, _ASK_TO_CHANGE),
     PlaceRow(
         ("**/.claude/settings*.json", "{settings of agents}"),
         "says what agents may do here",
@@ -530,7 +492,6 @@ ROWS: tuple[PlaceRow, ...] = (
         (UNWRITTEN,),
         "Whoever starts ralph can name a project by --cd or --add-dir",
         around_work="rest",
-        source=_SPEC,
     ),
     # `commondir` names another directory from which git reads configuration and hooks, and `gitdir` the working tree of a
     # linked worktree. `alternates` names other directories with objects. Attributes choose filters. `{git}` are also the git directories below `modules` and `worktrees`.
@@ -574,7 +535,6 @@ ROWS: tuple[PlaceRow, ...] = (
         ("{root}", "{temporary}", "{packages}", "{writable git}"),
         "is for the work and its scratch files",
         (WRITABLE,),
-        source=_SPEC,
     ),
     PlaceRow(
         ("/dev/shm",),  # noqa: S108 - commands use it, not ralph
@@ -594,7 +554,7 @@ ROWS: tuple[PlaceRow, ...] = (
         (CLOSED,),
         source="capabilities(7)",
     ),
-    PlaceRow(("{programs}",), "holds programs of PATH and what they need", (VISIBLE,), source=_SPEC),
+    PlaceRow(("{programs}",), "holds programs of PATH and what they need", (VISIBLE,)),
 )
 
 CACHES = {

@@ -53,10 +53,8 @@ class BoxPlan(Struct, frozen=True):
     sockets: tuple[str, ...] = ()
     read_deny: tuple[str, ...] = ()
     rules_deny: tuple[str, ...] = ()
-    """Places that the sandbox makes unreadable because permission rules deny them. ralph's own tools apply the rules
-    themselves."""
+    """Places that permission rules deny, and so the sandbox too. ralph's own tools apply the rules themselves."""
     gpus: tuple[str, ...] = ()
-    """The device nodes of GPUs that commands may use."""
     masked: tuple[str, ...] = ()
     """Such places where commands may write, which only mounts can hide. They need not exist."""
     allow_hosts: tuple[str, ...] = ()
@@ -90,8 +88,7 @@ class BoxPlan(Struct, frozen=True):
     """Copies of configuration files without credentials, each with the file over which namespaces mount it."""
     temporary: str = ""
     has_own_temporary: bool = False
-    """Whether the directory for temporary files is mounted on /tmp. It is not mounted if commands may write to the machine's
-    /tmp."""
+    """Whether the directory for temporary files is mounted on /tmp: not if commands may write to the machine's /tmp."""
 
     @property
     def given(self) -> tuple[str, ...]:

@@ -31,7 +31,6 @@ _ANSWERS_WITHIN_S = 30.0
 _STOPS_WITHIN_S = 2.0
 _SILENT = "a file system that the sandbox must look at (protected files, places with secrets) does not answer"
 
-
 # Types of file systems that always answer: those on a disk of the machine, and those of its kernel.
 _OWN = frozenset(
     (

@@ -37,8 +37,7 @@ class Means(Struct, frozen=True):
     """The path of a bubblewrap that works on this machine, or None."""
     why_no_namespaces: str = ""
     has_network_namespace: bool = False
-    """Whether bubblewrap can make a network namespace. False if ralph has not tried, because commands share the
-    machine's network."""
+    """Whether bubblewrap can make a network namespace. False too if ralph has not tried, because commands share the network."""
 
     is_short_of_namespaces: bool = False
     """Whether bubblewrap has failed because the machine lacked a resource such as processes. It may work later."""

@@ -428,9 +428,7 @@ def _named(paths: Sequence[str]) -> str:
 
 
 def _may_be_closed(root: str, environment: Mapping[str, str], hidden: Sequence[str]) -> bool:
-    """Whether the table may protect a root: hidden folders, git directories, the system, this Python and the user's configuration.
-    What another variable names never closes a root.
-    """
+    """Whether the table may protect a root: hidden folders, git directories, the system, this Python, the user's configuration."""
     home = os.path.realpath(environment.get("HOME") or "/")
     if "/." in root or ".git/" in f"{root}/" or is_within_any(root, (*_WITH_PLACES, *hidden)):
         return True

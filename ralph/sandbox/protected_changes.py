@@ -45,11 +45,9 @@ class Entry(Struct, frozen=True):
     mode: int = 0
     """The permission bits of a file or a directory, and 0 for everything else."""
     content: bytes | None = None
-    """The bytes of a file, or the target of a link. None for any other kind of path, and for a file that is too large
-    or cannot be read."""
+    """The bytes of a file, or the target of a link. None for anything else, and for a file that is too large or unreadable."""
     stamp: tuple[int, ...] = ()
-    """The inode, size, times and similar values. They differ after every change of the path, and may differ without a
-    change."""
+    """The inode, size, times and similar values. They differ after every change of the path, and may differ without one."""
     is_settled: bool = False
     """True if every later change of the path is certain to change `stamp`."""
 

@@ -71,8 +71,7 @@ class SandboxSettings(Struct, frozen=True):
         tuple[str, ...],
         Key(PLACES, "files and directories, of the home or secret, that may be read all the same"),
     ] = ()
-    """Paths that tools and commands may read although they lie in the home or are on the list of secret places. Secret places
-    inside them stay closed."""
+    """Paths in the home or on the list of secret places that may be read all the same. Secret places inside them stay closed."""
     sockets: Annotated[
         tuple[str, ...],
         Key(PLACES, "sockets in the file system that commands may connect to, such as that of an agent"),

@@ -66,7 +66,8 @@ class Undoing:
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
         name = os.path.basename(change.path)
         source = f"/proc/self/fd/{directory}/{name}"
-        is_copied = _is_replaced(change)
+        old, new = change.before, change.after
+        is_copied = bool(old and new and old.content is not None and old.kind == new.kind == "file")
         try:
             target = self._place_for(name)
             try:
@@ -136,12 +137,6 @@ class Undoing:
             return b""
         made = change.after
         return b"" if made is None or made.kind != "file" else fresh_part(made.content or b"")
-
-
-def _is_replaced(change: Change) -> bool:
-    """Whether the old content of a file is known and replaces the new one atomically."""
-    old, new = change.before, change.after
-    return bool(old and new and old.content is not None and old.kind == new.kind == "file")
 
 
 @contextmanager

@@ -80,14 +80,12 @@ options = ["--commit", "--effort", "low"]
 """
     )
     (tmp_path / "two.md").write_text("Its own.\n")
-    found = read(path, defaults={"model": "haiku", "env": ["LESS"]})
+    found = read(path)
     assert found.limits == SetLimits(concurrency=4, rate=Rate(50, 60.0), max_budget_usd=20)
     one, two = found.jobs
     assert (one.prompt, two.prompt) == ("Shared.", "Its own.\n")
     assert one.repository == two.repository == str(tmp_path.parent / "here" / "repo")
-    assert (one.model, one.env) == ("haiku", ("NPM_TOKEN",)), (
-        "the file's defaults are nearer than the command's"
-    )
+    assert one.env == ("NPM_TOKEN",)
 
 
 def test_standard_input_is_read_where_the_path_is_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:

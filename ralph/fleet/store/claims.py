@@ -139,7 +139,6 @@ class OpenSet(Struct, frozen=True, kw_only=True):
     name: str
     open_jobs: int
     due_jobs: int
-    """Jobs that may begin now."""
     running_jobs: int
     concurrency: int | None
     workers: int
@@ -213,9 +212,7 @@ class Claims(FleetStore):
     """The store, for whoever changes the state of jobs."""
 
     def cancel(self, set_name: str, ids: Sequence[str] | None) -> tuple[int, int]:
-        """Cancels these jobs, or all of the set. Returns how many had not begun, and how many run: their workers stop
-        them.
-        """
+        """Cancels these jobs, or all of the set. Returns how many had not begun, and how many run: their workers stop them."""
         some = [] if ids is None else [jobs.c.id.in_(list(ids))]
         runs = jobs.c.state == JobState.RUNNING.value
         with self.writing() as c:
@@ -322,9 +319,7 @@ class Claims(FleetStore):
             return _limits(c, set_name)
 
     def due_jobs(self, set_name: str) -> list[DueJob]:
-        """Chooses jobs that the engine must get. Nobody else chooses them for `CLAIM_S`. Looks first without a lock, because
-        mostly there is nothing.
-        """
+        """Chooses jobs that the engine must get, for `CLAIM_S`. Looks first without a lock, because mostly there is nothing."""
         now: Any = sa.bindparam("now")
         due = (
             *(jobs.c.set_name == set_name, jobs.c.state == JobState.QUEUED.value, jobs.c.not_before <= now),
@@ -437,9 +432,7 @@ class Claims(FleetStore):
         return [(one, row, row.not_before <= now) for one, row in known if row is not None]
 
     def adopt(self, kept: KeptRow, executor: str) -> Adoption:
-        """Records what a claim of this executor left that could not tell: as the job's own, if nobody has claimed the job
-        since, else with that claim.
-        """
+        """Records what a lost claim of this executor left: as the job's, if nobody has claimed it since, else with that claim."""
         left = (
             *of_job(kept.set_name, kept.job, attempts),
             *(attempts.c.generation == kept.generation, attempts.c.executor == executor),
@@ -580,9 +573,7 @@ class ClaimWriter:
         keeps_checkpoint: bool = False,
         is_delivered: bool = True,
     ) -> None:
-        """Ends the job. `keeps_checkpoint` is True if `retry` is to resume it from there. `is_delivered` is False if a machine
-        keeps its work.
-        """
+        """Ends the job. With `keeps_checkpoint`, `retry` resumes it. Without `is_delivered`, a machine keeps its work."""
         claim, reason = self.claim, storable(reason)
         move = Move.END if is_delivered else Move.KEEP
         with self._held() as (c, row):

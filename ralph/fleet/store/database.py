@@ -119,11 +119,10 @@ class Database(Struct, frozen=True, kw_only=True):
     @property
     def private_places(self) -> tuple[Path, ...]:
         """Ralph's state directory, and the files of a SQLite database."""
-        file = self.file
-        files = (
-            () if file is None else (file, *(file.with_name(f"{file.name}{end}") for end in ("-wal", "-shm")))
-        )
-        return (self.folder.parent, *files)
+        places = [self.folder.parent]
+        if self.file is not None:
+            places += [self.file.with_name(f"{self.file.name}{end}") for end in ("", "-wal", "-shm")]
+        return tuple(places)
 
     def without_password(self, text: str) -> str:
         """The text of a foreign error as one line, in which the password is replaced."""
@@ -133,9 +132,7 @@ class Database(Struct, frozen=True, kw_only=True):
 
 
 def database_of(named: str | None, environment: Mapping[str, str]) -> Database:
-    """The store that the user named with `--db` or RALPH_FLEET_DB, or else the SQLite file in the state directory.
-    Connects to nothing. Raises StoreError.
-    """
+    """The store that `--db` or RALPH_FLEET_DB names, or else the user's SQLite file. Connects to nothing. Raises StoreError."""
     place = chosen_place(environment, None) or usual_place(environment) or temporary_path()
     folder = state_directory(place) / FOLDER
     text = named if named is not None else environment.get(VARIABLE)
@@ -236,9 +233,7 @@ def _authorities(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def refuse_others_file(database: Database) -> None:
-    """Raises StoreError if another user could have made, or can replace, the SQLite file that is to be read. Makes and
-    changes nothing.
-    """
+    """Raises StoreError if another user could have made, or can replace, the SQLite file. Makes and changes nothing."""
     if database.file is None or not os.path.lexists(database.file):
         return
     _refuse_others_folder(database.file.parent, may_be_open=False)
@@ -261,9 +256,7 @@ def prepare(database: Database) -> None:
 
 
 def _own_folder(folder: Path, *, is_named: bool) -> None:
-    """Makes a folder that is the user's alone. A folder that the user named keeps its permissions, but others may not
-    write to it.
-    """
+    """Makes a folder that is the user's alone. One that the user named keeps its permissions, but others may not write to it."""
     if not os.path.lexists(folder):
         try:
             make_private(folder)
@@ -403,9 +396,7 @@ def _backend(connection: psycopg.Connection[Any]) -> int:
 
 
 class WaitOptions:
-    """How `patiently` waits: whom it tells, and what stops it. `tell` gets whole lines. Threads may share one: they tell
-    once.
-    """
+    """How `patiently` waits: whom it tells, in whole lines, and what stops it. Threads may share one: they tell once."""
 
     def __init__(
         self,
@@ -537,10 +528,7 @@ _ADVICE = {
     ),
     "file": ("the store at {place} cannot be used: {reason}", Outcome.IO_ERROR),
     "tables": ("the store at {place} was removed or replaced: {reason}", Outcome.IO_ERROR),
-    "disk": (
-        "the store at {place} cannot be used: {reason}; see whether the disk is full",
-        Outcome.IO_ERROR,
-    ),
+    "disk": ("the store at {place} cannot be used: {reason}; see whether the disk is full", Outcome.IO_ERROR),
 }
 _SQLITE_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _SQLITE_FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}
@@ -579,13 +567,8 @@ def refusal_of(database: Database, error: BaseException) -> StoreError | None:
     elif isinstance(cause, OSError):
         kind = "file"
     elif isinstance(cause, sqlite3.DatabaseError):
-        kind = (
-            "file"
-            if _sqlite_code(cause) in _SQLITE_BROKEN
-            else "tables"
-            if str(cause).startswith("no such table")
-            else None
-        )
+        is_missing = str(cause).startswith("no such table")
+        kind = "file" if _sqlite_code(cause) in _SQLITE_BROKEN else "tables" if is_missing else None
     elif isinstance(cause, psycopg.Error) and cause.sqlstate is not None:
         kind = _REFUSED_STATES.get(cause.sqlstate)
     elif isinstance(cause, (psycopg.OperationalError, psycopg.ProgrammingError)):

@@ -188,12 +188,10 @@ class FleetStore:
             )
         return rows
 
-    def job_rows(self, set_name: str | None = None) -> list[JobRow]:
-        query = sa.select(jobs).order_by(jobs.c.set_name, jobs.c.position)
-        if set_name is not None:
-            query = query.where(jobs.c.set_name == set_name)
+    def job_rows(self, set_name: str) -> list[JobRow]:
+        query = sa.select(jobs).where(jobs.c.set_name == set_name).order_by(jobs.c.position)
         with self.reading() as c:
-            kept = self._kept(c, sa.true() if set_name is None else undelivered.c.set_name == set_name)
+            kept = self._kept(c, undelivered.c.set_name == set_name)
             return [job_row(row, kept.get((row.set_name, row.id))) for row in c.execute(query)]
 
     def job_row(self, set_name: str, job: str) -> JobRow | None:

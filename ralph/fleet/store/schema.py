@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+from contextlib import closing
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -37,7 +38,6 @@ class KeptRow(Struct, frozen=True, kw_only=True):
     machine: str
     path: str
     tries: int = 0
-    """Tries to deliver it."""
     is_retried: bool = False
     """By the user: jobs that did not end with 0 continue."""
     is_over: bool = False
@@ -310,11 +310,8 @@ _CANNOT_CHANGE = {
 
 def refuse_other_forms(database: Database) -> None:
     """Raises StoreError as `PortableRows.refuse_others` does. Leaves no connection open."""
-    rows = PortableRows(database)
-    try:
+    with closing(PortableRows(database)) as rows:
         rows.refuse_others()
-    finally:
-        rows.close()
 
 
 def refuse_pickles() -> None:

@@ -151,7 +151,6 @@ _AWAY = re.compile(
     r"|econnre|enotfound|etimedout|fetch failed|timed? ?out|network|unable to connect|api connection"
 )
 
-
 _NO_SESSION = re.compile(
     r"(?i)\bno (?:session|conversation|rollout|thread)\b|\b(?:session|conversation|rollout|thread)\b.{0,60}not f(?:ou|i)nd"
 )
@@ -165,9 +164,7 @@ def is_session_unknown(run: AgentRun, reason: str) -> bool:
 
 
 def outcome_of_run(run: AgentRun, exit_code: int, said: str) -> tuple[Outcome, str]:
-    """How a process of an agent ended by itself, and the reason. `exit_code` is 0-255. `said` is the last line that it printed
-    and that is not an event.
-    """
+    """How a process of an agent ended by itself, and why. `exit_code` is 0-255. `said` is its last line that is no event."""
     if exit_code == 0 and run.has_ended_well and run.answer.strip():
         return Outcome.COMPLETED, ""
     if not run.has_events:

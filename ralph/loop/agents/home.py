@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.machine.files.atomic_write import replace_at
-from ralph.machine.files.opened_file import KERNEL_PLACES, read_regular_file
+from ralph.machine.files.opened_file import KERNEL_PLACES, opened, read_regular_file
 from ralph.machine.files.planted_link import planted_link
 from ralph.machine.files.repository import is_within, is_within_any
 from ralph.machine.files.trees import remove_tree
@@ -88,9 +88,7 @@ class AgentHome(Struct, frozen=True, dict=True):
         )
 
     def begin(self, *, is_new: bool) -> None:
-        """Takes along what the user has now. A new loop also begins without sessions. No process of the loop may run. Raises
-        OSError.
-        """
+        """Takes along what the user has now; a new loop without sessions. No process of the loop may run. Raises OSError."""
         self.take_login_back()
         if is_new and os.path.lexists(self.folder):
             remove_tree(self.folder)
@@ -228,15 +226,13 @@ def _write_new(path: Path, data: bytes) -> None:
 
 def _replace(path: str, data: bytes) -> None:
     above, name = os.path.split(path)
-    directory = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        replace_at(directory, name, data, os.stat(path))
+        with opened(above, os.O_RDONLY | os.O_DIRECTORY) as directory:
+            replace_at(directory, name, data, os.stat(path))
     except OSError as error:
         if error.errno != errno.EBUSY:
             raise
         Path(path).write_bytes(data)  # it is mounted, as into a container
-    finally:
-        os.close(directory)
 
 
 def _of_project(data: bytes, directory: str) -> bytes:

@@ -158,8 +158,8 @@ class AgentIterations:
                 ending = self._run(command, log, streams, limit_s, waiting_for, search=log.search)
             except Interrupted as stop:
                 number = stop.signal_number or signal.SIGTERM
-                outcome = Outcome.INTERRUPTED
-                return IterationResult(outcome.exit_code(number), outcome, stopped_by=number)
+                code = Outcome.INTERRUPTED.exit_code(number)
+                return IterationResult(code, Outcome.INTERRUPTED, stopped_by=number)
             except OSError as error:
                 shortage = shortage_of(error)
                 if shortage is None:

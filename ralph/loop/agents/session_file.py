@@ -118,9 +118,7 @@ class EventLog:
         is_over_budget: Callable[[AgentRun], bool],
         before_usd: float = 0.0,
     ) -> None:
-        """`descriptor` is the open file of the session, which has cost `before_usd` so far. When `is_over_budget` returns True,
-        the process is stopped.
-        """
+        """`descriptor` is the open file of the session, which has cost `before_usd` so far. `is_over_budget` stops the process."""
         self.run = AgentRun(before_usd)
         self._descriptor = descriptor
         self._row = row

@@ -40,7 +40,6 @@ class AgentPlace(Struct, frozen=True, kw_only=True):
 
 class AgentRow(Struct, frozen=True, kw_only=True):
     name: str
-    """The name of the program."""
     needs: str = ""
     """The word of the command line that makes it run once, without a person."""
     events: tuple[str, ...] = ()
@@ -51,7 +50,6 @@ class AgentRow(Struct, frozen=True, kw_only=True):
     marks: Mapping[str, str] = MappingProxyType({})
     """Variables that tell it that it is in a sandbox."""
     permissions: tuple[str, ...] = ()
-    """Its options about permissions."""
     resume: tuple[str, ...] = ()
     """The words that resume a session; `ID` stands for the session. Empty if it cannot resume one."""
     sets: tuple[str, ...] = ()
@@ -229,9 +227,7 @@ class AgentLine(Struct, frozen=True):
         return bool(_has_option(self.words, self.row.permissions))
 
     def command(self, session: str, *, is_confined: bool) -> list[str]:
-        """The words of a process that begins a session, or resumes `session` unless it is empty. The prompt is its standard
-        input.
-        """
+        """The words of a process that begins a session, or resumes `session` unless it is empty. The prompt is its input."""
         row, given = self.row, list(self.words)
         if row.needs and row.needs not in given:
             given.append(row.needs)

@@ -123,7 +123,12 @@ class StopFileBelow:
             self._place.mkdir(mode=0o700)
         with _held(self._place) as held:
             try:
-                _let_git_ignore(held)
+                # A file that is not empty stays: a person may have edited it. A full disk or a kill leaves an empty one.
+                with suppress(FileNotFoundError):
+                    found = os.stat(_IGNORE_FILE, dir_fd=held, follow_symlinks=False)
+                    if stat.S_ISREG(found.st_mode) and found.st_size:
+                        return
+                replace_at(held, _IGNORE_FILE, _IGNORES_ALL, None)
             except OSError as error:  # of a call with `dir_fd`, it names only a part of the path
                 raise OSError(error.errno, error.strerror, str(self._place / _IGNORE_FILE)) from error
 
@@ -146,15 +151,6 @@ def _held(place: Path) -> Iterator[int]:
         yield held
     finally:
         os.close(held)
-
-
-def _let_git_ignore(held: int) -> None:
-    """A .gitignore file that is not empty stays, because a person may have edited it. A full disk or a kill leaves an empty one."""
-    with suppress(FileNotFoundError):
-        found = os.stat(_IGNORE_FILE, dir_fd=held, follow_symlinks=False)
-        if stat.S_ISREG(found.st_mode) and found.st_size:
-            return
-    replace_at(held, _IGNORE_FILE, _IGNORES_ALL, None)
 
 
 # --- The prompt

@@ -21,6 +21,7 @@ from msgspec import Struct, convert, to_builtins
 from ralph.git.answer import CheckoutError
 from ralph.git.checkout import GitCheckout
 from ralph.git.runner import git_directory_of
+from ralph.machine.files.opened_file import opened
 from ralph.machine.files.repository import repository_top
 from ralph.values.outcome import Outcome
 from ralph.values.shortage import shortage_of
@@ -127,15 +128,12 @@ def holder_of(directory: Path, place: Path) -> int | None:
 
 def _pid_in(path: Path) -> int | None:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with opened(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK) as descriptor:
+            holder = _holder(descriptor) if _has_record_lock(descriptor) else None
     except OSError as error:
         if shortage_of(error) is not None:
             raise
         return None  # there was never a loop
-    try:
-        holder = _holder(descriptor) if _has_record_lock(descriptor) else None
-    finally:
-        os.close(descriptor)
     return holder.pid if holder is not None else None
 
 
@@ -158,11 +156,8 @@ def _opened(checkout: GitCheckout | PlainDirectory, place: Path) -> tuple[Path, 
             checkout.refuse_foreign()
             place, name = git_directory, _NAME_IN_GIT
     try:
-        held = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
+        with opened(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW) as held:
             descriptor = os.open(name, _FLAGS, 0o600, dir_fd=held)
-        finally:
-            os.close(held)
     except OSError as error:
         is_link = error.errno in {errno.ELOOP, errno.ENOTDIR}
         why = "it is a link, or no directory leads there; remove it" if is_link else error.strerror

@@ -66,8 +66,7 @@ class LoopContext(Struct, frozen=True):
     """The settings files with the content that they had when the loop began."""
     redactor: Redactor
     command_environment: Mapping[str, str]
-    """The environment variables for the gate, the `--until` check and git: without credentials, but for the variables
-    that `tools.pass_env` names."""
+    """The variables for the gate, the `--until` check and git: without credentials, but for those that `tools.pass_env` names."""
     search: ProgramSearch
     """Where the loop looks for ralph's own programs."""
     supervisor: CommandSupervisor
@@ -307,9 +306,7 @@ class _Boxes:
         self.guards = self._guarding_files()
 
     def box(self, home: AgentHome | None = None) -> CommandBox:
-        """The sandbox of the check, or of the agent with these directories. Raises CannotError if a protection that the user
-        requires is impossible.
-        """
+        """The sandbox of the check, or of the agent with these directories. Raises CannotError if it lacks what was required."""
         plan, roots, environment = self.plan, self.roots, self.environment
         try:
             wanted = self._restricted()

@@ -91,9 +91,7 @@ def _refuse_reached_limit(state: LoopState, given: LoopLimits) -> None:
 
 
 def _with_own_paths(plan: LoopPlan, environment: Mapping[str, str]) -> LoopPlan:
-    """Adds to the plan's `own_paths` all paths that ralph writes to, and all files that receive ralph's output, because
-    changes there are not the agent's work.
-    """
+    """Adds all that ralph writes to, or that receives its output, to `own_paths`: changes there are not the agent's work."""
     directory = Path(plan.directory)
     named = None if plan.session_directory is None else Path(plan.session_directory)
     stores = [SessionStore.to_read(environment, place) for place in (None, named)]

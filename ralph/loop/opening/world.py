@@ -103,9 +103,7 @@ def without_credentials(context: LoopContext, state: LoopState) -> LoopState:
 
 @contextmanager
 def locked_checkout(context: LoopContext, plan: LoopPlan) -> Iterator[tuple[Workplace, CheckoutLock]]:
-    """Locks the checkout until the `with` block ends, so that no other loop works on it. Raises CheckoutError and
-    Interrupted.
-    """
+    """Locks the checkout during the block, so that no other loop works on it. Raises CheckoutError and Interrupted."""
     box, store = context.box, context.store
 
     def may_read(path: str) -> bool:
@@ -163,9 +161,7 @@ def resumed(context: LoopContext, plan: LoopPlan, checkout: Workplace) -> tuple[
 def _refuse_foreign_record(
     context: LoopContext, record: FileRecord, plan: LoopPlan, checkout: Workplace
 ) -> None:
-    """Raises CannotError if git tracks the record: it came with the repository and not from ralph. If the
-    loop pushes, restores the git settings for pushes that were recorded when the loop began.
-    """
+    """Raises CannotError if git tracks the record, which then came with the repository. Restores the git settings for pushes."""
     if checkout.tracks(record.folder):
         why = f"{record.path} came with the repository, and is not followed; ralph loop begins a new loop"
         raise CannotError(why)
@@ -180,9 +176,7 @@ def _refuse_foreign_record(
 
 
 def _waiter_of(context: LoopContext, state: LoopState) -> Waiter:
-    """A waiter that ends with the loop's time: a remote that never answers is tried out before the first iteration. A loop
-    whose time was over before ends as it does, with a record.
-    """
+    """A waiter that ends with the loop's time: a remote may never answer. A loop whose time was over ends as it does, recorded."""
     left_s = (state.plan.limits.max_time_s or 0.0) - state.elapsed_s
     return context.waiter_until(context.clock.now_s() + left_s if left_s > 0 else None)
 
@@ -282,7 +276,6 @@ def loop_world(
 
 
 def _agent_iterations(context: LoopContext, agent: OpenAgent, record: FileRecord) -> Iterations:
-    """Raises CannotError if the agent's directories cannot be made."""
     if agent.box.is_confined:
         try:
             agent.home.begin(is_new=not context.options.continues)

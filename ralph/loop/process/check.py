@@ -130,7 +130,6 @@ class ShellCheck(Struct, frozen=True):
     command: str
     directory: Path
     folder: Path
-    """The loop's folder."""
     environment: Mapping[str, str]
     """The variables, without credentials."""
     redactor: Redactor

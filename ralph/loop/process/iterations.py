@@ -56,7 +56,6 @@ class IterationEnding(Struct, frozen=True):
     stopped_by: int | None = None
     """The first signal that the loop received during the run."""
     killed_by: int | None = None
-    """The signal that killed the process."""
     was_overdue: bool = False
     """True if the process ran past its time limit and was stopped."""
     is_all_gone: bool = True
@@ -218,8 +217,9 @@ class RalphIterations(Struct, frozen=True):
         return session_seen(session_id, self.environment, self.plan.session_directory)
 
     def _followed(self, order: IterationOrder, result_file: Path, handover: int) -> IterationEnding:
+        call = f"main({core_limit_at_start()}, {os.getpid()})"
         arguments = [
-            *(self.program or _this_ralph()),
+            *(self.program or tuple(own_python(f"from ralph.__main__ import main; {call}"))),
             *self._arguments(order, result_file),
             "--iteration",
             str(handover),
@@ -248,17 +248,15 @@ class RalphIterations(Struct, frozen=True):
             # The loop's directory may have moved since the session began.
             yield from ("--resume", order.session_id, "--moved")
         else:
-            yield from ("--prompt-file", self._write_prompt(order.prompt), "--session-id", order.session_id)
+            # Half of a surrogate pair, which no file can hold, becomes a question mark.
+            file = write_private(self.folder, PROMPT_FILE, order.prompt.encode("utf-8", "replace"))
+            yield from ("--prompt-file", str(file), "--session-id", order.session_id)
         yield from ("--result-file", str(result_file))
         # Without an exponent: the limits' parser accepts none.
         if order.budget_usd is not None:
             yield from ("--max-budget-usd", budget_word(order.budget_usd))
         if order.time_s is not None:
             yield from ("--max-time", f"{max(order.time_s, _LEAST_S):.3f}")
-
-    def _write_prompt(self, prompt: str) -> str:
-        # Half of a surrogate pair, which no file can hold, becomes a question mark.
-        return str(write_private(self.folder, PROMPT_FILE, prompt.encode("utf-8", "replace")))
 
     def _result(self, order: IterationOrder, ending: IterationEnding, result_file: Path) -> IterationResult:
         try:
@@ -269,7 +267,8 @@ class RalphIterations(Struct, frozen=True):
             why = f"it ran on for {self.overtime_s:g} s after its time limit, and was stopped"
             timed_out = Outcome.TIMED_OUT
             result = replace(result, exit_code=timed_out.exit_code(), outcome=timed_out, reason=why)
-        if _was_killed(ending):
+        is_by_us = ending.stopped_by is not None or ending.was_overdue
+        if not is_by_us and ending.killed_by is not None and ending.killed_by not in STOP_SIGNALS:
             why = f"was killed by {_signal_name(ending.exit_code - 128)}"
             result = replace(result, setback=Setback.KILL, reason=why)
         if not ending.is_all_gone:
@@ -310,17 +309,6 @@ class RalphIterations(Struct, frozen=True):
         return IterationResult(
             exit_code, outcome, turns=turns, cost_usd=cost_usd, reason=problem, setback=setback
         )
-
-
-def _was_killed(ending: IterationEnding) -> bool:
-    is_by_us = ending.stopped_by is not None or ending.was_overdue
-    return not is_by_us and ending.killed_by is not None and ending.killed_by not in STOP_SIGNALS
-
-
-def _this_ralph() -> tuple[str, ...]:
-    """Starts a process that ends with this one, by no file that an iteration could have put into the checkout."""
-    call = f"main({core_limit_at_start()}, {os.getpid()})"
-    return tuple(own_python(f"from ralph.__main__ import main; {call}"))
 
 
 def _signal_name(number: int) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 _MOST_BYTES = 64 * 1024 * 1024
 _AWAY = Outcome.API_UNAVAILABLE.exit_code()
 _BY_EXIT_CODE = {each.exit_code(): each for each in Outcome if each is not Outcome.INTERRUPTED}
-
 
 Amount = Annotated[float, Meta(ge=0)]
 
@@ -126,24 +126,14 @@ def session_seen(
 def _look(session_id: str, environment: Mapping[str, str], directory: str | None) -> SessionLook | None:
     store = SessionStore.to_read(environment, None if directory is None else Path(directory))
     for path in store.starting_with(session_id):
-        try:
-            _refuse_shortage(path)
+        with suppress(FileNotFoundError):  # it was removed just now
+            try:
+                os.close(open_regular_file(path))
+            except OSError as error:  # in a shortage, `look_to_list` would report the journal as unreadable
+                if (shortage := shortage_of(error)) is not None:
+                    raise shortage from None
             return look_to_list(path)
-        except FileNotFoundError:  # it was removed just now
-            continue
     return None
-
-
-def _refuse_shortage(path: Path) -> None:
-    """Must be called before `look_to_list`, because that would report the journal as unreadable."""
-    try:
-        os.close(open_regular_file(path))
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        shortage = shortage_of(error)
-        if shortage is not None:
-            raise shortage from None
 
 
 def _end_of(story: SessionStory) -> IterationResult | None:

@@ -45,9 +45,7 @@ def planted_link(path: str, tops: Sequence[str]) -> str | None:
 
 
 def links_and_file(path: str) -> list[str]:
-    """The links on the way to a file, and then the file, if it is not a directory and no ring of links. No path contains links but
-    as its last part.
-    """
+    """The links on the way to a file, and then the file, if it is one. No path contains links but as its last part."""
     found, last = [], "/"
     try:
         for place, is_link, _ in way_to(path):

@@ -63,9 +63,7 @@ def remove_tree_if_possible(top: str | os.PathLike[str]) -> None:
 
 
 def _emptied(directory: int, top: int, depth: int, errors: list[OSError]) -> list[str]:
-    """Removes what is in an open directory. What is `_DEEPEST` levels down is moved into `top`, so that neither a deep stack nor
-    a long path is needed. Returns the new names there.
-    """
+    """Removes what is in a directory. What is `_DEEPEST` levels down is moved into `top`, to be removed later: its new names."""
     moved: list[str] = []
     for name in os.listdir(directory):
         try:

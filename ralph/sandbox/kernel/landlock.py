@@ -97,19 +97,8 @@ class Support(Struct, frozen=True):
     why_not: str = ""
 
     @property
-    def has_refer(self) -> bool:
-        """Whether this version of Landlock can allow moves of files between directories. Before ABI 2, Landlock denies
-        all such moves.
-        """
-        return self.abi >= _FILE_RIGHTS_SINCE[REFER]
-
-    @property
     def has_truncate(self) -> bool:
         return self.abi >= _FILE_RIGHTS_SINCE[TRUNCATE]
-
-    @property
-    def has_net(self) -> bool:
-        return self.abi >= _NET_ABI
 
     @property
     def has_scopes(self) -> bool:
@@ -213,9 +202,7 @@ class Ruleset:
     """A ruleset that is built when it is first needed."""
 
     def __init__(self, abi: int, *, is_worn_by_uses: bool = False, allows_signals: bool = False) -> None:
-        """`abi` is the version of Landlock, 0 if there is none. `is_worn_by_uses` is True if each command adds rules.
-        `allows_signals` is as in `build_ruleset`.
-        """
+        """`abi` is 0 without Landlock. `is_worn_by_uses`: each command adds rules. `allows_signals` is as in `build_ruleset`."""
         self._abi = abi
         self._allows_signals = allows_signals
         self._is_worn_by_uses = is_worn_by_uses

@@ -58,7 +58,6 @@ class RefusedConnection(Struct, frozen=True):
     port: int
     reason: str
     count: int = 1
-    """How often the command attempted this connection."""
 
 
 class ProxyRequest(Struct, frozen=True):
@@ -121,8 +120,7 @@ class ProxyDoor:
         self._is_closed = False
         self._received, given = socket.socketpair()
         self.descriptor = given.detach()
-        """One end of a socket pair. The command's process must inherit it, and `machine/restriction.py` closes it
-        there. `started` closes ralph's copy."""
+        """One end of a socket pair, for the command's process, which closes it. `started` closes ralph's own copy."""
         self._wakes, self._waker = socket.socketpair()
         try:
             self._thread = start_thread(self._accept, name="proxy")
