@@ -119,7 +119,11 @@ class Asking:
 
     def is_crowded(self) -> bool:
         """Whether the next request is so large that the context must be compacted first."""
-        self._ask_for_window()
+        roster = self._site.roster
+        window = roster.window
+        enough = _ASKS_FROM_TOKENS if window is None else window * _ASKS_FROM_SHARE
+        if self.estimate() >= enough:
+            self._describe()
         return self._site.is_crowded(self._conversation())
 
     @property
@@ -293,14 +297,6 @@ class Asking:
 
     def _conversation(self) -> Conversation:
         return self._log.with_notices(self._notices)
-
-    def _ask_for_window(self) -> None:
-        """Asks the server for the current model's context window, unless the context is still small."""
-        roster = self._site.roster
-        window = roster.window
-        enough = _ASKS_FROM_TOKENS if window is None else window * _ASKS_FROM_SHARE
-        if self.estimate() >= enough:
-            self._describe()
 
     def _describe(self) -> None:
         """Asks the server for a description of the current model, unless the server was asked before."""

@@ -172,7 +172,11 @@ class SessionLog:
         If the last message is a user message, the prompt becomes part of it, because user and assistant messages must
         alternate.
         """
-        message = user_message([*self._without_refused_images(), *blocks])
+        unanswered = self._unanswered()
+        kept = _without_images(unanswered) if self.was_refused else unanswered
+        if kept != unanswered:
+            self.emit(Notice("the API refused the last message: its images are left out from here on"))
+        message = user_message([*kept, *blocks])
         self.record(*opening, user_record(message, amends=self._is_unanswered, task=len(blocks)))
         self.pending = None
 
@@ -233,14 +237,6 @@ class SessionLog:
 
     def _grown_record(self, blocks: Sequence[Block]) -> Record:
         return user_record(user_message([*self._unanswered(), *blocks]), amends=self._is_unanswered)
-
-    def _without_refused_images(self) -> tuple[Block, ...]:
-        """The unanswered blocks. If the API refused them, their images may be the cause and are left out."""
-        unanswered = self._unanswered()
-        kept = _without_images(unanswered) if self.was_refused else unanswered
-        if kept != unanswered:
-            self.emit(Notice("the API refused the last message: its images are left out from here on"))
-        return kept
 
 
 _REFUSED: Block = {"type": "text", "text": "(an image, which the API refused)"}

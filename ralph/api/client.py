@@ -104,7 +104,8 @@ class ApiClient:
         """
         model = str(body.head.fields.get("model"))
         if self._is_vertex:
-            body = replace(body, head=_without_model(body.head))
+            fields = {name: value for name, value in body.head.fields.items() if name != "model"}
+            body = replace(body, head=RequestHead.of_fields({"anthropic_version": API_VERSION, **fields}))
         pieces = body.pieces() if self._dialect is None else self._dialect.body(body)
         own = {
             "accept": "text/event-stream, application/json",
@@ -216,11 +217,6 @@ class ApiClient:
             (name.encode("ascii"), value.encode("latin-1"))
             for name, value in {**common, **own, **named}.items()
         ]
-
-
-def _without_model(head: RequestHead) -> RequestHead:
-    fields = {name: value for name, value in head.fields.items() if name != "model"}
-    return RequestHead.of_fields({"anthropic_version": API_VERSION, **fields})
 
 
 def host_of(url: httpx.URL) -> str:

@@ -441,10 +441,14 @@ def _take_result(session: Session, record: kinds.ResultRecord) -> Session:
         conversation = conversation.plus(user_message(results))
         turn_state = _state_behind(turn_state, pending.answer)
         pending = None
+    change = session.intents.get(record.tool_use_id)
+    is_real = change is not None and change.is_real and not record.is_error
     return replace(
         session,
         report=_report_in(session, record),
-        changed_files=_changed_by(session, record),
+        changed_files=session.changed_files.plus({change.path: None})
+        if change and is_real
+        else session.changed_files,
         seen=session.seen.plus(record.seen),
         conversation=conversation,
         turn_state=turn_state,
@@ -461,12 +465,6 @@ def _report_in(session: Session, record: kinds.ResultRecord) -> Mapping[str, Any
         if call.id == record.tool_use_id and isinstance(call, ToolCall) and call.name == FINAL_REPORT
     )
     return next(reports, session.report)
-
-
-def _changed_by(session: Session, record: kinds.ResultRecord) -> GrowingMapping[None]:
-    change = session.intents.get(record.tool_use_id)
-    is_real = change is not None and change.is_real and not record.is_error
-    return session.changed_files.plus({change.path: None}) if change and is_real else session.changed_files
 
 
 def _without_answer(session: Session) -> Session:

@@ -316,7 +316,10 @@ class Steering:
         self._respond(success(line.request_id, response))
         match line.request:
             case lines.SetPermissionMode():
-                self._tell_mode()
+                self._emit(PermissionModeChanged(self._controls.permission_mode))
+                notice = self._controls.mode_notice
+                if notice is not None:
+                    self._emit(Notice(notice))
             case lines.Interrupt() if response["interrupted"]:
                 self._stop(InterruptRequested())
             case lines.AbortRetry() if response["aborted"]:
@@ -388,12 +391,6 @@ class Steering:
             raise ValueError(refusal) from None
         self._missing.set_mode()
         return mode
-
-    def _tell_mode(self) -> None:
-        self._emit(PermissionModeChanged(self._controls.permission_mode))
-        notice = self._controls.mode_notice
-        if notice is not None:
-            self._emit(Notice(notice))
 
     def _stop_without_guard(self) -> None:
         if self._missing.reason is not None:

@@ -143,7 +143,8 @@ class OwnServers:
         link = self._links[server]
         until_s = self._clock.now_s() + self._start_s
         while True:
-            self._look()
+            while self._next(self._clock.now_s(), "MCP servers") is not TIMED_OUT:
+                pass
             if link.is_doubtful:
                 self._ping(link)
             if link.tools is None:
@@ -316,10 +317,6 @@ class OwnServers:
             self._helper.send(order, descriptors)
         except OSError:
             self._lose_all()
-
-    def _look(self) -> None:
-        while self._next(self._clock.now_s(), "MCP servers") is not TIMED_OUT:
-            pass
 
     def _next(self, until_s: float, waiting_for: str) -> Any:
         """Waits for the next message from the helper process, handles it and returns it. Returns TIMED_OUT if no

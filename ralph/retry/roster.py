@@ -199,7 +199,11 @@ class Roster:
     def prefer(self, name: str | None) -> Target:
         target = self.find(name)
         if target not in self.targets:
-            self._add(target)
+            shape = self.shape_of(target)
+            self.targets = (*self.targets, target)
+            self._shapes = (*self._shapes, shape)
+            self._readings = (*self._readings, Reading(shape))
+            self.rules = replace(self.rules, key_counts=(*self.rules.key_counts, target.key_count))
         self.state, self.rules = preferring(self.state, self.rules, self.targets.index(target))
         return target
 
@@ -233,13 +237,6 @@ class Roster:
 
     def forgive(self) -> None:
         self.state = forgiven(self.state)
-
-    def _add(self, target: Target) -> None:
-        shape = self.shape_of(target)
-        self.targets = (*self.targets, target)
-        self._shapes = (*self._shapes, shape)
-        self._readings = (*self._readings, Reading(shape))
-        self.rules = replace(self.rules, key_counts=(*self.rules.key_counts, target.key_count))
 
     def _know(self, target: Target) -> None:
         index = self.state.route.target

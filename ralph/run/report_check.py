@@ -95,7 +95,11 @@ class ReportCheck:
             mailbox.close()
         if said is TIMED_OUT:
             return [TOO_SLOW.format(seconds=self._within_s)]
-        return _problems(said)
+        try:
+            found: list[str] = json.loads(said)
+        except ValueError:  # the process died, for example because memory ran out
+            return [BROKEN]
+        return found
 
     def _started(self) -> Popen[bytes]:
         import subprocess  # noqa: PLC0415 - 8 ms that only a run with a schema pays
@@ -111,14 +115,6 @@ class ReportCheck:
             env=self._environment,
             start_new_session=True,
         )
-
-
-def _problems(said: bytes) -> list[str]:
-    try:
-        found: list[str] = json.loads(said)
-    except ValueError:  # the process died, for example because memory ran out
-        return [BROKEN]
-    return found
 
 
 def validator_of(tool_input_schema: Mapping[str, Any]) -> Validator:

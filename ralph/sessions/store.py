@@ -188,18 +188,16 @@ def make_private(directory: Path, writable: Sequence[Path | str] = ()) -> None:
                 raise PermissionError(errno.EPERM, problem)
         for missing in reversed([directory, *directory.parents]):
             if not missing.is_dir():
-                _make_directory(missing)
+                try:
+                    missing.mkdir(mode=0o700, exist_ok=True)
+                except FileExistsError as error:  # which would mean that a session exists
+                    raise NotADirectoryError(
+                        errno.ENOTDIR, f"{missing} is not a directory", str(missing)
+                    ) from error
         if not os.access(directory, os.W_OK | os.X_OK):
             raise PermissionError(13, os.strerror(13))
     except OSError as error:
         raise JournalError(directory, error) from error
-
-
-def _make_directory(path: Path) -> None:
-    try:
-        path.mkdir(mode=0o700, exist_ok=True)
-    except FileExistsError as error:  # which would mean that a session exists
-        raise NotADirectoryError(errno.ENOTDIR, f"{path} is not a directory", str(path)) from error
 
 
 def written_at(path: Path) -> float:

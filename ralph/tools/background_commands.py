@@ -130,7 +130,12 @@ class BackgroundCommand:
                 self.failure, self._has_output_ended = error, True
                 self.process.ask_to_stop()
         if self.status is None and self.process.report_descriptor in ready:
-            self._hear(now_s)
+            with self.lock:
+                status = self.process.hear()
+            self.has_begun = self.has_begun or status is not None or self.process.has_begun
+            if status is not None:
+                self.took_s, self._close_s = now_s - self.began_s, now_s + OUTPUT_AFTER_END_S
+                self.status = status
         if self.status is not None and (self._has_output_ended or now_s >= self._close_s):
             self.process.close()
             self.is_over = True
@@ -146,14 +151,6 @@ class BackgroundCommand:
             self.capture.feed(chunk)
         if len(chunk) == _CHUNK_BYTES:
             self._read_again_s = now_s + _PAUSE_AFTER_FULL_CHUNK_S
-
-    def _hear(self, now_s: float) -> None:
-        with self.lock:
-            status = self.process.hear()
-        self.has_begun = self.has_begun or status is not None or self.process.has_begun
-        if status is not None:
-            self.took_s, self._close_s = now_s - self.began_s, now_s + OUTPUT_AFTER_END_S
-            self.status = status
 
     def taken_output(self, now_s: float) -> str:
         """The output since the last call."""

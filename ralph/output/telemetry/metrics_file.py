@@ -234,7 +234,10 @@ class _RunMetrics:
             case ev.RetryRecovered() | ev.RetryExhausted():
                 self.add("ralph_retry_wait_seconds_total", event.total_wait_s)
             case ev.ToolFinished():
-                self._count_tool(event)
+                name = event.call.name if event.call.name in self._tools else UNKNOWN_TOOL
+                result = "error" if event.result.output.is_error else "ok"
+                self.add("ralph_tool_calls_total", tool=name, result=result)
+                self.add("ralph_tool_seconds_total", event.took_s, tool=name)
             case ev.ReportAccepted():
                 self._count_report(event)
             case ev.RunStarted():
@@ -276,12 +279,6 @@ class _RunMetrics:
         for name, usage in self._usage.by_model.items():
             if usage.cost_usd is not None:
                 self.put("ralph_cost_usd_total", usage.cost_usd, model=name)
-
-    def _count_tool(self, event: ev.ToolFinished) -> None:
-        name = event.call.name if event.call.name in self._tools else UNKNOWN_TOOL
-        result = "error" if event.result.output.is_error else "ok"
-        self.add("ralph_tool_calls_total", tool=name, result=result)
-        self.add("ralph_tool_seconds_total", event.took_s, tool=name)
 
     def _count_report(self, event: ev.ReportAccepted) -> None:
         forced = event.forced_reason or "none"

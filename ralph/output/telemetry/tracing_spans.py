@@ -233,7 +233,8 @@ class Tracing:
         if self._is_closed:
             return
         try:
-            self._cut_off()
+            if self._run is not None:
+                self._end_run(self._now_ns(), "no_result")
         except Exception as error:  # noqa: BLE001 - tracing must never hurt the run
             self._stop(error)
         self._is_closed = True
@@ -304,10 +305,6 @@ class Tracing:
         run = self._run_span(now_ns - _ns(event.duration_s))
         run.span.set_attributes(self._fit(result_attributes(event)))
         self._end_run(now_ns, event.outcome.value if event.outcome.is_error else None)
-
-    def _cut_off(self) -> None:
-        if self._run is not None:
-            self._end_run(self._now_ns(), "no_result")
 
     def _end_run(self, now_ns: int, failure: str | None) -> None:
         self._end_turn(now_ns)
