@@ -21,7 +21,7 @@ from ralph.agent.compaction import (
     shrinks,
     summary_of,
 )
-from ralph.conversation.context_size import BYTES_PER_TOKEN
+from ralph.conversation.context_size import BYTES_PER_TOKEN, ContextMeter
 from ralph.conversation.records import ThinkingRecord
 from ralph.retry.loop import send_with_retry
 from ralph.values.classify import (
@@ -39,7 +39,6 @@ from ralph.values.servers.refusals import sizes_in
 if TYPE_CHECKING:
     from ralph.agent.compaction import Attempt, Trigger
     from ralph.agent.session_log import SessionLog
-    from ralph.conversation.context_size import ContextMeter
     from ralph.conversation.messages import Conversation
     from ralph.retry.call_site import CallSite, TurnRequests
     from ralph.values.answer import Answer, Block

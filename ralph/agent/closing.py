@@ -8,24 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from ralph.agent.run_end import Ending, Finishing
+from ralph.agent.run_end import Ending, Finishing, Tally
 from ralph.conversation.notices import final_turn
 from ralph.values.answer import describe_bug
 from ralph.values.classify import FailureKind, failure_kind, outcome_of
 from ralph.values.errors import AgentError
-from ralph.values.events import FinalTurnEntered, Notice, ReportAccepted
+from ralph.values.events import DeadEnd, FinalTurnEntered, Notice, ReportAccepted
 from ralph.values.outcome import Outcome
-from ralph.values.ports import BudgetSpent
+from ralph.values.ports import BudgetSpent, Events, Interrupted
 from ralph.values.screen_text import counted
 from ralph.values.shortage import line_with_advice, shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ralph.agent.run_end import Tally
     from ralph.conversation.next_step import End, NoUsableAnswer
-    from ralph.values.events import DeadEnd
-    from ralph.values.ports import Events, Interrupted
     from ralph.values.report import Report, ReportForm, ReportReceiver
 
 

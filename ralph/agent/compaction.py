@@ -15,12 +15,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.conversation.context_size import BYTES_PER_TOKEN, content_size, is_over, tokens_of_bytes
-from ralph.conversation.messages import text_blocks, to_json, user_message
+from ralph.conversation.messages import Message, text_blocks, to_json, user_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from ralph.conversation.messages import Message
     from ralph.values.answer import Answer, Block, ToolOutput
 
 Trigger = Literal["threshold", "overflow", "window_exceeded"]

@@ -26,13 +26,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ralph.values.answer import BASH_OUTPUT, FILE_TOOLS
+from ralph.values.answer import BASH_OUTPUT, FILE_TOOLS, Block, FileChange, ToolCall, ToolOutput
 from ralph.values.limits import MOST_REFUSALS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ralph.values.answer import Block, FileChange, ToolCall, ToolOutput
     from ralph.values.ports import EndRefused
 
 GUARDS = ("repetition", "cycle", "no_change")

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from ralph import __version__
 from ralph.values.classify import FailureKind, failure_kind, is_shortage
-from ralph.values.errors import Api, HttpError, NetworkCause, StreamParse
+from ralph.values.errors import AgentError, Api, HttpError, NetworkCause, StreamParse
 from ralph.values.events import (
     AttemptEnded,
     DeadEnd,
@@ -35,10 +35,8 @@ from ralph.values.usage import RunUsage, TokenUsage, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from datetime import datetime
 
     from ralph.conversation.target import Target
-    from ralph.values.errors import AgentError
     from ralph.values.limits import Budget
     from ralph.values.report import Report, ReportReceiver
 

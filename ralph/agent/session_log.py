@@ -10,24 +10,21 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ralph.conversation.messages import (
-    not_run,
-    recover_conversation,
-    text_blocks,
-    user_message,
-)
+from ralph.conversation.messages import Conversation, not_run, recover_conversation, text_blocks, user_message
 from ralph.conversation.records import (
     QueuedRecord,
+    Record,
     assistant_record,
     compacted_record,
     result_record,
     user_record,
 )
 from ralph.conversation.session import Session, apply
-from ralph.values.answer import with_sendable_calls
+from ralph.values.answer import Answer, Block, ToolResult, with_sendable_calls
 from ralph.values.events import (
     AnswerAccepted,
     ContextCompacted,
+    Event,
     Notice,
     ToolFinished,
     ToolStarted,
@@ -36,18 +33,12 @@ from ralph.values.events import (
     UserMessageCommitted,
 )
 from ralph.values.outcome import Outcome
-from ralph.values.ports import JournalError
+from ralph.values.ports import Events, JournalError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ralph.agent.ports import Journal
-    from ralph.conversation.messages import Conversation
-    from ralph.conversation.records import Record
-    from ralph.conversation.session import Session
-    from ralph.values.answer import Answer, Block, ToolResult
-    from ralph.values.events import Event
-    from ralph.values.ports import Events
 
 
 NOTHING_FINISHED: Mapping[str, ToolResult] = MappingProxyType({})

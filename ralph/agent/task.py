@@ -17,7 +17,7 @@ from ralph.agent.guards import StopBlocks
 from ralph.agent.run_end import Ending, Tally, come_back_hint, hints_for
 from ralph.agent.session_log import SessionLog
 from ralph.agent.tool_turn import PromptCalls, PromptRefusedError, ToolTurn, note_background
-from ralph.conversation.messages import text_blocks
+from ralph.conversation.messages import Conversation, text_blocks
 from ralph.conversation.next_step import (
     AskAgain,
     Continue,
@@ -41,11 +41,11 @@ from ralph.conversation.notices import (
     near_limit,
     no_use,
 )
-from ralph.conversation.records import background_record, ended_record
+from ralph.conversation.records import Record, background_record, ended_record
 from ralph.conversation.session import Session, asking
-from ralph.retry.call_site import CallSite, TurnRequests, WindowTooSmallError
-from ralph.retry.roster import TargetLog
-from ralph.values.answer import COMMANDS
+from ralph.retry.call_site import CallSite, Client, TurnRequests, WindowTooSmallError
+from ralph.retry.roster import Roster, TargetLog
+from ralph.values.answer import COMMANDS, Answer, Block
 from ralph.values.classify import FailureKind, failure_kind
 from ralph.values.controls import RunControls
 from ralph.values.errors import AgentError
@@ -73,12 +73,7 @@ if TYPE_CHECKING:
     from ralph.agent.compaction import Trigger
     from ralph.agent.ports import Gate, Journal, Toolbox
     from ralph.agent.tool_turn import PromptMaker
-    from ralph.conversation.messages import Conversation
-    from ralph.conversation.records import Record
     from ralph.retry.backoff import RetryPolicy
-    from ralph.retry.call_site import Client
-    from ralph.retry.roster import Roster
-    from ralph.values.answer import Answer, Block
     from ralph.values.ports import Clock, Events, TurnLock, Waiter
     from ralph.values.report import Report, ReportForm
 

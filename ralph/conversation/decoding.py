@@ -14,14 +14,13 @@ from msgspec import Struct, ValidationError, convert
 
 from ralph.conversation import records as kinds
 from ralph.conversation.messages import RequestHead
-from ralph.conversation.records import FORMAT, NewerFormatError
+from ralph.conversation.records import FORMAT, NewerFormatError, Record
 from ralph.values.answer import Block  # noqa: TC001 - records are read by their hints
 from ralph.values.usage import TokenUsage  # noqa: TC001 - records are read by their hints
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from ralph.conversation.records import Record
 
 T = TypeVar("T")
 

@@ -28,7 +28,7 @@ from ralph.conversation.messages import (
 from ralph.conversation.next_step import TurnState, next_step
 from ralph.conversation.notices import CONTINUE, LIMIT_LIFTED
 from ralph.conversation.reading import NonsenseError, OpenAnswer, Reading, open_answer
-from ralph.conversation.records import SessionError
+from ralph.conversation.records import Record, SessionError
 from ralph.values.answer import (
     BASH_OUTPUT,
     COMMANDS,
@@ -40,14 +40,12 @@ from ralph.values.answer import (
     ToolResult,
 )
 from ralph.values.outcome import Delivery, Outcome
-from ralph.values.usage import tokens_of
+from ralph.values.usage import TokenUsage, tokens_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ralph.conversation.records import Record
     from ralph.values.answer import Answer, Block
-    from ralph.values.usage import TokenUsage
 
 
 class NoMessageError(SessionError):

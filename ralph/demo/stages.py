@@ -4,23 +4,21 @@ and an introduction. A scenario causes faults only outside of the run. The run k
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
 from ralph.demo.workplace import RUN_TESTS
-from ralph.mock_api import Fault, MockApi, Step, Text, Thinking, ToolUse, Turn
+from ralph.mock_api import Fault, MockApi, Playable, RecordedRequest, Step, Text, Thinking, ToolUse, Turn
 from ralph.retry.backoff import PATIENT_SCHEDULE_S, STANDARD_SCHEDULE_S
 from ralph.values.events import Event, RetryScheduled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from ralph.mock_api import Playable, RecordedRequest
     from ralph.values.ports import Events
 
 # --- The scripted model

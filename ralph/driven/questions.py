@@ -13,14 +13,13 @@ from msgspec import Struct
 from ralph import __version__
 from ralph.driven.control_lines import Response, cancel_line, request_line
 from ralph.mcp.ports import MOST_PAGES, UNKNOWN_EFFECTS, CallFailedError, ServerFailedError
-from ralph.values.ports import TIMED_OUT
+from ralph.values.ports import TIMED_OUT, Clock, Mailbox, Waiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ralph.mcp.configuration import McpServer
     from ralph.mcp.helper_process import ServerProcess
-    from ralph.values.ports import Clock, Mailbox, Waiter
 
 
 class Question(Struct, frozen=True):

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ralph.driven import control_lines as lines
-from ralph.driven.control_channel import EndOfInput, TooLong
+from ralph.driven.control_channel import EndOfInput, Item, TooLong
 from ralph.driven.control_lines import (
     ControlRequest,
     Malformed,
@@ -22,13 +22,13 @@ from ralph.driven.control_lines import (
     failure,
     success,
 )
-from ralph.driven.questions import answer_to_server
+from ralph.driven.questions import Replies, answer_to_server
 from ralph.driven.setup import (
     DriverSetup,
     MissingGuard,
     driver_setup,
 )
-from ralph.values.controls import ModeFixedError
+from ralph.values.controls import ModeFixedError, PermissionMode, RunControls
 from ralph.values.events import (
     AnswerAccepted,
     AttemptEnded,
@@ -47,9 +47,6 @@ from ralph.values.ports import TIMED_OUT, GuardRefused, InterruptRequested, Retr
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ralph.driven.control_channel import Item
-    from ralph.driven.questions import Replies
-    from ralph.values.controls import PermissionMode, RunControls
     from ralph.values.ports import Clock, Mailbox, Waiter
 
 # After the last task, ralph reads until no line has come for `_QUIET_S`, but at most for `_LAST_LOOK_S`.

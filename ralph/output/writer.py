@@ -19,14 +19,13 @@ from ralph.output.spool import Spool
 from ralph.output.standard_streams import CLEAR_LINE
 from ralph.values.events import Event, RunEnded, SessionOpened
 from ralph.values.outcome import Delivery
-from ralph.values.ports import Interrupted
+from ralph.values.ports import Clock, Interrupted, Waiter
 from ralph.values.redaction import redacted, shown
 from ralph.values.screen_text import foreign_lines, in_one_line, json_for_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ralph.values.ports import Clock, Waiter
 
 OutputFormat = Literal["text", "json", "stream-json"]
 

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
-from ralph.pages.content import Stretch, StretchKind
+from ralph.pages.content import Mark, Point, Stretch, StretchKind
 from ralph.values.screen_text import duration
 
 if TYPE_CHECKING:
     import enum
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ralph.pages.content import Mark, Point
 
 WHOLE = 100.0
 """The width of the axis, in per cent."""

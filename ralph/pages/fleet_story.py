@@ -27,7 +27,7 @@ from ralph.pages.content import (
     StateCount,
     Takeover,
 )
-from ralph.pages.excerpts import PageBudget, size_in_html
+from ralph.pages.excerpts import Excerpts, PageBudget, size_in_html
 from ralph.values.outcome import Outcome
 from ralph.values.screen_text import counted
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from ralph.fleet.store.fleet_store import SetRow
     from ralph.fleet.store.schema import AttemptRow, JobRow
-    from ralph.pages.excerpts import Excerpts
 
 MOST_DETAILS = 300
 MOST_ROWS = 40

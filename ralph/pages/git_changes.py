@@ -34,7 +34,7 @@ from ralph.machine.files.repository import repository_top
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.pages.content import ChangedFile, Commit, FileDiff
-from ralph.pages.excerpts import size_in_html
+from ralph.pages.excerpts import Excerpts, size_in_html
 from ralph.pages.sections import GitFacts
 from ralph.places.gather import gather_places
 from ralph.places.git_places import borrowed_objects
@@ -44,7 +44,6 @@ from ralph.values.shortage import ShortageError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ralph.pages.excerpts import Excerpts
     from ralph.values.redaction import LookedCommit
 
 # Several sections share these two numbers and `MOST_COMMITS`.

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.loop.rules import tasks_text
-from ralph.loop.state import IterationRecord
+from ralph.loop.state import CurrentIteration, IterationRecord, LoopState
 from ralph.loop.words import continue_command, resume_hint
 from ralph.pages.content import (
     LOOP_WAITS,
@@ -31,7 +31,7 @@ from ralph.pages.content import (
 from ralph.pages.timeline import StepKind, TimedStep, TimedSteps, marks_of, stretches_of, timed, with_known
 from ralph.pages.transcript import MOST_DETAILS, Incidents
 from ralph.sessions.naming import title_from
-from ralph.sessions.story import KILLED, RUNNING
+from ralph.sessions.story import KILLED, RUNNING, RunStory
 from ralph.values.outcome import Outcome
 from ralph.values.resume_command import shell_word
 from ralph.values.usage import total_usd
@@ -39,11 +39,9 @@ from ralph.values.usage import total_usd
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ralph.loop.state import CurrentIteration, LoopState
     from ralph.loop.values import CheckResult
     from ralph.pages.excerpts import PageBudget
     from ralph.pages.gathering import JournalRead
-    from ralph.sessions.story import RunStory
 
 
 _TITLE_CHARS = 160

@@ -30,13 +30,12 @@ from ralph.prompt.judged_file import (
     why_not_for_model,
 )
 from ralph.prompt.prompt_input import refuse_binary
-from ralph.values.events import ContextCompacted
+from ralph.values.events import ContextCompacted, Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from ralph.values.events import Event
 
 MOST_MEMORY_BYTES = 32 * 1024
 MOST_SHOWN = f"{MOST_MEMORY_BYTES // 1024} KB"

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.prompt.commands import read_command
+from ralph.prompt.commands import Command, CommandFile, read_command
 from ralph.prompt.frontmatter import as_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ralph.prompt.commands import Command, CommandFile
 
 MOST_LIST_BYTES = 8 * 1024
 """The bound of the list, which each request contains."""

@@ -6,29 +6,25 @@ the target.
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.conversation.context_size import SizeCount, may_be_too_large
+from ralph.conversation.context_size import ContextMeter, SizeCount, may_be_too_large
 from ralph.conversation.reading import Reading
-from ralph.conversation.records import target_record
+from ralph.conversation.records import Record, target_record
 from ralph.retry.targets import Rules, TargetsState, cooling_ends_s, forgiven, preferring, resumed
 from ralph.values.limits import SHORTEST_ANSWER
-from ralph.values.servers.models import ALIASES, named_model
+from ralph.values.servers.models import ALIASES, NamedModel, named_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from datetime import datetime
 
-    from ralph.conversation.context_size import ContextMeter
     from ralph.conversation.messages import Conversation, RequestBody, RequestShape
-    from ralph.conversation.records import Record
     from ralph.conversation.target import ModelDescription, Target
     from ralph.values.answer import ToolDefinition
-    from ralph.values.servers.models import NamedModel
 
 
 class Roster:

@@ -27,9 +27,9 @@ from ralph.settings.tables import Settings
 from ralph.values.answer import describe_bug
 from ralph.values.controls import PermissionMode, RunControls
 from ralph.values.credentials import known_secrets
-from ralph.values.events import ClockFired, EventStream, Notice
+from ralph.values.events import ClockFired, Event, EventStream, Notice
 from ralph.values.outcome import CannotError, Outcome, UsageError
-from ralph.values.ports import WORKING_DIRECTORY_GONE, Interrupted, TimeIsUp
+from ralph.values.ports import WORKING_DIRECTORY_GONE, Clock, Events, Interrupted, TimeIsUp
 from ralph.values.redaction import Redactor
 from ralph.values.screen_text import in_one_line
 from ralph.values.shortage import line_with_advice, shortage_of
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from ralph.run.options import RunOptions
     from ralph.run.run import MakeDriver
     from ralph.settings.handover import LoopHandover
-    from ralph.values.events import Event
-    from ralph.values.ports import Clock, Events
 
 
 def run_command(

@@ -21,6 +21,7 @@ from ralph.permissions.gate import RulesInForce
 from ralph.prompt.judged_file import Place, user_folder
 from ralph.prompt.memory import NestedMemory, read_memory, shown_paths
 from ralph.run.parts import (
+    RunContext,
     begin_sandbox_trial,
     build_clients,
     build_report_form,
@@ -33,7 +34,7 @@ from ralph.run.parts import (
     tools_notice,
     withheld_notice,
 )
-from ralph.run.permission_rules import build_guards, patterns_of_tools
+from ralph.run.permission_rules import RunGuards, build_guards, patterns_of_tools
 from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.planning import refuse_owners_work, with_denied_reads
 from ralph.sessions.journal import FileJournal, NoJournal
@@ -54,8 +55,6 @@ if TYPE_CHECKING:
     from ralph.permissions.claude_settings import HookCommand
     from ralph.prompt.skills import SkillList
     from ralph.run.options import SessionOptions
-    from ralph.run.parts import RunContext
-    from ralph.run.permission_rules import RunGuards
     from ralph.tools.toolbox import LocalToolbox
 
 # --- The session

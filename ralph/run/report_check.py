@@ -18,7 +18,7 @@ from ralph.machine.own_programs import own_python
 from ralph.machine.starting import start_process, start_thread
 from ralph.output.standard_streams import print_lines
 from ralph.values.answer import type_names
-from ralph.values.ports import TIMED_OUT
+from ralph.values.ports import TIMED_OUT, Clock, Waiter
 from ralph.values.report import plain_problems, problems_without_payload, shown
 from ralph.values.shortage import ShortageError
 from ralph.values.strict_json import is_number
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
     from jsonschema.protocols import Validator as Checker
 
-    from ralph.values.ports import Clock, Waiter
     from ralph.values.report import Validator
+
 
 CHECKED_WITHIN_S = 5.0
 """The time limit for one check, in seconds. A check takes milliseconds, and its process takes 0.2 s to start."""

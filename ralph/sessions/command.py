@@ -18,7 +18,7 @@ from msgspec import Struct
 from ralph.conversation.records import SessionError
 from ralph.conversation.secret_spans import RecordView
 from ralph.output.narration import Narration
-from ralph.output.standard_streams import ReaderLeftError, complain, has_color, print_lines
+from ralph.output.standard_streams import Color, ReaderLeftError, complain, has_color, print_lines
 from ralph.sessions import story as outcomes
 from ralph.sessions.document import as_json, markdown, session_export, texts_in
 from ralph.sessions.journal import SessionLockedError
@@ -38,8 +38,6 @@ from ralph.values.screen_text import columns_of, counted, cut_to_columns, in_one
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ralph.output.standard_streams import Color
-    from ralph.sessions.looking import SessionLook
 
 _LONGEST_DIRECTORY = 28
 _SHORTEST_DIRECTORY = 12

@@ -35,13 +35,12 @@ from ralph.sessions.places import (
     usual_place,
 )
 from ralph.values.outcome import CannotError, Outcome
-from ralph.values.ports import JournalError
+from ralph.values.ports import Clock, JournalError
 from ralph.values.setting import MEGABYTE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from ralph.values.ports import Clock
     from ralph.values.redaction import SpansOf
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ralph.settings.tables import KEYS
+from ralph.settings.tables import KEYS, Settings
 from ralph.values.credentials import Secret
 from ralph.values.screen_text import counted
 from ralph.values.servers.endpoint import requests_url
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ralph.conversation.target import Target
-    from ralph.settings.tables import Settings
     from ralph.values.servers.models import Price
     from ralph.values.setting import Key
 

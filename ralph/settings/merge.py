@@ -6,7 +6,7 @@ working directory can only make settings stricter. `settings/tables.py` lists th
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.machine.own_programs import search_around, search_outside
+from ralph.machine.own_programs import ProgramSearch, search_around, search_outside
 from ralph.settings.claude_wishes import ALIAS_VARIABLES, ClaudeWishes, aliases_from
 from ralph.settings.files import (
     SettingsFile,
@@ -42,6 +42,7 @@ from ralph.settings.targets import (
     API_KEY_COMMAND,
     EnvironmentAccess,
     ServerChoice,
+    TargetEntry,
     entry_secrets,
     explicit_targets,
     implicit_targets,
@@ -53,7 +54,7 @@ from ralph.settings.targets import (
     with_first,
 )
 from ralph.settings.toml_file import SettingsFileError, parsed, user_settings_path
-from ralph.values.credentials import Credential, Secret, credential_from
+from ralph.values.credentials import Credential, KeyProgram, Secret, credential_from
 from ralph.values.outcome import CannotError
 from ralph.values.servers.endpoint import ANTHROPIC, header_lines, is_default, normal_base_url
 from ralph.values.servers.models import NamedModel, named_model
@@ -61,13 +62,9 @@ from ralph.values.tool_choice import MCP_PREFIX, TOOL_SETTINGS, lacking
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from ralph.conversation.target import Target
-    from ralph.machine.own_programs import ProgramSearch
-    from ralph.settings.targets import TargetEntry
     from ralph.values.claude_file import ClaudeFile
-    from ralph.values.credentials import KeyProgram
     from ralph.values.setting import Key
 
 _FLAG = "flag "

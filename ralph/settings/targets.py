@@ -18,10 +18,11 @@ from ralph.machine.network.proxies import proxy_in_words
 from ralph.settings import kinds as must_be
 from ralph.settings.claude_wishes import login_of_another_program, why_not_asked
 from ralph.settings.kinds import about, decoded_table
-from ralph.settings.tables import Remark
+from ralph.settings.tables import ModelSettings, Remark
 from ralph.values.credentials import (
     NO_HEADERS,
     Credential,
+    Headers,
     KeyProgram,
     Secret,
     credential_from,
@@ -36,15 +37,12 @@ from ralph.values.servers.endpoint import (
     is_loopback,
     normal_base_url,
 )
-from ralph.values.servers.models import ALIASES, Price, is_claude, named_model
+from ralph.values.servers.models import ALIASES, NamedModel, Price, is_claude, named_model
 from ralph.values.setting import DOLLARS, SECONDS, TEXT, Kind, at_least, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from ralph.settings.tables import ModelSettings
-    from ralph.values.credentials import Headers
-    from ralph.values.servers.models import NamedModel
     from ralph.values.servers.vendors import Vendor
 
 API_KEY_COMMAND = "api_key_command"

@@ -10,7 +10,7 @@ import os
 import select
 import time
 from contextlib import suppress
-from threading import Lock
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -24,15 +24,13 @@ from ralph.machine.running_command import (
 )
 from ralph.machine.starting import start_thread
 from ralph.values.events import BackgroundEnded, BackgroundStarted
-from ralph.values.ports import TIMED_OUT, Interrupted
+from ralph.values.ports import TIMED_OUT, Clock, Interrupted, Mailbox, Waiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from threading import Thread
 
     from ralph.machine.command_supervisor import CommandSupervisor, SupervisedCommand
     from ralph.machine.output_capture import OutputCapture
-    from ralph.values.ports import Clock, Mailbox, Waiter
 
 MOST_RUNNING = 8
 """The maximum number of commands in the background at the same time. Each has a supervisor of its own, of 10 MB."""

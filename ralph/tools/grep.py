@@ -49,7 +49,17 @@ def run(arguments: Arguments, context: ToolContext) -> ToolOutput:
     pattern, path = arguments["pattern"], arguments.get("path", ".")
     _check_pattern(pattern)
     place = place_at(context.resolve(path), path, context)
-    query = _query(arguments)
+    around: int = arguments.get("-C", 0)
+    before: int = arguments.get("-B", around)
+    after: int = arguments.get("-A", around)
+    query = LineQuery(
+        pattern=arguments["pattern"],
+        output_mode=arguments.get("output_mode", "files_with_matches"),
+        ignore_case=arguments.get("-i", False),
+        before=min(before, _MOST_CONTEXT_LINES),
+        after=min(after, _MOST_CONTEXT_LINES),
+        glob=plain_glob(arguments.get("glob") or "./") or None,
+    )
     lists_files = query.output_mode == "files_with_matches" and place.file_name is None
     separator = b"\0" if lists_files else b"\n"
     deadline_s = search_end_s(context)
@@ -159,20 +169,6 @@ def _is_encodable(pattern: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _query(arguments: Arguments) -> LineQuery:
-    around: int = arguments.get("-C", 0)
-    before: int = arguments.get("-B", around)
-    after: int = arguments.get("-A", around)
-    return LineQuery(
-        pattern=arguments["pattern"],
-        output_mode=arguments.get("output_mode", "files_with_matches"),
-        ignore_case=arguments.get("-i", False),
-        before=min(before, _MOST_CONTEXT_LINES),
-        after=min(after, _MOST_CONTEXT_LINES),
-        glob=plain_glob(arguments.get("glob") or "./") or None,
-    )
 
 
 class _StoppedSearch(Struct, frozen=True):

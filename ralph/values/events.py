@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from ralph.values.usage import total_usd
+from ralph.values.usage import RunUsage, TokenUsage, total_usd
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ralph.values.ports import Events
     from ralph.values.report import Report
     from ralph.values.servers.models import ModelFacts
-    from ralph.values.usage import RunUsage, TokenUsage
 
 
 class DeadEnd(Struct, frozen=True):

@@ -19,14 +19,13 @@ from ralph.machine.network.connecting import connect_to_first
 from ralph.machine.network.proxies import USUAL_PORTS
 from ralph.machine.starting import PATIENCE_S, patiently, start_thread
 from ralph.values.errors import NetworkCause
-from ralph.values.ports import TIMED_OUT
+from ralph.values.ports import TIMED_OUT, Clock, Mailbox, Waiter
 from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterator, Sequence
 
-    from ralph.values.ports import Clock, Mailbox, Waiter
 
 _ADVICE = {
     NetworkCause.TIMEOUT: "check network, firewall and HTTPS_PROXY; clocks.connect_s gives it more time",

@@ -19,10 +19,10 @@ from ralph.api.transport import build_transport, httpx
 from ralph.cli.checks.endpoints import advice_for
 from ralph.cli.checks.finding import Finding, Level, fail, ok, short, warn
 from ralph.conversation.messages import Conversation, user_message
-from ralph.values.answer import ToolCall, ToolDefinition
+from ralph.values.answer import Answer, ToolCall, ToolDefinition
 from ralph.values.classify import FailureKind, failure_kind, is_shortage, outcome_of
 from ralph.values.errors import AgentError, Api, HttpError
-from ralph.values.events import StreamReceived
+from ralph.values.events import Event, StreamReceived
 from ralph.values.outcome import Outcome
 from ralph.values.servers.endpoint import API_NAMES, KEY_VARIABLES, requests_url
 from ralph.values.shortage import ShortageError, shortage_of
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ralph.conversation.target import Target
-    from ralph.values.answer import Answer
-    from ralph.values.events import Event
     from ralph.values.ports import Clock, Waiter
 
 MOST_TOKENS = 128

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import os
 
-from ralph.cli.shell.words import BashLine, quoted, rows_of, wanted
+from ralph.cli.shell.words import BashLine, Completion, TableRow, quoted, rows_of, wanted
 
 TYPE_CHECKING = False  # `typing` takes longer to load than this module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
-
-    from ralph.cli.shell.words import Completion, TableRow
 
     Values = Iterable[tuple[str, str]]
 

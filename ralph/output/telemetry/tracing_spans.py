@@ -15,22 +15,19 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from ralph.output.system_events import named_fields
 from ralph.values import events as ev
-from ralph.values.answer import describe_bug
+from ralph.values.answer import ToolCall, describe_bug
 from ralph.values.servers.endpoint import ANTHROPIC
 from ralph.values.usage import TokenUsage, cost_usd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from opentelemetry.trace import Span, Tracer
-
     from ralph.output.telemetry.tracing_delivery import SpanDelivery
-    from ralph.values.answer import ToolCall
 
     Attributes = Mapping[str, Any]
 
