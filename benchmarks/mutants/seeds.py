@@ -318,8 +318,8 @@ SEEDS = (
     ),
     Break(
         "D15 A93",
-        "            self._record_target()  # recorded now,",
-        "            self._asking.tell(type(event).__name__)  # recorded now,",
+        "            self.log.record(*self._target_records())\n        self.log.emit(event)",
+        "            self._asking.tell(type(event).__name__)\n        self.log.emit(event)",
     ),
     Break(
         "D16",
@@ -624,7 +624,7 @@ SEEDS = (
     ),
     Break(
         "A95",
-        "        if receiver is not None and self._is_for_want_of_report:\n            error = receiver.last_problem or error\n",
+        "        if receiver is not None and lacks_report:\n            error = receiver.last_problem or error\n",
         "        if receiver is not None:\n            error = receiver.last_problem or error\n",
     ),
     _known("A98", "skips-all-keys"),

@@ -180,7 +180,9 @@ class Asking:
             return False
         before = self.estimate()
         # A context that leaves no room for a summary is treated like one that the server has refused.
-        asked_as = trigger if self._leaves_room_for_summary() else "overflow"
+        roster, asked = self._site.roster, self._log.with_notices([SUMMARIZE])
+        window, estimate = roster.window, roster.estimate(asked, self._meter)
+        asked_as = trigger if window is None or estimate + SHORTEST_ANSWER <= window else "overflow"
         while (attempt := self._steps.attempt(asked_as)) is not None:
             has_shrunk = self._try(attempt, trigger, before, requests)
             self._steps = self._steps.next(has_shrunk=has_shrunk)
@@ -217,11 +219,6 @@ class Asking:
         if answer is not None:  # it was shown while it arrived, but is not in the conversation
             self._site.events.emit(ResponseDiscarded(str(answer.message.get("id", ""))))
         return has_shrunk
-
-    def _leaves_room_for_summary(self) -> bool:
-        roster = self._site.roster
-        asked = roster.estimate(self._log.with_notices([SUMMARIZE]), self._meter)
-        return roster.window is None or asked + SHORTEST_ANSWER <= roster.window
 
     def _compact(self, attempt: Attempt, summary: str | None, trigger: str, before: int) -> bool:
         """Replaces the context by a new one if the new one is small enough. Returns whether the context was replaced."""

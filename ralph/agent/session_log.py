@@ -62,8 +62,8 @@ class SessionLog:
         """The events that wait for a sync. None if all records that must last are on the disk."""
         self.session = session
         self.pending = session.answer
-        """The last answer of an earlier process, or None. It is None if a message follows that answer, or after
-        `take_pending` was called."""
+        """The last answer of an earlier process, or None. It is None if a message follows that answer, or
+        after the task has taken it."""
         self.was_refused = session.has_ended_as(Outcome.API_REJECTED)
         """True if the API refused the last request, perhaps because of an image."""
 
@@ -145,11 +145,6 @@ class SessionLog:
             raise failed
 
     # --- Messages
-
-    def take_pending(self) -> Answer | None:
-        """Returns `pending`, and sets it to None."""
-        pending, self.pending = self.pending, None
-        return pending
 
     def queue(self, blocks: Sequence[Block], *opening: Record) -> None:
         """Records a prompt that the model gets only when tool calls have run. If the process ends in the meantime,

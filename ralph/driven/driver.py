@@ -281,7 +281,7 @@ def _tell_state(run: Run, state: str) -> None:
 
 def _tell(run: Run, ended: RunEnded) -> RunEnded:
     ended = run.tell(ended)
-    run.writer.tell_end(ended)
+    run.writer.tell(ended)
     return ended
 
 

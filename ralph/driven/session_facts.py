@@ -192,7 +192,7 @@ def _choices(roster: Roster) -> Iterator[Target]:
     """The targets of the run, and the known models of Anthropic's API."""
     for name in roster.names:
         yield roster.find(name)
-    if roster.takes_any_model and is_default(roster.first.base_url):
+    if roster.can_grow and is_default(roster.first.base_url):
         for alias, model in roster.aliases.items():
             if model.id != roster.first.model:
                 yield roster.find(alias)

@@ -15,7 +15,6 @@ from ralph.fleet.decisions import JobState, badness, outcome_of, worst_exit_code
 from ralph.fleet.jobs import UnknownFormatError, branch_of
 from ralph.fleet.listing import limits_text
 from ralph.pages.content import (
-    AttemptBar,
     AttemptKind,
     AttemptStory,
     ExitCount,
@@ -25,6 +24,7 @@ from ralph.pages.content import (
     SetStory,
     SlotRow,
     StateCount,
+    Stretch,
     Takeover,
 )
 from ralph.pages.excerpts import Excerpts, PageBudget, size_in_html
@@ -378,11 +378,11 @@ class _FilledRow:
     """A row of the time line while it is filled."""
 
     def __init__(self) -> None:
-        self.bars: list[AttemptBar] = []
+        self.bars: list[Stretch] = []
         self.executor = ""
         self.ended_s = 0.0
 
-    def take(self, one: AttemptStory, bar: AttemptBar) -> None:
+    def take(self, one: AttemptStory, bar: Stretch) -> None:
         self.bars.append(bar)
         self.executor = one.executor
         self.ended_s = max(one.ended_s, self.ended_s)
@@ -406,9 +406,9 @@ def _row_for(slots: list[_FilledRow], one: AttemptStory) -> _FilledRow:
     return slots[-1]
 
 
-def _bar_of(key: tuple[str, str], one: AttemptStory, anchor: str | None, excerpts: Excerpts) -> AttemptBar:
+def _bar_of(key: tuple[str, str], one: AttemptStory, anchor: str | None, excerpts: Excerpts) -> Stretch:
     label = f"{excerpts.line(key[0], _NAME_CHARS)}/{excerpts.line(key[1], _NAME_CHARS)} attempt {one.attempt}"
-    return AttemptBar(one.kind, one.began_s, one.ended_s, f"{label} by {one.executor}", anchor)
+    return Stretch(one.kind, one.began_s, one.ended_s, f"{label} by {one.executor}", anchor)
 
 
 def _next_starts(attempts: Sequence[AttemptRow]) -> dict[tuple[str, float], float]:

@@ -96,7 +96,10 @@ def session_section(
     ]
     last = story.runs[-1] if story.runs else None
     ended = last.ended if last is not None else None
-    began_s, ended_s = _span(own_steps or times.steps, read.look.written_at_s)
+    written_at_s, shown_steps = read.look.written_at_s, own_steps or times.steps
+    began_s, ended_s = (
+        (shown_steps[0].at_s, shown_steps[-1].at_s) if shown_steps else (written_at_s, written_at_s)
+    )
     opening = story.opening
     section = Section(
         id=read.id,
@@ -486,10 +489,6 @@ def _notes_on_secrets(reads: Iterable[JournalRead]) -> list[str]:
     if not any(read.is_unmarked for read in reads):
         return []
     return [_NOTE_ON_SECRETS]
-
-
-def _span(steps: Sequence[TimedStep], otherwise_s: float) -> tuple[float, float]:
-    return (steps[0].at_s, steps[-1].at_s) if steps else (otherwise_s, otherwise_s)
 
 
 def seconds_of(text: str | None) -> float | None:

@@ -208,10 +208,6 @@ def preferring(state: TargetsState, rules: Rules, first: int) -> tuple[TargetsSt
     return replace(state, route=Route(first), skipped=skipped, is_away=False, announced=None), rules
 
 
-def forgiven(state: TargetsState) -> TargetsState:
-    return replace(state, skipped=frozenset())
-
-
 def resumed(
     state: TargetsState, rules: Rules, ends_s: Mapping[int, float], serving: int | None
 ) -> TargetsState:

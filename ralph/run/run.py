@@ -293,7 +293,7 @@ class Run:
         self._record_delivery(ended)
         self._close(ended.exit_code)
         if failure is not None or not is_told:
-            writer.tell_end(ended)
+            writer.tell(ended)
         if self._notifier is not None:
             notice = self._notifier.tell_end(writer.result(ended))
             if notice is not None:
