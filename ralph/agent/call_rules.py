@@ -302,7 +302,6 @@ class CallRules:
         return refused(refusal.message)
 
     def _checked(self, call: ToolCall | MalformedCall) -> Ruling:
-        """Checks the form of a call."""
         if call.name not in self._tools:
             offered = sorted(self._tools) + ([FINAL_REPORT] if self._receiver is not None else [])
             return refused(f"There is no tool {call.name!r}. The tools are: {', '.join(offered)}.")

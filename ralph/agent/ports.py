@@ -35,9 +35,7 @@ class Toolbox(Protocol):
         ...
 
     @property
-    def background(self) -> Background:
-        """The commands in the background."""
-        ...
+    def background(self) -> Background: ...
 
     def background_news(self) -> Sequence[BackgroundStarted | BackgroundEnded]:
         """The starts and ends of commands in the background since the last call."""

@@ -127,7 +127,6 @@ def last_result(messages: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def reports_that_tests_pass(result: dict[str, Any]) -> bool:
-    """Whether `result`, the result of a test run, says that the tests pass."""
     return not result.get("is_error") and _PASSED in str(result.get("content"))
 
 

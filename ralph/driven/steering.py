@@ -353,7 +353,6 @@ class Steering:
                 return self._status(self._models, waiting_for)
 
     def _initialize(self, fields: Mapping[str, Any], models: Models) -> dict[str, Any]:
-        """Handles `initialize`."""
         self._missing.refuse(fields)
         try:
             self.setup = self._new_setup(fields)

@@ -30,8 +30,6 @@ _NOT_HONOURED = ("headersHelper", "oauth")
 
 
 class McpServer(Struct, frozen=True, kw_only=True):
-    """The configuration of one MCP server."""
-
     name: str
     transport: Transport
     command: str = ""

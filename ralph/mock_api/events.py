@@ -32,7 +32,6 @@ class ScriptedAnswer(Struct, frozen=True):
     message: Event
     """The answer as the message of the Messages API."""
     payload: Mapping[str, Any]
-    """The request."""
 
 
 PING: Event = {"type": "ping"}

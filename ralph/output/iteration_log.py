@@ -187,7 +187,6 @@ class LiveIteration(Struct, frozen=True):
 
     pid: int
     number: int
-    """The number of the iteration."""
     session_id: str
     began_s: float
     run: LiveRun

@@ -86,15 +86,11 @@ class Mark(Struct, frozen=True):
 
 
 class Point(Struct, frozen=True):
-    """A point of a plot."""
-
     at_s: float
     value: float
 
 
 class TranscriptEntry(Struct, frozen=True):
-    """One element of the transcript."""
-
     id: str
     """Unique within the page. Contains only ASCII letters, digits and hyphens."""
     kind: EntryKind
@@ -256,8 +252,6 @@ class Section(Struct, frozen=True):
 
 
 class PageContent(Struct, frozen=True):
-    """The content of one page."""
-
     made_at_s: float
     version: str
     """The version of ralph that made the page."""
@@ -408,8 +402,6 @@ class Takeover(Struct, frozen=True):
 
 
 class FleetContent(Struct, frozen=True, kw_only=True):
-    """The content of one page."""
-
     made_at_s: float
     version: str
     place: str

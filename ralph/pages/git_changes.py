@@ -78,8 +78,6 @@ class CommitRange(Struct, frozen=True):
 
 
 class GitQuestion(Struct, frozen=True):
-    """The question of one section to git."""
-
     directory: Path
     ranges: tuple[CommitRange, ...] = ()
     """The commits of each iteration, as the loop recorded them. If it is empty, the commits between `began_s` and

@@ -116,7 +116,6 @@ class PageTranscript:
         self._narration = Narration(is_quiet=False, has_color=False)
         self.story = SessionStory()
         self.steps: list[list[JournalStep]] = []
-        """The steps of each run."""
         self.incidents = Incidents()
         self.models: dict[str, None] = {}
         """The names of the models, in the order of their first use."""

@@ -116,7 +116,6 @@ class RunContext(Struct, frozen=True, dict=True):
 
 
 def program_keys(context: RunContext) -> ProgramKeys:
-    """Runs the programs that print keys."""
     from ralph.settings.key_programs import ProgramKeys  # noqa: PLC0415 - few users have one
 
     return ProgramKeys(

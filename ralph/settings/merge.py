@@ -580,7 +580,6 @@ def _lacking_tools(given: _Layer, mcp: McpSettings) -> Iterator[Remark]:
 
 
 def _settle_model(given: _Layer, access: EnvironmentAccess, environment: Mapping[str, str]) -> NamedModel:
-    """The requested model."""
     key = BY_NAME["model.name"]
     requested = _given_or_default(given, key.name)
     if TARGETS in given:
@@ -626,7 +625,6 @@ def _server_choice(
     environment: Mapping[str, str],
     first: NamedModel,
 ) -> ServerChoice:
-    """The choice of servers for models."""
     api = given[_API].value if _API in given else None
     base_url = given.get(_BASE_URL)
     named = given.get(_MODEL)

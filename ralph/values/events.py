@@ -88,8 +88,6 @@ class ToolFinished(Struct, frozen=True):
 
 
 class BackgroundStarted(Struct, frozen=True):
-    """A command has been started in the background."""
-
     id: str
     """The id by which the model names it, such as `bash_1`. Unique in a session."""
     command: str
@@ -120,8 +118,6 @@ class BackgroundEnded(Struct, frozen=True):
 
 
 class Background(Struct, frozen=True):
-    """The commands in the background of a run."""
-
     count: int = 0
     running: Mapping[str, str] = field(default_factory=dict)
 
