@@ -26,7 +26,8 @@ from ralph.output.standard_streams import ReaderLeftError, complain, print_bytes
 from ralph.pages.gathering import gather
 from ralph.places.gather import why_protected
 from ralph.sessions.looking import named_journal
-from ralph.sessions.store import SessionStore, written_at
+from ralph.sessions.places import written_at
+from ralph.sessions.store import SessionStore
 from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.redaction import Redactor

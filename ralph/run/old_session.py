@@ -31,7 +31,7 @@ from ralph.sandbox.box_plan import SANDBOX_WORDS
 from ralph.sessions.journal import FileJournal, SessionLockedError
 from ralph.sessions.looking import holder_of, last_resumable, named_journal
 from ralph.sessions.naming import named_session
-from ralph.sessions.store import SessionStore, written_at
+from ralph.sessions.places import written_at
 from ralph.sessions.story import SessionStory
 from ralph.settings.tables import OF_VENDOR, Settings
 from ralph.values.events import SessionTotal
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ralph.agent.task import Prompt
     from ralph.retry.roster import Roster
     from ralph.run.parts import RunContext
+    from ralph.sessions.store import SessionStore
     from ralph.values.ports import Clock
 
 

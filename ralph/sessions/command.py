@@ -24,8 +24,8 @@ from ralph.sessions.document import as_json, markdown, session_export, texts_in
 from ralph.sessions.journal import SessionLockedError
 from ralph.sessions.looking import SessionLook, holder_of, look_at, look_to_list, named_journal
 from ralph.sessions.naming import around, named_session, shortened
-from ralph.sessions.places import SHORT_ID_CHARS
-from ralph.sessions.store import SessionStore, remove_journal, written_at
+from ralph.sessions.places import SHORT_ID_CHARS, written_at
+from ralph.sessions.store import SessionStore, remove_journal
 from ralph.sessions.story import RUNNING
 from ralph.sessions.story_text import SessionText, cost_text
 from ralph.values.credentials import known_secrets

@@ -24,9 +24,8 @@ from ralph.conversation.secret_spans import RecordView
 from ralph.machine.files.opened_file import open_regular_file
 from ralph.sessions import story as outcomes
 from ralph.sessions.naming import named_session
-from ralph.sessions.places import SHORT_ID_CHARS
+from ralph.sessions.places import SHORT_ID_CHARS, written_at
 from ralph.sessions.skimming import skim
-from ralph.sessions.store import SessionStore, written_at
 from ralph.sessions.story import SessionStory
 from ralph.values.outcome import UsageError
 from ralph.values.redaction import Redactor
@@ -34,6 +33,8 @@ from ralph.values.redaction import Redactor
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+    from ralph.sessions.store import SessionStore
 
 
 _MOST_READINGS = 3

@@ -33,6 +33,7 @@ from ralph.sessions.places import (
     temporary_if_ours,
     temporary_path,
     usual_place,
+    written_at,
 )
 from ralph.values.outcome import CannotError, Outcome
 from ralph.values.ports import Clock, JournalError
@@ -197,14 +198,6 @@ def make_private(directory: Path, writable: Sequence[Path | str] = ()) -> None:
             raise PermissionError(13, os.strerror(13))
     except OSError as error:
         raise JournalError(directory, error) from error
-
-
-def written_at(path: Path) -> float:
-    """The time of the last write to the file, in seconds since the epoch. 0 if the file was just deleted."""
-    try:
-        return path.stat().st_mtime
-    except OSError:  # it was deleted just now
-        return 0.0
 
 
 # --- Removing journals

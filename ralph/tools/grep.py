@@ -23,6 +23,7 @@ from ralph.tools.search.file_search import (
 )
 from ralph.tools.search.glob_pattern import GlobPattern, plain_glob
 from ralph.values.answer import ToolError, ToolOutput
+from ralph.values.strict_json import is_encodable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -153,7 +154,7 @@ def _counted(records: Iterable[Record]) -> Iterator[Record]:
 
 
 def _check_pattern(pattern: str) -> None:
-    if "\0" in pattern or not _is_encodable(pattern):
+    if "\0" in pattern or not is_encodable(pattern):
         raise ToolError("the pattern contains a character that no text file does")
     without_escapes = _OTHER_ESCAPE.sub("", pattern)
     if _LINE_BREAK.search(_NEGATED_CLASS.sub("", without_escapes)):
@@ -161,14 +162,6 @@ def _check_pattern(pattern: str) -> None:
             "the pattern contains a line break, which never matches: lines are searched one by one. "
             "Search for one of the lines, with -A or -B to see those around it"
         )
-
-
-def _is_encodable(pattern: str) -> bool:
-    try:
-        pattern.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 class _StoppedSearch(Struct, frozen=True):

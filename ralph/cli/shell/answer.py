@@ -107,6 +107,7 @@ def _sessions(one: Completion, with_titles: bool) -> Values:
         directory_name,
         journals_in,
         listed,
+        written_at,
     )
 
     places, typed = _places(one), one.typed.lower()
@@ -114,7 +115,7 @@ def _sessions(one: Completion, with_titles: bool) -> Values:
     everything = [path for path in everything if _HEX.issuperset(path.stem)]
     folder = directory_name(_directory(one))
     here = [path for path in everything if path.parent.name == folder and path.stem.startswith(typed)]
-    dated = sorted(((_written_s(path), path) for path in here or everything), reverse=True)[:_MOST_SESSIONS]
+    dated = sorted(((written_at(path), path) for path in here or everything), reverse=True)[:_MOST_SESSIONS]
     counts: dict[str, int] = {}
     for path in everything:
         short = path.stem[:SHORT_ID_CHARS]
@@ -125,13 +126,6 @@ def _sessions(one: Completion, with_titles: bool) -> Values:
         is_short = len(typed) <= SHORT_ID_CHARS and counts[short] == 1
         says = f"{age_text(now_s - written_s)}: {_title(path)}" if with_titles else ""
         yield short if is_short else path.stem, says
-
-
-def _written_s(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:  # it was deleted just now
-        return 0.0
 
 
 def _title(path: Path) -> str:
