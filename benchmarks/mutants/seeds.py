@@ -613,8 +613,8 @@ SEEDS = (
     ),
     Break(
         "A87",
-        '                "attempts": event.attempts,\n                "took_s": took_s,',
-        '                "attempts": event.attempts,\n                "s": took_s,',
+        '"attempts": event.attempts, "took_s": took_s}',
+        '"attempts": event.attempts, "s": took_s}',
     ),
     _known("A92", "skips-all-keys"),
     Break(

@@ -284,13 +284,7 @@ def _beginning(text: str, most_bytes: int) -> str:
 
 def _opened(tasks: Sequence[Block], known: Sequence[Block], changed_files: Sequence[str]) -> list[Block]:
     files = "\n".join(f"- {path}" for path in changed_files)
-    return [
-        *text_blocks(OPENING),
-        *tasks,
-        *known,
-        *_section(FILES_HEADING, files),
-        *text_blocks(FROM_HERE),
-    ]
+    return [*text_blocks(OPENING), *tasks, *known, *_section(FILES_HEADING, files), *text_blocks(FROM_HERE)]
 
 
 def _section(heading: str, text: str) -> list[Block]:

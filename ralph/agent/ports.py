@@ -8,15 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ralph.conversation.records import Record
-    from ralph.values.answer import (
-        Block,
-        FileChange,
-        Ruling,
-        Runnable,
-        ToolCall,
-        ToolDefinition,
-        ToolOutput,
-    )
+    from ralph.values.answer import Block, FileChange, Ruling, Runnable, ToolCall, ToolDefinition, ToolOutput
     from ralph.values.events import Background, BackgroundEnded, BackgroundStarted
     from ralph.values.ports import EndRefused
 

@@ -386,12 +386,7 @@ class Finishing:
         return Ending(Outcome.LIMIT_REACHED, limit="max_turns", error=reached)
 
     def newly_near(
-        self,
-        turn: int,
-        budget: Budget,
-        time_left_s: float,
-        max_time_s: float | None,
-        least_usd: float = 0.0,
+        self, turn: int, budget: Budget, time_left_s: float, max_time_s: float | None, least_usd: float = 0.0
     ) -> str | None:
         """The name of a limit that is nearly used up when turn `turn` begins.
 

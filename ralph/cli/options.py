@@ -211,11 +211,7 @@ def refuse_contradictions(line: RunLine) -> None:
             "--session-id",
             "an old session has its id; with --fork-session it is the copy's",
         ),
-        (
-            is_old and line.no_session_persistence,
-            "--no-session-persistence",
-            "a resumed session is kept",
-        ),
+        (is_old and line.no_session_persistence, "--no-session-persistence", "a resumed session is kept"),
     ):
         if is_wrong:
             raise wrong_value(option_name, problem)

@@ -41,12 +41,7 @@ sessions = command_group(
 
 
 @sessions.command("ls", short_help="List the sessions of this directory, the newest first.")
-def list_(
-    *,
-    all_: AllFlag = False,
-    session_dir: SessionDir = None,
-    format_: ListFormat = "text",
-) -> int:
+def list_(*, all_: AllFlag = False, session_dir: SessionDir = None, format_: ListFormat = "text") -> int:
     """List sessions: id, time of the last write, outcome, turns, cost, title or the first words of the task.
 
     The outcome is the outcome of the last run, or one of these: running, killed (the last run has no end, and its

@@ -207,11 +207,7 @@ def play_loop(directory: Path, speed: float, say: Callable[[str], None]) -> int:
 
 
 def _tell_facts(
-    play: _Play,
-    store: LoopStore,
-    outage: LoopOutage,
-    environment: dict[str, str],
-    say: Callable[[str], None],
+    play: _Play, store: LoopStore, outage: LoopOutage, environment: dict[str, str], say: Callable[[str], None]
 ) -> bool:
     """Prints the facts about the loop."""
     try:

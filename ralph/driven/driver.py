@@ -185,11 +185,7 @@ def _with_updates(decision: Decision, updates: tuple[dict[str, Any], ...]) -> De
             case AddRules(behavior=behavior):
                 refused = refused or f"{kind} ({behavior})"
     return replace(
-        decision,
-        mode=mode,
-        allowed=tuple(allowed),
-        ignored=tuple(dict.fromkeys(ignored)),
-        refused=refused,
+        decision, mode=mode, allowed=tuple(allowed), ignored=tuple(dict.fromkeys(ignored)), refused=refused
     )
 
 
@@ -205,12 +201,7 @@ class MessageDriver:
     """Implements `Driver`."""
 
     def __init__(
-        self,
-        inbox: Inbox,
-        controls: RunControls,
-        clock: Clock,
-        writer: Writer,
-        emit: Callable[[Event], None],
+        self, inbox: Inbox, controls: RunControls, clock: Clock, writer: Writer, emit: Callable[[Event], None]
     ) -> None:
         mailbox = inbox.mailbox()
         self._channel, self._replies, self._progress = ControlChannel(mailbox), Replies(), Progress(clock)

@@ -155,12 +155,7 @@ class ServerProcess:
         self, command: Sequence[str], cwd: Path, environment: Mapping[str, str], stdin: int, stderr: int
     ) -> SupervisedCommand:
         started = self._supervisor.start(
-            command,
-            cwd=cwd,
-            environment=environment,
-            grace_s=_GRACE_S,
-            input_from=stdin,
-            errors_to=stderr,
+            command, cwd=cwd, environment=environment, grace_s=_GRACE_S, input_from=stdin, errors_to=stderr
         )
         try:
             start_thread(lambda: self.ended.put(started.wait_for_end()), name="MCP server end")

@@ -250,10 +250,6 @@ def read_live(folder: Path) -> LiveIteration | None:
         return msgspec.json.decode(
             read_regular_file(folder / LIVE_FILE, _MOST_LIVE_BYTES), type=LiveIteration
         )
-    except (
-        OSError,
-        ValueError,
-        RecursionError,
-    ):
+    except (OSError, ValueError, RecursionError):
         # ValueError: also a DecodeError, a ValidationError, bad UTF-8.
         return None

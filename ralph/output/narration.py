@@ -74,12 +74,7 @@ class Narration:
     """
 
     def __init__(
-        self,
-        *,
-        is_quiet: bool,
-        has_color: bool,
-        shows_text: bool = True,
-        redact: Callable[[str], str] = str,
+        self, *, is_quiet: bool, has_color: bool, shows_text: bool = True, redact: Callable[[str], str] = str
     ) -> None:
         """If `shows_text` is False, the model's text is left out because standard output shows it. `redact` removes
         secrets from texts before they are shortened, because it does not recognise a part of one. The caller removes

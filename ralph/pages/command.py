@@ -14,12 +14,7 @@ from msgspec import Struct
 from ralph.loop.record import FileRecord, LoopStore, RecordError
 from ralph.loop.values import REPORT_PAGE
 from ralph.machine.files.opened_file import open_regular_file
-from ralph.machine.own_programs import (
-    own_program,
-    search_around,
-    trusted_directories,
-    without_unsafe_loads,
-)
+from ralph.machine.own_programs import own_program, search_around, trusted_directories, without_unsafe_loads
 from ralph.machine.starting import start_process
 from ralph.output.result_file import result_file_problem, write_result_file
 from ralph.output.standard_streams import ReaderLeftError, complain, print_bytes, print_lines

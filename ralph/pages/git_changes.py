@@ -145,11 +145,7 @@ class GitReader:
     """Answers the questions of one page. Used in `git_reader`."""
 
     def __init__(
-        self,
-        seams: GitSeams,
-        excerpts: Excerpts,
-        sections: int = 1,
-        environment: Mapping[str, str] = {},
+        self, seams: GitSeams, excerpts: Excerpts, sections: int = 1, environment: Mapping[str, str] = {}
     ) -> None:
         """`sections` is the number of sections that share the page. The variables of `environment` say where secrets are."""
         self._environment = environment

@@ -201,11 +201,7 @@ class Chain:
     def begin(self) -> tuple[RetryState, tuple[Event, ...]]:
         roster, requests = self._site.roster, self._requests
         begun = begin_chain(
-            roster.state,
-            roster.rules,
-            roster.targets,
-            requests=requests,
-            now_s=self._started_s,
+            roster.state, roster.rules, roster.targets, requests=requests, now_s=self._started_s
         )
         requests.continues = False
         return begun

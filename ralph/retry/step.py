@@ -117,12 +117,7 @@ class Situation(Struct, frozen=True):
 
 
 def begin_chain(
-    choice: TargetsState,
-    rules: Rules,
-    targets: tuple[Target, ...],
-    *,
-    requests: TurnRequests,
-    now_s: float,
+    choice: TargetsState, rules: Rules, targets: tuple[Target, ...], *, requests: TurnRequests, now_s: float
 ) -> tuple[RetryState, tuple[Event, ...]]:
     """The first state of a `send_with_retry` call, and its events: a ModelFallback if the first target to ask is not
     the preferred one, and has not answered since it replaced it.

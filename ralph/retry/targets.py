@@ -19,13 +19,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ralph.retry.backoff import GiveUp, RetryPolicy, Wait, cooldown_s, round_wait
-from ralph.values.classify import (
-    ErrorClass,
-    FailureKind,
-    failure_kind,
-    is_bad_key,
-    is_shortage,
-)
+from ralph.values.classify import ErrorClass, FailureKind, failure_kind, is_bad_key, is_shortage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

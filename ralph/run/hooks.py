@@ -110,14 +110,7 @@ def guard_files(context: RunContext, hooks: Sequence[HookCommand], writable: Seq
 class CommandHooks:
     """Implements the port `Hooks`."""
 
-    def __init__(
-        self,
-        hooks: Sequence[HookCommand],
-        run: RunHook,
-        events: Events,
-        *,
-        is_told: bool,
-    ) -> None:
+    def __init__(self, hooks: Sequence[HookCommand], run: RunHook, events: Events, *, is_told: bool) -> None:
         """If `is_told` is True, an event is emitted for each command."""
         self._hooks = hooks
         self._run = run
@@ -365,11 +358,7 @@ def _state_of(path: str) -> tuple[str, int, int]:
 
 
 def doubts(
-    hooks: Sequence[HookCommand],
-    plan: BoxPlan,
-    roots: Sequence[str],
-    *,
-    has_more: bool,
+    hooks: Sequence[HookCommand], plan: BoxPlan, roots: Sequence[str], *, has_more: bool
 ) -> Iterator[tuple[str, str]]:
     """Hooks that decide or have more rights and take code from the work, and files that hooks name and will not find as they expect, each with
     advice. `plan` is the sandbox of the hooks. `has_more`: it gives them more than commands have.

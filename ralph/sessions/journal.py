@@ -49,12 +49,7 @@ class FileJournal:
     """A journal that is open for appending and locked against other processes. Safe to use from several threads."""
 
     def __init__(
-        self,
-        path: Path,
-        descriptor: int,
-        found: CheckedLines | None = None,
-        *,
-        spans_of: SpansOf | None,
+        self, path: Path, descriptor: int, found: CheckedLines | None = None, *, spans_of: SpansOf | None
     ) -> None:
         """`found` has checked the lines that are in the file. None if the file is empty. `spans_of` finds the secrets
         in a text. Each line says where they are. None if nobody looks for secrets.

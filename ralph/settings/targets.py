@@ -166,11 +166,7 @@ KINDS: dict[str, Kind] = {
     "max_tokens": at_least(1),
     "context_window": at_least(1),
     "thinking": one_of(*THINKING_CHOICES),
-    "price": Kind(
-        dict[str, Any],
-        f"a table of {', '.join(PRICE_KEYS)}, in USD per million tokens",
-        _price,
-    ),
+    "price": Kind(dict[str, Any], f"a table of {', '.join(PRICE_KEYS)}, in USD per million tokens", _price),
 }
 
 
@@ -256,9 +252,7 @@ def _implicit(name: str, named: NamedModel, model: ModelSettings, server: Chosen
 
 
 def explicit_targets(
-    entries: Iterable[TargetEntry],
-    model: ModelSettings,
-    servers: ServerChoice,
+    entries: Iterable[TargetEntry], model: ModelSettings, servers: ServerChoice
 ) -> tuple[Target, ...]:
     """Makes one target from each entry of `[[targets]]`. Raises ValueError if a variable in `api_key_env` contains no
     key, or if the name of a model is invalid. The error names the target.

@@ -126,10 +126,7 @@ def run(call: ToolCall, toolset: McpToolset, context: ToolContext) -> ToolOutput
     told, news = box.told()
     notes = [*([undone] if undone else []), *told]
     return ToolOutput(
-        _content([*shown, *notes], context),
-        is_error=failed,
-        is_denied=bool(undone),
-        notices=tuple(news),
+        _content([*shown, *notes], context), is_error=failed, is_denied=bool(undone), notices=tuple(news)
     )
 
 

@@ -146,13 +146,7 @@ def _title(path: Path) -> str:
                 content = json.loads(line)["content"]
                 text = content if isinstance(content, str) else content[0].get("text", "")
                 return shortened(_one_line(title or title_from(text)), _TITLE_CHARS)
-    except (
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-    ):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         # Damaged; the id is offered all the same.
         pass
     return shortened(_one_line(title), _TITLE_CHARS)
