@@ -44,7 +44,7 @@ from ralph.settings.targets import (
     ServerChoice,
     TargetEntry,
     entry_secrets,
-    explicit_targets,
+    explicit_target,
     implicit_targets,
     meant_for_another_cloud,
     missing_key,
@@ -692,7 +692,7 @@ def _targets(
     if flags.get("model.max_tokens") is not None:  # the flag is meant for all targets
         entries = tuple(replace(entry, max_tokens=None) for entry in entries)
     with _explained(f"{given[TARGETS].origin}: {TARGETS}"):
-        return explicit_targets(entries, model, servers)
+        return tuple(explicit_target(entry, model, servers) for entry in entries)
 
 
 # --- Refusals

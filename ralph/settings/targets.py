@@ -251,16 +251,10 @@ def _implicit(name: str, named: NamedModel, model: ModelSettings, server: Chosen
     )
 
 
-def explicit_targets(
-    entries: Iterable[TargetEntry], model: ModelSettings, servers: ServerChoice
-) -> tuple[Target, ...]:
-    """Makes one target from each entry of `[[targets]]`. Raises ValueError if a variable in `api_key_env` contains no
-    key, or if the name of a model is invalid. The error names the target.
+def explicit_target(entry: TargetEntry, model: ModelSettings, servers: ServerChoice) -> Target:
+    """The target of an entry of `[[targets]]`. Raises ValueError if a variable in `api_key_env` contains no key, or if the
+    name of a model is invalid. The error names the target.
     """
-    return tuple(_explicit(entry, model, servers) for entry in entries)
-
-
-def _explicit(entry: TargetEntry, model: ModelSettings, servers: ServerChoice) -> Target:
     uses_access = entry.base_url is None and not entry.api_key_env and entry.api_key_command is None
     with about(f"{entry.name!r}: model"):
         # The environment's aliases are meant for the environment's server only.
