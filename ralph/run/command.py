@@ -311,27 +311,22 @@ def _with_notifier(
     command = context.settings.notify.command
     if command is None or context.options.of_loop is not None:
         return context, None, problem
-    try:
-        notifier = _notifier(command, context)
-    except CannotError as error:
-        return context, None, error
-    return replace(context, events=EventStream(context.events, notifier)), notifier, problem
-
-
-def _notifier(command: str, context: RunContext) -> Notifier:
-    """Raises CannotError if the command must not run."""
     from ralph.output.notifier import Notifier  # noqa: PLC0415 - few users have one
 
-    return Notifier(
-        command,
-        directory=str(context.cwd),
-        environment=context.safe_environment(),
-        search=context.search(),
-        waiter=context.waiter,
-        clock=context.clock,
-        redact=context.redactor.redact_all,
-        events=context.events,
-    )
+    try:
+        notifier = Notifier(
+            command,
+            directory=str(context.cwd),
+            environment=context.safe_environment(),
+            search=context.search(),
+            waiter=context.waiter,
+            clock=context.clock,
+            redact=context.redactor.redact_all,
+            events=context.events,
+        )
+    except CannotError as error:  # the command must not run
+        return context, None, error
+    return replace(context, events=EventStream(context.events, notifier)), notifier, problem
 
 
 def _stop_event(stop: Interrupted, elapsed_s: float) -> Event:

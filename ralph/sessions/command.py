@@ -79,16 +79,14 @@ class SessionList:
         self._columns = {
             key: column.width for key, column in _COLUMNS.items() if has_directory or key != "directory"
         }
-        if width is not None:
-            self._fit(width)
-
-    def _fit(self, width: int) -> None:
+        if width is None:
+            return
         lacking = _SHORTEST_TITLE - (width - self._before_title())
         if "directory" in self._columns and lacking > 0:
             self._columns["directory"] -= min(lacking, _LONGEST_DIRECTORY - _SHORTEST_DIRECTORY)
-        for key in _LESS_NEEDED:
+        for name in _LESS_NEEDED:
             if width - self._before_title() < _SHORTEST_TITLE:
-                self._columns.pop(key, None)
+                self._columns.pop(name, None)
 
     def _before_title(self) -> int:
         return sum(self._columns.values()) + len(_GAP) * len(self._columns)

@@ -353,7 +353,12 @@ def _settings(
         with _explained(""):
             normal = normal_base_url(given[_BASE_URL].value, servers.api or ANTHROPIC)
         given[_BASE_URL] = _SourcedValue(normal, given[_BASE_URL].origin)
-    tables: dict[str, Any] = {table: _table(table, given) for table in TABLES}
+    tables: dict[str, Any] = {
+        table: kind(
+            **{key: _given_or_default(given, f"{table}.{key}").value for key in kind.__struct_fields__}
+        )
+        for table, kind in TABLES.items()
+    }
     targets = _targets(tables["model"], flags, given, servers, first_model=first)
     # Lists of targets that a stronger source replaced are included, because the keys that they name are secrets
     # too.
@@ -368,12 +373,6 @@ def _settings(
         unused_secrets=Secret(tuple(dict.fromkeys(entry_secrets(all_entries, environment)))),
         remarks=plain_http_remarks([(target.base_url, target.secrets) for target in targets], environment),
         origins=MappingProxyType(_origins(given)),
-    )
-
-
-def _table(table: str, given: _Layer) -> Any:
-    return TABLES[table](
-        **{key: _given_or_default(given, f"{table}.{key}").value for key in TABLES[table].__struct_fields__}
     )
 
 
