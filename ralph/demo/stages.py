@@ -53,16 +53,13 @@ class DemoScript(Struct, frozen=True):
 
     def __call__(self, request: RecordedRequest, index: int) -> Playable:
         messages = request.messages()
-        turn = self._turn(messages)
+        answered = sum(message["role"] == "assistant" for message in messages)
+        turns = self._turns()
+        turn = turns[answered] if answered < len(turns) else self._last_word(last_result(messages))
         fault = self.faults.get(index)
         if fault is None:
             return turn
         return Step(None if fault.replaces_answer() else turn, fault)
-
-    def _turn(self, messages: list[dict[str, Any]]) -> Turn:
-        answered = sum(message["role"] == "assistant" for message in messages)
-        turns = self._turns()
-        return turns[answered] if answered < len(turns) else self._last_word(last_result(messages))
 
     def _turns(self) -> list[Turn]:
         commit = "git add -A && git commit -qm 'Round discounted prices half up' && git log --oneline"
