@@ -63,7 +63,7 @@ class Closing:
         return self.finishing.is_final
 
     def enter_final_turn(self, reason: str) -> str:
-        """Begins the final turn, and returns the notice for the model. `reason` is one of `finishing.FORCES`."""
+        """Begins the final turn, and returns the notice for the model. `reason` is one of `run_end.FORCES`."""
         self.finishing.reason = reason
         self._events.emit(FinalTurnEntered(self._tally.turns + 1, reason))
         return self._final_notice(reason)
@@ -169,7 +169,7 @@ class Closing:
 
     def forced(self, reason: str | None = None) -> Ending:
         """The end of a task that ralph stops because of a limit, or because the report failed or is missing. `reason`
-        is one of `finishing.FORCES`. It may be None in the final turn, or if the turn limit ends the task.
+        is one of `run_end.FORCES`. It may be None in the final turn, or if the turn limit ends the task.
         """
         words = None if self.needs_report else self._last_words
         end = self.finishing.forced_end(reason)

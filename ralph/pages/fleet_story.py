@@ -343,20 +343,18 @@ class _FleetFold:
             self._left_out.append(
                 f"{counted(len(slots) - len(kept), 'row')} of the time line with {counted(count, 'attempt')}"
             )
-        wanted = {id(slot) for slot in kept}
-        shown = [slot for slot in slots if id(slot) in wanted]
-        places = {id(slot): place for place, slot in enumerate(shown)}
+        places = {slot: place for place, slot in enumerate(slot for slot in slots if slot in kept)}
         rows = [
             SlotRow(f"{machine} {number}" if len(packed[machine]) > 1 else machine, tuple(slot.bars))
             for machine in sorted(packed)
             for number, slot in enumerate(packed[machine], 1)
-            if id(slot) in places
+            if slot in places
         ]
         takeovers = [
             Takeover(
-                places[id(row_of[key, at])],
+                places[row_of[key, at]],
                 one.ended_s,
-                places[id(row_of[key, at + 1])],
+                places[row_of[key, at + 1]],
                 after.began_s,
                 f"{self._line(key[0], _NAME_CHARS)}/{self._line(key[1], _NAME_CHARS)}: from {one.executor} to "
                 f"{after.executor}",
@@ -364,9 +362,7 @@ class _FleetFold:
             )
             for key, attempts in stories.items()
             for at, (one, after) in enumerate(itertools.pairwise(attempts))
-            if one.executor != after.executor
-            and id(row_of[key, at]) in places
-            and id(row_of[key, at + 1]) in places
+            if one.executor != after.executor and row_of[key, at] in places and row_of[key, at + 1] in places
         ]
         takeovers.sort(key=lambda one: (not one.is_after_loss, one.at_s))
         if len(takeovers) > _MOST_TAKEOVERS:

@@ -89,7 +89,7 @@ def session_section(
 ) -> Section:
     """The section of a session. `resume` is the command that resumes it, or None if nothing is left to do."""
     story = read.story
-    times = timed([step for steps in read.transcript.steps for step in steps])
+    times = _times_of(read)
     by_run = _by_run(times.steps)
     own_steps = [
         step for run, steps in zip(story.runs, by_run, strict=True) if not run.is_copied for step in steps
@@ -226,15 +226,15 @@ def _iteration_parts(
     all_times: list[TimedSteps] = []
     for one in iterations_of(facts.state):
         read = facts.journals.get(one.session_id)
-        times = (
-            TimedSteps()
-            if read is None
-            else timed([step for steps in read.transcript.steps for step in steps])
-        )
+        times = TimedSteps() if read is None else _times_of(read)
         all_times.append(times)
         known = [*outages, *_waits_between(() if read is None else read.story.runs, times.steps)]
         parts.append(_iteration_part(one, read, times, known, facts, budget=budget, now_s=now_s))
     return parts, all_times
+
+
+def _times_of(read: JournalRead) -> TimedSteps:
+    return timed([step for steps in read.transcript.steps for step in steps])
 
 
 def _first_of(notes: Sequence[str]) -> list[str]:
@@ -486,9 +486,7 @@ def _notes_on_times(times: Iterable[TimedSteps]) -> list[str]:
 
 
 def _notes_on_secrets(reads: Iterable[JournalRead]) -> list[str]:
-    if not any(read.is_unmarked for read in reads):
-        return []
-    return [_NOTE_ON_SECRETS]
+    return [_NOTE_ON_SECRETS] if any(read.is_unmarked for read in reads) else []
 
 
 def seconds_of(text: str | None) -> float | None:

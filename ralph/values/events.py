@@ -332,7 +332,7 @@ class ReportAccepted(Struct, frozen=True):
     """The number of times that the model tried to report in this run, including the accepted report. Each call of the
     report tool is counted, and so is each answer of plain text in place of a call."""
     forced_reason: str | None = None
-    """The reason for the final turn, one of `finishing.FORCES`. None if the run was not in its final turn."""
+    """The reason for the final turn, one of `agent.run_end.FORCES`. None if the run was not in its final turn."""
 
 
 class ContextCompacted(Struct, frozen=True):
