@@ -11,8 +11,8 @@ from textwrap import TextWrapper
 from typing import TYPE_CHECKING
 
 from benchmarks.commands import commands
+from benchmarks.settings_page import value_in_a_file
 from ralph import __version__
-from ralph.settings.listing import value_in_a_file
 from ralph.settings.tables import ALL_KEYS, KEYS
 from ralph.values.outcome import Outcome
 

@@ -6,17 +6,54 @@ settings.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ralph.settings.listing import reference_lines
+from ralph.settings.tables import KEYS
 from ralph.values.claude_file import CLAUDE_KEYS
+
+if TYPE_CHECKING:
+    from ralph.values.setting import Key
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE, PAGE_OF_KEYS = DOCS / "settings.md", DOCS / "from-claude.md"
 
 
+_REFERENCE_HEAD = (
+    "| key | default | flag, variable | in a repository | meaning |",
+    "| --- | --- | --- | --- | --- |",
+)
+
+
 def page(old: str) -> str:
     """The page of settings with its table made anew. Raises ValueError if `old` has no such table."""
-    return _with_table(old, reference_lines())
+    return _with_table(old, (*_REFERENCE_HEAD, *map(_reference_line, KEYS)))
+
+
+def _reference_line(key: Key) -> str:
+    default = value_in_a_file(key.default)
+    cells = (
+        f"`{key.name}`",
+        default if default == "none" else f"`{default}`",
+        ", ".join(f"`{place}`" for place in key.places),
+        key.in_repository.says if key.in_repository else "no",
+        key.meaning,
+    )
+    return f"| {' | '.join(cells)} |".replace("|  |", "| |")
+
+
+def value_in_a_file(default: object) -> str:
+    """The default of a setting, written as in a settings file."""
+    match default:
+        case None | ():
+            return "none"
+        case bool():
+            return str(default).lower()
+        case float():
+            return f"{default:g}"
+        case tuple():
+            return f"[{', '.join(map(value_in_a_file, default))}]"
+        case _:
+            return str(default)
 
 
 def page_of_keys(old: str) -> str:

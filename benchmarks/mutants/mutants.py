@@ -1099,8 +1099,8 @@ MUTANTS = (
     Mutant(
         "files-left-out-of-fresh-context",
         "a fresh context holds the list of changed files",
-        "        *_section(FILES_HEADING, files),\n",
-        "",
+        "*known, *_section(FILES_HEADING, files), *text_blocks",
+        "*known, *text_blocks",
         SIZE,
     ),
     Mutant(

@@ -318,8 +318,8 @@ SEEDS = (
     ),
     Break(
         "D15 A93",
-        "            self._record_target()  # recorded now,",
-        "            self._asking.tell(type(event).__name__)  # recorded now,",
+        "            self.log.record(*self._target_records())\n        self.log.emit(event)",
+        "            self._asking.tell(type(event).__name__)\n        self.log.emit(event)",
     ),
     Break(
         "D16",
@@ -352,8 +352,8 @@ SEEDS = (
     ),
     Break(
         "D27",
-        "import math\nfrom typing import TYPE_CHECKING\n\nfrom msgspec import Struct, field\nfrom msgspec.structs import replace\n\nfrom ralph.retry.backoff import LASTED_TOO_LONG, GiveUp, ShortTime, Wait, met_again\n",
-        "import math\nimport time\nfrom typing import TYPE_CHECKING\n\nfrom msgspec import Struct, field\nfrom msgspec.structs import replace\n\nfrom ralph.retry.backoff import LASTED_TOO_LONG, GiveUp, ShortTime, Wait, met_again\n",
+        "import math\nfrom typing import TYPE_CHECKING\n\nfrom msgspec import Struct, field\nfrom msgspec.structs import replace\n\nfrom ralph.retry.backoff import LASTED_TOO_LONG, GiveUp, RetryPolicy, ShortTime, Wait, met_again\n",
+        "import math\nimport time\nfrom typing import TYPE_CHECKING\n\nfrom msgspec import Struct, field\nfrom msgspec.structs import replace\n\nfrom ralph.retry.backoff import LASTED_TOO_LONG, GiveUp, RetryPolicy, ShortTime, Wait, met_again\n",
     ),
     Break(
         "D28 D33",
@@ -613,8 +613,8 @@ SEEDS = (
     ),
     Break(
         "A87",
-        '                "attempts": event.attempts,\n                "took_s": took_s,',
-        '                "attempts": event.attempts,\n                "s": took_s,',
+        '"attempts": event.attempts, "took_s": took_s}',
+        '"attempts": event.attempts, "s": took_s}',
     ),
     _known("A92", "skips-all-keys"),
     Break(
@@ -624,7 +624,7 @@ SEEDS = (
     ),
     Break(
         "A95",
-        "        if receiver is not None and self._is_for_want_of_report:\n            error = receiver.last_problem or error\n",
+        "        if receiver is not None and lacks_report:\n            error = receiver.last_problem or error\n",
         "        if receiver is not None:\n            error = receiver.last_problem or error\n",
     ),
     _known("A98", "skips-all-keys"),

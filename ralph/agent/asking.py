@@ -21,7 +21,7 @@ from ralph.agent.compaction import (
     shrinks,
     summary_of,
 )
-from ralph.conversation.context_size import BYTES_PER_TOKEN
+from ralph.conversation.context_size import BYTES_PER_TOKEN, ContextMeter
 from ralph.conversation.records import ThinkingRecord
 from ralph.retry.loop import send_with_retry
 from ralph.values.classify import (
@@ -39,7 +39,6 @@ from ralph.values.servers.refusals import sizes_in
 if TYPE_CHECKING:
     from ralph.agent.compaction import Attempt, Trigger
     from ralph.agent.session_log import SessionLog
-    from ralph.conversation.context_size import ContextMeter
     from ralph.conversation.messages import Conversation
     from ralph.retry.call_site import CallSite, TurnRequests
     from ralph.values.answer import Answer, Block
@@ -119,7 +118,11 @@ class Asking:
 
     def is_crowded(self) -> bool:
         """Whether the next request is so large that the context must be compacted first."""
-        self._ask_for_window()
+        roster = self._site.roster
+        window = roster.window
+        enough = _ASKS_FROM_TOKENS if window is None else window * _ASKS_FROM_SHARE
+        if self.estimate() >= enough:
+            self._describe()
         return self._site.is_crowded(self._conversation())
 
     @property
@@ -177,7 +180,9 @@ class Asking:
             return False
         before = self.estimate()
         # A context that leaves no room for a summary is treated like one that the server has refused.
-        asked_as = trigger if self._leaves_room_for_summary() else "overflow"
+        roster, asked = self._site.roster, self._log.with_notices([SUMMARIZE])
+        window, estimate = roster.window, roster.estimate(asked, self._meter)
+        asked_as = trigger if window is None or estimate + SHORTEST_ANSWER <= window else "overflow"
         while (attempt := self._steps.attempt(asked_as)) is not None:
             has_shrunk = self._try(attempt, trigger, before, requests)
             self._steps = self._steps.next(has_shrunk=has_shrunk)
@@ -214,11 +219,6 @@ class Asking:
         if answer is not None:  # it was shown while it arrived, but is not in the conversation
             self._site.events.emit(ResponseDiscarded(str(answer.message.get("id", ""))))
         return has_shrunk
-
-    def _leaves_room_for_summary(self) -> bool:
-        roster = self._site.roster
-        asked = roster.estimate(self._log.with_notices([SUMMARIZE]), self._meter)
-        return roster.window is None or asked + SHORTEST_ANSWER <= roster.window
 
     def _compact(self, attempt: Attempt, summary: str | None, trigger: str, before: int) -> bool:
         """Replaces the context by a new one if the new one is small enough. Returns whether the context was replaced."""
@@ -293,14 +293,6 @@ class Asking:
 
     def _conversation(self) -> Conversation:
         return self._log.with_notices(self._notices)
-
-    def _ask_for_window(self) -> None:
-        """Asks the server for the current model's context window, unless the context is still small."""
-        roster = self._site.roster
-        window = roster.window
-        enough = _ASKS_FROM_TOKENS if window is None else window * _ASKS_FROM_SHARE
-        if self.estimate() >= enough:
-            self._describe()
 
     def _describe(self) -> None:
         """Asks the server for a description of the current model, unless the server was asked before."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from ralph.agent.guards import Guards
+from ralph.agent.guards import Guards, Refusal
 from ralph.conversation.notices import refused_in_final_turn
 from ralph.values.answer import (
     FILE_TOOLS,
@@ -39,7 +39,6 @@ from ralph.values.tool_choice import MCP_PREFIX
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ralph.agent.guards import Refusal
     from ralph.agent.ports import Gate
     from ralph.agent.run_end import Finishing
     from ralph.values.answer import Ruling, ToolDefinition
@@ -303,7 +302,6 @@ class CallRules:
         return refused(refusal.message)
 
     def _checked(self, call: ToolCall | MalformedCall) -> Ruling:
-        """Checks the form of a call."""
         if call.name not in self._tools:
             offered = sorted(self._tools) + ([FINAL_REPORT] if self._receiver is not None else [])
             return refused(f"There is no tool {call.name!r}. The tools are: {', '.join(offered)}.")

@@ -8,24 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from ralph.agent.run_end import Ending, Finishing
+from ralph.agent.run_end import Ending, Finishing, Tally
 from ralph.conversation.notices import final_turn
 from ralph.values.answer import describe_bug
 from ralph.values.classify import FailureKind, failure_kind, outcome_of
 from ralph.values.errors import AgentError
-from ralph.values.events import FinalTurnEntered, Notice, ReportAccepted
+from ralph.values.events import DeadEnd, FinalTurnEntered, Notice, ReportAccepted
 from ralph.values.outcome import Outcome
-from ralph.values.ports import BudgetSpent
+from ralph.values.ports import BudgetSpent, Events, Interrupted
 from ralph.values.screen_text import counted
 from ralph.values.shortage import line_with_advice, shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ralph.agent.run_end import Tally
     from ralph.conversation.next_step import End, NoUsableAnswer
-    from ralph.values.events import DeadEnd
-    from ralph.values.ports import Events, Interrupted
     from ralph.values.report import Report, ReportForm, ReportReceiver
 
 
@@ -66,7 +63,7 @@ class Closing:
         return self.finishing.is_final
 
     def enter_final_turn(self, reason: str) -> str:
-        """Begins the final turn, and returns the notice for the model. `reason` is one of `finishing.FORCES`."""
+        """Begins the final turn, and returns the notice for the model. `reason` is one of `run_end.FORCES`."""
         self.finishing.reason = reason
         self._events.emit(FinalTurnEntered(self._tally.turns + 1, reason))
         return self._final_notice(reason)
@@ -172,7 +169,7 @@ class Closing:
 
     def forced(self, reason: str | None = None) -> Ending:
         """The end of a task that ralph stops because of a limit, or because the report failed or is missing. `reason`
-        is one of `finishing.FORCES`. It may be None in the final turn, or if the turn limit ends the task.
+        is one of `run_end.FORCES`. It may be None in the final turn, or if the turn limit ends the task.
         """
         words = None if self.needs_report else self._last_words
         end = self.finishing.forced_end(reason)

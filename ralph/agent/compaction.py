@@ -15,12 +15,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.conversation.context_size import BYTES_PER_TOKEN, content_size, is_over, tokens_of_bytes
-from ralph.conversation.messages import text_blocks, to_json, user_message
+from ralph.conversation.messages import Message, text_blocks, to_json, user_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from ralph.conversation.messages import Message
     from ralph.values.answer import Answer, Block, ToolOutput
 
 Trigger = Literal["threshold", "overflow", "window_exceeded"]
@@ -285,13 +284,7 @@ def _beginning(text: str, most_bytes: int) -> str:
 
 def _opened(tasks: Sequence[Block], known: Sequence[Block], changed_files: Sequence[str]) -> list[Block]:
     files = "\n".join(f"- {path}" for path in changed_files)
-    return [
-        *text_blocks(OPENING),
-        *tasks,
-        *known,
-        *_section(FILES_HEADING, files),
-        *text_blocks(FROM_HERE),
-    ]
+    return [*text_blocks(OPENING), *tasks, *known, *_section(FILES_HEADING, files), *text_blocks(FROM_HERE)]
 
 
 def _section(heading: str, text: str) -> list[Block]:

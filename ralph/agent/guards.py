@@ -26,13 +26,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ralph.values.answer import BASH_OUTPUT, FILE_TOOLS
+from ralph.values.answer import BASH_OUTPUT, FILE_TOOLS, Block, FileChange, ToolCall, ToolOutput
 from ralph.values.limits import MOST_REFUSALS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ralph.values.answer import Block, FileChange, ToolCall, ToolOutput
     from ralph.values.ports import EndRefused
 
 GUARDS = ("repetition", "cycle", "no_change")
@@ -141,7 +140,10 @@ class Guards:
         last = list(self._steps)[-MOST_EQUAL:]
         is_full = len(last) == MOST_EQUAL
         if is_full and step.path is not None and all(old.path == step.path for old in last):
-            return "no_change", _no_change(step.path)
+            return "no_change", (
+                f"the last {MOST_EQUAL} Write and Edit calls on {_short(step.path)} changed nothing. Read the file again before "
+                "you change it: it may already say what you want, or not say what you think."
+            )
         cycle = self._cycle_of(step)
         if not cycle:
             return None
@@ -208,7 +210,9 @@ class _Step:
         path = call.arguments.get("file_path") if call.name in FILE_TOOLS else None
         # A model writes one path in several ways, such as "./a.py" and "a.py".
         spelled = str(PurePosixPath(path)) if isinstance(path, str) else None
-        return cls(_key(call), call.name, spelled, call.id)
+        ignored = _SAYS_ONLY.get(call.name, frozenset())
+        arguments = {name: _collapsed(value) for name, value in call.arguments.items() if name not in ignored}
+        return cls(hash((call.name, json.dumps(arguments, sort_keys=True))), call.name, spelled, call.id)
 
 
 class _Result(Struct, frozen=True):
@@ -231,12 +235,6 @@ class _Result(Struct, frozen=True):
             standing.append(template)
             counters += numbers
         return cls(hash((output.is_error, *standing)), tuple(counters))
-
-
-def _key(call: ToolCall) -> int:
-    ignored = _SAYS_ONLY.get(call.name, frozenset())
-    arguments = {name: _collapsed(value) for name, value in call.arguments.items() if name not in ignored}
-    return hash((call.name, json.dumps(arguments, sort_keys=True)))
 
 
 def _collapsed(value: Any) -> Any:
@@ -327,13 +325,6 @@ def _repeated(cycle: Sequence[_Step], *, is_waiting: bool) -> str:
     return (
         f"{seen} Doing it again shows nothing new. Work with what you have, or take another approach: change a file, "
         "use other arguments or another tool. To wait for something, wait for it inside one Bash command."
-    )
-
-
-def _no_change(path: str) -> str:
-    return (
-        f"the last {MOST_EQUAL} Write and Edit calls on {_short(path)} changed nothing. Read the file again before "
-        "you change it: it may already say what you want, or not say what you think."
     )
 
 

@@ -8,15 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ralph.conversation.records import Record
-    from ralph.values.answer import (
-        Block,
-        FileChange,
-        Ruling,
-        Runnable,
-        ToolCall,
-        ToolDefinition,
-        ToolOutput,
-    )
+    from ralph.values.answer import Block, FileChange, Ruling, Runnable, ToolCall, ToolDefinition, ToolOutput
     from ralph.values.events import Background, BackgroundEnded, BackgroundStarted
     from ralph.values.ports import EndRefused
 
@@ -35,9 +27,7 @@ class Toolbox(Protocol):
         ...
 
     @property
-    def background(self) -> Background:
-        """The commands in the background."""
-        ...
+    def background(self) -> Background: ...
 
     def background_news(self) -> Sequence[BackgroundStarted | BackgroundEnded]:
         """The starts and ends of commands in the background since the last call."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from ralph import __version__
 from ralph.values.classify import FailureKind, failure_kind, is_shortage
-from ralph.values.errors import Api, HttpError, NetworkCause, StreamParse
+from ralph.values.errors import AgentError, Api, HttpError, NetworkCause, StreamParse
 from ralph.values.events import (
     AttemptEnded,
     DeadEnd,
@@ -35,10 +35,8 @@ from ralph.values.usage import RunUsage, TokenUsage, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from datetime import datetime
 
     from ralph.conversation.target import Target
-    from ralph.values.errors import AgentError
     from ralph.values.limits import Budget
     from ralph.values.report import Report, ReportReceiver
 
@@ -100,7 +98,8 @@ class Ending(Struct, frozen=True):
         from ralph.values.report import synthetic_report  # noqa: PLC0415 - most runs have an answer
 
         error = self.error
-        if receiver is not None and self._is_for_want_of_report:
+        lacks_report = self.outcome is Outcome.TASK_FAILED or (self.limit in FORCES and self.cause is None)
+        if receiver is not None and lacks_report:
             error = receiver.last_problem or error
         return synthetic_report(
             reason=self.reason,
@@ -110,11 +109,6 @@ class Ending(Struct, frozen=True):
             last_stop_reason=last_stop_reason,
             last_error=error,
         )
-
-    @property
-    def _is_for_want_of_report(self) -> bool:
-        """Whether the run ended because the model gave no valid report."""
-        return self.outcome is Outcome.TASK_FAILED or (self.limit in FORCES and self.cause is None)
 
     @property
     def reason(self) -> str:
@@ -128,7 +122,7 @@ class Ending(Struct, frozen=True):
 
     def told(self, tally: Tally, duration_s: float, hints: tuple[str, ...]) -> RunEnded:
         """The event that reports this end. `duration_s` is the duration of the run in seconds."""
-        report = self.report
+        is_by_the_api = self.outcome in _BY_THE_API or self.limit == "context"
         return RunEnded(
             outcome=self.outcome,
             exit_code=self.outcome.exit_code(self.signal_number),
@@ -141,22 +135,15 @@ class Ending(Struct, frozen=True):
             usage=tally.usage,
             retries=tally.retries,
             waited_s=tally.waited_s,
-            api_failure=self._api_failure,
+            api_failure=failure_kind(self.cause).value if self.cause is not None and is_by_the_api else None,
             api_error_status=self.cause.status if isinstance(self.cause, HttpError) else None,
             retry_after_s=self.retry_after_s,
             is_short=self.is_short or (self.cause is not None and is_shortage(self.cause)),
             hints=hints,
             limit=self.limit,
-            report=report,
+            report=self.report,
             dead_end=self.dead_end,
         )
-
-    @property
-    def _api_failure(self) -> str | None:
-        """The value of the `FailureKind` that ended the run, or None if no failure of the API ended it."""
-        if self.cause is None or (self.outcome not in _BY_THE_API and self.limit != "context"):
-            return None
-        return failure_kind(self.cause).value
 
     @property
     def _words(self) -> str | None:
@@ -283,13 +270,6 @@ def hint_in_words(text: str) -> str | None:
     return None
 
 
-def hints_for(error: AgentError, target: Target, credential: str) -> tuple[str, ...]:
-    """The advice for the user about this error of the target. The tuple is empty if there is no advice. `credential` says
-    where the key comes from, or that there is none.
-    """
-    return tuple(_hints(error, target, credential))
-
-
 def come_back_hint(retry_after_s: float, now: datetime) -> str:
     """A sentence that says when the user should try again. The time in the sentence is in the time zone of `now`."""
     moment = now + timedelta(seconds=min(retry_after_s, _LONGEST_AHEAD_S))
@@ -303,7 +283,10 @@ def _duration(seconds: float) -> str:
     return " ".join(f"{number} {unit}" for number, unit in parts if number) or "0 s"
 
 
-def _hints(error: AgentError, target: Target, credential: str) -> Iterator[str]:
+def hints_for(error: AgentError, target: Target, credential: str) -> Iterator[str]:
+    """Yields advice for the user about this error of the target. `credential` says where the key comes from, or that there
+    is none.
+    """
     kind = failure_kind(error)
     api, variable = f"{API_NAMES[target.api]} API", URL_VARIABLES[target.api]
     checked = f"Check --base-url, {variable} and --api."
@@ -403,12 +386,7 @@ class Finishing:
         return Ending(Outcome.LIMIT_REACHED, limit="max_turns", error=reached)
 
     def newly_near(
-        self,
-        turn: int,
-        budget: Budget,
-        time_left_s: float,
-        max_time_s: float | None,
-        least_usd: float = 0.0,
+        self, turn: int, budget: Budget, time_left_s: float, max_time_s: float | None, least_usd: float = 0.0
     ) -> str | None:
         """The name of a limit that is nearly used up when turn `turn` begins.
 

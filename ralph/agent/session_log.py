@@ -10,24 +10,21 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from ralph.conversation.messages import (
-    not_run,
-    recover_conversation,
-    text_blocks,
-    user_message,
-)
+from ralph.conversation.messages import Conversation, not_run, recover_conversation, text_blocks, user_message
 from ralph.conversation.records import (
     QueuedRecord,
+    Record,
     assistant_record,
     compacted_record,
     result_record,
     user_record,
 )
 from ralph.conversation.session import Session, apply
-from ralph.values.answer import with_sendable_calls
+from ralph.values.answer import Answer, Block, ToolResult, with_sendable_calls
 from ralph.values.events import (
     AnswerAccepted,
     ContextCompacted,
+    Event,
     Notice,
     ToolFinished,
     ToolStarted,
@@ -36,18 +33,12 @@ from ralph.values.events import (
     UserMessageCommitted,
 )
 from ralph.values.outcome import Outcome
-from ralph.values.ports import JournalError
+from ralph.values.ports import Events, JournalError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ralph.agent.ports import Journal
-    from ralph.conversation.messages import Conversation
-    from ralph.conversation.records import Record
-    from ralph.conversation.session import Session
-    from ralph.values.answer import Answer, Block, ToolResult
-    from ralph.values.events import Event
-    from ralph.values.ports import Events
 
 
 NOTHING_FINISHED: Mapping[str, ToolResult] = MappingProxyType({})
@@ -71,8 +62,8 @@ class SessionLog:
         """The events that wait for a sync. None if all records that must last are on the disk."""
         self.session = session
         self.pending = session.answer
-        """The last answer of an earlier process, or None. It is None if a message follows that answer, or after
-        `take_pending` was called."""
+        """The last answer of an earlier process, or None. It is None if a message follows that answer, or
+        after the task has taken it."""
         self.was_refused = session.has_ended_as(Outcome.API_REJECTED)
         """True if the API refused the last request, perhaps because of an image."""
 
@@ -155,11 +146,6 @@ class SessionLog:
 
     # --- Messages
 
-    def take_pending(self) -> Answer | None:
-        """Returns `pending`, and sets it to None."""
-        pending, self.pending = self.pending, None
-        return pending
-
     def queue(self, blocks: Sequence[Block], *opening: Record) -> None:
         """Records a prompt that the model gets only when tool calls have run. If the process ends in the meantime,
         the prompt is not lost.
@@ -172,7 +158,11 @@ class SessionLog:
         If the last message is a user message, the prompt becomes part of it, because user and assistant messages must
         alternate.
         """
-        message = user_message([*self._without_refused_images(), *blocks])
+        unanswered = self._unanswered()
+        kept = _without_images(unanswered) if self.was_refused else unanswered
+        if kept != unanswered:
+            self.emit(Notice("the API refused the last message: its images are left out from here on"))
+        message = user_message([*kept, *blocks])
         self.record(*opening, user_record(message, amends=self._is_unanswered, task=len(blocks)))
         self.pending = None
 
@@ -233,14 +223,6 @@ class SessionLog:
 
     def _grown_record(self, blocks: Sequence[Block]) -> Record:
         return user_record(user_message([*self._unanswered(), *blocks]), amends=self._is_unanswered)
-
-    def _without_refused_images(self) -> tuple[Block, ...]:
-        """The unanswered blocks. If the API refused them, their images may be the cause and are left out."""
-        unanswered = self._unanswered()
-        kept = _without_images(unanswered) if self.was_refused else unanswered
-        if kept != unanswered:
-            self.emit(Notice("the API refused the last message: its images are left out from here on"))
-        return kept
 
 
 _REFUSED: Block = {"type": "text", "text": "(an image, which the API refused)"}

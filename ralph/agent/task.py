@@ -17,7 +17,7 @@ from ralph.agent.guards import StopBlocks
 from ralph.agent.run_end import Ending, Tally, come_back_hint, hints_for
 from ralph.agent.session_log import SessionLog
 from ralph.agent.tool_turn import PromptCalls, PromptRefusedError, ToolTurn, note_background
-from ralph.conversation.messages import text_blocks
+from ralph.conversation.messages import Conversation, text_blocks
 from ralph.conversation.next_step import (
     AskAgain,
     Continue,
@@ -41,11 +41,11 @@ from ralph.conversation.notices import (
     near_limit,
     no_use,
 )
-from ralph.conversation.records import background_record, ended_record
+from ralph.conversation.records import Record, background_record, ended_record
 from ralph.conversation.session import Session, asking
-from ralph.retry.call_site import CallSite, TurnRequests, WindowTooSmallError
-from ralph.retry.roster import TargetLog
-from ralph.values.answer import COMMANDS
+from ralph.retry.call_site import CallSite, Client, TurnRequests, WindowTooSmallError
+from ralph.retry.roster import Roster, TargetLog
+from ralph.values.answer import COMMANDS, Answer, Block
 from ralph.values.classify import FailureKind, failure_kind
 from ralph.values.controls import RunControls
 from ralph.values.errors import AgentError
@@ -73,12 +73,7 @@ if TYPE_CHECKING:
     from ralph.agent.compaction import Trigger
     from ralph.agent.ports import Gate, Journal, Toolbox
     from ralph.agent.tool_turn import PromptMaker
-    from ralph.conversation.messages import Conversation
-    from ralph.conversation.records import Record
     from ralph.retry.backoff import RetryPolicy
-    from ralph.retry.call_site import Client
-    from ralph.retry.roster import Roster
-    from ralph.values.answer import Answer, Block
     from ralph.values.ports import Clock, Events, TurnLock, Waiter
     from ralph.values.report import Report, ReportForm
 
@@ -179,7 +174,8 @@ class AgentLoop:
         if isinstance(event, AttemptEnded):
             self._closing.forget_text()
         if isinstance(event, _CHANGES_TARGET):
-            self._record_target()  # recorded now, because the process may be killed during the wait that follows
+            # Recorded now, because the process may be killed during the wait that follows.
+            self.log.record(*self._target_records())
         self.log.emit(event)
 
     def run(self, prompt: Prompt | PromptMaker | None, *opening: Record) -> RunEnded:
@@ -262,7 +258,8 @@ class AgentLoop:
             self._asking.tell(about_commands(GONE_COMMANDS, session.gone_commands))
         if (report := self._known_report(prompt)) is not None:
             return self._closing.accepted(report)
-        follows_tools = prompt is None and self._ends_with_results()
+        messages = self.conversation.messages
+        follows_tools = prompt is None and bool(messages) and bool(messages[-1].tool_result_ids)
         while True:
             ending = self._begin_turn(follows_tools=follows_tools) or self._counted_turn()
             if ending is not None:
@@ -270,7 +267,6 @@ class AgentLoop:
             follows_tools = True
 
     def _begin(self, prompt: Prompt | None, opening: Sequence[Record]) -> None:
-        """Begins the run."""
         log = self.log
         blocks = (*log.session.queued, *_blocks(prompt))
         if not blocks:
@@ -294,7 +290,6 @@ class AgentLoop:
         log.take_task(blocks, *opening)
 
     def _added_by_gate(self, blocks: Sequence[Block], opening: Sequence[Record]) -> Sequence[Block]:
-        """The blocks that the gate adds to a task."""
         try:
             self._take_lock_for_hooks()
             return tuple(block for text in self._gate.before_task(blocks) for block in text_blocks(text))
@@ -312,10 +307,6 @@ class AgentLoop:
         if prompt is not None or report is None or self.log.pending:
             return None
         return self._closing.was_reported(report)
-
-    def _ends_with_results(self) -> bool:
-        messages = self.conversation.messages
-        return bool(messages) and bool(messages[-1].tool_result_ids)
 
     def _begin_turn(self, *, follows_tools: bool) -> Ending | None:
         """Begins a turn. Returns the end of the run if a limit allows no further turn, otherwise None."""
@@ -360,7 +351,7 @@ class AgentLoop:
         state, self._turn_state = self._turn_state, TurnState()
         contexts = self._asking.fresh_contexts
         while True:
-            pending = self.log.take_pending()
+            pending, self.log.pending = self.log.pending, None
             answer, state = (pending, state) if pending else self._ask_past_damage(state)
             # After a compaction, the model cannot continue an answer that was cut off before.
             if contexts != self._asking.fresh_contexts:
@@ -563,7 +554,6 @@ class AgentLoop:
         return error.may_be_about_size  # its retries ended early: now it gets all of them
 
     def _make_room(self, trigger: Trigger) -> bool:
-        """Compacts the context."""
         if self._asking.make_room(trigger, self._requests):
             self._tell_again()
             return True
@@ -583,7 +573,7 @@ class AgentLoop:
             self._asking.tell(about_commands(RUNNING_COMMANDS, running))
 
     def _commit(self, answer: Answer, *, is_ahead: bool = False) -> Answer:
-        self._record_target()
+        self.log.record(*self._target_records())
         return self._asking.accept(answer, is_ahead=is_ahead)
 
     def _runs_at_once(self, step: Step, answer: Answer) -> bool:
@@ -605,9 +595,6 @@ class AgentLoop:
         if requested is not None:
             target = self._roster.prefer(requested)
             self.emit(Notice(f"from here on with {target.name}"))
-
-    def _record_target(self) -> None:
-        self.log.record(*self._target_records())
 
     def _target_records(self) -> list[Record]:
         """A list with one record of the current target and the cooldowns, or an empty list if nothing has changed. A

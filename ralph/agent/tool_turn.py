@@ -12,23 +12,21 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from ralph.agent.call_rules import as_written, refused
+from ralph.agent.call_rules import CallRules, as_written, refused
 from ralph.agent.compaction import all_fitted, output_size
 from ralph.conversation.records import background_record, intent_record, result_record
 from ralph.values.answer import FILE_TOOLS, Runnable, ToolCall, ToolOutput, ToolResult
 from ralph.values.events import Notice, PromptCalled, PromptCallEnded, ToolFinished, ToolStarted
-from ralph.values.ports import Interrupted, WorkingDirectoryGoneError
+from ralph.values.ports import Events, Interrupted, WorkingDirectoryGoneError
 from ralph.values.tool_choice import with_known_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import TypeAlias
 
-    from ralph.agent.call_rules import CallRules
     from ralph.agent.ports import Gate, Toolbox
     from ralph.agent.session_log import SessionLog
     from ralph.values.answer import Block, FileChange, MalformedCall, Ruling
-    from ralph.values.ports import Events
 
 
 # More calls at once would take memory and would hardly be faster.

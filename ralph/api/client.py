@@ -20,12 +20,12 @@ from ralph.api.exchange import BodyEnd, Exchange, Failed, ResponseHead, Wire
 from ralph.api.network_causes import shortage_error
 from ralph.api.reception import Reception
 from ralph.api.transport import httpx
-from ralph.conversation.messages import RequestHead
+from ralph.conversation.messages import RequestBody, RequestHead
 from ralph.conversation.target import ModelDescription, description_in_list, description_of
 from ralph.machine.network.proxies import proxy_in_words
 from ralph.values.errors import Api, HttpError, NetworkCause
 from ralph.values.events import RequestSent
-from ralph.values.ports import TIMED_OUT
+from ralph.values.ports import TIMED_OUT, Clock, Events, Waiter
 from ralph.values.servers.endpoint import (
     ANTHROPIC,
     API_VERSION,
@@ -40,10 +40,8 @@ from ralph.values.strict_json import strict_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ralph.conversation.messages import RequestBody
     from ralph.values.answer import Answer
     from ralph.values.credentials import Headers
-    from ralph.values.ports import Clock, Events, Waiter
 
 # The HTTP library's time limit for connecting exceeds ralph's own limit by this much, so that ralph's limit is always
 # reached first.
@@ -104,7 +102,8 @@ class ApiClient:
         """
         model = str(body.head.fields.get("model"))
         if self._is_vertex:
-            body = replace(body, head=_without_model(body.head))
+            fields = {name: value for name, value in body.head.fields.items() if name != "model"}
+            body = replace(body, head=RequestHead.of_fields({"anthropic_version": API_VERSION, **fields}))
         pieces = body.pieces() if self._dialect is None else self._dialect.body(body)
         own = {
             "accept": "text/event-stream, application/json",
@@ -216,11 +215,6 @@ class ApiClient:
             (name.encode("ascii"), value.encode("latin-1"))
             for name, value in {**common, **own, **named}.items()
         ]
-
-
-def _without_model(head: RequestHead) -> RequestHead:
-    fields = {name: value for name, value in head.fields.items() if name != "model"}
-    return RequestHead.of_fields({"anthropic_version": API_VERSION, **fields})
 
 
 def host_of(url: httpx.URL) -> str:

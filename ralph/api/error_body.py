@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from ralph.api.retry_after import requested_wait_s
 from ralph.values.classify import PERMANENT_KINDS, STATUS_OF_TYPE, kind_of, status_meant, words_of
-from ralph.values.errors import HttpError, StreamParse, StreamTransient
+from ralph.values.errors import AgentError, HttpError, StreamParse, StreamTransient
 from ralph.values.servers.accounts import CODES as ACCOUNT_CODES
 from ralph.values.servers.accounts import exhausted_account
 from ralph.values.servers.refusals import CODES as REFUSAL_CODES
@@ -24,8 +24,6 @@ from ralph.values.servers.refusals import CODES as REFUSAL_CODES
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from datetime import datetime
-
-    from ralph.values.errors import AgentError
 
 
 _MINIMAX_STATUS = {

@@ -21,12 +21,11 @@ from msgspec import Struct
 
 from ralph.api.transport import httpx
 from ralph.machine.starting import start_job
-from ralph.values.ports import TIMED_OUT
+from ralph.values.ports import TIMED_OUT, Mailbox, Waiter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ralph.values.ports import Mailbox, Waiter
 
 # The most memory for chunks that are read before the main thread takes them, if a server is faster than ralph.
 READ_AHEAD_BYTES = 4 * 1024 * 1024

@@ -10,15 +10,12 @@ import json
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from ralph.conversation.messages import to_json
-from ralph.values.answer import FINAL_REPORT
+from ralph.conversation.messages import RequestBody, to_json
+from ralph.values.answer import FINAL_REPORT, Block
 from ralph.values.servers.endpoint import host_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from ralph.conversation.messages import RequestBody
-    from ralph.values.answer import Block
 
     Convert = Callable[[dict[str, Any]], Iterable[dict[str, Any]]]
 

@@ -35,7 +35,7 @@ from ralph.api.stream import StreamAssembler, answer_from_message
 from ralph.api.transport import httpx, httpx_sse
 from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.values.events import ClockFired, Notice, ResponseDiscarded, StreamReceived
-from ralph.values.ports import TIMED_OUT, Interrupted
+from ralph.values.ports import TIMED_OUT, Clock, Events, Interrupted
 from ralph.values.strict_json import strict_json
 from ralph.values.usage import tokens_of
 
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
     from ralph.api.client import Dialect
     from ralph.values.answer import Answer
-    from ralph.values.ports import Clock, Events
 
 ERROR_BODY_BYTES = 64 * 1024
 # This limit is lower than `ANSWER_BYTES`, because a message sent as one JSON object has the same text in fewer bytes.

@@ -8,12 +8,11 @@ import re
 from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from ralph.values.servers.accounts import window_s
+from ralph.values.servers.accounts import Account, window_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ralph.values.servers.accounts import Account
 
 RATE_LIMITED = 429
 # About three centuries. Without this limit, a header of 35 digits would lead to numbers that are too large to add.

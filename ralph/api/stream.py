@@ -33,6 +33,7 @@ from ralph.api.stream_events import (
     MessageStop,
     OtherBlockDelta,
     SignatureDelta,
+    StreamEvent,
     TextDelta,
     ThinkingDelta,
     WholeMessage,
@@ -42,7 +43,7 @@ from ralph.api.stream_events import (
     stream_event,
 )
 from ralph.conversation.context_size import tokens_of_bytes
-from ralph.values.answer import Answer, MalformedCall, ToolCall, numbered
+from ralph.values.answer import Answer, Block, MalformedCall, ToolCall, numbered
 from ralph.values.errors import StreamParse, StreamTransient
 from ralph.values.strict_json import check_encodable, clear_object, strict_json
 from ralph.values.tool_choice import MCP_PREFIX
@@ -50,9 +51,6 @@ from ralph.values.usage import with_later_usage
 
 if TYPE_CHECKING:
     from datetime import datetime
-
-    from ralph.api.stream_events import StreamEvent
-    from ralph.values.answer import Block
 
 
 _TOOL_INPUT_BLOCKS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})

@@ -13,7 +13,7 @@ from ralph.api.client import ApiClient, Endpoint, host_of
 from ralph.api.network_causes import shortage_error
 from ralph.api.transport import build_transport, httpx
 from ralph.values.classify import is_bad_key
-from ralph.values.credentials import Secret
+from ralph.values.credentials import Credential, Secret
 from ralph.values.errors import AgentError, Api, NetworkCause
 from ralph.values.servers.endpoint import ANTHROPIC, DEFAULT_BASE_URL, host_in
 from ralph.values.shortage import shortage_of
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ralph.conversation.messages import RequestBody
     from ralph.conversation.target import ModelDescription, Target
     from ralph.values.answer import Answer
-    from ralph.values.credentials import Credential
     from ralph.values.ports import Clock, Events, Waiter
 
 

@@ -279,7 +279,8 @@ def _answers_of_targets(
     waiter: InboxWaiter,
     clock: SystemClock,
 ) -> Iterator[Finding]:
-    from ralph.cli.checks.probe import ProbeSeams, probe_targets  # noqa: PLC0415 - only with --probe
+    from ralph.api.target_clients import HttpSettings  # noqa: PLC0415 - only with --probe
+    from ralph.cli.checks.probe import LIMITS, probe_targets  # noqa: PLC0415 - only with --probe
 
     redactor = _redactor(environment, settings)
     ca_file = None if settings.model.ca_file is None else str(settings.model.ca_file)
@@ -290,7 +291,8 @@ def _answers_of_targets(
         except SettingsError as error:
             yield fail("targets", str(error), "correct that program: no run begins without its key")
             return
-    yield from probe_targets(settings.targets, ProbeSeams(ca_file, waiter, clock, redactor.redact_all))
+    http = HttpSettings(ca_file, LIMITS, waiter, clock, redactor.redact_all)
+    yield from probe_targets(settings.targets, http)
 
 
 def _about_checkout(

@@ -163,23 +163,15 @@ class RunLine(Struct, frozen=True, kw_only=True):
         """The values of the flags of all settings, by the names of the settings. None means that the flag was not
         given.
         """
-        given = _without_skills(self.settings)
-        return _restricted(given) if self.restricted else given
-
-
-def _without_skills(flags: dict[str, object]) -> dict[str, object]:
-    """Removes an `--allowed-tools` that names only skills from the flags."""
-    allowed = flags.get("tools.allowed")
-    names = allowed if isinstance(allowed, tuple) else ()
-    is_about_skills = bool(names) and all(str(name).partition("(")[0] == "Skill" for name in names)
-    return {**flags, "tools.allowed": None} if is_about_skills else flags
-
-
-def _restricted(flags: dict[str, object]) -> dict[str, object]:
-    """The flags together with the flags that `--restricted` stands for."""
-    forbidden = flags.get("tools.disallowed")
-    names = forbidden if isinstance(forbidden, tuple) else ()
-    return {**flags, "sandbox.mode": "strict", "tools.disallowed": (*names, "Bash")}
+        given = dict(self.settings)
+        allowed, forbidden = given.get("tools.allowed"), given.get("tools.disallowed")
+        names = allowed if isinstance(allowed, tuple) else ()
+        if names and all(str(name).partition("(")[0] == "Skill" for name in names):
+            given["tools.allowed"] = None  # a list that names only skills says nothing about tools
+        if self.restricted:
+            names = forbidden if isinstance(forbidden, tuple) else ()
+            given |= {"sandbox.mode": "strict", "tools.disallowed": (*names, "Bash")}
+        return given
 
 
 def refuse_contradictions(line: RunLine) -> None:
@@ -219,11 +211,7 @@ def refuse_contradictions(line: RunLine) -> None:
             "--session-id",
             "an old session has its id; with --fork-session it is the copy's",
         ),
-        (
-            is_old and line.no_session_persistence,
-            "--no-session-persistence",
-            "a resumed session is kept",
-        ),
+        (is_old and line.no_session_persistence, "--no-session-persistence", "a resumed session is kept"),
     ):
         if is_wrong:
             raise wrong_value(option_name, problem)

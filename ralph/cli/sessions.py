@@ -1,20 +1,12 @@
 """The commands of `ralph sessions`, with their options and their help."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from ralph.cli.typer_command import command_group, made, option
 from ralph.cli.values import absolute, existing_directory
-from ralph.sessions.command import (
-    SessionsPlace,
-    export_session,
-    list_sessions,
-    remove_sessions,
-    search_sessions,
-    show_session,
-)
+from ralph.sessions import command
 
 SessionId = Annotated[
     str | None,
@@ -49,12 +41,7 @@ sessions = command_group(
 
 
 @sessions.command("ls", short_help="List the sessions of this directory, the newest first.")
-def list_(
-    *,
-    all_: AllFlag = False,
-    session_dir: SessionDir = None,
-    format_: ListFormat = "text",
-) -> int:
+def list_(*, all_: AllFlag = False, session_dir: SessionDir = None, format_: ListFormat = "text") -> int:
     """List sessions: id, time of the last write, outcome, turns, cost, title or the first words of the task.
 
     The outcome is the outcome of the last run, or one of these: running, killed (the last run has no end, and its
@@ -62,7 +49,9 @@ def list_(
     cost of ? is unknown. For a fork, the turns and the cost of the
     original session are not included.
     """
-    return list_sessions(_place(session_dir), of_all=all_, is_json=format_ == "json")
+    return command.list_sessions(
+        command.store_in(absolute(session_dir)), of_all=all_, is_json=format_ == "json"
+    )
 
 
 @sessions.command(short_help="Show the story of one session.")
@@ -71,7 +60,7 @@ def show(session_id: SessionId = None, *, session_dir: SessionDir = None) -> int
 
     If the journal is damaged (exit 74), the story ends at the damage.
     """
-    return show_session(_place(session_dir), session_id)
+    return command.show_session(command.store_in(absolute(session_dir)), session_id, absolute(session_dir))
 
 
 @sessions.command(short_help="Write all of one session as Markdown or JSON.")
@@ -87,7 +76,9 @@ def export(
 
     The JSON object has the messages as they were sent to the API, the runs, the events and the totals.
     """
-    return export_session(_place(session_dir), session_id, is_json=format_ == "json")
+    return command.export_session(
+        command.store_in(absolute(session_dir)), session_id, is_json=format_ == "json"
+    )
 
 
 @sessions.command(short_help="Find the sessions in which a text occurs.")
@@ -104,7 +95,9 @@ def search(
 
     No match is exit 0, with an empty list.
     """
-    return search_sessions(_place(session_dir), words, of_all=all_, is_json=format_ == "json")
+    return command.search_sessions(
+        command.store_in(absolute(session_dir)), words, of_all=all_, is_json=format_ == "json"
+    )
 
 
 @sessions.command(short_help="Remove sessions for good.")
@@ -120,12 +113,7 @@ def rm(
 
     If one of the names is wrong, none is removed (exit 2). A session that a run has open stays (exit 78).
     """
-    return remove_sessions(_place(session_dir), session_ids)
-
-
-def _place(session_dir: str | None) -> "SessionsPlace":
-    directory = absolute(session_dir)
-    return SessionsPlace(Path(directory) if directory else None)
+    return command.remove_sessions(command.store_in(absolute(session_dir)), session_ids)
 
 
 COMMAND = made(sessions)

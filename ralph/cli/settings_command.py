@@ -25,12 +25,11 @@ from ralph.cli.typer_command import line_error, option, spell
 from ralph.cli.values import absolute
 from ralph.settings.tables import ALL_KEYS, BY_NAME
 from ralph.values.outcome import UsageError
-from ralph.values.setting import Arity
+from ralph.values.setting import Arity, Flag, Key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from ralph.values.setting import Flag, Key
 
 _SETTINGS = "settings"
 """The field with the values of settings' flags, by the names of the settings. None means that the flag was not given."""

@@ -92,7 +92,6 @@ def command_names() -> tuple[str, ...]:
 
 
 def named_command(name: str) -> Any:
-    """The command with this name."""
     module, attribute = _MODULES[name]
     return getattr(import_module(f"ralph.cli.{module}"), attribute)
 

@@ -104,7 +104,6 @@ def directories(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _directories_in(word: str) -> list[str]:
-    """The directories that one word names."""
     if Path(word).is_dir():
         return [word]
     for parts in (word.split(","), word.split()):

@@ -14,14 +14,13 @@ from msgspec import Struct, ValidationError, convert
 
 from ralph.conversation import records as kinds
 from ralph.conversation.messages import RequestHead
-from ralph.conversation.records import FORMAT, NewerFormatError
+from ralph.conversation.records import FORMAT, NewerFormatError, Record
 from ralph.values.answer import Block  # noqa: TC001 - records are read by their hints
 from ralph.values.usage import TokenUsage  # noqa: TC001 - records are read by their hints
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from ralph.conversation.records import Record
 
 T = TypeVar("T")
 
@@ -34,7 +33,10 @@ def decoded(kind: str, fields: Mapping[str, Any]) -> Record:
     if known is None:
         return kinds.UnknownRecord(kind, dict(fields))
     if known is kinds.SessionRecord:
-        _refuse_newer(fields)
+        format_ = fields.get("format")
+        if isinstance(format_, int) and format_ > FORMAT:
+            made_by = f"it was made by ralph {fields.get('ralph')} in format {format_}"
+            raise NewerFormatError(f"{made_by}; this one reads up to {FORMAT}")
     record: Record = convert(_upgraded(kind, fields), known, dec_hook=_head)
     check = _CHECKS.get(kind)
     if check is not None:
@@ -46,13 +48,6 @@ def _head(_type: type, text: object) -> RequestHead:
     if not isinstance(text, str):
         raise ValueError(f"Expected `str`, got `{type(text).__name__}`")  # noqa: TRY004 - msgspec adds the path
     return RequestHead.of_body(text.encode()[:-1])
-
-
-def _refuse_newer(fields: Mapping[str, Any]) -> None:
-    format_ = fields.get("format")
-    if isinstance(format_, int) and format_ > FORMAT:
-        made_by = f"it was made by ralph {fields.get('ralph')} in format {format_}"
-        raise NewerFormatError(f"{made_by}; this one reads up to {FORMAT}")
 
 
 # --- Older formats. A fork has the number of the current format, but may contain older records. So each upgrade looks

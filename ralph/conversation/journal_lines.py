@@ -61,10 +61,7 @@ class JournalDamage(Exception):  # noqa: N818 - it is what has been found, not a
 
 
 def line_of(
-    seq: int,
-    record: Record | KnownRecord,
-    written_s: float | None = None,
-    spans_of: SpansOf | None = None,
+    seq: int, record: Record | KnownRecord, written_s: float | None = None, spans_of: SpansOf | None = None
 ) -> bytes:
     """The journal line of a record, including the line break. `written_s` is the time of writing, in seconds since
     1970. None leaves the time out. `spans_of` finds the secrets in a text, and the line says where they are. None if

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from ralph.conversation.context_size import content_size, tokens_of_bytes
 from ralph.conversation.growing import GrowingSequence
-from ralph.values.answer import ToolOutput, ToolResult
+from ralph.values.answer import Block, ToolDefinition, ToolOutput, ToolResult
 from ralph.values.servers.models import DEFAULT_MAX_TOKENS, facts_of, is_claude, max_tokens_for
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from anthropic.types import TextBlockParam, ToolParam
 
-    from ralph.values.answer import Block, ToolDefinition
 
 Role = Literal["user", "assistant"]
 

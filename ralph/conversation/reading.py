@@ -29,6 +29,7 @@ from ralph.conversation.records import (
     AssistantRecord,
     CompactedRecord,
     IntentRecord,
+    Record,
     ResultRecord,
     UserRecord,
 )
@@ -36,7 +37,6 @@ from ralph.conversation.records import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ralph.conversation.records import Record
     from ralph.values.answer import Answer, Block, FileChange, ToolResult
 
 

@@ -18,13 +18,12 @@ from msgspec.structs import replace
 
 from ralph.conversation.messages import to_json
 from ralph.values.credentials import MIN_SECRET_CHARS
-from ralph.values.redaction import OWN_KEYS, Redactor, cut_at
+from ralph.values.redaction import OWN_KEYS, Redactor, SpansOf, cut_at
 from ralph.values.screen_text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ralph.values.redaction import SpansOf
 
 FIELD = "secrets"
 """The field of a line with its places."""

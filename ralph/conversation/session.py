@@ -28,7 +28,7 @@ from ralph.conversation.messages import (
 from ralph.conversation.next_step import TurnState, next_step
 from ralph.conversation.notices import CONTINUE, LIMIT_LIFTED
 from ralph.conversation.reading import NonsenseError, OpenAnswer, Reading, open_answer
-from ralph.conversation.records import SessionError
+from ralph.conversation.records import Record, SessionError
 from ralph.values.answer import (
     BASH_OUTPUT,
     COMMANDS,
@@ -40,14 +40,12 @@ from ralph.values.answer import (
     ToolResult,
 )
 from ralph.values.outcome import Delivery, Outcome
-from ralph.values.usage import tokens_of
+from ralph.values.usage import TokenUsage, tokens_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from ralph.conversation.records import Record
     from ralph.values.answer import Answer, Block
-    from ralph.values.usage import TokenUsage
 
 
 class NoMessageError(SessionError):
@@ -441,10 +439,14 @@ def _take_result(session: Session, record: kinds.ResultRecord) -> Session:
         conversation = conversation.plus(user_message(results))
         turn_state = _state_behind(turn_state, pending.answer)
         pending = None
+    change = session.intents.get(record.tool_use_id)
+    is_real = change is not None and change.is_real and not record.is_error
     return replace(
         session,
         report=_report_in(session, record),
-        changed_files=_changed_by(session, record),
+        changed_files=session.changed_files.plus({change.path: None})
+        if change and is_real
+        else session.changed_files,
         seen=session.seen.plus(record.seen),
         conversation=conversation,
         turn_state=turn_state,
@@ -461,12 +463,6 @@ def _report_in(session: Session, record: kinds.ResultRecord) -> Mapping[str, Any
         if call.id == record.tool_use_id and isinstance(call, ToolCall) and call.name == FINAL_REPORT
     )
     return next(reports, session.report)
-
-
-def _changed_by(session: Session, record: kinds.ResultRecord) -> GrowingMapping[None]:
-    change = session.intents.get(record.tool_use_id)
-    is_real = change is not None and change.is_real and not record.is_error
-    return session.changed_files.plus({change.path: None}) if change and is_real else session.changed_files
 
 
 def _without_answer(session: Session) -> Session:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.values.credentials import NO_HEADERS, secret_header_values
+from ralph.values.credentials import NO_HEADERS, Credential, Headers, secret_header_values
 from ralph.values.servers.endpoint import ANTHROPIC
 from ralph.values.servers.models import MOST_TOKENS, ModelFacts, Price, facts_of
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from ralph.conversation.messages import RequestShape
     from ralph.values.answer import ToolDefinition
-    from ralph.values.credentials import Credential, Headers
 
 
 class ModelDescription(Struct, frozen=True):

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
 
-    from ralph.demo.stages import Stage
-
 
 class Summary:
     def __init__(self) -> None:
@@ -59,7 +57,14 @@ class Summary:
             case RunStarted():
                 self._has_targets = bool(event.targets)
             case AttemptEnded():
-                self._attempt(event)
+                before, self._failed = self._failed, event if event.kind else None
+                # If an attempt at the same target follows a failed one without a retry between them, it used another key.
+                if before is not None and before.target == event.target:
+                    self._key_changes[event.target] += 1
+                if event.kind is None:
+                    self._turns[f"{event.target} ({event.model})"] += 1
+                else:
+                    self._failures[f"{event.target} {event.status or event.kind}"] += 1
             case RetryScheduled():
                 self._retried[str(event.status or event.kind)] += 1
                 self._failed = None
@@ -71,16 +76,6 @@ class Summary:
                 self._changes.append(f"back on {event.target}")
             case RunEnded():
                 self.ended = event
-
-    def _attempt(self, event: AttemptEnded) -> None:
-        before, self._failed = self._failed, event if event.kind else None
-        # If an attempt at the same target follows a failed one without a retry between them, it used another key.
-        if before is not None and before.target == event.target:
-            self._key_changes[event.target] += 1
-        if event.kind is None:
-            self._turns[f"{event.target} ({event.model})"] += 1
-        else:
-            self._failures[f"{event.target} {event.status or event.kind}"] += 1
 
     def text(
         self, ended: RunEnded, requests: int, *, tests_pass: bool, unsped_wait_s: float | None = None
@@ -209,7 +204,15 @@ def _play(scenario: str, directory: Path, speed: float, say: Callable[[str], Non
     summary = Summary()
     with STAGES[scenario](directory, speed, has_git()) as stage:
         say(INTRODUCTION.format(directory=project, about=stage.about, task=TASK))
-        options = _options(stage, directory, project)
+        options = RunOptions(
+            prompt=TASK,
+            directory=str(project),
+            config_file=str(stage.config_file) if stage.config_file is not None else None,
+            session=SessionOptions(directory=directory / "sessions"),
+            settings={**stage.settings, "limits.max_time_s": LONGEST_S},
+            speed=stage.speed,
+            reads_stdin=False,
+        )
         code = run_command(options, {**environment, **stage.environment}, summary, *stage.watchers)
     ended = summary.ended
     if code or ended is None:
@@ -218,15 +221,3 @@ def _play(scenario: str, directory: Path, speed: float, say: Callable[[str], Non
     unsped_wait_s = ended.waited_s * stage.speed if stage.stands_for_hours else None
     say(summary.text(ended, stage.request_count, tests_pass=passes, unsped_wait_s=unsped_wait_s))
     return code if passes else Outcome.TASK_FAILED.exit_code()
-
-
-def _options(stage: Stage, directory: Path, project: Path) -> RunOptions:
-    return RunOptions(
-        prompt=TASK,
-        directory=str(project),
-        config_file=str(stage.config_file) if stage.config_file is not None else None,
-        session=SessionOptions(directory=directory / "sessions"),
-        settings={**stage.settings, "limits.max_time_s": LONGEST_S},
-        speed=stage.speed,
-        reads_stdin=False,
-    )

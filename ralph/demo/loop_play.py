@@ -37,7 +37,7 @@ from ralph.loop.command import loop_command
 from ralph.loop.record import LoopStore, RecordError
 from ralph.loop.values import LoopLimits, LoopOptions, LoopPlan
 from ralph.loop.words import judged
-from ralph.mock_api import MockApi, Step, Text, Thinking, ToolUse, Turn
+from ralph.mock_api import MockApi, Playable, RecordedRequest, Step, Text, Thinking, ToolUse, Turn
 from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ralph.loop.state import CurrentIteration, IterationRecord, LoopState
-    from ralph.mock_api import Playable, RecordedRequest
 
 OUTAGE_BEGINS = (2, 1)
 """The start of the outage: the number of an iteration, and a number of answers. After that many answers in the
@@ -105,18 +104,14 @@ class LoopOutage:
                 self._servers[0].close()
                 is_gone = True
             elif len(self._servers) == 1 and current.outages >= _BACK_AFTER:
-                self._come_back()
+                with suppress(OSError):
+                    self._servers.append(MockApi(script=LoopScript(self._has_git), port=self.port).start())
 
     def _current(self) -> CurrentIteration | None:
         try:
             return self._store.newest().load().current
         except RecordError:  # there is no record yet
             return None
-
-    def _come_back(self) -> None:
-        """Starts a new server at the same port."""
-        with suppress(OSError):
-            self._servers.append(MockApi(script=LoopScript(self._has_git), port=self.port).start())
 
 
 PROJECT = "duration"
@@ -193,7 +188,15 @@ def play_loop(directory: Path, speed: float, say: Callable[[str], None]) -> int:
     store = LoopStore.to_read(environment, play.project)
     with LoopOutage(store, has_git=play.has_git) as outage:
         config_file = directory / "config.toml"
-        config_file.write_text(_settings(play, outage.base_url))
+        config_file.write_text(
+            _SETTINGS.format(
+                base_url=outage.base_url,
+                model=MODEL,
+                waits=_listed(wait_s / play.speed for wait_s in _OUTAGE_WAITS_S),
+                earnest=_listed(wait_s * OUTAGE_SPEED for wait_s in _OUTAGE_WAITS_S),
+                longest_s=_LONGEST_S,
+            )
+        )
         plan = _plan(play, config_file)
         say(_about(play, plan, outage.port, config_file.read_text()))
         code = loop_command(LoopOptions(plan), environment)
@@ -204,11 +207,7 @@ def play_loop(directory: Path, speed: float, say: Callable[[str], None]) -> int:
 
 
 def _tell_facts(
-    play: _Play,
-    store: LoopStore,
-    outage: LoopOutage,
-    environment: dict[str, str],
-    say: Callable[[str], None],
+    play: _Play, store: LoopStore, outage: LoopOutage, environment: dict[str, str], say: Callable[[str], None]
 ) -> bool:
     """Prints the facts about the loop."""
     try:
@@ -245,16 +244,6 @@ def _command(plan: LoopPlan) -> str:
     return (
         f"ralph loop -f {_PROMPT}{commit} --max-iterations {plan.limits.max_iterations} \\\n"
         f"  --gate {quote(RUN_TESTS)} --plan {PLAN} {' '.join(map(quote, plan.run_arguments))}"
-    )
-
-
-def _settings(play: _Play, base_url: str) -> str:
-    return _SETTINGS.format(
-        base_url=base_url,
-        model=MODEL,
-        waits=_listed(wait_s / play.speed for wait_s in _OUTAGE_WAITS_S),
-        earnest=_listed(wait_s * OUTAGE_SPEED for wait_s in _OUTAGE_WAITS_S),
-        longest_s=_LONGEST_S,
     )
 
 

@@ -4,23 +4,21 @@ and an introduction. A scenario causes faults only outside of the run. The run k
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
 from ralph.demo.workplace import RUN_TESTS
-from ralph.mock_api import Fault, MockApi, Step, Text, Thinking, ToolUse, Turn
+from ralph.mock_api import Fault, MockApi, Playable, RecordedRequest, Step, Text, Thinking, ToolUse, Turn
 from ralph.retry.backoff import PATIENT_SCHEDULE_S, STANDARD_SCHEDULE_S
 from ralph.values.events import Event, RetryScheduled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from ralph.mock_api import Playable, RecordedRequest
     from ralph.values.ports import Events
 
 # --- The scripted model
@@ -55,16 +53,13 @@ class DemoScript(Struct, frozen=True):
 
     def __call__(self, request: RecordedRequest, index: int) -> Playable:
         messages = request.messages()
-        turn = self._turn(messages)
+        answered = sum(message["role"] == "assistant" for message in messages)
+        turns = self._turns()
+        turn = turns[answered] if answered < len(turns) else self._last_word(last_result(messages))
         fault = self.faults.get(index)
         if fault is None:
             return turn
         return Step(None if fault.replaces_answer() else turn, fault)
-
-    def _turn(self, messages: list[dict[str, Any]]) -> Turn:
-        answered = sum(message["role"] == "assistant" for message in messages)
-        turns = self._turns()
-        return turns[answered] if answered < len(turns) else self._last_word(last_result(messages))
 
     def _turns(self) -> list[Turn]:
         commit = "git add -A && git commit -qm 'Round discounted prices half up' && git log --oneline"
@@ -129,7 +124,6 @@ def last_result(messages: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def reports_that_tests_pass(result: dict[str, Any]) -> bool:
-    """Whether `result`, the result of a test run, says that the tests pass."""
     return not result.get("is_error") and _PASSED in str(result.get("content"))
 
 

@@ -19,11 +19,11 @@ from ralph.driven.session_facts import SessionFacts
 from ralph.driven.steering import Progress, Steering
 from ralph.machine.starting import patiently
 from ralph.permissions.gate import Decision, HookFailedError
-from ralph.permissions.hook_answers import PROMPT, check_keys, hook_answer
+from ralph.permissions.hook_answers import PROMPT, HookAnswer, check_keys, hook_answer
 from ralph.run.parts import build_roster
-from ralph.values.events import MessageTaken, RunEnded, SessionStateChanged
+from ralph.values.events import Event, MessageTaken, RunEnded, SessionStateChanged
 from ralph.values.outcome import Outcome, UsageError
-from ralph.values.ports import Interrupted
+from ralph.values.ports import Clock, Interrupted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -32,13 +32,10 @@ if TYPE_CHECKING:
     from ralph.driven.setup import HookTable
     from ralph.machine.waiter import Inbox
     from ralph.output.writer import Writer
-    from ralph.permissions.hook_answers import HookAnswer
     from ralph.run.run import Run
     from ralph.run.session_run import SessionRun
     from ralph.values.answer import ToolCall
     from ralph.values.controls import RunControls
-    from ralph.values.events import Event
-    from ralph.values.ports import Clock
 
 _FAILED = "Tool permission request failed"
 
@@ -188,11 +185,7 @@ def _with_updates(decision: Decision, updates: tuple[dict[str, Any], ...]) -> De
             case AddRules(behavior=behavior):
                 refused = refused or f"{kind} ({behavior})"
     return replace(
-        decision,
-        mode=mode,
-        allowed=tuple(allowed),
-        ignored=tuple(dict.fromkeys(ignored)),
-        refused=refused,
+        decision, mode=mode, allowed=tuple(allowed), ignored=tuple(dict.fromkeys(ignored)), refused=refused
     )
 
 
@@ -208,12 +201,7 @@ class MessageDriver:
     """Implements `Driver`."""
 
     def __init__(
-        self,
-        inbox: Inbox,
-        controls: RunControls,
-        clock: Clock,
-        writer: Writer,
-        emit: Callable[[Event], None],
+        self, inbox: Inbox, controls: RunControls, clock: Clock, writer: Writer, emit: Callable[[Event], None]
     ) -> None:
         mailbox = inbox.mailbox()
         self._channel, self._replies, self._progress = ControlChannel(mailbox), Replies(), Progress(clock)
@@ -284,7 +272,7 @@ def _tell_state(run: Run, state: str) -> None:
 
 def _tell(run: Run, ended: RunEnded) -> RunEnded:
     ended = run.tell(ended)
-    run.writer.tell_end(ended)
+    run.writer.tell(ended)
     return ended
 
 

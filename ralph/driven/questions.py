@@ -13,14 +13,13 @@ from msgspec import Struct
 from ralph import __version__
 from ralph.driven.control_lines import Response, cancel_line, request_line
 from ralph.mcp.ports import MOST_PAGES, UNKNOWN_EFFECTS, CallFailedError, ServerFailedError
-from ralph.values.ports import TIMED_OUT
+from ralph.values.ports import TIMED_OUT, Clock, Mailbox, Waiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ralph.mcp.configuration import McpServer
     from ralph.mcp.helper_process import ServerProcess
-    from ralph.values.ports import Clock, Mailbox, Waiter
 
 
 class Question(Struct, frozen=True):
@@ -218,13 +217,9 @@ class DriverServers:
         request = {"subtype": "mcp_message", "server_name": server, "message": message}
         waiting_for = f"the driver's MCP server {server}"
         [reply] = self._questions.ask([Question(request, waiting_for, within_s)])
-        return _message_in(reply)
-
-
-def _message_in(reply: Response) -> dict[str, Any]:
-    if reply.error is not None:
-        raise NoAnswerError(reply.error)
-    message = reply.fields.get("mcp_response")
-    if not isinstance(message, dict):
-        raise NoAnswerError("the answer has no mcp_response")
-    return message
+        if reply.error is not None:
+            raise NoAnswerError(reply.error)
+        answer = reply.fields.get("mcp_response")
+        if not isinstance(answer, dict):
+            raise NoAnswerError("the answer has no mcp_response")
+        return answer

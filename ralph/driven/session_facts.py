@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from ralph.conversation.context_size import BYTES_PER_TOKEN
 from ralph.conversation.messages import to_json
 from ralph.output.stream_json import OUTPUT_STYLE, READERS_WANT_VERSION
-from ralph.prompt.commands import read_command
+from ralph.prompt.commands import CommandFile, read_command
 from ralph.prompt.frontmatter import as_text
 from ralph.run.parts import why_uncountable
-from ralph.settings.tables import EFFORTS
+from ralph.settings.tables import EFFORTS, Settings
 from ralph.values.servers.endpoint import ANTHROPIC, is_default
 from ralph.values.servers.vendors import vendor_elsewhere
 from ralph.values.tool_choice import MCP_PREFIX
@@ -23,11 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ralph.conversation.target import Target
-    from ralph.prompt.commands import CommandFile
     from ralph.prompt.memory import MemoryFile
     from ralph.retry.roster import Roster
     from ralph.run.session_run import SessionRun
-    from ralph.settings.tables import Settings
     from ralph.values.controls import PermissionMode
     from ralph.values.redaction import Redactor
 
@@ -194,7 +192,7 @@ def _choices(roster: Roster) -> Iterator[Target]:
     """The targets of the run, and the known models of Anthropic's API."""
     for name in roster.names:
         yield roster.find(name)
-    if roster.takes_any_model and is_default(roster.first.base_url):
+    if roster.can_grow and is_default(roster.first.base_url):
         for alias, model in roster.aliases.items():
             if model.id != roster.first.model:
                 yield roster.find(alias)

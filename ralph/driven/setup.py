@@ -16,14 +16,13 @@ from msgspec.structs import replace
 from ralph.driven.control_lines import in_short
 from ralph.permissions.hook_answers import EVENTS, OF_TOOLS
 from ralph.permissions.hook_matcher import parse_matcher
-from ralph.run.options import RequestedReport
+from ralph.run.options import RequestedReport, RunOptions
 from ralph.run.report_schema import read_schema
 from ralph.values.controls import LONGEST_TITLE, PermissionMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ralph.run.options import RunOptions
 
 OBSERVING = frozenset(
     """

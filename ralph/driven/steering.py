@@ -13,22 +13,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ralph.driven import control_lines as lines
-from ralph.driven.control_channel import EndOfInput, TooLong
-from ralph.driven.control_lines import (
-    ControlRequest,
-    Malformed,
-    Response,
-    UserMessage,
-    failure,
-    success,
-)
-from ralph.driven.questions import answer_to_server
-from ralph.driven.setup import (
-    DriverSetup,
-    MissingGuard,
-    driver_setup,
-)
-from ralph.values.controls import ModeFixedError
+from ralph.driven.control_channel import EndOfInput, Item, TooLong
+from ralph.driven.control_lines import ControlRequest, Malformed, Response, UserMessage, failure, success
+from ralph.driven.questions import Replies, answer_to_server
+from ralph.driven.setup import DriverSetup, MissingGuard, driver_setup
+from ralph.values.controls import ModeFixedError, PermissionMode, RunControls
 from ralph.values.events import (
     AnswerAccepted,
     AttemptEnded,
@@ -47,9 +36,6 @@ from ralph.values.ports import TIMED_OUT, GuardRefused, InterruptRequested, Retr
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ralph.driven.control_channel import Item
-    from ralph.driven.questions import Replies
-    from ralph.values.controls import PermissionMode, RunControls
     from ralph.values.ports import Clock, Mailbox, Waiter
 
 # After the last task, ralph reads until no line has come for `_QUIET_S`, but at most for `_LAST_LOOK_S`.
@@ -316,7 +302,10 @@ class Steering:
         self._respond(success(line.request_id, response))
         match line.request:
             case lines.SetPermissionMode():
-                self._tell_mode()
+                self._emit(PermissionModeChanged(self._controls.permission_mode))
+                notice = self._controls.mode_notice
+                if notice is not None:
+                    self._emit(Notice(notice))
             case lines.Interrupt() if response["interrupted"]:
                 self._stop(InterruptRequested())
             case lines.AbortRetry() if response["aborted"]:
@@ -353,7 +342,6 @@ class Steering:
                 return self._status(self._models, waiting_for)
 
     def _initialize(self, fields: Mapping[str, Any], models: Models) -> dict[str, Any]:
-        """Handles `initialize`."""
         self._missing.refuse(fields)
         try:
             self.setup = self._new_setup(fields)
@@ -388,12 +376,6 @@ class Steering:
             raise ValueError(refusal) from None
         self._missing.set_mode()
         return mode
-
-    def _tell_mode(self) -> None:
-        self._emit(PermissionModeChanged(self._controls.permission_mode))
-        notice = self._controls.mode_notice
-        if notice is not None:
-            self._emit(Notice(notice))
 
     def _stop_without_guard(self) -> None:
         if self._missing.reason is not None:

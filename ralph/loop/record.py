@@ -18,8 +18,8 @@ from ralph.machine.files.atomic_write import remove_leftovers, replace_at
 from ralph.machine.files.opened_file import opened, read_regular_file
 from ralph.machine.files.repository import HELD_DIRECTORY
 from ralph.machine.files.trees import remove_tree_if_possible
-from ralph.sessions.places import directory_name
-from ralph.sessions.store import SessionStore, make_private, written_at
+from ralph.sessions.places import directory_name, written_at
+from ralph.sessions.store import SessionStore, make_private
 from ralph.values.outcome import CannotError, Outcome
 
 if TYPE_CHECKING:

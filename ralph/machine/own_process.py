@@ -70,12 +70,12 @@ def count_descriptors() -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY or limit >= _MANY_DESCRIPTORS:
         return
-    needed = DESCRIPTORS + sum(map(_is_open, range(3, limit)))
+    needed = DESCRIPTORS + sum(map(is_open, range(3, limit)))
     if limit < needed:
         _why_too_few = f"the limit on open files is {limit}, and ralph needs {needed}: ulimit -n {needed}"
 
 
-def _is_open(descriptor: int) -> bool:
+def is_open(descriptor: int) -> bool:
     try:
         os.fstat(descriptor)
     except OSError:

@@ -30,8 +30,6 @@ _NOT_HONOURED = ("headersHelper", "oauth")
 
 
 class McpServer(Struct, frozen=True, kw_only=True):
-    """The configuration of one MCP server."""
-
     name: str
     transport: Transport
     command: str = ""
@@ -83,11 +81,7 @@ def entries_of(document: Any) -> dict[str, dict[str, Any]]:
 
 
 def server_of(
-    name: str,
-    raw: Mapping[str, Any],
-    variables: Mapping[str, str],
-    *,
-    may_leave_sandbox: bool = False,
+    name: str, raw: Mapping[str, Any], variables: Mapping[str, str], *, may_leave_sandbox: bool = False
 ) -> McpServer:
     """Decodes one entry. Values from `variables` replace `${NAME}` and `${NAME:-default}` in the entry.
 
@@ -101,11 +95,7 @@ def server_of(
 
 
 def _server_of(
-    name: str,
-    raw: Mapping[str, Any],
-    variables: Mapping[str, str],
-    *,
-    may_leave_sandbox: bool,
+    name: str, raw: Mapping[str, Any], variables: Mapping[str, str], *, may_leave_sandbox: bool
 ) -> McpServer:
     if not name or not name.isprintable():
         raise ValueError("has a name that is empty or not printable")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from ralph.machine.own_programs import own_python
 from ralph.machine.starting import start_process, start_thread
-from ralph.mcp.wire import Lines, encoded, news_of
-from ralph.values.ports import Interrupted
+from ralph.mcp.wire import Lines, Order, encoded, news_of
+from ralph.values.ports import Clock, Interrupted, Mailbox, Waiter
 from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
     from ralph.machine.command_supervisor import CommandSupervisor, SupervisedCommand
-    from ralph.mcp.wire import Order
-    from ralph.values.ports import Clock, Mailbox, Waiter
 
 _PROGRAM = "from ralph.mcp.helper import main; main()"
 _CHUNK_BYTES = 65_536
@@ -157,12 +155,7 @@ class ServerProcess:
         self, command: Sequence[str], cwd: Path, environment: Mapping[str, str], stdin: int, stderr: int
     ) -> SupervisedCommand:
         started = self._supervisor.start(
-            command,
-            cwd=cwd,
-            environment=environment,
-            grace_s=_GRACE_S,
-            input_from=stdin,
-            errors_to=stderr,
+            command, cwd=cwd, environment=environment, grace_s=_GRACE_S, input_from=stdin, errors_to=stderr
         )
         try:
             start_thread(lambda: self.ended.put(started.wait_for_end()), name="MCP server end")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ralph.machine.network.proxies import proxy_for
-from ralph.mcp.helper_process import HELPER_GONE, HelperProcess, end_servers
+from ralph.mcp.helper_process import HELPER_GONE, HelperProcess, ServerProcess, end_servers
 from ralph.mcp.ports import UNKNOWN_EFFECTS, CallFailedError, ServerFailedError
 from ralph.mcp.wire import (
     Call,
@@ -20,21 +20,19 @@ from ralph.mcp.wire import (
     Connect,
     Disconnect,
     HelperReady,
+    Order,
     Ping,
     ServerAlive,
     ServerConnected,
     ServerLost,
 )
 from ralph.values.events import Notice
-from ralph.values.ports import TIMED_OUT, Interrupted
+from ralph.values.ports import TIMED_OUT, Clock, Events, Interrupted, Waiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ralph.mcp.configuration import McpServer
-    from ralph.mcp.helper_process import ServerProcess
-    from ralph.mcp.wire import Order
-    from ralph.values.ports import Clock, Events, Waiter
 
 _MOST_STDERR_CHARS = 400
 _LAST_WORDS_S = 1.0
@@ -143,7 +141,8 @@ class OwnServers:
         link = self._links[server]
         until_s = self._clock.now_s() + self._start_s
         while True:
-            self._look()
+            while self._next(self._clock.now_s(), "MCP servers") is not TIMED_OUT:
+                pass
             if link.is_doubtful:
                 self._ping(link)
             if link.tools is None:
@@ -316,10 +315,6 @@ class OwnServers:
             self._helper.send(order, descriptors)
         except OSError:
             self._lose_all()
-
-    def _look(self) -> None:
-        while self._next(self._clock.now_s(), "MCP servers") is not TIMED_OUT:
-            pass
 
     def _next(self, until_s: float, waiting_for: str) -> Any:
         """Waits for the next message from the helper process, handles it and returns it. Returns TIMED_OUT if no

@@ -18,20 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ralph.mcp.ports import ServerFailedError
+from ralph.mcp.ports import ServerFailedError, ServerGroup
 from ralph.values.answer import ToolDefinition
 from ralph.values.redaction import redacted
 from ralph.values.report import shown
 from ralph.values.strict_json import DEEPEST, JSON_TYPES, is_deeper, is_number
-from ralph.values.tool_choice import covers, is_chosen, mcp_name
+from ralph.values.tool_choice import ToolLists, covers, is_chosen, mcp_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from ralph.mcp.configuration import McpServer
     from ralph.mcp.helper_process import ServerProcess
-    from ralph.mcp.ports import ServerGroup
-    from ralph.values.tool_choice import ToolLists
 
 LARGEST_BYTES = 1_000_000
 """The size of the largest schema. It would fill the window of most models, and a request may have 32 MB."""

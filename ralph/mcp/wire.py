@@ -118,23 +118,15 @@ class CallNotSent(Struct, frozen=True, tag="not_sent", tag_field="kind"):
 Order = Connect | Call | Cancel | Ping | Disconnect
 News = HelperReady | ServerConnected | ServerLost | ServerAlive | CallReturned | CallRefused | CallNotSent
 
-_orders: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
-_news: msgspec.json.Decoder[News] = msgspec.json.Decoder(News)
+order_of = msgspec.json.Decoder[Order](Order).decode
+"""Decodes an order from a line. Raises msgspec.MsgspecError if the line is not an order."""
+news_of = msgspec.json.Decoder[News](News).decode
+"""Decodes a message of the helper process from a line. Raises msgspec.MsgspecError if the line is not such a message."""
 
 
 def encoded(message: Order | News) -> bytes:
     """The message as one line of JSON."""
     return msgspec.json.encode(message) + b"\n"
-
-
-def order_of(line: bytes) -> Order:
-    """Decodes an order. Raises msgspec.MsgspecError if the line is not an order."""
-    return _orders.decode(line)
-
-
-def news_of(line: bytes) -> News:
-    """Decodes a message of the helper process. Raises msgspec.MsgspecError if the line is not such a message."""
-    return _news.decode(line)
 
 
 class Lines:

@@ -210,24 +210,18 @@ class Connection:
             self._sock.sendall(ready)
             ready = b""
             if isinstance(part, Send):
-                self._drip(part.data, plan)
+                for at in range(len(part.data)):
+                    self._sock.sendall(_framed(part.data[at : at + 1], chunked=plan.chunked))
+                    self._wait(plan.drip_s)
             elif isinstance(part, Fill):
-                self._fill(part.size, chunked=plan.chunked)
+                block = b"x" * _CHUNK_BYTES
+                framed = _framed(block, chunked=plan.chunked)
+                for _ in range(part.size // _CHUNK_BYTES):
+                    self._sock.sendall(framed)
+                self._sock.sendall(_framed(block[: part.size % _CHUNK_BYTES], chunked=plan.chunked))
             else:
                 self._pause(part, chunked=plan.chunked)
         self._sock.sendall(ready + plan.terminator)
-
-    def _drip(self, data: bytes, plan: Plan) -> None:
-        for at in range(len(data)):
-            self._sock.sendall(_framed(data[at : at + 1], chunked=plan.chunked))
-            self._wait(plan.drip_s)
-
-    def _fill(self, size: int, *, chunked: bool) -> None:
-        block = b"x" * _CHUNK_BYTES
-        framed = _framed(block, chunked=chunked)
-        for _ in range(size // _CHUNK_BYTES):
-            self._sock.sendall(framed)
-        self._sock.sendall(_framed(block[: size % _CHUNK_BYTES], chunked=chunked))
 
     def _pause(self, pause: Pause, *, chunked: bool) -> None:
         if pause.ping_interval_s is None:

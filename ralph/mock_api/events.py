@@ -32,7 +32,6 @@ class ScriptedAnswer(Struct, frozen=True):
     message: Event
     """The answer as the message of the Messages API."""
     payload: Mapping[str, Any]
-    """The request."""
 
 
 PING: Event = {"type": "ping"}
@@ -214,7 +213,9 @@ def encode_broken(events: list[Line], fault: Fault) -> list[bytes]:
     encoded = [encode_event(event, fault.line_ending) for event in events]
     position = (fault.malformed_json_at_event or 0) - 1
     if 0 <= position < len(encoded):
-        encoded[position] = _half_of_its_json(encoded[position], fault.line_ending.encode())
+        end = fault.line_ending.encode()
+        before, mark, data = encoded[position].removesuffix(end + end).partition(b"data: ")
+        encoded[position] = before + mark + data[: len(data) // 2] + end + end
     return encoded
 
 
@@ -240,8 +241,3 @@ def _without_tool_input(event: Event) -> Event:
     if block.get("type") != "tool_use":
         return event
     return {**event, "content_block": {key: value for key, value in block.items() if key != "input"}}
-
-
-def _half_of_its_json(encoded: bytes, end: bytes) -> bytes:
-    before, mark, data = encoded.removesuffix(end + end).partition(b"data: ")
-    return before + mark + data[: len(data) // 2] + end + end

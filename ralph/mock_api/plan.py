@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from ralph.mock_api.dialect import ANTHROPIC, ServedApi
-from ralph.mock_api.events import DEFAULT_MODEL, encode_broken, encode_event
+from ralph.mock_api.events import DEFAULT_MODEL, ScriptedAnswer, encode_broken, encode_event
 from ralph.mock_api.fault import Fault, Framing
 from ralph.mock_api.scenario import Step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ralph.mock_api.events import ScriptedAnswer
 
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 

@@ -43,13 +43,9 @@ class Playback:
         self._played = 0
         """The number of times that the step at the current position has been played."""
         self._taken = 0
-        self._after_pause_turn = False
-        self._lock = threading.Lock()
-
-    @property
-    def after_pause_turn(self) -> bool:
+        self.after_pause_turn = False
         """Whether the last answer ended with `pause_turn`. The client may then send this answer back unchanged."""
-        return self._after_pause_turn
+        self._lock = threading.Lock()
 
     def take(self, request: RecordedRequest) -> tuple[Step, int]:
         """The step for this request, and the number of the answer, counted from 0. Raises `ExhaustedError`, and the
@@ -80,7 +76,7 @@ class Playback:
     def _advance(self, step: Step) -> None:
         self._taken += 1
         self._played += 1
-        self._after_pause_turn = step.turn is not None and step.turn.stop_reason == "pause_turn"
+        self.after_pause_turn = step.turn is not None and step.turn.stop_reason == "pause_turn"
         if step.repeat != FOREVER and self._played >= step.repeat:
             self._position += 1
             self._played = 0

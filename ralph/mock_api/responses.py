@@ -10,13 +10,12 @@ from msgspec import Struct, field
 
 from ralph.mock_api.chat import CREATED, arguments_of, prompt_tokens, reasoning_tokens
 from ralph.mock_api.events import Event, Line, ScriptedAnswer, input_json
-from ralph.mock_api.fault import openai_names
+from ralph.mock_api.fault import ErrorEvent, openai_names
 from ralph.mock_api.scenario import Block, Text, Thinking, ToolUse, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ralph.mock_api.fault import ErrorEvent
 
 _INCOMPLETE = {
     "max_tokens": "max_output_tokens",

@@ -99,19 +99,18 @@ def _examples() -> Traversable:
 def parse_scenario(text: str, *, name: str = "scenario", is_json: bool = False) -> Scenario:
     """Parses the text of a scenario. Raises `ScenarioError`. The message of the error begins with `name`."""
     try:
-        return _scenario(json.loads(text) if is_json else tomllib.loads(text))
+        raw = json.loads(text) if is_json else tomllib.loads(text)
+        table: ScenarioTable = _decoded(raw, ScenarioTable)
+        steps = zip(raw.get("steps", ()), table.steps, strict=True)
+        parts = {
+            "steps": tuple(_step(*step, f"$.steps[{index}]") for index, step in enumerate(steps)),
+            "models": tuple(
+                Model(**asdict(model) | {"fault": _fault(model.fault)}) for model in table.models
+            ),
+        }
+        return Scenario(**asdict(table) | parts)
     except (ValueError, RecursionError) as error:
         raise ScenarioError(f"{name}: {error}") from None
-
-
-def _scenario(raw: Any) -> Scenario:
-    table: ScenarioTable = _decoded(raw, ScenarioTable)
-    steps = zip(raw.get("steps", ()), table.steps, strict=True)
-    parts = {
-        "steps": tuple(_step(*step, f"$.steps[{index}]") for index, step in enumerate(steps)),
-        "models": tuple(Model(**asdict(model) | {"fault": _fault(model.fault)}) for model in table.models),
-    }
-    return Scenario(**asdict(table) | parts)
 
 
 def _step(raw: dict[str, Any], table: StepTable, path: str) -> Step:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _JOIN_LIMIT_S = (
-    2.0  # threads end within milliseconds; a stuck one is a daemon and must not contain up the user
+    2.0  # threads end within milliseconds; a stuck one is a daemon and must not keep the user waiting
 )
 _BACKLOG = 128
 

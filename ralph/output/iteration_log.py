@@ -72,7 +72,7 @@ class LogFiles:
         spaces.
         """
         stamp = at.isoformat(timespec="milliseconds")
-        events = "".join(f"{_to_json({'at': stamp, **self._shown(one)})}\n" for one in objects)
+        events = "".join(f"{_to_json({'at': stamp, **redacted(one, self._text)})}\n" for one in objects)
         local = f"{at.astimezone():%Y-%m-%d %H:%M:%S}"
         texts = "".join(
             f"{local} {' '.join(self.redact(line).splitlines())}".rstrip() + "\n" for line in lines
@@ -86,9 +86,6 @@ class LogFiles:
                 self._has_failed = True
                 why = error.strerror or type(error).__name__
                 self._tell(f"the loop's log in {self._folder} is incomplete, the work continues: {why}")
-
-    def _shown(self, fields: dict[str, Any]) -> Any:
-        return redacted(fields, self._text)
 
     def _text(self, text: str) -> str:
         text = self.redact(text)
@@ -190,7 +187,6 @@ class LiveIteration(Struct, frozen=True):
 
     pid: int
     number: int
-    """The number of the iteration."""
     session_id: str
     began_s: float
     run: LiveRun
@@ -254,10 +250,6 @@ def read_live(folder: Path) -> LiveIteration | None:
         return msgspec.json.decode(
             read_regular_file(folder / LIVE_FILE, _MOST_LIVE_BYTES), type=LiveIteration
         )
-    except (
-        OSError,
-        ValueError,
-        RecursionError,
-    ):
+    except (OSError, ValueError, RecursionError):
         # ValueError: also a DecodeError, a ValidationError, bad UTF-8.
         return None

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ralph.output.standard_streams import colored
+from ralph.output.standard_streams import Color, colored
 from ralph.values import events as ev
-from ralph.values.answer import FINAL_REPORT
+from ralph.values.answer import FINAL_REPORT, ToolCall
 from ralph.values.limits import MOST_REFUSALS
 from ralph.values.screen_text import counted, dollars, duration, foreign_lines, in_one_line, time_limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from ralph.output.standard_streams import Color
-    from ralph.values.answer import ToolCall
 
 LONGEST_SUMMARY = 160
 LONGEST_ERROR = 1000
@@ -76,12 +74,7 @@ class Narration:
     """
 
     def __init__(
-        self,
-        *,
-        is_quiet: bool,
-        has_color: bool,
-        shows_text: bool = True,
-        redact: Callable[[str], str] = str,
+        self, *, is_quiet: bool, has_color: bool, shows_text: bool = True, redact: Callable[[str], str] = str
     ) -> None:
         """If `shows_text` is False, the model's text is left out because standard output shows it. `redact` removes
         secrets from texts before they are shortened, because it does not recognise a part of one. The caller removes
@@ -111,7 +104,9 @@ class Narration:
             yield from self._attempt(event)
         elif isinstance(event, ev.RunEnded):
             yield from self._rest_of_text()
-            yield from self._ended(event)
+            for hint in event.hints:
+                yield self.color("yellow", f"[hint] {hint}")
+            yield self.color("red" if event.outcome.is_error else "green", f"[ralph] {outcome_line(event)}")
         elif self._is_hidden(event):
             return
         elif isinstance(event, ev.AnswerAccepted):
@@ -319,11 +314,6 @@ class Narration:
             yield from lines
         else:
             self._held.extend(lines)
-
-    def _ended(self, event: ev.RunEnded) -> Iterator[str]:
-        for hint in event.hints:
-            yield self.color("yellow", f"[hint] {hint}")
-        yield self.color("red" if event.outcome.is_error else "green", f"[ralph] {outcome_line(event)}")
 
 
 def outcome_line(event: ev.RunEnded) -> str:

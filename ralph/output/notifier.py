@@ -15,23 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.output_capture import readable_text
-from ralph.machine.own_programs import own_program, trusted_directories
+from ralph.machine.own_programs import ProgramSearch, own_program, trusted_directories
 from ralph.machine.processes import environment_for_commands
-from ralph.machine.running_command import EndCause, MemoryCapture, RunningCommand
+from ralph.machine.running_command import CommandEnding, EndCause, MemoryCapture, RunningCommand
 from ralph.machine.starting import start_thread
 from ralph.places.own_commands import why_changeable
-from ralph.values.events import Notice, RetryExhausted, RetryRecovered, RetryScheduled
+from ralph.values.events import Event, Notice, RetryExhausted, RetryRecovered, RetryScheduled
 from ralph.values.outcome import CannotError
-from ralph.values.ports import Interrupted
+from ralph.values.ports import Clock, Events, Interrupted, Waiter
 from ralph.values.redaction import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ralph.machine.own_programs import ProgramSearch
-    from ralph.machine.running_command import CommandEnding
-    from ralph.values.events import Event
-    from ralph.values.ports import Clock, Events, Waiter
 
 LONG_WAIT_S = 300.0
 """A wait that is longer is told."""

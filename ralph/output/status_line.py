@@ -13,7 +13,7 @@ from ralph.machine.processes import facts_of
 from ralph.output.live import LiveRun, doing, live_after
 from ralph.output.screen import terminal_size
 from ralph.output.standard_streams import CLEAR_LINE
-from ralph.values.events import StreamReceived
+from ralph.values.events import Event, StreamReceived
 from ralph.values.screen_text import columns_of, cut_to_columns, dollars
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from ralph.output.writer import Writer
-    from ralph.values.events import Event
     from ralph.values.ports import Clock
 
 FEWEST_COLUMNS = 40

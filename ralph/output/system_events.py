@@ -95,12 +95,7 @@ def journal_fields(event: ev.Event) -> dict[str, Any] | None:
             }
         case ev.TurnAsked():
             took_s = round(event.took_s, 3)
-            return {
-                "subtype": "turn_asked",
-                "turn": event.turn,
-                "attempts": event.attempts,
-                "took_s": took_s,
-            }
+            return {"subtype": "turn_asked", "turn": event.turn, "attempts": event.attempts, "took_s": took_s}
         case _:
             return system_fields(event)
 

@@ -19,14 +19,13 @@ from ralph.output.spool import Spool
 from ralph.output.standard_streams import CLEAR_LINE
 from ralph.values.events import Event, RunEnded, SessionOpened
 from ralph.values.outcome import Delivery
-from ralph.values.ports import Interrupted
+from ralph.values.ports import Clock, Interrupted, Waiter
 from ralph.values.redaction import redacted, shown
 from ralph.values.screen_text import foreign_lines, in_one_line, json_for_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ralph.values.ports import Clock, Waiter
 
 OutputFormat = Literal["text", "json", "stream-json"]
 
@@ -111,7 +110,7 @@ class Writer:
         self._random = random.Random()  # noqa: S311 - tells events apart, protects nothing; urandom costs 14 us each
 
     def emit(self, event: Event) -> None:
-        """Writes an event. At the end of a run, writes only the result. `tell_end` later writes the last lines for
+        """Writes an event. At the end of a run, writes only the result. `tell` later writes the last lines for
         people.
         """
         if self._is_closing:
@@ -122,7 +121,7 @@ class Writer:
         if isinstance(event, RunEnded):
             self._write_result(event)
             return
-        self._narrate(event)
+        self.tell(event)
         if self._options.output_format == "stream-json":
             for fields in self._stream_json.stream_objects(
                 event, ralph_version=self._ralph_version, include_partial=self._options.include_partial
@@ -206,10 +205,6 @@ class Writer:
             return Delivery.READER_LEFT
         return Delivery.UNREAD if self._stdout.unread_bytes else Delivery.DELIVERED
 
-    def tell(self, event: Event) -> None:
-        """Writes a line for people. Call this only before a run begins, or after its result is written."""
-        self._narrate(event)
-
     def write_line(self, line: str) -> None:
         """Writes a line to standard error, if lines for people are written there. The line does not come from an
         event.
@@ -218,17 +213,16 @@ class Writer:
             self._clear_place()
             self._stderr.write(_encoded(self._redact(in_one_line(line))))
 
-    def tell_end(self, ended: RunEnded) -> None:
-        """Writes the hints and the outcome to standard error. Call this when the outcome can no longer change."""
-        self._narrate(ended)
-
     def conclude(self, waiter: Waiter, clock: Clock) -> None:
         """Waits until everything is written to standard error. This wait and the wait in `deliver` have one time
         limit together.
         """
         self._drain(self._stderr, waiter, clock)
 
-    def _narrate(self, event: Event) -> None:
+    def tell(self, event: Event) -> None:
+        """Writes the lines for people about an event to standard error. Others call this only before a run begins, or after
+        its result is written: then also with the end of the run, when its outcome can no longer change.
+        """
         if not self.tells_people:
             return
         for line in self._narration.lines(event):

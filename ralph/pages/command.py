@@ -14,19 +14,15 @@ from msgspec import Struct
 from ralph.loop.record import FileRecord, LoopStore, RecordError
 from ralph.loop.values import REPORT_PAGE
 from ralph.machine.files.opened_file import open_regular_file
-from ralph.machine.own_programs import (
-    own_program,
-    search_around,
-    trusted_directories,
-    without_unsafe_loads,
-)
+from ralph.machine.own_programs import own_program, search_around, trusted_directories, without_unsafe_loads
 from ralph.machine.starting import start_process
 from ralph.output.result_file import result_file_problem, write_result_file
 from ralph.output.standard_streams import ReaderLeftError, complain, print_bytes, print_lines
 from ralph.pages.gathering import gather
 from ralph.places.gather import why_protected
 from ralph.sessions.looking import named_journal
-from ralph.sessions.store import SessionStore, written_at
+from ralph.sessions.places import written_at
+from ralph.sessions.store import SessionStore
 from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.redaction import Redactor

@@ -52,14 +52,30 @@ class EntryKind(enum.Enum):
     EVENT = "event"
 
 
+class AttemptKind(enum.Enum):
+    """The end of one attempt of a fleet's job."""
+
+    DONE = "done"
+    FAILED = "failed"
+    LATER = "later"
+    """The job continued with another attempt: after an outage, at a limit, or when its worker was told to stop."""
+    CANCELLED = "cancelled"
+    LOST = "lost"
+    """The worker was gone or silent. It recorded no end."""
+    RUNNING = "running"
+
+
 class Stretch(Struct, frozen=True):
-    kind: StretchKind
+    """A length of time that has a bar. On the page of a fleet, this is an attempt."""
+
+    kind: StretchKind | AttemptKind
+    """Where bars share a place, the kinds have the order of their enumeration."""
     began_s: float
     ended_s: float
     label: str
     """A few words, such as `turn 3` or `Bash: make test`."""
     entry: str | None = None
-    """The `id` of the transcript's entry to jump to, or None."""
+    """The `id` of the transcript's entry or the `anchor` of the job to jump to, or None."""
 
 
 class Mark(Struct, frozen=True):
@@ -70,15 +86,11 @@ class Mark(Struct, frozen=True):
 
 
 class Point(Struct, frozen=True):
-    """A point of a plot."""
-
     at_s: float
     value: float
 
 
 class TranscriptEntry(Struct, frozen=True):
-    """One element of the transcript."""
-
     id: str
     """Unique within the page. Contains only ASCII letters, digits and hyphens."""
     kind: EntryKind
@@ -240,8 +252,6 @@ class Section(Struct, frozen=True):
 
 
 class PageContent(Struct, frozen=True):
-    """The content of one page."""
-
     made_at_s: float
     version: str
     """The version of ralph that made the page."""
@@ -260,19 +270,6 @@ class PageContent(Struct, frozen=True):
 # `pages/fleet_story.py` makes these values from the rows of a store. `pages/page.py` turns them into HTML. No I/O
 # happens here. All times are seconds since 1970. All texts are as users, models and servers wrote them, apart from
 # redacted credentials: they are not safe as HTML or on a terminal.
-
-
-class AttemptKind(enum.Enum):
-    """The end of one attempt."""
-
-    DONE = "done"
-    FAILED = "failed"
-    LATER = "later"
-    """The job continued with another attempt: after an outage, at a limit, or when its worker was told to stop."""
-    CANCELLED = "cancelled"
-    LOST = "lost"
-    """The worker was gone or silent. It recorded no end."""
-    RUNNING = "running"
 
 
 class AttemptStory(Struct, frozen=True, kw_only=True):
@@ -384,22 +381,11 @@ class SetStory(Struct, frozen=True, kw_only=True):
     commands: tuple[str, ...]
 
 
-class AttemptBar(Struct, frozen=True):
-    """An attempt on the time line."""
-
-    kind: AttemptKind
-    began_s: float
-    ended_s: float
-    label: str
-    entry: str | None
-    """The `anchor` of its job, or None if the page has no details of it."""
-
-
 class SlotRow(Struct, frozen=True):
     """A row of the time line: attempts of one machine, one after the other."""
 
     name: str
-    bars: tuple[AttemptBar, ...]
+    bars: tuple[Stretch, ...]
 
 
 class Takeover(Struct, frozen=True):
@@ -416,8 +402,6 @@ class Takeover(Struct, frozen=True):
 
 
 class FleetContent(Struct, frozen=True, kw_only=True):
-    """The content of one page."""
-
     made_at_s: float
     version: str
     place: str

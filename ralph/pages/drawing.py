@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.pages.content import Stretch, StretchKind
+from ralph.pages.content import Mark, Point, Stretch, StretchKind
 from ralph.values.screen_text import duration
 
 if TYPE_CHECKING:
-    import enum
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ralph.pages.content import Mark, Point
 
 WHOLE = 100.0
 """The width of the axis, in per cent."""
@@ -36,26 +34,6 @@ _GAP_SHARE, _MOST_GAPS_SHARE = 0.05, 0.3
 _IDLE_FROM_S = 60.0
 # In the year 5138: later times come from a damaged file.
 _LATEST_S = 1e11
-
-
-class BarSpan(Protocol):
-    """A length of time that has a bar: a `Stretch`, or an attempt of a job."""
-
-    @property
-    def kind(self) -> enum.Enum:
-        """The value is a word. Where bars share a place, the kinds have the order of their enumeration."""
-
-    @property
-    def began_s(self) -> float: ...
-
-    @property
-    def ended_s(self) -> float: ...
-
-    @property
-    def label(self) -> str: ...
-
-    @property
-    def entry(self) -> str | None: ...
 
 
 class Gap(Struct, frozen=True):
@@ -148,13 +126,13 @@ def with_gaps(stretches: Iterable[Stretch]) -> Iterator[Stretch]:
         before_s = stretch.ended_s if before_s == math.inf else max(before_s, stretch.ended_s)
 
 
-def bars_of(stretches: Iterable[BarSpan], axis: Axis, most: int) -> list[Bar]:
+def bars_of(stretches: Iterable[Stretch], axis: Axis, most: int) -> list[Bar]:
     """Bars in at most about `most` places. Neighbours that are too narrow for that share a place: the height of each kind
     is its share of the time, and the title says what the place stands for.
     """
     slot_s = axis.length_s / most
     bars: list[Bar] = []
-    narrow: list[BarSpan] = []
+    narrow: list[Stretch] = []
     for stretch in stretches:
         if narrow and stretch.ended_s - narrow[0].began_s > slot_s:
             bars += _bars_at(narrow, axis)
@@ -166,7 +144,7 @@ def bars_of(stretches: Iterable[BarSpan], axis: Axis, most: int) -> list[Bar]:
     return [*bars, *_bars_at(narrow, axis)] if narrow else bars
 
 
-def _bars_at(stretches: Sequence[BarSpan], axis: Axis) -> Iterator[Bar]:
+def _bars_at(stretches: Sequence[Stretch], axis: Axis) -> Iterator[Bar]:
     first, last = stretches[0], stretches[-1]
     x = axis.place(first.began_s)
     width = max(round(axis.place(last.ended_s) - x, 3), NARROWEST)
@@ -187,7 +165,7 @@ def _bars_at(stretches: Sequence[BarSpan], axis: Axis) -> Iterator[Bar]:
             yield Bar(kind, x, width, title, entry, round(max(bottom, 0.0), 3), round(height, 3))
 
 
-def totals_of(stretches: Iterable[BarSpan]) -> dict[str, float]:
+def totals_of(stretches: Iterable[Stretch]) -> dict[str, float]:
     """The seconds of each kind of stretch."""
     totals: dict[str, float] = {}
     for stretch in stretches:
@@ -195,7 +173,7 @@ def totals_of(stretches: Iterable[BarSpan]) -> dict[str, float]:
     return totals
 
 
-def length_s(stretch: BarSpan) -> float:
+def length_s(stretch: Stretch) -> float:
     """The seconds of a stretch; 0 if a clock was set back meanwhile."""
     took_s = stretch.ended_s - stretch.began_s
     return took_s if 0 < took_s < math.inf else 0.0

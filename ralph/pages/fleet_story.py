@@ -15,7 +15,6 @@ from ralph.fleet.decisions import JobState, badness, outcome_of, worst_exit_code
 from ralph.fleet.jobs import UnknownFormatError, branch_of
 from ralph.fleet.listing import limits_text
 from ralph.pages.content import (
-    AttemptBar,
     AttemptKind,
     AttemptStory,
     ExitCount,
@@ -25,9 +24,10 @@ from ralph.pages.content import (
     SetStory,
     SlotRow,
     StateCount,
+    Stretch,
     Takeover,
 )
-from ralph.pages.excerpts import PageBudget, size_in_html
+from ralph.pages.excerpts import Excerpts, PageBudget, size_in_html
 from ralph.values.outcome import Outcome
 from ralph.values.screen_text import counted
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from ralph.fleet.store.fleet_store import SetRow
     from ralph.fleet.store.schema import AttemptRow, JobRow
-    from ralph.pages.excerpts import Excerpts
 
 MOST_DETAILS = 300
 MOST_ROWS = 40
@@ -344,20 +343,18 @@ class _FleetFold:
             self._left_out.append(
                 f"{counted(len(slots) - len(kept), 'row')} of the time line with {counted(count, 'attempt')}"
             )
-        wanted = {id(slot) for slot in kept}
-        shown = [slot for slot in slots if id(slot) in wanted]
-        places = {id(slot): place for place, slot in enumerate(shown)}
+        places = {slot: place for place, slot in enumerate(slot for slot in slots if slot in kept)}
         rows = [
             SlotRow(f"{machine} {number}" if len(packed[machine]) > 1 else machine, tuple(slot.bars))
             for machine in sorted(packed)
             for number, slot in enumerate(packed[machine], 1)
-            if id(slot) in places
+            if slot in places
         ]
         takeovers = [
             Takeover(
-                places[id(row_of[key, at])],
+                places[row_of[key, at]],
                 one.ended_s,
-                places[id(row_of[key, at + 1])],
+                places[row_of[key, at + 1]],
                 after.began_s,
                 f"{self._line(key[0], _NAME_CHARS)}/{self._line(key[1], _NAME_CHARS)}: from {one.executor} to "
                 f"{after.executor}",
@@ -365,9 +362,7 @@ class _FleetFold:
             )
             for key, attempts in stories.items()
             for at, (one, after) in enumerate(itertools.pairwise(attempts))
-            if one.executor != after.executor
-            and id(row_of[key, at]) in places
-            and id(row_of[key, at + 1]) in places
+            if one.executor != after.executor and row_of[key, at] in places and row_of[key, at + 1] in places
         ]
         takeovers.sort(key=lambda one: (not one.is_after_loss, one.at_s))
         if len(takeovers) > _MOST_TAKEOVERS:
@@ -379,11 +374,11 @@ class _FilledRow:
     """A row of the time line while it is filled."""
 
     def __init__(self) -> None:
-        self.bars: list[AttemptBar] = []
+        self.bars: list[Stretch] = []
         self.executor = ""
         self.ended_s = 0.0
 
-    def take(self, one: AttemptStory, bar: AttemptBar) -> None:
+    def take(self, one: AttemptStory, bar: Stretch) -> None:
         self.bars.append(bar)
         self.executor = one.executor
         self.ended_s = max(one.ended_s, self.ended_s)
@@ -407,9 +402,9 @@ def _row_for(slots: list[_FilledRow], one: AttemptStory) -> _FilledRow:
     return slots[-1]
 
 
-def _bar_of(key: tuple[str, str], one: AttemptStory, anchor: str | None, excerpts: Excerpts) -> AttemptBar:
+def _bar_of(key: tuple[str, str], one: AttemptStory, anchor: str | None, excerpts: Excerpts) -> Stretch:
     label = f"{excerpts.line(key[0], _NAME_CHARS)}/{excerpts.line(key[1], _NAME_CHARS)} attempt {one.attempt}"
-    return AttemptBar(one.kind, one.began_s, one.ended_s, f"{label} by {one.executor}", anchor)
+    return Stretch(one.kind, one.began_s, one.ended_s, f"{label} by {one.executor}", anchor)
 
 
 def _next_starts(attempts: Sequence[AttemptRow]) -> dict[tuple[str, float], float]:

@@ -297,8 +297,6 @@ one or two entries."""
 
 
 class JournalRead(Struct, frozen=True):
-    """A journal that was read."""
-
     look: SessionLook
     transcript: PageTranscript
     is_unmarked: bool

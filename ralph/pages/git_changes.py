@@ -34,7 +34,7 @@ from ralph.machine.files.repository import repository_top
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.pages.content import ChangedFile, Commit, FileDiff
-from ralph.pages.excerpts import size_in_html
+from ralph.pages.excerpts import Excerpts, size_in_html
 from ralph.pages.sections import GitFacts
 from ralph.places.gather import gather_places
 from ralph.places.git_places import borrowed_objects
@@ -44,7 +44,6 @@ from ralph.values.shortage import ShortageError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ralph.pages.excerpts import Excerpts
     from ralph.values.redaction import LookedCommit
 
 # Several sections share these two numbers and `MOST_COMMITS`.
@@ -79,8 +78,6 @@ class CommitRange(Struct, frozen=True):
 
 
 class GitQuestion(Struct, frozen=True):
-    """The question of one section to git."""
-
     directory: Path
     ranges: tuple[CommitRange, ...] = ()
     """The commits of each iteration, as the loop recorded them. If it is empty, the commits between `began_s` and
@@ -148,11 +145,7 @@ class GitReader:
     """Answers the questions of one page. Used in `git_reader`."""
 
     def __init__(
-        self,
-        seams: GitSeams,
-        excerpts: Excerpts,
-        sections: int = 1,
-        environment: Mapping[str, str] = {},
+        self, seams: GitSeams, excerpts: Excerpts, sections: int = 1, environment: Mapping[str, str] = {}
     ) -> None:
         """`sections` is the number of sections that share the page. The variables of `environment` say where secrets are."""
         self._environment = environment

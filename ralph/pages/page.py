@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.pages.content import LOOP_WAITS, AttemptKind, MarkKind, Stretch, StretchKind
-from ralph.pages.drawing import axis_of, bars_of, curve_of, length_s, marks_of, totals_of, with_gaps
+from ralph.pages.drawing import Axis, axis_of, bars_of, curve_of, length_s, marks_of, totals_of, with_gaps
 from ralph.pages.page_frame import Block, Join, Lane, Timeline, headline_of, money, rendered, timeline_of
 from ralph.values.screen_text import counted, dollar_limit, duration
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from datetime import tzinfo
 
     from ralph.pages.content import CheckRun, FleetContent, Mark, PageContent, Section, SectionPart, SlotRow
-    from ralph.pages.drawing import Axis
 
 KINDS = {
     StretchKind.MODEL: "model",
@@ -89,24 +88,20 @@ class PartView(Struct, frozen=True):
 
 def html_of(content: PageContent, zone: tzinfo | None = None) -> bytes:
     """The page as one HTML file in UTF-8. `zone` is the time zone of its times, by default the machine's."""
+    bars = max(_MOST_BARS // max(len(content.sections), 1), _FEWEST_BARS)
+    parts = sum(len(section.parts) for section in content.sections)
+    part_bars = max(_MOST_PART_BARS // max(parts, 1), _FEWEST_PART_BARS)
     return rendered(
         "page.html",
         content,
         zone,
-        views=_views_of(content, zone),
+        views=[
+            _view_of(section, f"work{number}", bars, min(part_bars, 2 * _MOST_BARS), zone)
+            for number, section in enumerate(content.sections)
+        ],
         kinds=KINDS,
         long_diff=_LONG_DIFF_LINES,
     )
-
-
-def _views_of(content: PageContent, zone: tzinfo | None) -> list[SectionView]:
-    bars = max(_MOST_BARS // max(len(content.sections), 1), _FEWEST_BARS)
-    parts = sum(len(section.parts) for section in content.sections)
-    part_bars = max(_MOST_PART_BARS // max(parts, 1), _FEWEST_PART_BARS)
-    return [
-        _view_of(section, f"work{number}", bars, min(part_bars, 2 * _MOST_BARS), zone)
-        for number, section in enumerate(content.sections)
-    ]
 
 
 def _view_of(section: Section, name: str, bars: int, part_bars: int, zone: tzinfo | None) -> SectionView:

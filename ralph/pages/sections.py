@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.loop.rules import tasks_text
-from ralph.loop.state import IterationRecord
+from ralph.loop.state import CurrentIteration, IterationRecord, LoopState
 from ralph.loop.words import continue_command, resume_hint
 from ralph.pages.content import (
     LOOP_WAITS,
@@ -31,7 +31,7 @@ from ralph.pages.content import (
 from ralph.pages.timeline import StepKind, TimedStep, TimedSteps, marks_of, stretches_of, timed, with_known
 from ralph.pages.transcript import MOST_DETAILS, Incidents
 from ralph.sessions.naming import title_from
-from ralph.sessions.story import KILLED, RUNNING
+from ralph.sessions.story import KILLED, RUNNING, RunStory
 from ralph.values.outcome import Outcome
 from ralph.values.resume_command import shell_word
 from ralph.values.usage import total_usd
@@ -39,11 +39,9 @@ from ralph.values.usage import total_usd
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ralph.loop.state import CurrentIteration, LoopState
     from ralph.loop.values import CheckResult
     from ralph.pages.excerpts import PageBudget
     from ralph.pages.gathering import JournalRead
-    from ralph.sessions.story import RunStory
 
 
 _TITLE_CHARS = 160
@@ -91,14 +89,17 @@ def session_section(
 ) -> Section:
     """The section of a session. `resume` is the command that resumes it, or None if nothing is left to do."""
     story = read.story
-    times = timed([step for steps in read.transcript.steps for step in steps])
+    times = _times_of(read)
     by_run = _by_run(times.steps)
     own_steps = [
         step for run, steps in zip(story.runs, by_run, strict=True) if not run.is_copied for step in steps
     ]
     last = story.runs[-1] if story.runs else None
     ended = last.ended if last is not None else None
-    began_s, ended_s = _span(own_steps or times.steps, read.look.written_at_s)
+    written_at_s, shown_steps = read.look.written_at_s, own_steps or times.steps
+    began_s, ended_s = (
+        (shown_steps[0].at_s, shown_steps[-1].at_s) if shown_steps else (written_at_s, written_at_s)
+    )
     opening = story.opening
     section = Section(
         id=read.id,
@@ -225,15 +226,15 @@ def _iteration_parts(
     all_times: list[TimedSteps] = []
     for one in iterations_of(facts.state):
         read = facts.journals.get(one.session_id)
-        times = (
-            TimedSteps()
-            if read is None
-            else timed([step for steps in read.transcript.steps for step in steps])
-        )
+        times = TimedSteps() if read is None else _times_of(read)
         all_times.append(times)
         known = [*outages, *_waits_between(() if read is None else read.story.runs, times.steps)]
         parts.append(_iteration_part(one, read, times, known, facts, budget=budget, now_s=now_s))
     return parts, all_times
+
+
+def _times_of(read: JournalRead) -> TimedSteps:
+    return timed([step for steps in read.transcript.steps for step in steps])
 
 
 def _first_of(notes: Sequence[str]) -> list[str]:
@@ -485,13 +486,7 @@ def _notes_on_times(times: Iterable[TimedSteps]) -> list[str]:
 
 
 def _notes_on_secrets(reads: Iterable[JournalRead]) -> list[str]:
-    if not any(read.is_unmarked for read in reads):
-        return []
-    return [_NOTE_ON_SECRETS]
-
-
-def _span(steps: Sequence[TimedStep], otherwise_s: float) -> tuple[float, float]:
-    return (steps[0].at_s, steps[-1].at_s) if steps else (otherwise_s, otherwise_s)
+    return [_NOTE_ON_SECRETS] if any(read.is_unmarked for read in reads) else []
 
 
 def seconds_of(text: str | None) -> float | None:

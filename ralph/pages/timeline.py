@@ -26,18 +26,13 @@ _BACK_FROM_S = 1.0
 
 
 class StepKind(enum.Enum):
-    """The kind of a step."""
-
     RUN = "run"
-    """A run begins."""
     ATTEMPT = "attempt"
     """A request has ended."""
     INTENT = "intent"
     """A call is about to run."""
     RESULT = "result"
-    """A call has a result."""
     ENDED = "ended"
-    """A run has ended."""
     OTHER = "other"
 
 

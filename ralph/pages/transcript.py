@@ -20,6 +20,7 @@ from ralph.conversation.records import (
     EndedRecord,
     EventRecord,
     IntentRecord,
+    Record,
     ResultRecord,
     RunRecord,
     TargetRecord,
@@ -36,6 +37,7 @@ from ralph.sessions.story import (
     OtherBlock,
     Prompt,
     SessionStory,
+    Step,
     prompt_text,
 )
 from ralph.sessions.story_text import ending, event_lines, result_text
@@ -45,9 +47,7 @@ from ralph.values.usage import tokens_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ralph.conversation.records import Record
     from ralph.pages.excerpts import Excerpts
-    from ralph.sessions.story import Step
     from ralph.values.answer import ToolCall
 
 _MARKS = {
@@ -116,7 +116,6 @@ class PageTranscript:
         self._narration = Narration(is_quiet=False, has_color=False)
         self.story = SessionStory()
         self.steps: list[list[JournalStep]] = []
-        """The steps of each run."""
         self.incidents = Incidents()
         self.models: dict[str, None] = {}
         """The names of the models, in the order of their first use."""
@@ -222,23 +221,20 @@ class PageTranscript:
         if draft is not None:
             entry, title = draft.entry.id, draft.entry.title
             if has_texts:
-                self._finish(draft, result_text(record.result), is_error=record.is_error)
+                result = self._excerpts.of_record(result_text(record.result), self._options.most_chars)
+                cut_chars = draft.entry.cut_chars + result.cut_chars
+                draft.entry = replace(
+                    draft.entry,
+                    result=result.text,
+                    is_error=record.is_error,
+                    cut_chars=cut_chars,
+                    shown_by=self._options.shown_by if cut_chars else None,
+                )
         self._number += not has_texts
         if record.is_error:
             self.incidents.add("calls with an error", title)
         self._results[record.tool_use_id] = len(self.steps[-1])
         self._step(StepKind.RESULT, at_s, title, entry=entry, call_id=record.tool_use_id)
-
-    def _finish(self, draft: _EntryDraft, text: str, *, is_error: bool) -> None:
-        result = self._excerpts.of_record(text, self._options.most_chars)
-        cut_chars = draft.entry.cut_chars + result.cut_chars
-        draft.entry = replace(
-            draft.entry,
-            result=result.text,
-            is_error=is_error,
-            cut_chars=cut_chars,
-            shown_by=self._options.shown_by if cut_chars else None,
-        )
 
     def _end_attempt(self, fields: Mapping[str, Any], at_s: float | None, *, has_texts: bool) -> None:
         has_failed = fields.get("error") is not None

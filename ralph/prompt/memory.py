@@ -22,21 +22,14 @@ from msgspec.structs import replace
 
 from ralph.machine.files.repository import is_within, up_to_repository_root
 from ralph.prompt.frontmatter import split_frontmatter
-from ralph.prompt.judged_file import (
-    ALL_SOURCES,
-    Place,
-    markdown_below,
-    open_for_model,
-    why_not_for_model,
-)
+from ralph.prompt.judged_file import ALL_SOURCES, Place, markdown_below, open_for_model, why_not_for_model
 from ralph.prompt.prompt_input import refuse_binary
-from ralph.values.events import ContextCompacted
+from ralph.values.events import ContextCompacted, Event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from ralph.values.events import Event
 
 MOST_MEMORY_BYTES = 32 * 1024
 MOST_SHOWN = f"{MOST_MEMORY_BYTES // 1024} KB"

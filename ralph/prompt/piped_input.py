@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from ralph.machine.starting import patiently, start_thread
-from ralph.values.ports import TIMED_OUT
+from ralph.values.ports import TIMED_OUT, Mailbox
 from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ralph.prompt.prompt_input import InputWait
-    from ralph.values.ports import Mailbox
 
 SAYS_SO_AFTER_S = 3.0
 """Then the user, who may not know that there is a pipe, gets a notice that ralph is waiting."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ralph.machine.own_process import is_open
 from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _read_file(path: str, directories: Sequence[str | Path], wait: InputWait) ->
 
 
 def _required_stdin(wait: InputWait, fd: int) -> str:
-    if not _is_open(fd) or os.isatty(fd):
+    if not is_open(fd) or os.isatty(fd):
         raise PromptError(f"no prompt: {_WAYS}")
     _refuse_kernel_file(fd)
     text = _required_text(wait, fd, "standard input", "; close it, or give the prompt as an argument")
@@ -180,14 +181,6 @@ def _raise_shortage(error: OSError) -> None:
     short = shortage_of(error)
     if short is not None:
         raise short from error
-
-
-def _is_open(fd: int) -> bool:
-    try:
-        os.fstat(fd)
-    except OSError:
-        return False
-    return True
 
 
 def _refuse_kernel_file(fd: int) -> None:

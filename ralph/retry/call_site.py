@@ -10,32 +10,26 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.conversation.context_size import is_over
-from ralph.conversation.messages import make_message
+from ralph.conversation.messages import Conversation, RequestBody, make_message
 from ralph.retry import backoff
-from ralph.retry.step import Situation, begin_chain, exhausted
+from ralph.retry.step import RetryState, Situation, begin_chain, exhausted
 from ralph.values.classify import is_damaged
-from ralph.values.events import RetryRecovered, RetryScheduled
-from ralph.values.limits import SHORTEST_ANSWER
-from ralph.values.ports import BudgetSpent, Interrupted
+from ralph.values.events import Event, RetryRecovered, RetryScheduled
+from ralph.values.limits import SHORTEST_ANSWER, Budget
+from ralph.values.ports import BudgetSpent, Clock, Events, Interrupted, Waiter
 from ralph.values.screen_text import dollar_limit, dollars
-from ralph.values.usage import counted_or_estimated, tokens_of
+from ralph.values.usage import TokenUsage, counted_or_estimated, tokens_of
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from ralph.conversation.messages import Conversation, RequestBody
     from ralph.conversation.session import Session
     from ralph.conversation.target import ModelDescription, Target
     from ralph.retry.backoff import RetryPolicy
     from ralph.retry.roster import Roster
-    from ralph.retry.step import RetryState
     from ralph.values.answer import Answer
     from ralph.values.controls import RunControls
     from ralph.values.errors import AgentError
-    from ralph.values.events import Event
-    from ralph.values.limits import Budget
-    from ralph.values.ports import Clock, Events, Waiter
-    from ralph.values.usage import TokenUsage
 
 
 MOST_ASKS = 3
@@ -207,11 +201,7 @@ class Chain:
     def begin(self) -> tuple[RetryState, tuple[Event, ...]]:
         roster, requests = self._site.roster, self._requests
         begun = begin_chain(
-            roster.state,
-            roster.rules,
-            roster.targets,
-            requests=requests,
-            now_s=self._started_s,
+            roster.state, roster.rules, roster.targets, requests=requests, now_s=self._started_s
         )
         requests.continues = False
         return begun

@@ -6,29 +6,25 @@ the target.
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.conversation.context_size import SizeCount, may_be_too_large
+from ralph.conversation.context_size import ContextMeter, SizeCount, may_be_too_large
 from ralph.conversation.reading import Reading
-from ralph.conversation.records import target_record
-from ralph.retry.targets import Rules, TargetsState, cooling_ends_s, forgiven, preferring, resumed
+from ralph.conversation.records import Record, target_record
+from ralph.retry.targets import Rules, TargetsState, cooling_ends_s, preferring, resumed
 from ralph.values.limits import SHORTEST_ANSWER
-from ralph.values.servers.models import ALIASES, named_model
+from ralph.values.servers.models import ALIASES, NamedModel, named_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from datetime import datetime
 
-    from ralph.conversation.context_size import ContextMeter
     from ralph.conversation.messages import Conversation, RequestBody, RequestShape
-    from ralph.conversation.records import Record
     from ralph.conversation.target import ModelDescription, Target
     from ralph.values.answer import ToolDefinition
-    from ralph.values.servers.models import NamedModel
 
 
 class Roster:
@@ -53,7 +49,7 @@ class Roster:
         self._system = system
         self._tools = tools
         self._recorded = recorded or {}
-        self._can_grow = can_grow
+        self.can_grow = can_grow
         self.aliases = aliases
         """Maps short names, such as "opus", to the models that they stand for."""
         self.targets = tuple(targets)
@@ -92,10 +88,6 @@ class Roster:
             for target, shape in zip(self.targets, self._shapes, strict=True)
             if (old := self._recorded.get(target.name)) is not None and old.head() != shape.head()
         )
-
-    @property
-    def takes_any_model(self) -> bool:
-        return self._can_grow
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -170,7 +162,7 @@ class Roster:
         self._know(replace(self.target, description=description, is_described=True))
 
     def find(self, name: str | None) -> Target:
-        """The target with this name, or the first configured one. If `takes_any_model` is True, `name` may also be a
+        """The target with this name, or the first configured one. If `can_grow` is True, `name` may also be a
         model or an alias, and the target a new one that is not yet in `targets`. Raises ValueError.
         """
         if name is None:
@@ -178,7 +170,7 @@ class Roster:
         for target in self.targets:
             if name == target.name:
                 return target
-        if not self._can_grow:
+        if not self.can_grow:
             raise ValueError(f"there is no target {name!r}; the targets are {', '.join(self.names)}")
         try:
             named = named_model(name, self.aliases)
@@ -199,7 +191,11 @@ class Roster:
     def prefer(self, name: str | None) -> Target:
         target = self.find(name)
         if target not in self.targets:
-            self._add(target)
+            shape = self.shape_of(target)
+            self.targets = (*self.targets, target)
+            self._shapes = (*self._shapes, shape)
+            self._readings = (*self._readings, Reading(shape))
+            self.rules = replace(self.rules, key_counts=(*self.rules.key_counts, target.key_count))
         self.state, self.rules = preferring(self.state, self.rules, self.targets.index(target))
         return target
 
@@ -207,7 +203,7 @@ class Roster:
         """The settings for requests to a target, with the head that the session has recorded for its model."""
         # If targets can be added, a user may name one model in several ways. So the heads of all names are compared
         # by the id of the model.
-        for name in (target.name, *(self._recorded if self._can_grow else ())):
+        for name in (target.name, *(self._recorded if self.can_grow else ())):
             recorded = self._recorded.get(name)
             if recorded is not None and recorded.model == target.model:
                 return recorded.with_requested(
@@ -232,14 +228,7 @@ class Roster:
         self.state = resumed(self.state, self.rules, by_target, last)
 
     def forgive(self) -> None:
-        self.state = forgiven(self.state)
-
-    def _add(self, target: Target) -> None:
-        shape = self.shape_of(target)
-        self.targets = (*self.targets, target)
-        self._shapes = (*self._shapes, shape)
-        self._readings = (*self._readings, Reading(shape))
-        self.rules = replace(self.rules, key_counts=(*self.rules.key_counts, target.key_count))
+        self.state = replace(self.state, skipped=frozenset())
 
     def _know(self, target: Target) -> None:
         index = self.state.route.target

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ralph.retry.backoff import LASTED_TOO_LONG, GiveUp, ShortTime, Wait, met_again
+from ralph.retry.backoff import LASTED_TOO_LONG, GiveUp, RetryPolicy, ShortTime, Wait, met_again
 from ralph.retry.targets import CANNOT_HELP, REFUSED_BY_ALL, after_answer, after_failure, begin, failure_of
 from ralph.values.classify import (
+    ErrorClass,
     failure_kind,
     is_bad_key,
     is_damaged,
@@ -25,6 +26,7 @@ from ralph.values.classify import (
 from ralph.values.errors import AgentError, Api, HttpError, StreamTransient
 from ralph.values.events import (
     AttemptEnded,
+    Event,
     ModelFallback,
     ModelFallbackRecovered,
     ModelFallbackSucceeded,
@@ -37,18 +39,14 @@ from ralph.values.events import (
 from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted, RetryAborted, TimeIsUp
 from ralph.values.screen_text import time_limit
-from ralph.values.usage import plain
+from ralph.values.usage import TokenUsage, plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ralph.conversation.target import Target
-    from ralph.retry.backoff import RetryPolicy
     from ralph.retry.call_site import TurnRequests
     from ralph.retry.targets import Decision, Failure, Route, Rules, TargetsState
-    from ralph.values.classify import ErrorClass
-    from ralph.values.events import Event
-    from ralph.values.usage import TokenUsage
 
 
 SAID_TWICE = GiveUp(
@@ -119,12 +117,7 @@ class Situation(Struct, frozen=True):
 
 
 def begin_chain(
-    choice: TargetsState,
-    rules: Rules,
-    targets: tuple[Target, ...],
-    *,
-    requests: TurnRequests,
-    now_s: float,
+    choice: TargetsState, rules: Rules, targets: tuple[Target, ...], *, requests: TurnRequests, now_s: float
 ) -> tuple[RetryState, tuple[Event, ...]]:
     """The first state of a `send_with_retry` call, and its events: a ModelFallback if the first target to ask is not
     the preferred one, and has not answered since it replaced it.

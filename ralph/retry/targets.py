@@ -19,13 +19,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ralph.retry.backoff import GiveUp, RetryPolicy, Wait, cooldown_s, round_wait
-from ralph.values.classify import (
-    ErrorClass,
-    FailureKind,
-    failure_kind,
-    is_bad_key,
-    is_shortage,
-)
+from ralph.values.classify import ErrorClass, FailureKind, failure_kind, is_bad_key, is_shortage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -206,10 +200,6 @@ def preferring(state: TargetsState, rules: Rules, first: int) -> tuple[TargetsSt
     rules = replace(rules, first=first)
     skipped = state.skipped.difference(rules.keys_of(first))
     return replace(state, route=Route(first), skipped=skipped, is_away=False, announced=None), rules
-
-
-def forgiven(state: TargetsState) -> TargetsState:
-    return replace(state, skipped=frozenset())
 
 
 def resumed(

@@ -27,9 +27,9 @@ from ralph.settings.tables import Settings
 from ralph.values.answer import describe_bug
 from ralph.values.controls import PermissionMode, RunControls
 from ralph.values.credentials import known_secrets
-from ralph.values.events import ClockFired, EventStream, Notice
+from ralph.values.events import ClockFired, Event, EventStream, Notice
 from ralph.values.outcome import CannotError, Outcome, UsageError
-from ralph.values.ports import WORKING_DIRECTORY_GONE, Interrupted, TimeIsUp
+from ralph.values.ports import WORKING_DIRECTORY_GONE, Clock, Events, Interrupted, TimeIsUp
 from ralph.values.redaction import Redactor
 from ralph.values.screen_text import in_one_line
 from ralph.values.shortage import line_with_advice, shortage_of
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from ralph.run.options import RunOptions
     from ralph.run.run import MakeDriver
     from ralph.settings.handover import LoopHandover
-    from ralph.values.events import Event
-    from ralph.values.ports import Clock, Events
 
 
 def run_command(
@@ -313,27 +311,22 @@ def _with_notifier(
     command = context.settings.notify.command
     if command is None or context.options.of_loop is not None:
         return context, None, problem
-    try:
-        notifier = _notifier(command, context)
-    except CannotError as error:
-        return context, None, error
-    return replace(context, events=EventStream(context.events, notifier)), notifier, problem
-
-
-def _notifier(command: str, context: RunContext) -> Notifier:
-    """Raises CannotError if the command must not run."""
     from ralph.output.notifier import Notifier  # noqa: PLC0415 - few users have one
 
-    return Notifier(
-        command,
-        directory=str(context.cwd),
-        environment=context.safe_environment(),
-        search=context.search(),
-        waiter=context.waiter,
-        clock=context.clock,
-        redact=context.redactor.redact_all,
-        events=context.events,
-    )
+    try:
+        notifier = Notifier(
+            command,
+            directory=str(context.cwd),
+            environment=context.safe_environment(),
+            search=context.search(),
+            waiter=context.waiter,
+            clock=context.clock,
+            redact=context.redactor.redact_all,
+            events=context.events,
+        )
+    except CannotError as error:  # the command must not run
+        return context, None, error
+    return replace(context, events=EventStream(context.events, notifier)), notifier, problem
 
 
 def _stop_event(stop: Interrupted, elapsed_s: float) -> Event:

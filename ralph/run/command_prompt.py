@@ -14,28 +14,24 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.agent.tool_turn import PromptRefusedError
+from ralph.agent.tool_turn import PromptCalls, PromptRefusedError
 from ralph.machine.files.trees import LocalDisk
-from ralph.permissions.gate import CommandRules
+from ralph.permissions.gate import CommandRules, RulesInForce
 from ralph.permissions.settings_keys import misspelt
-from ralph.prompt.commands import read_command
+from ralph.prompt.commands import Command, CommandCall, read_command
 from ralph.prompt.expansion import ShellLine, expand, may_count_from_1
 from ralph.prompt.frontmatter import as_names, as_text
 from ralph.prompt.judged_file import path_of_file
 from ralph.prompt.memory import imported_paths, is_meant_as_path
-from ralph.values.answer import Runnable
+from ralph.values.answer import Block, Runnable
 from ralph.values.events import Notice
 from ralph.values.tool_choice import READ_ONLY, TOOL_NAMES, is_elsewhere, known_name, tool_of, with_background
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ralph.agent.tool_turn import PromptCalls
-    from ralph.permissions.gate import RulesInForce
     from ralph.permissions.judge import Permissions
     from ralph.permissions.rule import PermissionRule
-    from ralph.prompt.commands import Command, CommandCall
-    from ralph.values.answer import Block
     from ralph.values.ports import Events
 
 ALLOWED, FORBIDDEN = "allowed-tools", "disallowed-tools"

@@ -25,7 +25,7 @@ from ralph.permissions.hook_answers import (
     hook_answer,
 )
 from ralph.permissions.patterns import ANY
-from ralph.permissions.shell import parse_line
+from ralph.permissions.shell import ParsedLine, parse_line
 from ralph.places.own_commands import (
     ENTERS,
     FINDS_BY_ITSELF,
@@ -36,13 +36,13 @@ from ralph.places.own_commands import (
     why_changeable,
 )
 from ralph.run.permission_rules import has_parser
-from ralph.sandbox.box_plan import CannotConfineError
+from ralph.sandbox.box_plan import BoxPlan, CannotConfineError
 from ralph.sandbox.bubblewrap import TEMPORARY
 from ralph.sandbox.planning import with_hook_places
 from ralph.settings.merge import SettingsError
 from ralph.tools.hook_command import HookEnding
 from ralph.values.events import HookEnded, HookStarted, Notice
-from ralph.values.ports import Interrupted
+from ralph.values.ports import Events, Interrupted
 from ralph.values.strict_json import unambiguous_json
 
 if TYPE_CHECKING:
@@ -51,12 +51,9 @@ if TYPE_CHECKING:
 
     from ralph.machine.own_programs import ProgramSearch
     from ralph.permissions.claude_settings import HookCommand
-    from ralph.permissions.shell import ParsedLine
     from ralph.run.opening import SessionParts
     from ralph.run.parts import RunContext
-    from ralph.sandbox.box_plan import BoxPlan
     from ralph.settings.tables import Settings
-    from ralph.values.ports import Events
 
     RunHook = Callable[[HookCommand, bytes, str], HookEnding]
     """Executes a hook: the hook, the bytes for its standard input, and the text of heartbeats."""
@@ -113,14 +110,7 @@ def guard_files(context: RunContext, hooks: Sequence[HookCommand], writable: Seq
 class CommandHooks:
     """Implements the port `Hooks`."""
 
-    def __init__(
-        self,
-        hooks: Sequence[HookCommand],
-        run: RunHook,
-        events: Events,
-        *,
-        is_told: bool,
-    ) -> None:
+    def __init__(self, hooks: Sequence[HookCommand], run: RunHook, events: Events, *, is_told: bool) -> None:
         """If `is_told` is True, an event is emitted for each command."""
         self._hooks = hooks
         self._run = run
@@ -368,11 +358,7 @@ def _state_of(path: str) -> tuple[str, int, int]:
 
 
 def doubts(
-    hooks: Sequence[HookCommand],
-    plan: BoxPlan,
-    roots: Sequence[str],
-    *,
-    has_more: bool,
+    hooks: Sequence[HookCommand], plan: BoxPlan, roots: Sequence[str], *, has_more: bool
 ) -> Iterator[tuple[str, str]]:
     """Hooks that decide or have more rights and take code from the work, and files that hooks name and will not find as they expect, each with
     advice. `plan` is the sandbox of the hooks. `has_more`: it gives them more than commands have.

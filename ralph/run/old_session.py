@@ -17,6 +17,7 @@ from ralph.conversation.journal_lines import JournalDamage, record_of
 from ralph.conversation.records import (
     MovedRecord,
     NewerFormatError,
+    Record,
     SessionError,
     SessionRecord,
     forked_record,
@@ -30,9 +31,9 @@ from ralph.sandbox.box_plan import SANDBOX_WORDS
 from ralph.sessions.journal import FileJournal, SessionLockedError
 from ralph.sessions.looking import holder_of, last_resumable, named_journal
 from ralph.sessions.naming import named_session
-from ralph.sessions.store import written_at
+from ralph.sessions.places import written_at
 from ralph.sessions.story import SessionStory
-from ralph.settings.tables import OF_VENDOR
+from ralph.settings.tables import OF_VENDOR, Settings
 from ralph.values.events import SessionTotal
 from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.resume_command import resume_command, shell_word
@@ -42,11 +43,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from ralph.agent.task import Prompt
-    from ralph.conversation.records import Record
     from ralph.retry.roster import Roster
     from ralph.run.parts import RunContext
     from ralph.sessions.store import SessionStore
-    from ralph.settings.tables import Settings
     from ralph.values.ports import Clock
 
 

@@ -18,9 +18,11 @@ from ralph.conversation.notices import LIMIT_LIFTED, is_bound
 from ralph.conversation.records import session_record
 from ralph.machine.files.repository import up_to_repository_root
 from ralph.permissions.gate import RulesInForce
+from ralph.prompt.commands import list_skills
 from ralph.prompt.judged_file import Place, user_folder
 from ralph.prompt.memory import NestedMemory, read_memory, shown_paths
 from ralph.run.parts import (
+    RunContext,
     begin_sandbox_trial,
     build_clients,
     build_report_form,
@@ -33,7 +35,7 @@ from ralph.run.parts import (
     tools_notice,
     withheld_notice,
 )
-from ralph.run.permission_rules import build_guards, patterns_of_tools
+from ralph.run.permission_rules import RunGuards, build_guards, patterns_of_tools
 from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.planning import refuse_owners_work, with_denied_reads
 from ralph.sessions.journal import FileJournal, NoJournal
@@ -52,10 +54,7 @@ if TYPE_CHECKING:
     from ralph.mcp.ports import ServerGroup
     from ralph.mcp.toolset import McpToolset
     from ralph.permissions.claude_settings import HookCommand
-    from ralph.prompt.skills import SkillList
     from ralph.run.options import SessionOptions
-    from ralph.run.parts import RunContext
-    from ralph.run.permission_rules import RunGuards
     from ralph.tools.toolbox import LocalToolbox
 
 # --- The session
@@ -332,7 +331,8 @@ class SessionParts:
             self.plan.sentence_for_model(len(self.writable)) if self._has_tool("Bash") else ""
         )
         """The sentence about the sandbox for the model. Empty if there is nothing to say."""
-        skills = self._skills()
+        # A model that cannot read their files is told of none.
+        skills = list_skills(self.library.skills if self._has_tool("Read") else ())
         names = [tool.name for tool in self.toolbox.definitions]
         has_new_tools = old is not None and self.mcp is not None and not old.offered_tools.issuperset(names)
         report = () if self.report_form is None else (self.report_form.tool,)
@@ -340,7 +340,7 @@ class SessionParts:
             *(context, (*self.toolbox.definitions, *report), old),
             about_sandbox=self.about_sandbox,
             memory=memory,
-            skills="" if skills is None else skills.text,
+            skills=skills.text,
             keeps=not has_new_tools,
         )
         # The settings may name another model than the old session.
@@ -359,18 +359,10 @@ class SessionParts:
             gpus=self.plan.gpus,
             memory=shown_paths(memory, context.cwd, context.home) if is_new_prompt else {},
             commands=self.library.names,
-            skills=skills.names if skills is not None and is_new_prompt else (),
+            skills=skills.names if is_new_prompt else (),
             mcp_servers=() if self.mcp is None else self.mcp.server_names,
         )
-        return (*notices, *(() if skills is None else skills.notices))
-
-    def _skills(self) -> SkillList | None:
-        """The skills to list in the system prompt. None if there are none, or if the model cannot read their files."""
-        if not self.library.skills or not self._has_tool("Read"):
-            return None
-        from ralph.prompt.skills import list_skills  # noqa: PLC0415 - few projects have skills
-
-        return list_skills(self.library.skills)
+        return (*notices, *skills.notices)
 
     def _restore(self, old: Session) -> None:
         """Hands over the cooldowns, the servers that have answered and the files that were read."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ralph.machine.own_programs import search_around, without_unsafe_loads
+from ralph.machine.own_programs import ProgramSearch, search_around, without_unsafe_loads
 from ralph.permissions.gate import is_permitted
 from ralph.prompt.commands import Library, find_commands
 from ralph.prompt.judged_file import user_folder
@@ -21,15 +21,15 @@ from ralph.prompt.memory import Memory, PromptParts, system_prompt
 from ralph.retry import backoff
 from ralph.retry.roster import Roster
 from ralph.run.options import RunOptions
-from ralph.sandbox.box_plan import CannotConfineError
+from ralph.sandbox.box_plan import BoxPlan, CannotConfineError
 from ralph.sandbox.detection import begin_trial
 from ralph.sandbox.planning import may_have_overlays, plan_box
 from ralph.settings.merge import SettingsError
-from ralph.values.answer import FINAL_REPORT
+from ralph.values.answer import FINAL_REPORT, ToolDefinition
 from ralph.values.controls import RunControls
 from ralph.values.credentials import CALLERS_VARIABLES, TURN_LOCK, child_environment, known_secrets
 from ralph.values.outcome import CannotError
-from ralph.values.redaction import redacted
+from ralph.values.redaction import Redactor, redacted
 from ralph.values.tool_choice import TOOL_NAMES, is_pattern, tool_of, without_background
 
 if TYPE_CHECKING:
@@ -38,18 +38,14 @@ if TYPE_CHECKING:
     from ralph.api.target_clients import Keys, TargetClients
     from ralph.conversation.session import Session
     from ralph.conversation.target import Target
-    from ralph.machine.own_programs import ProgramSearch
     from ralph.mcp.toolset import McpToolset
     from ralph.retry.backoff import RetryPolicy
-    from ralph.sandbox.box_plan import BoxPlan
     from ralph.sandbox.sandbox_limits import SandboxLimits
     from ralph.sessions.turn_lock import FileTurnLock
     from ralph.settings.key_programs import ProgramKeys
     from ralph.settings.tables import RetrySettings, Settings
     from ralph.tools.toolbox import LocalToolbox
-    from ralph.values.answer import ToolDefinition
     from ralph.values.ports import Clock, Events, PathRules, Waiter
-    from ralph.values.redaction import Redactor
     from ralph.values.report import ReportForm
 
 # --- The context
@@ -120,7 +116,6 @@ class RunContext(Struct, frozen=True, dict=True):
 
 
 def program_keys(context: RunContext) -> ProgramKeys:
-    """Runs the programs that print keys."""
     from ralph.settings.key_programs import ProgramKeys  # noqa: PLC0415 - few users have one
 
     return ProgramKeys(

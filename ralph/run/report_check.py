@@ -18,7 +18,7 @@ from ralph.machine.own_programs import own_python
 from ralph.machine.starting import start_process, start_thread
 from ralph.output.standard_streams import print_lines
 from ralph.values.answer import type_names
-from ralph.values.ports import TIMED_OUT
+from ralph.values.ports import TIMED_OUT, Clock, Waiter
 from ralph.values.report import plain_problems, problems_without_payload, shown
 from ralph.values.shortage import ShortageError
 from ralph.values.strict_json import is_number
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
     from jsonschema.protocols import Validator as Checker
 
-    from ralph.values.ports import Clock, Waiter
     from ralph.values.report import Validator
+
 
 CHECKED_WITHIN_S = 5.0
 """The time limit for one check, in seconds. A check takes milliseconds, and its process takes 0.2 s to start."""
@@ -95,7 +95,11 @@ class ReportCheck:
             mailbox.close()
         if said is TIMED_OUT:
             return [TOO_SLOW.format(seconds=self._within_s)]
-        return _problems(said)
+        try:
+            found: list[str] = json.loads(said)
+        except ValueError:  # the process died, for example because memory ran out
+            return [BROKEN]
+        return found
 
     def _started(self) -> Popen[bytes]:
         import subprocess  # noqa: PLC0415 - 8 ms that only a run with a schema pays
@@ -111,14 +115,6 @@ class ReportCheck:
             env=self._environment,
             start_new_session=True,
         )
-
-
-def _problems(said: bytes) -> list[str]:
-    try:
-        found: list[str] = json.loads(said)
-    except ValueError:  # the process died, for example because memory ran out
-        return [BROKEN]
-    return found
 
 
 def validator_of(tool_input_schema: Mapping[str, Any]) -> Validator:

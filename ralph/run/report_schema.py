@@ -155,9 +155,7 @@ def _draft_fault(schema: dict[str, Any], within: Sequence[tuple[str, dict[str, A
     return None
 
 
-def _only_referred_to(
-    within: Sequence[tuple[str, dict[str, Any]]],
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def _only_referred_to(within: Sequence[tuple[str, dict[str, Any]]]) -> Iterator[tuple[str, dict[str, Any]]]:
     by_keyword = {id(inner) for pointer, one in within for _, inner in direct_subschemas(pointer, one)}
     return ((pointer, one) for pointer, one in within[1:] if id(one) not in by_keyword)
 

@@ -14,15 +14,15 @@ from ralph.machine.own_process import why_too_few_descriptors
 from ralph.machine.starting import patiently
 from ralph.prompt.prompt_input import InputWait, PromptError, PromptFound, read_prompt
 from ralph.run.opening import SessionParts
-from ralph.run.parts import find_library, program_keys
+from ralph.run.parts import RunContext, find_library, program_keys
 from ralph.run.session_run import SessionRun
 from ralph.sessions.journal import FileJournal
 from ralph.sessions.store import remove_old_journals
 from ralph.settings.merge import SettingsError
 from ralph.values.answer import describe_bug
-from ralph.values.events import Notice, RunEnded, SessionOpened
+from ralph.values.events import Event, Notice, RunEnded, SessionOpened
 from ralph.values.outcome import CannotError, Outcome, UsageError
-from ralph.values.ports import Interrupted, JournalError, WorkingDirectoryGoneError
+from ralph.values.ports import Clock, Driven, Interrupted, JournalError, WorkingDirectoryGoneError
 from ralph.values.shortage import ShortageError, line_with_advice, shortage_of
 from ralph.values.usage import RunUsage
 
@@ -36,11 +36,8 @@ if TYPE_CHECKING:
     from ralph.output.writer import Writer
     from ralph.permissions.gate import Asker, Hooks
     from ralph.run.options import RunOptions
-    from ralph.run.parts import RunContext
     from ralph.run.telemetry import SessionNotes, Telemetry
     from ralph.values.controls import RunControls
-    from ralph.values.events import Event
-    from ralph.values.ports import Clock, Driven
 
 T = TypeVar("T")
 
@@ -296,7 +293,7 @@ class Run:
         self._record_delivery(ended)
         self._close(ended.exit_code)
         if failure is not None or not is_told:
-            writer.tell_end(ended)
+            writer.tell(ended)
         if self._notifier is not None:
             notice = self._notifier.tell_end(writer.result(ended))
             if notice is not None:

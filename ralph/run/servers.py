@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph.mcp.helper_process import is_package_installed
-from ralph.mcp.ports import ServerFailedError
+from ralph.mcp.ports import ServerFailedError, ServerGroup
 from ralph.mcp.servers import OwnServers
 from ralph.mcp.toolset import McpToolset
 from ralph.settings.mcp_servers import notice_on_repository
@@ -17,7 +17,6 @@ from ralph.values.tool_choice import MCP_PREFIX
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from ralph.mcp.ports import ServerGroup
     from ralph.run.parts import RunContext
     from ralph.tools.toolbox import LocalToolbox
 

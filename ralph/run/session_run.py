@@ -12,28 +12,24 @@ from ralph.agent.task import AgentLoop
 from ralph.conversation.records import delivery_record, run_record
 from ralph.machine.files.repository import may_have_moved
 from ralph.machine.starting import end_idle_threads
-from ralph.permissions.gate import CallGate
+from ralph.permissions.gate import Asker, CallGate, Hooks
 from ralph.prompt.memory import Memory, shown_paths
-from ralph.run.opening import prompt_of_resumed, resume_command_of
+from ralph.run.opening import SessionParts, prompt_of_resumed, resume_command_of
 from ralph.run.parts import run_policy
 from ralph.run.permission_rules import verdict_by
-from ralph.values.events import EventStream, Notice, StreamReceived
+from ralph.values.events import Event, EventStream, Notice, RunEnded, StreamReceived
 from ralph.values.limits import LimitSettings
 from ralph.values.outcome import Delivery, Outcome
-from ralph.values.redaction import redacted
+from ralph.values.redaction import LookedCommit, redacted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ralph.agent.task import Prompt
     from ralph.agent.tool_turn import PromptMaker
-    from ralph.permissions.gate import Asker, Hooks
-    from ralph.run.opening import SessionParts
     from ralph.run.telemetry import SessionNotes
     from ralph.tools.toolbox import LocalToolbox
     from ralph.values.answer import ToolCall
-    from ralph.values.events import Event, RunEnded
-    from ralph.values.redaction import LookedCommit
 
 _NOT_DELIVERED = (Outcome.IO_ERROR, Outcome.API_UNAVAILABLE)
 """The outcomes that a run can get because its result was not delivered."""

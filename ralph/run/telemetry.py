@@ -10,21 +10,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph import __version__
-from ralph.conversation.records import EventRecord
+from ralph.conversation.records import EventRecord, Record
 from ralph.output.system_events import journal_fields
-from ralph.values.events import Notice, SessionOpened
+from ralph.values.events import Event, Notice, SessionOpened
 from ralph.values.outcome import CannotError, Outcome
-from ralph.values.ports import JournalError
+from ralph.values.ports import Clock, Events, JournalError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ralph.agent.session_log import SessionLog
-    from ralph.conversation.records import Record
     from ralph.output.telemetry.metrics_file import MetricsFile
     from ralph.output.telemetry.tracing_spans import Tracing
-    from ralph.values.events import Event
-    from ralph.values.ports import Clock, Events
 
 
 # Losing some traces is better than delaying the end of the run.

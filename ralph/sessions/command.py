@@ -18,14 +18,14 @@ from msgspec import Struct
 from ralph.conversation.records import SessionError
 from ralph.conversation.secret_spans import RecordView
 from ralph.output.narration import Narration
-from ralph.output.standard_streams import ReaderLeftError, complain, has_color, print_lines
+from ralph.output.standard_streams import Color, ReaderLeftError, complain, has_color, print_lines
 from ralph.sessions import story as outcomes
 from ralph.sessions.document import as_json, markdown, session_export, texts_in
 from ralph.sessions.journal import SessionLockedError
 from ralph.sessions.looking import SessionLook, holder_of, look_at, look_to_list, named_journal
 from ralph.sessions.naming import around, named_session, shortened
-from ralph.sessions.places import SHORT_ID_CHARS
-from ralph.sessions.store import SessionStore, remove_journal, written_at
+from ralph.sessions.places import SHORT_ID_CHARS, written_at
+from ralph.sessions.store import SessionStore, remove_journal
 from ralph.sessions.story import RUNNING
 from ralph.sessions.story_text import SessionText, cost_text
 from ralph.values.credentials import known_secrets
@@ -38,8 +38,6 @@ from ralph.values.screen_text import columns_of, counted, cut_to_columns, in_one
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ralph.output.standard_streams import Color
-    from ralph.sessions.looking import SessionLook
 
 _LONGEST_DIRECTORY = 28
 _SHORTEST_DIRECTORY = 12
@@ -81,16 +79,14 @@ class SessionList:
         self._columns = {
             key: column.width for key, column in _COLUMNS.items() if has_directory or key != "directory"
         }
-        if width is not None:
-            self._fit(width)
-
-    def _fit(self, width: int) -> None:
+        if width is None:
+            return
         lacking = _SHORTEST_TITLE - (width - self._before_title())
         if "directory" in self._columns and lacking > 0:
             self._columns["directory"] -= min(lacking, _LONGEST_DIRECTORY - _SHORTEST_DIRECTORY)
-        for key in _LESS_NEEDED:
+        for name in _LESS_NEEDED:
             if width - self._before_title() < _SHORTEST_TITLE:
-                self._columns.pop(key, None)
+                self._columns.pop(name, None)
 
     def _before_title(self) -> int:
         return sum(self._columns.values()) + len(_GAP) * len(self._columns)
@@ -169,22 +165,18 @@ _MOST_LINES_FOUND = 3
 _TERMINAL_COLUMNS = 80
 
 
-class SessionsPlace(Struct, frozen=True):
-    """The place where sessions are searched for."""
-
-    directory: Path | None = None
-    """The value of `--session-dir`. None means RALPH_STATE_DIR or the user's state directory."""
-
-    @property
-    def store(self) -> SessionStore:
-        return SessionStore.to_read(os.environ, self.directory)
+def store_in(directory: str | None) -> SessionStore:
+    """The store in which the sessions are. `directory` is the value of `--session-dir`. None means RALPH_STATE_DIR or the
+    user's state directory.
+    """
+    return SessionStore.to_read(os.environ, None if directory is None else Path(directory))
 
 
-def list_sessions(place: SessionsPlace, *, of_all: bool, is_json: bool) -> int:
+def list_sessions(store: SessionStore, *, of_all: bool, is_json: bool) -> int:
     """Prints one line per session and returns the exit code. The most recently written session comes first. A session
     with a damaged journal is listed as damaged, and does not change the exit code.
     """
-    newest_first = _newest_first(place.store, of_all=of_all)
+    newest_first = _newest_first(store, of_all=of_all)
     view = _view()
 
     def looks() -> Iterator[SessionLook]:
@@ -217,7 +209,7 @@ def _newest_first(store: SessionStore, *, of_all: bool) -> list[Path]:
     return newest_first
 
 
-def search_sessions(place: SessionsPlace, words: str, *, of_all: bool, is_json: bool) -> int:
+def search_sessions(store: SessionStore, words: str, *, of_all: bool, is_json: bool) -> int:
     """Prints the sessions whose titles, prompts, answers, calls or results contain the words, with the first lines that
     do. Case does not count. Returns the exit code.
     """
@@ -228,7 +220,7 @@ def search_sessions(place: SessionsPlace, words: str, *, of_all: bool, is_json: 
     objects: list[dict[str, Any]] = []
 
     def output() -> Iterator[str]:
-        paths, has_match = _newest_first(place.store, of_all=of_all), False
+        paths, has_match = _newest_first(store, of_all=of_all), False
         for path in paths:
             try:
                 look = look_at(path, view)
@@ -262,10 +254,9 @@ def _lines_with(wanted: str, look: SessionLook, view: RecordView) -> list[str]:
     return [*dict.fromkeys(line for line in lines if wanted in line.casefold())]
 
 
-def remove_sessions(place: SessionsPlace, sessions: Sequence[str]) -> int:
+def remove_sessions(store: SessionStore, sessions: Sequence[str]) -> int:
     """Removes the sessions and returns the exit code. Removes none if a name is wrong, and none that a run has open."""
-    store, view = place.store, _view()
-    codes = [0]
+    view, codes = _view(), [0]
     for path in dict.fromkeys(_found(store, name) for name in sessions):
         try:
             look = look_to_list(path, view)
@@ -283,11 +274,11 @@ def remove_sessions(place: SessionsPlace, sessions: Sequence[str]) -> int:
     return max(codes)
 
 
-def show_session(place: SessionsPlace, prefix: str | None) -> int:
+def show_session(store: SessionStore, prefix: str | None, directory: str | None) -> int:
     """Prints the course of one session and returns the exit code. If the journal has a damaged record, the output
-    ends before that record.
+    ends before that record. `directory` is as in `store_in`.
     """
-    store, view = place.store, _view()
+    view = _view()
     look = look_at(_found(store, prefix), view)
     if look.outcome in (outcomes.NEWER_FORMAT, outcomes.UNREADABLE):
         return _refuse(look)
@@ -297,16 +288,16 @@ def show_session(place: SessionsPlace, prefix: str | None) -> int:
         if look.problem is not None:
             print_lines(["", text.damage(look.problem)])
         elif look.outcome != outcomes.RUNNING and look.story.task:
-            print_lines(["", text.resume_line(_resume_command_of(look, store, place))])
+            print_lines(["", text.resume_line(_resume_command_of(look, store, directory))])
     return _code(look.problem)
 
 
-def export_session(place: SessionsPlace, prefix: str | None, *, is_json: bool) -> int:
+def export_session(store: SessionStore, prefix: str | None, *, is_json: bool) -> int:
     """Prints everything in one session and returns the exit code. If the journal has a damaged record, the output
     ends before that record.
     """
     view = _view()
-    look = look_at(_found(place.store, prefix), view)
+    look = look_at(_found(store, prefix), view)
     if look.outcome in (outcomes.NEWER_FORMAT, outcomes.UNREADABLE):
         return _refuse(look)
     problem = look.problem
@@ -379,13 +370,13 @@ def _refuse(look: SessionLook) -> int:
     return Outcome.IO_ERROR.exit_code()
 
 
-def _resume_command_of(look: SessionLook, store: SessionStore, place: SessionsPlace) -> str:
+def _resume_command_of(look: SessionLook, store: SessionStore, session_dir: str | None) -> str:
     opening = look.story.opening
     directory = str(_here()) if opening is None else opening.directory
     return resume_command(
         store.short_name(look.id),
         cwd=directory if directory != str(_here()) and Path(directory).is_dir() else None,
-        session_dir=None if place.directory is None else str(place.directory),
+        session_dir=session_dir,
         again=look.story.runs[-1].opening.again if look.story.runs else None,
         prompt=NEXT_PROMPT if look.story.is_completed else None,
     )

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.conversation.journal_lines import CheckedLines, chunks, line_of
-from ralph.conversation.records import EndedRecord, RunRecord
+from ralph.conversation.records import EndedRecord, MovedRecord, Record, RunRecord, SessionRecord
 from ralph.machine.files.opened_file import open_regular_file
 from ralph.values.ports import JournalError
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from ralph.conversation.records import MovedRecord, Record, SessionRecord
     from ralph.values.redaction import SpansOf
 
 # macOS has no fdatasync.
@@ -50,12 +49,7 @@ class FileJournal:
     """A journal that is open for appending and locked against other processes. Safe to use from several threads."""
 
     def __init__(
-        self,
-        path: Path,
-        descriptor: int,
-        found: CheckedLines | None = None,
-        *,
-        spans_of: SpansOf | None,
+        self, path: Path, descriptor: int, found: CheckedLines | None = None, *, spans_of: SpansOf | None
     ) -> None:
         """`found` has checked the lines that are in the file. None if the file is empty. `spans_of` finds the secrets
         in a text. Each line says where they are. None if nobody looks for secrets.

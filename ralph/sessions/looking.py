@@ -18,15 +18,14 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ralph.conversation.journal_lines import CheckedLines, JournalDamage, Read, record_of
-from ralph.conversation.records import NewerFormatError
+from ralph.conversation.journal_lines import CheckedLines, JournalDamage, Read, View, record_of
+from ralph.conversation.records import NewerFormatError, Record
 from ralph.conversation.secret_spans import RecordView
 from ralph.machine.files.opened_file import open_regular_file
 from ralph.sessions import story as outcomes
 from ralph.sessions.naming import named_session
-from ralph.sessions.places import SHORT_ID_CHARS
+from ralph.sessions.places import SHORT_ID_CHARS, written_at
 from ralph.sessions.skimming import skim
-from ralph.sessions.store import written_at
 from ralph.sessions.story import SessionStory
 from ralph.values.outcome import UsageError
 from ralph.values.redaction import Redactor
@@ -35,9 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from ralph.conversation.journal_lines import View
-    from ralph.conversation.records import Record
     from ralph.sessions.store import SessionStore
+
 
 _MOST_READINGS = 3
 Fold = Callable[[Read, int], tuple[SessionStory, JournalDamage | None]]

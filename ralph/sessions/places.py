@@ -102,6 +102,14 @@ def temporary_if_ours() -> tuple[Path, ...]:
     return (place,) if is_ours_alone(place) else ()
 
 
+def written_at(path: Path) -> float:
+    """The time of the last write to the file, in seconds since the epoch. 0 if the file was just deleted."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
 def is_ours_alone(place: Path) -> bool:
     try:
         status = place.lstat()

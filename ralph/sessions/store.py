@@ -33,15 +33,15 @@ from ralph.sessions.places import (
     temporary_if_ours,
     temporary_path,
     usual_place,
+    written_at,
 )
 from ralph.values.outcome import CannotError, Outcome
-from ralph.values.ports import JournalError
+from ralph.values.ports import Clock, JournalError
 from ralph.values.setting import MEGABYTE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from ralph.values.ports import Clock
     from ralph.values.redaction import SpansOf
 
 
@@ -188,26 +188,16 @@ def make_private(directory: Path, writable: Sequence[Path | str] = ()) -> None:
                 raise PermissionError(errno.EPERM, problem)
         for missing in reversed([directory, *directory.parents]):
             if not missing.is_dir():
-                _make_directory(missing)
+                try:
+                    missing.mkdir(mode=0o700, exist_ok=True)
+                except FileExistsError as error:  # which would mean that a session exists
+                    raise NotADirectoryError(
+                        errno.ENOTDIR, f"{missing} is not a directory", str(missing)
+                    ) from error
         if not os.access(directory, os.W_OK | os.X_OK):
             raise PermissionError(13, os.strerror(13))
     except OSError as error:
         raise JournalError(directory, error) from error
-
-
-def _make_directory(path: Path) -> None:
-    try:
-        path.mkdir(mode=0o700, exist_ok=True)
-    except FileExistsError as error:  # which would mean that a session exists
-        raise NotADirectoryError(errno.ENOTDIR, f"{path} is not a directory", str(path)) from error
-
-
-def written_at(path: Path) -> float:
-    """The time of the last write to the file, in seconds since the epoch. 0 if the file was just deleted."""
-    try:
-        return path.stat().st_mtime
-    except OSError:  # it was deleted just now
-        return 0.0
 
 
 # --- Removing journals

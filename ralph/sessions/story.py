@@ -22,13 +22,14 @@ from ralph.conversation.records import (
     EventRecord,
     IntentRecord,
     MovedRecord,
+    Record,
     ResultRecord,
     RunRecord,
     SessionRecord,
     UserRecord,
 )
 from ralph.sessions.naming import title_from
-from ralph.values.answer import ToolCall, ToolResult
+from ralph.values.answer import Block, ToolCall, ToolResult
 from ralph.values.outcome import Delivery, Outcome
 from ralph.values.servers.models import facts_of
 from ralph.values.usage import RunUsage, tokens_of, total_usd
@@ -36,8 +37,6 @@ from ralph.values.usage import RunUsage, tokens_of, total_usd
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ralph.conversation.records import Record
-    from ralph.values.answer import Block
     from ralph.values.redaction import LookedCommit
 
 RUNNING = "running"

@@ -96,7 +96,10 @@ class SessionText:
             case CallOutcome():
                 yield self._color("blue", f"[tool] {describe_call(step.call)}")
                 if step.result is not None:
-                    yield from self._result(step.result)
+                    if step.result.output.is_error:
+                        yield self._color("yellow", "  failed:")
+                    for line in _gist(result_text(step.result)):
+                        yield self._color("dim", f"  | {line}")
                 else:
                     yield self._color("yellow", f"  {no_result(step, outcome)}")
             case EventStep():
@@ -110,12 +113,6 @@ class SessionText:
         yield from (f"> {line}" for line in lines[:_PROMPT_LINES])
         if len(lines) > _PROMPT_LINES:
             yield self._color("dim", f"> … {counted(len(lines) - _PROMPT_LINES, 'line')} more")
-
-    def _result(self, result: ToolResult) -> Iterator[str]:
-        if result.output.is_error:
-            yield self._color("yellow", "  failed:")
-        for line in _gist(result_text(result)):
-            yield self._color("dim", f"  | {line}")
 
 
 def result_text(result: ToolResult) -> str:

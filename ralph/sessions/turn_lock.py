@@ -8,13 +8,9 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ralph.values.credentials import TURN_LOCK
-from ralph.values.ports import GuardRefused
-
-if TYPE_CHECKING:
-    from ralph.values.ports import Waiter
+from ralph.values.ports import GuardRefused, Waiter
 
 _TRY_EVERY_S = 0.02
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from ralph.machine.files.opened_file import open_regular_file
 from ralph.machine.files.repository import up_to_repository_root
-from ralph.machine.own_programs import search_around
+from ralph.machine.own_programs import ProgramSearch, search_around
 from ralph.sandbox.left_behind import why_left_behind
 from ralph.settings.claude_wishes import ClaudeWishes, is_of_network, wishes_of
 from ralph.settings.tables import Remark
@@ -26,7 +26,6 @@ from ralph.values.outcome import CannotError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from ralph.machine.own_programs import ProgramSearch
 
 _MOST_BYTES = 1_000_000
 """The maximum size of a file. A cloned repository may contain files of any size. Nobody writes rules that need more

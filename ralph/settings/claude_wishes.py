@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ralph.settings.kinds import about
 from ralph.settings.tables import KEYS, Remark
-from ralph.values.claude_file import TRUSTED_ONLY, KeyEffect, key_named, keys_within
+from ralph.values.claude_file import TRUSTED_ONLY, ClaudeFile, KeyEffect, key_named, keys_within
 from ralph.values.credentials import KeyProgram, Secret
 from ralph.values.servers.models import ALIASES, NamedModel, named_model
 from ralph.values.setting import printable
@@ -22,7 +22,6 @@ from ralph.values.setting import printable
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from ralph.values.claude_file import ClaudeFile
 
 ALIAS_VARIABLES = {alias: f"ANTHROPIC_DEFAULT_{alias.upper()}_MODEL" for alias in ALIASES}
 LOGIN_VARIABLE = "CLAUDE_CODE_OAUTH_TOKEN"

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.machine.command_supervisor import CommandSupervisor
-from ralph.machine.own_programs import own_program, trusted_directories, without_unsafe_loads
+from ralph.machine.own_programs import ProgramSearch, own_program, trusted_directories, without_unsafe_loads
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.running_command import EndCause, KeptErrors, MemoryCapture, RunningCommand
 from ralph.places.own_commands import why_changeable
 from ralph.settings.merge import SettingsError
 from ralph.settings.toml_file import user_settings_path
-from ralph.values.credentials import MIN_SECRET_CHARS, Credential, Secret
+from ralph.values.credentials import MIN_SECRET_CHARS, Credential, KeyProgram, Secret
 from ralph.values.events import Notice
 from ralph.values.redaction import Redactor
 from ralph.values.servers.endpoint import header_value
@@ -28,9 +28,7 @@ from ralph.values.servers.endpoint import header_value
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ralph.machine.own_programs import ProgramSearch
     from ralph.settings.tables import Settings
-    from ralph.values.credentials import KeyProgram
     from ralph.values.ports import Clock, Events, Waiter
 
 WITHIN_S = 30.0

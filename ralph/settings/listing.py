@@ -1,12 +1,13 @@
-"""Shows the settings as text: values and origins for `ralph doctor`, meanings for the documentation. It never shows
-the values of API keys and headers. It shows only the names of the environment variables and headers.
+"""Shows the settings as text, with their values and origins, for `ralph doctor`. It never shows the values of API keys and
+headers. It shows only the names of the environment variables and headers.
 """
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from ralph.settings.tables import KEYS
+from ralph.settings.tables import KEYS, Settings
 from ralph.values.credentials import Secret
 from ralph.values.screen_text import counted
 from ralph.values.servers.endpoint import requests_url
@@ -16,9 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ralph.conversation.target import Target
-    from ralph.settings.tables import Settings
     from ralph.values.servers.models import Price
-    from ralph.values.setting import Key
 
 # The column of values is at most this wide. A longer value moves only the origin in its own line to the right.
 _WIDEST_VALUE = 34
@@ -28,11 +27,13 @@ def setting_lines(settings: Settings) -> Iterator[str]:
     """Yields lines of name, value and origin: a line for each setting, a line for the usable tools, and a line for
     the number of targets.
     """
-    rows = [(key.name, shown_value(_value(settings, key.name))) for key in KEYS]
-    count = len(settings.targets)
+    rows = [(key.name, shown_value(attrgetter(key.name)(settings))) for key in KEYS]
     rows.append(("tools", shown_value(without_background(settings.enabled_tools))))
-    rows.append(("targets", counted(count, "target")))
-    yield from _aligned([(name, value, settings.origins[name]) for name, value in rows])
+    rows.append(("targets", counted(len(settings.targets), "target")))
+    name_width = max(len(name) for name, _ in rows)
+    value_width = min(_WIDEST_VALUE, max(len(value) for _, value in rows))
+    for name, value in rows:
+        yield f"{name:<{name_width}}  {value:<{value_width}}  {settings.origins[name]}"
 
 
 def target_lines(target: Target) -> Iterator[str]:
@@ -56,18 +57,6 @@ def target_lines(target: Target) -> Iterator[str]:
     )
     for name, value in rows:
         yield f"  {name:<10}  {value}"
-
-
-def _aligned(rows: list[tuple[str, str, str]]) -> Iterator[str]:
-    name_width = max(len(name) for name, _, _ in rows)
-    value_width = min(_WIDEST_VALUE, max(len(value) for _, value, _ in rows))
-    for name, value, origin in rows:
-        yield f"{name:<{name_width}}  {value:<{value_width}}  {origin}"
-
-
-def _value(settings: Settings, name: str) -> object:
-    table, _, key = name.partition(".")
-    return getattr(getattr(settings, table), key)
 
 
 def shown_value(value: object) -> str:
@@ -98,43 +87,3 @@ def _price(price: Price | None) -> str:
         f"input {price.input:g}, output {price.output:g}, cache write {price.cache_write:g}, "
         f"cache read {price.cache_read:g} USD per million tokens"
     )
-
-
-# --- The table of keys in docs/settings.md
-
-_REFERENCE_HEAD = (
-    "| key | default | flag, variable | in a repository | meaning |",
-    "| --- | --- | --- | --- | --- |",
-)
-
-
-def reference_lines() -> tuple[str, ...]:
-    """The lines of the Markdown table of all settings that a file may contain."""
-    return (*_REFERENCE_HEAD, *map(_reference_line, KEYS))
-
-
-def _reference_line(key: Key) -> str:
-    default = value_in_a_file(key.default)
-    cells = (
-        f"`{key.name}`",
-        default if default == "none" else f"`{default}`",
-        ", ".join(f"`{place}`" for place in key.places),
-        key.in_repository.says if key.in_repository else "no",
-        key.meaning,
-    )
-    return f"| {' | '.join(cells)} |".replace("|  |", "| |")
-
-
-def value_in_a_file(default: object) -> str:
-    """The default of a setting, written as in a settings file."""
-    match default:
-        case None | ():
-            return "none"
-        case bool():
-            return str(default).lower()
-        case float():
-            return f"{default:g}"
-        case tuple():
-            return f"[{', '.join(map(value_in_a_file, default))}]"
-        case _:
-            return str(default)

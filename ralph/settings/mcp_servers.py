@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from ralph.machine.files.repository import up_to_repository_root
-from ralph.mcp.configuration import entries_of, names_in, server_of
+from ralph.mcp.configuration import McpServer, entries_of, names_in, server_of
 from ralph.sandbox.left_behind import why_left_behind
 from ralph.settings.merge import SettingsError
 from ralph.settings.toml_file import SettingsFileError, read_settings_file
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ralph.machine.own_programs import ProgramSearch
-    from ralph.mcp.configuration import McpServer
     from ralph.settings.files import SettingsFile
     from ralph.settings.tables import Settings
 

@@ -6,7 +6,7 @@ working directory can only make settings stricter. `settings/tables.py` lists th
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.machine.own_programs import search_around, search_outside
+from ralph.machine.own_programs import ProgramSearch, search_around, search_outside
 from ralph.settings.claude_wishes import ALIAS_VARIABLES, ClaudeWishes, aliases_from
 from ralph.settings.files import (
     SettingsFile,
@@ -42,8 +42,9 @@ from ralph.settings.targets import (
     API_KEY_COMMAND,
     EnvironmentAccess,
     ServerChoice,
+    TargetEntry,
     entry_secrets,
-    explicit_targets,
+    explicit_target,
     implicit_targets,
     meant_for_another_cloud,
     missing_key,
@@ -53,7 +54,7 @@ from ralph.settings.targets import (
     with_first,
 )
 from ralph.settings.toml_file import SettingsFileError, parsed, user_settings_path
-from ralph.values.credentials import Credential, Secret, credential_from
+from ralph.values.credentials import Credential, KeyProgram, Secret, credential_from
 from ralph.values.outcome import CannotError
 from ralph.values.servers.endpoint import ANTHROPIC, header_lines, is_default, normal_base_url
 from ralph.values.servers.models import NamedModel, named_model
@@ -61,13 +62,9 @@ from ralph.values.tool_choice import MCP_PREFIX, TOOL_SETTINGS, lacking
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
 
     from ralph.conversation.target import Target
-    from ralph.machine.own_programs import ProgramSearch
-    from ralph.settings.targets import TargetEntry
     from ralph.values.claude_file import ClaudeFile
-    from ralph.values.credentials import KeyProgram
     from ralph.values.setting import Key
 
 _FLAG = "flag "
@@ -356,7 +353,12 @@ def _settings(
         with _explained(""):
             normal = normal_base_url(given[_BASE_URL].value, servers.api or ANTHROPIC)
         given[_BASE_URL] = _SourcedValue(normal, given[_BASE_URL].origin)
-    tables: dict[str, Any] = {table: _table(table, given) for table in TABLES}
+    tables: dict[str, Any] = {
+        table: kind(
+            **{key: _given_or_default(given, f"{table}.{key}").value for key in kind.__struct_fields__}
+        )
+        for table, kind in TABLES.items()
+    }
     targets = _targets(tables["model"], flags, given, servers, first_model=first)
     # Lists of targets that a stronger source replaced are included, because the keys that they name are secrets
     # too.
@@ -371,12 +373,6 @@ def _settings(
         unused_secrets=Secret(tuple(dict.fromkeys(entry_secrets(all_entries, environment)))),
         remarks=plain_http_remarks([(target.base_url, target.secrets) for target in targets], environment),
         origins=MappingProxyType(_origins(given)),
-    )
-
-
-def _table(table: str, given: _Layer) -> Any:
-    return TABLES[table](
-        **{key: _given_or_default(given, f"{table}.{key}").value for key in TABLES[table].__struct_fields__}
     )
 
 
@@ -583,7 +579,6 @@ def _lacking_tools(given: _Layer, mcp: McpSettings) -> Iterator[Remark]:
 
 
 def _settle_model(given: _Layer, access: EnvironmentAccess, environment: Mapping[str, str]) -> NamedModel:
-    """The requested model."""
     key = BY_NAME["model.name"]
     requested = _given_or_default(given, key.name)
     if TARGETS in given:
@@ -629,7 +624,6 @@ def _server_choice(
     environment: Mapping[str, str],
     first: NamedModel,
 ) -> ServerChoice:
-    """The choice of servers for models."""
     api = given[_API].value if _API in given else None
     base_url = given.get(_BASE_URL)
     named = given.get(_MODEL)
@@ -697,7 +691,7 @@ def _targets(
     if flags.get("model.max_tokens") is not None:  # the flag is meant for all targets
         entries = tuple(replace(entry, max_tokens=None) for entry in entries)
     with _explained(f"{given[TARGETS].origin}: {TARGETS}"):
-        return explicit_targets(entries, model, servers)
+        return tuple(explicit_target(entry, model, servers) for entry in entries)
 
 
 # --- Refusals

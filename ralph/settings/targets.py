@@ -18,10 +18,11 @@ from ralph.machine.network.proxies import proxy_in_words
 from ralph.settings import kinds as must_be
 from ralph.settings.claude_wishes import login_of_another_program, why_not_asked
 from ralph.settings.kinds import about, decoded_table
-from ralph.settings.tables import Remark
+from ralph.settings.tables import ModelSettings, Remark
 from ralph.values.credentials import (
     NO_HEADERS,
     Credential,
+    Headers,
     KeyProgram,
     Secret,
     credential_from,
@@ -36,15 +37,12 @@ from ralph.values.servers.endpoint import (
     is_loopback,
     normal_base_url,
 )
-from ralph.values.servers.models import ALIASES, Price, is_claude, named_model
+from ralph.values.servers.models import ALIASES, NamedModel, Price, is_claude, named_model
 from ralph.values.setting import DOLLARS, SECONDS, TEXT, Kind, at_least, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from ralph.settings.tables import ModelSettings
-    from ralph.values.credentials import Headers
-    from ralph.values.servers.models import NamedModel
     from ralph.values.servers.vendors import Vendor
 
 API_KEY_COMMAND = "api_key_command"
@@ -168,11 +166,7 @@ KINDS: dict[str, Kind] = {
     "max_tokens": at_least(1),
     "context_window": at_least(1),
     "thinking": one_of(*THINKING_CHOICES),
-    "price": Kind(
-        dict[str, Any],
-        f"a table of {', '.join(PRICE_KEYS)}, in USD per million tokens",
-        _price,
-    ),
+    "price": Kind(dict[str, Any], f"a table of {', '.join(PRICE_KEYS)}, in USD per million tokens", _price),
 }
 
 
@@ -257,18 +251,10 @@ def _implicit(name: str, named: NamedModel, model: ModelSettings, server: Chosen
     )
 
 
-def explicit_targets(
-    entries: Iterable[TargetEntry],
-    model: ModelSettings,
-    servers: ServerChoice,
-) -> tuple[Target, ...]:
-    """Makes one target from each entry of `[[targets]]`. Raises ValueError if a variable in `api_key_env` contains no
-    key, or if the name of a model is invalid. The error names the target.
+def explicit_target(entry: TargetEntry, model: ModelSettings, servers: ServerChoice) -> Target:
+    """The target of an entry of `[[targets]]`. Raises ValueError if a variable in `api_key_env` contains no key, or if the
+    name of a model is invalid. The error names the target.
     """
-    return tuple(_explicit(entry, model, servers) for entry in entries)
-
-
-def _explicit(entry: TargetEntry, model: ModelSettings, servers: ServerChoice) -> Target:
     uses_access = entry.base_url is None and not entry.api_key_env and entry.api_key_command is None
     with about(f"{entry.name!r}: model"):
         # The environment's aliases are meant for the environment's server only.

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ralph.machine.running_command import ELSEWHERE, NEVER_STARTED, STARTER_GONE, STILL_RUNS, UNSEEN_END
 from ralph.tools.background_commands import MOST_RUNNING, BackgroundCommand
 from ralph.tools.bash import checked_command, denial_note, new_capture, not_started, purpose_of, start_shell
-from ralph.values.answer import BASH_OUTPUT, COMMANDS, ToolError, ToolOutput
+from ralph.values.answer import BASH_OUTPUT, COMMANDS, ToolCall, ToolError, ToolOutput
 from ralph.values.events import BackgroundStarted
 from ralph.values.ports import WorkingDirectoryGoneError
 from ralph.values.screen_text import duration
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ralph.tools.tool_context import ToolContext
-    from ralph.values.answer import ToolCall
 
 _WAITS_S = 30.0
 # So a command that cannot run at all costs no turn.

@@ -10,7 +10,7 @@ import os
 import select
 import time
 from contextlib import suppress
-from threading import Lock
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -24,15 +24,13 @@ from ralph.machine.running_command import (
 )
 from ralph.machine.starting import start_thread
 from ralph.values.events import BackgroundEnded, BackgroundStarted
-from ralph.values.ports import TIMED_OUT, Interrupted
+from ralph.values.ports import TIMED_OUT, Clock, Interrupted, Mailbox, Waiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from threading import Thread
 
     from ralph.machine.command_supervisor import CommandSupervisor, SupervisedCommand
     from ralph.machine.output_capture import OutputCapture
-    from ralph.values.ports import Clock, Mailbox, Waiter
 
 MOST_RUNNING = 8
 """The maximum number of commands in the background at the same time. Each has a supervisor of its own, of 10 MB."""
@@ -130,7 +128,12 @@ class BackgroundCommand:
                 self.failure, self._has_output_ended = error, True
                 self.process.ask_to_stop()
         if self.status is None and self.process.report_descriptor in ready:
-            self._hear(now_s)
+            with self.lock:
+                status = self.process.hear()
+            self.has_begun = self.has_begun or status is not None or self.process.has_begun
+            if status is not None:
+                self.took_s, self._close_s = now_s - self.began_s, now_s + OUTPUT_AFTER_END_S
+                self.status = status
         if self.status is not None and (self._has_output_ended or now_s >= self._close_s):
             self.process.close()
             self.is_over = True
@@ -146,14 +149,6 @@ class BackgroundCommand:
             self.capture.feed(chunk)
         if len(chunk) == _CHUNK_BYTES:
             self._read_again_s = now_s + _PAUSE_AFTER_FULL_CHUNK_S
-
-    def _hear(self, now_s: float) -> None:
-        with self.lock:
-            status = self.process.hear()
-        self.has_begun = self.has_begun or status is not None or self.process.has_begun
-        if status is not None:
-            self.took_s, self._close_s = now_s - self.began_s, now_s + OUTPUT_AFTER_END_S
-            self.status = status
 
     def taken_output(self, now_s: float) -> str:
         """The output since the last call."""

@@ -23,6 +23,7 @@ from ralph.tools.search.file_search import (
 )
 from ralph.tools.search.glob_pattern import GlobPattern, plain_glob
 from ralph.values.answer import ToolError, ToolOutput
+from ralph.values.strict_json import is_encodable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -49,7 +50,17 @@ def run(arguments: Arguments, context: ToolContext) -> ToolOutput:
     pattern, path = arguments["pattern"], arguments.get("path", ".")
     _check_pattern(pattern)
     place = place_at(context.resolve(path), path, context)
-    query = _query(arguments)
+    around: int = arguments.get("-C", 0)
+    before: int = arguments.get("-B", around)
+    after: int = arguments.get("-A", around)
+    query = LineQuery(
+        pattern=arguments["pattern"],
+        output_mode=arguments.get("output_mode", "files_with_matches"),
+        ignore_case=arguments.get("-i", False),
+        before=min(before, _MOST_CONTEXT_LINES),
+        after=min(after, _MOST_CONTEXT_LINES),
+        glob=plain_glob(arguments.get("glob") or "./") or None,
+    )
     lists_files = query.output_mode == "files_with_matches" and place.file_name is None
     separator = b"\0" if lists_files else b"\n"
     deadline_s = search_end_s(context)
@@ -143,7 +154,7 @@ def _counted(records: Iterable[Record]) -> Iterator[Record]:
 
 
 def _check_pattern(pattern: str) -> None:
-    if "\0" in pattern or not _is_encodable(pattern):
+    if "\0" in pattern or not is_encodable(pattern):
         raise ToolError("the pattern contains a character that no text file does")
     without_escapes = _OTHER_ESCAPE.sub("", pattern)
     if _LINE_BREAK.search(_NEGATED_CLASS.sub("", without_escapes)):
@@ -151,28 +162,6 @@ def _check_pattern(pattern: str) -> None:
             "the pattern contains a line break, which never matches: lines are searched one by one. "
             "Search for one of the lines, with -A or -B to see those around it"
         )
-
-
-def _is_encodable(pattern: str) -> bool:
-    try:
-        pattern.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _query(arguments: Arguments) -> LineQuery:
-    around: int = arguments.get("-C", 0)
-    before: int = arguments.get("-B", around)
-    after: int = arguments.get("-A", around)
-    return LineQuery(
-        pattern=arguments["pattern"],
-        output_mode=arguments.get("output_mode", "files_with_matches"),
-        ignore_case=arguments.get("-i", False),
-        before=min(before, _MOST_CONTEXT_LINES),
-        after=min(after, _MOST_CONTEXT_LINES),
-        glob=plain_glob(arguments.get("glob") or "./") or None,
-    )
 
 
 class _StoppedSearch(Struct, frozen=True):

@@ -19,14 +19,13 @@ from ralph.mcp.results import ReceivedImage, is_error, parts_of
 from ralph.places.own_commands import why_changeable
 from ralph.tools.files.file_type import image_media_type
 from ralph.tools.files.images import shown_image
-from ralph.values.answer import ToolError, ToolOutput, os_error_text, unknown_arguments
+from ralph.values.answer import Block, ToolCall, ToolError, ToolOutput, os_error_text, unknown_arguments
 from ralph.values.ports import Interrupted
 
 if TYPE_CHECKING:
     from ralph.mcp.configuration import McpServer
     from ralph.mcp.toolset import McpToolset
     from ralph.tools.tool_context import ToolContext
-    from ralph.values.answer import Block, ToolCall
 
 
 def start_server(server: McpServer, context: ToolContext) -> ServerProcess:
@@ -127,10 +126,7 @@ def run(call: ToolCall, toolset: McpToolset, context: ToolContext) -> ToolOutput
     told, news = box.told()
     notes = [*([undone] if undone else []), *told]
     return ToolOutput(
-        _content([*shown, *notes], context),
-        is_error=failed,
-        is_denied=bool(undone),
-        notices=tuple(news),
+        _content([*shown, *notes], context), is_error=failed, is_denied=bool(undone), notices=tuple(news)
     )
 
 

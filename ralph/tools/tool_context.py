@@ -25,8 +25,8 @@ from ralph.sandbox.bubblewrap import TEMPORARY
 from ralph.sandbox.detection import no_means
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.tools.files.seen_files import SeenFiles
-from ralph.values.answer import ToolError, os_error_text
-from ralph.values.ports import WorkingDirectoryGoneError
+from ralph.values.answer import Block, ToolError, os_error_text
+from ralph.values.ports import Clock, PathRules, Waiter, WorkingDirectoryGoneError
 from ralph.values.tool_choice import TOOL_NAMES
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from ralph.sandbox.disk_work import DiskWork
     from ralph.tools.background_commands import BackgroundCommands
     from ralph.tools.files.path_guard import PathGuard
-    from ralph.values.answer import Block
-    from ralph.values.ports import Clock, PathRules, Waiter
     from ralph.values.redaction import Redactor
 
 

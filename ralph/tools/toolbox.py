@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec.structs import replace
 
 from ralph.machine.output_capture import SpillDirectory
-from ralph.machine.starting import start_job
+from ralph.machine.starting import ThreadJob, start_job
 from ralph.places.state import name_for, named_state_directories, running_below
 from ralph.tools.tool_context import Roots, ToolContext, ToolSettings
 from ralph.values.answer import (
     COMMANDS,
     FILE_TOOLS,
+    Block,
     FileChange,
     ToolCall,
     ToolDefinition,
@@ -28,8 +29,8 @@ from ralph.values.answer import (
     ToolOutput,
     os_error_text,
 )
-from ralph.values.events import Background
-from ralph.values.ports import TIMED_OUT, Interrupted, WorkingDirectoryGoneError
+from ralph.values.events import Background, BackgroundEnded, BackgroundStarted
+from ralph.values.ports import TIMED_OUT, Clock, Interrupted, Mailbox, Waiter, WorkingDirectoryGoneError
 from ralph.values.redaction import Redactor
 from ralph.values.screen_text import counted
 from ralph.values.shortage import ShortageError, shortage_of
@@ -39,13 +40,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import TypeAlias
 
-    from ralph.machine.starting import ThreadJob
     from ralph.mcp.toolset import McpToolset
     from ralph.tools.files.planned_write import PlannedWrite
     from ralph.tools.hook_command import HookEnding
-    from ralph.values.answer import Block
-    from ralph.values.events import BackgroundEnded, BackgroundStarted
-    from ralph.values.ports import Clock, Mailbox, Waiter
 
 
 T = TypeVar("T")

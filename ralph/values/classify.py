@@ -21,12 +21,11 @@ from ralph.values.servers.refusals import (
     MISSING_THINKING,
     OVERFLOWS,
     SIGNATURES,
+    KnownRefusal,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from ralph.values.servers.refusals import KnownRefusal
 
 
 class ErrorClass(enum.Enum):

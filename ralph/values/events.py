@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from ralph.values.usage import total_usd
+from ralph.values.usage import RunUsage, TokenUsage, total_usd
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ralph.values.ports import Events
     from ralph.values.report import Report
     from ralph.values.servers.models import ModelFacts
-    from ralph.values.usage import RunUsage, TokenUsage
 
 
 class DeadEnd(Struct, frozen=True):
@@ -89,8 +88,6 @@ class ToolFinished(Struct, frozen=True):
 
 
 class BackgroundStarted(Struct, frozen=True):
-    """A command has been started in the background."""
-
     id: str
     """The id by which the model names it, such as `bash_1`. Unique in a session."""
     command: str
@@ -121,8 +118,6 @@ class BackgroundEnded(Struct, frozen=True):
 
 
 class Background(Struct, frozen=True):
-    """The commands in the background of a run."""
-
     count: int = 0
     running: Mapping[str, str] = field(default_factory=dict)
 
@@ -337,7 +332,7 @@ class ReportAccepted(Struct, frozen=True):
     """The number of times that the model tried to report in this run, including the accepted report. Each call of the
     report tool is counted, and so is each answer of plain text in place of a call."""
     forced_reason: str | None = None
-    """The reason for the final turn, one of `finishing.FORCES`. None if the run was not in its final turn."""
+    """The reason for the final turn, one of `agent.run_end.FORCES`. None if the run was not in its final turn."""
 
 
 class ContextCompacted(Struct, frozen=True):

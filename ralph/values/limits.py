@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.values.events import AttemptEnded
+from ralph.values.events import AttemptEnded, Event
 from ralph.values.setting import DURATION, POSITIVE_DOLLARS, SMALLER, Flag, Key, at_least
 from ralph.values.usage import cost_usd, plain
 
 if TYPE_CHECKING:
     from typing import Annotated
 
-    from ralph.values.events import Event
     from ralph.values.servers.models import ModelFacts, Price
 else:
     from ralph.values.setting import Declared as Annotated

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from ralph.values.answer import MalformedCall, ToolOutput
+from ralph.values.answer import MalformedCall, ToolCall, ToolDefinition, ToolOutput
 from ralph.values.screen_text import counted
 from ralph.values.strict_json import strict_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from ralph.values.answer import ToolCall, ToolDefinition
 
     Validator = Callable[[Mapping[str, Any]], Sequence[str]]
     """A function that takes the arguments of a report and returns the faults in them. Each fault is a short line with

@@ -58,7 +58,6 @@ def start_error(error: OSError) -> OSError:
 
 
 def shortage_of(error: BaseException) -> ShortageError | None:
-    """The shortage that caused an error, or None if no shortage caused the error."""
     for cause in causes_of(error):
         if isinstance(cause, ShortageError):
             return cause

@@ -139,11 +139,12 @@ def with_whole_keys(value: Any) -> Any:
     none of the entries that are left out.
     """
     if isinstance(value, dict):
-        return {key: with_whole_keys(one) for key, one in value.items() if _is_whole(key)}
+        return {key: with_whole_keys(one) for key, one in value.items() if is_encodable(key)}
     return [with_whole_keys(one) for one in value] if isinstance(value, list) else value
 
 
-def _is_whole(text: str) -> bool:
+def is_encodable(text: str) -> bool:
+    """Whether the text has a form in UTF-8. Half of a surrogate pair has none."""
     try:
         text.encode()
     except UnicodeEncodeError:

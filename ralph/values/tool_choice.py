@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.values.answer import BASH_OUTPUT, KILL_BASH
+from ralph.values.answer import BASH_OUTPUT, KILL_BASH, ToolCall
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from ralph.values.answer import ToolCall
 
 TOOL_NAMES = ("Read", "Write", "Edit", "Bash", BASH_OUTPUT, KILL_BASH, "Glob", "Grep")
 OF_BACKGROUND = (BASH_OUTPUT, KILL_BASH)

@@ -40,7 +40,7 @@ def answer(*texts: str) -> ev.AnswerAccepted:
 def finish(writer: Writer, last: ev.Event, waiter: InboxWaiter) -> None:
     """Ends the output as a run does: first the result, then the last lines for people."""
     writer.deliver(waiter, CLOCK)
-    writer.tell_end(last if isinstance(last, ev.RunEnded) else ended())
+    writer.tell(last if isinstance(last, ev.RunEnded) else ended())
     writer.conclude(waiter, CLOCK)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec.structs import replace
 
 from ralph.pages.content import Stretch, StretchKind
@@ -12,6 +14,9 @@ from ralph.pages.timeline import (
     timed,
     with_known,
 )
+
+if TYPE_CHECKING:
+    from enum import Enum
 
 MODEL, TOOL, WAITING, IDLE = StretchKind.MODEL, StretchKind.TOOL, StretchKind.WAITING, StretchKind.IDLE
 RUN = JournalStep(StepKind.RUN, 100.0)
@@ -29,7 +34,7 @@ def result(at_s: float | None, call_id: str = "a") -> JournalStep:
     return JournalStep(StepKind.RESULT, at_s, call_id, call_id=call_id)
 
 
-def drawn(*steps: JournalStep, until_s: float | None = None) -> list[tuple[StretchKind, float, float]]:
+def drawn(*steps: JournalStep, until_s: float | None = None) -> list[tuple[Enum, float, float]]:
     made = stretches_of(timed(steps).steps, until_s)
     return [(one.kind, one.began_s, one.ended_s) for one in made]
 

@@ -26,15 +26,13 @@ from ralph.api.openai_requests import (
     is_openai,
     system_text,
 )
-from ralph.conversation.messages import THINKING, to_json
-from ralph.values.answer import FINAL_REPORT
+from ralph.conversation.messages import THINKING, RequestBody, to_json
+from ralph.values.answer import FINAL_REPORT, Block
 from ralph.values.servers.endpoint import host_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from ralph.conversation.messages import RequestBody
-    from ralph.values.answer import Block
 
 FIELDS = ("reasoning_content", "reasoning")
 """The fields in which servers put the text of their reasoning: DeepSeek, Kimi and older vLLM the first, Groq, Ollama and newer

@@ -5,15 +5,12 @@ The source is the official package `openai` 3.57, whose types the tests use.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ralph.api.openai_requests import ConvertedMessages, cache_key, is_openai
 from ralph.api.responses.request import input_items, request_fields
 from ralph.api.responses.stream import ResponseStream, events_of_whole
-from ralph.conversation.messages import to_json
-
-if TYPE_CHECKING:
-    from ralph.conversation.messages import RequestBody
+from ralph.conversation.messages import RequestBody, to_json
 
 
 class Responses:

@@ -11,12 +11,11 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ralph.api.openai_requests import as_result, call_id_within, function_of, image_url, system_text
-from ralph.conversation.messages import THINKING, to_json
+from ralph.conversation.messages import THINKING, RequestHead, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from ralph.conversation.messages import RequestHead
     from ralph.values.answer import Block
 
 _FEWEST_TOKENS = 16
@@ -82,21 +81,17 @@ def _user_items(blocks: Iterable[Block]) -> Iterator[dict[str, Any]]:
     parts = []
     for block in blocks:
         if block.get("type") == "tool_result":
-            yield _result(block)
+            content = block.get("content") or ""
+            if isinstance(content, str):
+                output: str | list[dict[str, Any]] = as_result(block, content)
+            else:
+                output = [_part(inner) for inner in content]
+            call_id = call_id_within(block["tool_use_id"], _LONGEST_CALL_ID)
+            yield {"type": "function_call_output", "call_id": call_id, "output": output}
         else:
             parts.append(_part(block))
     if parts:
         yield {"type": "message", "role": "user", "content": parts}
-
-
-def _result(block: Block) -> dict[str, Any]:
-    content = block.get("content") or ""
-    if isinstance(content, str):
-        output: str | list[dict[str, Any]] = as_result(block, content)
-    else:
-        output = [_part(inner) for inner in content]
-    call_id = call_id_within(block["tool_use_id"], _LONGEST_CALL_ID)
-    return {"type": "function_call_output", "call_id": call_id, "output": output}
 
 
 def _part(block: Block) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.files.trees import LocalDisk
 from ralph.machine.own_programs import search_around, without_unsafe_loads
 from ralph.machine.waiter import InboxWaiter
-from ralph.permissions.claude_settings import GuardError, read_all
+from ralph.permissions.claude_settings import ClaudeSettings, GuardError, HookCommand, read_all
 from ralph.permissions.judge import RulePlaces, places_not_read
 from ralph.permissions.rule import RuleError
 from ralph.run.hooks import doubts, missing_program, plan_hooks
@@ -30,15 +30,13 @@ from ralph.settings.claude_files import ClaudeFileError, document_of, read_claud
 from ralph.settings.merge import SettingsError
 from ralph.settings.tables import Settings
 from ralph.values.credentials import child_environment, known_secrets
-from ralph.values.ports import Interrupted
+from ralph.values.ports import Clock, Interrupted
 from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from ralph.permissions.claude_settings import ClaudeSettings, HookCommand
-    from ralph.values.ports import Clock
 
 _PUSH_S = 60.0
 """The time limit of the attempt to push. A loop waits longer, but a person waits for doctor."""

@@ -19,15 +19,13 @@ from ralph.machine.network.connecting import connect_to_first
 from ralph.machine.network.proxies import USUAL_PORTS
 from ralph.machine.starting import PATIENCE_S, patiently, start_thread
 from ralph.values.errors import NetworkCause
-from ralph.values.ports import TIMED_OUT
+from ralph.values.ports import TIMED_OUT, Clock, Mailbox, Waiter
 from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterator, Sequence
 
-    from ralph.api.transport import EndpointRoute
-    from ralph.values.ports import Clock, Mailbox, Waiter
 
 _ADVICE = {
     NetworkCause.TIMEOUT: "check network, firewall and HTTPS_PROXY; clocks.connect_s gives it more time",
@@ -96,7 +94,11 @@ def _started_attempt(
 ) -> Finding | _ConnectionAttempt:
     subject = f"endpoint {base_url}"
     try:
-        hop = _first_hop(route_to(base_url, ca_file))
+        route = route_to(base_url, ca_file)
+        url = route.url if route.proxy is None else route.proxy.url
+        port = url.port or USUAL_PORTS[url.scheme]
+        tls = route.tls if url.scheme == "https" else None
+        hop = Hop(url.raw_host.decode("ascii"), port, tls, route.proxy_in_words)
         attempt = _ConnectionAttempt(subject, hop, connect_s, waiter)
         patiently(attempt.start, waiter, clock, until_s - clock.now_s())
     except OSError as error:
@@ -161,10 +163,3 @@ class _ConnectionAttempt:
             self._mailbox.put(True)
         except Exception as error:  # noqa: BLE001 - any error is a finding
             self._mailbox.put(error)
-
-
-def _first_hop(route: EndpointRoute) -> Hop:
-    url = route.url if route.proxy is None else route.proxy.url
-    port = url.port or USUAL_PORTS[url.scheme]
-    tls = route.tls if url.scheme == "https" else None
-    return Hop(url.raw_host.decode("ascii"), port, tls, route.proxy_in_words)

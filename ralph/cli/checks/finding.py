@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from ralph.values.outcome import Outcome
-from ralph.values.shortage import ADVICE
+from ralph.values.shortage import ADVICE, ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from ralph.values.shortage import ShortageError
 
 
 class Level(enum.Enum):

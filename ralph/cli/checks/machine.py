@@ -18,7 +18,7 @@ from ralph.cli.checks.finding import Finding, fail, note, ok, short, warn
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.files.repository import HELD_DIRECTORY
 from ralph.machine.own_process import DESCRIPTORS, is_memory_private
-from ralph.machine.own_programs import own_program, search_around, unsafe_loads
+from ralph.machine.own_programs import ProgramSearch, own_program, search_around, unsafe_loads
 from ralph.machine.ripgrep import REINSTALL, RipgrepError, find_ripgrep
 from ralph.machine.starting import patiently, start_thread
 from ralph.sandbox.box_plan import CannotConfineError
@@ -26,16 +26,14 @@ from ralph.sandbox.planning import plan_box, refuse_owners_work
 from ralph.sessions.places import places_to_read
 from ralph.sessions.store import SessionStore
 from ralph.tools.files.planned_write import open_by_kernel
-from ralph.values.ports import JournalError
+from ralph.values.ports import Clock, JournalError, Waiter
 from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from ralph.machine.own_programs import ProgramSearch
     from ralph.sandbox.sandbox_settings import SandboxSettings
-    from ralph.values.ports import Clock, Waiter
 
 # ralph cannot undo what these have done when it begins.
 _LOADED_AT_START = (

@@ -9,20 +9,18 @@ from __future__ import annotations
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from ralph.agent.run_end import hint_in_words
 from ralph.api.client import ApiClient
 from ralph.api.clocks import ClockLimits
-from ralph.api.target_clients import endpoint_of
+from ralph.api.target_clients import HttpSettings, endpoint_of
 from ralph.api.transport import build_transport, httpx
 from ralph.cli.checks.endpoints import advice_for
 from ralph.cli.checks.finding import Finding, Level, fail, ok, short, warn
 from ralph.conversation.messages import Conversation, user_message
-from ralph.values.answer import ToolCall, ToolDefinition
+from ralph.values.answer import Answer, ToolCall, ToolDefinition
 from ralph.values.classify import FailureKind, failure_kind, is_shortage, outcome_of
 from ralph.values.errors import AgentError, Api, HttpError
-from ralph.values.events import StreamReceived
+from ralph.values.events import Event, StreamReceived
 from ralph.values.outcome import Outcome
 from ralph.values.servers.endpoint import API_NAMES, KEY_VARIABLES, requests_url
 from ralph.values.shortage import ShortageError, shortage_of
@@ -33,9 +31,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from ralph.conversation.target import Target
-    from ralph.values.answer import Answer
-    from ralph.values.events import Event
-    from ralph.values.ports import Clock, Waiter
+    from ralph.values.ports import Clock
 
 MOST_TOKENS = 128
 """The `max_tokens` of each request. A call of the tool takes about 40 tokens, and a model may think before it."""
@@ -75,16 +71,6 @@ ONE_PIECE_S = 0.5
 ONE_PIECE_SHARE, ONE_PIECE_LASTS_S = 0.05, 0.1
 """If all events of a stream came within this share of its time, and this time, they came in one piece. A server that reads its
 prompt for ten seconds writes its short answer for longer."""
-
-
-class ProbeSeams(Struct, frozen=True):
-    """The ports and settings that all requests of the probe share. `redact` removes credentials from error texts."""
-
-    ca_file: str | None
-    waiter: Waiter
-    clock: Clock
-    redact: Callable[[str], str]
-    limits: ClockLimits = LIMITS
 
 
 class ProbeTimes:
@@ -128,7 +114,7 @@ class ProbeTimes:
                 self.first_token_s = self.since_s()
 
 
-def probe_targets(targets: Sequence[Target], seams: ProbeSeams) -> Iterator[Finding]:
+def probe_targets(targets: Sequence[Target], http: HttpSettings) -> Iterator[Finding]:
     """Yields what the probe may cost, the findings about each target and key, a finding about the clock, and what the
     probe did cost.
     """
@@ -137,8 +123,8 @@ def probe_targets(targets: Sequence[Target], seams: ProbeSeams) -> Iterator[Find
     skews: list[float] = []
     spent: list[float | None] = []
     for target, key in asked:
-        seen = ProbeTimes(seams.clock)
-        answer, tokens = _ask(target, key, seams, seen)
+        seen = ProbeTimes(http.clock)
+        answer, tokens = _ask(target, key, http, seen)
         cost = cost_usd(target.facts, tokens)
         spent.append(cost)
         if seen.skew_s is not None:
@@ -153,24 +139,24 @@ def probe_targets(targets: Sequence[Target], seams: ProbeSeams) -> Iterator[Find
 
 
 def _ask(
-    target: Target, key: int, seams: ProbeSeams, seen: ProbeTimes
+    target: Target, key: int, http: HttpSettings, seen: ProbeTimes
 ) -> tuple[Answer | Finding, TokenUsage]:
     subject = _subject(target, key)
     try:
-        transport = build_transport(target.base_url, seams.ca_file)
+        transport = build_transport(target.base_url, http.ca_file)
     except (OSError, ValueError) as error:
         lacking = shortage_of(error)
         if lacking is not None:
             return short(subject, lacking), TokenUsage()
         advice = "correct the base URL, HTTPS_PROXY, or model.ca_file"
-        return fail(subject, seams.redact(str(error)), advice), TokenUsage()
+        return fail(subject, http.redact(str(error)), advice), TokenUsage()
     client = ApiClient(
         endpoint_of(target, key),
         _NotingTransport(transport, seen.note_head),
-        limits=seams.limits,
-        waiter=seams.waiter,
-        clock=seams.clock,
-        redact=seams.redact,
+        limits=http.limits,
+        waiter=http.waiter,
+        clock=http.clock,
+        redact=http.redact,
     )
     try:
         seen.begin()

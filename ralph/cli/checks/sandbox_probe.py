@@ -19,7 +19,7 @@ from ralph.places.gather import files_in, gather_places
 from ralph.places.table import FILTERED
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.planning import about_git, may_have_overlays, opened_by_settings
-from ralph.sandbox.sandbox_settings import absolute_place
+from ralph.sandbox.sandbox_settings import SandboxSettings, absolute_place
 from ralph.sandbox.trial import probe
 from ralph.sandbox.trial.self_test import ProbeError, ProbeResult, ReachedHost, SelfTest
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ralph.sandbox.levels import BoxLevel, Net
-    from ralph.sandbox.sandbox_settings import SandboxSettings
 
 # Enough to see whether a directory of secrets can be read.
 _FILES_OF_A_DIRECTORY = 5

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import os
 
-from ralph.cli.shell.words import BashLine, quoted, rows_of, wanted
+from ralph.cli.shell.words import BashLine, Completion, TableRow, quoted, rows_of, wanted
 
 TYPE_CHECKING = False  # `typing` takes longer to load than this module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
-
-    from ralph.cli.shell.words import Completion, TableRow
 
     Values = Iterable[tuple[str, str]]
 
@@ -109,6 +107,7 @@ def _sessions(one: Completion, with_titles: bool) -> Values:
         directory_name,
         journals_in,
         listed,
+        written_at,
     )
 
     places, typed = _places(one), one.typed.lower()
@@ -116,7 +115,7 @@ def _sessions(one: Completion, with_titles: bool) -> Values:
     everything = [path for path in everything if _HEX.issuperset(path.stem)]
     folder = directory_name(_directory(one))
     here = [path for path in everything if path.parent.name == folder and path.stem.startswith(typed)]
-    dated = sorted(((_written_s(path), path) for path in here or everything), reverse=True)[:_MOST_SESSIONS]
+    dated = sorted(((written_at(path), path) for path in here or everything), reverse=True)[:_MOST_SESSIONS]
     counts: dict[str, int] = {}
     for path in everything:
         short = path.stem[:SHORT_ID_CHARS]
@@ -127,13 +126,6 @@ def _sessions(one: Completion, with_titles: bool) -> Values:
         is_short = len(typed) <= SHORT_ID_CHARS and counts[short] == 1
         says = f"{age_text(now_s - written_s)}: {_title(path)}" if with_titles else ""
         yield short if is_short else path.stem, says
-
-
-def _written_s(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:  # it was deleted just now
-        return 0.0
 
 
 def _title(path: Path) -> str:
@@ -154,13 +146,7 @@ def _title(path: Path) -> str:
                 content = json.loads(line)["content"]
                 text = content if isinstance(content, str) else content[0].get("text", "")
                 return shortened(_one_line(title or title_from(text)), _TITLE_CHARS)
-    except (
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-    ):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         # Damaged; the id is offered all the same.
         pass
     return shortened(_one_line(title), _TITLE_CHARS)

@@ -122,19 +122,16 @@ class _Line:
         if word == "--":
             self.is_over = True
         elif word.startswith("--"):
-            self._take_long(word)
+            spelling, equals, value = word.partition("=")
+            row = self.by_spelling.get(spelling)
+            if row is not None and equals:
+                self.given[row.words[0]] = value
+            elif row is not None and row.sources:
+                self.awaits = row
         elif is_option:
             self._take_cluster(word)
         else:
             self.others += 1
-
-    def _take_long(self, word: str) -> None:
-        spelling, equals, value = word.partition("=")
-        row = self.by_spelling.get(spelling)
-        if row is not None and equals:
-            self.given[row.words[0]] = value
-        elif row is not None and row.sources:
-            self.awaits = row
 
     def _take_cluster(self, word: str) -> None:
         for at, letter in enumerate(word[1:], start=2):

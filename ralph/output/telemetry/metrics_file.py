@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from ralph.machine.files.atomic_write import remove_leftovers
@@ -20,8 +20,6 @@ from ralph.values.usage import RunUsage, TokenUsage, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from prometheus_client import Metric
 
     from ralph.values.events import Event
     from ralph.values.ports import Clock
@@ -234,7 +232,10 @@ class _RunMetrics:
             case ev.RetryRecovered() | ev.RetryExhausted():
                 self.add("ralph_retry_wait_seconds_total", event.total_wait_s)
             case ev.ToolFinished():
-                self._count_tool(event)
+                name = event.call.name if event.call.name in self._tools else UNKNOWN_TOOL
+                result = "error" if event.result.output.is_error else "ok"
+                self.add("ralph_tool_calls_total", tool=name, result=result)
+                self.add("ralph_tool_seconds_total", event.took_s, tool=name)
             case ev.ReportAccepted():
                 self._count_report(event)
             case ev.RunStarted():
@@ -276,12 +277,6 @@ class _RunMetrics:
         for name, usage in self._usage.by_model.items():
             if usage.cost_usd is not None:
                 self.put("ralph_cost_usd_total", usage.cost_usd, model=name)
-
-    def _count_tool(self, event: ev.ToolFinished) -> None:
-        name = event.call.name if event.call.name in self._tools else UNKNOWN_TOOL
-        result = "error" if event.result.output.is_error else "ok"
-        self.add("ralph_tool_calls_total", tool=name, result=result)
-        self.add("ralph_tool_seconds_total", event.took_s, tool=name)
 
     def _count_report(self, event: ev.ReportAccepted) -> None:
         forced = event.forced_reason or "none"

@@ -15,22 +15,19 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from ralph.output.system_events import named_fields
 from ralph.values import events as ev
-from ralph.values.answer import describe_bug
+from ralph.values.answer import ToolCall, describe_bug
 from ralph.values.servers.endpoint import ANTHROPIC
 from ralph.values.usage import TokenUsage, cost_usd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from opentelemetry.trace import Span, Tracer
-
     from ralph.output.telemetry.tracing_delivery import SpanDelivery
-    from ralph.values.answer import ToolCall
 
     Attributes = Mapping[str, Any]
 
@@ -233,7 +230,8 @@ class Tracing:
         if self._is_closed:
             return
         try:
-            self._cut_off()
+            if self._run is not None:
+                self._end_run(self._now_ns(), "no_result")
         except Exception as error:  # noqa: BLE001 - tracing must never hurt the run
             self._stop(error)
         self._is_closed = True
@@ -245,34 +243,32 @@ class Tracing:
         self._bug = self._bug or f"tracing has stopped: {self._redact(describe_bug(error))}"
 
     def _record(self, event: ev.Event) -> None:
+        if isinstance(event, ev.StreamReceived):  # first, because these come by the thousand
+            self._answer.update(stream_attributes(event.event))
+            return
+        now_ns = self._now_ns()
         match event:
             case ev.SessionOpened():
                 self._session_id = event.session_id
-            case ev.StreamReceived():
-                self._answer.update(stream_attributes(event.event))
             case ev.TurnStarted():
-                self._turn_started(event)
+                self._end_turn(now_ns)
+                run = self._run_span(now_ns)
+                self._turn = self._start(f"turn {event.turn}", run, now_ns, {"ralph.turn": event.turn})
             case ev.AttemptEnded():
-                self._attempt_ended(event)
+                self._attempt_ended(event, now_ns)
             case ev.ToolStarted():
-                self._tools[event.call.id] = self._tool(event.call, self._now_ns())
+                self._tools[event.call.id] = self._tool(event.call, now_ns)
             case ev.ToolFinished():
-                self._tool_finished(event)
+                self._tool_finished(event, now_ns)
             case ev.RunEnded():
-                self._run_ended(event)
+                run = self._run_span(now_ns - _ns(event.duration_s))
+                run.span.set_attributes(self._fit(result_attributes(event)))
+                self._end_run(now_ns, event.outcome.value if event.outcome.is_error else None)
             case _ if (span_event := span_event_of(event)) is not None:
-                now_ns = self._now_ns()
                 name, about = span_event
                 self._parent(now_ns).span.add_event(name, self._fit(about), now_ns)
 
-    def _turn_started(self, event: ev.TurnStarted) -> None:
-        now_ns = self._now_ns()
-        self._end_turn(now_ns)
-        run = self._run_span(now_ns)
-        self._turn = self._start(f"turn {event.turn}", run, now_ns, {"ralph.turn": event.turn})
-
-    def _attempt_ended(self, event: ev.AttemptEnded) -> None:
-        now_ns = self._now_ns()
+    def _attempt_ended(self, event: ev.AttemptEnded, now_ns: int) -> None:
         started_ns = now_ns - _ns(event.latency_s)
         if self._turn is not None:  # which is told when its first request is already on its way
             started_ns = max(started_ns, self._turn.started_ns)
@@ -289,25 +285,15 @@ class Tracing:
         about = tool_attributes(call)
         return self._start(f"execute_tool {call.name}", self._parent(started_ns), started_ns, about)
 
-    def _tool_finished(self, event: ev.ToolFinished) -> None:
+    def _tool_finished(self, event: ev.ToolFinished, now_ns: int) -> None:
         """Ends the span of a tool call. Parallel calls are reported together when the last of them has ended. Each
         call has its own duration.
         """
-        now_ns, took_ns = self._now_ns(), _ns(event.took_s)
+        took_ns = _ns(event.took_s)
         opened = self._tools.pop(event.call.id, None) or self._tool(event.call, now_ns - took_ns)
         if event.result.output.is_error:
             opened.fail("tool_error")
         opened.end(min(now_ns, opened.started_ns + took_ns))
-
-    def _run_ended(self, event: ev.RunEnded) -> None:
-        now_ns = self._now_ns()
-        run = self._run_span(now_ns - _ns(event.duration_s))
-        run.span.set_attributes(self._fit(result_attributes(event)))
-        self._end_run(now_ns, event.outcome.value if event.outcome.is_error else None)
-
-    def _cut_off(self) -> None:
-        if self._run is not None:
-            self._end_run(self._now_ns(), "no_result")
 
     def _end_run(self, now_ns: int, failure: str | None) -> None:
         self._end_turn(now_ns)

@@ -9,11 +9,10 @@ import base64
 import zlib
 from typing import TYPE_CHECKING
 
-from ralph.values.answer import ToolError
+from ralph.values.answer import Block, ToolError
 
 if TYPE_CHECKING:
     from ralph.tools.tool_context import ImageBudget
-    from ralph.values.answer import Block
 
 MAX_IMAGE_BYTES = 5_000_000 * 3 // 4
 """The maximum size of an image in bytes. Its base64 text has at most 5 MB. Other clouds accept this size too, while

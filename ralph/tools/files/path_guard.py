@@ -17,7 +17,7 @@ from ralph.machine.files.opened_file import is_made_by_kernel, opened_path
 from ralph.machine.files.repository import is_within, is_within_any, status_of
 from ralph.places.gather import files_in
 from ralph.places.home_needs import holds_credentials
-from ralph.places.places import is_named
+from ralph.places.places import GuardedPlace, GuardedPlaces, is_named
 from ralph.places.table import PRIVATE, named_with
 from ralph.tools.files.file_type import SNIFFED_BYTES, marked_encoding
 from ralph.tools.files.text_lines import MAX_SCANNED_BYTES
@@ -27,7 +27,6 @@ from ralph.values.redaction import Redactor
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ralph.places.places import GuardedPlace, GuardedPlaces
     from ralph.values.ports import PathRules
 
 Identity = tuple[int, int]

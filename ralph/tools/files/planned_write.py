@@ -25,13 +25,11 @@ from ralph.machine.files.opened_file import open_regular_file, opened_path
 from ralph.machine.files.repository import HELD_DIRECTORY
 from ralph.machine.own_process import MOST_LINKS
 from ralph.tools.files.file_type import kind_of
-from ralph.tools.files.path_guard import refuse_kernel_file
-from ralph.tools.files.seen_files import signature_of
+from ralph.tools.files.path_guard import PathGuard, refuse_kernel_file
+from ralph.tools.files.seen_files import SeenFiles, signature_of
 from ralph.values.answer import FileChange, ToolError, ToolOutput, os_error_text
 
 if TYPE_CHECKING:
-    from ralph.tools.files.path_guard import PathGuard
-    from ralph.tools.files.seen_files import SeenFiles
     from ralph.tools.tool_context import Root, ToolContext
 
 _DIRECTORY_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.values.answer import ToolError
+from ralph.values.strict_json import is_encodable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,7 +106,7 @@ class SeenFiles:
             if len(self._files) > _MOST_FILES:
                 self._files.popitem(last=False)
         # JSON cannot contain a name that is not UTF-8. When the session is resumed, such a file counts as never seen.
-        return {path: seen.as_text()} if _is_utf8(path) else {}
+        return {path: seen.as_text()} if is_encodable(path) else {}
 
 
 def signature_of(stat: os.stat_result) -> Signature:
@@ -113,14 +114,6 @@ def signature_of(stat: os.stat_result) -> Signature:
     modification time.
     """
     return (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
-
-
-def _is_utf8(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _digest(descriptor: int, before: os.stat_result) -> str | None:

@@ -114,7 +114,9 @@ class Places:
         """The text with `new` at all places. The line breaks in `new` are adapted to the text around each place. They
         are left unchanged if the old or the new text contains a CR.
         """
-        self._refuse_too_much(new)
+        size = len(self._whole.text) + self.count * (len(new) + new.count("\n") - len(self._needle))
+        if size > _MOST_CHARACTERS:
+            raise ToolError(f"the result would be larger than {_MOST_CHARACTERS >> 20} MB; edit with Bash")
         text = self._whole.text
         follows_place = "\n" in new and "\r" not in new and "\r" not in self._wanted
         if self._view is None and not (follows_place and self._whole.is_mixed):
@@ -136,11 +138,6 @@ class Places:
             pieces += [text[position : span.start], new.replace("\n", "\r\n") if as_crlf else new]
             position = span.end
         return "".join([*pieces, text[position:]])
-
-    def _refuse_too_much(self, new: str) -> None:
-        size = len(self._whole.text) + self.count * (len(new) + new.count("\n") - len(self._needle))
-        if size > _MOST_CHARACTERS:
-            raise ToolError(f"the result would be larger than {_MOST_CHARACTERS >> 20} MB; edit with Bash")
 
 
 class _LineBreakAt:

@@ -28,14 +28,13 @@ from ralph.machine.starting import start_job
 from ralph.tools.files.file_type import SNIFFED_BYTES, is_binary, kind_of, marked_encoding
 from ralph.tools.files.path_guard import HiddenPlaces
 from ralph.tools.read import open_regular
-from ralph.tools.search.glob_pattern import IGNORE_FILE, is_ignored_whole
+from ralph.tools.search.glob_pattern import IGNORE_FILE, GlobPattern, is_ignored_whole
 from ralph.values.answer import ToolError, os_error_text
 from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ralph.tools.search.glob_pattern import GlobPattern
     from ralph.tools.tool_context import ToolContext
 
 MOST_ENTRIES = 1000

@@ -134,7 +134,6 @@ def _translated(piece: str, *, has_classes: bool) -> str:
 
 
 def _segments_match(segments: list[_Segment], parts: list[str]) -> bool:
-    """Whether the segments match the parts of a path."""
     at = part = 0
     retry_at, retry_part = -1, 0
     while part < len(parts):

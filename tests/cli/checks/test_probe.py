@@ -12,9 +12,10 @@ import pytest
 
 import ralph
 from ralph.api.clocks import ClockLimits
+from ralph.api.target_clients import HttpSettings
 from ralph.cli.checks import resources
 from ralph.cli.checks.finding import Finding, Level, exit_code, fail, ok, verdict, warn
-from ralph.cli.checks.probe import ProbeSeams, ProbeTimes, probe_targets
+from ralph.cli.checks.probe import ProbeTimes, probe_targets
 from ralph.conversation.target import Target
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.mock_api import Fault, MockApi, Scenario, Step, ToolUse, Turn
@@ -36,9 +37,9 @@ def probe(base_url: str, api: str = ANTHROPIC, *, has_key: bool = True) -> dict[
     clock = SystemClock()
     credentials = (Credential("x-api-key", Secret(KEY), "MY_KEY"),) if has_key else ()
     target = Target("main", "claude-haiku-5-5", base_url, credentials, api=api)
-    seams = ProbeSeams(None, InboxWaiter(clock), clock, Redactor([KEY]).redact_all, LIMITS)
+    http = HttpSettings(None, LIMITS, InboxWaiter(clock), clock, Redactor([KEY]).redact_all)
     found: dict[str, Finding] = {}
-    for finding in probe_targets([target], seams):
+    for finding in probe_targets([target], http):
         if finding.subject not in found or finding.level is not Level.OK:
             found[finding.subject] = finding
     return found
