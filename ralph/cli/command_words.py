@@ -177,7 +177,7 @@ _NAMES_SESSION = ("-c", "--continue", "-r", "--resume")
 
 _LONE_WORD = r"[a-z][a-z-]*"
 
-_LEAST_ALIKE = 0.75
+LEAST_ALIKE = 0.75
 """Two words of four letters, of which two are swapped or one is another."""
 
 
@@ -231,4 +231,4 @@ def instead_of_in_loop(word: str) -> str | None:
 def _alike(word: str, commands: Iterable[str]) -> str | None:
     from difflib import get_close_matches  # noqa: PLC0415 - few prompts are one word
 
-    return next(iter(get_close_matches(word, commands, 1, _LEAST_ALIKE)), None)
+    return next(iter(get_close_matches(word, commands, 1, LEAST_ALIKE)), None)

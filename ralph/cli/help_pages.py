@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from ralph.cli.command_words import LEAST_ALIKE
 from ralph.cli.typer_command import typer_command
 from ralph.machine.own_programs import own_program, search_around, without_unsafe_loads
 from ralph.values.outcome import CannotError, Outcome, UsageError
@@ -51,7 +52,7 @@ def show_page(
     asked = Path(topic.lower()).name.removesuffix(".md")
     name = _OTHER_NAMES.get(asked, asked)
     if name not in pages:
-        near = get_close_matches(name, pages, 1)
+        near = get_close_matches(name, pages, 1, LEAST_ALIKE)
         also = f"did you mean `ralph help {near[0]}`?" if near else "`ralph help` lists the pages"
         raise UsageError(f"there is no page `{topic}`: {also}")
     _show(_LINK.sub(lambda link: _named(link[1], link[2], pages), pages[name].read_text(encoding="utf-8")))

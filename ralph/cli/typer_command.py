@@ -167,7 +167,7 @@ def line_error(error: Any, command: str) -> UsageError:
         if owners and spelling not in ROOT_HELP:
             nearest = sorted(owners, key=lambda owner: owner.split()[0] != path.split()[0])
             named = " and ".join(f"`ralph {owner}`" for owner in nearest[:_MOST_OWNERS])
-            return LineError(f"{spelling} is an option of {named}, not of `ralph {path}`", path)
+            return LineError(f"{spelling} is an option of {named}, not of `ralph {path}`", nearest[0])
         hidden = {word for one in error.ctx.command.params if one.hidden for word in one.opts}
         error.possibilities = [word for word in error.possibilities or () if word not in hidden]
     message = error.format_message()

@@ -35,11 +35,12 @@ def _places(paths: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _hosts(names: tuple[str, ...]) -> tuple[str, ...]:
-    if names:
-        try:
-            allowed_hosts(names)
-        except ValueError as error:
-            raise ValueError(f"must contain names of hosts, NAME:PORT, *.NAME or networks: {error}") from None
+    if not names:
+        raise ValueError("must name a host: leave it out to open the whole network, or use `off` (--net off)")
+    try:
+        allowed_hosts(names)
+    except ValueError as error:
+        raise ValueError(f"must contain names of hosts, NAME:PORT, *.NAME or networks: {error}") from None
     return tuple(dict.fromkeys(name.lower() for name in names))
 
 

@@ -83,7 +83,10 @@ def test_what_ralph_does_not_have_says_what_to_use_instead(row: str) -> None:
 @every_row(
     ("words", "says"),
     [
-        ("run --until x", "--until is an option of `ralph loop`, not of `ralph run`"),
+        (
+            "run --until x",
+            "--until is an option of `ralph loop`, not of `ralph run` (see `ralph loop --help`)",
+        ),
         ("doctor --max-iterations 3", "--max-iterations is an option of `ralph loop`, not of `ralph doctor`"),
         ("loop --probe", "--probe is an option of `ralph doctor`, not of `ralph loop`"),
         (

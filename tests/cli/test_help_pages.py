@@ -56,7 +56,11 @@ def test_no_page_names_a_file_that_only_a_clone_has(page, capsys) -> None:
 
 @every_row(
     ("topic", "advice"),
-    [("sandbx", "did you mean `ralph help sandbox`?"), ("zzz", "`ralph help` lists the pages")],
+    [
+        ("sandbx", "did you mean `ralph help sandbox`?"),
+        ("zzz", "`ralph help` lists the pages"),
+        ("nothing", "`ralph help`"),
+    ],
 )
 def test_an_unknown_topic_is_refused_with_the_way_out(topic, advice) -> None:
     with pytest.raises(UsageError, match=re.escape(f"there is no page `{topic}`: {advice}")):
