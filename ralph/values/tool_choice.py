@@ -112,9 +112,9 @@ def check_tool_name(name: str, *, takes_patterns: bool = True) -> None:
     ):
         return
     if form is not None and form[1] in TOOL_NAMES:
-        raise ValueError(f"must contain exact names of tools ({tools}); {name!r} is a pattern")
+        raise ValueError(f"must contain exact tool names ({tools}); {name!r} is a pattern")
     raise ValueError(
-        f"must contain exact names of tools ({tools}); no tool is called {name!r}{suggestion(tool_of(name))}"
+        f"must contain exact tool names ({tools}); no tool is called {name!r}{suggestion(tool_of(name))}"
     )
 
 
