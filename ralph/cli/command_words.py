@@ -25,7 +25,7 @@ commands, because a group takes its first argument as the name of a command, whi
 
 HELP_LINES = {
     "run": "Do one task, from a prompt to an outcome (the default).",
-    "loop": "Do one task in fresh runs until a check passes: the outer loop.",
+    "loop": "Repeat one task in fresh runs until a check passes: the outer loop.",
     "doctor": "Show the settings, where each comes from, and what works.",
     "demo": "Watch ralph work with a scripted model: no key, no network.",
     "mock-api": "Serve a scripted model on 127.0.0.1.",
@@ -96,8 +96,8 @@ def with_repeated_options(words: Sequence[str], valued: Mapping[str, str]) -> tu
                 listed.append(f"{word}={coming.pop()}")
             if not listed:
                 takes_names = valued[word] == "TOOLS..."
-                advice = f'{word} "" is an empty list' if takes_names else "leave it out to name none"
-                raise LineError(f"{word} needs a word at least; {advice}")
+                advice = f'{word} "" is an empty list' if takes_names else "for none, leave it out"
+                raise LineError(f"{word} needs at least one value; {advice}")
             read += listed
             last_list = None if coming else word
             continue
@@ -194,7 +194,7 @@ def refuse_lone_word(prompt: str | None, of_what: str, says_prompt: str) -> None
     """
     if prompt is not None and re.fullmatch(_LONE_WORD, prompt):
         raise UsageError(
-            f"`{prompt}` is not a command of {of_what} (`{says_prompt} {prompt}` runs it as a prompt)"
+            f"`{prompt}` is not a {of_what} command (to use it as a prompt: `{says_prompt} {prompt}`)"
         )
 
 
@@ -215,7 +215,7 @@ def instead_of(arguments: Sequence[str], commands: Sequence[str]) -> str | None:
     if meant is None:
         return None
     instead = meant if meant.startswith(("see", "set")) else f"did you mean {meant}?"
-    return f"`{word}` is not a command of ralph: {instead} (`ralph run {word}` runs it as a prompt)"
+    return f"`{word}` is not a ralph command: {instead} (to use it as a prompt: `ralph run {word}`)"
 
 
 def instead_of_in_loop(word: str) -> str | None:
@@ -225,7 +225,7 @@ def instead_of_in_loop(word: str) -> str | None:
     known = _alike(word.lower(), _IN_LOOP)
     if known is None:
         return None
-    return f"`{word}` is not a command of `ralph loop`: did you mean {_IN_LOOP[known]}? (`ralph loop -p {word}` runs it as a prompt)"
+    return f"`{word}` is not a `ralph loop` command: did you mean {_IN_LOOP[known]}? (to use it as a prompt: `ralph loop -p {word}`)"
 
 
 def _alike(word: str, commands: Iterable[str]) -> str | None:

@@ -61,14 +61,16 @@ def doctor(line: DoctorLine, _typed: TypedLine) -> int:
 
     Most options of `ralph run` have the same effect here.
 
-    No key is shown. Endpoints are only connected to; only --probe sends requests. MCP servers are started and ended.
+    ralph shows no key, connects to endpoints, and sends requests only with --probe. It starts and stops MCP servers.
     If a check says FAIL, the exit code is the one that a run would have: 78 for settings, and with --probe also 77, 69
     or 75.
     """
     if line.probe and (line.offline or line.sandbox):
-        raise UsageError(f"--probe and {'--offline' if line.offline else '--sandbox'} exclude each other")
+        raise UsageError(
+            f"--probe and {'--offline' if line.offline else '--sandbox'} cannot be used together"
+        )
     if line.is_json and line.sandbox:
-        raise UsageError("--json and --sandbox exclude each other")
+        raise UsageError("--json and --sandbox cannot be used together")
     # Paths on the command line are relative to the directory where ralph was called.
     line = replace(line, config=absolute(line.config), session_dir=absolute(line.session_dir))
     _end_at_once_when_asked()
@@ -123,7 +125,7 @@ def _tried_sandbox(line: DoctorLine, environment: Mapping[str, str], cwd: Path |
     wanted = SandboxSettings() if settings is None else settings.sandbox
     if wanted.net == "full" and wanted.allow_hosts:
         raise UsageError(
-            "--net full reaches every host, --allow-host only the listed ones: leave one of the two out"
+            "--net full allows every host and --allow-host only the listed ones: leave out one of them"
         )
     tried = try_sandbox(environment, cwd, wanted, is_offline=line.offline)
     for row in tried.rows:
@@ -199,7 +201,7 @@ def _settings(
         if error.from_flag:
             raise UsageError(str(error)) from error
         return error.so_far, fail(
-            "settings", str(error), "correct that; `ralph help settings` lists all settings"
+            "settings", str(error), "fix that; `ralph help settings` lists all settings"
         )
 
 
@@ -247,7 +249,9 @@ def _findings(
     if line.offline:
         return
     if settings is None:
-        yield warn("endpoints", "not tried: the settings say which they are", "correct the settings first")
+        yield warn(
+            "endpoints", "not tried: the settings that name them are not valid", "fix the settings first"
+        )
         return
     if settings.mcp_servers and cwd is not None:
         from ralph.cli.checks.mcp_servers import look_at_servers  # noqa: PLC0415 - few users have servers
@@ -266,7 +270,7 @@ def _findings(
         )
     elif problem is not None:
         yield warn(
-            "targets", "not asked: a run would not begin with these settings", "correct the settings first"
+            "targets", "not asked: a run would not start with these settings", "fix the settings first"
         )
     else:
         yield from _answers_of_targets(settings, environment, cwd, waiter, clock)
@@ -318,10 +322,10 @@ def _look_at_values(settings: Settings, environment: Mapping[str, str]) -> Itera
         return
     for variable, place in unusable_places(environment) if ca_file is None else ():
         yield warn(
-            "settings", f"{variable} names {place}, where no certificate is found", f"correct {variable}"
+            "settings", f"{variable} names {place}, which contains no certificate", f"correct {variable}"
         )
     programs = [f"; {one.setting} of {one.origin} prints the key" for one in settings.key_programs]
-    yield ok("settings", f"all of them can be used{''.join(programs)}")
+    yield ok("settings", f"all are valid{''.join(programs)}")
 
 
 COMMAND = SettingsCommand("doctor", doctor, DoctorLine)

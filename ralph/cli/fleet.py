@@ -68,7 +68,7 @@ SomeSets = Annotated[
 fleet = command_group(
     "fleet",
     "Spread many jobs over many machines.\n\n"
-    "A job is a prompt, a git repository and limits. A set of jobs is one file. Workers take the jobs from a store: "
+    "A job is a prompt, a git repository and limits. A file of jobs is a set. Workers take the jobs from a store: "
     "a SQLite file for one machine, Postgres for several. Each job's work is pushed as the branch ralph/ID.\n\n"
     "ralph fleet submit jobs.jsonl && ralph fleet work -j 4 --until-done",
 )
@@ -87,28 +87,33 @@ def submit(
         str | None, option("The set's name. Default: the file's name.", "NAME", "--set")
     ] = None,
     concurrency: Annotated[
-        int | None, option("Most jobs at once, over all workers.", "N", reads=COUNT)
+        int | None, option("Run at most this many jobs at once, over all workers.", "N", reads=COUNT)
     ] = None,
     per_host: Annotated[
-        int | None, option("Most jobs at once whose repositories are on one git host.", "N", reads=COUNT)
+        int | None,
+        option(
+            "Run at most this many jobs at once whose repositories are on the same git host.",
+            "N",
+            reads=COUNT,
+        ),
     ] = None,
     rate: Annotated[
-        str | None, option("Most jobs that start in a time, such as 50/min or 5/s.", "RATE")
+        str | None, option("Start jobs at most at this rate, such as 50/min or 5/s.", "RATE")
     ] = None,
     max_budget_usd: Annotated[
-        float | None, option("Most dollars that all jobs may spend together.", "X")
+        float | None, option("Spend at most this many dollars on all jobs together.", "X")
     ] = None,
     max_attempts: Annotated[
-        int | None, option("Most attempts of each job. Default: 5.", "N", reads=COUNT)
+        int | None, option("Try each job at most this many times. Default: 5.", "N", reads=COUNT)
     ] = None,
     db: Store = None,
 ) -> int:
     """Add the jobs of a file to a set.
 
-    The set and a job's id are the job's key: submitting a file twice adds nothing, and the same key with another
-    content is refused (exit 2). Limits of the command line win over those of the file.
+    The set and a job's id are the job's key: submitting a file twice adds nothing, and the same key with
+    different content is refused (exit 2). Limits of the command line win over those of the file.
 
-    Exit codes: 0 added or known, 2 the file is wrong (ten problems at once), 77 or 78 the store cannot be used.
+    Exit codes: 0 added or known, 2 the file has errors (the first ten are shown), 77 or 78 the store cannot be used.
     """
     limits = {
         "concurrency": concurrency,
@@ -128,15 +133,13 @@ def work(
     sets: SomeSets = None,
     *,
     slots: Annotated[
-        int, option("The number of jobs at once on this machine.", "N", "--jobs -j", reads=COUNT)
+        int, option("Run this many jobs at once on this machine.", "N", "--jobs -j", reads=COUNT)
     ] = 1,
-    until_done: Annotated[
-        bool, option("End when all jobs have ended. Otherwise wait for further ones.")
-    ] = False,
+    until_done: Annotated[bool, option("End when all jobs have ended, instead of waiting for more.")] = False,
     drain: Annotated[
         float,
         option(
-            "After SIGTERM, running jobs have this time to end. Then they are handed back at a checkpoint. Default: 20s.",
+            "After SIGTERM, give running jobs this time to end, then hand them back at a checkpoint. Default: 20s.",
             "TIME",
             reads=DURATION.decoded,
             show_default=False,
@@ -182,7 +185,7 @@ def list_(
         return store.list_(set_name, is_json=json_)
 
 
-@fleet.command(short_help="Show all that is known about a job.")
+@fleet.command(short_help="Show everything that is known about a job.")
 def show(job: OneJob, *, set_name: SetName = None, json_: JsonFlag = False, db: Store = None) -> int:
     """Show one job: its state, repository, branch, cost, attempts and last answer."""
     with _opened(db) as store:
@@ -193,11 +196,11 @@ def show(job: OneJob, *, set_name: SetName = None, json_: JsonFlag = False, db: 
 def logs(
     job: OneJob,
     *,
-    follow: Annotated[bool, option("Print what comes, until the job has ended.", spelled="-f")] = False,
+    follow: Annotated[bool, option("Keep printing new lines until the job ends.", spelled="-f")] = False,
     set_name: SetName = None,
     db: Store = None,
 ) -> int:
-    """Print the log of a job: what ralph told while it worked, on whichever machines. Also works during the job."""
+    """Print the log of a job: what ralph printed while it worked, on whichever machines. Works while the job runs, too."""
     with _opened(db, most_wait_s=None if follow else _LONGEST_WAIT_S) as store:
         return store.logs(_chosen([job], set_name), is_followed=follow)
 
@@ -222,7 +225,7 @@ def cancel(
         return store.cancel(_chosen(jobs, set_name, is_all=all_))
 
 
-@fleet.command(short_help="Let jobs that have ended run again.")
+@fleet.command(short_help="Run ended jobs again.")
 def retry(
     jobs: SomeJobs = None,
     *,
@@ -233,16 +236,16 @@ def retry(
         bool,
         typer.Option(
             "--discard",
-            help="Give up work that a machine keeps because it was not delivered, and start over.",
+            help="Discard work that a machine keeps because it was not delivered, and start over.",
         ),
     ] = False,
     set_name: SetName = None,
     db: Store = None,
 ) -> int:
-    """Let jobs that have ended begin another attempt. Jobs that were blocked by a failed one wait again.
+    """Start another attempt of jobs that have ended. Jobs that were blocked by a failed one wait again.
 
-    Work that was not delivered is delivered first, by the machine that keeps it (`ralph fleet show`), and asks the model
-    nothing if only that had failed.
+    Work that was not delivered is delivered first, by the machine that keeps it (`ralph fleet show`), and no
+    model is asked if only the delivery had failed.
     """
     if bool(jobs) == failed:
         raise UsageError("name the jobs to retry, or give --failed" + (", not both" if jobs else ""))
@@ -275,7 +278,7 @@ def report(
     """Write one HTML page about all jobs of the store, or of these sets, the worst jobs first.
 
     The page says what failed and why, what it cost, which machine worked on what and when, and how to resume. It needs
-    no network and runs no script but its own. Works while the jobs run, too.
+    no network and runs only its own script. Works while the jobs run, too.
 
     Exit codes: 0 written, 2 no such set, or no place for the page, 74 the page cannot be written.
     """
@@ -308,7 +311,7 @@ def export(
     without_limit: Annotated[
         list[str] | None,
         option(
-            "Give up this limit of the set. May be given several times.",
+            "Export without this limit of the set. Repeatable.",
             "concurrency|per_host|rate|max_budget_usd|max_attempts",
         ),
     ] = None,
@@ -317,8 +320,8 @@ def export(
 ) -> int:
     """Write jobs for another scheduler: a GitHub workflow, a Kubernetes Job, a Slurm array, or GNU parallel.
 
-    Neither a store nor a worker is needed then. A limit that the scheduler cannot keep is refused (exit 2), unless you
-    give it up. Where a job ends with 75, the scheduler runs it again.
+    The jobs then need neither a store nor a worker. A limit that the scheduler cannot keep is refused (exit 2), unless
+    you export without it. If a job ends with 75, the scheduler runs it again.
     """
     from ralph.fleet.export import export as text_of  # noqa: PLC0415 - not needed for --help
 
@@ -348,7 +351,7 @@ def export(
 def job(
     file: Annotated[
         str,
-        typer.Argument(metavar="FILE", help="The job, as an exported file carries it.", show_default=False),
+        typer.Argument(metavar="FILE", help="The job, as in an exported file.", show_default=False),
     ],
     *,
     set_name: Annotated[str, option("The set of the job.", "NAME", "--set", show_default=False)],

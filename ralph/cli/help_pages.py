@@ -42,7 +42,7 @@ def show_page(
 ) -> int:
     """Show a page of the documentation; without a topic, list the pages.
 
-    On a terminal the page opens in `less`. The options of a command are elsewhere: `ralph run --help`.
+    On a terminal the page opens in `less`. For the options of a command, use its --help, as in `ralph run --help`.
     """
     directory = _directory()
     pages = {page.stem: page for page in sorted(directory.glob("*.md")) if page.stem != _MAP}
@@ -61,7 +61,7 @@ def show_page(
 
 def _listed(pages: dict[str, Path], text: str) -> list[str]:
     """The lines with all pages, in the order and below the headings in which `text`, the map of the pages, links to them."""
-    lines, width = ["Pages of the documentation, first what a new user needs:"], max(map(len, pages))
+    lines, width = ["Pages of the documentation; a new user needs the first ones:"], max(map(len, pages))
     for heading, body in _MAP_PART.findall(text):
         named = [name for name in _LINKED_PAGE.findall(body) if name in pages]
         lines += [f"\n{heading}"] if named else []

@@ -41,7 +41,7 @@ def check_job_options(words: Sequence[str], is_loop: bool) -> None:
         if one.name in _FIELDS:
             raise UsageError(f"{one.spelling} is the job's field {_FIELDS[one.name]}")
         if one.name in _FLEETS:
-            raise UsageError(f"{one.spelling} is not for a job: the fleet decides it")
+            raise UsageError(f"{one.spelling} cannot be set for a job: the fleet sets it")
     for line in lines:
         if isinstance(line, RunLine):
             check_settings(line.flags)

@@ -58,21 +58,21 @@ Examples:
   ralph loop show
 
 Exit codes: 0 done (gate, check and plan hold, as far as given; without check and
-plan, the file .ralph/stop is there or all iterations were made),
-3 iteration or budget limit, 4 no progress, 75 the API did not come back, 124 time limit, 128+n signal n;
-else that of the iteration that stopped it: 2, 69, 70, 74, 77, 78."""
+plan, the file .ralph/stop exists or all iterations have run),
+3 iteration or budget limit, 4 no progress, 75 the API stayed unavailable, 124 time limit, 128+n signal n;
+otherwise that of the iteration that stopped the loop: 2, 69, 70, 74, 77, 78."""
 
 _STATUS_TAKES = "status json_ watch directory".split()
 _CONTINUE_TAKES = "continue_ directory max_iterations max_budget_usd max_time base_url moved".split()
 _CHOOSE_SERVER = "model.name model.base_url model.api model.fallback".split()
 
 REFUSED = {
-    "resume": "each iteration starts over; `ralph loop --continue` resumes a loop",
-    "fork_session": "each iteration starts over; `ralph loop --continue` resumes a loop",
-    "session_id": "each iteration has a session and an id of its own",
-    "no_session_persistence": "an iteration that meets an outage is resumed, so its session is kept",
-    "iteration": "the loop hands its values on itself",
-    "result_file": "the loop reads each result itself; `ralph loop --status --json` has them",
+    "resume": "each iteration starts a new session; `ralph loop --continue` resumes a loop",
+    "fork_session": "each iteration starts a new session; `ralph loop --continue` resumes a loop",
+    "session_id": "each iteration has its own session and id",
+    "no_session_persistence": "the loop resumes an iteration after an outage, so it needs the session",
+    "iteration": "the loop sets it itself",
+    "result_file": "the loop reads the results itself; `ralph loop --status --json` shows them",
 }
 """The options of `ralph run` that `ralph loop` refuses, by parameter name. Each value is the reason for the refusal."""
 
@@ -101,15 +101,15 @@ class LoopLine(Struct, frozen=True, kw_only=True):
         str | None,
         option(
             "The check: the loop is done when this shell command exits 0. It runs before the first iteration and "
-            "after each; if it fails, its output begins the next prompt.",
+            "after each one; if it fails, the next prompt begins with its output.",
             "CMD",
         ),
     ] = None
     gate: Annotated[
         str | None,
         option(
-            "Was the iteration good? Work that leaves this shell command red is neither committed nor pushed; the "
-            "command's output begins the next prompt.",
+            "The gate: an iteration was good if this shell command exits 0. If it fails, the work is neither committed "
+            "nor pushed, and the next prompt begins with its output.",
             "CMD",
         ),
     ] = None
@@ -120,17 +120,17 @@ class LoopLine(Struct, frozen=True, kw_only=True):
     until_timeout: Annotated[
         float | None,
         option(
-            f"A check or gate that takes longer has failed. Default: {time_limit(DEFAULT_CHECK_TIMEOUT_S)}.",
+            f"Let a check or gate that takes longer fail. Default: {time_limit(DEFAULT_CHECK_TIMEOUT_S)}.",
             "TIME",
             reads=DURATION.decoded,
         ),
     ] = None
-    at_least_once: Annotated[bool, option("Run an iteration even if all is done already.")] = False
+    at_least_once: Annotated[bool, option("Run an iteration even if everything is done already.")] = False
     max_iterations: Annotated[int | None, option("End after N iterations.", "N", reads=COUNT)] = None
     max_budget_usd: Annotated[
         float | None,
         option(
-            "Never spend more, over all iterations.",
+            "Spend at most this much over all iterations.",
             "USD",
             reads=partial(POSITIVE_DOLLARS.decoded, is_text=True),
         ),
@@ -140,7 +140,7 @@ class LoopLine(Struct, frozen=True, kw_only=True):
         option("End the loop after this time, waits included: 90s, 30m, 8h.", "TIME", reads=DURATION.decoded),
     ] = None
     commit: Annotated[bool, option("Commit the changes that an iteration left uncommitted.")] = False
-    commit_red: Annotated[bool, option("With --gate and --commit: commit also what leaves the gate red.")] = (
+    commit_red: Annotated[bool, option("With --gate and --commit: also commit work that fails the gate.")] = (
         False
     )
     push: Annotated[bool, option("Push after each iteration; a failed push is reported and tried again.")] = (
@@ -148,7 +148,7 @@ class LoopLine(Struct, frozen=True, kw_only=True):
     )
     plan_file: Annotated[
         str | None,
-        option(f"A change of this file counts as progress too. Default: {DEFAULT_PLAN_FILE}.", "PATH"),
+        option(f"A change to this file also counts as progress. Default: {DEFAULT_PLAN_FILE}.", "PATH"),
     ] = None
     report: Annotated[
         str | None,
@@ -159,7 +159,7 @@ class LoopLine(Struct, frozen=True, kw_only=True):
     no_outage_waits: Annotated[
         bool,
         option(
-            "End with exit 75 at once if the API is unavailable: the caller tries again, with --continue."
+            "If the API is unavailable, end with exit 75 at once; the caller tries again, with --continue."
         ),
     ] = False
     directory: Directory = None
@@ -167,46 +167,44 @@ class LoopLine(Struct, frozen=True, kw_only=True):
         bool,
         option(
             "Resume this directory's loop after a crash, a kill or a limit, with the same options; only the "
-            "--max options and --base-url may be given again.",
+            "--max options and --base-url can be given again.",
             spelled="-c",
         ),
     ] = False
     moved: Annotated[
         bool,
-        option(
-            "With --continue: the only loop of the state directory is resumed here, wherever it was before."
-        ),
+        option("With --continue: resume the only loop of the state directory here, wherever it ran before."),
     ] = False
     status: Annotated[bool, option("Show the state of this directory's loop, and exit.")] = False
-    json_: Annotated[bool, option("With --status: the loop's whole record, as one JSON object.")] = False
-    watch: Annotated[bool, option("With --status: show it again and again until the loop has ended.")] = False
+    json_: Annotated[bool, option("With --status: print the loop's whole record as one JSON object.")] = False
+    watch: Annotated[bool, option("With --status: keep showing it until the loop ends.")] = False
 
 
 _OWN = frozenset(LoopLine.__struct_fields__)
 
 
 def loop(line: LoopLine, to_run: RunLine, typed: TypedLine) -> int:
-    """Do one task again and again, each time by a fresh `ralph run`, until a plan or a check says that all is done.
+    """Repeat one task, each time in a fresh `ralph run`, until a plan or a check says that all is done.
 
     Each iteration begins with what the last one left in the directory: code, commits, a plan file. The command of
     --gate says whether an iteration was good; the file of --plan or the command of --until says whether all is done.
     Git shows whether there was progress. The model decides none of it. If the API is down, the loop waits.
 
-    Options of `ralph run` are passed to each iteration. `ralph loop init` writes files to begin with.
+    Options of `ralph run` are passed to each iteration. `ralph loop init` writes starter files.
     """
     if line.status:
-        _refuse_all_but(_STATUS_TAKES, typed, "--status shows the loop of a directory (--cd)")
+        _refuse_all_but(_STATUS_TAKES, typed, "--status takes only --cd, --json and --watch")
         return loop_status(working_directory(line.directory), is_json=line.json_, watches=line.watch)
     if line.watch:
-        raise UsageError("--watch goes with --status")
+        raise UsageError("--watch needs --status")
     if line.moved and not line.continue_:
-        raise UsageError("--moved goes with --continue")
+        raise UsageError("--moved needs --continue")
     if line.json_:
-        raise UsageError("--json goes with --status; `ralph run` has --output-format json")
+        raise UsageError("--json needs --status; for results in JSON, use `ralph run --output-format json`")
     limits = LoopLimits(line.max_iterations, line.max_budget_usd, line.max_time)
     launch_directory, work_directory = working_directory(None), working_directory(line.directory)
     if line.continue_:
-        says = "--continue takes all but limits and the server from the loop's record"
+        says = "--continue uses the options that the loop began with, except limits and --base-url"
         _refuse_all_but(_CONTINUE_TAKES, typed, says)
         check_output_is_open()
         unsaid = LoopPlan(str(work_directory), str(launch_directory))
@@ -228,9 +226,11 @@ def loop(line: LoopLine, to_run: RunLine, typed: TypedLine) -> int:
 def _plan(line: LoopLine, to_run: RunLine, typed: TypedLine, bare: "LoopPlan") -> "LoopPlan":
     for one in typed.given:
         if one.name in REFUSED:
-            raise UsageError(f"{one.spelling} is not for a loop: {REFUSED[one.name]}")
+            raise UsageError(f"{one.spelling} cannot be used with `ralph loop`: {REFUSED[one.name]}")
     if to_run.input_format == "stream-json":
-        raise UsageError("--input-format stream-json is not for a loop: nobody steers its iterations")
+        raise UsageError(
+            "--input-format stream-json cannot be used with `ralph loop`: no driver controls its iterations"
+        )
     names_prompt = line.prompt is not None or line.prompt_file is not None
     with prompt_not_in_list(typed.last_list, has_prompt=names_prompt):
         added_directories = _check_values(to_run, line.directory)
@@ -324,11 +324,11 @@ def _check_conditions(line: LoopLine) -> None:
     if not has_command and line.until_timeout is not None:
         raise wrong_value("--until-timeout", "needs --until or --gate")
     if line.until is None and line.plan is None and line.at_least_once:
-        raise wrong_value("--at-least-once", "needs --until or --plan, whose first look it overrules")
+        raise wrong_value("--at-least-once", "needs --until or --plan")
     if line.commit_red and not (line.commit and line.gate is not None):
         raise wrong_value("--commit-red", "needs --gate and --commit")
     if None not in (line.plan, line.plan_file) and line.plan != line.plan_file:
-        raise UsageError("--plan also names the file of --plan-file: leave out --plan-file")
+        raise UsageError("--plan and --plan-file name different files: leave out --plan-file")
 
 
 def _refuse_command_word(prompt: str | None, *, is_alone: bool) -> None:

@@ -13,18 +13,18 @@ from ralph.loop.status import list_loops, show_loop
 from ralph.values.outcome import CannotError, Outcome
 
 _WHAT_NEXT = """
-Next: say in specs/ what you want and in AGENTS.md how to build and test it, and commit these files (`--commit` needs git).
-Then
+Next: describe in specs/ what you want, and in AGENTS.md how to build and test it. Commit these files (--commit needs git).
+Then run
   ralph doctor --probe
   ralph loop -f PROMPT_plan.md --max-iterations 3
   ralph loop -f PROMPT_build.md --gate 'your tests' --plan IMPLEMENTATION_PLAN.md --commit --max-iterations 20 --max-budget-usd 10
-./loop.sh plan 3 and ./loop.sh build 20 are short for these, without --gate, --plan and a budget."""
+./loop.sh plan 3 and ./loop.sh build 20 run these loops, without --gate, --plan and a budget."""
 
 
 def init(
     *, directory: Annotated[str | None, option("Work in this directory.", "DIR", "--cd -C")] = None
 ) -> int:
-    """Write files to begin a loop with: PROMPT_plan.md, PROMPT_build.md, AGENTS.md, specs/README.md and loop.sh.
+    """Write starter files for a loop: PROMPT_plan.md, PROMPT_build.md, AGENTS.md, specs/README.md and loop.sh.
 
     Existing files are left unchanged.
     """

@@ -55,19 +55,23 @@ class RunLine(Struct, frozen=True, kw_only=True):
     output_format: Annotated[Literal["text", "json", "stream-json"], option("Format of standard output.")] = (
         "text"
     )
-    include_partial_messages: Annotated[bool, option("With stream-json: also the raw stream events.")] = False
+    include_partial_messages: Annotated[
+        bool, option("With stream-json: also print the raw stream events.")
+    ] = False
     include_hook_events: Annotated[
-        bool, option("With stream-json: also the beginning and end of hooks that are commands.")
+        bool, option("With stream-json: also report when command hooks start and end.")
     ] = False
     replay_user_messages: Annotated[
-        bool, option("With --input-format stream-json: each message is also printed when work on it begins.")
+        bool, option("With --input-format stream-json: also print each message when work on it begins.")
     ] = False
     result_file: Annotated[str | None, option("Also write the result object to this file.", "PATH")] = None
     metrics_file: Annotated[
         str | None, option("Write metrics to this file every minute, in Prometheus' text format.", "PATH")
     ] = None
     otel: Annotated[bool, option("Export a trace over OTLP. Needs the extra otel.")] = False
-    quiet: Annotated[bool, option("Only errors and the outcome on standard error.", spelled="-q")] = False
+    quiet: Annotated[bool, option("Print only errors and the outcome to standard error.", spelled="-q")] = (
+        False
+    )
     system_prompt: Annotated[str | None, option("Replace ralph's own system prompt.", "TEXT")] = None
     system_prompt_file: Annotated[str | None, option("Like --system-prompt, from a file.", "PATH")] = None
     append_system_prompt: Annotated[str | None, option("Add to the system prompt.", "TEXT")] = None
@@ -75,7 +79,7 @@ class RunLine(Struct, frozen=True, kw_only=True):
         str | None, option("Like --append-system-prompt, from a file.", "PATH")
     ] = None
     json_schema: Annotated[
-        str | None, option("Require a final report whose payload fits this JSON Schema.", "JSON|FILE")
+        str | None, option("Require a final report whose payload matches this JSON Schema.", "JSON|FILE")
     ] = None
     require_report: Annotated[bool, option("Require a final report: success or failure, and a summary.")] = (
         False
@@ -94,20 +98,20 @@ class RunLine(Struct, frozen=True, kw_only=True):
     ] = False
     moved: Annotated[
         bool,
-        option("With -r: resume the session here, although the directory that it belongs to still exists."),
+        option("With -r: resume the session here, even if its own directory still exists."),
     ] = False
     session_id: Annotated[UUID | None, option("The id of the new session.", "UUID")] = None
     session_dir: SessionDir = None
-    no_session_persistence: Annotated[bool, option("Keep no session: the run cannot be resumed.")] = False
+    no_session_persistence: Annotated[bool, option("Save no session: the run cannot be resumed.")] = False
     iteration: Annotated[int | None, option("An outer loop hands its values over there.", hidden=True)] = None
     dangerously_skip_permissions: Annotated[
         bool,
-        option("Like --permission-mode bypassPermissions, which is the default unless a driver is asked."),
+        option("Same as --permission-mode bypassPermissions, the default unless a driver is asked."),
     ] = False
     claude_settings: Annotated[
         str | None,
         option(
-            "Permission rules and hooks in the form of Claude Code's settings, beside those of its files.",
+            "Permission rules and hooks in the form of Claude Code's settings, in addition to those of its files.",
             "FILE|JSON",
             "--settings",
         ),
@@ -123,8 +127,8 @@ class RunLine(Struct, frozen=True, kw_only=True):
     permission_mode: Annotated[
         PermissionMode | None,
         option(
-            "plan: read only, without commands and changes. dontAsk: read, and what an allow rule names. "
-            "bypassPermissions, auto, acceptEdits, default: all tools of the run work without asking.",
+            "plan: read-only, no commands and no changes. dontAsk: only reading, and what an allow rule names. "
+            "bypassPermissions, auto, acceptEdits, default: all tools, without asking.",
             "MODE",
             reads=mode_named,
         ),
@@ -134,16 +138,16 @@ class RunLine(Struct, frozen=True, kw_only=True):
         option("With --input-format stream-json: ask the driver about tool calls (can_use_tool).", "stdio"),
     ] = None
     permission_prompts: Annotated[
-        Literal["host", "none"], option("none: nobody is asked; what would ask is denied at once.")
+        Literal["host", "none"], option("none: ask nobody, and deny at once each call that would need it.")
     ] = "host"
     name: Annotated[
         str | None,
-        option("A title for the session, which lists of sessions show.", "TITLE", "-n", reads=title),
+        option("A title for the session, shown in lists of sessions.", "TITLE", "-n", reads=title),
     ] = None
     debug: Annotated[bool, option("Write a line for each event to standard error.", spelled="-d")] = False
     debug_file: Annotated[str | None, option("Like --debug, appended to this file.", "PATH")] = None
     disable_slash_commands: Annotated[
-        bool, option("A prompt such as `/fix` is text, and no skills are listed.")
+        bool, option("Treat a prompt such as `/fix` as text, and list no skills.")
     ] = False
     bare: Annotated[
         bool,
@@ -202,16 +206,16 @@ def refuse_contradictions(line: RunLine) -> None:
         (
             line.resume is not None and not line.resume.strip(),
             "--resume",
-            "needs the title or the beginning of the id of a session",
+            "needs the title of a session, or the beginning of its id",
         ),
         (line.fork_session and not is_old, "--fork-session", "needs --continue or --resume"),
         (line.moved and line.resume is None, "--moved", "needs --resume"),
         (
             line.session_id is not None and is_old and not line.fork_session,
             "--session-id",
-            "an old session has its id; with --fork-session it is the copy's",
+            "a resumed session keeps its id; with --fork-session it sets the id of the copy",
         ),
-        (is_old and line.no_session_persistence, "--no-session-persistence", "a resumed session is kept"),
+        (is_old and line.no_session_persistence, "--no-session-persistence", "a resumed session is always saved"),
     ):
         if is_wrong:
             raise wrong_value(option_name, problem)
@@ -222,19 +226,19 @@ class DoctorLine(Struct, frozen=True, kw_only=True):
     sandbox: Annotated[
         bool,
         option(
-            "Only try what commands could do in the sandbox, and show each result. With the network of --net and "
-            "--allow-host or your settings, else off."
+            "Only try what commands could do in the sandbox, and show each result. The network is that of --net, "
+            "--allow-host or your settings; by default it is off."
         ),
     ] = False
     config: Config = None
     directory: Directory = None
     session_dir: SessionDir = None
-    offline: Annotated[bool, option("Do not try to reach the endpoints, and start no MCP servers.")] = False
+    offline: Annotated[bool, option("Do not connect to endpoints, and start no MCP servers.")] = False
     probe: Annotated[
         bool,
         option(
-            "Send one small request to each target with each key, try out a push, and end with a verdict. Costs less "
-            "than a cent for most models."
+            "Send one small request to each target with each key, try a push (--dry-run), and print a verdict. Costs "
+            "less than a cent for most models."
         ),
     ] = False
     is_json: Annotated[bool, option("Print one JSON object with all findings.", spelled="--json")] = False

@@ -36,7 +36,7 @@ def report(
     open_: OpenFlag = False,
     session_dir: Annotated[
         str | None,
-        option("Look in this directory, not in your state directory.", "DIR", reads=existing_directory),
+        option("Look in this directory instead of your state directory.", "DIR", reads=existing_directory),
     ] = None,
     directory: Annotated[
         str | None, option("Look at the loops and sessions of this directory.", "DIR", "--cd -C")
@@ -45,7 +45,7 @@ def report(
     """Write one HTML page that shows what a loop or a session did.
 
     The page says how the work ended, what it cost, and what went wrong. It has the timeline, the checks, the commits
-    with their diffs, the changed files and the transcript. It needs no network and runs no script but its own.
+    with their diffs, the changed files and the transcript. It needs no network and runs only its own script.
 
     Works during a run, and after a crash. `ralph loop --report FILE` rewrites the page after each iteration.
 

@@ -23,12 +23,12 @@ def demo(
         option(
             "fix: a rate limit, an overload and a broken stream on the way (6 s). fallback: an overloaded "
             "model, a spare one with two keys, and back (4 s). outage: a server that is down for a while, under "
-            "--retry patient, a second for a minute (10 s). loop: `ralph loop` over three iterations, with an outage "
-            "in the second, a second for a minute (7 s)."
+            "--retry patient; one second stands for a minute (10 s). loop: `ralph loop` over three iterations, with an "
+            "outage in the second; one second stands for a minute (7 s)."
         ),
     ] = "fix",
     speed: Annotated[float, option("Divide the waits for the API by this.", "FACTOR")] = 1.0,
-    keep: Annotated[bool, option("Leave the demo's directory and say where it is.")] = False,
+    keep: Annotated[bool, option("Keep the demo's directory, and print its path.")] = False,
 ) -> int:
     """Show ralph at work without a key or a network. The loop, HTTP and the tools are real; the model is scripted."""
     if not speed > 0:

@@ -19,7 +19,7 @@ SessionId = Annotated[
 SessionDir = Annotated[
     str | None,
     option(
-        "Look in this directory, not in your state directory.",
+        "Look in this directory instead of your state directory.",
         "DIR",
         "--session-dir",
         reads=existing_directory,
@@ -63,7 +63,7 @@ def show(session_id: SessionId = None, *, session_dir: SessionDir = None) -> int
     return command.show_session(command.store_in(absolute(session_dir)), session_id, absolute(session_dir))
 
 
-@sessions.command(short_help="Write all of one session as Markdown or JSON.")
+@sessions.command(short_help="Write a whole session as Markdown or JSON.")
 def export(
     session_id: SessionId = None,
     *,
@@ -72,7 +72,7 @@ def export(
     ] = "md",
     session_dir: SessionDir = None,
 ) -> int:
-    """Write all of one session to standard output, without shortening anything.
+    """Write a whole session to standard output, unabridged.
 
     The JSON object has the messages as they were sent to the API, the runs, the events and the totals.
     """
@@ -83,24 +83,22 @@ def export(
 
 @sessions.command(short_help="Find the sessions in which a text occurs.")
 def search(
-    words: Annotated[
-        str, typer.Argument(metavar="TEXT", help="The text. Upper and lower case are the same.")
-    ],
+    words: Annotated[str, typer.Argument(metavar="TEXT", help="The text, in upper or lower case.")],
     *,
     all_: AllFlag = False,
     session_dir: SessionDir = None,
     format_: ListFormat = "text",
 ) -> int:
-    """List the sessions in whose titles, prompts, answers, calls or results a text occurs, with the first lines.
+    """Find a text in titles, prompts, answers, calls and results, and list its sessions with the first matching lines.
 
-    No match is exit 0, with an empty list.
+    Without a match the list is empty (exit 0).
     """
     return command.search_sessions(
         command.store_in(absolute(session_dir)), words, of_all=all_, is_json=format_ == "json"
     )
 
 
-@sessions.command(short_help="Remove sessions for good.")
+@sessions.command(short_help="Delete sessions.")
 def rm(
     session_ids: Annotated[
         list[str],
@@ -109,9 +107,9 @@ def rm(
     *,
     session_dir: SessionDir = None,
 ) -> int:
-    """Remove sessions for good: their journals, and incomplete lines that were kept aside.
+    """Delete sessions: their journals, and the `.torn` files with lines that were cut off.
 
-    If one of the names is wrong, none is removed (exit 2). A session that a run has open stays (exit 78).
+    If one of the names is wrong, nothing is deleted (exit 2). A session that a run is using is not deleted (exit 78).
     """
     return command.remove_sessions(command.store_in(absolute(session_dir)), session_ids)
 

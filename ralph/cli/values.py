@@ -96,7 +96,7 @@ def directories(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
     paths = [path for word in words for path in _directories_in(word)]
     for path in paths:
         if not path:  # `Path("")` would mean the current directory
-            raise wrong_value(option, "is empty: name a directory, or leave it out to name none")
+            raise wrong_value(option, "is empty: name a directory, or for none, leave it out")
         if not Path(path).is_dir():
             problem = "is not a directory" if Path(path).exists() else "does not exist"
             raise wrong_value(option, f"{path} {problem}")
@@ -153,7 +153,7 @@ def refuse_file_as_prompt(prompt: str | None, command: str = "ralph") -> None:
         return
     if is_file:
         raise UsageError(
-            f"`{prompt}` is a file: did you mean `{command} -f {prompt}`? (`echo {prompt} | {command} -` runs the name as a prompt)"
+            f"`{prompt}` is a file: did you mean `{command} -f {prompt}`? (`echo {prompt} | {command} -` uses the name as the prompt)"
         )
 
 
@@ -165,7 +165,7 @@ def check_output_is_open(result_file: str | None = None) -> None:
 
     if result_file is None and has_closed_output():
         raise CannotError(
-            "standard output is closed: use >/dev/null if nobody needs the answer", Outcome.IO_ERROR
+            "standard output is closed: if you do not need the answer, use >/dev/null", Outcome.IO_ERROR
         )
 
 
@@ -201,7 +201,7 @@ def prompt_not_in_list(last_list: str | None, *, has_prompt: bool) -> Iterator[N
     if has_prompt or last_list is None:
         yield
         return
-    advice = f"{last_list} takes all words up to the next option: put the prompt before it, or behind --"
+    advice = f"{last_list} takes all words up to the next option: put the prompt before it, or after --"
     if not is_piped():
         raise UsageError(f"no prompt: {advice}")
     try:

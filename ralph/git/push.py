@@ -86,7 +86,7 @@ def _remote_of(settings: RemoteSettings, branch: str) -> str:
     if named is not None:
         return named
     if not remotes:
-        raise CheckoutError("there is no remote to push to; git remote add origin URL")
+        raise CheckoutError("there is no remote to push to; add one: git remote add origin URL")
     if len(remotes) > 1 and "origin" not in remotes:
         raise CheckoutError(
             f"branch {branch} has no remote, and none of {', '.join(remotes)} is named origin; "

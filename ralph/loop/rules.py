@@ -237,7 +237,7 @@ def end_if_done(state: LoopState, *, has_stop_file: bool) -> LoopEnd | None:
         *(["the gate passes"] if plan.gate is not None else []),
         *(["the check passes"] if plan.until is not None else []),
         *([f"no task in {plan.plan} is open"] if plan.plan is not None else []),
-        *([] if plan.has_condition else ["the stop file is there"]),
+        *([] if plan.has_condition else ["the stop file exists"]),
     ]
     reason = " and ".join(filter(None, (", ".join(reasons[:-1]), reasons[-1])))
     if not was_begun:

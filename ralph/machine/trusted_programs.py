@@ -188,7 +188,7 @@ def candidates(package: Package, search: ProgramSearch) -> Iterator[Candidate]:
     packaged = packaged_program(package)
     if packaged is not None:
         real = os.path.realpath(packaged)
-        whose = f"of {package.name}, with a hash that ralph knows"
+        whose = f"from the package {package.name}, with a known hash"
         why = "" if package.may_lie_in_roots else _why_in_a_root(real, search)
         build = None if why else _known(package, real)
         if isinstance(build, KnownBuild):

@@ -42,24 +42,24 @@ class SilentPipe(Struct, frozen=True):
     @property
     def notice(self) -> str:
         return (
-            f"standard input is an open pipe on which nothing came in {self.waited_s:g}s: it is left alone, and what "
-            "comes later is not read; start ralph with </dev/null where nothing is to come, or raise clocks.input_s"
+            f"standard input is an open pipe, and no data arrived within {self.waited_s:g}s: ralph ignores it, and data that "
+            "arrives later; if there is no input, start ralph with </dev/null; else raise clocks.input_s"
         )
 
     @property
     def refusal(self) -> str:
         """The error for data that arrived after ralph had stopped waiting, and would be missing in the prompt."""
         return (
-            f"data came on standard input after {self.waited_s:g}s of silence, when it had been left alone: nothing was "
-            "sent; raise clocks.input_s, or start ralph with </dev/null where it is not for ralph"
+            f"data arrived on standard input after {self.waited_s:g}s of silence, when ralph had stopped waiting: nothing was "
+            "sent to the model; raise clocks.input_s, or, if the data is not for ralph, start it with </dev/null"
         )
 
     @property
     def in_the_end(self) -> tuple[str, ...]:
         """Notices for the result: that no data arrived in time, and how many bytes have since then."""
         count = self.unread_bytes()
-        come = "1 byte has" if count == 1 else f"{count:,} bytes have"
-        later = (f"{come} come on standard input since then and stay unread",) if count else ()
+        arrived = "1 byte" if count == 1 else f"{count:,} bytes"
+        later = (f"{arrived} arrived on standard input later and were not read",) if count else ()
         return (self.notice, *later)
 
     def unread_bytes(self) -> int:
@@ -94,7 +94,7 @@ class InputReader:
         self._start(_read_chunks, self._fd, mailbox, self._most_bytes)
         data = bytearray()
         while True:
-            so_far = f"{len(data):,} bytes have come"
+            so_far = f"{len(data):,} bytes so far"
             chunk = self._next(mailbox, None, f"the end of {self._name}", so_far)
             if isinstance(chunk, MemoryError):
                 raise ShortageError("memory") from chunk

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 MOST_PROMPT_BYTES = 16 * 1024 * 1024
 
 _UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-_UTF_16 = "this looks like UTF-16, which `iconv -f UTF-16 -t UTF-8` converts"
-_BINARY = "this looks like binary data; let the text name the file that holds it"
-_OTHER = "for text in Latin-1, `iconv -f LATIN1 -t UTF-8` converts it"
+_UTF_16 = "this looks like UTF-16; convert it with `iconv -f UTF-16 -t UTF-8`"
+_BINARY = "this looks like binary data; name the file in the prompt instead"
+_OTHER = "if it is Latin-1, convert it with `iconv -f LATIN1 -t UTF-8`"
 _WAYS = "give it in quotes, with -f FILE, or on standard input; `ralph help using` has examples"
-_KEEPS_IT_OUT = "; start ralph with </dev/null where nothing is to come from it"
+_KEEPS_IT_OUT = "; if there is no input, start ralph with </dev/null"
 
 
 class PromptError(Exception):
@@ -142,7 +142,9 @@ def _piped_data(wait: InputWait, fd: int) -> _Piped:
     _refuse_kernel_file(fd)
     # Another program, such as a shell's `while read` loop, may have read a part of the file: the rest is not for ralph.
     if stat.S_ISREG(os.fstat(fd).st_mode) and os.lseek(fd, 0, os.SEEK_CUR) > 0:
-        return _Piped(notices=("standard input is a file that somebody has begun to read: left alone",))
+        return _Piped(
+            notices=("standard input is a file that another process has begun to read: ralph ignores it",)
+        )
     from ralph.prompt.piped_input import InputReader, SilentPipe  # noqa: PLC0415 - a run without a pipe needs none
 
     name = "standard input"
@@ -154,17 +156,19 @@ def _piped_data(wait: InputWait, fd: int) -> _Piped:
         if received.data:
             broke_off = f"after {len(received.data):,} bytes: {received.error.strerror}"
             raise PromptError(f"standard input broke off {broke_off}; the prompt would lack the rest")
-        return _Piped(notices=(f"standard input cannot be read ({received.error.strerror}): left alone",))
+        return _Piped(
+            notices=(f"standard input cannot be read ({received.error.strerror}): ralph ignores it",)
+        )
     if not received.data.strip():
         return _Piped()
     count = f"{len(received.data):,} bytes"
-    return _Piped(_text_of(received, name), (f"{count} from standard input follow the prompt",))
+    return _Piped(_text_of(received, name), (f"added {count} from standard input to the prompt",))
 
 
 def _text_of(received: PipedData, name: str) -> str:
     if len(received.data) > MOST_PROMPT_BYTES:
         raise PromptError(
-            f"{name} holds more than {MOST_PROMPT_BYTES >> 20} MiB; have the prompt name a file instead"
+            f"{name} holds more than {MOST_PROMPT_BYTES >> 20} MiB; name a file in the prompt instead"
         )
     return _decoded(received.data, name)
 

@@ -102,7 +102,7 @@ def prompt_of_resumed(
 
         command = command_with(NEXT_PROMPT)
         shown = "" if command is None else f": {command}"
-        raise UsageError(f"session {old.id} is completed: say what is to be done next{shown}")
+        raise UsageError(f"session {old.id} is complete: say what to do next{shown}")
     was_limited = old.ended is not None and old.ended.outcome in _LIMITS
     was_limited = was_limited or is_bound(old.conversation.messages)
     return LIMIT_LIFTED if was_limited and not _was_told(old, LIMIT_LIFTED) else None

@@ -152,7 +152,7 @@ def _with_namespaces(
     except _ShortError as error:
         return replace(means, why_no_namespaces=str(error), is_short_of_namespaces=True)
     if choice.candidate is None:
-        why = "; ".join(choice.passed_over) or f"there is no bubblewrap ({INSTALL})"
+        why = "; ".join(choice.passed_over) or f"bubblewrap is not installed ({INSTALL})"
         return replace(means, why_no_namespaces=why)
     bwrap = choice.candidate.path
     why_no_network = without_network.get(bwrap, "")

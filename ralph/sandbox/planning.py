@@ -246,7 +246,7 @@ def _contradictions(wanted: SandboxSettings, net: Net) -> Iterator[str]:
             yield f"sandbox.{name} = {most} cannot be kept: this system has no /proc to count by; leave it out"
     if net == "full" and wanted.allow_hosts:
         every = "sandbox.net = full (--net full) reaches every host"
-        yield f"{every}, sandbox.allow_hosts (--allow-host) only the listed ones: leave one of the two out"
+        yield f"{every}, sandbox.allow_hosts (--allow-host) only the listed ones: leave out one of them"
     guards = {
         "net": net != "full",
         "read_deny": wanted.read_deny,
@@ -255,10 +255,10 @@ def _contradictions(wanted: SandboxSettings, net: Net) -> Iterator[str]:
         "max_file_mb": wanted.max_file_mb is not None,
     }
     if wanted.unix_sockets == "deny" and wanted.sockets:
-        yield "sandbox.unix_sockets = deny (--unix-sockets deny) closes the sandbox.sockets: leave one of the two out"
+        yield "sandbox.unix_sockets = deny (--unix-sockets deny) closes the sandbox.sockets: leave out one of them"
     names = ", ".join(f"sandbox.{name}" for name, is_asked in guards.items() if is_asked)
     if wanted.mode == "off" and names:
-        yield f"{names} cannot be kept with sandbox.mode = off (--sandbox off): leave one of the two out"
+        yield f"{names} cannot be kept with sandbox.mode = off (--sandbox off): leave out one of them"
 
 
 def _lacks(wanted: SandboxSettings, plan: BoxPlan) -> Iterator[str]:

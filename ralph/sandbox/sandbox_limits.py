@@ -53,7 +53,7 @@ def restricted(wanted: SandboxSettings, limits: Sequence[tuple[str, SandboxLimit
 def _with_limits(wanted: SandboxSettings, name: str, limits: SandboxLimits) -> SandboxSettings:
     if wanted.mode == "off":
         raise CannotConfineError(
-            f"{name}: {limits.keys[0]} cannot be kept with --sandbox off ([sandbox] mode): leave one of the two out"
+            f"{name}: {limits.keys[0]} cannot be kept with --sandbox off ([sandbox] mode): leave out one of them"
         )
     net, hosts = wanted.asked_net, wanted.allow_hosts
     if limits.hosts is not None and net != "off":

@@ -59,8 +59,8 @@ class SandboxSettings(Struct, frozen=True):
             "`auto` (the protections that this machine has), `strict` (exit 78 if one of them is missing) or `off`",
             Flag(
                 "--sandbox",
-                "Sandbox of commands. auto (default): what this machine can do; strict: exit 78 if that is too little; "
-                "off.",
+                "Sandbox for commands. auto (default): as far as this machine allows; strict: exit 78 if that is not "
+                "enough; off.",
                 choices=SANDBOX_MODES,
             ),
         ),
@@ -70,7 +70,7 @@ class SandboxSettings(Struct, frozen=True):
     the next three, a path is absolute or begins with `~/`."""
     read: Annotated[
         tuple[str, ...],
-        Key(PLACES, "files and directories, of the home or secret, that may be read all the same"),
+        Key(PLACES, "files and directories that may be read although they are in the home or secret"),
     ] = ()
     """Paths in the home or on the list of secret places that may be read all the same. Secret places inside them stay closed."""
     sockets: Annotated[
@@ -81,12 +81,12 @@ class SandboxSettings(Struct, frozen=True):
         str,
         Key(
             one_of(*UNIX_SOCKETS),
-            "Unix sockets of commands: `auto` (their own, where the machine can tell them from others), `allow` (all, where it "
-            "cannot) or `deny`",
+            "Unix sockets for commands: `auto` (only their own, where the machine can tell them from others), `allow` (all, "
+            "where it cannot) or `deny`",
             Flag(
                 "--unix-sockets",
-                "Unix sockets of commands. auto (default): their own, if the machine can tell them from others; allow: all, if it "
-                "cannot; deny: none.",
+                "Unix sockets for commands. auto (default): only their own, if the machine can tell them from others; "
+                "allow: all, if it cannot; deny: none.",
                 choices=UNIX_SOCKETS,
             ),
         ),
@@ -98,17 +98,17 @@ class SandboxSettings(Struct, frozen=True):
         str | None,
         Key(
             one_of(*NETS),
-            "network of commands: `full`, `proxy` (only `allow_hosts`) or `off`; not set: `full`, or `proxy` if there "
+            "network for commands: `full`, `proxy` (only `allow_hosts`) or `off`; not set: `full`, or `proxy` if there "
             "are `allow_hosts`",
-            Flag("--net", "Network of commands. Default: full, or proxy with --allow-host.", choices=NETS),
+            Flag("--net", "Network for commands. Default: full, or proxy with --allow-host.", choices=NETS),
         ),
     ] = None
     allow_hosts: Annotated[
         tuple[str, ...],
         Key(
             HOSTS,
-            'hosts that commands may reach with `net = "proxy"`: `NAME`, `*.NAME`, `NAME:PORT`; and private networks in which '
-            "they may lie",
+            'hosts that commands may reach with `net = "proxy"`: `NAME`, `*.NAME`, `NAME:PORT`; and private networks that '
+            "they may be in",
             Flag("--allow-host", "Let commands reach this host, and no others.", "HOST", Arity.NAMES),
         ),
     ] = ()
@@ -120,21 +120,25 @@ class SandboxSettings(Struct, frozen=True):
             '`off`; not set: `auto`, or `off` with `mode = "strict"`',
             Flag(
                 "--gpu",
-                "GPUs for commands. auto (default, but with --sandbox strict): NVIDIA's, and AMD's with ROCm; all: also the "
-                "render nodes of others; off.",
+                "GPUs for commands. auto (default, except with --sandbox strict): those of NVIDIA, and of AMD with ROCm; "
+                "all: also the render nodes of others; off.",
                 choices=GPUS,
             ),
         ),
     ] = None
     max_processes: Annotated[
-        int, Key(at_least(0), "most processes and threads of a command at a time; 0: no limit")
+        int, Key(at_least(0), "maximum number of processes and threads of a command at a time; 0: no limit")
     ] = 512
     max_memory_mb: Annotated[
         int | None,
-        Key(at_least(1), "most megabytes of memory of a command, files in /dev/shm included; none: no limit"),
+        Key(
+            at_least(1),
+            "maximum memory of a command in megabytes, files in /dev/shm included; none: no limit",
+        ),
     ] = None
     max_file_mb: Annotated[
-        int | None, Key(at_least(1), "most megabytes of one file that a command writes; none: no limit")
+        int | None,
+        Key(at_least(1), "maximum size in megabytes of a file that a command writes; none: no limit"),
     ] = None
 
     @property
@@ -175,7 +179,7 @@ class HookSettings(Struct, frozen=True):
         tuple[str, ...],
         Key(
             PLACES,
-            "files and directories that hooks may write; a file that is missing is made",
+            "files and directories that hooks may write; a missing file is created",
             is_users_alone=True,
         ),
     ] = ()

@@ -338,13 +338,11 @@ def _found(store: SessionStore, prefix: str | None) -> Path:
     _tell_skipped(store, _here() if prefix is None else None)
     if prefix is not None:
         if not prefix.strip():
-            raise UsageError("the title or the beginning of the id of a session is needed")
+            raise UsageError("give the title of a session, or the beginning of its id")
         return named_journal(store, prefix, _here())
     last = store.last_of(_cwd())
     if last is None:
-        raise UsageError(
-            f"there is no session of {_cwd()} yet; `ralph sessions ls --all` lists all there are"
-        )
+        raise UsageError(f"there is no session of {_cwd()} yet; `ralph sessions ls --all` lists all sessions")
     return last
 
 

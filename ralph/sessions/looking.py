@@ -202,7 +202,7 @@ def named_journal(store: SessionStore, name: str, cwd: Path | None) -> Path:
     titled = [] if len(found) == 1 and len(name) >= SHORT_ID_CHARS else _titled(store, name)
     both = [*dict.fromkeys((*found, *titled))]
     if not both:
-        none = f"there is no session that begins with {name!r} or has it as its title (in {store.root})"
+        none = f"no session has an id that begins with {name!r}, or this title (in {store.root})"
         raise UsageError(f"{none}{_suggestion(store, name, cwd)}")
     if len(both) > 1:
         newest = sorted(both, key=written_at, reverse=True)[:_MOST_AMBIGUOUS]
@@ -236,9 +236,9 @@ def _suggestion(store: SessionStore, prefix: str, cwd: Path | None) -> str:
     beginnings = {path.stem[: len(prefix)]: path for path in store.all()}
     alike = get_close_matches(prefix.lower(), beginnings, _MOST_NAMED)
     if alike:
-        return f"; the closest: {_names([beginnings[each] for each in alike])}"
+        return f"; similar ids: {_names([beginnings[each] for each in alike])}"
     newest = sorted(store.of(cwd) if cwd is not None else (), key=written_at, reverse=True)[:_MOST_NAMED]
-    return f"; the newest of this directory: {_names(newest)}" if newest else ""
+    return f"; the newest sessions of this directory: {_names(newest)}" if newest else ""
 
 
 def _names(paths: Iterable[Path]) -> str:

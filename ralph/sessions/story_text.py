@@ -58,8 +58,8 @@ class SessionText:
             "title": story.title or "",
             "directory": "?" if opening is None else opening.cwd,
             "model": story.runs[-1].opening.model if story.runs else "?",
-            "made": made,
-            "written": f"last {written}",
+            "created": made,
+            "updated": written,
             "forked": "" if forked_from is None else f"from {forked_from}",
             "total": f"{counted(len(story.own_runs), 'run')}, {counted(story.turns, 'turn')}, "
             f"{cost_text(story.cost_usd)}",
@@ -82,10 +82,10 @@ class SessionText:
                 yield self._color("red", f"[ralph] {one_line(run.undelivered)}")
         elif outcome == RUNNING:
             so_far = f"{counted(run.turns, 'turn')}, {cost_text(run.cost_usd)} so far"
-            yield self._color("blue", f"[running] process {run.opening.pid} is at it [{so_far}]")
+            yield self._color("blue", f"[running] in process {run.opening.pid} [{so_far}]")
         elif outcome != DAMAGED:
             at_least = f"{counted(run.turns, 'turn')}, {cost_text(run.cost_usd)} at least"
-            yield self._color("red", f"[killed] here: this run has no end [{at_least}]")
+            yield self._color("red", f"[killed] this run has no recorded end [{at_least}]")
 
     def _step(self, step: Step, outcome: str) -> Iterator[str]:
         match step:  # the thinking of a model is not shown

@@ -121,7 +121,7 @@ def _key_variables(names: str | tuple[str, ...]) -> tuple[str, ...]:
 
 def _no_blank(words: tuple[str, ...]) -> tuple[str, ...]:
     if not all(word.strip() for word in words):
-        raise ValueError("must name a file or hold a JSON object, and is empty: leave it out to name none")
+        raise ValueError("must name a file or hold a JSON object, and is empty: for none, leave it out")
     return words
 
 

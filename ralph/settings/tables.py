@@ -89,7 +89,7 @@ class ModelSettings(Struct, frozen=True):
             must_be.COMMA_SEPARATED,
             flag=Flag(
                 "--fallback-model",
-                "Models to use while the main one is overloaded or out of reach, in this order (separated by commas; "
+                "Models to use, in this order, while the main one is overloaded or unavailable (separated by commas; "
                 "with [[targets]], names of targets).",
                 "MODELS",
                 Arity.JOINED,
@@ -105,7 +105,7 @@ class ModelSettings(Struct, frozen=True):
             must_be.BETAS,
             flag=Flag(
                 "--betas",
-                "Features of the API to ask for (the header anthropic-beta).",
+                "Beta features of the API to enable (the header anthropic-beta).",
                 "FEATURES...",
                 Arity.NAMES,
             ),
@@ -244,7 +244,8 @@ class SessionSettings(Struct, frozen=True):
     keep_mb: Annotated[
         int,
         Key(
-            at_least(0), "most megabytes of journals to keep; beyond that the oldest are removed; 0: no limit"
+            at_least(0),
+            "maximum size of all journals in megabytes; beyond that the oldest are removed; 0: no limit",
         ),
     ] = 1000
 
@@ -256,8 +257,8 @@ class ToolsSettings(Struct, frozen=True):
             must_be.EXACT_TOOLS,
             flag=Flag(
                 "--tools",
-                'Only these of Read, Write, Edit, Bash, Glob, Grep; "" means none, default means all. Lists like this '
-                "one take all words up to the next option (or a,b), so put the prompt before them.",
+                'Only these tools, of Read, Write, Edit, Bash, Glob, Grep; "" means none, default means all. A list takes '
+                "all words up to the next option (a,b works too), so put the prompt before it.",
                 "TOOLS...",
                 Arity.NAMES,
             ),
@@ -271,7 +272,7 @@ class ToolsSettings(Struct, frozen=True):
             "tools that a run may use besides the read-only ones (`Read`, `Glob`, `Grep`); not set: all tools",
             Flag(
                 "--allowed-tools",
-                "Only these, and the read-only tools Read, Glob, Grep.",
+                "Only these tools, and the read-only ones: Read, Glob, Grep.",
                 "TOOLS...",
                 Arity.NAMES,
                 other_spellings=("--allowedTools",),
@@ -316,7 +317,7 @@ class ToolsSettings(Struct, frozen=True):
         int,
         Key(
             at_least(1),
-            "most bytes of a result of Bash, Glob or Grep that the model gets; 1 or more",
+            "maximum size in bytes of a result of Bash, Glob or Grep that the model gets; 1 or more",
             variable="BASH_MAX_OUTPUT_LENGTH",
             read=must_be.number,
         ),
@@ -328,7 +329,7 @@ class ToolsSettings(Struct, frozen=True):
             "environment variables that tools get although they look like credentials",
             Flag(
                 "--pass-env",
-                "Pass this environment variable to tools although it looks secret.",
+                "Pass this environment variable to tools although it looks like a secret.",
                 "VARIABLE",
                 Arity.NAMES,
             ),
@@ -356,7 +357,9 @@ class McpSettings(Struct, frozen=True):
         bool,
         Key(
             SWITCH,
-            flag=Flag("--strict-mcp-config", "Only the MCP servers of --mcp-config, none of the settings."),
+            flag=Flag(
+                "--strict-mcp-config", "Use only the MCP servers of --mcp-config, not those of the settings."
+            ),
             is_in_files=False,
         ),
     ] = False
@@ -365,7 +368,10 @@ class McpSettings(Struct, frozen=True):
         Key(must_be.SERVERS, "MCP servers, one table each: `[mcp.servers.NAME]` ([MCP](mcp.md))"),
     ] = None
     repository: Annotated[
-        bool, Key(SWITCH, "`true`: also start the servers of a repository's own `.mcp.json`, unseen")
+        bool,
+        Key(
+            SWITCH, "`true`: also start the servers in a repository's own `.mcp.json`, without a look at them"
+        ),
     ] = False
     start_s: Annotated[
         float,
@@ -414,7 +420,7 @@ class NotifySettings(Struct, frozen=True):
             "a command that gets the result at the end and a notice of a long outage ([notify](output.md#a-notification))",
             Flag(
                 "--notify",
-                "Run this command at the end, and in an outage, with an object on its standard input.",
+                "Run this command at the end and in a long outage, with a JSON object on standard input.",
                 "CMD",
             ),
             is_users_alone=True,

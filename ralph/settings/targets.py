@@ -286,7 +286,7 @@ def explicit_target(entry: TargetEntry, model: ModelSettings, servers: ServerCho
 def _keys(entry: TargetEntry, server: ChosenServer, environment: Mapping[str, str]) -> Iterable[Credential]:
     if entry.api_key_command is not None:
         if entry.api_key_env:
-            raise ValueError(f"{entry.name!r}: api_key_env and api_key_command exclude each other")
+            raise ValueError(f"{entry.name!r}: api_key_env and api_key_command cannot be used together")
         program = KeyProgram(API_KEY_COMMAND, f"target {entry.name!r}", entry.api_key_command)
         if entry.api_key_ttl_s is not None:
             program = replace(program, ttl_s=entry.api_key_ttl_s)

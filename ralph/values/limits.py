@@ -38,7 +38,7 @@ class LimitSettings(Struct, frozen=True):
         int | None,
         Key(
             at_least(1),
-            "most turns of one task (exit 3); the last one is for a closing answer",
+            "maximum number of turns in a task (exit 3); the last one is for a closing answer",
             Flag("--max-turns", "End after N turns; the last one is for a closing answer (exit 3).", "N"),
             in_repository=SMALLER,
         ),
@@ -47,8 +47,8 @@ class LimitSettings(Struct, frozen=True):
         float | None,
         Key(
             POSITIVE_DOLLARS,
-            "most US dollars that one process may spend (exit 3); checked before each request, at its highest possible cost",
-            Flag("--max-budget-usd", "Never spend more; checked before each request (exit 3).", "USD"),
+            "maximum cost of a process in US dollars (exit 3); checked before each request, at its highest possible cost",
+            Flag("--max-budget-usd", "Spend at most this much; checked before each request (exit 3).", "USD"),
             in_repository=SMALLER,
         ),
     ] = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-NEXT_PROMPT = "what is to be done next"
+NEXT_PROMPT = "what to do next"
 """A placeholder in a suggested command that resumes a completed session. It stands for the new prompt, which such a
 command needs. Other sessions can be resumed without a new prompt."""
 

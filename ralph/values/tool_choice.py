@@ -113,9 +113,9 @@ def check_tool_name(name: str, *, takes_patterns: bool = True) -> None:
     if "(" in name and not name.endswith(")"):
         raise ValueError(f"must contain names of tools or patterns; {name!r} lacks its closing parenthesis")
     if form is not None and form[1] in TOOL_NAMES:
-        raise ValueError(f"must contain exact names of tools ({tools}); {name!r} is a pattern")
+        raise ValueError(f"must contain exact tool names ({tools}); {name!r} is a pattern")
     raise ValueError(
-        f"must contain exact names of tools ({tools}); no tool is called {name!r}{suggestion(tool_of(name))}"
+        f"must contain exact tool names ({tools}); no tool is called {name!r}{suggestion(tool_of(name))}"
     )
 
 

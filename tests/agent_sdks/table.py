@@ -460,10 +460,10 @@ REFUSED = (
     refused(
         "thinking",
         {"type": "adaptive"},
-        "--effort says how hard",
+        "--effort sets how hard",
         says="`effort`, or `thinking` of a [target](targets.md)",
     ),
-    refused("max_thinking_tokens", 4000, "--effort says how hard", says="`effort`"),
+    refused("max_thinking_tokens", 4000, "--effort sets how hard", says="`effort`"),
     refused(
         "task_budget", {"total": 9000}, "--max-budget-usd, --max-turns", says="`max_budget_usd`, `max_turns`"
     ),
@@ -495,7 +495,7 @@ REFUSED = (
     refused(
         "managed_settings",
         {"permissions": {"deny": ["Bash"]}},
-        "--settings FILE has rules",
+        "use --settings FILE",
         says="`settings`",
         only=TS,
     ),

@@ -100,11 +100,11 @@ def test_what_ralph_does_not_have_says_what_to_use_instead(row: str) -> None:
         ),
         (
             "run --yolo",
-            "--yolo is an option of other agents that ralph does not have: ralph never asks, and all tools",
+            "--yolo is an option of other agents that ralph does not have: ralph never asks for permission and allows all tools",
         ),
         (
             "run -m x",
-            "-m is an option of other agents that ralph does not have: --model NAME names the model",
+            "-m is an option of other agents that ralph does not have: --model NAME sets the model",
         ),
         (
             "run --full-auto",
@@ -116,7 +116,7 @@ def test_what_ralph_does_not_have_says_what_to_use_instead(row: str) -> None:
         ),
         (
             "run --json",
-            "--json is an option of other agents that ralph does not have: --output-format json or",
+            "--json is an option of other agents that ralph does not have: use --output-format json or",
         ),
         ("report --json", "--json is an option of `ralph loop` and `ralph doctor`, not of `ralph report`"),
         (

@@ -34,7 +34,7 @@ def test_the_pages_come_in_the_order_of_the_map_first_what_a_new_user_needs(caps
     assert show_page() == 0
     shown = capsys.readouterr().out
     assert shown.startswith(
-        "Pages of the documentation, first what a new user needs:\n\nThe first run\n  ralph help using "
+        "Pages of the documentation; a new user needs the first ones:\n\nThe first run\n  ralph help using "
     )
     assert sorted(names := ["using", "loop", "settings", "sessions", "turns"], key=shown.index) == names
 

@@ -99,7 +99,7 @@ REFUSED = {
     "no choice": (["--effort=huge"], "Invalid value for '--effort': 'huge' is not one of 'low', 'medium'"),
     "the first wrong value": (["--effort=x", "--max-turns=x", "y", "z"], "Invalid value for '--effort': 'x'"),
     "words too many": (["x", "y", "--", "-q"], 'put the prompt in quotes: ralph "x y -q"'),
-    "no word of a list": (["--tools"], '--tools needs a word at least; --tools "" is an empty list'),
+    "no word of a list": (["--tools"], '--tools needs at least one value; --tools "" is an empty list'),
 }
 
 
@@ -154,11 +154,14 @@ CONTRADICTIONS = {
         "nobody can be asked without --input-format stream-json",
     ),
     "two sessions": ("-c --resume 0a", "--continue, --resume: give one of them"),
-    "no id": ("--resume=", "--resume: needs the title or the beginning of the id of a session"),
+    "no id": ("--resume=", "--resume: needs the title of a session, or the beginning of its id"),
     "no original": ("--fork-session", "--fork-session: needs --continue or --resume"),
     "not there": ("--moved -c", "--moved: needs --resume"),
-    "a second id": (f"-c --session-id {'0' * 32}", "--session-id: an old session has its id"),
-    "not kept": ("-c --no-session-persistence", "--no-session-persistence: a resumed session is kept"),
+    "a second id": (f"-c --session-id {'0' * 32}", "--session-id: a resumed session keeps its id"),
+    "not kept": (
+        "-c --no-session-persistence",
+        "--no-session-persistence: a resumed session is always saved",
+    ),
 }
 
 

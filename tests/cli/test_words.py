@@ -59,11 +59,14 @@ def test_an_empty_word_is_an_empty_list() -> None:
 
 
 REFUSED = {
-    "no word of a list of tools": (["--tools"], '--tools needs a word at least; --tools "" is an empty list'),
-    "no word of another list": (["--dir"], "--dir needs a word at least; leave it out to name none"),
-    "option instead of a word": (["--tools", "-q"], "--tools needs a word at least"),
-    "-- instead of a word": (["--tools", "--", "x"], "--tools needs a word at least"),
-    "standard input instead of a word": (["--tools", "-"], "--tools needs a word at least"),
+    "no word of a list of tools": (
+        ["--tools"],
+        '--tools needs at least one value; --tools "" is an empty list',
+    ),
+    "no word of another list": (["--dir"], "--dir needs at least one value; for none, leave it out"),
+    "option instead of a word": (["--tools", "-q"], "--tools needs at least one value"),
+    "-- instead of a word": (["--tools", "--", "x"], "--tools needs at least one value"),
+    "standard input instead of a word": (["--tools", "-"], "--tools needs at least one value"),
 }
 
 

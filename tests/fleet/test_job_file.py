@@ -167,21 +167,21 @@ REFUSED: list[tuple[object, str]] = [
     (changed(options=["--"]), "$.options: cannot be used: -- ends the options"),
     (changed(options=["--help"]), "$.options: cannot be used: No such option: --help"),
     (changed(options=["--model=x"]), "$.options: cannot be used: --model is the job's field model"),
-    (changed(options=["-qc"]), "$.options: cannot be used: --continue is not for a job"),
+    (changed(options=["-qc"]), "$.options: cannot be used: --continue cannot be set for a job"),
     (changed(options=["--until", "x"]), "$.options: cannot be used: --until is an option of `ralph loop`"),
-    (changed(until="x", options=["--push"]), "$.options: cannot be used: --push is not for a job"),
+    (changed(until="x", options=["--push"]), "$.options: cannot be used: --push cannot be set for a job"),
     (changed(until="x", options=["--until-timeout=x"]), "$.options: cannot be used: --until-timeout must be"),
     *(
         (
             changed(options=[f"{option}=0a1b2c3d-0000-4000-8000-000000000000"]),
-            f"$.options: cannot be used: {option} is not for a job",
+            f"$.options: cannot be used: {option} cannot be set for a job",
         )
         for option in ("--resume", "--session-id", "--session-dir", "--result-file", "--cd")
     ),
-    (changed(options=["--iteration=3"]), "$.options: cannot be used: --iteration is not for a job"),
+    (changed(options=["--iteration=3"]), "$.options: cannot be used: --iteration cannot be set for a job"),
     (
         changed(options=["--output-format=json"]),
-        "$.options: cannot be used: --output-format is not for a job",
+        "$.options: cannot be used: --output-format cannot be set for a job",
     ),
     (
         changed(options=["--max-budget-usd=3"]),

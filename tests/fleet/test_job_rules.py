@@ -57,5 +57,5 @@ def test_another_text_is_no_rate(text: str) -> None:
 def test_the_help_names_the_defaults() -> None:
     """The help is shown without the fleet's modules, so it repeats them; `tests/test_docs.py` compares the man page with it."""
     page = (Path(__file__).parents[2] / "docs/ralph.1").read_text()
-    assert f"Most attempts of each job. Default: {SetLimits().max_attempts}.\n" in page
-    assert f"a checkpoint. Default: {time_limit(DRAIN_S)}.\n" in page
+    assert f"Try each job at most this many times. Default: {SetLimits().max_attempts}.\n" in page
+    assert f"checkpoint. Default: {time_limit(DRAIN_S)}.\n" in page

@@ -71,7 +71,7 @@ def test_a_silent_pipe_beside_a_prompt_is_left_alone_and_that_is_said() -> None:
         os.close(reading)
     assert source.text == "do it"
     assert source.silent is not None
-    assert "left alone" in source.silent.notice
+    assert "ralph ignores it" in source.silent.notice
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,12 @@ NOT_GIVEN = "not given"
 @every_row(
     ("gate", "until", "tasks", "without_file", "with_file", "at_the_limit"),
     [
-        (NOT_GIVEN, NOT_GIVEN, NOT_GIVEN, None, "the stop file is there", (0, "")),
+        (NOT_GIVEN, NOT_GIVEN, NOT_GIVEN, None, "the stop file exists", (0, "")),
         # --until alone: the stop file has no meaning.
         (NOT_GIVEN, GREEN, NOT_GIVEN, "the check passes", "the check passes", (3, "")),
         (NOT_GIVEN, RED, NOT_GIVEN, None, None, (3, ", the check failed (exit 1)")),
         # --gate alone never ends the loop.
-        (GREEN, NOT_GIVEN, NOT_GIVEN, None, "the gate passes and the stop file is there", (0, "")),
+        (GREEN, NOT_GIVEN, NOT_GIVEN, None, "the gate passes and the stop file exists", (0, "")),
         (RED, NOT_GIVEN, NOT_GIVEN, None, None, (3, ", the gate failed (exit 1)")),
         (NOT_GIVEN, NOT_GIVEN, 0, "no task in PLAN.md is open", "no task in PLAN.md is open", (3, "")),
         (NOT_GIVEN, NOT_GIVEN, 1, None, None, (3, ", PLAN.md has 1 open task")),

@@ -124,13 +124,14 @@ def test_lines_of_the_starter_that_nobody_has_filled_in_are_found(tmp_path: Path
     )
     assert (
         placeholders_left(tmp_path)
-        == f"AGENTS.md has placeholders: {names}; say it there, or remove the lines"
+        == f"AGENTS.md has unfilled placeholders: {names}; fill them in, or remove those lines"
     )
     file.write_text(file.read_text().replace("...", "make"))
     assert placeholders_left(tmp_path) is None
     file.write_text("- Note: wait for it...\r\n* Build: `...`\r\n")
     assert (
-        placeholders_left(tmp_path) == "AGENTS.md has placeholders: Build; say it there, or remove the lines"
+        placeholders_left(tmp_path)
+        == "AGENTS.md has unfilled placeholders: Build; fill them in, or remove those lines"
     )
     file.unlink()
     os.mkfifo(file)

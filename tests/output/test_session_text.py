@@ -62,7 +62,7 @@ def test_a_killed_run_says_where_it_was_killed_and_what_ran_then() -> None:
         "  killed while it ran: its effects are unknown",
         "[tool] Bash: make c3",
         "  not run",
-        "[killed] here: this run has no end [0 turns, $0.0003 at least]",
+        "[killed] this run has no recorded end [0 turns, $0.0003 at least]",
     ]
 
 
@@ -71,7 +71,7 @@ def test_of_a_running_one_it_says_what_is_under_way() -> None:
         "  under way",
         "[tool] Bash: make c3",
         "  not started yet",
-        "[running] process 4711 is at it [0 turns, $0.0003 so far]",
+        "[running] in process 4711 [0 turns, $0.0003 so far]",
     ]
 
 

@@ -81,7 +81,7 @@ def test_what_is_not_there_is_a_usage_error_that_names_what_is(section, report) 
     loop_kept(section, "done")
     with pytest.raises(UsageError, match=r"no loop 7 .* loops of this directory: 1"):
         report("7")
-    with pytest.raises(UsageError, match="no session that begins with 'beef'"):
+    with pytest.raises(UsageError, match="no session has an id that begins with 'beef'"):
         report("beef")
     with pytest.raises(UsageError, match="no directory"):
         report("./nowhere")

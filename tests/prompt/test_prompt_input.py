@@ -115,7 +115,7 @@ def test_a_silent_socket_is_left_alone_with_all_that_comes_later(sockets) -> Non
     ours.sendall(b"later")
     assert left.silent.unread_bytes() == 5
     _, later = left.silent.in_the_end
-    assert later.startswith("5 bytes have come")
+    assert later.startswith("5 bytes arrived")
     assert its.recv(100) == b"later"
 
 
@@ -156,7 +156,7 @@ def test_what_cannot_be_read_is_left_alone_and_that_is_said(tmp_path: Path, open
     opened(fd)
     unreadable = found(fd)
     assert (unreadable.text, unreadable.silent) == ("review", None)
-    assert unreadable.notices == ("standard input cannot be read (Bad file descriptor): left alone",)
+    assert unreadable.notices == ("standard input cannot be read (Bad file descriptor): ralph ignores it",)
 
 
 def test_data_that_breaks_off_is_no_prompt(sockets) -> None:

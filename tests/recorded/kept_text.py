@@ -65,7 +65,7 @@ _PATTERNS = (
     (re.compile(r"(?<=, )(\d+m)?\d+s(?=, |$)"), "<s>"),
     (re.compile(r"\bsession [0-9a-f]{8}\b"), "session <id>"),
     # Not everybody may make a control group.
-    (re.compile(r"(processes and threads at a time), .*"), r"\1, <counted>"),
+    (re.compile(r"(processes and threads at a time); .*"), r"\1; <counted>"),
     (re.compile(r"\bpid \d+|\bprocess \d+"), "<process>"),
 )
 _VERSION = re.compile(rf"(?<![\w.]){re.escape(__version__)}(?![\w.])"), "<version>"

@@ -135,7 +135,7 @@ def test_the_bubblewrap_that_is_used(tmp_path, monkeypatch, system, packaged, ne
     assert means.bwrap == paths.get(chosen)
     assert all(len(starts_of(tmp_path / name)) <= 1 for name in paths), "each is tried once"
     if chosen is None:
-        assert "there is no bubblewrap" in means.why_no_namespaces
+        assert "bubblewrap is not installed" in means.why_no_namespaces
         return
     assert dotted(means.bwrap_version) == says[chosen]
     assert means.about_bwrap.startswith(f"bubblewrap {says[chosen]} ({paths[chosen]}), {chosen}")

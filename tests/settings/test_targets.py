@@ -163,7 +163,10 @@ PRICE = "input = 1, output = 1, cache_write = 1"
         (f"api_key_command = ['{SECRET}']", "api_key_command must be a shell command that prints the key"),
         ("api_key_command = ' '", "api_key_command must be a shell command that prints the key"),
         ("api_key_command = 'x'\napi_key_ttl_s = -1", "api_key_ttl_s must be a number of seconds"),
-        ("api_key_command = 'x'\napi_key_env = 'ONE'", "api_key_env and api_key_command exclude each other"),
+        (
+            "api_key_command = 'x'\napi_key_env = 'ONE'",
+            "api_key_env and api_key_command cannot be used together",
+        ),
         ("api_key_env = []", "api_key_env must be the name of a variable, or a list"),
         ("api_key_env = 5", "api_key_env must be the name of a variable, or a list"),
         ("api_key_env = ''", "api_key_env must contain names of variables, without values"),

@@ -77,9 +77,11 @@ def _told(subject: str, within_s: float, check: Callable[[], Finding]) -> Findin
     try:
         return check()
     except Interrupted:
-        return warn(subject, f"git gave no answer within {within_s:g} s", "see whether git itself works here")
+        return warn(
+            subject, f"git did not answer within {within_s:g} s", "check whether git itself works here"
+        )
     except CheckoutError as error:
-        return warn(subject, str(error), "correct what git says; a loop with --commit or --push needs it")
+        return warn(subject, str(error), "fix what git reports; a loop with --commit or --push needs it")
     except OSError as error:
         return short(subject, shortage_of(error) or ShortageError("process"))
 
@@ -88,9 +90,9 @@ def _identity(checkout: GitCheckout) -> Finding:
     checkout.refuse_foreign()
     name = committer(checkout.git())
     if name is None:
-        problem = "git does not know who commits here, so every commit would fail"
+        problem = "git has no name and address for commits here, so every commit would fail"
         return warn("git identity", problem, IDENTITY_ADVICE)
-    return ok("git identity", f"commits are by {name}")
+    return ok("git identity", f"commits will be by {name}")
 
 
 def _push(checkout: GitCheckout) -> Finding:
@@ -106,8 +108,8 @@ def _push(checkout: GitCheckout) -> Finding:
     try:
         push.try_out()
     except CheckoutError as error:
-        return warn("push", f"{where}: {error}; a loop with --push would not begin", target.advice)
-    return ok("push", f"{where} would take a push")
+        return warn("push", f"{where}: {error}; a loop with --push would not start", target.advice)
+    return ok("push", f"{where} would accept a push")
 
 
 _NAME = "permission rules"

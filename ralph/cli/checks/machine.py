@@ -51,7 +51,7 @@ _LOADED_AT_START = (
 # Each row has a program, the consequence of its absence, and advice.
 _PROGRAMS = (
     ("bash", "commands are run by /bin/sh", "install bash: models write commands for it"),
-    ("git", "the agent cannot commit, and in a checkout `ralph loop` does not begin", "install git"),
+    ("git", "the agent cannot commit, and `ralph loop` does not start in a git checkout", "install git"),
 )
 
 
@@ -88,12 +88,12 @@ def look_at_sandbox(
         yield fail("sandbox", str(error), "change the settings of [sandbox], or the machine")
         return
     about = plan.means.about_bwrap
-    yield ok("bwrap", about) if about else note("bwrap", f"none: {plan.means.why_no_namespaces}")
+    yield ok("bwrap", about) if about else note("bwrap", f"not used: {plan.means.why_no_namespaces}")
     if not plan.is_confined or plan.level.name == "none":
         yield warn(
             "sandbox",
             "none: commands run as you and can change whatever you can",
-            "use a container or an account of its own for tasks that you would not run yourself",
+            "use a container or a separate account for tasks that you would not run yourself",
         )
     else:
         reached = ", ".join(name for name, is_reached in plan.protections.items() if is_reached)
@@ -131,7 +131,7 @@ def _system() -> Finding:
         return ok("system", name)
     return warn(
         "system",
-        f"{name}: ralph is tested on Linux, and what a killed ralph leaves running is ended there only",
+        f"{name}: ralph is tested on Linux; elsewhere, what a killed ralph has started keeps running",
         "run it in a Linux container where that matters",
     )
 
@@ -148,15 +148,15 @@ def _search_paths(environment: Mapping[str, str], search: ProgramSearch) -> Iter
     if not all(entry.startswith(os.sep) for entry in environment.get("PATH", os.defpath).split(os.pathsep)):
         yield warn(
             "PATH",
-            "has an empty or a relative entry: a command of the agent may run what is where it works",
+            "has an empty or a relative entry: a command of the agent may run a program from the directory that it works in",
             "take that entry out",
         )
     for name, entries in unsafe_loads(environment, search).items():
         if entries and name in _LOADED_AT_START:
             yield warn(
                 name,
-                f"names {', '.join(entry or os.curdir for entry in entries)}, where commands may write: before ralph begins, "
-                "the system or Python runs code that lies there",
+                f"names {', '.join(entry or os.curdir for entry in entries)}, where commands may write: code "
+                "from there runs before ralph does",
                 "unset it for ralph",
             )
 
@@ -168,7 +168,7 @@ def _memory() -> Finding:
         )
     return warn(
         "memory",
-        "this system does not keep commands from reading ralph's memory, the key included",
+        "on this system, commands can read ralph's memory, which holds the key",
         "run it on Linux where that matters",
     )
 
@@ -187,9 +187,9 @@ def _process_limit(environment: Mapping[str, str], most: int) -> Finding:
         supervisor.close()
     limit = f"a command may have {most} processes and threads at a time"
     if why is None:
-        return ok("process limit", f"{limit}, by a control group")
+        return ok("process limit", f"{limit}; a control group enforces it")
     if os.path.isdir("/proc/self/task"):  # noqa: PTH112 - one look
-        return ok("process limit", f"{limit}, counted once a second, because {why}")
+        return ok("process limit", f"{limit}; ralph counts them once a second, because {why}")
     return warn("process limit", f"none for commands: {why}", "run it on Linux where that matters")
 
 
@@ -201,43 +201,45 @@ def _confinement() -> Finding:
         finally:
             os.close(held)
     except (OSError, AttributeError):  # AttributeError if the system has no openat2
-        return ok("file confinement", "openat2 is not available; ralph walks each path itself, part by part")
-    return ok("file confinement", "by the kernel (openat2)")
+        return ok(
+            "file confinement", "ralph follows each path itself, part by part: this system has no openat2"
+        )
+    return ok("file confinement", "the kernel follows paths (openat2)")
 
 
 def look_at_sessions(environment: Mapping[str, str], named: Path | None, cwd: Path | None = None) -> Finding:
     """A finding about the directory for sessions. If the directory is missing, it is created, as a run would do."""
-    advice = "name another place by --session-dir DIR or RALPH_STATE_DIR"
+    advice = "name another place with --session-dir DIR or RALPH_STATE_DIR"
     try:
         where = places_to_read(environment, named)[0]
     except OSError as error:  # no home, and no temporary directory either
-        return fail("sessions", f"there is no place for them: {_reason(error)}", advice)
+        return fail("sessions", f"they cannot be saved: {_reason(error)}", advice)
     try:
         store = SessionStore.for_user(environment, named, () if cwd is None else (cwd,))
         _write_into(store.root)
     except (JournalError, OSError) as error:
         cause = error.__cause__ if isinstance(error, JournalError) else error
-        return fail(
-            "sessions", f"{where} cannot be written to: {_reason(error)}", f"{_remedy(cause)}{advice}"
-        )
+        return fail("sessions", f"{where} is not writable: {_reason(error)}", f"{_remedy(cause)}{advice}")
     if store.notice is not None:
         return warn("sessions", store.notice, "set HOME, RALPH_STATE_DIR or --session-dir DIR")
-    return ok("sessions", f"{store.root} can be written to")
+    return ok("sessions", f"{store.root} is writable")
 
 
 def look_at_working_directory(cwd: Path | None) -> Finding:
     """A finding about the working directory. `cwd` is None if that directory does not exist."""
     if cwd is None:
-        return fail("working directory", "it is gone", "change to one that exists, or name one by --cd DIR")
+        return fail(
+            "working directory", "it is gone", "change to a directory that exists, or name one with --cd DIR"
+        )
     try:
         _write_into(cwd)
     except OSError as error:
         return warn(
             "working directory",
-            f"{cwd} cannot be written to ({_reason(error)}): the agent can read here and change nothing",
-            f"{_remedy(error)}name another one by --cd DIR",
+            f"{cwd} is not writable ({_reason(error)}): the agent can only read here",
+            f"{_remedy(error)}name another one with --cd DIR",
         )
-    return ok("working directory", f"{cwd} can be written to")
+    return ok("working directory", f"{cwd} is writable")
 
 
 def _write_into(directory: Path) -> None:

@@ -257,7 +257,7 @@ def _failure(subject: str, target: Target, key: int, error: AgentError) -> Findi
     if is_shortage(error):
         return short(subject, shortage_of(error) or ShortageError("thread"))
     requested_s = error.retry_after
-    waits = f"; the server asks to wait {requested_s:g} s" if requested_s is not None else ""
+    waits = f"; the server asks for a wait of {requested_s:g} s" if requested_s is not None else ""
     text = f"{error}{waits}; a run would end with {outcome.value} (exit {outcome.exit_code()})"
     if outcome is Outcome.API_UNAVAILABLE:
         text = f"{error}{waits}; a run would wait and try again"
@@ -298,7 +298,7 @@ def _estimate(asked: Sequence[tuple[Target, int]]) -> Finding:
     requests = "one request" if len(asked) == 1 else f"{len(asked)} requests"
     return ok(
         "probe",
-        f"sends {requests}, at most {MOST_TOKENS} tokens for an answer: at most ${sum(most):.4f}{unpriced}",
+        f"will send {requests}, each with an answer of at most {MOST_TOKENS} tokens: at most ${sum(most):.4f}{unpriced}",
         requests=len(asked),
         most_usd=plain(sum(most)),
     )
@@ -308,12 +308,12 @@ def _spent(spent: Sequence[float | None]) -> Finding:
     known = sum(cost for cost in spent if cost is not None)
     unknown = sum(cost is None for cost in spent)
     rest = f", and {unknown} of {len(spent)} at an unknown price" if unknown else ""
-    return ok("cost", f"the probe took ${known:.4f}{rest}", cost_usd=None if unknown else plain(known))
+    return ok("cost", f"the probe cost ${known:.4f}{rest}", cost_usd=None if unknown else plain(known))
 
 
 def _clock(skews: Sequence[float]) -> Finding:
     if not skews:
-        return ok("clock", "no server sent its time")
+        return ok("clock", "not compared: no server sent the time")
     most = max(skews, key=abs)
     if abs(most) <= MOST_SKEW_S:
         return ok("clock", f"within {abs(most):.0f} s of the servers' clocks", skew_s=most)

@@ -156,7 +156,7 @@ def _verdict(level: BoxLevel, results: Sequence[ProbeResult]) -> Iterator[Findin
         yield fail(
             _SUBJECT,
             f"{level.name} promises to deny what was allowed: {', '.join(broken)}",
-            "report this as a bug, and use a container or an account of its own until then",
+            "report this as a bug, and use a container or a separate account until then",
         )
     else:
         yield ok(_SUBJECT, f"{level.name} keeps its promises: {denied} attempts denied, {untried} not tried")

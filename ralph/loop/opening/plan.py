@@ -49,14 +49,15 @@ def opening_state(
         if not Path(state.plan.launch_directory).is_dir():  # it was on the other machine
             state = replace(state, plan=replace(state.plan, launch_directory=directory))
     if state.plan.directory != directory:
-        other = (
-            f"{record.path} belongs to the loop in {state.plan.directory}; ralph loop begins a new one here"
-        )
+        other = f"{record.path} belongs to the loop in {state.plan.directory}; `ralph loop` without --continue starts a new one here"
         raise CannotError(other)
     ended = state.ended
     if ended is not None and ended.outcome is Outcome.COMPLETED and given == LoopLimits():
         done = f"the loop of {directory} is done ({ended.reason})"
-        raise CannotError(f"{done}; ralph loop begins a new one, higher limits resume it", Outcome.USAGE)
+        raise CannotError(
+            f"{done}: `ralph loop` without --continue starts a new one, a higher limit resumes this one",
+            Outcome.USAGE,
+        )
     _refuse_reached_limit(state, given)
     plan = _with_own_paths(state.plan, environment)
     if options.base_url_given is not None:
@@ -84,9 +85,10 @@ def _refuse_reached_limit(state: LoopState, given: LoopLimits) -> None:
     if most is None and has_failed and not (state.plan.has_condition or state.has_unsaved_work):
         most = state.plan.limits.max_iterations
     if most is not None and most <= done:
-        number = "1 iteration is" if done == 1 else f"{done} iterations are"
+        number = "1 iteration" if done == 1 else f"{done} iterations"
         raise CannotError(
-            f"{number} done already: --max-iterations must be more than that to continue", Outcome.USAGE
+            f"the loop has already run {number}: to continue it, give a higher --max-iterations",
+            Outcome.USAGE,
         )
 
 

@@ -50,7 +50,11 @@ def placeholders_left(directory: Path) -> str | None:
     except OSError:  # most directories have none, and the run says what it cannot read
         return None
     names = ", ".join(name.decode("utf-8", "replace") for name in _PLACEHOLDER.findall(text))
-    return f"{_INSTRUCTIONS} has placeholders: {names}; say it there, or remove the lines" if names else None
+    return (
+        f"{_INSTRUCTIONS} has unfilled placeholders: {names}; fill them in, or remove those lines"
+        if names
+        else None
+    )
 
 
 def _write_new(directory: Path, name: str, text: bytes) -> str | None:

@@ -33,7 +33,7 @@ def test_without_the_kernels_help_the_other_way_of_confinement_is_named(monkeypa
 
     monkeypatch.setattr(machine, "open_by_kernel", refuse)
     assert found("file confinement").level is Level.OK
-    assert "walks each path itself" in found("file confinement").text
+    assert "follows each path itself" in found("file confinement").text
 
 
 def test_a_system_that_ralph_is_not_tested_on_is_a_warning(monkeypatch) -> None:
@@ -59,9 +59,9 @@ def test_a_directory_that_cannot_be_written_to_has_the_remedy_that_fits(
         raise OSError(number, "no")
 
     monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
-    assert machine.look_at_working_directory(tmp_path).advice == f"{remedy}name another one by --cd DIR"
+    assert machine.look_at_working_directory(tmp_path).advice == f"{remedy}name another one with --cd DIR"
     sessions = machine.look_at_sessions({"HOME": str(tmp_path)}, None)
-    assert sessions.advice == f"{remedy}name another place by --session-dir DIR or RALPH_STATE_DIR"
+    assert sessions.advice == f"{remedy}name another place with --session-dir DIR or RALPH_STATE_DIR"
 
 
 def test_a_push_that_is_not_possible_here_is_a_note_and_not_ok(tmp_path) -> None:

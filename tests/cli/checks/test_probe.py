@@ -60,7 +60,7 @@ def probe(base_url: str, api: str = ANTHROPIC, *, has_key: bool = True) -> dict[
         (
             Step(fault=Fault(status=429, headers={"retry-after": 30})),
             Level.FAIL,
-            "the server asks to wait 30 s",
+            "the server asks for a wait of 30 s",
             "again",
             75,
         ),
@@ -168,7 +168,7 @@ def test_a_server_that_is_away_is_named_with_its_port() -> None:
     [
         ("Mon, 01 Jan 2024 00:00:00 GMT", Level.WARN, "ahead of"),
         ("Fri, 01 Jan 2100 00:00:00 GMT", Level.WARN, "behind"),
-        ("yesterday", Level.OK, "no server sent its time"),
+        ("yesterday", Level.OK, "not compared: no server sent the time"),
     ],
 )
 def test_a_clock_that_differs_from_the_servers_is_a_warning_even_if_the_request_failed(

@@ -28,7 +28,7 @@ STOPS = [
         "no remote",
         lambda r: r.git("remote", "remove", "origin"),
         True,
-        "no remote to push to; git remote add",
+        "no remote to push to; add one: git remote add",
     ),
     (
         "gone",

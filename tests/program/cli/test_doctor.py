@@ -309,13 +309,13 @@ def test_a_sessions_directory_that_cannot_be_made_fails(ralph, ralph_here, tmp_p
     shown = ralph_here("doctor", "--offline", "--session-dir", str(tmp_path / "file" / "sessions"), code=78)
     level, text = checks(shown.stdout)["sessions"]
     assert level == "FAIL"
-    assert f"{tmp_path}/file/sessions cannot be written to: a file is in the way" in text
-    assert "-> name another place by --session-dir" in text
+    assert f"{tmp_path}/file/sessions is not writable: a file is in the way" in text
+    assert "-> name another place with --session-dir" in text
 
 
 def test_where_sessions_are_kept_is_said_and_nothing_is_left_there(ralph, ralph_here, tmp_path) -> None:
     shown = ralph_here("doctor", "--offline", "--session-dir", "kept")
-    assert checks(shown.stdout)["sessions"] == ("ok", f"{ralph.cwd}/kept can be written to")
+    assert checks(shown.stdout)["sessions"] == ("ok", f"{ralph.cwd}/kept is writable")
     assert [path.name for path in ralph.cwd.rglob("*")] == ["kept"]
 
 
@@ -428,7 +428,7 @@ def test_options_of_a_run_count_here_too_and_are_named_as_their_source(ralph, ra
 def test_a_variable_that_names_no_authority_is_a_warning(ralph, ralph_here) -> None:
     ralph.environment["NODE_EXTRA_CA_CERTS"] = "/nonexistent.pem"
     told = ralph_here("doctor", "--offline", code=0)
-    assert "NODE_EXTRA_CA_CERTS names /nonexistent.pem, where no certificate is found" in told.stdout
+    assert "NODE_EXTRA_CA_CERTS names /nonexistent.pem, which contains no certificate" in told.stdout
 
 
 # --- The probe
@@ -480,7 +480,7 @@ def test_the_probe_asks_each_target_tries_a_push_and_ends_in_a_verdict(
     assert {one["level"] for one in written["findings"]} - {"note"} == {"ok", "warn", "fail"}
     assert all(bool(one["remedy"]) == (one["level"] in {"warn", "fail"}) for one in written["findings"])
     (push,) = [one for one in written["findings"] if one["check"] == "push"]
-    assert (push["level"], push["text"]) == ("ok", "remote origin, branch main would take a push")
+    assert (push["level"], push["text"]) == ("ok", "remote origin, branch main would accept a push")
     figures = {one["check"]: one["figures"] for one in written["findings"] if "figures" in one}
     assert figures["target main with ANTHROPIC_API_KEY"]["called_tool"] is True
     assert not any(key in shown.stdout + told.stdout for key in (KEY, "second-key-0123456789"))
@@ -497,4 +497,4 @@ def test_a_budget_that_cannot_be_counted_or_a_missing_key_fails_before_anything_
         "a request without the key that a run needs says nothing"
     )
     assert "not ready for the night: 1. settings: " in shown.stdout.splitlines()[-1]
-    assert "exclude each other" in ralph_here("doctor", "--offline", "--probe").stderr
+    assert "cannot be used together" in ralph_here("doctor", "--offline", "--probe").stderr

@@ -43,9 +43,9 @@ MISTYPED = {
     ("update",): "see `ralph --help`",
     ("logs",): "did you mean `ralph sessions show`?",
     ("kill",): "did you mean Ctrl-C or `kill PID` to stop a loop, ",
-    ("serve",): "`serve` is not a command of ralph (`ralph run serve` runs it as a prompt)",
-    ("deploy-it",): "`deploy-it` is not a command of ralph (`ralph run deploy-it` runs it as a prompt)",
-    ("review", "--max-turns", "3"): "`review` is not a command of ralph (",
+    ("serve",): "`serve` is not a ralph command (to use it as a prompt: `ralph run serve`)",
+    ("deploy-it",): "`deploy-it` is not a ralph command (to use it as a prompt: `ralph run deploy-it`)",
+    ("review", "--max-turns", "3"): "`review` is not a ralph command (",
 }
 
 
@@ -56,9 +56,9 @@ def test_a_word_that_looks_like_a_command_is_exit_2_with_what_was_meant(
     server = serve(Turn("never"))
     ran = ralph_here(*words, as_typed=True)
     assert (ran.code, ran.stdout, ran.stderr.count("\n"), server.request_count) == (2, "", 1, 0)
-    assert f"`{words[0]}` is not a command of ralph" in ran.stderr
+    assert f"`{words[0]}` is not a ralph command" in ran.stderr
     assert instead in ran.stderr
-    assert f"`ralph run {words[0]}` runs it as a prompt" in ran.stderr
+    assert f"to use it as a prompt: `ralph run {words[0]}`" in ran.stderr
 
 
 BEHIND_OPTIONS = {
@@ -87,7 +87,7 @@ def test_behind_options_and_behind_loop_it_is_the_same(ralph_here, serve, words,
     server = serve(Turn("never"))
     ran = ralph_here(*words, as_typed=True)
     assert (ran.code, ran.stdout, ran.stderr.count("\n"), server.request_count) == (2, "", 1, 0)
-    assert f"`{words[-1]}` is not a command of `ralph loop`" in ran.stderr or words[0] != "loop"
+    assert f"`{words[-1]}` is not a `ralph loop` command" in ran.stderr or words[0] != "loop"
     assert f"did you mean `{instead}`" in ran.stderr
 
 
@@ -96,7 +96,7 @@ def test_a_lone_word_is_exit_2_with_what_runs_it_as_a_prompt(ralph_here, serve, 
     server = serve(Turn("never"))
     ran = ralph_here(*words, as_typed=True)
     assert (ran.code, ran.stdout, ran.stderr.count("\n"), server.request_count) == (2, "", 1, 0)
-    assert f"(`{instead}` runs it as a prompt)" in ran.stderr
+    assert f"(to use it as a prompt: `{instead}`)" in ran.stderr
 
 
 def test_a_lone_word_in_a_whole_process_is_a_prompt_with_piped_data_and_for_a_session(ralph, serve) -> None:

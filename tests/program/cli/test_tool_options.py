@@ -120,28 +120,28 @@ def test_directories_are_a_list_too_and_may_have_commas_and_spaces(ralph, serve,
     assert [(ralph.cwd / path).exists() for path in turns] == [True] * 4
 
 
-ADVICE = "takes all words up to the next option: put the prompt before it, or behind --"
+ADVICE = "takes all words up to the next option: put the prompt before it, or after --"
 MISUSES = {
     "no prompt is left": ("--allowedTools Read Bash", f"no prompt: --allowedTools {ADVICE}"),
     "a prompt was swallowed": ("--allowedTools Read 'fix the bug'", f"no prompt: --allowedTools {ADVICE}"),
     "by a list of directories": ("--add-dir . 'fix the bug'", f"no prompt: --add-dir {ADVICE}"),
     "lower case": ("x --disallowedTools bash", "no tool is called 'bash': did you mean Bash?"),
     "lower case of another program's": ("x --disallowed-tools todowrite", "did you mean TodoWrite?"),
-    "exactly": ("x --tools Bsh", "--tools must contain exact names of tools"),
-    "a pattern": ("x --tools 'Bash(git *)' Read", "--tools must contain exact names of tools"),
+    "exactly": ("x --tools Bsh", "--tools must contain exact tool names"),
+    "a pattern": ("x --tools 'Bash(git *)' Read", "--tools must contain exact tool names"),
     "an unfinished pattern": ("x --disallowedTools 'Bash(git:*'", "no tool is called 'Bash(git:*'"),
     "a pattern of no tool": ("x --allowedTools 'Reed(./x)'", "did you mean Read?"),
-    "no word": ("x --tools", '--tools needs a word at least; --tools "" is an empty list'),
-    "no directory": ("x --add-dir", "--add-dir needs a word at least; leave it out to name none"),
+    "no word": ("x --tools", '--tools needs at least one value; --tools "" is an empty list'),
+    "no directory": ("x --add-dir", "--add-dir needs at least one value; for none, leave it out"),
     "an empty directory": (
         "x --add-dir ''",
-        "--add-dir: is empty: name a directory, or leave it out to name none",
+        "--add-dir: is empty: name a directory, or for none, leave it out",
     ),
     "empty servers": (
         "x --mcp-config ''",
-        "--mcp-config must name a file or hold a JSON object, and is empty: leave it",
+        "--mcp-config must name a file or hold a JSON object, and is empty: for none,",
     ),
-    "no word before an option": ("x --tools --model opus", "--tools needs a word at least"),
+    "no word before an option": ("x --tools --model opus", "--tools needs at least one value"),
 }
 
 

@@ -115,10 +115,10 @@ def test_placeholders_in_agents_md_are_told_before_the_first_iteration_and_by_do
 ) -> None:
     iterations([bash("touch new")])
     (checkout.top / "AGENTS.md").write_text("- Build: `...`\n- All tests: `make test`\n")
-    told = "AGENTS.md has placeholders: Build"
-    assert f"{told} -> say it there, or remove the lines" in ralph_here("doctor", "--offline").stdout
+    told = "AGENTS.md has unfilled placeholders: Build"
+    assert f"{told} -> fill them in, or remove those lines" in ralph_here("doctor", "--offline").stdout
     ran = ralph("loop", "go", "--max-iterations", "1", code=0)
-    assert ran.stderr.index(f"{told}; say it there") < ran.stderr.index("[loop] iteration 1")
+    assert ran.stderr.index(f"{told}; fill them in") < ran.stderr.index("[loop] iteration 1")
 
 
 def test_a_disk_that_does_not_let_a_loop_begin_exits_74(ralph_here, checkout, monkeypatch) -> None:

@@ -71,7 +71,7 @@ def refused(ran: Finished) -> str:
         (["logs"], "did you mean `ralph loop show --log`?"),
         (["-q", "ls"], "`ralph loop ls` takes its options after `ls`"),
         (["ls", "--al"], "see `ralph loop ls --help`"),
-        (["--watch", "go"], "--watch goes with --status"),
+        (["--watch", "go"], "--watch needs --status"),
     ],
 )
 def test_a_slip_is_one_line_and_exit_2(ralph_here, words, says) -> None:

@@ -165,13 +165,13 @@ def test_what_was_set_for_run_is_passed_on(asked, typed, passed_on) -> None:
 
 
 REFUSED = {
-    "resume": (["--resume", "x."], "--resume is not for a loop: each iteration starts over"),
+    "resume": (["--resume", "x."], "--resume cannot be used with `ralph loop`: each iteration starts a new session"),
     "resume, short": (["-r", "x."], "`ralph loop --continue` resumes a loop"),
-    "copy": (["--fork-session"], "--fork-session is not for a loop"),
-    "session id": (["--session-id", "0" * 32], "has a session and an id of its own"),
-    "sessions not kept": (["--no-session-persistence"], "its session is kept"),
-    "result file": (["--result-file", "r.json"], "`ralph loop --status --json` has them"),
-    "driven": (["--input-format", "stream-json"], "--input-format stream-json is not for a loop"),
+    "copy": (["--fork-session"], "--fork-session cannot be used with `ralph loop`"),
+    "session id": (["--session-id", "0" * 32], "has its own session and id"),
+    "sessions not kept": (["--no-session-persistence"], "it needs the session"),
+    "result file": (["--result-file", "r.json"], "`ralph loop --status --json` shows them"),
+    "driven": (["--input-format", "stream-json"], "--input-format stream-json cannot be used with `ralph loop`"),
     "unknown option": (["--max-iteration", "3"], "No such option: --max-iteration (Possible options: --max-iter"),
     "unknown short option": (["-qz"], "No such option: -z"),
     "near an option of run": (["--modle", "x."], "No such option: --modle (Possible options: --model"),
@@ -182,7 +182,7 @@ REFUSED = {
     "value for a flag": (["--quiet=yes"], "--quiet"),
     "unknown tool": (["--allowed-tools=Launch"], "no tool is called 'Launch'"),
     "unknown mode": (["--permission-mode", "yolo"], "--permission-mode must be one of plan"),
-    "the loop's own way to hand values on": (["--iteration", "0"], "--iteration is not for a loop"),
+    "the loop's own way to hand values on": (["--iteration", "0"], "--iteration cannot be used with `ralph loop`"),
     "no URL": (["--base-url", "ftp://x"], "--base-url"),
     "two system prompts": (["--system-prompt", "a", "--system-prompt-file", "b"], "--system-prompt"),
     "no system prompt file": (["--append-system-prompt-file", "gone"], "cannot read gone"),
@@ -202,7 +202,7 @@ REFUSED = {
     "no gate": (["--gate", ""], "--gate: is empty"),
     "red without gate": (["--commit", "--commit-red"], "--commit-red: needs --gate and --commit"),
     "red without commit": (["--gate", "true", "--commit-red"], "--commit-red: needs --gate and --commit"),
-    "two plans": (["--plan", "a.md", "--plan-file", "b.md"], "--plan also names the file of --plan-file"),
+    "two plans": (["--plan", "a.md", "--plan-file", "b.md"], "--plan and --plan-file name different files"),
     "no check time": (["--until", "true", "--until-timeout", "0"], "--until-timeout must be more than nothing"),
     "no iterations": (["--max-iterations", "0"], "--max-iterations must be a whole number of at least 1, not '0'"),
     "no number": (["--max-iterations", "x"], "'x'"),
@@ -212,9 +212,9 @@ REFUSED = {
     "no directory": (["-C", "gone"], "gone does not exist"),
     "directory without a name": (["-C", ""], "--cd: is empty"),
     "three words": (["y", "z"], 'put the prompt in quotes: ralph loop "x. y z"'),
-    "status of something": (["--status", "--push", "--model", "x."], "(--cd): leave out PROMPT, --push, --model"),
+    "status of something": (["--status", "--push", "--model", "x."], "--watch: leave out PROMPT, --push, --model"),
     "status and continue": (["--status", "-c"], "leave out PROMPT, --continue"),
-    "continue with more": (["-c", "--until", "true", "-q"], "record: leave out PROMPT, --until, --quiet"),
+    "continue with more": (["-c", "--until", "true", "-q"], "--base-url: leave out PROMPT, --until, --quiet"),
 }  # fmt: skip
 
 
@@ -320,11 +320,11 @@ def test_help_teaches_and_fits_80_columns(ralph) -> None:
     assert (ran.code, ran.stderr) == (0, "")
     text = " ".join(ran.stdout.split())
     for taught in (
-        "by a fresh `ralph run`",
+        "each time in a fresh `ralph run`",
         "Options of `ralph run` are passed to each iteration",
-        "`ralph loop init` writes files to begin with",
+        "`ralph loop init` writes starter files",
         "ralph loop -f PROMPT_build.md --gate 'make test' --plan PLAN.md --commit",
-        "3 iteration or budget limit, 4 no progress, 75 the API did not come back, 124 time limit, 128+n signal n",
+        "3 iteration or budget limit, 4 no progress, 75 the API stayed unavailable, 124 time limit, 128+n signal n",
         "Default: 30m.",
         "Default: IMPLEMENTATION_PLAN.md.",
     ):
@@ -344,7 +344,7 @@ def test_help_teaches_and_fits_80_columns(ralph) -> None:
 
 def test_the_loop_is_among_the_commands_and_init_is_not(ralph) -> None:
     commands = ralph("--help").stdout.partition("Commands:")[2]
-    assert "loop Do one task in fresh runs until a check passes: the outer loop." in " ".join(
+    assert "loop Repeat one task in fresh runs until a check passes: the outer loop." in " ".join(
         commands.split()
     )
     assert "init" not in commands

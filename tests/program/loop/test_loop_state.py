@@ -52,7 +52,7 @@ def test_the_checkout_gets_the_place_of_the_stop_file_and_the_state_directory_al
     }
     assert (second / "check.log").read_text() == "fails\n"
     assert names_below(ralph.cwd) == {"seen"}, "with a check there is no stop file, and no place for it"
-    assert json.loads((first / "loop.json").read_text())["ended"]["reason"] == "the stop file is there"
+    assert json.loads((first / "loop.json").read_text())["ended"]["reason"] == "the stop file exists"
     told = ralph_here("loop", "--status").stdout
     assert "limit_reached (exit 3)" in told
     assert f"record, last prompt, log and the check's output: {second}\n" in told

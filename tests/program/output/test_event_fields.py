@@ -73,7 +73,7 @@ def test_the_result_of_a_failure_that_owes_a_report_stays_the_report(ralph, serv
 
 UNKNOWN_ID = "0d0d0d0d-0000-4000-8000-000000000000"
 MISUSE = {
-    "unknown session": (("--resume", UNKNOWN_ID, "go on"), "there is no session that begins with"),
+    "unknown session": (("--resume", UNKNOWN_ID, "go on"), "no session has an id that begins with"),
     "nothing to resume": (("--continue",), "there is no session of"),
     "empty prompt": (("",), "prompt"),
 }

@@ -86,12 +86,12 @@ def test_p11_a_pipe_that_never_speaks_is_left_alone_which_quiet_runs_and_the_res
     ran = ralph.finish(process)
     assert ran.code == 0
     notice = next(line for line in ran.stderr.splitlines() if line.startswith("[notice]"))
-    assert "nothing came in 0.2s" in notice
-    assert "what comes later is not read" in notice
+    assert "no data arrived within 0.2s" in notice
+    assert "ralph ignores it, and data that arrives later" in notice
     assert "</dev/null" in notice
     told, later = json.loads(ran.stdout)["notices"]
     assert told == notice.removeprefix("[notice] ")
-    assert later == "10 bytes have come on standard input since then and stay unread"
+    assert later == "10 bytes arrived on standard input later and were not read"
     assert os.read(reading, 100) == b"next item\n"
 
 
@@ -102,8 +102,8 @@ def test_p11_a_pipe_left_alone_is_in_the_result_of_a_misused_run_too_exits_2(ral
     process = ralph.start("--continue", "--output-format", "json", stdin=pipe[0])
     ran = ralph.finish(process)
     assert (ran.code, ran.result["terminal_reason"]) == (2, "usage")
-    assert "is completed" in ran.result["errors"][0]
-    assert "nothing came in 0.2s" in ran.result["notices"][0]
+    assert "is complete:" in ran.result["errors"][0]
+    assert "no data arrived within 0.2s" in ran.result["notices"][0]
 
 
 LATE = """
@@ -141,7 +141,7 @@ def test_p11_data_that_comes_before_the_first_request_all_the_same_ends_the_run_
     ran = ralph.finish(process)
     assert (ran.code, server.request_count) == (2, 0)
     assert (ran.result["terminal_reason"], ran.result["exit_code"]) == ("usage", 2)
-    assert "usage (exit 2): data came on standard input" in ran.last_line
+    assert "usage (exit 2): data arrived on standard input" in ran.last_line
     assert "input_s" in ran.last_line
     assert os.read(reading, 100) == b"x"
     assert json.loads(ralph("sessions", "ls", "--format", "json").stdout) == []
@@ -207,13 +207,13 @@ def test_p11_a_loop_begins_nothing_when_data_comes_late_beside_its_prompt_exits_
     reading, writing = pipe
     check = "touch checking; while ! test -e go; do sleep 0.02; done; false"
     process = ralph.start("loop", "do it", "-q", "--until", check, stdin=reading)
-    wait_for_line(process, "what comes later is not read")
+    wait_for_line(process, "data that arrives later")
     wait_until((ralph.cwd / "checking").exists)
     os.write(writing, b"late")
     (ralph.cwd / "go").touch()
     ran = ralph.finish(process)
     assert (ran.code, server.request_count, loop_record(ralph)["iterations"]) == (2, 0, [])
-    assert "usage (exit 2): data came on standard input" in loop_lines(ran)[-1]
+    assert "usage (exit 2): data arrived on standard input" in loop_lines(ran)[-1]
 
 
 def test_a_loop_takes_a_prompt_that_comes_late(ralph, iterations) -> None:
@@ -233,7 +233,7 @@ def test_a_loop_says_in_the_end_that_a_pipe_was_left_alone(ralph, iterations, pi
     reading, _ = pipe
     ran = ralph.finish(ralph.start("loop", "go", "-q", "--max-iterations", "1", stdin=reading))
     assert ran.code == 0
-    left = [line for line in loop_lines(ran) if "what comes later is not read" in line]
+    left = [line for line in loop_lines(ran) if "data that arrives later" in line]
     assert len(left) == 2
     assert loop_lines(ran)[-2] == left[1]
 

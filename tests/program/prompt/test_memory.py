@@ -96,4 +96,4 @@ def test_instructions_that_are_no_text_are_not_sent_and_named_with_advice(ralph,
     assert said.startswith(
         f"[notice] {ralph.cwd}/CLAUDE.md is left out: it is not UTF-8 text: byte 1 (0xff, in line 1)"
     )
-    assert said.endswith("`iconv -f UTF-16 -t UTF-8` converts")
+    assert said.endswith("convert it with `iconv -f UTF-16 -t UTF-8`")

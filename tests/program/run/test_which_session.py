@@ -71,10 +71,10 @@ def test_a_completed_session_asks_for_a_prompt_and_shows_the_line_that_works(
     assert ralph("begin").code == 0
     refused = ralph_here("-c", "--retry", "off")
     assert refused.code == 2
-    told = refused.last_line.partition("is completed: say what is to be done next: ")[2]
+    told = refused.last_line.partition("is complete: say what to do next: ")[2]
     program, *arguments = shlex.split(told.removesuffix("; see `ralph run --help`"))
     assert program == "ralph"
-    assert arguments[-1] == "what is to be done next"
+    assert arguments[-1] == "what to do next"
     ran = ralph(*arguments)
     assert (ran.code, ran.stdout) == (0, "And on.\n")
 
@@ -87,11 +87,11 @@ def test_an_id_of_no_session_or_of_several_names_those_that_may_be_meant_exits_2
     for command in (["-r", "0000001a", "on"], ["sessions", "show", "0000001a"]):
         ran = ralph_here(*command)
         assert ran.code == 2
-        assert "no session that begins with '0000001a'" in ran.stderr
-        assert f"the closest: {ID[:8]} (last written to " in ran.stderr
+        assert "no session has an id that begins with '0000001a'" in ran.stderr
+        assert f"similar ids: {ID[:8]} (last written to " in ran.stderr
         assert "look at it" in ran.stderr
         assert len(ran.stderr.splitlines()) == 1
-    assert f"the newest of this directory: {OTHER_ID[:8]} (" in ralph_here("-r", "zzz", "on").stderr
+    assert f"the newest sessions of this directory: {OTHER_ID[:8]} (" in ralph_here("-r", "zzz", "on").stderr
     several = ralph_here("-r", ID[:7], "on")
     assert several.code == 2
     assert ID in several.last_line

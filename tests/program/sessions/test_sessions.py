@@ -42,7 +42,7 @@ def test_a_run_is_running_until_it_is_killed_and_then_says_where(ralph, ralph_he
     process = start_call_that_lasts(ralph, serve)
     assert listed(ralph_here)[0]["outcome"] == "running"
     shown = ralph_here("sessions", "show").stdout
-    assert "  under way\n[running] process " in shown
+    assert "  under way\n[running] in process " in shown
     assert "continue with" not in shown
     assert "still running" in ralph_here("sessions", "export").stdout
     process.kill()
@@ -50,7 +50,7 @@ def test_a_run_is_running_until_it_is_killed_and_then_says_where(ralph, ralph_he
     assert listed(ralph_here)[0]["outcome"] == "killed"
     shown = ralph_here("sessions", "show").stdout
     assert "I wait.\n[tool] Bash: touch " in shown
-    assert "  killed while it ran: its effects are unknown\n[killed] here: " in shown
+    assert "  killed while it ran: its effects are unknown\n[killed] this run " in shown
     assert "continue with: ralph --resume" in shown
     assert ralph("-c").code == 0, "looking has left nothing behind"
     assert "[run 2] " in ralph_here("sessions", "show").stdout
@@ -159,7 +159,7 @@ def test_a_title_names_a_session_and_a_title_of_two_names_both_exits_2(ralph, ra
     assert ralph_here("sessions", "show", "THE PARSER").stdout.split()[1] == named.stem
     assert ralph_here("sessions", "show", "fix the lexer").code == 0
     part = ralph_here("-r", "parser", "more")
-    assert (part.code, "begins with 'parser' or has it as its title" in part.last_line) == (2, True)
+    assert (part.code, "begins with 'parser', or this title" in part.last_line) == (2, True)
     assert ralph("go", "-n", "the parser").code == 0
     ran = ralph_here("-r", "The parser", "more")
     assert ran.code == 2

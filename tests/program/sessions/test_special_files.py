@@ -79,7 +79,7 @@ def test_a_session_that_is_no_file_is_none(ralph_here, kept) -> None:
     ):
         ran = ralph_here(*words)
         assert ran.code == 2, words
-        assert f"there is no session that begins with '{ID[:8]}'" in ran.last_line
+        assert f"no session has an id that begins with '{ID[:8]}'" in ran.last_line
 
 
 def test_a_record_of_a_loop_that_is_no_file_is_an_error_and_not_waited_for(
