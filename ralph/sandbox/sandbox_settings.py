@@ -175,7 +175,7 @@ class HookSettings(Struct, frozen=True):
         tuple[str, ...],
         Key(
             PLACES,
-            "files and directories that hooks may write; a file that is missing is made",
+            "files and directories that hooks may write; what is missing is made, without an ending as a directory",
             is_users_alone=True,
         ),
     ] = ()
