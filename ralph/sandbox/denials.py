@@ -328,7 +328,7 @@ def _denying_lines(output: str) -> Iterator[str]:
 
 
 def _named_paths(line: str) -> Iterator[str]:
-    """What may be a path in a line with a message of a denial, from the line above too."""
+    """The possible paths in a line with a message of a denial, from the line above too."""
     above, is_below, _ = line.rpartition("\n")
     for pattern in _PATHS:
         yield from (found[1] for found in pattern.finditer(line))
