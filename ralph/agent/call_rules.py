@@ -117,8 +117,12 @@ def _faults_inside(schema: Mapping[str, Any], value: dict[str, Any], path: str) 
     properties, required = schema.get("properties"), schema.get("required")
     properties = properties if isinstance(properties, dict) else {}
     for key in required if isinstance(required, list) else ():
-        if isinstance(key, str) and key not in value:
-            yield f'"{prefix}{key}" is required ({type_names(_type_in(properties.get(key)) or "any")})'
+        if not isinstance(key, str) or key in value:
+            continue
+        # zod also writes those as required for which a tool has a default.
+        one = properties.get(key)
+        if not (isinstance(one, dict) and "default" in one):
+            yield f'"{prefix}{key}" is required ({type_names(_type_in(one) or "any")})'
     for key, item in value.items():
         if key in properties:
             yield from _faults(properties[key], item, f"{prefix}{key}")

@@ -215,7 +215,11 @@ def refuse_contradictions(line: RunLine) -> None:
             "--session-id",
             "a resumed session keeps its id; with --fork-session it sets the id of the copy",
         ),
-        (is_old and line.no_session_persistence, "--no-session-persistence", "a resumed session is always saved"),
+        (
+            is_old and line.no_session_persistence,
+            "--no-session-persistence",
+            "a resumed session is always saved",
+        ),
     ):
         if is_wrong:
             raise wrong_value(option_name, problem)

@@ -230,6 +230,7 @@ class McpToolset:
         self._lists = lists
         self._redact = redact
         self._tools: dict[str, tuple[str, str]] = {}
+        self._with_process: dict[str, McpServer] = {}
         self.definitions: tuple[ToolDefinition, ...] = ()
         """The tools that the run may use, in an order that does not change. Empty before `connect` is called."""
         self.notices: tuple[str, ...] = ()
@@ -242,8 +243,13 @@ class McpToolset:
         """Connects to all servers, and waits until all are connected. If a server needs a process, `start` is called
         for it. Raises ServerFailedError and Interrupted.
         """
+
+        def start_and_keep(server: McpServer) -> ServerProcess:
+            self._with_process[server.name] = server
+            return start(server)
+
         for group in self._all:
-            group.begin(start)
+            group.begin(start_and_keep)
         listed: dict[str, Sequence[Mapping[str, Any]]] = {}
         for group in self._all:
             listed |= group.tools()
@@ -286,6 +292,10 @@ class McpToolset:
 
     def schema_of(self, name: str) -> dict[str, Any]:
         return next(one.input_schema for one in self.definitions if one.name == name)
+
+    def process_server_of(self, name: str) -> McpServer | None:
+        """The server of a tool, or None if it has no process of this run."""
+        return self._with_process.get(self._tools[name][0])
 
     def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """Calls a tool and returns the result in the form of the protocol's `tools/call`. Raises CallFailedError and

@@ -5,6 +5,7 @@ GuardError if the file asks for a protection that ralph cannot provide. Nothing 
 from __future__ import annotations
 
 import re
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -19,7 +20,7 @@ from ralph.values.controls import PermissionMode
 from ralph.values.outcome import CannotError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from ralph.values.claude_file import ClaudeFile
 
@@ -284,6 +285,22 @@ def _command(event: str, matcher: str, hook: object, file: ClaudeFile) -> HookCo
     is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
     if not is_number or not 0 < timeout <= _LONGEST_TIMEOUT_S:
         raise GuardError(f"{where}: timeout must be a number of seconds, more than 0 and at most a day")
-    for key in filter(hook.get, ("if", "shell", "args", "asyncRewake")):
+    shell = hook.get("shell")
+    for key in filter(hook.get, ("if", "asyncRewake", *(() if shell == "bash" else ("shell",)))):
         raise GuardError(f"{where}: a hook with {key!r} cannot be run")
+    args = hook.get("args", ())
+    if not isinstance(args, list | tuple) or not all(
+        isinstance(one, str) and "\0" not in one for one in args
+    ):
+        raise GuardError(f"{where}: args must be a list of texts")
+    command = _as_line([command, *args]) if "args" in hook else command
     return HookCommand(event, matcher, command, float(timeout))
+
+
+def _as_line(words: Sequence[str]) -> str:
+    """The line of a shell that starts a program with its arguments. Only the project's directory in them is replaced, as in Claude Code."""
+    name = "CLAUDE_PROJECT_DIR"
+    parted = (word.split(f"${{{name}}}") for word in words)
+    return " ".join(
+        f'"${name}"'.join(quote(part) if part else "" for part in parts) or "''" for parts in parted
+    )

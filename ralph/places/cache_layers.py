@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ralph.machine.files.opened_file import opened
-from ralph.places.table import LAYERS, expanded
+from ralph.places.table import EMPTY_FILES, LAYERS, expanded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,15 +24,19 @@ _MOST_ENTRIES = 2000
 _MOST_COPIED_BYTES = 64 * 1024
 """The maximum size of a file that is copied. A tool may write such a file again in its place, as Hugging Face's hub does with the name of a revision."""
 _HELD = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 
 def lay_caches(
     packages: str, bases: Bases, environment: Mapping[str, str], is_readable: Callable[[str], bool]
 ) -> None:
-    """Adds what is new in the user's caches, as the table says, and removes links whose target is gone. `packages` is the
+    """Adds empty files and what is new in the user's caches, as the table says, and removes links whose target is gone. `packages` is the
     directory of the checkout's caches, without links. `is_readable`: commands may read a path, and not write it. What cannot be
     laid out stays.
     """
+    for directory, name in EMPTY_FILES:
+        with suppress(OSError), opened(packages, _HELD) as top, _made(directory, top) as into:
+            os.close(os.open(name, _NEW, 0o600, dir_fd=into))
     for place, depth, sources in LAYERS:
         for template in sources:
             for path in expanded(template, bases, environment):
@@ -73,8 +77,7 @@ def _lay_entries(
         elif stat.S_ISREG(status.st_mode) and status.st_size <= _MOST_COPIED_BYTES:
             with opened(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK) as read:
                 content = os.read(read, _MOST_COPIED_BYTES)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-            with opened(name, flags, dir_fd=into) as written:
+            with opened(name, _NEW, dir_fd=into) as written:
                 os.write(written, content)
         else:
             os.symlink(path, name, dir_fd=into)

@@ -576,12 +576,20 @@ CACHES = {
     "UV_TOOL_BIN_DIR": "/uv/bin",
     "UV_PYTHON_INSTALL_DIR": "/uv/python",
     "UV_PYTHON_BIN_DIR": "/uv/bin",
+    "WORKON_HOME": "/virtualenvs",
+    "HATCH_DATA_DIR": "/hatch",
+    "HATCH_CONFIG": "/hatch/config.toml",
+    "PDM_LOG_DIR": "/pdm/log",
+    "YARN_GLOBAL_FOLDER": "/yarn/berry",
+    "PM2_HOME": "/pm2",
     "TRITON_CACHE_DIR": "/triton",
     "TORCHINDUCTOR_CACHE_DIR": "/inductor",
     "CUDA_CACHE_PATH": "/nv",
 }
 """The variables that tell programs where to keep what they have downloaded or made, and the place of each in `{packages}`. Nothing of
 it is shared by checkouts: no tool here verifies all that it keeps at each read."""
+EMPTY_FILES = (("hatch", "config.toml"),)
+"""The files in `{packages}` that a program must find. The user's own may hold credentials. Each is named by its directory and name."""
 PNPM_STORE = ("npm_config_store_dir", "pnpm_config_store_dir")
 """The variables for the store of pnpm up to version 10 and later. npm warns of the first, so that only work with pnpm gets them."""
 MAVEN_OPTIONS = "-Dmaven.repo.local={packages}/maven -Dmaven.repo.local.tail={own}/.m2/repository"
@@ -593,6 +601,13 @@ LAYERS: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("torch/hub/checkpoints", 1, ("{cache}/torch/hub/checkpoints",)),
     ("uv/python", 1, ("$UV_PYTHON_INSTALL_DIR", "{data}/uv/python")),
     ("uv/tools", 1, ("$UV_TOOL_DIR", "{data}/uv/tools")),
+    ("virtualenvs", 1, ("$WORKON_HOME", "{data}/virtualenvs")),
+    # PROJECT/HASH/ENVIRONMENT
+    ("hatch/env/virtual", 3, ("$HATCH_DATA_DIR/env/virtual", "{data}/hatch/env/virtual")),
+    # v1/NAME/VERSION
+    ("node/corepack", 3, ("{cache}/node/corepack",)),
+    # VERSION/Cypress, and what Cypress writes beside it
+    ("Cypress", 2, ("{cache}/Cypress",)),
     ("matplotlib", 1, ("$MPLCONFIGDIR", "{config}/matplotlib", "{cache}/matplotlib")),
     ("jupyter/kernels", 1, ("$JUPYTER_DATA_DIR/kernels", "{data}/jupyter/kernels")),
     ("triton", 1, ("$TRITON_CACHE_DIR", "~/.triton/cache")),

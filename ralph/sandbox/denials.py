@@ -26,7 +26,7 @@ from ralph.machine.files.repository import is_within_any
 from ralph.machine.own_process import way_to
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ralph.sandbox.box_plan import BoxPlan
 
@@ -35,14 +35,31 @@ _MOST_LINES = 200
 _MOST_PATHS = 20
 _MOST_TOLD = 3
 _LONGEST_LINE = 2000
-_MESSAGES = r"Permission denied|Operation not permitted|Read-only file system|Device or resource busy"
+_MESSAGES = r"(?i:Permission denied|Operation not permitted|Read-only file system|Device or resource busy)"
 # Python says of each refusal that there are no more pseudo-terminals.
 _NO_MORE = "out of pty devices"
-_DENIED = re.compile(rf"{_MESSAGES}|EACCES|EPERM|EROFS|EBUSY|{_NO_MORE}", re.IGNORECASE)
-# A path in quotation marks anywhere in the line, or the word right before the message.
-_PATH = re.compile(
-    rf"[\"'`\u2018]([^\"'`\u2018\u2019]+)[\"'`\u2019]|(?<![^\s:\"'`])([^\s:\"'`]+): (?:{_MESSAGES})"
+# Node says so of a directory in a read-only file system.
+_NOT_MADE = "ENOENT: no such file or directory, mkdir "
+_DENIED = re.compile(
+    rf"{_MESSAGES}|EACCES|EPERM|EROFS|EBUSY|{_NO_MORE}|AccessDenied|{_NOT_MADE}|\bis(?:n't| not) writ(?:e)?able\b",
+    re.IGNORECASE,
 )
+_WORD = r"([^\s:\"'`]+)"
+_PATHS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        # In quotation marks. An apostrophe within a word is none, and quotation marks may be within others.
+        r"(?<!\w)[\"'`\u2018]([^\"'`\u2018\u2019]+)[\"'`\u2019]",
+        rf"(?<![^\s:\"'`]){_WORD}(?:: Cannot [a-z ]{{1,20}}| - [a-z]+)? ?(?:: |\((?:\d+: )?){_MESSAGES}",
+        rf"(?:{_MESSAGES}|AccessDeniedException): {_WORD}",
+        rf"(?<![^\s:\"'`]){_WORD} is(?:n't| not) writ(?:e)?able\b",
+    )
+)
+# A message on a line of its own, below the line that names the path.
+_ALONE = re.compile(rf"\s*{_MESSAGES}(?: \(os error \d+\))?\.?\s*")
+_FAILING = re.compile(r"\b(?:can(?:not|'t)|could(?: not|n't)|failed|unable)\b")
+_LAST = re.compile(rf"(?<![^\s:]){_WORD}$")
+_MOST_LINES_ABOVE = 3
 # Programs that only read the files that they are given, and what other programs say when they could not read.
 _READING = re.compile(
     r"^(?:\S*/)?(?:cat|tac|head|tail|less|more|nl|od|hexdump|strings|wc|diff|cmp|stat|ls|find|tree|du|jq|base64|md5sum|"
@@ -262,8 +279,7 @@ def denial_note(
     """
     hint = hint_of(output, refusals, partial(_is_kept_outside, plan, outside), command)
     told: dict[str, None] = {}
-    lines = (line[:_LONGEST_LINE] for line in output.splitlines())
-    for line in islice(filter(_DENIED.search, lines), _MOST_LINES):
+    for line in islice(_denying_lines(output), _MOST_LINES):
         if _is_foreign_process(line):
             told["signals to processes that the command did not start"] = None
         if _NO_TERMINAL.search(line) and not (plan.has_namespaces or plan.may_write(_TERMINALS)):
@@ -271,10 +287,11 @@ def denial_note(
         if _QUEUE.search(line) and not plan.has_namespaces:
             told["POSIX message queues (use pipes or files)"] = None
         is_reading = _READING.search(line) is not None
-        for found in islice(_PATH.finditer(line), _MOST_PATHS):
+        for named in islice(_named_paths(line), _MOST_PATHS):
             try:
-                named = os.path.expanduser(found[1] or found[2])
-                path = _real(outside(os.path.normpath(os.path.join(working_directory, named))))
+                path = _real(
+                    outside(os.path.normpath(os.path.join(working_directory, os.path.expanduser(named))))
+                )
                 denied: str | None
                 if is_within_any(path, masked):
                     denied = f"reading {path}"
@@ -295,6 +312,28 @@ def denial_note(
     allowed = ", ".join((*here, *others, "$TMPDIR"))
     denied = f"the sandbox denies {'; '.join([*told][:_MOST_TOLD])}; allowed for writing: {allowed}"
     return f"{hint}; {denied}" if hint else denied
+
+
+def _denying_lines(output: str) -> Iterator[str]:
+    """The lines with a message of a denial. Before a message on a line of its own is what failed, from a line above."""
+    lines = output.splitlines()
+    for number, whole in enumerate(lines):
+        line = whole[:_LONGEST_LINE]
+        if _DENIED.search(line) is None:
+            continue
+        if _ALONE.fullmatch(line):
+            above = (one[:_LONGEST_LINE] for one in lines[max(number - _MOST_LINES_ABOVE, 0) : number][::-1])
+            line = f"{next(filter(_FAILING.search, above), '')}\n{line}"
+        yield line
+
+
+def _named_paths(line: str) -> Iterator[str]:
+    """The possible paths in a line with a message of a denial, from the line above too."""
+    above, is_below, _ = line.rpartition("\n")
+    for pattern in _PATHS:
+        yield from (found[1] for found in pattern.finditer(line))
+    if is_below:
+        yield from (found[1] for found in _LAST.finditer(above))
 
 
 def _is_kept_outside(plan: BoxPlan, outside: Callable[[str], str], path: str) -> bool:

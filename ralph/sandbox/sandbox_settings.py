@@ -179,7 +179,7 @@ class HookSettings(Struct, frozen=True):
         tuple[str, ...],
         Key(
             PLACES,
-            "files and directories that hooks may write; a missing file is created",
+            "files and directories that hooks may write; what is missing is created, without an ending as a directory",
             is_users_alone=True,
         ),
     ] = ()

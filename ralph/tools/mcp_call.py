@@ -17,6 +17,7 @@ from ralph.mcp.helper_process import ServerProcess
 from ralph.mcp.ports import CallFailedError, ServerFailedError
 from ralph.mcp.results import ReceivedImage, is_error, parts_of
 from ralph.places.own_commands import why_changeable
+from ralph.tools.bash import denial_note
 from ralph.tools.files.file_type import image_media_type
 from ralph.tools.files.images import shown_image
 from ralph.values.answer import Block, ToolCall, ToolError, ToolOutput, os_error_text, unknown_arguments
@@ -112,22 +113,38 @@ def run(call: ToolCall, toolset: McpToolset, context: ToolContext) -> ToolOutput
         box.before({}, waiting_for)
     except OSError as error:
         raise ToolError(f"the call was not made: {os_error_text(error)}") from None
+    undone = ""
     try:
         try:
             shown, failed = _shown_result(call, toolset, context)
         except CallFailedError as error:
             shown, failed = [str(error)], True
         undone = box.after(waiting_for)
+        denied = _denied(shown, call.name, toolset, context) if failed else ""
     except BaseException as error:
-        undone = context.redactor.redact(box.after_stop())
+        undone = context.redactor.redact(undone or box.after_stop())
         if isinstance(error, Interrupted):
             error.undone = undone
         raise
     told, news = box.told()
-    notes = [*([undone] if undone else []), *told]
+    notes = [*filter(None, (denied, undone)), *told]
     return ToolOutput(
-        _content([*shown, *notes], context), is_error=failed, is_denied=bool(undone), notices=tuple(news)
+        _content([*shown, *notes], context),
+        is_error=failed,
+        is_denied=bool(denied or undone),
+        notices=tuple(news),
     )
+
+
+def _denied(shown: list[Block | str], name: str, toolset: McpToolset, context: ToolContext) -> str:
+    """A note about an action that the sandbox denied to the server of a failed call. Empty if there is none. Raises Interrupted."""
+    server = toolset.process_server_of(name)
+    if server is None or not server.is_confined:
+        return ""
+    box = context.server_box if _has_credential(server, context) else context.box
+    text = "\n".join(part for part in shown if isinstance(part, str))
+    note = denial_note(text, box, context, name)
+    return f"[{note}; the user can open more to the server (sandbox.write)]" if note else ""
 
 
 def _shown_result(

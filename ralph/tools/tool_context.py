@@ -253,13 +253,16 @@ class ToolContext(Struct, frozen=True, dict=True):
     @cached_property
     def hook_box(self) -> CommandBox:
         """The sandbox of hooks, with a directory for temporary files in which commands change nothing: uv makes there what a hook
-        runs. Makes the files that hooks may write.
+        runs. Makes what hooks may write and is missing: a directory where the name has no ending.
         """
         plan = self.settings.hook_plan or self.settings.box_plan
         for path in plan.write if self.settings.hook_plan else ():
             if not (is_within_any(path, self.roots.paths) or self.search.root_around(path)):
                 with suppress(OSError):  # it is there, or its directory is missing
-                    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+                    if Path(path).suffix:
+                        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+                    else:
+                        Path(path).mkdir(0o700)
         # With more rights, hooks may change further protected files.
         return self._new_box(plan, like=None if self.settings.hook_plan else self.box)
 

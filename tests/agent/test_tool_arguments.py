@@ -183,6 +183,17 @@ def test_whatever_a_model_sends_is_answered_and_what_passes_fits(arguments) -> N
     assert set(unknown_arguments(SCHEMA, arguments)) == set(arguments) - set(SCHEMA["properties"])
 
 
+def test_a_default_takes_the_place_of_what_is_required() -> None:
+    """@playwright/mcp 0.0.83 writes each property with a default as required."""
+    properties = {"scale": {"type": "string", "default": "css"}, "name": {"type": "string"}}
+    schema = {"type": "object", "properties": properties, "required": ["scale", "name", "other"]}
+    assert fault_in_arguments("t", schema, {"name": "x", "other": 1}) is None
+    assert (
+        fault_in_arguments("t", schema, {}) == 't: "name" is required (a string); "other" is required (any)'
+    )
+    assert fault_in_arguments("t", schema, {"scale": 1}) is not None
+
+
 @every_row(
     "schema",
     [

@@ -54,12 +54,38 @@ def test_a_misspelt_guard_is_an_error_that_names_file_and_key(key, meant, docume
         ({"matcher": "Bassh|Bash|Writ", "hooks": [HOOK]}, "no tool is called 'Writ': did you mean Write?"),
         ({"matcher": "(", "hooks": [HOOK]}, "the matcher '(' cannot be kept: it is not a regular expression"),
         ({"hooks": [{**HOOK, "if": "Bash(rm *)"}]}, "a hook with 'if' cannot be run"),
+        ({"hooks": [{**HOOK, "shell": "powershell"}]}, "a hook with 'shell' cannot be run"),
+        ({"hooks": [{**HOOK, "args": "x"}]}, "args must be a list of texts"),
+        ({"hooks": [{**HOOK, "args": ["x", 1]}]}, "args must be a list of texts"),
     ],
 )  # fmt: skip
 def test_a_hook_that_would_not_be_called_as_asked_is_an_error(entry, says) -> None:
     with pytest.raises(GuardError) as raised:
         read_settings({"hooks": {"PreToolUse": [entry]}}, USER)
     assert says in str(raised.value)
+
+
+@every_row(
+    ("hook", "line"),
+    [
+        ({"shell": "bash", "command": "jq -r .x | cat"}, "jq -r .x | cat"),
+        ({"command": "/my hooks/check", "args": []}, "'/my hooks/check'"),
+        (
+            {"command": "belay", "args": ["hook", "a b;c", "~", "$HOME", "'", ""]},
+            """belay hook 'a b;c' '~' '$HOME' ''"'"'' ''""",
+        ),
+        (
+            {
+                "command": "${CLAUDE_PROJECT_DIR}/check",
+                "args": ["--in=${CLAUDE_PROJECT_DIR}/a b", "$CLAUDE_PROJECT_DIR"],
+            },
+            """"$CLAUDE_PROJECT_DIR"/check --in="$CLAUDE_PROJECT_DIR"'/a b' '$CLAUDE_PROJECT_DIR'""",
+        ),
+    ],
+)
+def test_a_hook_with_arguments_starts_a_program_without_a_shell_that_reads_them(hook, line) -> None:
+    document = {"hooks": {"PreToolUse": [{"hooks": [HOOK | hook]}]}}
+    assert read_settings(document, USER).hooks[0].command == line
 
 
 @every_row("matcher", ["Task|MultiEdit|NotebookEdit", "bash|Bash", "mcp__x", "NotebookE.*", ""])

@@ -24,6 +24,12 @@ OWN = {
     ".local/share/uv/python/cpython-3/bin/python": "python",
     ".triton/cache/hash/kernel": "kernel",
     ".ansible/collections/ansible_collections/community/general/x": "role",
+    ".local/share/virtualenvs/work-a/bin/python": "pipenv",
+    ".local/share/hatch/env/virtual/work/a/work/bin/python": "hatch",
+    ".cache/node/corepack/lastKnownGood.json": "{}",
+    ".cache/node/corepack/v1/yarn/4.0.0/yarn.js": "yarn",
+    ".cache/Cypress/13.0.0/Cypress/Cypress": "cypress",
+    ".cache/Cypress/13.0.0/binary_state.json": "verified",
 }
 
 
@@ -60,19 +66,28 @@ def test_directories_and_large_files_are_linked_and_small_files_copied(home, tmp
     first = laid(home, packages)
     assert first == {
         "ansible/collections/ansible_collections/community/general": "-> .ansible/collections/ansible_collections/community/general",
+        "Cypress/13.0.0/Cypress": "-> .cache/Cypress/13.0.0/Cypress",
+        "Cypress/13.0.0/binary_state.json": "verified",
+        "hatch/config.toml": "",
+        "hatch/env/virtual/work/a/work": "-> .local/share/hatch/env/virtual/work/a/work",
         "huggingface/hub/models--a--b/blobs/big": f"-> {hub}/blobs/big",
         "huggingface/hub/models--a--b/refs/main": "1",
         "huggingface/hub/models--a--b/snapshots/1": f"-> {hub}/snapshots/1",
         "ms-playwright/chromium-1": "-> .cache/ms-playwright/chromium-1",
+        "node/corepack/lastKnownGood.json": "{}",
+        "node/corepack/v1/yarn/4.0.0": "-> .cache/node/corepack/v1/yarn/4.0.0",
         "triton/hash": "-> .triton/cache/hash",
         "uv/python/cpython-3": "-> .local/share/uv/python/cpython-3",
+        "virtualenvs/work-a": "-> .local/share/virtualenvs/work-a",
     }
+    (packages / "hatch/config.toml").write_text("mine")
     # What a command makes stays, and what the user removes or adds is seen.
     (packages / "huggingface/hub/models--a--b/refs/main").write_text("2")
     (packages / "ms-playwright/firefox-2").mkdir()
     (packages / "ms-playwright/firefox-2/x").write_text("own")
     (home / ".cache/ms-playwright/chromium-1").rename(home / ".cache/ms-playwright/chromium-3")
     changed = laid(home, packages)
+    assert changed.pop("hatch/config.toml") == "mine"
     assert changed.pop("ms-playwright/chromium-3") == "-> .cache/ms-playwright/chromium-3"
     assert changed.pop("ms-playwright/firefox-2/x") == "own"
     assert changed.pop("huggingface/hub/models--a--b/refs/main") == "2"
@@ -84,7 +99,7 @@ def test_nothing_that_commands_must_not_read_or_may_write_is_laid_out(home, tmp_
     (tmp_path / "packages").mkdir()
     made = laid(home, tmp_path / "packages", unreadable="models--a--b")
     assert not any("models--a--b" in name for name in made)
-    assert len(made) == 4
+    assert len(made) == 11
 
 
 @pytest.mark.parametrize("place", ["uv", "uv/python", "huggingface/hub/models--a--b", "ms-playwright"])
@@ -102,9 +117,12 @@ def test_a_link_that_a_command_left_in_the_caches_is_not_followed(home, tmp_path
 TOOLS = """
 for name in XDG_CACHE_HOME PIP_CACHE_DIR npm_config_cache CARGO_HOME GOCACHE GOMODCACHE MPLCONFIGDIR \\
  IPYTHONDIR JUPYTER_DATA_DIR JUPYTER_RUNTIME_DIR JUPYTER_CONFIG_DIR GRADLE_USER_HOME ANSIBLE_HOME ANSIBLE_REMOTE_TEMP \\
- UV_TOOL_DIR UV_TOOL_BIN_DIR UV_PYTHON_INSTALL_DIR UV_PYTHON_BIN_DIR TRITON_CACHE_DIR TORCHINDUCTOR_CACHE_DIR CUDA_CACHE_PATH; do eval ": \\${$name:?}" || exit; done
+ UV_TOOL_DIR UV_TOOL_BIN_DIR UV_PYTHON_INSTALL_DIR UV_PYTHON_BIN_DIR TRITON_CACHE_DIR TORCHINDUCTOR_CACHE_DIR CUDA_CACHE_PATH \\
+ PDM_LOG_DIR YARN_GLOBAL_FOLDER PM2_HOME; do eval ": \\${$name:?}" || exit; done
 cat $XDG_CACHE_HOME/ms-playwright/chromium-1/chrome $XDG_CACHE_HOME/huggingface/hub/models--a--b/snapshots/1/config.json &&
 cat $UV_PYTHON_INSTALL_DIR/cpython-3/bin/python $TRITON_CACHE_DIR/hash/kernel && ! (echo x > $TRITON_CACHE_DIR/hash/kernel) 2>&- &&
+cat $WORKON_HOME/work-a/bin/python $HATCH_DATA_DIR/env/virtual/work/a/work/bin/python $XDG_CACHE_HOME/node/corepack/v1/yarn/4.0.0/yarn.js &&
+cat $HATCH_CONFIG && mkdir $WORKON_HOME/other $HATCH_DATA_DIR/env/virtual/other && mkdir -p $PDM_LOG_DIR $YARN_GLOBAL_FOLDER $PM2_HOME &&
 ! rm $UV_PYTHON_INSTALL_DIR/cpython-3/bin/python 2>&- &&
 mkdir $MPLCONFIGDIR $IPYTHONDIR $GRADLE_USER_HOME $CUDA_CACHE_PATH $TORCHINDUCTOR_CACHE_DIR $TRITON_CACHE_DIR/new &&
 case "$MAVEN_OPTS" in "-Xmx1g -Dmaven.repo.local=$XDG_CACHE_HOME/maven -Dmaven.repo.local.tail="*) echo ok;; esac
@@ -121,6 +139,6 @@ def test_commands_find_the_users_caches_and_write_their_own(level, home, tmp_pat
         ran = shell_in(box, work, TOOLS, environment)
         (work / "package.json").write_text('{"packageManager": "pnpm@10.1.0"}')
         store = shell_in(box, work, "echo $npm_config_store_dir", environment).stdout
-    assert ran.stdout == "browserconfigpythonkernelok\nnone\n", ran.stderr
+    assert ran.stdout == "browserconfigpythonkernelpipenvhatchyarnok\nnone\n", ran.stderr
     assert store.endswith("/pnpm\n")
     assert (home / ".triton/cache/hash/kernel").read_text() == "kernel"

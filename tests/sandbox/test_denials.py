@@ -55,6 +55,31 @@ def test_a_path_that_the_sandbox_denies_is_named_with_the_places_that_are_allowe
     assert str(note(f"cat: {secret}/key: Permission denied", tmp_path)).startswith(said)
 
 
+# OpenJDK 17.0.15, esbuild 0.28.2, tar 1.34, zsh 5.9, git-lfs 3.3.0, OpenSSL 3.0.19, apt 2.6.1, pyenv 2.6.30, node 20.20.2,
+# patch 2.7.6, unzip 6.00, cargo 1.95.0
+@every_row(
+    "lines",
+    [
+        'Exception in thread "main" java.io.FileNotFoundException: {0}/out (Read-only file system)',
+        'Exception in thread "main" java.nio.file.AccessDeniedException: {0}/out',
+        "[ERROR] Failed to write to output file: open {0}/out: permission denied",
+        "tar: {0}/out: Cannot open: Permission denied",
+        "zsh:1: read-only file system: {0}/out",
+        "warning: error running git 'config': 'error: could not lock config file {0}/out: Read-only file system' 'exit status 255'",
+        'genrsa: Can\'t open "{0}/out" for writing, Permission denied',
+        "E: Could not open lock file {0}/out - open (13: Permission denied)",
+        "pyenv: cannot rehash: {0}/out isn't writable",
+        "npm error enoent ENOENT: no such file or directory, mkdir '{0}/out'",
+        "patch: **** Can't create temporary file {0}/out : Permission denied",
+        "checkdir:  cannot create extraction directory: {0}/out\n           Read-only file system",
+        "  failed to create directory `{0}/out`\n\nCaused by:\n  Permission denied (os error 13)",
+    ],
+)
+def test_a_path_is_found_wherever_a_program_names_it(lines, tmp_path) -> None:
+    said = note(f"first\n{lines.format(tmp_path)}\nlast", tmp_path) or ""
+    assert said.startswith(f"the sandbox denies writing {tmp_path}/out;")
+
+
 @every_row(
     "line",
     [
@@ -190,6 +215,10 @@ def test_an_ordinary_failure_is_none_of_the_sandboxs(tmp_path) -> None:
         "git@example.com: Permission denied (publickey).",
         "Permission denied",
         "'\0': Permission denied",
+        f"looks at {tmp_path}/out\nPermission denied",  # says nothing of a failure
+        f"cannot make {tmp_path}/out\na\nb\nc\nPermission denied",
+        f"ENOENT: no such file or directory, open '{tmp_path}/out'",
+        f"ENOENT: no such file or directory, mkdir '{tmp_path}/work/out'",
     ):
         assert note(line, tmp_path) is None, line
 

@@ -12,17 +12,18 @@ import subprocess
 import threading
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ralph.sandbox.kernel.landlock import support
 from tests.patience import wait_until
 from tests.program.mcp.test_mcp_servers import config, result, run
 from tests.program.model_answers import DONE, calls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 TOOLS = [{"name": "do", "inputSchema": {"type": "object", "additionalProperties": True}}]
@@ -63,6 +64,9 @@ def do(how, number):
         case "wait": pass
         case "close output": os.close(1); time.sleep(3600)
         case "close input": answer(result=text("closed")); os.close(0); time.sleep(3600)
+        case "write":
+            try: open(os.path.expanduser("~/memory.json"), "w")
+            except OSError as error: answer(result={{**text(str(error)), "isError": True}})
         case "die":
             with open("deaths", "a") as file: file.write("x")
             os._exit(3)
@@ -147,6 +151,23 @@ def test_a_server_that_closes_its_output_or_input_is_noticed_at_once(ralph, serv
     assert "ended during this call" in lost[0]
     assert not result(server, 3)[1]
     assert [line.rpartition(": ")[2] for line in notices(ran)] == ["connected again"]
+
+
+@pytest.mark.sandboxed
+@pytest.mark.skipif(support().abi == 0, reason="this kernel has no Landlock")
+@pytest.mark.parametrize("variables", [{}, {"TOKEN": "${FAULTY_TOKEN}"}])
+def test_what_the_sandbox_denied_to_a_server_is_told_with_its_error(ralph, serve, faulty, variables) -> None:
+    """The server "memory" of the protocol's authors writes beside its own program."""
+    server = serve(calls(do("write")), DONE)
+    ralph.environment["FAULTY_TOKEN"] = "secret-of-the-server"
+    servers = json.loads(faulty[1])
+    servers["mcpServers"]["f"]["env"] = variables
+    run(ralph, faulty[0], json.dumps(servers))
+    said, is_error = result(server, 1)
+    place = Path(ralph.environment["HOME"], "memory.json")
+    assert is_error
+    assert f"[the sandbox denies writing {place}; allowed for writing: the working directory, $TMPDIR" in said
+    assert "; the user can open more to the server (sandbox.write)]" in said
 
 
 def test_a_server_that_dies_again_and_again_comes_back_after_waits_that_grow(ralph, serve, faulty) -> None:

@@ -64,6 +64,22 @@ def test_hooks_write_where_the_users_file_says_and_commands_do_not(ralph, serve)
     assert DENIES in results(server, 1)[0][0]
 
 
+def test_what_is_missing_is_made_as_a_directory_where_its_name_has_no_ending(ralph, serve) -> None:
+    """azet-guard 0.2.0 and agent-file-claim 0.1.0 make a hidden directory in the home, which a file of that name breaks."""
+    ralph.user_file.write_text('[hooks]\nwrite = ["~/.guard", "~/logs/", "~/.guard.log"]\n')
+    serve(DONE)
+    ran = start(
+        ralph,
+        hooks("Stop", "mkdir -p ~/.guard ~/logs && touch ~/.guard/x ~/logs/x && echo x >> ~/.guard.log"),
+    )
+    assert ran.code == 0
+    assert "hook failed" not in ran.stderr
+    assert all(
+        (home(ralph) / name).read_text() == text
+        for name, text in ((".guard/x", ""), ("logs/x", ""), (".guard.log", "x\n"))
+    )
+
+
 def test_the_hooks_of_a_loops_iterations_write_there_too(ralph, serve) -> None:
     mine = home(ralph) / ".claude" / "settings.json"
     mine.parent.mkdir()
