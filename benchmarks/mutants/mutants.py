@@ -1431,9 +1431,30 @@ MUTANTS = (
     Mutant(
         "git-runs-what-an-agent-can-write",
         "a program of the user's configuration does not run if commands may write it",
-        "whose = _OF_AGENTS if names_writable(value) else _LOCAL if known[origin] else scope",
+        "whose = _OF_AGENTS if runs_writable(name, value) else _LOCAL if known[origin] else scope",
         "whose = _LOCAL if known[origin] else scope",
         ("git/test_runner.py",),
+    ),
+    Mutant(
+        "git-runs-a-filter-that-nobody-has-named",
+        "a filter of the user's own runs only if the user's settings name it",
+        "unnamed = _filters_of(trusted) - {*filters}",
+        "unnamed = frozenset()",
+        ("git/test_settings.py", "git/test_planted_programs.py"),
+    ),
+    Mutant(
+        "a-worker-runs-a-filter-that-nobody-has-named",
+        "a filter of the user's own runs on files of a job only if the user's settings name it",
+        "self.options = (*self.options, *self.settings.arguments)",
+        "pass",
+        ("fleet/test_planted_in_checkout.py",),
+    ),
+    Mutant(
+        "a-job-begins-without-its-filter",
+        "a job whose files need a filter that does not run is refused before it begins",
+        "refuse_tracked(tree, tree.settings)",
+        "pass",
+        ("fleet/test_planted_in_checkout.py",),
     ),
     Mutant(
         "ssh-reads-what-an-agent-can-write",

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeVar
 
-    from ralph.fleet.checkouts import JobCheckout
+    from ralph.fleet.checkouts import GitTerms, JobCheckout
     from ralph.fleet.store.claims import Claim, Claims
     from ralph.fleet.store.database import WaitOptions
     from ralph.fleet.store.locks import ExecutorLock
@@ -99,8 +99,7 @@ class Worker(Struct, frozen=True, kw_only=True):
     hidden: Sequence[Path]
     """Files and folders of the fleet that no job may read."""
     environment: Mapping[str, str]
-    writable: tuple[str, ...]
-    """The places that jobs may write."""
+    terms: GitTerms
     worked: mmap
     """One byte that all slots share: 1 after a job has ended well, 0 after a refusal."""
     tell: Callable[[str], None]
@@ -149,7 +148,7 @@ class JobAttempt:
         # Git needs no key of the API, and gets the rest, by which the user's own helpers may authenticate.
         variables = self._worker.environment.items()
         for_git = {name: value for name, value in variables if not name.startswith("ANTHROPIC_")}
-        return GitCalls(for_git, self._supervisor, writable=self._worker.writable)
+        return GitCalls(for_git, self._supervisor, terms=self._worker.terms)
 
     def stop(self, why: Stop) -> None:
         """Stops what runs. A claim that is lost stays so."""

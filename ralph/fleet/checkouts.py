@@ -24,9 +24,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ralph.fleet.checkpoint import BadStateError
 from ralph.git.answer import CheckoutError, GitAnswer, shown, without_user
+from ralph.git.filters import refuse_tracked, unfiltered
 from ralph.git.large_files import has_tracked, large_files, path_in, refuse_missing, refuse_own_address
 from ralph.git.look import GITLINK, is_refused
 from ralph.git.remote import COMMIT_ID, PUSH, make_git_directory, reach, upload
@@ -136,10 +138,22 @@ def checkpoint_ref(set_name: str, job: str, attempt: int) -> str:
     return f"refs/ralph/{set_name}/{job}/{attempt}"
 
 
-def places_of_jobs(environment: Mapping[str, str], folder: Path) -> tuple[str, ...]:
-    """The places that commands of jobs may write: the folder of the jobs, the caches of packages, and what `sandbox.write`
-    of the user's settings names. Raises CannotError if a file of the user's own git configuration, or a program that it names,
-    is there: unlike a loop, a worker does not tell the settings of such a file from the user's other ones.
+class GitTerms(Struct, frozen=True):
+    """The decisions of the worker's user about the git calls of jobs."""
+
+    writable: tuple[str, ...] = ()
+    """The places that commands of jobs may write: the folder of the jobs, the caches of packages, and `sandbox.write`."""
+    filters: tuple[str, ...] = ()
+    """The filters of the user's own that may run, besides git-lfs."""
+
+
+_NO_TERMS = GitTerms()
+
+
+def git_terms(environment: Mapping[str, str], folder: Path) -> GitTerms:
+    """The decisions in the user's settings, for jobs in `folder`. Raises CannotError if a file of the user's own git
+    configuration, or a program that it names, is where commands of jobs may write: unlike a loop, a worker does not tell the
+    settings of such a file from the user's other ones.
     """
     try:
         settings: Settings | None = load_with_claude({}, environment, folder, None)
@@ -152,7 +166,7 @@ def places_of_jobs(environment: Mapping[str, str], folder: Path) -> tuple[str, .
         raise CannotError(
             f"{file} belongs to your own git configuration, and commands of jobs may write it; keep it elsewhere"
         )
-    return search.roots
+    return GitTerms(search.roots, () if settings is None else settings.loop.git_filters)
 
 
 class GitCalls:
@@ -163,16 +177,17 @@ class GitCalls:
         environment: Mapping[str, str],
         supervisor: CommandSupervisor,
         token: GitToken | None = None,
-        writable: tuple[str, ...] = (),
+        terms: GitTerms = _NO_TERMS,
         users: Mapping[str, str] | None = None,
     ) -> None:
         """`environment` are the worker's variables, with those that git needs to authenticate. `token` is what git gets if a
-        server asks for a password. `writable` are the `places_of_jobs`. `users` are all variables of the worker, which say where
-        its user's secrets are. None stands for `environment`.
+        server asks for a password. `users` are all variables of the worker, which say where its user's secrets are. None stands for
+        `environment`.
         """
         clock = SystemClock()
         self._waiter = InboxWaiter(clock)
-        self.seams = GitSeams(environment, supervisor, self._waiter, clock, token, writable=writable)
+        self.seams = GitSeams(environment, supervisor, self._waiter, clock, token)
+        self.seams = replace(self.seams, writable=terms.writable, filters=terms.filters)
         self._is_stopped = False
         self._users = environment if users is None else users
 
@@ -210,6 +225,12 @@ class WorkerGit(Git):
         """Git for the same repository of a job in another directory."""
         return WorkerGit(self.calls, self.url, directory, variables)
 
+    def at_files(
+        self, directory: Path, variables: Mapping[str, str], names: Mapping[str, bool] | None
+    ) -> FilesGit:
+        """As `at`, for files that filters may read and write. `names` are as in `Git.settings_of`."""
+        return FilesGit(self.calls, self.url, directory, variables, names)
+
     def by(self, calls: GitCalls) -> WorkerGit:
         """Git in the same directory, started by other calls."""
         return WorkerGit(calls, self.url, self.directory)
@@ -244,6 +265,23 @@ class WorkerGit(Git):
             raise self.failure("ls-remote", answer)
         pairs = (line.partition("\t") for line in os.fsdecode(answer.output).splitlines())
         return {ref: commit for commit, _, ref in pairs if COMMIT_ID.fullmatch(commit)}
+
+
+class FilesGit(WorkerGit):
+    """Runs git on files, with no filters but those that may run."""
+
+    def __init__(
+        self,
+        calls: GitCalls,
+        repository: str,
+        directory: Path,
+        variables: Mapping[str, str],
+        names: Mapping[str, bool] | None,
+    ) -> None:
+        """Raises CheckoutError and Interrupted. The parameters are those of `WorkerGit.at_files`."""
+        super().__init__(calls, repository, directory, variables)
+        self.settings = self.settings_of(self.read(*LIST), names)
+        self.options = (*self.options, *self.settings.arguments)
 
 
 class Repositories:
@@ -473,11 +511,13 @@ class JobCheckout:
         """Git with the worker's own git directory, whatever the checkout says."""
         return self._mirror.at(self._own, {"GIT_DIR": str(self._own), **variables})
 
-    def _tree(self, git_directory: Path | None = None) -> WorkerGit:
-        """Git that works on the files of the checkout, with the own git directory and index, or with another `git_directory`."""
+    def _tree(self, git_directory: Path | None = None, names: Mapping[str, bool] | None = None) -> FilesGit:
+        """Git that works on the files of the checkout, with the worker's own git directory and index. `git_directory`
+        stands for another one, and `names` for what the checkout holds.
+        """
         own = {"GIT_DIR": str(self._own), "GIT_INDEX_FILE": str(self._own / "index")}
         chosen = own if git_directory is None else {"GIT_DIR": str(git_directory)}
-        return self._mirror.at(self.directory, {**chosen, "GIT_WORK_TREE": str(self.directory)})
+        return self._mirror.at_files(self.directory, {**chosen, "GIT_WORK_TREE": str(self.directory)}, names)
 
     def keep_large_files(self, commits: Iterable[str], base: str, folder: Path) -> None:
         """Keeps the large files that a bundle of the commits has only pointers to, in the folder `LARGE` below `folder`. Raises
@@ -528,7 +568,7 @@ class JobCheckout:
         HEAD its branch. Called once, before an agent starts. Raises CheckoutError and Interrupted.
         """
         self._make_own()
-        own, tree = self._git(), self._tree()
+        tree = self._tree(names=_names_of(self._git().read("ls-tree", "-z", files)))
         theirs = self._tree(self.directory / ".git")
         theirs.change("update-ref", f"refs/heads/{branch}", self.commit)
         theirs.change("symbolic-ref", "HEAD", f"refs/heads/{branch}")
@@ -536,7 +576,8 @@ class JobCheckout:
             theirs.change("config", "user.name", _NAME)
             theirs.change("config", "user.email", _ADDRESS)
         tree.change("read-tree", files)
-        _refuse_open_programs(tree, _names_of(own.read("ls-tree", "-z", files)))
+        _refuse_open_programs(tree)
+        refuse_tracked(tree, tree.settings)
         if self._has_tracked():
             self._upload_to(files, ())
         # With a filter as that of git-lfs, this contacts the remote.
@@ -718,7 +759,7 @@ class JobCheckout:
 
     def _has_tracked(self) -> bool:
         tree = self._tree()
-        return has_tracked(tree, tree.settings_of(tree.read(*LIST)).values, self._storage)
+        return has_tracked(tree, tree.settings.values, self._storage)
 
     def _upload_to(self, commit: str, identifiers: Sequence[str]) -> None:
         """Has the large files uploaded that are in the worker's own directory of git-lfs, or only looks whether it could."""
@@ -747,24 +788,25 @@ class JobCheckout:
 
     def _staged(self) -> tuple[str, str, tuple[str, ...]]:
         """Brings the own index up to date. Returns the commit of HEAD, the tree, and the paths that were left out."""
-        _refuse_open_programs(self._tree())
+        tree = self._tree()
+        _refuse_open_programs(tree)
         head = head_of(self.directory) or self._index_head
         self._take_in(head)
         if head != self._index_head:
             self._start_again(head)
         has_carried = bool(self._carried)
-        changed, sizes, left_out = self._listed()
+        changed, sizes, left_out = self._listed(tree)
         if _within_limits(sizes, sum(self._carried.values()))[1]:
             if has_carried:  # the index may have a file that is too large now
                 self._start_again(head)
-                changed, sizes, left_out = self._listed()
+                changed, sizes, left_out = self._listed(tree)
             sizes, too_large = _within_limits(sizes)
             left_out += [f"{os.fsdecode(path)} ({size:,} bytes)" for path, size in too_large.items()]
         self._carried |= sizes
         if changed or sizes:
-            listed = b"".join(path + b"\0" for path in (*changed, *sizes))
-            left_out += [f"{path} (git takes no such name)" for path in self._tree().stage(listed)]
-        return head, self._tree().change("write-tree").decode().strip(), tuple(left_out)
+            refused = tree.stage(b"".join(path + b"\0" for path in (*changed, *sizes)))
+            left_out += [f"{path} (git takes no such name)" for path in refused]
+        return head, tree.change("write-tree").decode().strip(), tuple(left_out)
 
     def forget_index(self) -> None:
         """Makes the index that of the commit with which the checkout began, because an earlier process may have changed it.
@@ -780,19 +822,21 @@ class JobCheckout:
         self._index_head = head
         self._carried = {}
 
-    def _listed(self) -> tuple[list[bytes], dict[bytes, int], list[str]]:
+    def _listed(self, tree: FilesGit) -> tuple[list[bytes], dict[bytes, int], list[str]]:
         """The tracked files that differ from the index, the sizes of the other files that are not ignored, and what is
-        left out: other repositories, protected files below the top, files that cannot be read, and untracked ones that agents may
-        not read. Files that the index has without the commit of HEAD count as other files.
+        left out: other repositories, protected files below the top, files that cannot be read or whose filter does not run, and
+        untracked ones that agents may not read. Files that the index has without the commit of HEAD count as other files.
         """
         top = os.path.realpath(self.directory)
         look, is_below = look_below(top), below_tops((top,))
-        output = self._tree().read("ls-files", "-z", "-t", "-d", "-m", "-o", "--exclude-standard")
+        output = tree.read("ls-files", "-z", "-t", "-d", "-m", "-o", "--exclude-standard")
         places = self._mirror.calls.places_in(top) if output else None
         changed: dict[bytes, None] = {}
         sizes: dict[bytes, int] = {}
         left_out = {why: dict[str, None]() for why in (_OF_ITS_OWN, _CLOSED, _RUNS, _SECRET, _OBEYED)}
-        for line in filter(None, output.split(b"\0")):
+        lines = [line for line in output.split(b"\0") if line]
+        without_filter = unfiltered(tree, tree.settings, (os.fsdecode(line[2:]) for line in lines))
+        for line in lines:
             is_untracked, path, name = line[:1] == b"?", line[2:], os.fsdecode(line[2:])
             whole = os.path.join(os.fsencode(self.directory), path)  # noqa: PTH118 - the paths are bytes
             status = _status(whole)
@@ -807,6 +851,8 @@ class JobCheckout:
                 left_out[_SECRET][name] = None
             elif is_untracked and path.endswith(b"/"):
                 left_out[_OF_ITS_OWN][name] = None
+            elif status and (wanted := without_filter.get(name)) is not None:
+                left_out.setdefault(f"its filter {wanted} is not in loop.git_filters", {})[name] = None
             elif is_refused(os.fsdecode(whole)):
                 left_out[_CLOSED][name] = None
             elif (self._carried.pop(path, None) is not None and status) or is_untracked:
@@ -842,11 +888,9 @@ class JobCheckout:
         self._taken = head
 
 
-def _refuse_open_programs(tree: WorkerGit, names: Mapping[str, bool] | None = None) -> None:
-    """Raises CheckoutError if a program that the user's git configuration names takes code from the checkout. `names` are what
-    the checkout will hold, as in `Git.settings_of`.
-    """
-    for setting in tree.settings_of(tree.read(*LIST), names).left_out:
+def _refuse_open_programs(tree: FilesGit) -> None:
+    """Raises CheckoutError if a program that the user's git configuration names takes code from the checkout."""
+    for setting in tree.settings.left_out:
         raise CheckoutError(
             f"{setting} of your own git configuration would run what the checkout holds; name a program elsewhere, by its path"
         )

@@ -24,7 +24,7 @@ from ralph.fleet.checkouts import (
     NotDelivered,
     Repositories,
     checkpoint_ref,
-    places_of_jobs,
+    git_terms,
 )
 from ralph.fleet.job_file import MOST_FILE_BYTES
 from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, wait_for_end
@@ -89,16 +89,16 @@ class ExportedJob:
         missing = [name for name in job.env if not environment.get(name)]
         if missing:
             raise CannotError(f"the variable {missing[0]} is not set")
-        places = places_of_jobs(environment, folder)
+        terms = git_terms(environment, folder)
         kept = {name: value for name, value in environment.items() if name not in (TOKEN, HOST)}
         self._process = JobProcess(
             set_name, job, folder, kept, hidden=_sets_beside(folder), told=say, waits_in_outages=True
         )
         secrets = known_secrets(environment)
         ours = child_environment(environment, (), secrets, {*job.env, TOKEN, HOST})
-        safe = without_unsafe_loads(ours, search_outside(ours, places))
+        safe = without_unsafe_loads(ours, search_outside(ours, terms.writable))
         self._supervisor = CommandSupervisor(safe, makes_group=False)
-        self._new_calls = partial(GitCalls, ours, self._supervisor, _token(environment), places, environment)
+        self._new_calls = partial(GitCalls, ours, self._supervisor, _token(environment), terms, environment)
         self._calls = self._new_calls()
         self._repositories = Repositories(folder / "mirrors", self._calls)
         self._stopped_by: int | None = None

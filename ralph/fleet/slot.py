@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from ralph.fleet.attempt import JobAttempt, MachineError, Stop, Worker
+from ralph.fleet.checkouts import GitTerms
 from ralph.fleet.checkpoint import BadStateError
 from ralph.fleet.decisions import JobState
 from ralph.fleet.engine import Engine, end_attempt
@@ -79,8 +80,7 @@ class WorkOptions(Struct, frozen=True, kw_only=True):
     """The sets to work for. Empty means all."""
     until_done: bool = False
     drain_s: float = DRAIN_S
-    writable: tuple[str, ...] = ()
-    """The places that commands of jobs may write, by `places_of_jobs`."""
+    terms: GitTerms = GitTerms()
 
 
 class Slot:
@@ -159,7 +159,7 @@ class Slot:
             undelivered=self._undelivered,
             hidden=self._database.private_places,
             environment=self._environment,
-            writable=self._options.writable,
+            terms=self._options.terms,
             worked=self._worked,
             tell=self._tell,
             redact=self._redact,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from msgspec.structs import replace
 
-from ralph.fleet.checkouts import places_of_jobs
+from ralph.fleet.checkouts import git_terms
 from ralph.fleet.decisions import worst_exit_code
 from ralph.fleet.listing import progress_line
 from ralph.fleet.slot import BUG_EXIT, LOOK_AFTER_OTHERS_S, Courier, Slot, WorkOptions, is_ours
@@ -54,8 +54,8 @@ def work(
     database: Database, options: WorkOptions, environment: Mapping[str, str], tell: Callable[[str], None]
 ) -> int:
     """Works until it is told to stop, and returns the exit code. Raises StoreError and CannotError."""
-    places = places_of_jobs(environment, database.folder / "work")
-    return Supervisor(database, replace(options, writable=places), environment, tell).run()
+    terms = git_terms(environment, database.folder / "work")
+    return Supervisor(database, replace(options, terms=terms), environment, tell).run()
 
 
 class Supervisor:

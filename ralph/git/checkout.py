@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from ralph.git.answer import CheckoutError, shown
 from ralph.git.commit_diffs import FOR_ALL, look_through
 from ralph.git.file_digests import Changes, FileDigests, Snapshot, differing
-from ralph.git.large_files import filters_of
+from ralph.git.filters import refuse_unfiltered
 from ralph.git.look import counted, is_refused, look, looked, status_of
 from ralph.git.own_paths import OwnPaths
 from ralph.git.pins import (
@@ -297,7 +297,7 @@ class GitCheckout:
         if not (entries or lines):
             return None, True
         unstaged = [entry for entry in entries if entry.is_unstaged]
-        _refuse_unfiltered(git, unstaged)
+        refuse_unfiltered(git, git.settings, (entry.path for entry in unstaged))
         index, tree = self.git_directory / "index", None
         try:
             own = OwnDirectory("ralph-index-", [*map(str, self._given)])
@@ -675,19 +675,6 @@ def _holds(git: CheckoutGit, branch: str, tree: str | None, head: str) -> bool:
         return git.resolved(name) == head
     answer = git.answer("log", "-1", "--format=%T %P", name, "--")
     return not answer.status and answer.output.decode().split() == [tree, *filter(None, [head])]
-
-
-def _refuse_unfiltered(git: CheckoutGit, entries: Sequence[StatusEntry]) -> None:
-    """Without its filter, a file that should be encrypted would be committed as plain text."""
-    dropped = git.settings.dropped_filters
-    if not dropped:
-        return
-    for path, value in filters_of(git, (entry.path for entry in entries)).items():
-        if value in dropped:
-            raise CheckoutError(
-                f"{shown([path])} goes through the filter {value!r}, a program that an agent can write, or that only a "
-                f"configuration names which it can write; {git.settings.advice}, with a program where commands may not write"
-            )
 
 
 def _listed(entries: Sequence[StatusEntry]) -> bytes:

@@ -10,6 +10,7 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from ralph.git.answer import CheckoutError, shown
+from ralph.git.filters import filters_of
 from ralph.places.git_config import LFS_STORAGE, settings
 
 if TYPE_CHECKING:
@@ -75,16 +76,6 @@ def _contents(file: BinaryIO) -> Iterator[tuple[str, bytes]]:
         size, _, path = line.removesuffix(b"\n").partition(b" ")
         if size.isdigit():  # otherwise a partial clone lacks the file
             yield os.fsdecode(path), file.read(int(size) + 1)
-
-
-def filters_of(git: Git, paths: Iterable[str], *options: str, **how: Mapping[str, str]) -> dict[str, str]:
-    """The filter of each path, by the attributes in the working tree, or as options of git-check-attr(1) say. `how` is as in
-    `Git.call`. Raises CheckoutError and Interrupted.
-    """
-    listed = b"".join(os.fsencode(path) + b"\0" for path in paths)
-    output = git.change("check-attr", *options, "-z", "--stdin", "filter", given=listed, **how)
-    fields = os.fsdecode(output).split("\0")
-    return dict(zip(fields[0::3], fields[2::3], strict=False))
 
 
 def refuse_missing(git: Git, commit: str, found: Mapping[str, str], storage: Path) -> list[str]:

@@ -1,6 +1,6 @@
 """Runs git, under supervision, with a time limit and a limit on the output of each call. Git runs only programs that the
-user's own configuration names, not programs that only the repository's configuration names. `settings.py` makes
-sure of this.
+user's own configuration names, not programs that only the repository's configuration names, and of filters only those
+that the user's settings for ralph name too. `settings.py` makes sure of this.
 """
 
 from __future__ import annotations
@@ -112,6 +112,8 @@ class GitSeams(Struct, frozen=True):
     """When local calls did not end in time, by the clock."""
     writable: tuple[Path | str, ...] = ()
     """The places that commands may write, besides the checkout."""
+    filters: tuple[str, ...] = ()
+    """The filters of the user's own configuration that git may run, besides git-lfs."""
     ends_at_s: float = math.inf
     """When no call may run any more, by the clock. Infinite without such a time."""
 
@@ -204,7 +206,7 @@ class Git:
         return _names_agents(value, self.agents_places, self.environment, str(self.directory), names)
 
     def settings_of(self, listing: bytes, names: Mapping[str, bool] | None = None) -> GitSettings:
-        """As `settings_from`, for this directory and the places that commands may write. `names` are as in `why_changeable`.
+        """As `settings_from`, for this directory and what the seams tell about the user. `names` are as in `why_changeable`.
         A file counts as an agent's, with what it may include, if another run's command has changed it and nothing is undone.
         Raises CheckoutError.
         """
@@ -214,7 +216,9 @@ class Git:
             changed.extend([file] if why_left_behind(file, self.seams.environment) else [])
             return bool(changed) or self.is_writable(file)
 
-        return settings_from(listing, is_agents, lambda value: self.names_writable(value, names))
+        return settings_from(
+            listing, is_agents, lambda value: self.names_writable(value, names), self.seams.filters
+        )
 
     def failure(self, command: str, answer: GitAnswer) -> CheckoutError:
         name = self._repository

@@ -2,6 +2,8 @@
 repository's names. An agent can write `.git/config`, and many git settings are commands. If the repository sets a command,
 ralph replaces it by the user's value of this setting, or else by an empty or harmless one. The same holds for a file of the
 user's that is where an agent can write it, or is found through a link there, and for a setting whose value leads there.
+A filter of the user's own runs only if it is git-lfs, as `git lfs install` sets it up, or if the user's settings for ralph
+name it: the agent's attributes choose filters, and many take code or settings from the directory in which they start.
 This module runs nothing: it only parses the output of `git config --list`.
 
 These rules are for git calls without a remote, and depend on a list of the settings that name programs. Calls with a
@@ -51,6 +53,7 @@ _CREDENTIAL_HELPER = re.compile(r"credential\.(?:.*\.)?helper", re.DOTALL)
 _HOOK = re.compile(r"(?P<hook>hook\..*)\.command", re.DOTALL)
 _LFS_EXTENSION = re.compile(r"lfs\.extension\..*\.(?:clean|smudge)", re.DOTALL)
 _NO_FILTER = {"clean": "", "smudge": "", "process": "", "required": "false"}
+_LFS = "lfs"
 _OBJECT_FORMAT = "extensions.objectformat"
 _LOCAL = "local"
 _COMMAND = "command"
@@ -82,7 +85,11 @@ class GitSettings(Struct, frozen=True):
     left_out: tuple[str, ...] = ()
     """Names of repository settings that ralph's git calls ignore. A push or a commit may fail without them."""
     dropped_filters: frozenset[str] = frozenset()
-    """Filters that only the repository defines, and that do not run: a file that needs one must not be committed."""
+    """Filters that do not run, because only the repository defines them or the user has not named them: a file that needs one must
+    not be committed.
+    """
+    unnamed_filters: frozenset[str] = frozenset()
+    """Those of them that the user's own configuration defines."""
     entries: tuple[Setting, ...] = ()
     """All settings, in the order in which git reads them."""
     files: tuple[str, ...] = ()
@@ -101,16 +108,6 @@ class GitSettings(Struct, frozen=True):
         return found[-1] if found else None
 
     @property
-    def own_filters(self) -> dict[str, str]:
-        """The filters of the user's own configuration that run, each with its command."""
-        found = [(_FILTER.fullmatch(one.name), one) for one in self.entries if not one.is_of_repository]
-        return {
-            match["name"]: one.value
-            for match, one in found
-            if match and match["key"] in ("clean", "process") and match["name"] not in self.dropped_filters
-        }
-
-    @property
     def object_format(self) -> str:
         """The hash function of the repository, `sha1` or `sha256`."""
         told = [one.value for one in self.entries if one.is_of_repository and one.name == _OBJECT_FORMAT]
@@ -121,28 +118,36 @@ def settings_from(
     listing: bytes,
     is_writable: Callable[[str], bool] = lambda _: False,
     names_writable: Callable[[str], bool] = lambda _: False,
+    filters: Collection[str] = (),
 ) -> GitSettings:
     """Makes the settings from `listing`, the output of `LIST`. `is_writable` tells whether an agent can decide what a file says,
-    and `names_writable` whether a value names such a file: the user's own settings there count as the repository's. Raises
-    CheckoutError.
+    and `names_writable` whether a value names such a file: the user's own settings there count as the repository's. `filters`
+    are those that the user has named. Raises CheckoutError.
     """
-    settings = list(_read(listing, is_writable, names_writable))
+
+    def runs_writable(name: str, value: str) -> bool:
+        match = _FILTER.fullmatch(name)
+        return (match is None or match["name"] in (_LFS, *filters)) and names_writable(value)
+
+    settings = list(_read(listing, is_writable, runs_writable))
     theirs = [setting for setting in settings if setting.is_of_repository]
     trusted = [setting for setting in settings if not setting.is_of_repository]
     known = {setting.name: setting.value for setting in trusted}
-    filters = _filters_to_replace(theirs)
-    dropped = frozenset(name for name, keys in filters.items() if not _is_defined(name, keys, known))
+    replaced = _filters_to_replace(theirs)
+    unnamed = _filters_of(trusted) - {*filters}
+    dropped = unnamed.union(name for name, keys in replaced.items() if not _is_defined(name, keys, known))
     pairs = [
         _pair("protocol.ext.allow", known.get("protocol.ext.allow", "never")),
         *_replaced_programs(theirs, known),
         *_replaced_helpers(theirs, trusted),
-        *_replaced_filters(filters, dropped, known),
+        *_replaced_filters(replaced, dropped, known),
     ]
     return GitSettings(
         {setting.name: setting.value for setting in settings},
         (*ALWAYS, *(word for pair in pairs for word in ("-c", pair))),
-        tuple(dict.fromkeys(_missed(theirs, filters))),
+        tuple(dict.fromkeys(_missed(theirs, replaced))),
         dropped,
+        unnamed,
         tuple(settings),
         _files_of_repository(listing),
     )
@@ -156,7 +161,7 @@ def _files_of_repository(listing: bytes) -> tuple[str, ...]:
 
 
 def _read(
-    listing: bytes, is_writable: Callable[[str], bool], names_writable: Callable[[str], bool]
+    listing: bytes, is_writable: Callable[[str], bool], runs_writable: Callable[[str, str], bool]
 ) -> Iterator[Setting]:
     parts = listing.decode("utf-8", "surrogateescape").split("\0")
     known: dict[str, bool] = {}
@@ -165,7 +170,7 @@ def _read(
         kind, _, file = origin.partition(":")
         if origin not in known:
             known[origin] = scope not in _OF_THE_REPOSITORY and kind == "file" and is_writable(file)
-        whose = _OF_AGENTS if names_writable(value) else _LOCAL if known[origin] else scope
+        whose = _OF_AGENTS if runs_writable(name, value) else _LOCAL if known[origin] else scope
         own_file = file if known[origin] else ""
         yield Setting(whose, name, value if has_value else "true", own_file)
 
@@ -193,10 +198,23 @@ def _filters_to_replace(theirs: Sequence[Setting]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for setting in theirs:
         match = _FILTER.fullmatch(setting.name)
-        is_lfs = match is not None and match["name"] == "lfs" and STANDARD_LFS.fullmatch(setting.value)
+        is_lfs = match is not None and match["name"] == _LFS and STANDARD_LFS.fullmatch(setting.value)
         if match and not (is_lfs and setting.scope != _OF_AGENTS):
             found.setdefault(match["name"], set()).add(match["key"])
     return found
+
+
+def _filters_of(trusted: Sequence[Setting]) -> frozenset[str]:
+    """The filters that the user's own configuration defines, but for git-lfs as `git lfs install` sets it up."""
+    found = set()
+    for setting in trusted:
+        match = _FILTER.fullmatch(setting.name)
+        if match and match["key"] != "required" and setting.value:
+            is_lfs = match["name"] == _LFS and STANDARD_LFS.fullmatch(setting.value)
+            found |= set() if is_lfs else {match["name"]}
+        elif _LFS_EXTENSION.fullmatch(setting.name) and setting.value:
+            found.add(_LFS)  # git-lfs would run another program
+    return frozenset(found)
 
 
 def _is_defined(name: str, keys: set[str], known: dict[str, str]) -> bool:
@@ -211,8 +229,8 @@ def _is_defined(name: str, keys: set[str], known: dict[str, str]) -> bool:
 def _replaced_filters(
     filters: dict[str, set[str]], dropped: frozenset[str], known: dict[str, str]
 ) -> Iterator[str]:
-    for name, keys in filters.items():
-        for key in _NO_FILTER if name in dropped else sorted(keys):
+    for name in (*filters, *sorted(dropped.difference(filters))):
+        for key in _NO_FILTER if name in dropped else sorted(filters[name]):
             setting, nothing = f"filter.{name}.{key}", _NO_FILTER[key]
             yield _pair(setting, nothing if name in dropped else known.get(setting, nothing))
 

@@ -88,8 +88,7 @@ FINDS_BY_ITSELF = frozenset(
     make gmake just task rake ant mvn gradle cargo go npm npx pnpm pnpx yarn bunx uv uvx pipx poetry pipenv pdm hatch rye pixi tox nox
     invoke bundle mise asdf direnv devbox nix docker-compose pre-commit ninja cmake ctest dotnet conda mamba micromamba nix-shell compose
     podman-compose sbt mix stack cabal composer bazel bazelisk gulp grunt rails rspec poe tsx ts-node lefthook scons meson opam turbo nx
-    run-parts jupyter jupyter-nbconvert prettier eslint stylelint rubocop pylint phpunit bun Rscript jupytext
-    svgo treefmt dprint php-cs-fixer sqlfluff markdownlint-cli2 cog electron swift
+    run-parts jupyter jupyter-nbconvert prettier eslint stylelint rubocop pylint phpunit bun Rscript electron swift
     """.split()
 )
 _KNOWN_LATER = re.compile(r"[$`]|\{\}")

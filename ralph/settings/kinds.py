@@ -103,6 +103,10 @@ def _variable_names(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def _names(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(map(printable, names)))
+
+
 def _betas(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
@@ -131,6 +135,7 @@ PLACES_OR_JSON = Kind(_NAMES, "a list of files and JSON objects", _no_blank, is_
 SERVERS = Kind(dict[str, dict[str, Any]], "a table of MCP servers", Secret, is_secret=True)
 EXACT_TOOLS = Kind(_NAMES, "a list of names", _exact_tools)
 BETAS = Kind(_NAMES, "a list of names", _betas)
+NAMES = Kind(_NAMES, "a list of names", _names)
 VARIABLES = Kind(_NAMES, "a list of names", _variable_names, is_secret=True)
 KEY_VARIABLES = Kind(str | _NAMES, _SAYS_KEY_VARIABLES, _key_variables, is_secret=True)
 

@@ -408,6 +408,14 @@ class LoopSettings(Struct, frozen=True):
         float,
         Key(POSITIVE_SECONDS, "longest time for all these waits in a row; then the loop ends with exit 75"),
     ] = PATIENT_BUDGET_S
+    git_filters: Annotated[
+        tuple[str, ...],
+        Key(
+            must_be.NAMES,
+            "filters of your git configuration that ralph's own commits run besides git-lfs, also in a fleet, outside the sandbox "
+            "([loop](loop-reference.md#git))",
+        ),
+    ] = ()
 
 
 class NotifySettings(Struct, frozen=True):

@@ -23,7 +23,7 @@ from ralph.fleet.checkouts import (
     NotDelivered,
     Repositories,
     checkpoint_ref,
-    places_of_jobs,
+    git_terms,
 )
 from ralph.git.answer import CheckoutError
 from ralph.values.outcome import CannotError, Outcome
@@ -803,10 +803,13 @@ def test_a_worker_does_not_begin_where_commands_may_write_the_users_git_configur
     home, folder = tmp_path / "home", tmp_path / "state/work"
     (home / ".config/ralph").mkdir(parents=True)
     folder.mkdir(parents=True)
-    (home / ".config/ralph/config.toml").write_text(f'[sandbox]\nwrite = ["{tmp_path}/given"]\n')
+    settings = f'[sandbox]\nwrite = ["{tmp_path}/given"]\n[loop]\ngit_filters = ["mine"]\n'
+    (home / ".config/ralph/config.toml").write_text(settings)
     environment = {"HOME": str(home)}
     (home / ".gitconfig").write_text("[user]\n\tname = x\n")
-    assert {str(folder), str(tmp_path / "given")} <= {*places_of_jobs(environment, folder)}
+    terms = git_terms(environment, folder)
+    assert {str(folder), str(tmp_path / "given")} <= {*terms.writable}
+    assert terms.filters == ("mine",)
     place = {
         "folder": folder,
         "cache": home / ".cache/ralph/packages/x",
@@ -824,4 +827,4 @@ def test_a_worker_does_not_begin_where_commands_may_write_the_users_git_configur
     else:
         (home / ".gitconfig").write_text(f"[include]\n\tpath = {place}/more\n")
     with pytest.raises(CannotError, match="more belongs to your own git configuration"):
-        places_of_jobs(environment, folder)
+        git_terms(environment, folder)

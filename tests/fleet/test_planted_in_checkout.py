@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.fleet.checkouts import Delivered, GitCalls, Maker, Repositories, head_of
+from ralph.fleet.checkouts import Delivered, GitCalls, GitTerms, MadeCommit, Maker, Repositories, head_of
 from ralph.git.answer import CheckoutError
 from ralph.values.outcome import Outcome
 from tests.fleet.checked_out import checked_out, source_with
@@ -102,16 +102,29 @@ def test_a_remote_on_this_machine_runs_nothing_that_its_configuration_names(
     assert [path.name for path in marks.iterdir()] == []
 
 
-def test_the_users_own_filter_runs(source: Repository, checkout: JobCheckout, tmp_path: Path) -> None:
+def test_a_filter_of_the_users_own_runs_if_the_settings_name_it(
+    source: Repository, checkout: JobCheckout, tmp_path: Path
+) -> None:
     """That of git-lfs loads a file's content from the remote."""
-    remote = str(tmp_path / "remote.git")
-    source.git("config", "--global", "filter.evil.clean", "tr a-z A-Z")
+    remote, named, ran = str(tmp_path / "remote.git"), GitTerms(filters=("evil",)), tmp_path / "ran"
+    source.git("config", "--global", "filter.evil.clean", f"touch {ran}; tr a-z A-Z")
     source.git("config", "--global", "filter.evil.smudge", "git config remote.origin.url")
     (checkout.directory / "x.bin").write_text("hello\n")
+    left = checkout.finish("Job", FIRST)
+    assert left == MadeCommit(checkout.commit, ("x.bin (its filter evil is not in loop.git_filters)",))
+    checkout.use(GitCalls(source.environment, SUPERVISOR, terms=named))
     final = checkout.finish("Job", FIRST)
     checkout.push_branch(final.commit, "ralph/job", None)
     assert source.git("-C", remote, "show", "ralph/job:x.bin") == "HELLO"
-    repositories = Repositories(tmp_path / "mirrors", GitCalls(source.environment, SUPERVISOR))
+    checkout.use(GitCalls(source.environment, SUPERVISOR))
+    ran.unlink()
+    (checkout.directory / "x.bin").write_text("other\n")
+    assert checkout.finish("Job", FIRST).left_out == left.left_out
+    assert not ran.exists()
+    repositories = Repositories(tmp_path / "others", GitCalls(source.environment, SUPERVISOR))
+    with pytest.raises(CheckoutError, match=r"x\.bin goes through your filter 'evil'"):
+        repositories.check_out(remote, "ralph/job", tmp_path / "refused/checkout", "ralph/job")
+    repositories = Repositories(tmp_path / "mirrors", GitCalls(source.environment, SUPERVISOR, terms=named))
     again = repositories.check_out(remote, "ralph/job", tmp_path / "again/checkout", "ralph/job")
     assert (again.directory / "x.bin").read_text().strip() == remote
 

@@ -27,6 +27,8 @@ class Repository:
         home.mkdir(exist_ok=True)
         self.environment = {"PATH": os.environ["PATH"], "HOME": str(home), "GIT_CONFIG_NOSYSTEM": "1"}
         self.waiter = InboxWaiter(CLOCK)
+        self.filters: tuple[str, ...] = ()
+        """The filters that the user's settings for ralph name."""
 
     @classmethod
     def empty(cls, top: Path, home: Path) -> Repository:
@@ -61,7 +63,7 @@ class Repository:
         return self.git("rev-parse", "HEAD")
 
     def seams(self, **environment: str) -> GitSeams:
-        return GitSeams(self.environment | environment, SUPERVISOR, self.waiter, CLOCK)
+        return GitSeams(self.environment | environment, SUPERVISOR, self.waiter, CLOCK, filters=self.filters)
 
     def checkout(self, directory: str = ".", plan_file: str = "PLAN.md", **options: Any) -> GitCheckout:
         return GitCheckout(self.top, self.top / directory, plan_file=plan_file, seams=self.seams(), **options)

@@ -273,6 +273,7 @@ def filtered(repository: Repository, script: str) -> None:
     program = Path(repository.environment["HOME"], "filter.sh")
     program.write_text(f"{script}\ncat\n")
     repository.git("config", "--global", "filter.own.clean", f"sh {program}")
+    repository.filters = ("own",)
     repository.write(".gitattributes", "x filter=own\n")
     repository.commit_all()
 

@@ -166,11 +166,16 @@ def test_a_planted_working_tree_elsewhere_is_not_taken(repository: Repository, t
     assert "key" not in repository.git("ls-tree", "-r", "--name-only", "HEAD").split()
 
 
-def test_the_users_own_filter_runs(repository: Repository) -> None:
+def test_a_filter_of_the_users_own_runs_if_the_settings_name_it(repository: Repository) -> None:
     repository.git("config", "--global", "filter.upper.clean", "tr a-z A-Z")
     repository.git("config", "filter.upper.clean", "sed s/e/PLANTED/")
     repository.write(".gitattributes", "*.up filter=upper\n")
     repository.write("x.up", "hello\n")
+    with pytest.raises(
+        CheckoutError, match=r"x\.up goes through your filter 'upper', .* git_filters = \[\"upper\"\]"
+    ):
+        repository.checkout().commit("unfiltered")
+    repository.filters = ("upper",)
     assert repository.checkout().commit("x")
     assert repository.git("show", "HEAD:x.up") == "HELLO"
 

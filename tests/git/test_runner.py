@@ -110,6 +110,7 @@ def test_the_users_own_settings_in_the_work_run_no_program(
         os.link(file, user)
     else:
         user.write_text(f'[filter "mine"]\n\tclean = mine\n[include]\n\tpath = {file}\n')
+    repository.filters = ("mine", "evil")
     variables = {"GIT_CONFIG_GLOBAL": str(file if way == "variable" else user)}
     seams = repository.seams(**variables, XDG_CACHE_HOME=str(tmp_path / "cache"))
     seams = replace(seams, writable=(str(added),))
@@ -173,6 +174,7 @@ def test_a_program_of_the_users_configuration_that_an_agent_can_write_does_not_r
 ) -> None:
     place = tmp_path_factory.mktemp("place")
     repository = Repository.empty(place / "work", place / "home")
+    repository.filters = ("mine",)
     added, other = place / "home/added", place / "home/other"
     added.mkdir()
     other.mkdir()
@@ -202,6 +204,7 @@ def test_a_python_program_of_the_users_takes_no_module_from_the_work(
     repository.write(".gitattributes", "*.txt filter=mine\n")
     repository.write("a.txt")
     repository.git("config", "--global", "filter.mine.clean", str(wrapper))
+    repository.filters = ("mine",)
     CheckoutGit(repository.top, repository.seams()).change("add", "a.txt")
     assert not (tmp_path / "ran").exists()
 

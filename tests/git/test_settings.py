@@ -14,8 +14,14 @@ def listing(*settings: tuple[str, str, str]) -> bytes:
 
 
 def overridden(*settings: tuple[str, str, str]) -> list[str]:
+    """The settings that ralph's git gets if the user has named the filters `f` and `g`."""
     always = settings_from(b"").arguments
-    return [pair for pair in settings_from(listing(*settings)).arguments[len(always) :] if pair != "-c"]
+    made = settings_from(listing(*settings), filters=("f", "g"))
+    return [pair for pair in made.arguments[len(always) :] if pair != "-c"]
+
+
+def dropped(name: str) -> list[str]:
+    return [f"filter.{name}.{key}" for key in ("clean=", "smudge=", "process=", "required=false")]
 
 
 @every_row(
@@ -42,11 +48,32 @@ def overridden(*settings: tuple[str, str, str]) -> list[str]:
         ([("local", "filter.lfs.process", "git-lfs filter-process")], []),
         (
             [("local", "filter.lfs.process", "git-lfs filter-process; x")],
-            ["filter.lfs.clean=", "filter.lfs.smudge=", "filter.lfs.process=", "filter.lfs.required=false"],
+            dropped("lfs"),
         ),
         (
             [("local", "filter.f.clean", "x"), ("global", "filter.f.clean", "mine")],
             ["filter.f.clean=mine"],
+        ),
+        ([("global", "filter.f.clean", "mine")], []),
+        ([("global", "filter.h.clean", "mine")], dropped("h")),
+        ([("system", "filter.h.smudge", "mine")], dropped("h")),
+        ([("command", "filter.h.process", "mine")], dropped("h")),
+        ([("local", "filter.h.clean", "x"), ("global", "filter.h.clean", "mine")], dropped("h")),
+        ([("global", "filter.h.clean", ""), ("global", "filter.h.required", "true")], []),
+        ([("global", "filter..clean", "x")], dropped("")),
+        ([("local", "filter.g.clean", "x")], dropped("g")),
+        (
+            [
+                ("global", "filter.lfs.clean", "git-lfs clean -- %f"),
+                ("global", "filter.lfs.required", "true"),
+            ],
+            [],
+        ),
+        ([("global", "filter.lfs.clean", "git-lfs clean -- %f | x")], dropped("lfs")),
+        ([("global", "filter.other.clean", "git-lfs clean -- %f")], dropped("other")),
+        (
+            [("global", "filter.lfs.clean", "git-lfs clean -- %f"), ("global", "lfs.extension.x.clean", "x")],
+            dropped("lfs"),
         ),
         ([("local", "hook.x.command", "x")], ["hook.x.enabled=false"]),
         ([("local", "lfs.storage", "/x")], ["lfs.storage=lfs"]),
@@ -72,16 +99,27 @@ def test_a_name_that_no_option_can_carry_is_refused() -> None:
 
 def test_a_filter_that_the_user_does_not_define_whole_is_dropped() -> None:
     process = [("global", "filter.c.clean", "y"), ("local", "filter.c.process", "x")]
-    assert settings_from(listing(*process)).dropped_filters == {"c"}
+    assert settings_from(listing(*process), filters=("c",)).dropped_filters == {"c"}
     settings = settings_from(
         listing(
             ("local", "filter.a.clean", "x"),
             ("local", "filter.b.clean", "x"),
             ("global", "filter.b.clean", "y"),
-        )
+        ),
+        filters=("a", "b"),
     )
     assert settings.dropped_filters == {"a"}
     assert settings.left_out == ("filter.a.clean", "filter.b.clean")
+
+
+def test_a_filter_that_the_user_has_not_named_is_dropped_and_is_no_setting_that_ralph_leaves_out() -> None:
+    """A worker would end each job for a setting that it leaves out, whether or not a file needs the filter."""
+    one = listing(("global", "filter.a.clean", "make clean"))
+    for named, unnamed, left_out in (((), {"a"}, ()), (("a",), set(), ("filter.a.clean",))):
+        settings = settings_from(one, names_writable=lambda value: value.startswith("make"), filters=named)
+        assert settings.dropped_filters == {"a"}
+        assert settings.unnamed_filters == unnamed
+        assert settings.left_out == left_out
 
 
 def test_a_setting_without_a_value_is_true() -> None:
@@ -96,10 +134,10 @@ def test_a_file_of_the_users_that_an_agent_can_write_counts_as_the_repositorys()
         b"global\0file:/w/shared\0filter.x.clean\nevil\0global\0file:/home/.gitconfig\0filter.y.clean\nmine\0"
         b"system\0file:/w/system\0core.sshcommand\nevil\0"
     )
-    settings = settings_from(text, lambda file: file.startswith("/w/"))
+    settings = settings_from(text, lambda file: file.startswith("/w/"), filters=("x", "y"))
     assert settings.dropped_filters == {"x"}
     assert "core.sshcommand=ssh" in settings.arguments
-    assert not settings_from(text).dropped_filters
+    assert not settings_from(text, filters=("x", "y")).dropped_filters
     assert settings_from(text).advice == "set it by git config --global"
     assert settings.advice.startswith("set it in a file elsewhere")
     assert "/w/shared, /w/system leads through" in settings.advice

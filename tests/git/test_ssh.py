@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from ralph.fleet.checkouts import GitCalls, WorkerGit
+from ralph.fleet.checkouts import GitCalls, GitTerms, WorkerGit
 from ralph.git.answer import CheckoutError
 from ralph.git.checkout import GitCheckout
 from ralph.git.remote import make_git_directory
@@ -113,6 +113,7 @@ def test_no_file_counts_that_a_command_of_another_run_has_changed_and_nobody_has
         "git config --global filter.f.clean cat; git config --global include.path $HOME/new"
     )
     repository, marks = made(tmp_path, script, "")
+    repository.filters = ("f", "g")
     home = tmp_path / "home"
     mark = home / ".local/state/ralph/running/x"
     mark.parent.mkdir(parents=True)
@@ -136,7 +137,7 @@ def test_no_ssh_starts_by_a_configuration_that_commands_may_write(
         attempts(repository, writable)
     assert raised.value.outcome is Outcome.CONFIG
     assert not [*marks.iterdir()]
-    calls = GitCalls(repository.environment, SUPERVISOR, writable=writable)
+    calls = GitCalls(repository.environment, SUPERVISOR, terms=GitTerms(writable))
     if "core.sshCommand" not in script:  # a worker does not begin with that
         repository.git("config", "--global", "url.git@host.invalid:.insteadOf", "https://host.invalid/")
         mirror = place / "m/m.git"

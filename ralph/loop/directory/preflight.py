@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ralph.git.answer import CheckoutError, shown
 from ralph.git.checkout import IDENTITY_ADVICE, GitCheckout, committer
+from ralph.git.filters import about_unnamed
 from ralph.git.look import status_of
 from ralph.loop.directory.plain_directory import PlainDirectory, refuse_without_ripgrep
 from ralph.machine.files.repository import repository_top
@@ -15,7 +16,7 @@ from ralph.machine.starting import start_process
 from ralph.machine.trusted_programs import PACKAGES_ONLY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from pathlib import Path
     from subprocess import Popen
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from ralph.values.ports import Waiter
     from ralph.values.redaction import Redactor
 
-_SAFE_FILTERS = frozenset({"lfs", "git-crypt"})
 _TRUE = frozenset({"true", "yes", "on", "1"})
 
 
@@ -127,19 +127,7 @@ def _about_commits(checkout: GitCheckout, git: CheckoutGit) -> list[str]:
             f"--commit runs no hooks of git, so {', '.join(hooks)} {'does' if len(hooks) == 1 else 'do'} not run: have the "
             "checks of the loop do what they do"
         )
-    return [*notices, *_about_filters(git)]
-
-
-def _about_filters(git: CheckoutGit) -> Iterator[str]:
-    """Names the user's own filters: no list has all programs that take code or settings from the directory. The model writes the
-    attributes too, so that each of them may run.
-    """
-    for name, program in git.settings.own_filters.items():
-        if name not in _SAFE_FILTERS:
-            yield (
-                f"ralph's commits run your filter {name} ({program}) on files whose attributes name it, outside the sandbox and in "
-                "the directory that the model writes: it must take no code or settings from there"
-            )
+    return [*notices, *about_unnamed(git, git.settings)]
 
 
 def _about_settings(git: CheckoutGit) -> list[str]:

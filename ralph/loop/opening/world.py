@@ -118,6 +118,7 @@ def locked_checkout(context: LoopContext, plan: LoopPlan) -> Iterator[tuple[Work
         GitSeams(
             *(context.command_environment, context.supervisor, context.waiter, context.clock),
             writable=context.search.roots,
+            filters=context.settings.loop.git_filters,
         ),
         own_paths=tuple(map(Path, plan.own_paths)),
         writable=tuple(map(Path, plan.added_directories)),

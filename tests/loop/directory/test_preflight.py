@@ -94,15 +94,28 @@ def test_what_is_uncommitted_already_is_told_to_who_lets_ralph_commit(repository
     assert check_checkout(repository.checkout(), commits=False, pushes=False) == []
 
 
-def test_a_filter_of_the_users_own_that_may_run_where_the_model_writes_is_named(
+def test_a_filter_of_the_users_own_that_does_not_run_is_told_if_a_tracked_file_goes_through_it(
     repository: Repository,
 ) -> None:
-    for name in ("used", "lfs"):
+    for name in ("used", "a b", "unused", "named"):
         repository.git("config", "--global", f"filter.{name}.clean", "/usr/bin/env cat")
-    checkout = repository.checkout()
-    assert check_checkout(checkout, commits=False, pushes=False) == []
-    [told] = check_checkout(checkout, commits=True, pushes=False)
-    assert told.startswith("ralph's commits run your filter used (/usr/bin/env cat) on files")
+    repository.git("config", "--global", "filter.lfs.clean", "git-lfs clean -- %f")
+    repository.filters = ("named",)
+    repository.write(
+        ".gitattributes", "x filter=used\ny filter=lfs\nz filter=named\nuntracked filter=unused\n"
+    )
+    for path in "xyz":
+        repository.write(path)
+    repository.git("add", ".gitattributes", "x", "z")
+    repository.git("commit", "-q", "-m", "files")
+    (repository.top / "y").unlink()
+    repository.write("untracked")
+    assert check_checkout(repository.checkout(), commits=False, pushes=False) == []
+    [told, uncommitted] = check_checkout(repository.checkout(), commits=True, pushes=False)
+    assert "untracked is uncommitted" in uncommitted
+    assert told.startswith("ralph's own git does not run these filters of yours")
+    assert "through them: used (x); " in told
+    assert told.endswith('[loop] git_filters = ["used"]')
 
 
 def test_settings_that_are_not_followed_are_named(repository: Repository) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 TOKEN = "ghs_canary0123456789abcdefghijklmnopqrst"
 SECRET = "another-secret-0123456789"
+NAMED = "[loop]\ngit_filters = ['mine']\n"
 
 # What a command of the agent plants. $P is a program that leaves a mark with its environment.
 ATTACKS = {
@@ -117,6 +118,7 @@ def test_git_has_no_key_and_no_token_and_runs_nothing_that_the_agent_planted(
     marks.mkdir()
     planted = script(place / "planted", f": >{marks}/ran; exec cat")
     user = begin(ralph, place, server)
+    ralph.user_file.write_text(NAMED)
     attacked = f"P={planted}; {ATTACKS[attack]}; rm -f {marks}/*; echo '*.txt filter=mine' >>.gitattributes; echo work >work.txt"
     iterations_of_job(bash(attacked))
     ran = do(ralph, place, job_of(server))
@@ -181,10 +183,42 @@ def test_a_job_reads_no_other_job_and_its_text_controls_no_terminal(
 
 
 @pytest.mark.parametrize("whose", ["the agent", "the repository's author"])
+def test_no_filter_of_the_users_runs_that_the_settings_do_not_name(
+    ralph: Ralph, iterations_of_job, place: Path, server: HttpRepository, whose: str
+) -> None:
+    """It leaves its environment in `seen`. What the author's attributes choose is told before the job asks a model."""
+    user = begin(ralph, place, server)
+    if whose == "the agent":
+        iterations_of_job(
+            bash("echo '*.txt filter=mine' >.gitattributes; echo work >work.txt; echo 1 >work.md")
+        )
+    else:
+        user.write(".gitattributes", "*.txt filter=mine\n")
+        user.commit_all()
+        user.git("push", "--quiet", str(place / "origin/remote.git"), "main")
+        for file in (place / "seen").iterdir():  # the user's own git runs it
+            file.unlink()
+        ralph.environment["ANTHROPIC_BASE_URL"] = "http://127.0.0.1:1"
+    ran = do(ralph, place, job_of(server))
+    assert not [*(place / "seen").glob("own.[0-9]*")]
+    if whose == "the agent":
+        assert ran.code == 0, ran.stderr
+        assert "work.txt (its filter mine is not in loop.git_filters)" in ran.stderr
+        names = user.git("-C", str(place / "origin/remote.git"), "ls-tree", "--name-only", "ralph/a").split()
+        assert {".gitattributes", "work.md"} <= {*names}
+        assert "work.txt" not in names
+    else:
+        assert ran.code == 78
+        assert "a.txt goes through your filter 'mine'" in ran.stderr
+        assert '[loop] git_filters = ["mine"]' in ran.stderr
+
+
+@pytest.mark.parametrize("whose", ["the agent", "the repository's author"])
 def test_no_program_of_the_users_takes_code_from_the_checkout(
     ralph: Ralph, iterations_of_job, place: Path, server: HttpRepository, whose: str
 ) -> None:
     user = begin(ralph, place, server)
+    ralph.user_file.write_text(NAMED)
     plant = f"printf '#!/bin/sh\\n: >{place}/ran; cat' >cleaner; echo '*.txt filter=mine' >.gitattributes; echo x >x.txt"
     for key in ("clean", "smudge"):
         user.git("config", "--global", f"filter.mine.{key}", "sh cleaner")

@@ -69,6 +69,7 @@ def hung(ralph, checkout) -> Path:
     config = f'[user]\nname = a\nemail = a@b\n[filter "slow"]\nclean = sh {home}/slow.sh\n'
     ralph.environment["GIT_CONFIG_GLOBAL"] = str(home / "config")
     (home / "config").write_text(config)
+    ralph.user_file.write_text("[loop]\ngit_filters = ['slow']\n")
     return made
 
 

@@ -16,6 +16,7 @@ import pytest
 from ralph.mock_api import Fault, Step, Turn
 from tests.git.http_repository import HttpRepository
 from tests.patience import PATIENCE_S, wait_until
+from tests.processes.scripts import script
 from tests.program.conftest import in_turn, loop_folder, loop_lines, processes_of
 from tests.program.model_answers import bash, calls, write
 from tests.services.certificates import make_certificate
@@ -278,6 +279,37 @@ def test_a_filter_without_a_name_and_a_remote_in_disguise_run_nothing(
     assert "a.bin goes through the filter ''" in ran.stderr
     checkout.git("add", "a.bin")
     assert mark.exists(), "and git itself runs it"
+
+
+def test_a_filter_of_the_users_own_runs_only_if_the_users_settings_name_it(
+    ralph, checkout, iterations, tmp_path
+) -> None:
+    """Like nbstripout, whose settings in the directory name a program."""
+    mark = tmp_path / "ran"
+    clean = script(tmp_path / "clean", "test ! -e clean.cfg || . ./clean.cfg\ntr a-z A-Z")
+    checkout.git("config", "--global", "filter.mine.clean", str(clean))
+    checkout.write("own.nb", "PLAIN\n")
+    checkout.write(".gitattributes", "*.nb filter=mine\n")
+    checkout.commit_all()
+    options = ("--commit", "--tools", "Write", "--max-iterations", "1")
+    configured = ("Write", {"file_path": "clean.cfg", "content": f"touch {mark}"})
+    iterations([calls(configured, ("Write", {"file_path": "a.nb", "content": "x"}))])
+    ran = ralph("loop", "go", *options, code=74)
+    assert not mark.exists()
+    [told] = [line for line in loop_lines(ran) if "does not run these filters" in line]
+    assert ran.stderr.index(told) < ran.stderr.index("iteration 1")
+    assert "mine (own.nb); " in told
+    assert "a.nb goes through your filter 'mine'" in ran.stderr
+    project = ralph.cwd / "ralph.toml"
+    project.write_text("[loop]\ngit_filters = ['mine']\n")
+    assert "loop.git_filters" in ralph("loop", "go", *options, code=78).last_line
+    assert not mark.exists()
+    project.rename(ralph.user_file)
+    (ralph.cwd / "clean.cfg").unlink()
+    iterations([calls(("Write", {"file_path": "b.nb", "content": "y"}))])
+    ran = ralph("loop", "go", *options, code=0)
+    assert "does not run these filters" not in ran.stderr
+    assert [checkout.git("show", f"HEAD:{name}.nb") for name in "ab"] == ["X", "Y"]
 
 
 def test_the_hooks_that_an_iteration_leaves_are_named(ralph, checkout, iterations) -> None:
