@@ -1436,6 +1436,13 @@ MUTANTS = (
         ("git/test_runner.py",),
     ),
     Mutant(
+        "files-of-a-hook-where-others-may-write",
+        "temporary files of hooks are in a directory that only the user can write",
+        "if _is_ours(state):",
+        "if True:",
+        ("sandbox/test_box_plan.py",),
+    ),
+    Mutant(
         "git-runs-a-filter-that-nobody-has-named",
         "a filter of the user's own runs only if the user's settings name it",
         "unnamed = _filters_of(trusted) - {*filters}",

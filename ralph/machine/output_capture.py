@@ -266,10 +266,10 @@ class OwnDirectory:
     """
 
     def __init__(self, prefix: str, writable: Sequence[str] = (), above: str | None = None) -> None:
-        """Makes the directory in `above` or where it is usual, outside `writable`, where a command could replace it by a link. Also
-        removes those with the same prefix that killed processes have left. Raises OSError.
+        """Makes the directory in `above`, or else where it is usual, outside `writable`, where a command could replace it by a
+        link. Also removes those with the same prefix that killed processes have left. Raises OSError.
         """
-        above = _place_outside(above or tempfile.gettempdir(), writable)
+        above = above or _place_outside(tempfile.gettempdir(), writable)
         self._removing: Thread | None = None
         with suppress(
             ShortageError

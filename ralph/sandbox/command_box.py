@@ -5,8 +5,10 @@ the protected files.
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
+import stat
 from contextlib import suppress
 from functools import cache, partial
 from threading import RLock
@@ -63,6 +65,9 @@ _TRIES, _TRIES_WITHOUT_COVERS = 6, 3
 """How often a box is made of what is found then."""
 _SERVERS = "\0servers"
 """Is added to the path of a checkout for caches that its commands do not write."""
+_NO_PLACE = (
+    "temporary files that commands may not read need a state directory that ralph may write (RALPH_STATE_DIR)"
+)
 _NOT_COMPARED = (
     "[the protected files were not compared, because their file system does not answer; ralph undoes changes to them "
     "before the next command]"
@@ -167,13 +172,17 @@ class CommandBox:
 
     def _new_temporary(self) -> OwnDirectory:
         writable = (*self._roots, *self._plan.write)
-        if self._like is not None:
-            # What a server or a hook keeps there, such as a key, is not for commands: they read no state of ralph's.
-            for state in state_directories(self._environment, home_directories(self._environment)):
-                with suppress(OSError):
-                    os.makedirs(state, mode=0o700, exist_ok=True)
-                    return OwnDirectory(TEMPORARY_PREFIX, writable, above=state)
-        return OwnDirectory(TEMPORARY_PREFIX, writable)
+        if self._like is None:
+            return OwnDirectory(TEMPORARY_PREFIX, writable)
+        # What a server or a hook keeps there, such as a key, is not for commands: they read no state of ralph's.
+        found = [*state_directories(self._environment, home_directories(self._environment))]
+        real = [os.path.realpath(place) for place in writable]
+        for state in sorted(found, key=lambda one: is_within_any(os.path.realpath(one), real)):
+            with suppress(OSError):
+                os.makedirs(state, mode=0o700, exist_ok=True)
+                if _is_ours(state):
+                    return OwnDirectory(TEMPORARY_PREFIX, above=state)
+        raise PermissionError(errno.EACCES, _NO_PLACE, found[0])
 
     def _make_like(self, like: CommandBox, temporary: str) -> BoxPlan:
         parts = like.parts
@@ -685,6 +694,12 @@ class CommandBox:
             if box is not None:
                 box.close()
         return self._box
+
+
+def _is_ours(path: str) -> bool:
+    """Whether a link or a directory is this user's, and nobody else may write it. Raises OSError."""
+    status = os.lstat(path)
+    return status.st_uid == os.getuid() and (stat.S_ISLNK(status.st_mode) or not status.st_mode & 0o022)
 
 
 def _remove_links_on_way(words: Sequence[str], temporary: str) -> None:

@@ -12,8 +12,9 @@ from tempfile import TemporaryDirectory
 import pytest
 from msgspec.structs import replace
 
-from ralph.sandbox import planning
+from ralph.sandbox import command_box, planning
 from ralph.sandbox.box_plan import SANDBOX_WORDS, BoxPlan, CannotConfineError
+from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.kernel.landlock import Support
 from ralph.sandbox.levels import Means
 from ralph.sandbox.planning import (
@@ -26,6 +27,7 @@ from ralph.sandbox.planning import (
 from ralph.sandbox.sandbox_settings import HookSettings, SandboxSettings
 from ralph.values.shortage import ShortageError
 from tests.rows import every_row
+from tests.sandbox.boxes import box_of, means_of
 
 FULL = Means(Support(7), why_no_namespaces="no bubblewrap")
 WITHOUT_FILTER = Means(Support(7), why_no_filter="no seccomp", why_no_namespaces="no bubblewrap")
@@ -378,3 +380,26 @@ def test_a_root_is_not_found_through_a_link_in_the_shared_memory(tmp_path) -> No
         Path(shared, "a").symlink_to(tmp_path / "mine")
         with refuses(f"{shared}/a"):
             plan_box(SandboxSettings(), {}, (tmp_path, Path(shared, "a/b")))
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o770, 0o707])
+def test_temporary_files_of_hooks_are_in_a_state_directory_that_only_the_user_can_write(
+    monkeypatch, tmp_path, mode
+) -> None:
+    for name in ("work", "state"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "state").chmod(mode)
+    found = [f"{tmp_path}/{name}" for name in ("file/state", "state")]
+    if mode == 0o700:
+        found.insert(0, f"{tmp_path}/work/state")  # commands write this one
+    monkeypatch.setattr(command_box, "state_directories", lambda *_: iter(found))
+    means = means_of("landlock")
+    with box_of(means, [tmp_path / "work"]) as box:
+        other = CommandBox(BoxPlan(means), [str(tmp_path / "work")], {}, lambda: NotImplemented, like=box)
+        if mode == 0o700:
+            assert other.parts.temporary.startswith(f"{tmp_path}/state/ralph-tmp-")
+        else:
+            with pytest.raises(PermissionError, match="RALPH_STATE_DIR"):
+                _ = other.parts
+        other.close()

@@ -214,6 +214,28 @@ def test_commands_neither_read_nor_write_the_temporary_files_of_hooks(ralph, ser
     assert not [*state.glob("ralph-tmp-*")]
 
 
+@pytest.mark.ordinary_user
+@needs_landlock
+def test_where_the_state_directory_cannot_be_written_commands_do_not_read_the_files_of_hooks(
+    ralph, serve, tmp_path
+) -> None:
+    state = Path(ralph.environment["HOME"], ".local/state/ralph")
+    state.mkdir(parents=True)
+    state.chmod(0o500)
+    ralph.environment["TMPDIR"] = str(tmp_path / "t")
+    (tmp_path / "t").mkdir()
+    everywhere = f"{tmp_path}/t/{{.,ralph-sessions-*}}/ralph-tmp-*/kept /tmp/ralph-tmp-*/kept"
+    server = serve(bash("echo first"), bash(f"cat {everywhere}; echo end"), DONE)
+    settings = json.dumps(hooks("PreToolUse", 'echo secret >"$TMPDIR/kept"; echo x >>told'))
+    words = ("go", "--session-dir", str(tmp_path / "s"), "--settings", settings)
+    ran = ralph.finish(ralph.start(*words, **forbidding_namespaces()))
+    assert ran.code == 0, ran.stderr
+    printed = results(server, 2)[-1][0]
+    assert "end" in printed
+    assert "secret" not in printed
+    assert (ralph.cwd / "told").exists()
+
+
 @pytest.mark.parametrize("variable", ["VIRTUAL_ENV", "CONDA_PREFIX"])
 def test_a_guard_gets_no_python_environment_of_the_work(ralph, serve, variable) -> None:
     ralph.environment[variable] = str(ralph.cwd / ".venv")
