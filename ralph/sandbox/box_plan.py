@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.machine.files.repository import is_within, is_within_any
+from ralph.places.unpublished import why_not_read
 from ralph.sandbox.bubblewrap import TEMPORARY
 from ralph.sandbox.levels import AskedSockets, BoxLevel, Means, UnixSockets, box_level, unix_sockets
 
@@ -127,16 +128,7 @@ class BoxPlan(Struct, frozen=True):
 
     def why_not_read(self, path: str) -> str | None:
         """The reason why a path must not be read, or None if it may be. The path must not lie in a writable place."""
-        denied = [
-            place
-            for place in (*self.read_deny, *self.rules_deny)
-            if is_within(path, place)
-            and not any(is_within(path, one) and is_within(one, place) for one in self.readable)
-        ]
-        if denied:
-            return f"{denied[0]} must not be read"
-        place = None if self.places is None else self.places.why_not_read(path, self.readable)
-        return None if place is None else str(place)
+        return why_not_read(path, self.places, (*self.read_deny, *self.rules_deny), self.readable)
 
     def is_writable(self, path: str) -> bool:
         """Whether a path is in a writable place."""

@@ -10,7 +10,7 @@ import os
 import platform
 import stat
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,6 +32,7 @@ from ralph.places.gpus import gpu_devices
 from ralph.places.home_needs import filtered
 from ralph.places.places import xdg_bases
 from ralph.places.table import CACHES, COMPARED, FILTERED, MAVEN_OPTIONS, PNPM_STORE, READ_ONLY
+from ralph.places.unpublished import unpublished_in
 from ralph.sandbox import denials
 from ralph.sandbox.box_mounts import HAS_QUEUES, BoxMounts
 from ralph.sandbox.bubblewrap import TEMPORARY, bwrap_command
@@ -101,10 +102,9 @@ class CommandBox:
         protected files are not compared. With `like`, the box of the run's commands, this one shows the same places, but has
         temporary files of its own, and package caches with `has_own_caches`. The other arguments must be those of `like`.
         """
-        self._plan = plan
+        self._plan, self._places = plan, places
         self._roots = tuple(roots)
         self._environment = environment
-        self._places = places
         self._find_own_files = own_files
         self._disk = disk if plan.is_confined else None
         self._like = like
@@ -274,29 +274,12 @@ class CommandBox:
             yield copy, file
 
     def unpublished_in(self, directory: str) -> Callable[[str, bool], bool]:
-        """Returns a function that tells whether ralph must not commit a file in `directory`, by its path without links and whether
-        HEAD has it: commands, or without a sandbox ralph's own tools, must not read it. Where commands may write, they may also
-        change what HEAD has. Elsewhere that does not count: they can make a commit that names a file whose content they lack.
-        """
-        places, plan = self._places(), self._plan
-        roots = places.open_of(self._roots)
-        near = places.in_or_around(directory)
-        plan = replace(plan, places=near, readable=(*plan.read, *roots))
-        opened, closed = (*places.given, *places.shown), (*plan.read_deny, *plan.rules_deny, *plan.masked)
-        named = {*opened, *closed, *(one.path for one in near.found)}
-
-        @cache
-        def answers(path: str) -> tuple[bool, bool]:
-            if is_within_any(path, plan.masked):
-                return True, True
-            is_unread = plan.why_not_read(path) is not None
-            return is_unread, is_unread and not is_within_any(path, roots)
-
-        def is_unpublished(path: str, is_in_head: bool) -> bool:
-            # What is not named has the answer of its directory: there may be 100,000 files.
-            return answers(path if path in named else f"{path.rpartition('/')[0]}/")[is_in_head]
-
-        return is_unpublished
+        """As the function of that name, for what this box closes to commands."""
+        plan = self._plan
+        denied = (*plan.read_deny, *plan.rules_deny)
+        return unpublished_in(
+            directory, self._places(), self._roots, denied=denied, masked=plan.masked, readable=plan.read
+        )
 
     @property
     def _own_files(self) -> tuple[str, ...]:
