@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,7 +73,11 @@ def modules_that_decode() -> Iterator[str]:
         if ("convert" in text or "Decoder" in text) and any(
             (isinstance(node, ast.alias) and node.name == "convert")
             or (isinstance(node, ast.Attribute) and node.attr == "convert")
-            or (isinstance(node, ast.Call) and ast.unparse(node.func).endswith("Decoder") and node.args)
+            or (
+                isinstance(node, ast.Call)
+                and re.search(r"Decoder(?:\[|$)", ast.unparse(node.func))
+                and node.args
+            )
             for node in nodes_of(file)
         ):
             yield ".".join(file.relative_to(TOP).with_suffix("").parts)
