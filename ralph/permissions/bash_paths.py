@@ -148,7 +148,7 @@ class PathJudge:
         for word in words:
             for piece in _pieces(word):
                 yield from self._in_word(piece, rules)
-        if UNKNOWN in words[1:] and self._may_be_found(name):
+        if any(word.is_unknown for word in words[1:]) and self._may_be_found(name):
             yield from self._in_directories(self._bases)
         yield from self._below_changed(command, name)
         pattern = _RECURSIVE.get(name)
@@ -232,7 +232,7 @@ class PathJudge:
     def _in_word(self, word: Word, rules: Sequence[KnownRule]) -> Iterator[Broken]:
         for choice in word.choices:
             yield from self._in_word(_glob_word(choice), rules)
-        if word.choices or word == UNKNOWN:
+        if word.choices or word.is_unknown:
             return
         known = word.text
         is_lost = self._is_lost or _ELSEWHERE.match(_marked(word))
