@@ -215,8 +215,9 @@ def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> InnerC
         is_any = any(word.parts[:1] == (ANY,) for word in words[1:])
         named = "" if is_any else f"a word of `{name}` that is known only when it runs"
         return InnerCommands(runs_unknown=True, suspect=named)
-    if _takes_names(name, words) and any(re.search(r"\$\(|`", text) for text in texts if text):
-        return InnerCommands(not_understood=f"a text that `{name}` evaluates")
+    if name in _EVALUATE and any(re.search(r"\$\(|`", text) for text in texts if text):
+        hides = _takes_names(name, words)
+        return InnerCommands(not_understood=f"a text that `{name}` evaluates", hides=hides)
     if name in _CHANGE_SHELL:
         return InnerCommands(not_understood=f"`{name}`, which changes the meaning of later words,")
     short = _SHORT_RUNNING.get(name, "(?!)")
