@@ -164,7 +164,7 @@ class PathJudge:
         for word in words:
             for piece in _pieces(word):
                 yield from self._in_word(piece, rules)
-        if UNKNOWN in words[1:] and self._may_be_found(name):
+        if any(word.is_unknown for word in words[1:]) and self._may_be_found(name):
             yield from self._in_directories(*self._searched(), rules)
         yield from self._below_changed(command, name)
         pattern = _RECURSIVE.get(name)
@@ -201,10 +201,10 @@ class PathJudge:
             if command.name == "find":
                 starts = [*takewhile(lambda word: not re.match(r"[-(!]", word.known), words)]
                 only = [after.known for word, after in pairwise(words) if word.text in ("-name", "-iname")]
-            elif command.name in _GREPS and UNKNOWN not in words:
+            elif command.name in _GREPS and not any(word.is_unknown for word in words):
                 starts = [word for word in words if not word.known.startswith("-")][1:]
                 only = [word.known.partition("=")[2] for word in words if word.known.startswith("--include=")]
-            elif command.name in _HAND_ON or UNKNOWN in words:
+            elif command.name in _HAND_ON or any(word.is_unknown for word in words):
                 continue
             else:
                 return self._bases, ()
@@ -320,7 +320,7 @@ class PathJudge:
     def _in_word(self, word: Word, rules: Sequence[KnownRule]) -> Iterator[Broken]:
         for choice in word.choices:
             yield from self._in_word(_glob_word(choice), rules)
-        if word.choices or word == UNKNOWN:
+        if word.choices or word.is_unknown:
             return
         known = word.text
         is_lost = self._is_lost or _ELSEWHERE.match(_marked(word))

@@ -1,18 +1,19 @@
 """Judges a shell command by the patterns for Bash. `bash_paths.py` judges the paths in the command.
 
-A command may run if each simple command in it matches an allowed pattern and none matches a denied one. A part that ralph
-cannot parse matches no allowed pattern, and a denied one if one of its words is the pattern's command name. A command whose
-name is known only at run time matches every denied pattern.
+A command may run if each simple command in it matches an allowed pattern and none matches a denied one. A part in which other
+commands may be hidden matches no allowed pattern, and a denied one if it has all of the pattern's words. A command whose name is
+known only at run time matches every denied pattern.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from ralph.permissions.patterns import ANY, Element, Wildcard
+from ralph.permissions.command_table import FORMS, WITH_VALUE
+from ralph.permissions.patterns import ANY, WORD_END, Element, Wildcard
+from ralph.permissions.shell_words import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,9 +23,7 @@ if TYPE_CHECKING:
     from ralph.permissions.shell import ParsedLine, SimpleCommand
     from ralph.permissions.shell_words import Word
 
-_SEPARATOR = "\x1f"
-"""Follows each word when words are joined into one text, so that a space inside a word does not look like the end of
-the word."""
+_PIECE = re.compile(r"[\w.+@%:*-]+")
 _OPERATORS = re.compile(r"\s*(?:&&|\|\||\|&|[|;\n]|(?<![<>&\d])&(?![>&\d]))\s*")
 
 
@@ -40,12 +39,16 @@ class BashPattern:
         self.names_path = re.search(r"[./]", pattern) is not None
         """Whether a word in the pattern may be the path of a file."""
 
-    def denies(self, commands: Sequence[SimpleCommand]) -> bool:
-        return all(any(part.may_match(one) for one in commands) for part in self._parts)
+    def denies(self, line: ParsedLine) -> bool:
+        return all(any(part.may_match(one, line) for one in line.commands) for part in self._parts)
 
     def occurs_in(self, words: frozenset[str]) -> bool:
-        """Whether all command names of the pattern are among `words`."""
+        """Whether all words of the pattern are among `words`."""
         return all(part.occurs_in(words) for part in self._parts)
+
+    def is_named_in(self, words: frozenset[str]) -> bool:
+        """Whether all command names of the pattern are among `words`."""
+        return all(part.is_named_in(words) for part in self._parts)
 
     def allows(self, words: Sequence[Word]) -> bool:
         return not self.has_operator and self._parts[0].surely_matches(words)
@@ -61,6 +64,7 @@ class _Part:
         except ValueError:
             words = text.split()
         self._name = words[0].rpartition("/")[2].lower() if words else "*"
+        self._pieces = [one.lower() for word in (self._name, *words[1:]) for one in _PIECE.findall(word)]
         self._exact = _wildcard(words, is_open=is_open)
         # People do not expect that `/bin/rm` or `RM` gets past a rule for `rm`.
         self._loose = _wildcard([self._name, *words[1:]], is_open=is_open)
@@ -68,31 +72,41 @@ class _Part:
     def surely_matches(self, words: Sequence[Word]) -> bool:
         return self._exact.surely_matches(_joined(words))
 
-    def may_match(self, command: SimpleCommand) -> bool:
+    def may_match(self, command: SimpleCommand, line: ParsedLine) -> bool:
         name, words = command.name, command.words
         return name is not None and any(
-            self._loose.may_match(_joined(words[at:], name.lower())) for at in _after_options(words)
+            self._loose.may_match_words((plain(name.lower()), *words[at:]), line.options)
+            for at, is_sure in _after_options(name, words)
+            if is_sure or words[at].parts[:1] != (ANY,) or self.occurs_in(line.everywhere)
         )
 
     def occurs_in(self, words: frozenset[str]) -> bool:
-        if "*" in self._name:
-            return any(fnmatchcase(word.lower(), self._name) for word in words)
-        # Alone, behind a `=`, or as the value of an option in the same word.
-        ends = re.compile(r"(?:.*=|-\w)?" + re.escape(self._name), re.IGNORECASE)
-        return any(map(ends.fullmatch, words))
+        return bool(self._pieces) and all(_is_among(words, piece) for piece in self._pieces)
+
+    def is_named_in(self, words: frozenset[str]) -> bool:
+        return _is_among(words, self._name)
+
+
+def _is_among(words: frozenset[str], piece: str) -> bool:
+    """Whether a part of a pattern's word is one of `words`, alone or as the value of an option in the same word."""
+    texts = piece.split("*")
+    if len(texts) > 1:
+        return any(all(text in word.lower() for text in texts) for word in words)
+    return any(piece in (word.lower(), word[2:].lower() if word[:1] == "-" else "") for word in words)
 
 
 def broken_by(line: ParsedLine, rules: Sequence[KnownRule]) -> Broken | None:
     """The first rule for Bash that the line breaks, and a remark for the model. None if it breaks none."""
-    problem = next(iter(line.not_understood), line.suspect)
-    if not problem and line.hides_text:
-        problem = "A text with a substitution"
+    hiding = list(line.hiding()) if rules else []
     for rule in rules:
-        if rule.bash.denies(line.commands):
+        if rule.bash.denies(line):
             return rule, ""
-        if line.runs_unknown:
+        if line.runs_any:
             return rule, "It runs something that is known only when it runs, which may be that: write it out."
-        if problem and rule.bash.occurs_in(line.everywhere):
+        problem = next((one for one, words in hiding if rule.bash.occurs_in(words)), "")
+        if line.hides_any and rule.bash.is_named_in(line.everywhere):
+            problem = line.hides_any
+        if problem:
             problem = f"{problem[0].upper()}{problem[1:]}"
             return rule, f"{problem} in it cannot be judged, and it names that: write it plainly."
     return None
@@ -127,34 +141,34 @@ def shown(words: Sequence[Word]) -> str:
     return " ".join("".join("..." if part is ANY else part for part in word.parts) for word in words)[:200]
 
 
-def _after_options(words: Sequence[Word]) -> Iterator[int]:
-    """Yields the index of each word that may be the first operand, such as that of `push` in `git -C x push`."""
-    yield 1
-    at = 1
-    while at < len(words) and (words[at].known.startswith("-") or words[at].text is None):
+def _after_options(name: str, words: Sequence[Word]) -> Iterator[tuple[int, bool]]:
+    """Yields the index of each word that may be the first operand, such as that of `push` in `git -C x push`, and whether it is none
+    rather than the value of the option before it.
+    """
+    yield 1, True
+    form, at = FORMS.get(name.lower()), 1
+    while at < len(words) and (words[at].known.startswith("-") or words[at].parts[:1] == (ANY,)):
+        option = form.read(words[at].text or "") if form and words[at].text else None
         at += 1
+        if option and option[0] and option[0][-1] in WITH_VALUE and option[1] is None:
+            at += 1
         if at < len(words):
-            yield at
-        if at < len(words) and not words[at].known.startswith("-"):
-            if at + 1 < len(words):
-                yield at + 1  # the word before may be the value of the option
-            if at + 1 < len(words) and words[at + 1].known.startswith("-"):
+            yield at, option is not None
+        if at + 1 < len(words) and option is None and not words[at].known.startswith("-"):
+            yield at + 1, words[at - 1].known != ""  # the word before may be the value of the option
+            if words[at + 1].known.startswith("-"):
                 at += 1
 
 
-def _joined(words: Sequence[Word], name: str | None = None) -> list[Element]:
-    """Joins the words, with the separator after each. `name` comes first if it is given."""
-    text: list[Element] = [] if name is None else [*name, _SEPARATOR]
-    for word in words:
-        text += [*word.elements(), _SEPARATOR]
-    return text
+def _joined(words: Sequence[Word]) -> list[Element]:
+    return [element for word in words for element in (*word.elements(), WORD_END)]
 
 
 def _wildcard(words: Sequence[str], *, is_open: bool) -> Wildcard:
     elements: list[Element] = []
     for word in words:
         elements += [ANY if char == "*" else char for char in word]
-        elements.append(_SEPARATOR)
+        elements.append(WORD_END)
     if is_open or (words and words[-1].endswith("*")):
         elements.append(ANY)
     return Wildcard(elements)

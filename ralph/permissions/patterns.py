@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 from ralph.permissions.rule import Effect, RuleError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from ralph.permissions.judge import RulePlaces
     from ralph.permissions.rule import PermissionRule
+    from ralph.permissions.shell_words import Word
 
 ANY = None
 """In a pattern, a wildcard. In a text, an unknown part. It stands for any text, including the empty text."""
@@ -29,6 +30,9 @@ part does not begin with a dot."""
 
 Element = str | None
 """One character, `ANY` or `NAME`."""
+
+WORD_END = "\x1f"
+"""Follows each word in the pattern of a command, so that a space inside a word does not look like the end of the word."""
 
 _BRACES = re.compile(r"\{([^{}]*,[^{}]*)\}")
 
@@ -88,6 +92,45 @@ class Wildcard:
                 return False
             before = one
         return bool(places & self._end)
+
+    def may_match_words(self, words: Iterable[Word], options: Collection[str] | None) -> bool:
+        """Whether words of a command match for at least one value of their unknown parts. A value is no option, unless it is one
+        of `options`, those that the line names anywhere. None means any option.
+        """
+        places = self._past_wildcards(1)
+        for word in words:
+            skipped = places if word.parts == (ANY,) and not word.is_one else 0  # it may be no word at all
+            begins = True
+            for part in word.parts:
+                if part is ANY:
+                    places = self._over_value(places, options, begins=begins, may_split=not word.is_one)
+                for char in part or ():
+                    places = self._over(char, places)
+                begins = part == "-"
+            places = self._over(WORD_END, places) | skipped
+            if not places:
+                return False
+        return bool(places & self._end)
+
+    def _over_value(
+        self, places: int, options: Collection[str] | None, *, begins: bool, may_split: bool
+    ) -> int:
+        """The places (bits) that can be reached from `places` over an unknown part of a word. `begins`: the part begins the word.
+        `may_split`: it may become several words.
+        """
+        end, dash = (self._literal.get(one, 0) for one in (WORD_END, "-"))
+        dash = 0 if options is None else dash
+        starts, inside, closed, before = (places, 0, 0, None) if begins else (0, places, 0, None)
+        while before != (before := (starts, inside, closed)):
+            for option in options or ():
+                reached = starts
+                for char in option:
+                    reached = self._over(char, reached)
+                closed |= reached
+            inside |= self._over_unknown(inside & ~end) | self._over_unknown(starts & ~(end | dash))
+            if may_split and (begins or options is None or options):
+                starts |= self._over(WORD_END, inside | closed)
+        return starts | inside | closed  # the value may be empty
 
     def _over(self, one: Element, places: int) -> int:
         """The places (bits) that can be reached from `places` over one element that only wildcards and an equal one match."""

@@ -19,10 +19,12 @@ from msgspec.structs import replace
 
 from ralph.permissions.patterns import ANY
 from ralph.permissions.shell_words import UNKNOWN, Word, decoded_escapes, name_of, plain, word_of
-from ralph.permissions.wrappers import commands_in_assignment, inner_commands
+from ralph.permissions.wrappers import commands_in_assignment, evaluates_values, inner_commands
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from ralph.permissions.wrappers import InnerCommands
 
 _MOST_LEVELS = 200
 """The maximum depth of the syntax tree that is searched. Real commands are much less deep."""
@@ -42,7 +44,8 @@ _CONSTANT = re.compile(
 )
 # The bash 3.2 of macOS looks for the end of `$(...)` in the text of a here-document too.
 _ENDS_EARLY = re.compile(rb"[()'\"`\\#$]" if sys.platform == "darwin" else rb"(?!)")
-_SUBSTITUTION = re.compile(rb"[$<>]\(|`")
+_SUBSTITUTION = re.compile(rb"([$<>]\(|`)")
+_IN_DOCUMENT = re.compile(rb"(?<!\\)(?:\\\\)*(\$\()")
 _MAY_MAKE_NAMES = re.compile(r"[*?\[{$`]")
 _WITH_REGEX = frozenset(["binary_expression", "expansion"])
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[.*\])?\+?=", re.DOTALL)
@@ -56,6 +59,12 @@ _ARITHMETIC = re.compile(
 # Not "no valid shell": the grammar lacks some of what bash takes, such as two here-documents in a line and `exec 3<>f`.
 _UNKNOWN_SYNTAX = "syntax that ralph does not understand"
 _COMPARISON = "a comparison outside `[[`"
+_INDIRECT, _CALCULATION = "an indirect expansion", "arithmetic"
+# What the shell evaluates once more: values of variables in arithmetic and in subscripts, and of those with prompts.
+_EVALUATES_VALUES = re.compile(r"\bPS[0-4]\b|\bPROMPT_COMMAND\b|\$\{[^}]*@P\}")
+_OPTION = re.compile(r"(?<![^\s=,'\"({:])-[^\s'\",;|&)}]*")
+_MOST_OPTIONS = 100
+"""The maximum number of options in a line that are compared one by one."""
 MISREAD = frozenset([_UNKNOWN_SYNTAX, _COMPARISON])
 """Descriptions of parts in which even the redirections are not known."""
 
@@ -64,8 +73,8 @@ _NOT_UNDERSTOOD = {
     "command_substitution": "a substitution",
     "process_substitution": "a substitution",
     "function_definition": "a function",
-    "arithmetic_expansion": "arithmetic",
-    "c_style_for_statement": "arithmetic",
+    "arithmetic_expansion": _CALCULATION,
+    "c_style_for_statement": _CALCULATION,
     "ERROR": _UNKNOWN_SYNTAX,
 }
 # Inside of these, bash reads quotes in its own way, or the text is expanded once more.
@@ -155,6 +164,10 @@ def _problems_of(text: str, *, has_error: bool) -> Iterator[str]:
         yield "a control character"
 
 
+def _known_texts(words: Iterable[Word]) -> list[str]:
+    return [text for word in words for text in (word.known, *word.choices)]
+
+
 def _words_anywhere(texts: Iterable[str], words: Iterable[Word]) -> Iterator[str]:
     """All words in the texts, without the quotes and operators around them."""
     for text in texts:
@@ -238,12 +251,24 @@ class ParsedLine:
         """Descriptions of the parts that cannot be understood."""
         self.suspect = ""
         """A description of an ordinary command that may run other commands. Empty if there is none."""
+        self.hides_any = ""
+        """A description of a part that may run commands with other words than the line has. Empty if there is none."""
+        self._hiding: list[tuple[str, str]] = []
+        """Descriptions of the parts in which the parser may not find all substitutions, with their texts."""
+        self._lost: list[str] = []
+        """Descriptions of the parts that the parser may have misread, so that any word may be a command."""
+        self._suspects: list[tuple[str, str]] = []
+        """Descriptions of the commands that may run others, each with the command's name if it may run itself."""
+        self._data: list[Word] = []
+        """The words of commands that are no names of commands in the list."""
         self.runner = ""
         """A description of a command that runs other commands, so that no pattern can allow the line. Empty if there
         is none."""
         self.runs_unknown = False
         """True if the line runs a command whose name is known only at run time, or may do so because it is not a valid
         shell."""
+        self.runs_any = False
+        """True if the line does so, and no description says what may be run."""
         self.sets_variables = False
         """True if the line sets variables for later commands."""
         self.has_loop = False
@@ -271,13 +296,25 @@ class ParsedLine:
         }
         self._read_script(text, 0)
         words = [word for one in self.commands for word in (*one.words, *one.assignments)]
-        self.hides_text = any(re.search(r"\$\(|`", word.known) for word in (*self.other_words, *words))
-        """Whether a text in the line looks like a substitution that the shell may run later, as with `PS4` and
-        arithmetic."""
         words += [*self.other_words, *self._heredocs, *(one.target for one in self.redirections)]
         self.has_glob = any(word.has_glob for word in words)
         self.everywhere = frozenset(_words_anywhere(self.texts, words))
         """All words of the line. Words inside quotes and substitutions are included."""
+        found = frozenset(_OPTION.findall("\n".join(_known_texts(words))))
+        self.options = found if len(found) <= _MOST_OPTIONS else None
+        """The options that the line names. The value of a variable may be one of them. None if there are too many to compare."""
+        self.runs_unknown |= self.runs_any
+
+    def hiding(self) -> Iterator[tuple[str, frozenset[str]]]:
+        """Descriptions of the parts that may run commands which are not in the list, each with all words that such commands have."""
+        others = [*self.other_words, *self._heredocs, *(one.target for one in self.redirections)]
+        data = frozenset(_words_anywhere(_known_texts([*self._data, *others]), ()) if self._suspects else ())
+        yield from ((problem, data | {name}) for problem, name in self._suspects)
+        yield from ((problem, frozenset(_words_anywhere((text,), ()))) for problem, text in self._hiding)
+        yield from ((problem, self.everywhere) for problem in self._lost)
+        texts = (one.known for one in (*self._data, *self.other_words))
+        if self._evaluates() and any(re.search(r"\$\(|`", text) for text in texts):
+            yield "a text with a substitution", self.everywhere
 
     def _read_script(self, text: str, level: int, *, is_inner: bool = False) -> None:
         """Reads a text that a shell runs, with `level` commands around it. `is_inner`: no command in it needs a match of its own."""
@@ -286,7 +323,7 @@ class ParsedLine:
         self._backquoted = []
         known = len(self.other_words)
         if len(self._source) > _LONGEST_BYTES:
-            self.not_understood.append("its length")
+            self._lose("its length")
             return
         root = _parser().parse(self._source).root_node
         constants = _constants(root) if b"<<" in self._source else {}
@@ -298,8 +335,8 @@ class ParsedLine:
             self._found += [SimpleCommand((plain("cat"),), has_heredoc=True)] * len(constants)
             root, text = _parser().parse(self._source).root_node, self._source.decode("utf-8", "replace")
         self._read(root, 0)
-        self.not_understood += _problems_of(text, has_error=root.has_error)
-        self.runs_unknown |= root.has_error and _MAY_MAKE_NAMES.search(text) is not None
+        self._lose(*_problems_of(text, has_error=root.has_error))
+        self.runs_any |= root.has_error and _MAY_MAKE_NAMES.search(text) is not None
         backquoted = self._backquoted
         assigned = [
             *self.other_words[known:],
@@ -309,14 +346,15 @@ class ParsedLine:
             self._add(command, level, is_inner=is_inner)
         for named in map(commands_in_assignment, assigned if level < _MOST_LEVELS_OF_COMMANDS else ()):
             self.not_understood += filter(None, (named.not_understood,))
+            self._suspect(named, "git")
             for script in named.scripts:
                 self._read_script(script, level + 1, is_inner=True)
         for script in dict.fromkeys(backquoted):
             if script in self._seen:  # what is nested is found more than once
                 continue
             if level >= _MOST_LEVELS_OF_COMMANDS or len(self._seen) >= _MOST_BACKQUOTED:
-                self.not_understood.append("its nesting")
-                self.runs_unknown = True
+                self._lose("its nesting")
+                self.runs_any = True
                 break
             self._seen.add(script)
             self._read_script(script, level + 1)
@@ -324,15 +362,20 @@ class ParsedLine:
     def _add(self, command: SimpleCommand, level: int, *, is_inner: bool = False) -> None:
         """Adds a command, and those that it runs. `is_inner`: another command runs it."""
         if level > _MOST_LEVELS_OF_COMMANDS:
-            self.not_understood.append("its nesting")
-            self.runs_unknown = True
+            self._lose("its nesting")
+            self.runs_any = True
             return
         found = inner_commands(command.words, has_heredoc=command.has_heredoc)
         is_needed = not (is_inner or found.is_transparent)
         self.commands.append(replace(command, is_needed=is_needed))
         self.not_understood += filter(None, (found.not_understood,))
         self.suspect = self.suspect or found.suspect
-        self.runs_unknown |= found.runs_unknown
+        self._suspect(found, "git" if command.name == "git" else "")
+        if found.runs_unknown:
+            self.runs_unknown, self.runs_any = True, self.runs_any or not found.suspect
+        inner = {*found.scripts, *(words[0].text for words in found.commands if words)}
+        self._data += [one for one in command.words[1:] if one.text is None or one.text not in inner]
+        self._data += command.assignments
         if found.scripts or (found.commands and not (found.is_transparent or found.is_runner)):
             self.runner = self.runner or f"`{command.name}`, which runs other commands,"
         is_inner = is_inner or not found.is_transparent
@@ -343,7 +386,7 @@ class ParsedLine:
 
     def _read(self, node: Any, level: int) -> None:
         if level > _MOST_LEVELS:
-            self.not_understood.append("its nesting")
+            self._lose("its nesting")
             return
         self._note(node)
         reads = self._reads.get(node.type)
@@ -357,7 +400,7 @@ class ParsedLine:
         starts = [one for one in node.parent.children if one.type == "heredoc_start"]
         is_quoted = bool(starts) and re.search(rb"[\"'\\]", self._bytes(starts[0])) is not None
         if not is_quoted and re.search(rb"\$\(|`", self._bytes(node)):
-            self.not_understood.append("a substitution")
+            self._hides_in(node, "a substitution")
             text = self._bytes(node).decode("utf-8", "surrogateescape")
             found = (one[1] for one in _BACKQUOTES.finditer(text))  # the parser finds none here
             self._backquoted += [_IN_BACKQUOTES.sub(r"\1", one) for one in found if one]
@@ -394,20 +437,52 @@ class ParsedLine:
     def _note(self, node: Any) -> None:
         if node.type in _NOT_UNDERSTOOD:
             self.not_understood.append(_NOT_UNDERSTOOD[node.type])
+            if _NOT_UNDERSTOOD[node.type] == _CALCULATION and _SUBSTITUTION.search(self._bytes(node)[2:]):
+                self._hides_in(node, _CALCULATION)
         elif node.type == "regex" and node.parent.type not in _WITH_REGEX:
             # Behind `=~` or `==`, the parser takes the rest of a line for one, up to `]]`, whatever is in front.
-            self.not_understood.append(_COMPARISON)
-            self.runs_unknown |= (
-                _MAY_MAKE_NAMES.search(self._bytes(node).decode("utf-8", "replace")) is not None
-            )
+            self._lose(_COMPARISON)
+            self.runs_any |= _MAY_MAKE_NAMES.search(self._bytes(node).decode("utf-8", "replace")) is not None
         elif node.type in ("regex", "extglob_pattern") and _SUBSTITUTION.search(self._bytes(node)):
-            self.not_understood.append("a substitution")
+            self._hides_in(node, "a substitution")
         elif node.is_missing or (node.type in _MAY_BE_MISREAD and self._is_misread(node)):
-            self.not_understood.append(_UNKNOWN_SYNTAX)
+            self._lose(_UNKNOWN_SYNTAX)
         elif node.type == "expansion" and re.search(rb"@|^\$\{!", self._bytes(node)):
-            self.not_understood.append("an indirect expansion")
+            self.not_understood.append(_INDIRECT)
         elif node.type in ("expansion", "compound_statement") and _ARITHMETIC.match(self._bytes(node)):
-            self.not_understood.append("arithmetic")
+            self.not_understood.append(_CALCULATION)
+
+    def _evaluates(self) -> bool:
+        """Whether the shell may evaluate the value of a variable, and run what `$(...)` in it names."""
+        return (
+            not {_INDIRECT, _CALCULATION}.isdisjoint(self.not_understood)
+            or any(evaluates_values(one.words) for one in self.commands)
+            or any(map(_EVALUATES_VALUES.search, self.texts))
+        )
+
+    def _suspect(self, found: InnerCommands, name: str) -> None:
+        if found.by_name:
+            self.hides_any = found.not_understood
+        problem = found.suspect or (found.not_understood if found.hides else "")
+        if problem:
+            self._suspects.append((problem, name))
+
+    def _lose(self, *problems: str) -> None:
+        self.not_understood += problems
+        self._lost += problems
+
+    def _hides_in(self, node: Any, problem: str) -> None:
+        """Notes a part in which the parser may not find all substitutions."""
+        self.not_understood.append(problem)
+        raw, nodes, found = self._bytes(node), [node], set()
+        while nodes:
+            one = nodes.pop()
+            if one.type in ("command_substitution", "process_substitution", "arithmetic_expansion"):
+                found.add(one.start_byte - node.start_byte)
+            nodes += one.children
+        begins = _IN_DOCUMENT if node.type == "heredoc_body" else _SUBSTITUTION
+        if any(one.start(1) not in found for one in begins.finditer(raw)):
+            self._hiding.append((problem, raw.decode("utf-8", "replace")))
 
     def _is_misread(self, node: Any) -> bool:
         """Whether the parser has read two lines as one, one word as two, or a word as a comment."""
@@ -446,7 +521,7 @@ class ParsedLine:
         """Reads an expansion such as `${x:-word}`. Searches its text, because the parser does not find everything in the `word`."""
         raw = self._bytes(node)
         if _SUBSTITUTION.search(raw):
-            self.not_understood.append("a substitution")
+            self._hides_in(node, "a substitution")
         self.sets_variables |= re.match(rb"\$\{\w+(?:\[[^]]*\])?:?=", raw) is not None
         word = re.search(r":?[-=+?](.*)\}$", raw.decode("utf-8", "replace"), re.DOTALL)
         if word:
@@ -468,7 +543,7 @@ class ParsedLine:
         read = [word_of(one, self._source) for one in words]
         last = _last_command(node.child_by_field_name("body"))
         if last is None:
-            self.not_understood.append("a word behind a redirection")
+            self._lose("a word behind a redirection")
             self._found.append(SimpleCommand(tuple(read)))
         else:
             self._behind.setdefault((last.start_byte, last.end_byte), []).extend(read)
@@ -518,7 +593,7 @@ class ParsedLine:
         if _closes(node):
             return
         if not targets:
-            self.not_understood.append("a redirection without a target")
+            self._lose("a redirection without a target")
         for target in targets[:1]:  # the others are words of the command, see `_find_words_behind`
             self.redirections.append(Redirection(operator, word_of(target, self._source)))
 

@@ -32,6 +32,10 @@ class Word(Struct, frozen=True):
     """True if a part outside quotes is a file name pattern."""
     choices: tuple[str, ...] = ()
     """The words into which the shell expands the braces of this word, without quotes."""
+    is_one: bool = False
+    """True if it stays one word, because each unknown part is a file name pattern or in quotes."""
+    is_stream: bool = False
+    """True for `<(...)`, from which a program reads what another one writes."""
 
     @property
     def text(self) -> str | None:
@@ -43,6 +47,11 @@ class Word(Struct, frozen=True):
         """The known parts of the word, joined."""
         return "".join(part or "" for part in self.parts)
 
+    @property
+    def is_unknown(self) -> bool:
+        """Whether the word is known only at run time, with no part of it known before."""
+        return self.parts == (ANY,) and not (self.has_glob or self.choices)
+
     def elements(self) -> Iterator[Part]:
         for part in self.parts:
             if part is ANY:
@@ -53,6 +62,9 @@ class Word(Struct, frozen=True):
 
 _BARE = frozenset("word number variable_name special_variable_name extglob_pattern regex [ ]".split())
 """The types of syntax nodes that stand for text outside quotes."""
+
+_QUOTED = frozenset("string raw_string ansi_c_string translated_string".split())
+_MANY = re.compile(rb"\$\{?!?(?:\w+\[)?@")
 
 UNKNOWN = Word((ANY,))
 
@@ -85,7 +97,18 @@ def word_of(node: Any, source: bytes) -> Word:
         return Word((ANY,), has_glob=has_glob, choices=(*done, *rest))
     is_known = not any("expansion" in one.type or "substitution" in one.type for one in _below(node))
     is_glob = is_known and re.search(r"[*?\[]", bare) is not None
-    return Word(tuple(_joined(_parts(node, source))), is_glob, has_glob)
+    parts = tuple(_joined(_parts(node, source)))
+    is_stream = node.type == "process_substitution"
+    return Word(parts, is_glob, has_glob, is_one=_is_one(node, source), is_stream=is_stream)
+
+
+def _is_one(node: Any, source: bytes) -> bool:
+    """Whether no part of a word can become several words. `"$@"` and `"${x[@]}"` can although they are in quotes."""
+    if node.type in _QUOTED:
+        return _MANY.search(source[node.start_byte : node.end_byte]) is None
+    if node.type in ("concatenation", "command_name"):
+        return all(_is_one(child, source) for child in node.children)
+    return node.type in _BARE or node.type == "process_substitution"
 
 
 def _joined(parts: Iterable[Part]) -> Iterator[Part]:

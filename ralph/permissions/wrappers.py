@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.permissions.command_table import BUILT_IN, FORMS, WITH_VALUE, Form
+from ralph.permissions.patterns import ANY
 from ralph.permissions.shell_words import UNKNOWN, Word, name_of, plain
 
 if TYPE_CHECKING:
@@ -28,15 +29,20 @@ class InnerCommands(Struct, frozen=True):
     is_runner: bool = False
     """True if a pattern that allows the wrapper by name allows what it runs."""
     not_understood: str = ""
-    """A description of a part that cannot be understood. Empty if there is none."""
+    """A description of a part that cannot be understood, so that no pattern allows it. Empty if there is none."""
+    hides: bool = True
+    """Whether that part may run what is neither in `commands` nor in `scripts`."""
+    by_name: bool = False
+    """True if the words of the line do not say what that part may run, so that the name of a command is enough to deny it."""
     suspect: str = ""
-    """A description of a part of an ordinary command that may run other commands. Empty if there is no such part."""
+    """A description of a part that may run other commands although a pattern may allow it. Empty if there is no such part."""
     runs_unknown: bool = False
     """True if the wrapper runs something that cannot be known, such as a shell that reads commands from standard
-    input."""
+    input. With `suspect`, only what words of the line name counts as that."""
 
 
 NOTHING = InnerCommands()
+_UNKNOWN_OPTIONS = "a command that runs others, with options that ralph does not know,"
 _ASKING = ("--help", "--version")
 _FAMILIES = frozenset(name.rpartition(" ")[0] for name in FORMS)
 """The beginnings of names of several words, such as `uv` for `uv run`."""
@@ -51,7 +57,7 @@ _RUN_OTHERS = frozenset(
     """
     su sg runuser pkexec chroot unshare nsenter setpriv capsh bwrap firejail flock watch script strace ltrace gdb lldb
     valgrind perf taskset chrt numactl systemd-run parallel entr chronic ts unbuffer expect rlwrap socat ssh at batch
-    crontab tmux screen dtach xvfb-run dbus-run-session hyperfine awk gawk mawk nawk sed gsed ed ex vi vim nvim view
+    crontab tmux screen dtach xvfb-run dbus-run-session hyperfine ed ex vi vim nvim view
     emacs tclsh osascript fd fdfind start-stop-daemon faketime fakeroot proot ld.so run-parts logsave choom uclampset
     prlimit setarch linux32 linux64 pipexec nix-shell docker podman kubectl lxc-attach machinectl vagrant multitime
     stap tox nox nvm nix devbox chamber sops concurrently nodemon watchexec mpirun mpiexec srun torchrun accelerate py-spy
@@ -59,11 +65,26 @@ _RUN_OTHERS = frozenset(
     cprofile pdb runpy timeit trace opam stack cabal composer fnm jobs ssh-agent gpg-agent
     """.split()
 )
+_AWKS, _SEDS = ("awk", "gawk", "mawk", "nawk"), ("sed", "gsed")
+# What a program for awk needs to run a command or to read a file that is no operand, and the commands and flags of sed that do.
+_AWK_RUNS, _SED_RUNS = re.compile(r"system|(?<!\|)\|(?!\|)|getline|@|ARG[VC]"), re.compile(r"[erRwW]")
+# Texts in a program for sed. The systems differ in whether a delimiter in brackets ends one.
+_SED_TEXTS = [
+    re.compile(
+        rf"[sy]([^\w\s\\])(?:\\.|{brackets}(?!\1)[^\\])*\1(?:\\.|(?!\1)[^\\])*\1"
+        rf"|(?:\\([^\n\\])|(/))(?:\\.|{brackets}(?!\2|\3)[^\\])*(?:\2|\3)",
+        re.DOTALL,
+    )
+    for brackets in ("", r"\[\^?\]?[^]]*\]|")
+]
+_CODE_OPTION = re.compile(r"-[nrEsuz]*e|--(?:e|so)[a-z]*")
+_ATTACHED_CODE = re.compile(r"(?:-[nrEsuz]*e|--(?:e|so)[a-z]*=)(.+)", re.DOTALL)
+_CODE_FILE = re.compile(r"-[a-zA-Z]*f|--fi[a-z]*")
 _LOADERS = ("ld-linux", "ld-musl-", "ld64.so")  # ld.so(8)
 # Builtins that change what later words mean, or run their words later.
-_CHANGE_SHELL = frozenset("alias trap complete compgen mapfile readarray bind enable hash fc shopt".split())
+_CHANGE_SHELL = frozenset("alias complete compgen mapfile readarray bind enable hash fc shopt".split())
 # Those of them that run their words as commands. With a word that is not known, they may run anything.
-_RUN_WORDS = frozenset("trap alias parallel watch script su sg runuser flock entr expect".split())
+_RUN_WORDS = frozenset("alias parallel watch script su sg runuser flock entr expect".split())
 # Commands of the shell that evaluate arithmetic and subscripts in their words, and run what `$(...)` in them names.
 _EVALUATE = frozenset(
     """
@@ -109,6 +130,12 @@ _CONFIGURATION = re.compile(
 _WITH_G = frozenset("env find nice nohup sort split stdbuf tar time timeout xargs".split())
 _FIND_EXECUTES = ("-exec", "-execdir", "-ok", "-okdir")
 _GIT_RUNS = frozenset("bisect foreach filter-branch -c -x --exec difftool mergetool for-each-repo".split())
+# Settings by which git runs nothing.
+_GIT_TEXTS = re.compile(
+    r"(?i:(?:user|author|committer|color|advice|safe|commit|tag|pull|fetch|push|rebase|branch|http|log|status)\.[\w.-]+"
+    r"|init\.defaultbranch|core\.(?:quotepath|autocrlf|abbrev|longpaths|filemode))(?:=.*)?",
+    re.DOTALL,
+)
 # Options by which git's own commands run one: the commands, and the option. Git takes each unique beginning of a long
 # option, and several letters in one word (gitcli(7)).
 _GIT_OPTIONS = r"""
@@ -143,7 +170,7 @@ def inner_commands(words: Sequence[Word], *, has_heredoc: bool = False) -> Inner
         return InnerCommands(runs_unknown=True)
     if name in SHELLS:
         return _of_shell(words[1:])
-    if name in ("eval", "source", "."):
+    if name in ("eval", "trap", "source", "."):
         return _evaluated(name, words[1:])
     if name == "find":
         return _of_find(words[1:])
@@ -159,6 +186,7 @@ def inner_commands(words: Sequence[Word], *, has_heredoc: bool = False) -> Inner
     return replace(
         found,
         not_understood=found.not_understood or others.not_understood,
+        hides=bool(found.not_understood) or others.hides,
         suspect=found.suspect or others.suspect,
         runs_unknown=found.runs_unknown or others.runs_unknown,
     )
@@ -170,7 +198,7 @@ def commands_in_assignment(word: Word) -> InnerCommands:
     if not equals or value in ("", "/dev/null"):
         return NOTHING
     if _CONFIGURATION.fullmatch(name):
-        return InnerCommands(not_understood=f"`{name}`, by which a program gets configuration,")
+        return InnerCommands(not_understood=f"`{name}`, by which a program gets configuration,", by_name=True)
     if not _COMMAND_VARIABLE.fullmatch(name):
         return NOTHING
     return (
@@ -184,9 +212,12 @@ def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> InnerC
     """The commands that an ordinary command, which is not a known wrapper, may run because of its options and arguments."""
     texts = [word.text for word in words[1:]]
     if name in _RUN_WORDS and None in texts:
-        return InnerCommands(runs_unknown=True)
+        is_any = any(word.parts[:1] == (ANY,) for word in words[1:])
+        named = "" if is_any else f"a word of `{name}` that is known only when it runs"
+        return InnerCommands(runs_unknown=True, suspect=named)
     if name in _EVALUATE and any(re.search(r"\$\(|`", text) for text in texts if text):
-        return InnerCommands(not_understood=f"a text that `{name}` evaluates")
+        hides = _takes_names(name, words)
+        return InnerCommands(not_understood=f"a text that `{name}` evaluates", hides=hides)
     if name in _CHANGE_SHELL:
         return InnerCommands(not_understood=f"`{name}`, which changes the meaning of later words,")
     short = _SHORT_RUNNING.get(name, "(?!)")
@@ -194,14 +225,22 @@ def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> InnerC
         return InnerCommands(not_understood=f"an option of `{name}` that runs another command")
     known = [text for text in texts if text]
     # Of an option or a command of git, or what may be one.
-    running = (option for of, option in _GIT_RUNNING if any(map(of.fullmatch, known)))
+    running = [option for of, option in _GIT_RUNNING if any(map(of.fullmatch, known))]
     if name == "git" and (
         not _GIT_RUNS.isdisjoint(known) or any(any(map(one.fullmatch, known)) for one in running)
     ):
-        return InnerCommands(not_understood="an option of `git` that can run another command")
+        settings = [after.text or "" for word, after in pairwise(words) if word.text == "-c"]
+        only_sets = bool(settings) and all(map(_GIT_TEXTS.fullmatch, settings))
+        is_bisect = not {"run", None} & set(texts)
+        left = _GIT_RUNS - {"-c" if only_sets else "", "bisect" if is_bisect else ""}
+        hides = bool(left & set(known)) or any(any(map(one.fullmatch, known)) for one in running)
+        return InnerCommands(
+            not_understood="an option of `git` that can run another command",
+            hides=hides,
+        )
     if name in _RUN_OTHERS or name.startswith(_LOADERS):
         return InnerCommands(suspect=f"`{name}`, which can run other commands,")
-    if _is_code(name, words[1:], has_heredoc=has_heredoc):
+    if _is_code(name, words[1:], has_heredoc=has_heredoc) or _runs_by_code(name, words):
         return InnerCommands(suspect=f"code for `{name}`")
     return NOTHING
 
@@ -234,7 +273,7 @@ def _by_form(name: str, form: Form, words: Sequence[Word]) -> InnerCommands:
         return InnerCommands(runs_unknown=True) if reads_input and not is_asking else NOTHING
     if "more" in form.notes:
         replaced = _replaced_by_xargs(words)
-        rest = [UNKNOWN if replaced and replaced in word.known else word for word in rest] + [UNKNOWN]
+        rest = [_filled(word, replaced) for word in rest] + [UNKNOWN]
     if name == "coproc":  # a name and a whole block may follow
         return InnerCommands(commands=(tuple(rest), tuple(rest[1:])), not_understood="`coproc`")
     if "reserved" in form.notes and any(word.text in _CONTINUE for word in rest[1:]):
@@ -259,34 +298,26 @@ def _program_of(form: Form, word: Word) -> Word:
 def _after_options(form: Form, words: Sequence[Word]) -> list[Word] | InnerCommands:
     """The words behind the options of a command that runs another one. Or what it runs if an option says that, or is not understood."""
     rest = list(words)
-    unknown = InnerCommands(
-        not_understood="a command that runs others, with options that ralph does not know,"
-    )
+    unknown = InnerCommands(not_understood=_UNKNOWN_OPTIONS, by_name=True)
     while rest and (rest[0].known.startswith("-") or "dashes" in form.notes):
         word, rest = rest[0], rest[1:]
         text = word.text
         if text == "--":
             break
-        if not word.known.startswith("-"):
-            if not rest:
-                return unknown
+        if not word.known.startswith("-") and rest:
             continue
         if text == "-" and "-" not in form.options:
             return [word, *rest]
         first = word.parts[0] or ""
         found = (("flag",), None) if first in _ASKING else form.read(first)
-        if found is None or (text is None and "=" not in first):
+        if found is None or (text is None and "=" not in first) or first[:1] != "-":
             return unknown
         meaning, value = "".join(found[0][-1:]), found[1]
         if meaning in WITH_VALUE and value is None and not rest:
             return unknown
         if meaning == "shell":
-            script = rest[0].text if value is None else value
-            return (
-                InnerCommands(runs_unknown=True)
-                if script is None or text is None
-                else InnerCommands(scripts=(script,))
-            )
+            script = rest[0] if value is None else Word((value, *word.parts[1:]))
+            return _of_text([script], f"a text for `{word.known}`")
         if meaning == "command":
             return rest if value is None else [plain(value), *rest]
         rest = rest[1:] if meaning == "value" and value is None else rest
@@ -295,6 +326,16 @@ def _after_options(form: Form, words: Sequence[Word]) -> list[Word] | InnerComma
     while "assignments" in form.notes and rest and "=" in rest[0].known:  # `env` and `sudo` take any name
         rest = rest[1:]
     return rest
+
+
+def _filled(word: Word, placeholder: str) -> Word:
+    """The word after xargs or find has put names of files in place of `placeholder`. Of a word with spaces, the other parts count."""
+    if not placeholder or placeholder not in word.known:
+        return word
+    if not re.search(r"\s", word.known) or word.text is None:
+        return UNKNOWN
+    parts = [piece for text in word.text.split(placeholder) for piece in (text, ANY)][:-1]
+    return Word(tuple(parts), is_one=True)
 
 
 def _replaced_by_xargs(words: Sequence[Word]) -> str:
@@ -313,13 +354,13 @@ def _of_shell(words: Sequence[Word]) -> InnerCommands:
     has_text, is_value = False, False
     for at, word in enumerate(words):
         text = word.text
-        if text is None:
-            return InnerCommands(runs_unknown=True)
+        if text is None and not has_text and not is_value:
+            return _of_file(words[at:])
         if text in ("--version", "--help"):
             return NOTHING
         if is_value:
             is_value = False
-        elif len(text) > 1 and text[0] in "-+":
+        elif text and len(text) > 1 and text[0] in "-+":
             letters = "" if text.startswith("--") else text[1:].lower()
             if "s" in letters:
                 return InnerCommands(runs_unknown=True)
@@ -329,22 +370,43 @@ def _of_shell(words: Sequence[Word]) -> InnerCommands:
             is_value = letters.endswith("o") or text in ("--rcfile", "--init-file")
             has_text = has_text or "c" in letters
         elif has_text:
-            return InnerCommands(scripts=(text,))
+            return _of_text([word], "a text for a shell")
         else:
-            if _INPUTS.fullmatch(text):
-                return InnerCommands(runs_unknown=True)
-            return InnerCommands(commands=(tuple(words[at:]),), is_runner=True)
+            return _of_file(words[at:])
     return InnerCommands(runs_unknown=True)
 
 
 def _evaluated(name: str, words: Sequence[Word]) -> InnerCommands:
-    known = [word.text for word in words if word.text is not None]
-    if len(known) < len(words):
+    """The commands that the shell itself runs from a text or a file."""
+    if name == "trap":
+        words = [word for word in words[:2] if word.text != "--"][:1]
+        if not words or words[0].known.startswith("-"):
+            return InnerCommands(not_understood="`trap`", hides=False)
+    found = _of_file(words) if name in ("source", ".") else _of_text(words, f"a text for `{name}`")
+    return replace(found, not_understood=f"`{name}`", hides=False)
+
+
+def _of_text(words: Sequence[Word], description: str) -> InnerCommands:
+    """The commands of a text that a shell runs. A part that is known only when it runs is read as a variable."""
+    text = " ".join("".join("$_" if part is ANY else part for part in word.parts) for word in words)
+    if all(word.text is not None for word in words):
+        return InnerCommands(scripts=(text,))
+    return InnerCommands(
+        scripts=(text,), runs_unknown=True, suspect=f"{description} that is known only when it runs"
+    )
+
+
+def _of_file(words: Sequence[Word]) -> InnerCommands:
+    """The command that a shell runs if it is given a file, and words for it."""
+    if not words or words[0].is_stream or _INPUTS.fullmatch(words[0].text or ""):
         return InnerCommands(runs_unknown=True)
-    if name == "eval":
-        return InnerCommands(scripts=(" ".join(known),), not_understood="`eval`")
-    is_input = bool(known) and _INPUTS.fullmatch(known[0]) is not None
-    return InnerCommands(not_understood=f"`{name}`", runs_unknown=is_input)
+    if words[0].text is not None:
+        return InnerCommands(commands=(tuple(words),), is_runner=True)
+    return InnerCommands(
+        commands=() if name_of(words) is None else (tuple(words),),
+        runs_unknown=True,
+        suspect="a script that is known only when it runs",
+    )
 
 
 def _of_find(words: Sequence[Word]) -> InnerCommands:
@@ -353,11 +415,53 @@ def _of_find(words: Sequence[Word]) -> InnerCommands:
     for word in rest:
         if word.text in _FIND_EXECUTES:
             inner = takewhile(lambda one: one.text not in (";", "+"), rest)
-            commands.append(tuple(UNKNOWN if one.text is None or "{}" in one.text else one for one in inner))
+            commands.append(tuple(UNKNOWN if one.text is None else _filled(one, "{}") for one in inner))
     is_hidden = any(choice in _FIND_EXECUTES for word in words for choice in word.choices)
     return InnerCommands(
         commands=tuple(commands), not_understood="`find` with an option in braces" if is_hidden else ""
     )
+
+
+def _runs_by_code(name: str, words: Sequence[Word]) -> bool:
+    """Whether a program for awk or sed in the words may run a command or read a file that is no operand."""
+    if name not in (*_AWKS, *_SEDS):
+        return False
+    given, operands = [], []
+    for before, word in pairwise(words):
+        attached = _ATTACHED_CODE.fullmatch(word.known)
+        if _CODE_FILE.fullmatch(before.known):
+            if word.text is None or _INPUTS.fullmatch(word.text):
+                return True
+        elif attached or _CODE_OPTION.fullmatch(before.known):
+            given.append((word, attached[1] if attached else word.known))
+        elif word.known.startswith("-"):
+            if (
+                re.fullmatch(r"-\w*f(?:-|/dev/.*)|--fi[a-z]*=(?:-|/dev/.*)|-[il].+|--[il].*", word.known)
+                and name in _AWKS
+            ):
+                return True
+        elif word.text != "" and before.known not in ("-v", "-F", "-l", "--assign", "--field-separator"):
+            operands.append((word, word.known))
+    for word, code in given or operands[:1]:
+        texts = [code] if name in _AWKS else [each.sub(" ", code) for each in _SED_TEXTS]
+        runs = _AWK_RUNS if name in _AWKS else _SED_RUNS
+        if word.text is None or any(map(runs.search, texts)):
+            return True
+    return False
+
+
+def evaluates_values(words: Sequence[Word]) -> bool:
+    """Whether a command of the shell may evaluate the value of a variable as arithmetic or as a subscript."""
+    name = name_of(words) or ""
+    is_sure = name in ("[[", "[", "test", "let", "declare", "typeset", "local")
+    return _takes_names(name, words) and (is_sure or any(word.text is None for word in words[1:]))
+
+
+def _takes_names(name: str, words: Sequence[Word]) -> bool:
+    """Whether a command of the shell takes names of variables, the subscripts of which it evaluates."""
+    if name in ("printf", "test", "["):
+        return any(re.search(r"(?<!\S)-v", word.known) for word in words)
+    return name in _EVALUATE
 
 
 def _is_code(name: str, words: Sequence[Word], *, has_heredoc: bool) -> bool:

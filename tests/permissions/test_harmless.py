@@ -219,7 +219,7 @@ def test_everything_else_is_an_ordinary_command(command) -> None:
         ("Read", "git commit -m x | head -5", True),
         ("Bash(git diff:*)", "git diff", False),
         ("Bash(cat:*)", f"git commit -m {MESSAGE}", False),
-        ("Bash(rm:*)", f"git commit -m {MESSAGE}", False),  # `$(rm y)` in it
+        ("Bash(rm:*)", f"git commit -m {MESSAGE}", True),  # `$(rm y)` in it is a text
         ("Bash(rm:*)", "git commit -m \"$(cat <<'E'\nDo not rm x\nE\n)\"", True),
     ],
 )
