@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from ralph import __version__
 from ralph.driven.control_lines import Response, cancel_line, request_line
-from ralph.mcp.ports import MOST_PAGES, UNKNOWN_EFFECTS, CallFailedError, ServerFailedError
+from ralph.mcp.ports import MOST_PAGES, NO_METHOD, UNKNOWN_EFFECTS, CallFailedError, ServerFailedError
 from ralph.values.ports import TIMED_OUT, Clock, Mailbox, Waiter
 
 if TYPE_CHECKING:
@@ -140,6 +140,9 @@ def answer_to_server(message: Mapping[str, Any]) -> dict[str, Any]:
 class NoAnswerError(Exception):
     """A server gave no usable answer. The message says why."""
 
+    code: object = None
+    """The code of the server's own error."""
+
 
 class DriverServers:
     """The driver's MCP servers. Implements `ServerGroup`."""
@@ -180,7 +183,12 @@ class DriverServers:
         tools: list[dict[str, Any]] = []
         cursor: str | None = None
         for _ in range(MOST_PAGES):
-            page = self._asked(server, "tools/list", {"cursor": cursor} if cursor else {}, self._start_s)
+            try:
+                page = self._asked(server, "tools/list", {"cursor": cursor} if cursor else {}, self._start_s)
+            except NoAnswerError as error:
+                if error.code != NO_METHOD:
+                    raise
+                return tools
             listed = page.get("tools")
             if not isinstance(listed, list) or not all(isinstance(tool, dict) for tool in listed):
                 raise NoAnswerError("it lists no tools")
@@ -207,7 +215,9 @@ class DriverServers:
         message = {"jsonrpc": "2.0", "id": self._sent, "method": method, "params": params}
         answer = self._send(server, message, within_s)
         if isinstance(error := answer.get("error"), dict):
-            raise NoAnswerError(str(error.get("message") or error))
+            refused = NoAnswerError(str(error.get("message") or error))
+            refused.code = error.get("code")
+            raise refused
         result = answer.get("result")
         if not isinstance(result, dict):
             raise NoAnswerError(f"the answer to {method} has no result")

@@ -35,7 +35,7 @@ from ralph.mcp.descriptor_transport import (
     descriptor_transport,
     too_long,
 )
-from ralph.mcp.ports import MOST_PAGES
+from ralph.mcp.ports import MOST_PAGES, NO_METHOD
 from ralph.mcp.wire import (
     Call,
     CallNotSent,
@@ -365,7 +365,12 @@ async def _tools(session: ClientSession) -> list[dict[str, Any]]:
     tools: list[dict[str, Any]] = []
     cursor: str | None = None
     for _ in range(MOST_PAGES):
-        page = await session.list_tools(params=mcp_types.PaginatedRequestParams(cursor=cursor))
+        try:
+            page = await session.list_tools(params=mcp_types.PaginatedRequestParams(cursor=cursor))
+        except MCPError as failure:
+            if failure.error.code != NO_METHOD:
+                raise
+            break
         tools += [tool.model_dump(by_alias=True, mode="json", exclude_none=True) for tool in page.tools]
         cursor = page.next_cursor
         if not cursor:

@@ -19,6 +19,10 @@ MOST_PAGES = 100
 """A list of tools may come in pages. A server with more of them would fill the request, or never end its list."""
 UNKNOWN_EFFECTS = "Its effects are unknown: look at the state of things before you repeat it."
 
+NO_METHOD = -32601
+"""The code of JSON-RPC with which a server that has no tools answers the question for their list. It may have named them among its
+capabilities."""
+
 
 class ServerFailedError(Exception):
     """A server did not start in time, or could not be started. The message is one line that contains the name of the

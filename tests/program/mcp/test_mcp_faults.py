@@ -153,6 +153,27 @@ def test_a_server_that_closes_its_output_or_input_is_noticed_at_once(ralph, serv
     assert [line.rpartition(": ")[2] for line in notices(ran)] == ["connected again"]
 
 
+# Answers only the first request, and the others with an error of the code in its argument.
+NO_LIST = f"""
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    answer = {{"result": {INFO!r}}}
+    if message["method"] != "initialize":
+        answer = {{"error": {{"code": int(sys.argv[1]), "message": "no list"}}}}
+    if "id" in message:
+        print(json.dumps({{"jsonrpc": "2.0", "id": message["id"], **answer}}), flush=True)
+"""
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [(-32601, 0), (-32603, 78)])
+def test_a_server_of_resources_alone_is_connected_and_has_no_tools(ralph, serve, code, exit_code) -> None:
+    serve(DONE)
+    ran = run(ralph, "--mcp-config", config(r={"command": "python3", "args": ["-c", NO_LIST, str(code)]}))
+    assert ran.code == exit_code
+    assert ("the MCP server 'r' did not start: no list" in ran.stderr) == bool(exit_code)
+
+
 @pytest.mark.sandboxed
 @pytest.mark.skipif(support().abi == 0, reason="this kernel has no Landlock")
 @pytest.mark.parametrize("variables", [{}, {"TOKEN": "${FAULTY_TOKEN}"}])

@@ -99,6 +99,21 @@ def test_a_server_that_gives_no_tools_ends_the_run_before_a_request_exits_78(dri
     assert "the driver's MCP server 'calc' is not connected: no such server" in ran.stderr
 
 
+@pytest.mark.parametrize(("code", "exit_code"), [(-32601, 0), (-32603, 78)])
+def test_a_server_that_does_not_know_the_question_for_tools_has_none(drive, serve, code, exit_code) -> None:
+    """That of @zed-industries/claude-code-acp 0.16.2 says that it has tools, and has none for an editor that gives it no files."""
+    serve(DONE)
+    driver = drive("--mcp-config", SDK)
+    driver.ask("initialize")
+    driver.say("go")
+    serve_tools(driver, 2)
+    refused = {"jsonrpc": "2.0", "id": 2, "error": {"code": code, "message": "no list"}}
+    reply(driver, asked(driver, 3), {"mcp_response": refused})
+    ran = driver.finish()
+    assert ran.code == exit_code
+    assert ("is not connected: no list" in ran.stderr) == bool(exit_code)
+
+
 def test_a_call_without_a_result_is_an_error_that_the_model_reads(drive, serve) -> None:
     api = serve(*(calls(("mcp__calc__add", {"a": number, "b": 3})) for number in range(3)), DONE)
     driver = drive("--mcp-config", SDK)
