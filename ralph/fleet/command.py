@@ -137,7 +137,9 @@ class Fleet:
         if done.has_new_limits:
             text = listing.limits_text(limits, has_budget=True)
             self._console.tell(f"the limits of {name} are now: {text or 'none'}")
-        self._console.tell(f"next: `ralph fleet work -j 2` works on them; `ralph fleet wait {name}` waits")
+        self._console.tell(
+            f"next: `ralph fleet work -j 2` runs them; `ralph fleet wait {name}` waits for them"
+        )
         return 0
 
     def _known_set(self, name: str) -> SetRow | None:
@@ -247,7 +249,7 @@ class Fleet:
                 idle = [row.name for row in open_sets if row.name not in workers]
                 if idle:
                     is_told = True
-                    self._console.tell(f"no worker works on {', '.join(idle)}: ralph fleet work -j 2")
+                    self._console.tell(f"no worker is running for {', '.join(idle)}: ralph fleet work -j 2")
             rest_s = _LOOK_EVERY_S if timeout_s is None else begun + timeout_s - time.monotonic()
             if self._stop.wait(min(max(rest_s, 0.0), _LOOK_EVERY_S)):
                 raise KeyboardInterrupt
@@ -292,7 +294,7 @@ class Fleet:
         for row in left:
             self._console.tell(
                 f"{row.set_name}/{row.id} is cancelled, but its worker {row.holder} does not answer: the job ends when "
-                "the worker is back or another worker takes over"
+                "that worker is back or another one takes over"
             )
         return Outcome.API_UNAVAILABLE.exit_code() if left else 0
 
@@ -351,7 +353,7 @@ class Fleet:
         return [row for row in rows if not names or row.name in names]
 
     def _no_fleet(self) -> str:
-        return f"there is no fleet yet at {self._database.place}: ralph fleet submit FILE"
+        return f"there is no fleet store yet at {self._database.place}: ralph fleet submit FILE"
 
     def _rows(self, sets: Sequence[SetRow]) -> list[JobRow]:
         rows: list[JobRow] = []

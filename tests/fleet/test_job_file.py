@@ -160,7 +160,7 @@ REFUSED: list[tuple[object, str]] = [
     (changed(env=["PGPASSWORD"]), "$.env: names PGPASSWORD, which belongs to the fleet"),
     (changed(env=["RALPH_FLEET_DB"]), "$.env: names RALPH_FLEET_DB"),
     (changed(after=["b"]), "$.after: names 'b', which is not a job of this set"),
-    (changed(after=["a"]), "$.after: makes a circle: a -> a"),
+    (changed(after=["a"]), "$.after: forms a cycle: a -> a"),
     (changed(options=["--no-such"]), "$.options: cannot be used: No such option: --no-such"),
     (changed(options=["--effort", "heroic"]), "$.options: cannot be used: Invalid value for '--effort'"),
     (changed(options=["--max-tokens", "0"]), "$.options: cannot be used: --max-tokens must be"),
@@ -286,7 +286,7 @@ SETS: list[tuple[str, str]] = [
             {"id": "c", "after": ["b"]},
             {"id": "d", "after": ["c"]},
         ),
-        "1: $.after: makes a circle: a -> c -> b -> a",
+        "1: $.after: forms a cycle: a -> c -> b -> a",
     ),
     (
         lines({"id": "a", "branch": "x"}, {"id": "b", "branch": "x"}),

@@ -170,7 +170,10 @@ def test_each_end_of_a_job_has_its_exit_code_and_its_reason(tmp_path: Path) -> N
         refs = place.refs()
         assert refs["refs/heads/ralph/taken"] == refs["refs/heads/ralph/changed"] == foreign
         taken, changed_row = place.row("taken"), place.row("changed")
-        assert (taken.exit_code, "ralph/taken exists and is not of this job" in (taken.reason or "")) == (
+        assert (
+            taken.exit_code,
+            "ralph/taken exists and does not belong to this job" in (taken.reason or ""),
+        ) == (
             78,
             True,
         )
