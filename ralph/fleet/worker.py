@@ -245,7 +245,7 @@ class Supervisor:
         """Waits for the slots, which were told to stop. A second signal ends them."""
         if self._slots:
             self._tell(
-                f"stopping: running jobs have {self._options.drain_s:g} s to end, then it is handed back "
+                f"stopping: running jobs have {self._options.drain_s:g} s to end, then they are handed back "
                 "(a second signal ends them now)"
             )
         while self._slots:

@@ -228,7 +228,7 @@ def test_what_the_agent_pushed_is_continued_and_what_a_user_amended_is_never_ove
         assert place.store.retry(SET, ["pushed"]) == 1
         assert place.worst("b") == 78, place.log("b")
         row = place.row("pushed")
-        assert (row.exit_code, "is not of this job" in (row.reason or "")) == (78, True)
+        assert (row.exit_code, "does not belong to this job" in (row.reason or "")) == (78, True)
         assert place.refs()["refs/heads/ralph/pushed"] == amended
 
 
