@@ -156,7 +156,10 @@ REFUSED: list[tuple[object, str]] = [
     (changed(sandbox="none"), "$.sandbox: invalid enum value 'none'"),
     (changed(base_url="https://u:p@x"), "$.base_url: must not contain a user"),
     (changed(model="\x1b[2J"), "$.model: must be a text of printable"),
-    (changed(env=["TOKEN=abc"]), "$.env: must contain names of variables, without values; entry 1 is not one"),
+    (
+        changed(env=["TOKEN=abc"]),
+        "$.env: must contain names of variables, without values; entry 1 is not one",
+    ),
     (changed(env=["PGPASSWORD"]), "$.env: names PGPASSWORD, which belongs to the fleet"),
     (changed(env=["RALPH_FLEET_DB"]), "$.env: names RALPH_FLEET_DB"),
     (changed(after=["b"]), "$.after: names 'b', which is not a job of this set"),
