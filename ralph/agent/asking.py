@@ -59,7 +59,7 @@ _GUESS = (
     "the server refuses a request that is much larger than the last one that it answered: the context is made smaller, "
     "once in this run"
 )
-_THINKING_REFUSED = "the server refuses the thinking of earlier answers: it is left out from here on"
+_THINKING_REFUSED = "the server refuses the thinking of earlier answers: ralph leaves it out from here on"
 _THINKING_MISSED = (
     "the server asks for the thinking of the last answer, which is not its own: until the next prompt it is asked without "
     "thinking"
@@ -259,9 +259,7 @@ class Asking:
             messages = session.conversation.messages
             only = digest_request(session.tasks, messages, most_tokens, earlier_summary=session.summary)
             request = log.conversation.emptied().plus(only)
-        self._site.events.emit(
-            Notice("the context is nearly full: the model is asked to sum up what was done")
-        )
+        self._site.events.emit(Notice("the context is nearly full: ralph asks the model for a summary"))
         try:
             return self._summary_past_damage(request, requests)
         except AgentError as error:

@@ -300,7 +300,7 @@ class CallRules:
     def _guarded(self, refusal: Refusal) -> ToolOutput:
         if refusal.is_last:
             guard = refusal.guard.replace("_", " ")
-            error = f"the model went round in circles ({guard}): {refusal.refusals} calls were refused"
+            error = f"the model went in circles ({guard}): {refusal.refusals} calls were refused"
             self.ended_by = DeadEnd(refusal.guard, refusal.call, error)
         self._events.emit(GuardTripped(self.turn, refusal.guard, refusal.call, refusal.refusals))
         return refused(refusal.message)

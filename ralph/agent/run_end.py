@@ -217,10 +217,10 @@ _NETWORK_HINTS = {
     NetworkCause.BAD_URL: "Check --base-url and {variable}: {endpoint} cannot be used.",
     NetworkCause.TLS: "If {endpoint} speaks plain HTTP, its URL must begin with http://.",
     NetworkCause.NOT_PERMITTED: (
-        "This machine does not let ralph connect to {endpoint}: a firewall, a container's rules or a sandbox may be "
+        "This machine does not allow ralph to connect to {endpoint}: a firewall, a container's rules or a sandbox may be "
         "the reason."
     ),
-    NetworkCause.SHORTAGE: f"The machine lacks something just now: {ADVICE}.",
+    NetworkCause.SHORTAGE: f"This machine lacks resources just now: {ADVICE}.",
 }
 _OF_OTHERS = frozenset({FailureKind.CONTEXT_OVERFLOW, FailureKind.RATE_LIMIT})
 """The kinds of failure whose message is about something else."""
@@ -231,7 +231,7 @@ _HINTS_IN_WORDS = (
     # Anthropic (claude-code#11302), DeepSeek (openclaude#35), OpenAI: "supports at most 4096 completion tokens"
     (
         r"max_(?:completion_)?tokens\b.{0,60}(?:valid range|too large|supports at most|maximum|> \d)",
-        "The server allows a shorter answer only: --max-tokens{limit}, or `max_tokens` of the target.",
+        "The server allows only a shorter answer: --max-tokens{limit}, or `max_tokens` of the target.",
     ),
     (
         r"anthropic-version",
@@ -245,14 +245,14 @@ _HINTS_IN_WORDS = (
     # Ollama says "does not support tools", and OpenRouter "no endpoints found that support tool use".
     (
         r"(?:does not|doesn't) support tool|support tool use|unsupported param: tools|tools? (?:is|are) not supported",
-        "A run cannot do without tools: choose a model that knows them, or switch them on in the server.",
+        "A run needs tools: choose a model that supports them, or enable them in the server.",
     ),
     # Kimi Code (openclaw#42499, cline#10307). A copied name of another client got accounts closed (openclacky#192).
     (
         r"only available for coding agents|client[^.]{0,40}(?:whitelist|allowlist|not allowed|not permitted)",
         (
-            "This server admits clients by name, and ralph says `User-Agent: ralph/{ralph}`. Ask its operator to admit it, or use "
-            "a key that is not bound to certain clients."
+            "This server accepts only certain clients, and ralph sends `User-Agent: ralph/{ralph}`. Ask its operator to "
+            "accept ralph, or use a key that is not limited to certain clients."
         ),
     ),
 )
@@ -273,7 +273,7 @@ def hint_in_words(text: str) -> str | None:
 def come_back_hint(retry_after_s: float, now: datetime) -> str:
     """A sentence that says when the user should try again. The time in the sentence is in the time zone of `now`."""
     moment = now + timedelta(seconds=min(retry_after_s, _LONGEST_AHEAD_S))
-    return f"The server asks to be left alone for {_duration(retry_after_s)}: come back after {moment:%Y-%m-%d %H:%M %Z}."
+    return f"The server asks ralph to wait for {_duration(retry_after_s)}: try again after {moment:%Y-%m-%d %H:%M %Z}."
 
 
 def _duration(seconds: float) -> str:
@@ -306,7 +306,7 @@ def hints_for(error: AgentError, target: Target, credential: str) -> Iterator[st
     elif kind not in _OF_OTHERS and (in_words := hint_in_words(str(error))) is not None:
         yield in_words
     elif isinstance(error, HttpError) and error.status == 403:
-        yield f"The key ({credential}) is known but not allowed to do this: check its permissions and the model."
+        yield f"The server knows the key ({credential}) but does not allow this request: check its permissions and the model."
     elif kind is FailureKind.AUTH:
         yield f"Check the key: {credential}."
     elif kind is FailureKind.NOT_FOUND:
@@ -317,7 +317,7 @@ def hints_for(error: AgentError, target: Target, credential: str) -> Iterator[st
     elif isinstance(error, HttpError) and error.status in (405, 501):
         yield f"Is that a {api}? {checked} {asked}"
     elif kind is FailureKind.CONTEXT_OVERFLOW:
-        yield "The conversation is larger than the model's window. Start afresh with a smaller task."
+        yield "The conversation is larger than the model's window. Start a new session with a smaller task."
     elif isinstance(error, StreamParse) and kind is FailureKind.PROTOCOL:
         yield f"Is that a {api}? {checked} {asked}"
 

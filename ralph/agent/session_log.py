@@ -132,7 +132,7 @@ class SessionLog:
             raise
 
     def _pass_on(self) -> None:
-        """Emits the held events, all of them even if the journal fails meanwhile. Raises JournalError after that."""
+        """Emits all held events, even if the journal fails meanwhile. Raises JournalError after that."""
         held, self._held = self._held, None
         failed = None
         for event in held or ():
@@ -161,7 +161,7 @@ class SessionLog:
         unanswered = self._unanswered()
         kept = _without_images(unanswered) if self.was_refused else unanswered
         if kept != unanswered:
-            self.emit(Notice("the API refused the last message: its images are left out from here on"))
+            self.emit(Notice("the API refused the last message: ralph leaves out its images from here on"))
         message = user_message([*kept, *blocks])
         self.record(*opening, user_record(message, amends=self._is_unanswered, task=len(blocks)))
         self.pending = None

@@ -328,7 +328,7 @@ class AgentLoop:
         least_usd = self._budget.least_usd(self._roster.target.facts, self._asking.estimate())
         near = finishing.newly_near(turn, self._budget, time_left_s, self._limits.max_time_s, least_usd)
         if near is not None:
-            self.emit(Notice(f"{near} is nearly used up: the model is told to save its work"))
+            self.emit(Notice(f"{near} is nearly used up: ralph tells the model to save its work"))
             self._asking.tell(near_limit(near))
         return None
 
@@ -564,8 +564,8 @@ class AgentLoop:
         return True
 
     def _tell_again(self) -> None:
-        """Tells the model again what may have been in the old context alone: that this is the final turn, and which commands
-        run in the background.
+        """Repeats for the model what only the old context may have contained: that this is the final turn, and which
+        commands run in the background.
         """
         if (notice := self._closing.final_notice()) is not None:
             self._asking.tell(notice)

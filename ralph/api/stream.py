@@ -227,7 +227,7 @@ _BARE_MESSAGE = {"id": "", "type": "message", "role": "assistant", "model": "", 
 _AGAIN = "the server sent message_start more than once, or late"
 _ODD_FORM = "the server wrote fields of the answer in another form than the API"
 _ODD_PLACE = "the server numbered the blocks of its answer unusually"
-_ODD_DELTA = "the server sent parts of its answer that do not fit their place"
+_ODD_DELTA = "the server sent parts of its answer in places where they do not belong"
 _NO_STOP = "the server did not end each block of its answer"
 _SAME_ID = "the server gave several calls one id, or none"
 

@@ -412,7 +412,7 @@ class JobAttempt:
         claim, worker = self.claim, self._worker
         self._move()
         if self._stop is Stop.LOST:
-            worker.tell(f"{claim.name}: what was made here is kept: {self._place}")
+            worker.tell(f"{claim.name}: the work made here is kept: {self._place}")
             raise LostError
         checkout.move_to(self._place / CHECKOUT)
         checkout.use(self._git_calls())  # the former ones may be stopped

@@ -164,7 +164,7 @@ def git_terms(environment: Mapping[str, str], folder: Path) -> GitTerms:
     found = named_in(search.roots, (), environment, search)
     for file in (*found.configuration, *filter(os.path.exists, found.programs)):
         raise CannotError(
-            f"{file} belongs to your own git configuration, and commands of jobs may write it; keep it elsewhere"
+            f"{file} belongs to your own git configuration, but commands of jobs may write it; keep it elsewhere"
         )
     return GitTerms(search.roots, () if settings is None else settings.loop.git_filters)
 
@@ -706,7 +706,9 @@ class JobCheckout:
                 if error.outcome is not Outcome.CONFIG:
                     raise
                 refused = refused or error
-        raise refused or CheckoutError(f"{ref} is somebody else's, and so is {ref}{own}", Outcome.IO_ERROR)
+        raise refused or CheckoutError(
+            f"{ref} belongs to somebody else, and so does {ref}{own}", Outcome.IO_ERROR
+        )
 
     def _committed(self, tree: str, parents: Sequence[str], message: str, maker: Mapping[str, str]) -> str:
         words = ("commit-tree", tree, *(word for one in parents for word in ("-p", one)))

@@ -136,7 +136,9 @@ class Fleet:
         if done.has_new_limits:
             text = listing.limits_text(limits, has_budget=True)
             self._console.tell(f"the limits of {name} are now: {text or 'none'}")
-        self._console.tell(f"next: `ralph fleet work -j 2` works on them; `ralph fleet wait {name}` waits")
+        self._console.tell(
+            f"next: `ralph fleet work -j 2` runs them; `ralph fleet wait {name}` waits for them"
+        )
         return 0
 
     def _known_sets(self) -> list[SetRow]:
@@ -242,7 +244,7 @@ class Fleet:
                 idle = [row.name for row in open_sets if row.name not in workers]
                 if idle:
                     is_told = True
-                    self._console.tell(f"no worker works on {', '.join(idle)}: ralph fleet work -j 2")
+                    self._console.tell(f"no worker is running for {', '.join(idle)}: ralph fleet work -j 2")
             rest_s = _LOOK_EVERY_S if timeout_s is None else begun + timeout_s - time.monotonic()
             if self._stop.wait(min(max(rest_s, 0.0), _LOOK_EVERY_S)):
                 raise KeyboardInterrupt
@@ -287,7 +289,7 @@ class Fleet:
         for row in left:
             self._console.tell(
                 f"{row.set_name}/{row.id} is cancelled, but its worker {row.holder} does not answer: the job ends when "
-                "the worker is back or another worker takes over"
+                "that worker is back or another one takes over"
             )
         return Outcome.API_UNAVAILABLE.exit_code() if left else 0
 

@@ -188,7 +188,7 @@ class JobDelivery:
             self._held.refuse_lost()
             if isinstance(checkout.push_checkpoint(commit, ref), Delivered):
                 return
-        raise CheckoutError(f"{ref} is changed by somebody else again and again", Outcome.IO_ERROR)
+        raise CheckoutError(f"{ref} keeps being changed by somebody else", Outcome.IO_ERROR)
 
     def remove_checkpoints(self) -> None:
         with suppress(CheckoutError, Interrupted):
@@ -206,7 +206,7 @@ class JobDelivery:
             self._held.ask(self._held.record, commit=found)
         elif found is not None and not checkout.contains(checkout.commit, found):
             raise CheckoutError(
-                f"the branch {self._branch} exists and is not of this job: delete it, or name another one (branch)"
+                f"the branch {self._branch} exists and does not belong to this job: delete it, or name another one (branch)"
             )
         return found
 
@@ -291,7 +291,7 @@ class JobDelivery:
             if isinstance(pushed, Delivered):
                 return None
             expected = pushed.found
-        return CheckoutError(f"the branch {self._branch} is changed again and again", Outcome.IO_ERROR)
+        return CheckoutError(f"the branch {self._branch} keeps changing", Outcome.IO_ERROR)
 
     # --- the bundle
 

@@ -360,7 +360,7 @@ def faults_of_set(jobs: Sequence[Job], earlier: Collection[str] = ()) -> Iterato
                 yield index, JobFault("after", f"names {name!r}, which is not a job of this set")
     cycle = _cycle({job.id: job.after for job in jobs})
     if cycle:
-        yield first[cycle[0]], JobFault("after", f"makes a circle: {' -> '.join([*cycle, cycle[0]])}")
+        yield first[cycle[0]], JobFault("after", f"forms a cycle: {' -> '.join([*cycle, cycle[0]])}")
     yield from _clashes_of_branches(jobs)
 
 

@@ -375,11 +375,9 @@ class Slot:
         if adopted is Adoption.TOLD and work is None:  # it was moved out of `fleet/work` a moment ago
             self._undelivered.remove(kept)
         elif adopted is Adoption.TAKEN_OVER:
-            self._tell(f"{place} has work of a job that another worker took over: look at it, and remove it")
+            self._tell(f"{place} has work of a job that another worker took over: check it, then remove it")
         elif adopted is not Adoption.OURS:
-            self._tell(
-                f"{place} belongs to no job of this store that waits for it: look at it, and remove it"
-            )
+            self._tell(f"{place} belongs to no job of this store that waits for it: check it, then remove it")
 
     def _is_idle(self, worker: Worker) -> bool:
         """Whether the set has no open jobs, or another set has more use for this slot."""
@@ -459,7 +457,7 @@ class Courier(Slot):
                 try:
                     worker.ask(functools.partial(self._adopt, worker, place, generation, executor))
                 except BadStateError as error:
-                    self._tell(f"{error}: look at it, and remove it")
+                    self._tell(f"{error}: check it, then remove it")
         for kept, row, is_due in worker.ask(kept_here):
             # Only this machine's own processes work on a job that it keeps.
             if is_due and not kept.is_over and is_ours(row, self._options) and self._is_free(worker, row):

@@ -100,7 +100,7 @@ class Supervisor:
             patiently(self._prepare, waiting=waiting)
             remove_left_folders(self._database.folder)
             for left in self._undelivered.left():
-                self._tell(f"{left} has work that could not be kept elsewhere: look at it, and remove it")
+                self._tell(f"{left} has work that could not be kept elsewhere: check it, then remove it")
             patiently(lambda: refuse_pooler(self._database), waiting=waiting)
             self._from_store(Claims.create, waiting)
             patiently(lambda: refuse_other_forms(self._database), waiting=waiting)
@@ -142,9 +142,7 @@ class Supervisor:
         while not self._signals:
             self._reap()
             if self._refused is not None:
-                self._tell(
-                    "no job can be done with the key and the settings of this machine: this worker ends"
-                )
+                self._tell("no job can run with the key and the settings of this machine: this worker ends")
                 self._stop_slots()
                 return (self._refused,)
             rows = self._from_store(self._rows, waiting)
@@ -242,7 +240,7 @@ class Supervisor:
         """Waits for the slots, which were told to stop. A second signal ends them."""
         if self._slots:
             self._tell(
-                f"stopping: what runs has {self._options.drain_s:g} s to end, then it is handed back "
+                f"stopping: running jobs have {self._options.drain_s:g} s to end, then they are handed back "
                 "(a second signal ends them now)"
             )
         while self._slots:

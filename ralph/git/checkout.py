@@ -242,7 +242,7 @@ class GitCheckout:
             if is_in_place:
                 break
         else:
-            raise CheckoutError(f"another git command changes the index of {self.top} again and again")
+            raise CheckoutError(f"another git command keeps changing the index of {self.top}")
         if tree is None:
             return False
         head = found.status.head
@@ -506,10 +506,10 @@ class GitCheckout:
         if not changed and not has_lost:
             return []
         notice = (
-            f"git's configuration here says something else than when the loop began ({shown(changed)}): "
-            "pushes keep to what it was"
+            f"git's configuration here has changed since the loop began ({shown(changed)}): "
+            "pushes use the configuration of that time"
         )
-        lost = "; what held a credential then is not known any more: put it back, or begin a new loop"
+        lost = "; settings that held a credential then are no longer known: restore them, or start a new loop"
         return [notice + (lost if has_lost else "")]
 
     def _pinned_now(self, git: CheckoutGit, status: GitStatus) -> Pins:
@@ -582,8 +582,8 @@ class GitCheckout:
                     age_s = clock.utc_now().timestamp() - lock.lstat().st_mtime
                     if age_s > _LOCK_IS_LEFT_AFTER_S or clock.now_s() >= until_s:
                         raise CheckoutError(
-                            f"{lock} is there: another git command runs, or one was killed and left it; wait for the one, "
-                            f"or remove the file: rm {shlex.quote(str(lock))}"
+                            f"{lock} exists: another git command is running, or one was killed and left the file; wait, or "
+                            f"remove it: rm {shlex.quote(str(lock))}"
                         )
                     waiter.sleep(_LOCK_LOOKS_S, waiting_for="another git command")
 
@@ -599,7 +599,7 @@ class GitCheckout:
         if status.branch is None:
             raise CheckoutError(
                 "HEAD is detached: commits would be on no branch; "
-                "git switch -c NAME makes one of what is here, git switch BRANCH goes back to another"
+                "git switch -c NAME creates one here, git switch BRANCH goes back to an existing one"
             )
 
     def uncommitted(self, status: GitStatus) -> list[StatusEntry]:

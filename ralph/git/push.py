@@ -151,8 +151,8 @@ class Push:
         target = self.target
         if target.elsewhere:
             raise CheckoutError(
-                f"branch {target.branch} is tied to the remote {without_user(target.elsewhere)}, and the loop, which began on "
-                f"{self._begun}, pushes only to {without_user(target.remote)}: push {target.branch} yourself, or begin a new "
+                f"branch {target.branch} is tied to the remote {without_user(target.elsewhere)}, but the loop began on "
+                f"{self._begun}, so it pushes only to {without_user(target.remote)}: push {target.branch} yourself, or begin a new "
                 "loop on it"
             )
         found = self._settings.push_urls(self.target.remote)
@@ -168,8 +168,7 @@ class Push:
         real = Path(os.path.realpath(top / path))
         if any(real.is_relative_to(directory) for directory in self._writable):
             raise CheckoutError(
-                f"{path} is where the agent may write, and was not there when the loop began: it "
-                "cannot be pushed to"
+                f"{path} lies where the agent may write, and did not exist when the loop began: ralph does not push to it"
             )
 
     def push(self) -> int:

@@ -103,7 +103,7 @@ def upload(
     _refuse_open_programs(git, "git-lfs")
     if git.answer("lfs", "version").status:
         raise CheckoutError(
-            "the repository has large files of git-lfs, and there is no git-lfs on PATH to upload them; install it"
+            "the repository has large files of git-lfs, and there is no git-lfs on PATH to upload them; install git-lfs"
         )
     for named in (url, *filter(None, map(values.get, address_names(remote)))):
         address = os.fsdecode(git.read("ls-remote", "--get-url", "--", named)).removesuffix("\n")
@@ -197,7 +197,7 @@ def _git_directory_of(asking: Git, path: str, given: Sequence[str]) -> str | Non
 def _refuse_foreign(path: str, place: Path, given: Sequence[str]) -> None:
     is_bare = place.name != ".git"
     if is_bare and place.is_file():
-        raise CheckoutError(f"the remote {path} is a file that names another repository: name that one")
+        raise CheckoutError(f"the remote {path} is a file that names another repository: use that one")
     top = os.path.realpath(place if is_bare else place.parent)
     for foreign, why in foreign_directories(top, given, is_bare=is_bare):
         raise CheckoutError(

@@ -365,7 +365,7 @@ def git_program(
     program = own_program("git", search_outside(environment, places))
     if program is None:
         search = search_outside(environment if told is None else told, places)
-        why = why_not_used("git", search) or "a directory that commands may write does not count"
+        why = why_not_used("git", search) or "ralph ignores directories that commands may write"
         raise CheckoutError(f"there is no git program on PATH ({why}); install git")
     return program
 

@@ -213,11 +213,13 @@ class _Loop:
         return before if last is None or last.head_after is None else last.head_after
 
     def write_page(self) -> None:
-        """Rewrites the page about the loop, if the user asked for one. Only the first failure is told. Raises Interrupted."""
+        """Rewrites the report page of the loop, if the user asked for one. Reports only the first failure. Raises
+        Interrupted.
+        """
         problem = None if self._world.page is None else self._world.page.write()
         if problem is not None and not self._has_told_of_page:
             self._has_told_of_page = True
-            self._recorder.warn(f"the page of this loop (--report) could not be written: {problem}")
+            self._recorder.warn(f"cannot write the report page (--report): {problem}")
 
     # --- commits and pushes
 
@@ -241,7 +243,7 @@ class _Loop:
         try:
             is_committed = recorder.retry_locked(lambda: checkout.commit(message, seen))
         except CheckoutError as error:
-            problem = f"iteration {iteration.number}: its work could not be committed, and is left as it is: {error}"
+            problem = f"iteration {iteration.number}: its work could not be committed, and stays uncommitted: {error}"
             recorder.warn(problem)
         if problem != self.state.commit_problem:
             recorder.save(commit_problem=problem)
@@ -384,9 +386,9 @@ class _Loop:
                 unpushed = self._save_rest(end)
             is_saved = True
         except Interrupted:
-            recorder.warn("stopped once more: git status shows what is not committed")
+            recorder.warn("stopped again: git status shows what is not committed")
         except (CheckoutError, OSError) as error:
-            left = _told_once("what the last iteration has done is left as it is", error, end.reason)
+            left = _told_once("the work of the last iteration stays as it is", error, end.reason)
             recorder.warn(left)
         state = self.state
         end = end_with_unsaved_work(
@@ -397,7 +399,7 @@ class _Loop:
         try:
             recorder.save(ended=end, unpushed=unpushed)
         except OSError as error:
-            recorder.warn(_told_once("the end is not recorded", error, end.reason, left))
+            recorder.warn(_told_once("the end could not be recorded", error, end.reason, left))
         for text in self.state.warnings:
             if text not in recorder.warned:
                 recorder.warn(text)
@@ -414,9 +416,9 @@ class _Loop:
         return (checkout.unpushed() or 0) if self.state.plan.pushes else 0
 
     def _save_cut_off(self, end: LoopEnd) -> bool:
-        """Commits and pushes the work of an iteration that was cut off, because the machine may be deleted after the loop,
-        as CI machines are. Does not push if a person stopped the loop. With a gate, which has not seen this work, does
-        neither, but for `--commit-red`. Returns whether there is such work.
+        """Commits and pushes the work of an iteration that was cut off, because the machine may be deleted after the
+        loop, as CI machines are. Does not push if a person stopped the loop. If there is a gate, it has not seen this
+        work, so this method does neither, except with `--commit-red`. Returns whether there is such work.
         """
         recorder, checkout = self._recorder, self._world.checkout
         current, plan = self.state.current, self.state.plan
@@ -434,7 +436,9 @@ class _Loop:
         return True
 
     def _save_red(self, end: LoopEnd) -> None:
-        """Commits what the gate did not let through to a branch of its own. Pushes it, unless a person stopped the loop."""
+        """Commits the work that did not pass the gate to a branch of its own, and pushes this branch. If a person stopped
+        the loop, takes little time and does not push.
+        """
         recorder = self._recorder
         plan, iteration = self.state.plan, self.state.current or self.state.last
         if iteration is None or not (plan.commits or plan.pushes):
@@ -452,7 +456,7 @@ class _Loop:
                 )
             )
         except (CheckoutError, OSError) as error:
-            problem = f"what the gate did not let through could not be committed, and is left as it is: {_reason(error)}"
+            problem = f"work that did not pass the gate could not be committed, and stays uncommitted: {_reason(error)}"
         recorder.save(red_branch=branch, commit_problem=problem)
         if branch is not None and not is_stopped:
             self._push(iteration, branch)
@@ -463,7 +467,7 @@ def _end_of(stop: Interrupted) -> LoopEnd:
 
 
 def _told_once(problem: str, error: CheckoutError | OSError, *said: str) -> str:
-    """The problem, and its cause unless it was said: a full disk makes every write fail."""
+    """The problem, and its cause unless the message names it: a full disk makes every write fail."""
     cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return problem if any(cause in one for one in said) else f"{problem}: {_reason(error)}"
 

@@ -44,7 +44,7 @@ class Iteration:
         self.granted = Share(None, None, is_rest_of_budget=False, is_rest_of_time=False)
         """The limits that the iteration's last process got."""
         self._short_time: ShortTime | None = None
-        """For how long only one shortage of this machine has ended the iteration's processes."""
+        """For how long every end of the iteration's processes was due to the same shortage of this machine."""
 
     def begin(self) -> None:
         """Begins an iteration and records that. Does not start a process; `run` does. Raises CheckoutError, OSError,

@@ -1,6 +1,6 @@
-"""Finds the folder of a loop, and reads and writes the record of its state there. Ended iterations are appended to a file
-of their own, a line each, and `loop.json` has everything else and the size of the lines that belong to it. So what a
-killed process has appended and not counted is left out.
+"""Finds the folder of a loop, and reads and writes the record of its state there. Ended iterations are appended to a
+file of their own, one line each. `loop.json` has everything else, and the size of the lines that belong to it: lines
+that a killed process appended and did not count are ignored.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class FileRecord:
             said = error.strerror or type(error).__name__
             raise RecordError(f"cannot read {path}: {said}", Outcome.IO_ERROR) from error
         except NewerStateError as error:
-            raise RecordError(f"{self.path} {error}; ralph loop begins a new loop") from error
+            raise RecordError(f"{self.path} {error}; `ralph loop` starts a new loop") from error
         except RecursionError:
             raise RecordError(f"{path} is damaged: nested too deep", Outcome.IO_ERROR) from None
         except ValueError as error:
@@ -193,9 +193,9 @@ def new_file(folder: Path, name: str) -> int:
 
 LOOPS = "loops"
 ALWAYS_KEPT = 20
-"""So many of the last loops of a directory are never removed."""
+"""This many of the last loops of a directory are never removed."""
 KEPT_DAYS = 30
-"""Earlier loops are removed when they were last written so long ago. One check log may take 50 MB."""
+"""Earlier loops are removed this long after they were last written. One check log may take 50 MB."""
 
 
 class LoopStore:

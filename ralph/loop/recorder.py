@@ -55,7 +55,7 @@ class LoopRecorder:
 
     @property
     def current(self) -> CurrentIteration:
-        """The iteration in progress, of which the callers know that there is one."""
+        """The iteration in progress. The callers know that there is one."""
         assert self.state.current is not None  # noqa: S101 - callers know that an iteration is in progress
         return self.state.current
 

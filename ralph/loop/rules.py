@@ -127,12 +127,12 @@ def outage_wait(
     *,
     away: str = "the API",
 ) -> Wait | GiveUp:
-    """The wait after the outage with this number in a row, or the reason to give up. `slept_s` is the time of the earlier
-    waits. `requested_s` is what the server asked for, which replaces the scheduled wait if it is longer, and always after the
-    first outage. With a budget of 0, ralph gives up at once.
+    """The wait after the `number`-th outage in a row, or the reason to give up. `slept_s` is the time of the earlier
+    waits. `requested_s` is what the server asked for, which replaces the scheduled wait if it is longer, and always
+    after the first outage. With a budget of 0, ralph gives up at once.
     """
     if schedule.outage_budget_s <= 0:
-        return GiveUp(f"{away} is not there, and the caller of this loop tries again (--no-outage-waits)")
+        return GiveUp(f"{away} is unavailable, and the caller of this loop tries again (--no-outage-waits)")
     scheduled_s = _scheduled_s(number, schedule)
     wait = Wait(scheduled_s)
     if requested_s is not None and (number == 1 or requested_s > scheduled_s):
@@ -155,7 +155,7 @@ def outage_wait(
 def wait_after_kill(
     number: int, reason: str, schedule: LoopSettings, time_left_s: float = math.inf
 ) -> Wait | GiveUp:
-    """The wait after the kill with this number in a row, or the reason to give up. Waiting can help: if memory ran out, the
+    """The wait after the `number`-th kill in a row, or the reason to give up. Waiting can help: if memory ran out, the
     program that used it may end soon.
     """
     if number > MOST_KILLS:
@@ -224,8 +224,8 @@ def tasks_text(count: int | None) -> str:
 
 
 def end_if_done(state: LoopState, *, has_stop_file: bool) -> LoopEnd | None:
-    """The loop's end if the work is done: the gate is green and all conditions hold, or without a condition, a stop file is
-    there. At the first look of a new loop, `at_least_once` overrules this.
+    """The loop's end if the work is done: the gate is green and all conditions hold, or, without a condition, a stop
+    file exists. At the first look of a new loop, `at_least_once` overrules this.
     """
     plan = state.plan
     if what_is_missing(state) is not None or not (plan.has_condition or has_stop_file):
@@ -246,7 +246,9 @@ def end_if_done(state: LoopState, *, has_stop_file: bool) -> LoopEnd | None:
 
 
 def idle_after(state: LoopState, outcome: Outcome, *, made_progress: bool) -> int:
-    """The number of consecutive iterations without progress. NO_PROGRESS is none, whatever the iteration changed."""
+    """The number of consecutive iterations without progress. An iteration that ended with NO_PROGRESS made none,
+    whatever it changed.
+    """
     return 0 if made_progress and outcome is not Outcome.NO_PROGRESS else state.idle + 1
 
 

@@ -171,7 +171,7 @@ class LoopState(Struct, frozen=True):
     push_problem: str | None = None
     """Why the last push failed, or None."""
     red_branch: str | None = None
-    """The branch that has what the gate did not let through when the loop ended. None if it let everything through since."""
+    """The branch with the work that had not passed the gate when the loop ended. None if the gate has passed since."""
     unpushed: int = 0
     """The number of commits that the remote lacked when the loop ended."""
     iterations_bytes: int | None = None
@@ -186,7 +186,7 @@ class LoopState(Struct, frozen=True):
     def warnings(self) -> tuple[str, ...]:
         """Lines that are shown when the loop ends, and by `--status`."""
         branch, unpushed = self.red_branch, self.unpushed
-        red = branch and f"what the gate did not let through is on branch {branch}"
+        red = branch and f"work that did not pass the gate is on branch {branch}"
         left = f"commits that were not pushed: {unpushed}" if unpushed else None
         return tuple(filter(None, (self.commit_problem, self.push_problem, red, left)))
 

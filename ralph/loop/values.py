@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
-_CANNOT_RUN = {126: "no program that can be run", 127: "no such command"}
+_CANNOT_RUN = {126: "not an executable program", 127: "no such command"}
 """Exit codes of a shell that could not run a command (POSIX, "Exit Status for Commands")."""
 STOP_FILE = f"{OWN_DIRECTORY}/stop"
 """The path of the stop file, relative to the loop's directory. The model creates this file when no work is left."""

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _SETBACKS = {
     Setback.OUTAGE: ("the API is unavailable", "outage"),
     Setback.SHORTAGE: ("this machine has no process, thread, memory or file descriptor left", "shortage"),
-    Setback.KILL: ("the iteration was killed, for its memory perhaps", "kill"),
+    Setback.KILL: ("the iteration was killed, perhaps because it used too much memory", "kill"),
 }
 _ITERATION = "iteration"
 """While the loop waits for an iteration, `waiting_for` in a heartbeat begins with this word."""
@@ -100,7 +100,7 @@ def _line_about_iteration(event: Event) -> str | None:
                 f"iteration {_number(number, most)}: {how}, {spent}, not finished, {duration(event.took_s)}"
             )
         case BranchChanged(iteration=number, before=before, after=after):
-            now = "left every branch (HEAD is detached)" if after is None else f"went to branch {after}"
+            now = "left its branch (HEAD is detached)" if after is None else f"went to branch {after}"
             return f"iteration {number} {now}; before it was {before or 'on none'}"
         case GitChanged(iteration=number, names=names):
             return _git_line(number, names)
@@ -151,8 +151,8 @@ def _git_line(iteration: int, names: tuple[str, ...]) -> str:
     """A warning that an iteration changed git settings or hooks. The user's next git command may run them."""
     shown = [name if len(name) <= _MOST_NAME_CHARS else f"{name[:_MOST_NAME_CHARS]}…" for name in names]
     return (
-        f"iteration {iteration} changed what git follows in this repository: {names_of(tuple(shown), len(names))}; "
-        "ralph's own git runs none of it, yours may: look at .git/config and .git/hooks first"
+        f"iteration {iteration} changed git's settings or hooks in this repository: {names_of(tuple(shown), len(names))}; "
+        "ralph's own git runs none of them, but yours may: check .git/config and .git/hooks first"
     )
 
 
@@ -217,7 +217,7 @@ def status_lines(
         yield f"running as process {state.pid}: {totals(state)}"
         yield from _left_text(state)
     else:
-        yield f"stopped without recording an end, last seen {local(state.updated_at)}: {totals(state)}"
+        yield f"stopped without recording an end, last active {local(state.updated_at)}: {totals(state)}"
     if state.current is not None:
         yield _now_at(status, state.current)
         yield from [] if status.live is None else _process_lines(status.live, status.at)

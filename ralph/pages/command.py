@@ -237,7 +237,7 @@ def place_of_page(output: str | None, directories: Sequence[Path]) -> Path | Non
     path = Path(output) if output is not None else Path.cwd() / REPORT_PAGE
     problem = result_file_problem(str(path), directories) or why_protected(str(path), directories, os.environ)
     if problem is None and output is None and os.path.lexists(path) and not _is_page(path):
-        problem = f"{path} is there, and ralph report did not make it"
+        problem = f"{path} is there, and `ralph report` did not write it"
     if problem is not None:
         raise UsageError(f"{problem}; name another file (-o FILE)" if output is None else problem)
     return path

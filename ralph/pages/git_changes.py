@@ -132,7 +132,7 @@ class _Marks:
             yield (
                 f"an older ralph made the work: in {left_out} of its commits only keys of known forms are cut out"
                 if self._is_unmarked
-                else f"the messages and diffs of {left_out} commits are left out: the work has not looked for secrets there"
+                else f"the messages and diffs of {left_out} commits are left out: ralph did not search them for secrets"
             )
         names = [*dict.fromkeys(path for one in looked for path in one.files)]
         if names:
@@ -160,9 +160,11 @@ class GitReader:
         try:
             top = repository_top(question.directory)
         except OSError as error:
-            return GitFacts(notes=(f"git is not asked: {error.strerror}",))
+            return GitFacts(notes=(f"git could not be asked: {error.strerror}",))
         if top is None:
-            return GitFacts(notes=("the directory is not under git: only the record shows what was changed",))
+            return GitFacts(
+                notes=("the directory is not in a git checkout: only the record shows what changed",)
+            )
         try:
             self._refuse_borrowed(str(top))
             seams = replace(self._seams, writable=question.writable)
@@ -218,7 +220,7 @@ class GitReader:
                 ranges.append((one, after))
                 continue
             which = f"of iteration {one.iteration}" if one.iteration is not None else "between two iterations"
-            notes.append(f"the commits {which} are not in the repository any more")
+            notes.append(f"the commits {which} are no longer in the repository")
         if not ranges:
             return []
         first = ranges[0][0].before

@@ -296,7 +296,7 @@ def _why_missing(one: IterationRecord | CurrentIteration, facts: LoopFacts) -> s
         return None
     named = facts.state.plan.session_directory
     where = f"in {named} " if named is not None else ""
-    return f"its session {one.session_id[:8]} is not {where}any more: it was deleted, by hand or for its age"
+    return f"its session {one.session_id[:8]} is not {where}any more: it was deleted, by hand or because of its age"
 
 
 def _part(

@@ -76,10 +76,14 @@ class Library(Struct, frozen=True):
         near = get_close_matches(begins[1].lower(), by_lower, n=1)
         meant = f": did you mean /{by_lower[near[0]]}?" if near else ""
         known = ", ".join(f"/{name}" for name in self.names)
-        there = f"commands: {known}" if known else "there is none in .claude/commands or ~/.claude/commands"
+        there = (
+            f"commands: {known}"
+            if known
+            else "there are no commands in .claude/commands or ~/.claude/commands"
+        )
         return (
-            f"no command is called /{begins[1]}{meant} ({there}); text that begins so can come from a pipe or a "
-            "file, or with --disable-slash-commands"
+            f"there is no command /{begins[1]}{meant} ({there}); to send such text as a prompt, use a pipe, a file or "
+            "--disable-slash-commands"
         )
 
 

@@ -221,7 +221,7 @@ class MemoryReader:
         if not text.strip() or text.strip() in self._known:
             return []
         if not self._left:
-            self.notices.append(f"{file.path} is left out: nearer instruction files use up {MOST_SHOWN}")
+            self.notices.append(f"{file.path} is left out: nearer instruction files already use {MOST_SHOWN}")
             return []
         content = text.encode()
         was_cut = len(data) > MOST_MEMORY_BYTES or len(content) > self._left

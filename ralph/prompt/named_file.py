@@ -62,7 +62,7 @@ def read_named_file(
         mode = os.fstat(descriptor).st_mode
         if takes_pipe and stat.S_ISFIFO(mode):
             if _has_name(descriptor, path):
-                raise OSError(errno.EINVAL, "it is a named pipe, to which nobody may ever write", path)
+                raise OSError(errno.EINVAL, "it is a named pipe, which may never have a writer", path)
         elif not stat.S_ISREG(mode):
             raise OSError(
                 errno.EINVAL, "it is not a regular file" + (" and no pipe" if takes_pipe else ""), path
@@ -76,7 +76,7 @@ def refuse_kernel_file(descriptor: int, path: str) -> None:
     """Raises OSError if the descriptor belongs to a regular file that the kernel generates."""
     status = os.fstat(descriptor)
     if stat.S_ISREG(status.st_mode) and is_made_by_kernel(opened_path(descriptor, path) or path, status):
-        raise OSError(errno.EPERM, "the kernel makes it up (/proc, /sys): it could hold credentials", path)
+        raise OSError(errno.EPERM, "it is a kernel file (/proc, /sys), which could hold credentials", path)
 
 
 def why_not_inside(

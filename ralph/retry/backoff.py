@@ -64,7 +64,8 @@ class GiveUp(Struct, frozen=True):
 
 
 LASTS_S = 600.0
-"""If for this many seconds nothing but one and the same shortage was met, it does not pass. The outcome is then io_error."""
+"""If every error for this many seconds was the same shortage, ralph assumes that it will not pass. The outcome is then
+io_error."""
 LASTED_TOO_LONG = f"the same shortage has lasted for {time_limit(LASTS_S)}"
 
 
@@ -74,7 +75,7 @@ class ShortTime(Struct, frozen=True):
     since_s: float
 
     def left_s(self, now_s: float) -> float:
-        """The seconds until the shortage is one that does not pass."""
+        """The seconds until ralph assumes that the shortage will not pass."""
         return self.since_s + LASTS_S - now_s
 
 
@@ -101,8 +102,8 @@ class RetryPolicy(Struct, frozen=True):
 
 
 def standard() -> RetryPolicy:
-    """Four retries. A requested wait counts up to 60 s. If it is longer than all waits that are left, ralph gives up
-    at once. A requested wait of 0 counts for the first retry alone: a server that always sends it would use up all
+    """Four retries. A requested wait is used up to 60 s. If it is longer than all remaining waits, ralph gives up at
+    once. A requested wait of 0 is used only for the first retry: a server that always sends it would use up all
     retries within a second.
     """
 
@@ -129,7 +130,7 @@ def patient() -> RetryPolicy:
     def objection(_attempt: int, wait_s: float, slept_s: float) -> GiveUp | None:
         if slept_s + wait_s <= PATIENT_BUDGET_S:
             return None
-        return GiveUp(f"--retry patient waits {time_limit(PATIENT_BUDGET_S)} in all, and they are used up")
+        return GiveUp(f"--retry patient waits {time_limit(PATIENT_BUDGET_S)} in all, which are used up")
 
     def next_wait(attempt: int, requested_s: float | None, slept_s: float) -> Wait | GiveUp:
         scheduled_s = (

@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 
 MOST_ASKS = 3
-"""The maximum number of times that a turn or a summary asks on account of damage, the first time included. The last time
-it asks for a whole answer: a server whose streams are broken may still have that."""
+"""The maximum number of times that a turn or a summary asks if answers arrive damaged, including the first time. The
+last time it asks for a whole answer, which a server with broken streams may still be able to send."""
 RECENT_ANSWERS = 10
 MOST_RECENT_DAMAGE = 8
-"""If that many of the last `RECENT_ANSWERS` answers of a run came damaged, it ends."""
+"""If this many of the last `RECENT_ANSWERS` answers of a run arrived damaged, the run ends."""
 MOST_WHOLE_TOKENS = 16_000
-"""The longest answer in tokens that is asked for without a stream. Servers refuse longer ones, or cut them after some
-minutes."""
+"""The longest answer, in tokens, that ralph requests without a stream. Servers refuse longer ones, or cut them after
+some minutes."""
 
 
 class State(Protocol):
@@ -84,16 +84,16 @@ class TurnRequests:
         self.took_s = 0.0
         """The seconds spent on requests and on waits between them. The time of tools is not included."""
         self.damaged_asks = 0
-        """The number of asks of this turn, or of the current summary, whose answer came damaged."""
+        """The number of answers of this turn, or of the current summary, that arrived damaged."""
         self.continues = False
-        """True if the next call of `send_with_retry` asks again on account of damage."""
+        """True if the next call of `send_with_retry` asks again because an answer arrived damaged."""
 
     @property
     def is_whole(self) -> bool:
         return self.damaged_asks >= MOST_ASKS - 1
 
     def ask_again_after(self, error: AgentError) -> bool:
-        """Whether the turn may ask again on account of damage. Counts the ask."""
+        """Whether the turn may ask again because an answer arrived damaged. Counts the request."""
         if not is_damaged(error):
             return False
         self.damaged_asks += 1
@@ -105,7 +105,7 @@ class WindowTooSmallError(Exception):
     """A chain has moved to a target whose context window the conversation fills. Nothing was sent to it."""
 
     def __init__(self, target: str) -> None:
-        super().__init__(f"the conversation is too large for {target}, and is made smaller first")
+        super().__init__(f"the conversation is too large for {target}: ralph makes it smaller first")
 
 
 class CallSite(Struct, frozen=True):

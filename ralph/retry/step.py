@@ -74,7 +74,7 @@ class RetryState(Struct, frozen=True):
     is_whole: bool = False
     """True if the answers of this chain are asked for as one JSON object and not as a stream."""
     recent: tuple[bool, ...] = ()
-    """For each of the last answers of the run, whether it came damaged. The newest is the last."""
+    """For each of the last answers of the run, whether it arrived damaged. The newest is the last."""
     attempt: int = 0
     """The number of the last request within the turn, counted from 1. 0 before the first request."""
     retries: int = 0
@@ -93,7 +93,7 @@ class RetryState(Struct, frozen=True):
     """The last attempt whose answer arrived in an unreadable form, or None. If no target can succeed any more, the
     chain ends with the error of this attempt. `agent/task.py` asks again after such an error."""
     short_time: ShortTime | None = None
-    """For how long only one shortage of this machine was met. None if the last error was another one."""
+    """For how long every error was the same shortage of this machine. None if the last error was another one."""
     last_error: AgentError | None = None
     """The last error, or None if there was none. If ralph gives up, it is the error that ends the chain."""
 
@@ -306,7 +306,7 @@ def _changes(state: RetryState, choice: TargetsState, error: AgentError) -> list
     events: list[Event] = []
     keys = set(rules.keys_of(before.route.target))
     if rules.is_rotation and keys <= choice.skipped and not keys <= before.skipped:
-        events.append(Notice(f"{old.name} is left out for the rest of this task ({reason})"))
+        events.append(Notice(f"{old.name} is not used for the rest of this task ({reason})"))
     if choice.route.target != before.route.target:
         new = state.targets[choice.route.target]
         events.append(ModelFallback(old.name, new.name, reason, state.turn, state.attempt))

@@ -143,7 +143,7 @@ retry."""
 
 CANNOT_HELP = GiveUp("asking again cannot help")
 """The decision if no route is left that could succeed in this chain."""
-REFUSED_BY_ALL = GiveUp("no other target would take the request either")
+REFUSED_BY_ALL = GiveUp("no other target would accept the request either")
 """The decision after a failure that the request itself causes. Every other target would refuse the request too."""
 
 

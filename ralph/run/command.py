@@ -297,7 +297,9 @@ def _diagnostics(
         try:
             write = DiagnosticsFile(options.debug_file, redactor.redact_all).write
         except OSError as error:
-            problem = f"cannot write {options.debug_file} ({error.strerror}): diagnostics come here instead"
+            problem = (
+                f"cannot write {options.debug_file} ({error.strerror}): writing diagnostics here instead"
+            )
             writer.tell(Notice(problem))
     return Diagnostics(clock, started_s, write)
 
@@ -333,4 +335,4 @@ def _stop_event(stop: Interrupted, elapsed_s: float) -> Event:
     if isinstance(stop, TimeIsUp):
         return ClockFired("run total", round(elapsed_s, 3))
     name = signal.Signals(stop.signal_number).name
-    return Notice(f"{name}: stopping what runs; once more stops at once")
+    return Notice(f"{name}: stopping; send it again to stop at once")

@@ -95,9 +95,7 @@ class CommandPrompt(Struct, frozen=True):
         except ValueError as error:
             raise PromptRefusedError(f"{self.name} is not run: {self.call.file.path}: {error}") from None
         if command.fields.get("hooks"):
-            why = (
-                "it has hooks, which ralph runs for no single command: put them into ~/.claude/settings.json"
-            )
+            why = "it has hooks, which ralph does not run for a single command: put them into ~/.claude/settings.json"
             raise PromptRefusedError(f"{self.name} is not run: {command.file.path}: {why}")
         return command, rules
 
@@ -107,7 +105,7 @@ class CommandPrompt(Struct, frozen=True):
             self._tell(f"{self.name} allows these tools alone: {', '.join(sorted(tools)) or 'none'}")
         ignored = [f"{key}: {as_text(command.fields[key])}" for key in _NOT_HONOURED if key in command.fields]
         if ignored:
-            self._tell(f"{self.name} asks for {', '.join(ignored)}: this has no effect")
+            self._tell(f"{self.name} asks for {', '.join(ignored)}, which has no effect")
         if may_count_from_1(command.body):
             self._tell(
                 f"{self.name} uses $1 and not $0: the first argument is $0 now, as in Claude Code, and $1 the second"
@@ -191,7 +189,7 @@ def with_files(
         output = calls.run(command, judged) if isinstance(judged, Runnable) else judged
         size = len(str(output.content).encode("utf-8", "replace"))
         if output.is_error or size > left:
-            why = output.content if output.is_error else "files in a prompt have 1 MB at most together"
+            why = output.content if output.is_error else "the files in a prompt exceed 1 MB in total"
             events.emit(Notice(f"{teller} names @{name}, which is not in the prompt: {why}"))
             continue
         left -= size
@@ -210,7 +208,9 @@ def _files(naming: str, teller: str, cwd: Path, events: Events) -> Iterator[tupl
         path = path_of_file(name, cwd)
         if path is not None and path.endswith("/"):
             events.emit(
-                Notice(f"{teller} names @{name}, which is a directory: none of its files is in the prompt")
+                Notice(
+                    f"{teller} names @{name}, which is a directory: ralph added none of its files to the prompt"
+                )
             )
         elif path is not None:
             count += 1
@@ -219,4 +219,4 @@ def _files(naming: str, teller: str, cwd: Path, events: Events) -> Iterator[tupl
         elif is_meant_as_path(name):
             events.emit(Notice(f"{teller} names @{name}, which is not a file"))
     if count > _MOST_FILES:
-        events.emit(Notice(f"{teller} names {count} files: the first {_MOST_FILES} are in the prompt"))
+        events.emit(Notice(f"{teller} names {count} files: only the first {_MOST_FILES} are in the prompt"))

@@ -342,7 +342,7 @@ def only_as_it_was(run: RunHook, guards: Mapping[str, str]) -> RunHook:
             changed = next((path for path in guards if _state_of(path) != before[path]), None)
             if changed is None:
                 return ending
-        why = f"{changed}, which decides about calls, has changed since the run began: no hook runs any more; keep it elsewhere"
+        why = f"{changed}, which decides about calls, has changed since the run began: hooks no longer run; keep it elsewhere"
         return HookEnding(None, problem=why, undone="" if ending is None else ending.undone)
 
     return run_as_it_was

@@ -113,8 +113,8 @@ class _Opening:
         added = {*old.writable} - {*given} if given == context.settings.directories else ()
         if added and (why := context.search().why_open(str(self._store.root))):
             raise CannotError(
-                f"the session's directories do not count, as it is in {self._store.root}, and {why}: keep sessions elsewhere, "
-                f"or name the directories again: {' '.join(f'--add-dir {shell_word(one)}' for one in sorted(added))}"
+                f"ralph ignores the session's directories, because the session is in {self._store.root}, and {why}: keep "
+                f"sessions elsewhere, or name the directories again: {' '.join(f'--add-dir {shell_word(one)}' for one in sorted(added))}"
             )
 
     def _found(self) -> Path:
@@ -135,7 +135,7 @@ class _Opening:
                 spans_of=self._redactor.spans,
             )
         except SessionLockedError:
-            advice = "a copy of it can be made when that has ended: " if self._options.forks else ""
+            advice = "when that has ended, you can resume a copy: " if self._options.forks else ""
             raise CannotError(
                 f"session {path.stem} is in use by {holder_of(path)}: {advice}wait for it, or stop it"
             ) from None
@@ -156,8 +156,8 @@ class _Opening:
             words += ["--session-dir", str(self._options.directory)]
         look = " ".join(map(shell_word, words))
         return (
-            f"the journal {path} is damaged: {error}. Nothing was changed, and nothing can be resumed from it: "
-            f"`{look}` shows what it still contains; start over with that in the prompt"
+            f"the journal {path} is damaged: {error}. Nothing was changed, and the session cannot be resumed: "
+            f"`{look}` shows what is readable; use that in the prompt of a new session"
         )
 
     def _refuse_another_directory(self, old: Session) -> None:
@@ -227,8 +227,8 @@ def _refuse_another_server(old: Session, settings: Settings, again: Mapping[str,
     ways = (there, {**here, "--base-url": first.base_url})
     flags = (" ".join(f"{name} {value}" for name, value in way.items()) for way in ways)
     raise CannotError(
-        f"session {old.id} was with {old.shape.endpoint}, and this run would use {first.base_url}: "
-        f"say which by {' or '.join(flags)}"
+        f"session {old.id} used {old.shape.endpoint}, and this run would use {first.base_url}: "
+        f"choose one with {' or '.join(flags)}"
     )
 
 

@@ -147,7 +147,7 @@ def journal_errors_told(context: RunContext, new_id: str) -> Iterator[None]:
     except JournalError as error:
         cause = error.__cause__
         if isinstance(cause, FileExistsError):
-            raise UsageError(f"there is a session {new_id} already: continue it with --resume") from error
+            raise UsageError(f"session {new_id} exists already: continue it with --resume") from error
         is_read_only = isinstance(cause, OSError) and cause.errno in {EROFS, EACCES}
         is_old = context.options.session.is_old
         instead = ": --fork-session resumes a copy" if is_read_only and is_old else ""

@@ -355,16 +355,16 @@ def _roster_notices(roster: Roster, targets: Sequence[Target], old: Session | No
     fall back to, and about an effort setting that a model is known to refuse.
     """
     for name in roster.changed:
-        yield f"{name}: requests change from here on, as the settings ask for something else than before"
+        yield f"{name}: requests change from here on, because the settings have changed"
     models = {target.model for target in roster.targets}
     known = old.shapes.items() if old is not None else ()
     lost = [name for name, shape in known if name not in roster.names and shape.model not in models]
     if lost:
         names = ", ".join(lost)
-        yield f"asked in this session before, and not in this run: {names} (--config or --fallback-model would add it)"
+        yield f"targets of this session that this run does not have: {names} (add them with --config or --fallback-model)"
     for target in targets:
         if target.effort is not None and target.facts is not None and not target.facts.takes_effort:
-            yield f"{target.model} takes no effort setting; it is left out"
+            yield f"{target.model} takes no effort setting; ralph leaves it out"
 
 
 def refuse_uncountable_budget(targets: Iterable[Target], settings: Settings) -> None:
@@ -425,7 +425,7 @@ def tools_notice(
     if not all(is_permitted(mode, name) for name in limits):
         why.append(f"permission mode {mode}")
     if {name for name in limits if is_permitted(mode, name)} - set(usable) or not why:
-        why.append("as the session had them before; --tools default gives all of them")
+        why.append("as in the session so far; --tools default gives all")
     allowed = patterns.get("allowed", ())
     shown = [entry for name in without_background(usable) for entry in _entries_of(name, allowed)]
     never = [entry for entry in patterns.get("disallowed", ()) if tool_of(entry) in usable]
@@ -453,5 +453,5 @@ def withheld_notice(context: RunContext) -> tuple[str, ...]:
     if not names:
         return ()
     return (
-        f"withheld from tools because they look like credentials: {', '.join(names)} (--pass-env NAME passes one)",
+        f"not passed to tools because they look like credentials: {', '.join(names)} (--pass-env NAME passes one)",
     )

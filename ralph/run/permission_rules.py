@@ -197,7 +197,7 @@ def _refuse_bypass(mode: PermissionMode, read: Sequence[ClaudeSettings]) -> None
     if name is not None:
         raise SettingsError(
             f"{name}: permissions.disableBypassPermissionsMode cannot be honoured in the permission mode "
-            f"{mode}, in which nobody is asked: use --permission-mode dontAsk or plan"
+            f"{mode}, which asks nobody: use --permission-mode dontAsk or plan"
         )
 
 
@@ -216,7 +216,7 @@ def _about_rules(
         yield f"permission rules in force: {', '.join(in_force)}"
     if left_out:
         yield (
-            f"allow rules of the repository do not count: {', '.join(left_out)}; --setting-sources user,project,local "
+            f"ralph ignores allow rules of the repository: {', '.join(left_out)}; --setting-sources user,project,local "
             "lets them"
         )
 
@@ -247,13 +247,13 @@ def not_kept(found: ClaudeSettings, mode: PermissionMode | None = None) -> Itera
     elif unused:
         yield (
             f"hooks of {name} are not run ({unused})",
-            "a repository may not start programs; pass those that you trust by --settings",
+            "a repository may not start programs; pass hooks that you trust with --settings",
         )
     for hook in found.hooks:
         if hook.calls.unknown:
             yield (
                 f"{name}: no tool is called {', '.join(hook.calls.unknown)}, which the matcher {hook.matcher!r} names",
-                "the hook is called for its other tools alone",
+                "the hook is called only for its other tools",
             )
     if found.idle_sandbox:
         yield (
@@ -270,5 +270,5 @@ def not_kept(found: ClaudeSettings, mode: PermissionMode | None = None) -> Itera
         listed = ", ".join(found.unknown_permissions[:_MOST_SHOWN])
         yield (
             f"{name}: permissions has keys that ralph does not know ({listed})",
-            "they guard nothing; correct or remove them",
+            "they have no effect; correct or remove them",
         )

@@ -316,7 +316,9 @@ class Run:
             self._opened.record_delivery(ended, self.writer.delivery)
         except JournalError as error:
             if ended.outcome is not Outcome.IO_ERROR:  # else the journal's failure has been reported already
-                self._tell_aside(Notice(f"the session does not say what became of the result: {error}"))
+                self._tell_aside(
+                    Notice(f"the session does not record whether the result was delivered: {error}")
+                )
 
     def deliver_misuse(self, error: UsageError, notices: tuple[str, ...] = ()) -> int:
         """Writes the result after a wrong command line, and returns the exit code. `notices` become part of the

@@ -84,7 +84,7 @@ def mcp_notices(context: RunContext, mcp: McpToolset | None, offered: Collection
     gone = sorted(name for name in offered if name.startswith(MCP_PREFIX) and name not in there)
     if gone:
         yield (
-            f"tools of MCP servers that this session had and this run has not: {', '.join(gone)} (--mcp-config names "
+            f"MCP tools that this session had and this run does not: {', '.join(gone)} (--mcp-config names "
             "the servers again)"
         )
     unused = notice_on_repository(settings, context.cwd)

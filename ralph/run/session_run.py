@@ -47,7 +47,7 @@ _RESUMABLE = frozenset(
 )
 """The outcomes after which another run can resume the task. Their causes are a limit, the disk, the network, a refused key
 or a signal."""
-_RETOLD = "the work is completed: its result is delivered now, and no model is asked"
+_RETOLD = "the work is complete: ralph delivers its result now, without asking a model"
 _NO_LIMIT = "no limit is set: this run continues until it is done (--max-time 2h would end it)"
 
 

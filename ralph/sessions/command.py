@@ -241,7 +241,7 @@ def search_sessions(store: SessionStore, words: str, *, of_all: bool, is_json: b
         if is_json:
             yield as_json(redacted(objects, view.redactor.redact_all))
         if paths and not has_match:
-            complain(f"the text occurs in none of {counted(len(paths), 'session')}")
+            complain(f"the text does not occur in any of {counted(len(paths), 'session')}")
 
     with suppress(ReaderLeftError):
         print_lines(output())

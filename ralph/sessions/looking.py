@@ -207,7 +207,7 @@ def named_journal(store: SessionStore, name: str, cwd: Path | None) -> Path:
     if len(both) > 1:
         newest = sorted(both, key=written_at, reverse=True)[:_MOST_AMBIGUOUS]
         names = _names(newest) if titled else ", ".join(path.stem for path in found[:_MOST_AMBIGUOUS])
-        have = "begin with or are called" if titled else "begin with"
+        have = "have an id that begins with, or the title" if titled else "begin with"
         raise UsageError(f"{len(both)} sessions {have} {name!r}: {names}")
     return both[0]
 

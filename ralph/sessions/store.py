@@ -93,9 +93,7 @@ class SessionStore:
         root, *others = places_to_read(environment, named)
         there = next((place for place in (root, *root.parents) if place.exists()), root)
         if there.exists() and not there.is_dir():
-            raise CannotError(
-                f"sessions would be in {root}, but {there} is not a directory", Outcome.IO_ERROR
-            )
+            raise CannotError(f"sessions belong in {root}, but {there} is not a directory", Outcome.IO_ERROR)
         return cls(root, others=tuple(others))
 
     def create(self, session_id: str, cwd: Path, spans_of: SpansOf | None = None) -> FileJournal:

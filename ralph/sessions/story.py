@@ -148,7 +148,7 @@ class RunStory:
         if self.ended is None or self.ended.delivered:
             return None
         if self.delivery is None:
-            return "whether the result was delivered is not known"
+            return "it is unknown whether the result was delivered"
         if self.delivery.state is not Delivery.FAILED:
             return None
         why = self.delivery.errors[-1] if self.delivery.errors else "nobody knows why"

@@ -131,7 +131,7 @@ def no_result(called: CallOutcome, outcome: str) -> str:
     if outcome == RUNNING:
         return "under way" if called.was_started else "not started yet"
     if outcome == DAMAGED:
-        return "what came of it cannot be read"
+        return "its result cannot be read"
     return "killed while it ran: its effects are unknown" if called.was_started else "not run"
 
 

@@ -179,6 +179,6 @@ def _text(data: bytes, name: str, *, from_flag: bool = False) -> str:
 
 def _unusable(name: str, why: str, *, from_flag: bool) -> ClaudeFileError:
     return ClaudeFileError(
-        f"{name} {why}: nobody knows which calls its rules forbid, so nothing runs; correct it or remove it",
+        f"{name} {why}: ralph cannot know which calls its rules forbid, so nothing runs; correct or remove the file",
         from_flag=from_flag,
     )

@@ -87,8 +87,8 @@ def why_not_asked(environment: Mapping[str, str], base_url: str) -> str | None:
         return None
     variable, name = cloud
     return (
-        f"{variable} is set, and ralph does not find {name} by it: it would ask another endpoint, {base_url}. "
-        f"Unset {variable}, or say whom to ask by --base-url"
+        f"{variable} is set, but ralph does not find {name} by it: it would send requests to {base_url} instead. "
+        f"Unset {variable}, or name the endpoint with --base-url"
     )
 
 
@@ -100,7 +100,7 @@ def login_of_another_program(environment: Mapping[str, str]) -> str:
     if environment.get(LOGIN_VARIABLE, "").strip():
         said.append(f"{LOGIN_VARIABLE} is Claude Code's own login, which ralph does not use")
     if (cloud := other_cloud(environment)) is not None:
-        said.append(f"{cloud[0]} is set, and ralph does not find {cloud[1]} by it")
+        said.append(f"{cloud[0]} is set, but ralph does not find {cloud[1]} by it")
     return f" ({'; '.join(said)})" if said else ""
 
 

@@ -22,7 +22,7 @@ LOCAL_FILE = "ralph.toml"
 """The path of a repository's own settings file, relative to the working directory."""
 # As for the keys of settings files for Claude Code.
 _LEAST_LIKENESS = 0.8
-_OF_ANOTHER = "; if the file is another program's, rename it, or start ralph elsewhere (-C DIR)"
+_OF_ANOTHER = "; if the file belongs to another program, rename it, or start ralph elsewhere (-C DIR)"
 
 
 class RecordedFile(Struct, frozen=True):

@@ -132,7 +132,7 @@ class ProgramKeys:
             raise SettingsError(f"{subject} ended with exit {status}" + (f": {last}" if last else ""))
         key = said.strip()
         if len(key) < MIN_SECRET_CHARS or len(key.split()) != 1:
-            raise SettingsError(f"{subject} must print one key and nothing else")
+            raise SettingsError(f"{subject} must print the key and nothing else")
         try:
             return header_value(key)
         except ValueError as error:

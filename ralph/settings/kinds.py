@@ -99,7 +99,7 @@ def _exact_tools(names: tuple[str, ...]) -> tuple[str, ...]:
 def _variable_names(names: tuple[str, ...]) -> tuple[str, ...]:
     for number, name in enumerate(names, start=1):
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise ValueError(f"must contain names of variables, without values; entry {number} is none")
+            raise ValueError(f"must contain names of variables, without values; entry {number} is not one")
     return tuple(dict.fromkeys(names))
 
 
@@ -125,7 +125,7 @@ def _key_variables(names: str | tuple[str, ...]) -> tuple[str, ...]:
 
 def _no_blank(words: tuple[str, ...]) -> tuple[str, ...]:
     if not all(word.strip() for word in words):
-        raise ValueError("must name a file or hold a JSON object, and is empty: for none, leave it out")
+        raise ValueError("must be a file or a JSON object, not empty: for none, leave it out")
     return words
 
 

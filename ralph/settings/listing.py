@@ -82,7 +82,7 @@ def shown_value(value: object) -> str:
 
 def _price(price: Price | None) -> str:
     if price is None:
-        return "price unknown: cost will not be counted"
+        return "unknown: costs are not counted"
     return (
         f"input {price.input:g}, output {price.output:g}, cache write {price.cache_write:g}, "
         f"cache read {price.cache_read:g} USD per million tokens"

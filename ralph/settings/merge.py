@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
 _FLAG = "flag "
 """If the origin of a value is a flag, the text of the origin begins with this word. The name of the flag follows."""
-_FOREIGN = "has no table of ralph's, so it is another program's and is not read"
+_FOREIGN = "has none of ralph's tables, so ralph takes it for another program's and does not read it"
 _BETA_HEADER = "anthropic-beta"
 _FALLBACK, _MODEL = "model.fallback", "model.name"
 _API, _BASE_URL = "model.api", "model.base_url"
@@ -227,7 +227,7 @@ def _with_wishes(
         named = filter(None, (claude.user_model, claude.typed_model))
         remarks = (
             *remarks,
-            *(Remark(f"{origin} chooses no target", "--model NAME does") for _, origin in named),
+            *(Remark(f"{origin} does not choose a target", "--model NAME does") for _, origin in named),
         )
     origins = {
         name: f"{origin} of {claude.origins[origin]}" if origin in claude.origins else origin
@@ -314,7 +314,7 @@ def refuse_reached(
     why = search_outside(environment, more).why_open(str(user_file))
     if why and not is_named and not search_around(environment, roots).why_open(str(user_file)):
         raise SettingsError(
-            f"{user_file} does not count, as {why}: put it elsewhere, or pass this file by --config"
+            f"{user_file} does not count, as {why}: put it elsewhere, or pass this file with --config"
         )
 
 
@@ -440,7 +440,9 @@ def _file_layer(file: SettingsFile, user_place: str, search: ProgramSearch, *, i
     if not is_users and (
         lone := next((name for name in flat if name in BY_NAME and BY_NAME[name].is_users_alone), "")
     ):
-        raise SettingsError(f"{path}: {lone!r} counts only in your own settings file: put it in {user_place}")
+        raise SettingsError(
+            f"{path}: {lone!r} is allowed only in your own settings file: put it in {user_place}"
+        )
     layer = {
         name: _decoded(BY_NAME[name], raw, str(path), path.parent)
         for name, raw in flat.items()
@@ -462,7 +464,7 @@ def _refuse_untrusted(
     # The name of a key in a target (`targets.base_url`) says more than the name of the list (`targets`).
     name = max(names, key=lambda one: one.count("."))
     listed = ", ".join((f"put it in {user_place}", *(f"set {place}" for place in refused[name] or ())))
-    more = "" if name in BY_NAME and BY_NAME[name].is_users_alone else ", or pass this file by --config"
+    more = "" if name in BY_NAME and BY_NAME[name].is_users_alone else ", or pass this file with --config"
     raise SettingsError(
         f"{path}: {name!r} does not count here, as {search.why_open(str(path))}: {listed}{more}"
     )
@@ -522,9 +524,9 @@ def _looser(name: str, wanted: _SourcedValue, trusted: _SourcedValue) -> Remark:
     from ralph.settings.listing import shown_value  # noqa: PLC0415 - few repositories try
 
     return Remark(
-        f"{wanted.origin}: {name} = {shown_value(wanted.value)} is ignored: it is not tighter than "
+        f"{wanted.origin}: {name} = {shown_value(wanted.value)} is ignored, because it is not tighter than "
         f"{shown_value(trusted.value)} ({trusted.origin}), and a file in the working directory can only tighten",
-        "say it in your own config file, or pass this one by --config",
+        "set it in your own config file, or pass this one with --config",
     )
 
 
@@ -653,7 +655,7 @@ def _settle_server(given: _Layer, first: NamedModel, servers: ServerChoice) -> N
         subject = _subject(key, given[_API].origin)
         from_flag = given[_API].origin.startswith(_FLAG)
         raise SettingsError(
-            f"{subject} needs a model of that server: name it by --model", from_flag=from_flag
+            f"{subject} needs a model of that server: name it with --model", from_flag=from_flag
         )
     with _explained(""):
         server = servers.of(first.id)

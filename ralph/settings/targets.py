@@ -382,7 +382,7 @@ def plain_http_remarks(
     }
     return tuple(
         Remark(
-            f"the key travels unencrypted: {host} is not this machine, and the base URL is not https"
+            f"the key is sent unencrypted: {host} is not this machine, and the base URL is not https"
             + (f"; {proxy} gets it too" if proxy else ""),
             "use an https:// URL",
         )

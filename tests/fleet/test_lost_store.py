@@ -75,7 +75,7 @@ def test_a_store_that_refuses_costs_nothing_that_was_paid(
         worker = place.work("a", "--drain", "0.1s")
         wait_until(lambda: refused.requests == 3 and (not is_delivering or "receive-pack" in host.asked[-1]))
         postgres.administer(f"ALTER ROLE {role} NOLOGIN")
-        wait_until(lambda: "stopping: what runs has" in place.log("a"))
+        wait_until(lambda: "stopping: running jobs have" in place.log("a"))
         if is_delivering:  # the host has two minutes, unless a user cannot wait
             wait_until(lambda: ends_after_another_signal(worker))
         assert worker.wait(PATIENCE_S) == 77, place.log("a")

@@ -831,7 +831,7 @@ def test_what_a_lost_worker_had_done_is_kept_and_named_although_another_machine_
         place.finish("a")
         kept = place.state("a") / f"fleet/undelivered/night/paid/1.{first.executor}"
         assert (kept / "checkout/kept.txt").read_text() == "kept\npaid\n"
-        assert f"{kept} has work of a job that another worker took over: look at it" in place.log("a")
+        assert f"{kept} has work of a job that another worker took over: check it" in place.log("a")
         shown = fleet(place, "b", "show", "paid")
         assert f"its worker was lost; what it had made is kept on {first.machine}: {kept}" in shown
         assert (refused.row.kept, place.git("show", f"{BRANCH}:kept.txt")) == (None, "kept\npaid")

@@ -170,7 +170,10 @@ def test_each_end_of_a_job_has_its_exit_code_and_its_reason(tmp_path: Path) -> N
         refs = place.refs()
         assert refs["refs/heads/ralph/taken"] == refs["refs/heads/ralph/changed"] == foreign
         taken, changed_row = place.row("taken"), place.row("changed")
-        assert (taken.exit_code, "ralph/taken exists and is not of this job" in (taken.reason or "")) == (
+        assert (
+            taken.exit_code,
+            "ralph/taken exists and does not belong to this job" in (taken.reason or ""),
+        ) == (
             78,
             True,
         )
@@ -225,7 +228,7 @@ def test_what_the_agent_pushed_is_continued_and_what_a_user_amended_is_never_ove
         assert place.store.retry(SET, ["pushed"]) == 1
         assert place.worst("b") == 78, place.log("b")
         row = place.row("pushed")
-        assert (row.exit_code, "is not of this job" in (row.reason or "")) == (78, True)
+        assert (row.exit_code, "does not belong to this job" in (row.reason or "")) == (78, True)
         assert place.refs()["refs/heads/ralph/pushed"] == amended
 
 

@@ -263,7 +263,7 @@ def test_a_lock_that_somebody_left_is_named_and_stays(repository: Repository) ->
     lock = repository.write(".git/index.lock")
     os.utime(lock, (0, 0))
     repository.write("new")
-    with pytest.raises(CheckoutError, match=r"index\.lock is there: another git command runs"):
+    with pytest.raises(CheckoutError, match=r"index\.lock exists: another git command is running"):
         repository.checkout().commit("no")
     assert lock.exists()
 

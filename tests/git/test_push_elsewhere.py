@@ -297,7 +297,7 @@ def test_where_the_agent_may_write_only_a_remote_that_was_there_is_pushed_to(
     assert again.restore_pins(kept) == []
     for each in (checkout, again):
         with pytest.raises(
-            CheckoutError, match=r"backup\.git is where the agent may write, and was not there"
+            CheckoutError, match=r"backup\.git lies where the agent may write, and did not exist"
         ):
             each.push()
     shutil.rmtree(repository.top / "backup.git")
@@ -321,7 +321,7 @@ def test_a_directory_that_was_added_is_one_where_the_agent_may_write(
 
     pinned = json.loads(repository.checkout().pins_text())
     kept = json.dumps({**pinned, "places": []})
-    with pytest.raises(CheckoutError, match="is where the agent may write"):
+    with pytest.raises(CheckoutError, match="lies where the agent may write"):
         checkout(added).push()
     assert checkout().push() == 1
 
@@ -342,7 +342,7 @@ def test_pins_keep_a_push_where_it_went_and_what_changed_is_named(
     head = work(repository, "more")
     again = repository.checkout()
     [notice] = again.restore_pins(kept)
-    assert "says something else than when the loop began (remote.origin.url, remote.pushdefault, " in notice
+    assert "has changed since the loop began (remote.origin.url, remote.pushdefault, " in notice
     assert again.push() == 1
     assert pushed(repository, tmp_path / "remote.git") == head
     assert repository.git("--git-dir", "../thief.git", "for-each-ref") == ""
@@ -364,7 +364,7 @@ def test_the_current_branch_does_not_choose_the_remote(repository: Repository, t
     assert checkout.unpushed() == 1
     with pytest.raises(
         CheckoutError,
-        match=r"deploy is tied to the remote prod, and the loop, which began on main, .* to origin",
+        match=r"deploy is tied to the remote prod, but the loop began on main, .* to origin",
     ):
         checkout.push()
     with pytest.raises(CheckoutError, match="deploy is tied to the remote prod"):

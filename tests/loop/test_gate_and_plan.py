@@ -106,7 +106,7 @@ def test_what_is_red_or_unseen_at_the_end_goes_to_a_branch_of_its_own(
     assert end.exit_code == code
     assert (len(rig.checkout.aside), len(rig.checkout.pushed_aside)) == (aside, pushed)
     assert rig.state.red_branch == ("ralph/red-1" if aside else None)
-    warned = "what the gate did not let through is on branch ralph/red-1"
+    warned = "work that did not pass the gate is on branch ralph/red-1"
     assert (warned in rig.state.warnings) == bool(aside)
     limits_s = {3.0 if result.stopped_by else math.inf} if rig.checkout.aside_limits_s else set()
     assert set(rig.checkout.aside_limits_s) == limits_s

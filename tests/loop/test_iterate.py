@@ -456,7 +456,7 @@ def test_work_that_cannot_be_committed_stays_and_a_later_end_is_no_success(
     assert rig.state.ended.exit_code == code
     [warning] = rig.state.warnings
     assert (
-        warning == "iteration 2: its work could not be committed, and is left as it is: index.lock is there"
+        warning == "iteration 2: its work could not be committed, and stays uncommitted: index.lock is there"
     )
     assert rig.told.count(warning) == 1
 
@@ -474,7 +474,7 @@ def test_a_full_disk_is_told_once_at_the_end_of_the_loop() -> None:
     rig.iterations.play = is_full
     end = rig.play()
     assert (end.exit_code, end.reason.count("No space left on device")) == (74, 1)
-    assert rig.told[-2:] == ["what the last iteration has done is left as it is", "the end is not recorded"]
+    assert rig.told[-2:] == ["the work of the last iteration stays as it is", "the end could not be recorded"]
 
 
 @every_row(("second", "code"), [(DONE, 0), (ended(Outcome.AUTH), 77)])
@@ -667,7 +667,7 @@ def test_the_page_is_rewritten_after_each_iteration_and_the_end_and_its_failure_
     assert rig.play().outcome is Outcome.COMPLETED
     assert page.recorded == [(1, False), (2, False), (2, True)]
     told = [line for line in rig.told if "--report" in line]
-    assert told == ["the page of this loop (--report) could not be written: no room"]
+    assert told == ["cannot write the report page (--report): no room"]
 
 
 def test_the_turn_lock_is_held_for_commits_and_checks_and_not_for_waits_or_iterations() -> None:

@@ -142,7 +142,7 @@ def test_one_that_an_agent_spoiled_says_what_it_said_before(
     assert reader.read() == "first\n"
     [warning] = warnings
     assert said in warning
-    assert warning.endswith("the iteration gets what it said before")
+    assert warning.endswith("the iteration gets its earlier content")
 
 
 def test_where_nobody_knows_what_it_said_it_is_an_error(reader: PromptReader, tmp_path: Path) -> None:

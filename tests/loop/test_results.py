@@ -75,7 +75,7 @@ def test_what_a_field_is_read_as(tmp_path, name, value, field, read_as) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('{"exit_code": 0}', "speaks of exit code 0: not believed"),
+        ('{"exit_code": 0}', "says exit code 0, which ralph does not believe"),
         ('{"exit_code": "3"}', r"is damaged: Expected `int`, got `str` - at `\$.exit_code`"),
         ("{}", "is damaged: Object missing required field `exit_code`"),
         ("[3]", "is damaged: Expected `object`"),

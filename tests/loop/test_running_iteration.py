@@ -56,7 +56,7 @@ def test_one_that_outlasts_its_time_limit_is_stopped(iterating, script, exit_cod
     result = iterating.run_substitute(script, time_s=0.05, overtime_s=0.2, stops_within_s=0.1)
     assert (result.exit_code, result.outcome, result.stopped_by) == (exit_code, outcome, None)
     if outcome is Outcome.TIMED_OUT:
-        assert result.reason == "it ran on for 0.2 s after its time limit, and was stopped"
+        assert result.reason == "it kept running for 0.2 s after its time limit, and was stopped"
 
 
 def test_one_that_ends_within_its_overtime_is_left_to_it(iterating) -> None:

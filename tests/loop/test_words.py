@@ -75,13 +75,13 @@ LINES: list[tuple[Event, str | None]] = [
     (BranchChanged(2, None, "spare"), "iteration 2 went to branch spare; before it was on none"),
     (
         BranchChanged(2, "main", None),
-        "iteration 2 left every branch (HEAD is detached); before it was main",
+        "iteration 2 left its branch (HEAD is detached); before it was main",
     ),
     (
         GitChanged(2, ("core.fsmonitor", "h" * 81)),
         (
-            f"iteration 2 changed what git follows in this repository: core.fsmonitor, {'h' * 80}…; ralph's own git "
-            "runs none of it, yours may: look at .git/config and .git/hooks first"
+            f"iteration 2 changed git's settings or hooks in this repository: core.fsmonitor, {'h' * 80}…; ralph's own git "
+            "runs none of them, but yours may: check .git/config and .git/hooks first"
         ),
     ),
     (Pushed(1), "pushed 1 commit"),

@@ -80,7 +80,7 @@ def test_the_command_writes_the_page_of_a_real_store_and_refuses_what_is_not_the
 
     none = report()
     assert (none.code, none.stdout) == (2, "")
-    assert "there is no fleet yet" in none.stderr
+    assert "there is no fleet store yet" in none.stderr
     assert not (tmp_path / "state").exists()
 
     database = database_of(None, {"RALPH_STATE_DIR": str(tmp_path / "state")})

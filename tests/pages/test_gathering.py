@@ -229,7 +229,7 @@ def test_a_record_of_an_older_ralph_whose_session_is_deleted_is_shown_with_what_
     assert part.problem is not None
     assert "is not any more" in part.problem or "was deleted" in part.problem
     assert [file.path for file in section.files] == ["a\nb.py"]
-    assert any("not under git" in note for note in section.notes)
+    assert any("not in a git checkout" in note for note in section.notes)
 
 
 def test_a_damaged_journal_of_a_loop_is_told_beside_the_page(environment, tmp_path) -> None:

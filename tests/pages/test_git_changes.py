@@ -163,7 +163,7 @@ def test_the_number_of_git_calls_does_not_depend_on_the_number_of_iterations(rep
     calls = len(starts)
     found = [(each.id, each.iteration) for each in facts.commits]
     assert found == [(one, 1), (back, 1), (side, 2), (merge, 2), (last, 4)]
-    assert facts.notes == ("the commits of iteration 3 are not in the repository any more",)
+    assert facts.notes == ("the commits of iteration 3 are no longer in the repository",)
     reader.facts(asked(repository, *ranges * 10))
     assert len(starts) == 2 * calls
 

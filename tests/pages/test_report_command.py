@@ -91,7 +91,7 @@ def test_a_page_is_replaced_and_no_other_file_unless_it_is_named(section, report
     kept(section, completed().data)
     page = section / "ralph-report.html"
     page.write_text("my own notes")
-    with pytest.raises(UsageError, match="ralph report did not make it"):
+    with pytest.raises(UsageError, match="`ralph report` did not write it"):
         report()
     assert page.read_text() == "my own notes"
     page.unlink()
@@ -114,7 +114,7 @@ def test_no_page_is_written_through_a_planted_link_or_into_a_git_directory(secti
     (outside / "page.html").write_text("kept")
     (section / "away").symlink_to(outside)
     (section / "ralph-report.html").symlink_to(outside / "page.html")
-    with pytest.raises(UsageError, match="did not make it"):
+    with pytest.raises(UsageError, match="did not write it"):
         report()
     with pytest.raises(UsageError, match="leads out of its repository"):
         report(output=str(section / "away" / "page.html"))

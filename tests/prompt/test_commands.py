@@ -35,7 +35,7 @@ def test_what_a_file_may_be_called_is_what_a_prompt_can_call(repository, name: s
     assert call is not None
     assert (call.file.name, call.arguments) == (name, "it")
     assert library.why_unknown(f"/{name} it") is None
-    assert f"no command is called /{name}x: did you mean /{name}? (" in str(
+    assert f"there is no command /{name}x: did you mean /{name}? (" in str(
         library.why_unknown(f"/{name}x it")
     )
 
@@ -117,7 +117,7 @@ def test_a_prompt_that_names_no_command_is_told_which_there_are(
 
 
 def test_without_any_command_the_places_are_named(repository) -> None:
-    assert "there is none in .claude/commands or ~/.claude/commands" in str(
+    assert "there are no commands in .claude/commands or ~/.claude/commands" in str(
         find_commands(repository, None).why_unknown("/fix")
     )
 

@@ -148,7 +148,7 @@ def test_imports_share_the_32_kb(repository) -> None:
     found = read_memory(repository, None)
     assert [len(file.text) for file in found.files] == [11, MOST_MEMORY_BYTES - 11]
     assert found.notices == (
-        f"{repository}/b.md is left out: nearer instruction files use up 32 KB",
+        f"{repository}/b.md is left out: nearer instruction files already use 32 KB",
         f"{repository}/a.md was cut: only 32 KB of instructions are read",
     )
 
@@ -323,7 +323,9 @@ def test_a_file_that_finds_no_room_at_all_is_named(repository) -> None:
     (repository / "sub" / "CLAUDE.md").write_text("s" * MOST_MEMORY_BYTES)
     found = read_memory(repository / "sub", None)
     assert [one.path for one in found.files] == [str(repository / "sub" / "CLAUDE.md")]
-    assert found.notices == (f"{repository}/CLAUDE.md is left out: nearer instruction files use up 32 KB",)
+    assert found.notices == (
+        f"{repository}/CLAUDE.md is left out: nearer instruction files already use 32 KB",
+    )
     (repository / "CLAUDE.md").write_text("")
     assert read_memory(repository / "sub", None).notices == ()
 

@@ -233,7 +233,7 @@ def test_patient_ends_at_once_where_the_server_asks_for_more_than_is_left_and_na
     assert played.calls_made == len(models)
     assert played.ended.retry_after_s == 40_000
     assert played.ended.hints == (
-        "The server asks to be left alone for 11 h 6 min 40 s: come back after 2026-11-21 23:06 UTC.",
+        "The server asks ralph to wait for 11 h 6 min 40 s: try again after 2026-11-21 23:06 UTC.",
     )
     assert (
         "the server asks for a wait of 11h6m40s, and --retry patient has 8h of its 8h left"
@@ -307,7 +307,7 @@ def test_another_key_is_told_by_its_variable_and_that_a_target_is_left_out_is_to
     assert asking.client.asked == [("a", 0), ("a", 1), ("b", 0), ("b", 0)]
     assert [notice.text for notice in asking.of(Notice)] == [
         "a: using the key of A_KEY_1 instead of A_KEY_0 (auth)",
-        "a is left out for the rest of this task (auth)",
+        "a is not used for the rest of this task (auth)",
     ]
     assert "secret" not in repr(asking.events)
 

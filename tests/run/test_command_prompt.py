@@ -90,4 +90,4 @@ def test_twenty_files_at_most(make, tmp_path) -> None:
     words = " ".join(f"@word{number}" for number in range(30))
     _, tools, events = make(f"{words} {' '.join(f'@{name}' for name in names)}")
     assert len(tools.ran) == 20
-    assert Notice("/fix names 22 files: the first 20 are in the prompt") in events
+    assert Notice("/fix names 22 files: only the first 20 are in the prompt") in events

@@ -97,7 +97,7 @@ def test_what_is_no_file_is_named_at_once(tmp_path) -> None:
     for name, line in [
         (".", "cannot read .: it is not a regular file and no pipe"),
         ("", "cannot read : it is not a regular file and no pipe"),
-        ("pipe", "cannot read pipe: it is a named pipe, to which nobody may ever write"),
+        ("pipe", "cannot read pipe: it is a named pipe, which may never have a writer"),
         ("gone.json", "cannot read gone.json: no such file (and a schema as text begins with {)"),
         ("true", "cannot read true: no such file (and a schema as text begins with {)"),
         ("pipe/x", "cannot read pipe/x: Not a directory"),

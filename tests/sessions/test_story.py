@@ -158,7 +158,7 @@ def test_a_result_that_reached_nobody_is_told_beside_the_end_of_the_work() -> No
     assert failed.runs[0].undelivered == "the result was not delivered (exit 74): no room"
     killed = told(JournalBuilder().run().prompt("x").answers(text("a")).ends(delivery=None))
     assert (killed.end, killed.is_completed) == (NOT_DELIVERED, False)
-    assert killed.runs[0].undelivered == "whether the result was delivered is not known"
+    assert killed.runs[0].undelivered == "it is unknown whether the result was delivered"
 
 
 @every_row("delivery", [Delivery.DELIVERED, Delivery.READER_LEFT, Delivery.UNREAD])

@@ -122,7 +122,7 @@ def test_an_environment_for_another_cloud_gets_no_request(world, variable, value
     error = world.error(**{variable: value, "ANTHROPIC_BASE_URL": "https://gateway.example"})
     assert not error.from_flag
     assert variable in str(error)
-    assert "it would ask another endpoint, https://gateway.example" in str(error)
+    assert "it would send requests to https://gateway.example instead" in str(error)
     assert error.so_far is not None
 
 

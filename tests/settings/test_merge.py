@@ -278,7 +278,7 @@ def test_a_local_file_without_a_table_of_ralphs_is_another_programs(
     if is_foreign:
         [remark] = world.load(local=toml).remarks
         assert remark.text.startswith(
-            f"{world.local_file} has no table of ralph's, so it is another program's"
+            f"{world.local_file} has none of ralph's tables, so ralph takes it for another program's"
         )
     else:
         error = str(world.error(local=toml))

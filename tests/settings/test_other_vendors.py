@@ -224,11 +224,11 @@ def test_the_origin_of_the_server_is_kept(world) -> None:
             "RALPH_API must be one of anthropic, openai-chat, openai-responses, not 'x'",
             False,
         ),
-        ("--api openai-chat", {}, "--api needs a model of that server: name it by --model", True),
+        ("--api openai-chat", {}, "--api needs a model of that server: name it with --model", True),
         (
             "",
             {"RALPH_API": "openai-chat"},
-            "RALPH_API needs a model of that server: name it by --model",
+            "RALPH_API needs a model of that server: name it with --model",
             False,
         ),
         ("--model gpt-6-sol", {"OPENAI_BASE_URL": "ftp://x"}, "OPENAI_BASE_URL must begin with http", False),

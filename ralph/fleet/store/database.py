@@ -177,7 +177,7 @@ def _postgres(url: sa.URL, port: int | None, folder: Path, environment: Mapping[
     host = url.host or ""
     if not host or host.startswith(("/", "@", "%2F", "%2f")) or query.get("host", "").startswith(("/", "@")):
         raise ValueError(
-            "the URL names no TCP host, and over a Unix socket the engine does not reconnect after an outage: "
+            "the URL names no TCP host, and the engine does not reconnect over a Unix socket after an outage: "
             "write postgresql://USER@127.0.0.1:PORT/DATABASE"
         )
     if misplaced := _ELSEWHERE & query.keys():
@@ -385,8 +385,8 @@ def refuse_pooler(database: Database) -> None:
             # The pooler lends the idle session of the first connection to the second.
             if before == _backend(second) or before != _backend(first):
                 raise StoreError(
-                    f"{database.place} is a transaction pooler, which keeps no session's locks: "
-                    "name the port of the Postgres server itself, or a pooler in session mode"
+                    f"{database.place} is a transaction pooler, which does not keep session locks: "
+                    "use the port of the Postgres server itself, or a pooler in session mode"
                 )
 
 

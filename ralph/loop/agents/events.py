@@ -1,8 +1,9 @@
-"""Reads the events that agents print, a JSON object a line, and judges how a run of an agent ended. No I/O happens here.
+"""Reads the events that agents print, a JSON object a line, and judges how a run of an agent ended. No I/O happens
+here.
 
-The exit code of no agent is enough: some exit with 0 after a refused request, a cut answer or no answer. So a run is good only
-if its exit code, its last event and its answer all say so. Measured with claude 2.1.332, codex 0.171.0, opencode 1.18.33 and
-pi 0.73.1.
+The exit code of no agent is enough: some exit with 0 after a refused request, a cut answer or no answer. So a run is
+good only if its exit code, its last event and its answer all say so. Measured with claude 2.1.332, codex 0.171.0,
+opencode 1.18.33 and pi 0.73.1.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ class AgentRun:
         """The agent's own id of the session. Empty if it is not known yet."""
         self.turns = 0
         self.cost_usd: float | None = None
-        """The cost of this process in US dollars. None if no event has told one."""
+        """The cost of this process in US dollars. None if no event contained one."""
         self.answer = ""
         self.has_ended_well = False
         self.failure = ""
-        """The agent's own words about its failure. Empty if it tells none."""
+        """The agent's own words about its failure. Empty if there are none."""
         self.status: int | None = None
         """The HTTP status of the failed request, if an event has it as a number."""
         self.has_events = False
@@ -47,7 +48,9 @@ class AgentRun:
             self.cost_usd = (self.cost_usd or 0.0) + value
 
     def set_session_cost(self, value: object) -> None:
-        """The cost of the whole session is told, or of this process alone if it is less than the session had cost before."""
+        """An event reports the cost of the whole session, or only of this process if that is less than the session had
+        cost before.
+        """
         self.cost_usd = None
         self.add_cost(value)
         if self.cost_usd is not None and self.cost_usd >= self._before_usd:
@@ -157,8 +160,8 @@ _NO_SESSION = re.compile(
 
 
 def is_session_unknown(run: AgentRun, reason: str) -> bool:
-    """Whether a process that was to resume a session knows none, by the reason for its end: an agent that was killed soon after
-    its start may have told a session that it had not stored yet.
+    """Whether the reason for the end says that the agent does not know the session that it was to resume. An agent
+    that was killed soon after its start may have reported a session that it had not stored yet.
     """
     return run.turns == 0 and bool(_NO_SESSION.search(reason))
 
@@ -177,7 +180,9 @@ def outcome_of_run(run: AgentRun, exit_code: int, said: str) -> tuple[Outcome, s
 
 
 def _by_account(why: str) -> Outcome | None:
-    """The outcome if the words tell of an account that only a person fills. Some vendors send that as 429."""
+    """The outcome if the words say that the account is exhausted, which only a person can change. Some vendors send
+    that as 429.
+    """
     account = exhausted_account((), why)
     return None if account is None or account.is_refilled else Outcome.API_REJECTED
 

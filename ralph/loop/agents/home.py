@@ -1,7 +1,7 @@
 # os.path instead of pathlib: these are strings throughout.
 # ruff: noqa: PTH103, PTH108, PTH112, PTH113, PTH114, PTH116, PTH123, PTH207, PTH208
-"""The directories of an agent in a loop's sandbox. They are the loop's own: nothing of the user's can be written there, and no
-sessions of other projects are there. A closed list says what is taken along of the user's.
+"""The directories of another agent in a loop's sandbox. They belong to the loop: the agent cannot change the user's
+own files there, and finds no sessions of other projects. A closed list says which of the user's files are copied.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _TOKENS = frozenset(
     "accessToken refreshToken expiresAt refreshTokenExpiresAt access refresh expires access_token refresh_token id_token "
     "last_refresh".split()
 )
-"""The names of what changes in a login when an agent refreshes it (OAuth)."""
+"""The names of the fields that change when an agent refreshes a login (OAuth)."""
 _SECRET = frozenset({"access", "refresh", "key"})
-"""Names of secrets in the logins of opencode and pi, which are ordinary words elsewhere."""
+"""Names of secrets in the logins of opencode and pi. Elsewhere they are ordinary words."""
 _TOKEN = re.compile(r"[\w.~+/=:|#-]*", re.ASCII)
 _NAMED = re.compile(
     r"""(?P<name>[\w.-]+)["']?\s*[=:]\s*(?:(?P<mark>["'])(?P<quoted>[^"'\n]*)(?P=mark)|(?P<bare>[^\s"',;}]+))"""
@@ -54,12 +54,12 @@ _NAMED = re.compile(
 
 class AgentHome(Struct, frozen=True, dict=True):
     folder: str
-    """The directory of the loop's own around them."""
+    """The loop's directory that contains them."""
     row: AgentRow
     environment: Mapping[str, str]
-    """The user's own, which says where the user's directories of the agent are."""
+    """The user's environment, which says where the agent's directories of the user are."""
     roots: tuple[str, ...]
-    """The directories that the work is in, the loop's first."""
+    """The directories in which the agent works, the loop's first."""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -67,8 +67,8 @@ class AgentHome(Struct, frozen=True, dict=True):
 
     @property
     def protected(self) -> tuple[str, ...]:
-        """The places of what is taken along, and of the user's, which may lie in the work. An iteration must not change these: they
-        say what the agent does.
+        """The paths of the copies and of the user's originals, which may lie in the work. An iteration must not change
+        them, because they decide what the agent does.
         """
         taken = ((place, *one) for place in self.row.state for one in self._taken(place))
         logins = (login for _, login in self._logins())
@@ -78,7 +78,9 @@ class AgentHome(Struct, frozen=True, dict=True):
         )
 
     def sandbox(self, wanted: SandboxSettings) -> SandboxSettings:
-        """The sandbox of the agent: that of commands, in which its directories can be written, and what is taken along read."""
+        """The sandbox of the agent. It is that of commands, and the agent may also write to its directories and read
+        the user's files in the list.
+        """
         taken = (source for place in self.row.state for _, source in self._taken(place))
         reads = (*filter(self._is_users, _paths(self.row.reads, self.environment)), *taken)
         return replace(
@@ -88,7 +90,9 @@ class AgentHome(Struct, frozen=True, dict=True):
         )
 
     def begin(self, *, is_new: bool) -> None:
-        """Takes along what the user has now; a new loop without sessions. No process of the loop may run. Raises OSError."""
+        """Copies or links the user's current files. A new loop also begins without sessions. No process of the loop
+        may run. Raises OSError.
+        """
         self.take_login_back()
         if is_new and os.path.lexists(self.folder):
             remove_tree(self.folder)
@@ -109,7 +113,7 @@ class AgentHome(Struct, frozen=True, dict=True):
                 )
 
     def take_login(self) -> None:
-        """Takes the user's login along, for one process of the agent. Raises OSError."""
+        """Copies the user's login for one process of the agent. Raises OSError."""
         self.take_login_back()
         for place, theirs in self._logins():
             own = _cleared(self.folder, self._own(place, place.login))
@@ -119,8 +123,8 @@ class AgentHome(Struct, frozen=True, dict=True):
                 os.utime(own, ns=(status.st_atime_ns, status.st_mtime_ns))
 
     def take_login_back(self) -> None:
-        """Removes the copy of the login, whose refreshed tokens the user's own gets: the old ones may be void. No more of it
-        counts, as commands may have written it. Raises OSError.
+        """Removes the copy of the login, and writes its refreshed tokens to the user's own, because the old ones may
+        be void. Ignores everything else in it, because commands may have written it. Raises OSError.
         """
         for place, theirs in self._logins():
             own = self._own(place, place.login)
@@ -136,7 +140,9 @@ class AgentHome(Struct, frozen=True, dict=True):
                 _replace(os.path.realpath(theirs), after)
 
     def secrets(self) -> Iterator[str]:
-        """Yields what is secret in the user's logins and in the files that are taken along, as they are now. Raises OSError."""
+        """Yields the secrets in the user's logins and in the user's files in the list, as they are now. Raises
+        OSError.
+        """
         named = _paths((one for place in self.row.state for one in place.by_project), self.environment)
         taken = (source for place in self.row.state for _, source in self._taken(place))
         for path in (*(login for _, login in self._logins()), *filter(self._is_users, named), *taken):
@@ -152,8 +158,9 @@ class AgentHome(Struct, frozen=True, dict=True):
                 yield place, login
 
     def _is_users(self, path: str) -> bool:
-        """Whether no link leads to a path that commands of the loop may have made, and none to a file of the kernel, around the home,
-        or to a secret place other than the path itself, as a command of an earlier run may have made in dotfiles.
+        """Whether the path is the user's own. False if a link on it may have been made by commands of the loop, or
+        leads to a file of the kernel, around the home, or to a secret place other than the path itself: a command of
+        an earlier run may have made such a link in dotfiles.
         """
         real = os.path.realpath(path)
         return (
@@ -196,7 +203,7 @@ def _paths(templates: Iterable[str], environment: Mapping[str, str]) -> tuple[st
 
 
 def _cleared(folder: str, path: str) -> Path:
-    """A path in `folder` at which a new file can be made: what commands have put there, or on the way to it, is removed."""
+    """A path in `folder` at which a new file can be made. Removes what commands have put there, or on the way to it."""
     way = [folder]
     for part in path.removeprefix(f"{folder}/").split("/")[:-1]:
         way.append(f"{way[-1]}/{part}")
@@ -236,7 +243,7 @@ def _replace(path: str, data: bytes) -> None:
 
 
 def _of_project(data: bytes, directory: str) -> bytes:
-    """Settings without what they tell of other projects than that of `directory`. Empty if they cannot be understood."""
+    """Settings without the parts about projects other than `directory`. Empty if they cannot be parsed."""
     found = _decoded(data)
     if not isinstance(found, dict):
         return b""
@@ -247,7 +254,7 @@ def _of_project(data: bytes, directory: str) -> bytes:
 
 
 def _with_tokens(before: bytes, after: bytes) -> bytes:
-    """A login with the tokens of another one, where both have one. `before` itself if there are no others."""
+    """A login with the tokens of another one, where both have a token. `before` itself if no token differs."""
     old = _decoded(before)
     new = _merged(old, _decoded(after))
     return before if new == old else msgspec.json.encode(new)

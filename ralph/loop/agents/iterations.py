@@ -73,7 +73,7 @@ class AgentIterations:
             streams = nothing.fileno(), errors.fileno
             self._run([program, "--version"], log, streams, min(_VERSION_S, limit_s), "the agent's version")
         version = readable_text(bytes(log.data))[0].strip().partition("\n")[0]
-        self._tell(f"agent: {program} ({version or 'it does not tell its version'})")
+        self._tell(f"agent: {program} ({version or 'it does not report its version'})")
 
     def run(self, order: IterationOrder) -> IterationResult:
         """Runs one process of the agent to its end. If this machine lacks a resource, the result has a setback. Raises OSError
@@ -132,7 +132,7 @@ class AgentIterations:
             shortage = shortage_of(error)
             if shortage is None:
                 raise
-            return _setback(Setback.SHORTAGE, f"its login could not be taken along: {shortage}")
+            return _setback(Setback.SHORTAGE, f"its login could not be copied: {shortage}")
         try:
             return run()
         finally:
@@ -141,7 +141,7 @@ class AgentIterations:
                     home.take_login_back()
                 self._redactor.learn(home.secrets())
             except OSError as error:
-                self._tell(f"{self._row.name}: its login could not be taken back: {error}")
+                self._tell(f"{self._row.name}: its refreshed login could not be saved: {error}")
 
     def _ran(self, order: IterationOrder, session: str, log: EventLog) -> IterationResult:
         ends_s = math.inf if order.time_s is None else self._clock.now_s() + order.time_s

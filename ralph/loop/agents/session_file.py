@@ -1,5 +1,6 @@
-"""The file of an agent's session in the loop's folder: what its processes have printed, and a line of ralph's own at the
-beginning and at the end of each. From it, an iteration whose end nobody saw is judged, counted and resumed.
+"""The file of an agent's session in the loop's folder. It contains what the agent's processes have printed, and a line
+of ralph's own at the beginning and at the end of each process. If the loop did not see the end of an iteration, it
+uses this file to judge, count and resume the iteration.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from ralph.loop.agents.table import AgentRow
 
 ENDS_WITHIN_S = 120.0
-"""An agent that has told that its work is done, and then prints nothing for so long, is stopped. It may wait for a process or a
-connection of its own for ever."""
+"""If an agent has reported that its work is done, and then prints nothing for this many seconds, ralph stops it. It
+may wait for a process or a connection of its own for ever."""
 _LOOK_EVERY_S = 0.2
 _MOST_FILE_BYTES = 200_000_000
 _LONGEST_LINE_BYTES = 20_000_000
@@ -48,7 +49,7 @@ class AgentSession(Struct, frozen=True):
     """The state of a session, from its file."""
 
     id: str = ""
-    """The agent's own id of the session. Empty if it has told none."""
+    """The agent's own id of the session. Empty if it has reported none."""
     turns: int = 0
     cost_usd: float | None = 0.0
     ended: IterationResult | None = None
@@ -94,8 +95,8 @@ def read_session(path: Path, row: AgentRow) -> AgentSession:
 
 
 def read_event(run: AgentRun, row: AgentRow, event: Any) -> None:
-    """Adds what an event says. Anything that is not an event says nothing. A session that could not be a word of a command
-    line, or would be an option there, is not known.
+    """Adds the facts of an event. Ignores anything that is not an event, and a session id that cannot be a word of a
+    command line or would be an option there.
     """
     if isinstance(event, dict) and row.read is not None:
         run.has_events = True
@@ -151,7 +152,7 @@ class EventLog:
 
     @property
     def search(self) -> BlockSearch:
-        """Finds that the agent does not end although it has told that its work is done."""
+        """Whether the agent keeps running although it has reported that its work is done."""
         return BlockSearch(ENDS_WITHIN_S, self._hung)
 
     def _hung(self, is_over: Callable[[], bool]) -> str | None:
@@ -173,7 +174,7 @@ class EventLog:
 
     @property
     def words(self) -> str:
-        """The end of what was printed and is not an event, as readable text."""
+        """The end of the printed text that is not an event, as readable text."""
         return readable_text(self._tail)[0].strip()
 
     def _take(self, line: bytes) -> None:

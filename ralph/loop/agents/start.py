@@ -1,5 +1,5 @@
-"""Opens another agent for a loop, before its first iteration: the agent's command line with all that was asked of ralph, and
-its variables. A guard that the agent cannot keep is an error: nothing runs then.
+"""Prepares another agent for a loop, before its first iteration: the agent's command line with the options that the
+user gave to ralph, and its variables. If the agent cannot enforce a restriction, that is an error, and nothing runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _READS_CLAUDE_FILES = "claude"
 
 
 class OpenAgent(Struct, frozen=True):
-    """The agent of a loop, and what its processes are made with."""
+    """The agent of a loop, and what its processes need."""
 
     line: AgentLine
     supervisor: CommandSupervisor
@@ -46,7 +46,9 @@ class OpenAgent(Struct, frozen=True):
 
 
 def agent_of(command: str, plan: LoopPlan, settings: Settings, search: ProgramSearch) -> AgentLine:
-    """The agent of a loop. Raises CannotError if it cannot be started, or cannot keep what the plan and the settings ask for."""
+    """The agent of a loop. Raises CannotError if it cannot be started, or cannot enforce what the plan and the
+    settings ask for.
+    """
     line = agent_line(command, plan.agent_options)
     row = line.row
     budgets = (plan.limits.max_budget_usd, settings.limits.max_budget_usd)
@@ -72,8 +74,8 @@ def agent_of(command: str, plan: LoopPlan, settings: Settings, search: ProgramSe
 
 
 def _stricter_mode(row: AgentRow, plan: LoopPlan) -> list[str]:
-    """The words that keep the permission mode of settings files, over which the option that lets all tools run would win. Raises
-    CannotError for rules that ask.
+    """The words that pass on the permission mode of settings files. The option that lets all tools run would override
+    that mode. Raises CannotError for rules that ask.
     """
     read = [found for _, found in rules_of(plan.claude_files or (), plan)]
     if not read:

@@ -31,11 +31,13 @@ class AgentPlace(Struct, frozen=True, kw_only=True):
     folder: str = ""
     """The agent's part of the directory, if it is for all programs."""
     taken: tuple[str, ...] = ()
-    """The names of what is taken along of the user's: all that says what the agent does. A folder can only be read then."""
+    """The names of the user's files that are copied: all those that decide what the agent does. A folder is linked,
+    and read-only."""
     login: str = ""
     """The file with the login, if there is one."""
     by_project: tuple[str, ...] = ()
-    """Templates of a file of which only the parts that concern the loop's directory are taken along. The first that exists."""
+    """Templates of a file of which only the parts about the loop's directory are copied. The first that exists counts.
+    """
 
 
 class AgentRow(Struct, frozen=True, kw_only=True):
@@ -53,7 +55,7 @@ class AgentRow(Struct, frozen=True, kw_only=True):
     resume: tuple[str, ...] = ()
     """The words that resume a session; `ID` stands for the session. Empty if it cannot resume one."""
     sets: tuple[str, ...] = ()
-    """Its options that the loop sets itself."""
+    """The agent's options that the loop sets itself."""
     options: Mapping[str, str] = MappingProxyType({})
     """Options of `ralph run`, by parameter name, with the option of the agent that keeps them."""
     read: Reader | None = field(default=None)
@@ -213,12 +215,12 @@ AGENTS = (
 KEPT_BY_THE_LOOP = frozenset(
     "add_dir quiet verbose config sandbox net allow_host unix_sockets pass_env setting_sources notify".split()
 )
-"""Parameters of `ralph run` that the loop keeps itself, unless the agent has an option for them."""
+"""Parameters of `ralph run` that the loop enforces itself, unless the agent has an option for them."""
 
 
 class AgentLine(Struct, frozen=True):
     words: tuple[str, ...]
-    """The command line of an agent, as the user typed it, and the agent's options for what was asked of ralph."""
+    """The command line of an agent, as the user typed it, and the agent's counterparts of ralph's options."""
     row: AgentRow
 
     @property
@@ -253,8 +255,8 @@ def agent_line(text: str, more: tuple[str, ...] = ()) -> AgentLine:
 
 
 def option_for_agent(row: AgentRow, parameter: str, asked: str, value: str | None) -> list[str]:
-    """The words with which the agent keeps what was asked of ralph by a parameter of `ralph run`. `asked` names that for people.
-    Raises CannotError if the agent cannot keep it.
+    """The words of the agent's command line for a parameter of `ralph run`. `asked` names the parameter for people.
+    Raises CannotError if the agent has no counterpart.
     """
     option = row.options.get(parameter)
     if option is None:

@@ -212,7 +212,7 @@ class PromptReader:
     def _read(self) -> str:
         if self._file is None:
             return self._last or ""
-        text, before = "", "the iteration gets what it said before"
+        text, before = "", "the iteration gets its earlier content"
         try:
             data = read_named_file(self._file, self._directories, MOST_PROMPT_BYTES, takes_pipe=False)
             text = prompt_text(data)

@@ -99,7 +99,9 @@ class CheckoutLock:
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
-            self.notice = f"the file system of {self.path} knows no locks: nothing keeps a second loop out"
+            self.notice = (
+                f"the file system of {self.path} does not support locks: a second loop could start here"
+            )
         with suppress(OSError):  # only `--status` needs this second lock
             fcntl.lockf(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -160,7 +162,7 @@ def _opened(checkout: GitCheckout | PlainDirectory, place: Path) -> tuple[Path, 
             descriptor = os.open(name, _FLAGS, 0o600, dir_fd=held)
     except OSError as error:
         is_link = error.errno in {errno.ELOOP, errno.ENOTDIR}
-        why = "it is a link, or no directory leads there; remove it" if is_link else error.strerror
+        why = "it is a link, or its directory does not exist; remove it" if is_link else error.strerror
         outcome = Outcome.CONFIG if is_link else Outcome.IO_ERROR
         raise CheckoutError(f"the loop's lock {place / name} cannot be opened: {why}", outcome) from None
     status = os.fstat(descriptor)
@@ -185,8 +187,8 @@ def _refusal(holder: Holder | None, path: Path) -> str:
     if _is_there(holder.pid):
         return f"another loop works on this checkout: process {holder.pid}, {since}; wait for it, or stop it"
     return (
-        f"the loop of process {holder.pid}, {since}, has ended, but something it started still works on this checkout "
-        f"and holds {path}; wait for it, or stop it"
+        f"the loop of process {holder.pid}, {since}, has ended, but a process that it started still works on this "
+        f"checkout and holds {path}; wait for it, or stop it"
     )
 
 

@@ -223,7 +223,7 @@ def _entered_store(options: LoopOptions, environment: Mapping[str, str]) -> Loop
         if options.has_moved:
             store.take_over()
     except JournalError as error:
-        problem = f"there is no place for the loop's record: {error}"
+        problem = f"the loop's record cannot be saved: {error}"
         raise CannotError(problem, Outcome.IO_ERROR) from None
     except OSError as error:
         problem = f"the loop's record cannot be moved: {error.filename}: {error.strerror}"

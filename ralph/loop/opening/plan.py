@@ -147,12 +147,12 @@ def with_claude_files(
 
 
 def _changed(name: str) -> str:
-    return f"{name} was changed since the loop began: what it said then counts to its end"
+    return f"{name} has changed since the loop began: the loop keeps using the earlier content"
 
 
 def with_server(plan: LoopPlan, settings: Settings) -> LoopPlan:
-    """Records the server that the iterations ask. Raises CannotError if it is another one than recorded: a variable that is not
-    set today must not send work and key to a server that the user did not choose for this loop.
+    """Records the server that the iterations ask. Raises CannotError if it differs from the recorded one: a variable
+    that is no longer set must not send the work and the key to a server that the user did not choose for this loop.
     """
     if plan.agent is not None or settings.origins.get("targets", "default") != "default":
         return replace(plan, server=None)

@@ -73,8 +73,9 @@ def with_prompt(context: LoopContext, state: LoopState) -> tuple[LoopState, Sile
 
 
 def ask_for_keys(context: LoopContext) -> None:
-    """Runs the programs that print keys, so that the loop knows the keys before its first check can print one. If a program
-    fails, nothing is told: the first iteration runs it again and tells it. Raises Interrupted.
+    """Runs the programs that print keys, so that the loop knows the keys before its first check can print one. If a
+    program fails, this function reports nothing: the first iteration runs it again and reports the failure. Raises
+    Interrupted.
     """
     if not context.settings.key_programs:
         return
@@ -164,7 +165,7 @@ def _refuse_foreign_record(
 ) -> None:
     """Raises CannotError if git tracks the record, which then came with the repository. Restores the git settings for pushes."""
     if checkout.tracks(record.folder):
-        why = f"{record.path} came with the repository, and is not followed; ralph loop begins a new loop"
+        why = f"{record.path} came with the repository, so ralph does not use it; `ralph loop` starts a new loop"
         raise CannotError(why)
     pins = record.pins()
     if not plan.pushes or pins is None or isinstance(checkout, PlainDirectory):
@@ -177,7 +178,10 @@ def _refuse_foreign_record(
 
 
 def _waiter_of(context: LoopContext, state: LoopState) -> Waiter:
-    """A waiter that ends with the loop's time: a remote may never answer. A loop whose time was over ends as it does, recorded."""
+    """A waiter that ends with the loop's time, because the push is tried before the first iteration, and a remote may
+    never answer. If that time is already over, the waiter has no limit, and the loop ends in the usual way, with a
+    record.
+    """
     left_s = (state.plan.limits.max_time_s or 0.0) - state.elapsed_s
     return context.waiter_until(context.clock.now_s() + left_s if left_s > 0 else None)
 
@@ -204,7 +208,7 @@ def new_record(context: LoopContext, state: LoopState, checkout: Workplace) -> F
         if shortage is not None:
             raise CannotError(line_with_advice(shortage), Outcome.API_UNAVAILABLE) from None
         said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-        raise CannotError(f"cannot begin a loop: {said}", Outcome.IO_ERROR) from None
+        raise CannotError(f"cannot start a loop: {said}", Outcome.IO_ERROR) from None
     return record
 
 
@@ -215,8 +219,8 @@ def _warn_of_unfinished(context: LoopContext) -> None:
         return  # no loop here can be resumed
     if before.ended is None or before.current is not None:
         context.warn(
-            f"the last loop here stopped in iteration {len(before.iterations) + 1}; this is a new one, and "
-            "`ralph loop --continue` would have resumed it"
+            f"the last loop here stopped in iteration {len(before.iterations) + 1}; this is a new loop "
+            "(`ralph loop --continue` would have resumed the last one)"
         )
 
 

@@ -45,9 +45,10 @@ if TYPE_CHECKING:
     from ralph.values.redaction import Redactor
 
 STOPS_WITHIN_S = 15.0
-"""After a signal that asks it to stop, the process is killed then. `ralph run` promises to need at most six."""
+"""The seconds after a signal to stop at which the process is killed. `ralph run` promises to need at most six."""
 OVERTIME_S = 30.0
-"""An iteration is stopped so long after its time limit, at which `ralph run` should have ended by itself."""
+"""The seconds after its time limit at which an iteration is stopped. `ralph run` should have ended by itself at the
+limit."""
 
 
 class IterationEnding(Struct, frozen=True):
@@ -264,7 +265,7 @@ class RalphIterations(Struct, frozen=True):
         except NoResultError as error:
             result = self._result_without_words(order.session_id, ending.exit_code, str(error))
         if ending.was_overdue and ending.stopped_by is None and result.outcome is Outcome.INTERRUPTED:
-            why = f"it ran on for {self.overtime_s:g} s after its time limit, and was stopped"
+            why = f"it kept running for {self.overtime_s:g} s after its time limit, and was stopped"
             timed_out = Outcome.TIMED_OUT
             result = replace(result, exit_code=timed_out.exit_code(), outcome=timed_out, reason=why)
         is_by_us = ending.stopped_by is not None or ending.was_overdue

@@ -73,7 +73,7 @@ def result_written(path: Path, exit_code: int) -> IterationResult:
     """Reads a result object. Raises NoResultError, and ShortageError if this machine lacks a resource, such as memory."""
     written = read_result(path)
     if written.exit_code != exit_code:
-        raise NoResultError(f"its result speaks of exit code {written.exit_code}: not believed")
+        raise NoResultError(f"its result says exit code {written.exit_code}, which ralph does not believe")
     report = written.final_report
     return IterationResult(
         exit_code,

@@ -187,7 +187,7 @@ def test_a_time_beyond_all_waits_ends_the_run_at_once_with_it(tmp_path) -> None:
     answer = refusal(429, error(DATED), date=AT_NOON, retry_after="5")
     code, result = ended(answer, STANDARD, tmp_path)
     assert (code, result["retry_after_s"]) == (75, 3 * 3600)
-    assert "come back after" in str(result["hints"])
+    assert "try again after" in str(result["hints"])
 
 
 # --- Times that are waited for

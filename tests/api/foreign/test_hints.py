@@ -16,7 +16,7 @@ from tests.api.harness import RawServer, read_request
 from tests.program.conftest import ralph_in
 from tests.rows import every_row
 
-TOOLS = "A run cannot do without tools"
+TOOLS = "A run needs tools"
 ROWS = [
     (
         "DeepSeek, max_tokens",

@@ -68,7 +68,7 @@ KNOWN = [
         source,
         (*STEPS, answer, SUMMED_UP, DONE),
         notes=NOTES,
-        notices=("the model is asked to sum up",),
+        notices=("ralph asks the model for a summary",),
         errors=("",),
     )
     for vendor, source, answer in (

@@ -43,7 +43,7 @@ def unnamed(events: list[Event]) -> bytes:
 
 
 AGAIN, FORM = "message_start more than once", "in another form than the API"
-ODD, ONE_ID = "do not fit their place", "one id, or none"
+ODD, ONE_ID = "where they do not belong", "one id, or none"
 BEGUN = [NOTE.index(one) for one in NOTE if one["type"] == "content_block_start"]
 
 CLEAR = [

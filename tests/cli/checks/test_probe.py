@@ -75,7 +75,7 @@ def probe(base_url: str, api: str = ANTHROPIC, *, has_key: bool = True) -> dict[
             Step(fault=Fault(status=400, message="this model does not support tools")),
             Level.FAIL,
             "support tools",
-            "choose a model that knows them",
+            "choose a model that supports them",
             69,
         ),
         (

@@ -89,7 +89,7 @@ def test_an_iteration_that_outlives_its_loop_holds_the_lock(plain: PlainDirector
         lock.path.write_text(json.dumps({"pid": ended.pid, "directory": "/d", "started_at": "then"}))
         lock.close()
         with pytest.raises(
-            CheckoutError, match=rf"process {ended.pid}, since then in /d, has ended, but something"
+            CheckoutError, match=rf"process {ended.pid}, since then in /d, has ended, but a process"
         ):
             locked(plain)
         iteration.kill()
@@ -178,7 +178,7 @@ def test_a_file_system_without_locks_is_resumed_and_told(plain: PlainDirectory, 
     monkeypatch.setattr(fcntl, "flock", refuse)
     lock = locked(plain)
     assert lock.notice is not None
-    assert "knows no locks" in lock.notice
+    assert "does not support locks" in lock.notice
     lock.close()
 
 

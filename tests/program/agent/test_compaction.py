@@ -95,7 +95,7 @@ def test_d8_a_compaction_is_told_in_lines_and_an_event_and_its_session_is_kept_w
     serve(works(1), works(2, **NEARLY_FULL), Turn(SUMMARY), DONE)
     ran = ralph(TASK, "--output-format", "stream-json", "--include-partial-messages")
     lines = ran.stderr.splitlines()
-    notice = lines.index("[notice] the context is nearly full: the model is asked to sum up what was done")
+    notice = lines.index("[notice] the context is nearly full: ralph asks the model for a summary")
     assert lines[notice + 1] == SUMMARY
     assert lines[notice + 2].startswith("[context] compacted (threshold): about 90")
     assert lines[notice + 3] == "All done."

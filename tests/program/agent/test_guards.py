@@ -37,7 +37,7 @@ def test_d6_a_call_that_is_made_again_and_again_runs_three_times_and_each_refusa
     assert ran.result["terminal_reason"] == "no_progress"
     assert ran.result["final_report"]["reason"] == "no_progress"
     assert ran.result["result"].startswith("No final answer: the run made no progress after 9 turns")
-    assert "the model went round in circles (repetition)" in ran.last_line
+    assert "the model went in circles (repetition)" in ran.last_line
     refusals = [results(server, nth) for nth in range(4, 9)]
     for number, [(said, is_error)] in enumerate(refusals, start=1):
         assert is_error

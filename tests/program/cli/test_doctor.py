@@ -141,7 +141,7 @@ def test_each_target_is_shown_with_what_is_known_of_it(ralph, ralph_here) -> Non
     assert "blue-team" not in shown.stdout
     assert re.search(r"keys +none\n +headers +none", own)
     assert re.search(r"window +unknown", own)
-    assert "price unknown: cost will not be counted" in own
+    assert "unknown: costs are not counted" in own
     assert "4096 tokens" in priced
     assert "input 1, output 2, cache write 3, cache read 0.5 USD per million tokens" in priced
 

@@ -90,7 +90,7 @@ def test_the_notice_about_tools_shows_the_patterns_also_when_the_session_is_resu
         in first.stderr
     )
     later = ralph("-c", "more")
-    assert f"[notice] tools of this run: {shown} (as the session had them before; --tools" in later.stderr
+    assert f"[notice] tools of this run: {shown} (as in the session so far; --tools" in later.stderr
 
 
 PROMPTS = {
@@ -139,7 +139,7 @@ MISUSES = {
     ),
     "empty servers": (
         "x --mcp-config ''",
-        "--mcp-config must name a file or hold a JSON object, and is empty: for none,",
+        "--mcp-config must be a file or a JSON object, not empty: for none,",
     ),
     "no word before an option": ("x --tools --model opus", "--tools needs at least one value"),
 }

@@ -109,14 +109,14 @@ def test_a_command_that_reads_makes_no_store(ralph, ralph_here) -> None:
     for words in (["ls"], ["show", "a"], ["logs", "a"], ["wait"], ["cancel", "--all"], ["retry", "--failed"]):
         ran = ralph_here("fleet", *words)
         assert (ran.code, ran.stdout) == (2, "")
-        assert ran.stderr.startswith("ralph: there is no fleet yet at ")
+        assert ran.stderr.startswith("ralph: there is no fleet store yet at ")
         assert ran.stderr.endswith("fleet.sqlite: ralph fleet submit FILE\n")
     assert not state_directory(ralph).exists()
 
 
 def test_a_worker_that_is_to_end_when_all_is_done_refuses_a_mistyped_set(store, ralph_here) -> None:
     empty = ralph_here("fleet", "work", "--until-done")
-    assert (empty.code, "there is no fleet yet" in empty.stderr) == (2, True)
+    assert (empty.code, "there is no fleet store yet" in empty.stderr) == (2, True)
     store.submit("night", SetLimits(), [job("a")])
     ran = ralph_here("fleet", "work", "nigth", "--until-done")
     assert (ran.code, ran.stderr) == (2, "ralph: there is no set nigth; did you mean night?\n")
@@ -280,7 +280,7 @@ def test_a_worker_without_git_does_not_begin_exits_78(ralph, tmp_path) -> None:
     ran = replace(ralph, environment={**ralph.environment, "PATH": str(tmp_path)})("fleet", "work")
     assert (ran.code, ran.stderr) == (
         78,
-        "ralph: there is no git program on PATH (a directory that commands may write does not count); install git\n",
+        "ralph: there is no git program on PATH (ralph ignores directories that commands may write); install git\n",
     )
 
 

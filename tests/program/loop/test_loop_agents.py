@@ -402,7 +402,7 @@ def test_an_agent_that_does_not_tell_its_version_has_the_time_of_the_loop_for_it
     program.write_text(program.read_text().replace('print("9.9 (of a test)")', "time.sleep(60)"))
     ran = ralph("loop", "the task", "--agent", "claude -p", "--max-time", "1s")
     assert "[loop] agent: " in ran.stderr
-    assert "(it does not tell its version)" in ran.stderr
+    assert "(it does not report its version)" in ran.stderr
     assert ran.code in (3, 124), ran.stderr
     assert loop_record(ralph)["elapsed_s"] >= 1
 

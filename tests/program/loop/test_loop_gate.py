@@ -94,4 +94,4 @@ def test_a_first_signal_while_red_work_is_kept_ends_the_loop_and_keeps_it_exits_
     wait_until(hung.exists)
     ran = ralph.stopped_by(process, signal.SIGTERM, code=143)
     assert not any("once more" in line for line in loop_lines(ran))
-    assert "what the gate did not let through is on branch ralph/red-1" in loop_lines(ran)
+    assert "work that did not pass the gate is on branch ralph/red-1" in loop_lines(ran)

@@ -97,7 +97,7 @@ def test_a_killed_loop_continues_where_it_was_and_ends_as_if_nothing_had_happene
     assert f"running as process {process.pid}: 0 iterations" in ralph_here("loop", "--status").stdout
     kill(ralph, process)
     left = loop_record(ralph)
-    assert "stopped without recording an end, last seen " in ralph_here("loop", "--status").stdout
+    assert "stopped without recording an end, last active " in ralph_here("loop", "--status").stdout
     assert ralph_here("loop", "--status").stdout.endswith("continue with: ralph loop --continue\n")
     ran = ralph("loop", "--continue", code=0)
     [counted] = loop_record(ralph)["iterations"]
@@ -146,7 +146,7 @@ def test_while_an_iteration_that_lost_its_loop_still_ends_no_other_loop_begins_e
     os.kill(iteration, signal.SIGCONT)
     assert ran.code == 78
     assert f"the loop of process {process.pid}, since " in loop_lines(ran)[-1]
-    assert "has ended, but something it started still works on this checkout" in loop_lines(ran)[-1]
+    assert "has ended, but a process that it started still works on this checkout" in loop_lines(ran)[-1]
     wait_until(lambda: not processes_of(ralph))
     ran = ralph("loop", "go", "--until", "true", code=0)
     assert "the last loop here stopped in iteration 1; this is a new one" in loop_lines(ran)[0]
@@ -177,7 +177,11 @@ def test_an_iteration_that_was_killed_alone_is_resumed_twice_and_counts_once_wit
     assert counted["cost_usd"] == pytest.approx(4 * ANSWER_USD)
     assert server.request_count == 4
     assert (ralph.cwd / "log").read_text() == "1\n"
-    waits = [line for line in loop_lines(ran) if "was killed, for its memory perhaps: waiting 1s" in line]
+    waits = [
+        line
+        for line in loop_lines(ran)
+        if "was killed, perhaps because it used too much memory: waiting 1s" in line
+    ]
     assert [kill in line for kill, line in zip(("(kill 1,", "(kill 2 in"), waits, strict=True)] == [
         True,
         True,

@@ -108,9 +108,9 @@ def test_a_remote_that_an_iteration_made_up_gets_nothing_and_runs_nothing(
     lines = loop_lines(ran)
     assert [line for line in lines if line.startswith("pushed")] == ["pushed 1 commit"] * 2
     assert not mark.exists()
-    [told] = [line for line in lines if "changed what git follows" in line]
+    [told] = [line for line in lines if "changed git's settings or hooks" in line]
     assert told.startswith(
-        "iteration 1 changed what git follows in this repository: core.alternaterefscommand, "
+        "iteration 1 changed git's settings or hooks in this repository: core.alternaterefscommand, "
     )
     checkout.git("config", "--unset", "core.fsmonitor")
     assert of_remote(ralph, "rev-parse", "main") == checkout.git("rev-parse", "HEAD")
@@ -215,8 +215,8 @@ def test_a_loop_that_was_killed_pushes_where_it_did_before(ralph, checkout, iter
     wait_until(lambda: not processes_of(ralph))
     before = git(ralph, "--git-dir", f"{tmp_path}/thief.git", "rev-parse", "main")
     ran = ralph("loop", "--continue", code=0)
-    [notice] = [line for line in loop_lines(ran) if "than when the loop began" in line]
-    assert "(remote.origin.pushurl): pushes keep to what it was" in notice
+    [notice] = [line for line in loop_lines(ran) if "has changed since the loop began" in line]
+    assert "(remote.origin.pushurl): pushes use the configuration of that time" in notice
     assert of_remote(ralph, "rev-parse", "main") == checkout.git("rev-parse", "HEAD") != before
     assert git(ralph, "--git-dir", f"{tmp_path}/thief.git", "rev-parse", "main") == before
 
@@ -233,7 +233,8 @@ def test_what_held_a_credential_and_was_changed_before_a_resume_is_told_and_noth
     checkout.git("config", "remote.origin.url", f"{tmp_path}/elsewhere.git")
     again = ralph("loop", "--continue", "--max-iterations", "2", code=78)
     assert (
-        "what held a credential then is not known any more: put it back, or begin a new loop" in again.stderr
+        "settings that held a credential then are no longer known: restore them, or start a new loop"
+        in again.stderr
     )
     assert "there is no remote to push to" in loop_lines(again)[-1]
     assert TOKEN not in again.stderr + ran.stderr
@@ -318,11 +319,11 @@ def test_the_hooks_that_an_iteration_leaves_are_named(ralph, checkout, iteration
     hook = "mkdir -p .git/hooks; printf '#!/bin/sh\\ntouch ../ran\\n' > .git/hooks/post-commit; chmod +x .git/hooks/post-commit"
     iterations([bash(f"{hook}; git switch -q -c topic; echo 1 > work")], [bash("echo 2 > work")])
     ran = ralph("loop", "go", *OPEN, "--commit", "--max-iterations", "2", code=0)
-    [told] = [line for line in loop_lines(ran) if "changed what git follows" in line]
+    [told] = [line for line in loop_lines(ran) if "changed git's settings or hooks" in line]
     assert told.startswith(
-        "iteration 1 changed what git follows in this repository: hooks/post-commit; ralph's own"
+        "iteration 1 changed git's settings or hooks in this repository: hooks/post-commit; ralph's own"
     )
-    assert told.endswith("look at .git/config and .git/hooks first")
+    assert told.endswith("check .git/config and .git/hooks first")
     assert not (ralph.cwd.parent / "ran").exists()
 
 

@@ -124,6 +124,7 @@ def test_a_state_directory_in_the_checkout_works_is_warned_of_and_a_tracked_reco
     checkout.git("add", "-f", str(record))
     ran = ralph("loop", "--continue", "--max-iterations", "5", code=78)
     assert (
-        f"{record} came with the repository, and is not followed; ralph loop begins a new loop" in ran.stderr
+        f"{record} came with the repository, so ralph does not use it; `ralph loop` starts a new loop"
+        in ran.stderr
     )
     assert not thief.requests

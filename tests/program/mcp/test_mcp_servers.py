@@ -562,7 +562,7 @@ def test_a_resumed_session_tells_which_servers_are_missing(ralph, serve, stdio) 
     assert run(ralph, "--mcp-config", stdio).code == 0
     ran = ralph("more", "--continue")
     assert ran.code == 0
-    assert "tools of MCP servers that this session had and this run has not: mcp__all__echo" in ran.stderr
+    assert "MCP tools that this session had and this run does not: mcp__all__echo" in ran.stderr
     assert tools_of(server, 1) == tools_of(server, 0)
 
 

@@ -65,7 +65,7 @@ def test_p4_a_result_that_a_full_disk_does_not_take_is_told_by_the_journal_and_o
 
     again = ralph("-c", "--output-format", "json")
     assert (again.code, again.result["result"]) == (0, "All done.")
-    assert "its result is delivered now, and no model is asked" in again.stderr
+    assert "ralph delivers its result now, without asking a model" in again.stderr
     assert "no limit is set" not in again.stderr
     assert len(server.requests) == 2, "nobody is asked again"
     assert (ralph.cwd / "effects").read_text() == "line\n"
@@ -116,7 +116,7 @@ def test_p1_p10_killed_before_its_result_was_read_a_session_does_not_say_that_it
     [(kind, ended)] = last_records(ralph)
     assert (kind, ended["outcome"], ended["delivered"]) == ("ended", "completed", False)
     assert listed(ralph_here)[0]["outcome"] == "not delivered"
-    assert "whether the result was delivered is not known" in ralph_here("sessions", "show").stdout
+    assert "it is unknown whether the result was delivered" in ralph_here("sessions", "show").stdout
     ran = ralph("-c")
     assert (ran.code, ran.stdout.strip(), len(server.requests)) == (0, long.strip(), 1)
     assert listed(ralph_here)[0]["outcome"] == "completed"

@@ -110,7 +110,7 @@ def test_an_unknown_command_as_an_argument_is_refused_with_the_list_exits_2(ralp
         ran = ralph("-p", prompt)
         assert ran.code == 2, ran.stderr
         name = prompt.split()[0]
-        assert f"ralph: no command is called {name}" in ran.stderr
+        assert f"ralph: there is no command {name}" in ran.stderr
         assert "(commands: /git:fix, /mine); " in ran.stderr
     assert not server.requests
     assert not list(Path(ralph.environment["HOME"]).rglob("*.jsonl"))
@@ -142,7 +142,7 @@ REFUSED = {
     "hooks": (
         [],
         "---\nhooks:\n  PreToolUse: x\n---\n!`touch ran`",
-        "it has hooks, which ralph runs for no single command: put them into ~/.claude/settings.json",
+        "it has hooks, which ralph does not run for a single command: put them into ~/.claude/settings.json",
     ),
     "the file's own tools on the next line": (
         [],
@@ -310,7 +310,7 @@ def test_shell_lines_run_in_the_sandbox_without_credentials(ralph, serve) -> Non
 def test_what_ralph_does_not_honour_is_said(ralph, serve) -> None:
     serve(DONE)
     command(ralph, "fix", "---\nmodel: haiku\ncontext: fork\n---\nFix.")
-    assert "/fix asks for model: haiku, context: fork: this has no effect" in notices(ralph("/fix", *OUTPUT))
+    assert "/fix asks for model: haiku, context: fork, which has no effect" in notices(ralph("/fix", *OUTPUT))
 
 
 def test_a_command_that_may_count_its_arguments_from_1_is_said(ralph, serve) -> None:
@@ -439,4 +439,4 @@ def test_a_loop_refuses_an_unknown_command_before_anything_exits_2(ralph, ralph_
     command(ralph, "work", "Work.")
     ran = ralph_here("loop", "/wrok it", "--max-iterations", "1")
     assert ran.code == 2
-    assert "no command is called /wrok: did you mean /work? (commands: /work)" in ran.stderr
+    assert "there is no command /wrok: did you mean /work? (commands: /work)" in ran.stderr

@@ -134,7 +134,7 @@ def test_nested_instructions_have_32_kb_together(ralph, serve, parts) -> None:
     assert "Part C." not in results(server, 2)[0]
     said = notices(ran)
     assert f"{ralph.cwd}/a/AGENTS.md was cut: only 32 KB of instructions are read" in said
-    assert f"{ralph.cwd}/c/CLAUDE.md is left out: nearer instruction files use up 32 KB" in said
+    assert f"{ralph.cwd}/c/CLAUDE.md is left out: nearer instruction files already use 32 KB" in said
 
 
 def test_rules_hold_for_all_files_or_for_those_that_they_name(ralph, serve, parts) -> None:

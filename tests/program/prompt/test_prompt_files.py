@@ -75,7 +75,9 @@ def test_what_is_no_file_stays_text(ralph, serve, plan) -> None:
     assert first_prompt(server.requests[0]) == text
     said = "\n".join(notices(ran))
     assert "the prompt names @gone.md, which is not a file" in said
-    assert "the prompt names @docs/, which is a directory: none of its files is in the prompt" in said
+    assert (
+        "the prompt names @docs/, which is a directory: ralph added none of its files to the prompt" in said
+    )
     assert "@someone" not in said
     assert "@types" not in said
 
@@ -119,7 +121,7 @@ def test_a_prompt_has_one_megabyte_of_files_at_most(ralph, serve) -> None:
     ran = ralph("See @a.txt @b.txt @c.txt @d.txt @e.txt", *OUTPUT)
     prompt = first_prompt(server.requests[0])
     assert [name for name in "abcde" if f"Contents of {name}.txt:" in prompt] == ["a", "b", "c", "e"]
-    why = "files in a prompt have 1 MB at most together"
+    why = "the files in a prompt exceed 1 MB in total"
     assert f"the prompt names @d.txt, which is not in the prompt: {why}" in notices(ran)
 
 

@@ -132,8 +132,8 @@ def test_a_killed_run_continues_at_the_same_server(others, serve, api) -> None:
     refused = others("-c")
     assert refused.code == 78
     base_url = f"{server.base_url}/v1"
-    assert f"was with {base_url}" in refused.last_line
-    (flags,) = re.findall(r"say which by (.*) or ", refused.last_line)
+    assert f"used {base_url}" in refused.last_line
+    (flags,) = re.findall(r"choose one with (.*) or ", refused.last_line)
     again = others("-c", *shlex.split(flags))
     assert (again.code, effects(others)) == (0, ["1"])
     first, second = server.requests

@@ -92,7 +92,7 @@ def test_a_target_that_a_resume_does_without_is_named(ralph, serve) -> None:
     assert run(ralph, path).code == 0
     again = ralph("-c", "and now?", "--base-url", main.base_url)
     assert again.code == 0
-    assert "asked in this session before, and not in this run: spare" in again.stderr
+    assert "targets of this session that this run does not have: spare" in again.stderr
     assert "not in this run" not in ralph("-c", "and now?", "--config", str(path)).stderr
 
 

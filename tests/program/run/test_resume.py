@@ -409,7 +409,7 @@ def test_p13_a_second_run_of_a_session_names_the_holder_exits_78(ralph, held) ->
     assert f"session {ID} is in use by process {process.pid}, since 2" in second.last_line
     fork = ralph("--resume", ID, "--fork-session", "on")
     assert fork.code == 78
-    assert ": a copy of it can be made when that has ended: wait for it, or stop it" in fork.last_line
+    assert ": when that has ended, you can resume a copy: wait for it, or stop it" in fork.last_line
     assert ralph("other", "--session-id", OTHER_ID).code == 0, "other sessions of the directory run"
     (ralph.cwd / "release").touch()
     assert ralph.finish(process).code == 0

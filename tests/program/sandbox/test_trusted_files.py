@@ -127,7 +127,7 @@ def test_a_planted_link_is_refused_wherever_a_file_is_named_exits_2(
             assert ran.code == 2, ran.stderr
             [line] = ran.stderr.splitlines()
             assert name in line
-            assert "link" in line or "the kernel makes it up" in line
+            assert "link" in line or "it is a kernel file" in line
             assert KEY not in line
             assert CANARY not in line
 
@@ -140,12 +140,12 @@ def test_the_kernels_files_are_refused_by_their_own_name_and_through_standard_in
         prompt = () if option == "--prompt-file" else ("go",)
         ran = ralph_here(*prompt, option, KERNELS_FILE)
         assert ran.code == 2
-        assert "the kernel makes it up" in ran.stderr
+        assert "it is a kernel file" in ran.stderr
     with Path(KERNELS_FILE).open("rb") as made_up:
         for arguments in ((), ("-f", "/dev/stdin")):
             process = ralph.start(*arguments, stdin=made_up)
             ran = ralph.finish(process)
-            assert (ran.code, "the kernel makes it up" in ran.stderr) == (2, True), ran.stderr
+            assert (ran.code, "it is a kernel file" in ran.stderr) == (2, True), ran.stderr
 
 
 def test_what_the_user_names_is_read_a_pipe_and_a_file_elsewhere_too_exits_0(ralph, serve, outside) -> None:
@@ -217,9 +217,9 @@ def test_a_prompt_file_that_an_iteration_makes_a_link_says_what_it_said_before_e
     for text in (sent(server), journals(ralph), ran.stderr, kept):
         assert KEY not in text
         assert CANARY not in text
-    warned = [line for line in loop_lines(ran) if "the iteration gets what it said before" in line]
+    warned = [line for line in loop_lines(ran) if "the iteration gets its earlier content" in line]
     assert len(warned) == 2
-    assert "the kernel makes it up" in warned[0]
+    assert "it is a kernel file" in warned[0]
     assert "is a link that leads out of" in warned[1]
     assert prompt.is_symlink()
 

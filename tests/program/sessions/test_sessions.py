@@ -164,11 +164,14 @@ def test_a_title_names_a_session_and_a_title_of_two_names_both_exits_2(ralph, ra
     ran = ralph_here("-r", "The parser", "more")
     assert ran.code == 2
     both = [path.stem[:8] for path in journals(ralph) if "arser" in path.read_text()]
-    assert "2 sessions begin with or are called 'The parser': " in ran.last_line
+    assert "2 sessions have an id that begins with, or the title 'The parser': " in ran.last_line
     assert (len(both), [one in ran.last_line for one in both]) == (2, [True, True])
     # A title that is also the beginning of an id names two sessions.
     assert ralph("go", "-n", both[0][:4]).code == 0
-    assert f"2 sessions begin with or are called '{both[0][:4]}'" in ralph_here("-r", both[0][:4], "x").stderr
+    assert (
+        f"2 sessions have an id that begins with, or the title '{both[0][:4]}'"
+        in ralph_here("-r", both[0][:4], "x").stderr
+    )
 
 
 def test_a_session_is_removed_with_what_was_cut_off_it_and_only_if_all_names_are_right(
@@ -221,7 +224,7 @@ def test_a_search_finds_prompts_answers_calls_and_results_but_no_secret(ralph, r
     assert ralph("-c", "tell").code == 0
     none = ralph_here("sessions", "search", KEY)
     assert (none.code, none.stdout) == (0, "")
-    assert "the text occurs in none of 1 session" in none.stderr
+    assert "the text does not occur in any of 1 session" in none.stderr
     assert ralph_here("sessions", "search", " ").code == 2
     ralph.cwd.joinpath("below").mkdir()
     elsewhere = ("--cd", "below")

@@ -130,7 +130,7 @@ def test_dont_ask_runs_what_reads_and_what_an_allow_rule_names(ralph, serve) -> 
 
 
 ALLOWS = {"permissions": {"allow": ["Bash(echo *)"]}}
-NOT_COUNTED = "allow rules of the repository do not count: {} (Bash(echo *)); --setting-sources user,project,local lets them"
+NOT_COUNTED = "ralph ignores allow rules of the repository: {} (Bash(echo *)); --setting-sources user,project,local lets them"
 
 
 def test_the_users_own_file_allows_nothing_where_sandbox_write_decides_what_it_says(
@@ -281,7 +281,7 @@ def test_hooks_of_a_repository_are_named_once_and_not_run(ralph, serve) -> None:
     ran = ralph("go", "--output-format", "stream-json", "--sandbox", "off")
     assert ran.code == 0
     assert not (ralph.cwd / "ran").exists()
-    not_started = "a repository may not start programs; pass those that you trust by --settings"
+    not_started = "a repository may not start programs; pass hooks that you trust with --settings"
     only_restricts = (
         "a repository may only restrict commands; use --net, --allow-host or [sandbox] in your own settings"
     )
@@ -355,7 +355,7 @@ def test_a_file_whose_rules_cannot_be_seen_ends_the_run(ralph, ralph_here, serve
     make(path)
     ran = ralph_here("go", "--output-format", "stream-json")
     assert (ran.code, server.request_count) == (78, 0)
-    assert f"{path} {says}: nobody knows which calls its rules forbid" in ran.result["errors"][0]
+    assert f"{path} {says}: ralph cannot know which calls its rules forbid" in ran.result["errors"][0]
     assert f"{path} {says}" in ralph_here("doctor", "--offline").stdout
 
 
@@ -395,4 +395,4 @@ def test_a_loop_does_not_begin_with_a_file_that_cannot_be_read(ralph, iterations
     (ralph.cwd / ".claude" / "settings.json").mkdir(parents=True)
     ran = ralph("loop", "go", "--max-iterations", "1")
     assert (ran.code, server.request_count) == (78, 0)
-    assert "it is not a regular file): nobody knows which calls its rules forbid" in ran.stderr
+    assert "it is not a regular file): ralph cannot know which calls its rules forbid" in ran.stderr

@@ -74,7 +74,7 @@ def test_env_of_the_users_own_file_aims_the_request_and_reaches_commands(ralph, 
         f"env.{name}" for name in ("PATH", "GIT_DIR", "RALPH_STATE_DIR", "LD_PRELOAD", "PYTHONPATH")
     )
     assert f"{path}: not honoured: {names}" in ran.stderr
-    assert "withheld from tools because they look like credentials: MY_SERVICE_TOKEN" in ran.stderr
+    assert "not passed to tools because they look like credentials: MY_SERVICE_TOKEN" in ran.stderr
 
 
 def test_the_environment_counts_before_the_users_file_and_the_option_before_both(ralph, serve, own) -> None:
@@ -94,7 +94,7 @@ def test_another_cloud_in_a_file_is_as_strict_as_in_the_environment(ralph, serve
     wants = {"CLAUDE_CODE_USE_BEDROCK": "1"}
     ran = ralph("go", *settings(env=wants))
     assert (ran.code, server.request_count) == (78, 0)
-    assert "CLAUDE_CODE_USE_BEDROCK is set, and ralph does not find Amazon Bedrock by it" in ran.last_line
+    assert "CLAUDE_CODE_USE_BEDROCK is set, but ralph does not find Amazon Bedrock by it" in ran.last_line
     own(env=wants)
     assert ralph("go").code == 78
     assert ralph("go", "--setting-sources", "project").code == 0

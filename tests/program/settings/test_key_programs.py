@@ -161,12 +161,12 @@ CANNOT = {
         'echo tok-of-vault; echo "no cache for tok-of-vault" >&2; exit 3',
         "exit 3: no cache for [redacted]",
     ),
-    "prints without end": ("yes", "api_key_command must print one key and nothing else"),
+    "prints without end": ("yes", "api_key_command must print the key and nothing else"),
     "complains without end": (
         "yes | head -c 5000000 >&2; echo sealed >&2; exit 3",
         "api_key_command ended with exit 3: sealed",
     ),
-    "says nothing": ("true", "api_key_command must print one key and nothing else"),
+    "says nothing": ("true", "api_key_command must print the key and nothing else"),
     "is missing": ("no-such-program-of-mine", "api_key_command ended with exit 127"),
     "is relative": ("./vault", "/./vault does not count: "),
 }

@@ -133,7 +133,7 @@ def test_a_session_that_began_in_plan_keeps_to_reading_until_tools_are_named(ral
     assert ralph("go", "--permission-mode", "plan").code == 0
     kept = ralph("-c", "do it", "--model", "opus")
     assert (
-        "tools of this run: Read, Glob, Grep (as the session had them before; --tools default gives all of them)"
+        "tools of this run: Read, Glob, Grep (as in the session so far; --tools default gives all)"
         in kept.stderr
     )
     assert tools_of(server, 2) == READERS

@@ -32,9 +32,9 @@ def test_a_repository_gives_back_no_tool_that_the_user_took_away(ralph, serve) -
     why = "and a file in the working directory can only tighten"
     assert sorted(told) == sorted(
         [
-            f"{local}: tools.disallowed = none is ignored: it is not tighter than Bash ({ralph.user_file}), {why}",
-            f"{local}: clocks.response_s = 0 is ignored: it is not tighter than 60 ({ralph.user_file}), {why}",
-            f"{local}: limits.max_turns = 9 is ignored: it is not tighter than 5 (flag --max-turns), {why}",
+            f"{local}: tools.disallowed = none is ignored, because it is not tighter than Bash ({ralph.user_file}), {why}",
+            f"{local}: clocks.response_s = 0 is ignored, because it is not tighter than 60 ({ralph.user_file}), {why}",
+            f"{local}: limits.max_turns = 9 is ignored, because it is not tighter than 5 (flag --max-turns), {why}",
         ]
     )
     [about_tools] = [text for text in ran.notices if text.startswith("tools of this run")]
@@ -166,7 +166,9 @@ def test_a_loop_that_continues_keeps_what_an_iteration_could_have_written_and_re
     assert shown_rights(furnished, 3) == (tools, "high")
     for name in ("ralph.toml", "own.toml"):
         path = Path(ralph.cwd, name)
-        assert f"{path} was changed since the loop began: what it said then counts to its end" in ran.stderr
+        assert (
+            f"{path} has changed since the loop began: the loop keeps using the earlier content" in ran.stderr
+        )
 
 
 def test_a_settings_file_that_became_a_pipe_holds_no_loop_up(ralph, furnished) -> None:

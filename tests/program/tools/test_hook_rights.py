@@ -276,7 +276,7 @@ def test_only_the_users_own_file_gives_hooks_more(ralph, serve, key) -> None:
     assert (here.code, named.code, server.request_count) == (78, 78, 0)
     assert "'hooks." in here.stderr
     assert "--config" not in here.stderr
-    assert "counts only in your own settings file: put it in" in named.stderr
+    assert "is allowed only in your own settings file: put it in" in named.stderr
 
 
 def test_a_place_for_hooks_that_cannot_be_made_is_refused(ralph, serve) -> None:
