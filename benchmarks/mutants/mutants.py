@@ -1473,8 +1473,22 @@ MUTANTS = (
     Mutant(
         "push-publishes-borrowed-objects",
         "objects that commands may not read are not published",
-        "if not self._may_read(path):",
+        "if not self._seams.may_read(path):",
         "if False:",
+        ("git/test_foreign_directory.py",),
+    ),
+    Mutant(
+        "git-reads-what-commands-may-not-read",
+        "git is not run where it would read what commands may not read",
+        "_refuse_unreadable(top, seams.may_read)",
+        "pass",
+        ("git/test_foreign_directory.py",),
+    ),
+    Mutant(
+        "git-errors-repeat-lines-of-files",
+        "what git shows of a file is not told",
+        '_REPEATED_LAST.sub(r"\\1...", line)',
+        "line",
         ("git/test_foreign_directory.py",),
     ),
     Mutant(

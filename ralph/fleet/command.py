@@ -336,7 +336,9 @@ class Fleet:
         """The sets with these names, or all. Raises UsageError if there is none."""
         rows = self._known_sets()
         if not rows:
-            raise UsageError(f"there is no fleet yet at {self._database.place}: ralph fleet submit FILE")
+            raise UsageError(
+                f"there is no fleet store yet at {self._database.place}: ralph fleet submit FILE"
+            )
         known = [row.name for row in rows]
         for name in names:
             if name not in known:

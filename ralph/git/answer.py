@@ -21,6 +21,14 @@ _NOISE = re.compile(
     r"|Errors logged to |Use `git lfs logs"
 )
 _COMPLAINT = re.compile(r"fatal:|error:")
+# What these repeat of a file may be a line of one that commands may not read, to which a link or a setting leads.
+_REPEATED_LAST = re.compile(
+    r"((?:bad shallow line|bad graft data|alternate object path|(?:unexpected|unterminated) line in [^:]*|invalid line \d+): "
+    r"|(?:bad|graph) signature ).*"
+)
+_REPEATED_FIRST = re.compile(
+    r"^(error: |fatal: )?.*(?= (?:does not exist; check |not a hash$|is not a valid attribute name: |not allowed: .*:\d+$))"
+)
 _USER_IN_URL = re.compile(r"://[^\s/@'\"]+@")
 # The user of SSH is not a credential, and a message of git is not clear without it.
 _USER_OF_HTTP = re.compile(r"(?i)(https?://)[^\s/@'\"]+@")
@@ -62,6 +70,7 @@ class GitAnswer(Struct, frozen=True):
     def complaint(self) -> str:
         """The last meaningful lines of git's error output, joined to one line. Credentials are removed."""
         lines = [line.strip() for line in readable_text(self.errors)[0].replace("\t", " ").splitlines()]
+        lines = [_REPEATED_FIRST.sub(r"\1...", _REPEATED_LAST.sub(r"\1...", line)) for line in lines]
         telling = [line for line in lines if line and not _NOISE.match(line)]
         refused = [line for line in telling if line.startswith("! ")]  # lines of `push --porcelain`
         telling = [line for line in telling if line not in refused]

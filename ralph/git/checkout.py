@@ -106,13 +106,11 @@ class GitCheckout:
         writable: tuple[Path, ...] = (),
         warn: Callable[[str], None] = lambda _text: None,
         redactor: Redactor | None = None,
-        may_read: Callable[[str], bool] = lambda _path: True,
         unpublished_in: UnpublishedIn = lambda _top: lambda _path, _is_in_head: False,
     ) -> None:
         """`own_paths` are as in `OwnPaths`. `writable` lists the directories outside the checkout where the agent may write.
-        `warn` tells the user what a commit leaves out. `redactor` finds the secrets in commits. `may_read` tells whether the
-        agent's commands may read a path, which has no links, and `unpublished_in` which files no commit takes, as that of
-        `CommandBox`.
+        `warn` tells the user what a commit leaves out. `redactor` finds the secrets in commits. `unpublished_in` tells which
+        files no commit takes, as that of `CommandBox`.
         """
         self.top = top
         self._seams = seams
@@ -127,7 +125,7 @@ class GitCheckout:
         """The last snapshot with its look, until a commit uses it."""
         self._warn, self._warned = warn, dict[str, str]()
         self._redactor = redactor or Redactor()
-        self._may_read, self._unpublished_in = may_read, unpublished_in
+        self._unpublished_in = unpublished_in
         self._is_below = below_tops([*map(str, self._given)])
         self._began_s = seams.clock.utc_now().timestamp()
 
@@ -549,7 +547,7 @@ class GitCheckout:
                 f"git could read objects that commands may not read: {error.filename}: {error.strerror}"
             ) from None
         for path, file in borrowed:
-            if not self._may_read(path):
+            if not self._seams.may_read(path):
                 raise CheckoutError(
                     f"git would read objects in {path}, which commands may not read ({file} names it); if it is yours and "
                     f"you trust this checkout, open it to commands (sandbox.read in the settings)"

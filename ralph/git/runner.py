@@ -43,13 +43,14 @@ from ralph.machine.running_command import (
     RunningCommand,
 )
 from ralph.places.git_config import STANDARD_LFS
+from ralph.places.git_places import read_elsewhere
 from ralph.places.own_commands import why_changeable
 from ralph.sandbox.left_behind import why_left_behind
 from ralph.values.outcome import Outcome
 from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ralph.git.token import GitToken
     from ralph.machine.command_supervisor import CommandSupervisor
@@ -114,6 +115,8 @@ class GitSeams(Struct, frozen=True):
     """The places that commands may write, besides the checkout."""
     filters: tuple[str, ...] = ()
     """The filters of the user's own configuration that git may run, besides git-lfs."""
+    may_read: Callable[[str], bool] = lambda _path: True
+    """Tells whether commands may read a path, which has no links. Raises CheckoutError."""
     ends_at_s: float = math.inf
     """When no call may run any more, by the clock. Infinite without such a time."""
 
@@ -331,6 +334,7 @@ class CheckoutGit(Git):
         environment = {"GIT_PROXY_COMMAND": ""} | environment_for_git(seams, top)
         super().__init__(seams, top, environment | ours)
         self.top = top
+        _refuse_unreadable(top, seams.may_read)
         settings = self.settings_of(self.read(*LIST))
         left_out = (name for name in seams.environment if _is_unsafe(name, seams, top))
         self.settings: GitSettings = replace(settings, left_out=(*settings.left_out, *left_out))
@@ -347,6 +351,21 @@ def _names_agents(
     held = {} if STANDARD_LFS.fullmatch(value) else names
     known = {**environment, "GIT_WORK_TREE": directory}
     return bool(why_changeable([value], directory, known, search, names=held, programs=()))
+
+
+def _refuse_unreadable(top: Path, may_read: Callable[[str], bool]) -> None:
+    """Raises CheckoutError if git would read what commands may not read: its errors repeat lines of some files."""
+    try:
+        for path, leading in read_elsewhere(str(top)):
+            if not may_read(path):
+                raise CheckoutError(
+                    f"git would read {path}, which commands may not read ({leading} leads there); if it is yours and you "
+                    "trust this checkout, open it to commands (sandbox.read in the settings)"
+                )
+    except OSError as error:
+        if (shortage := shortage_of(error)) is not None:
+            raise shortage from None
+        raise CheckoutError(f"{error.filename} cannot be looked through: {error.strerror}") from None
 
 
 def _is_unsafe(name: str, seams: GitSeams, work: Path) -> bool:

@@ -39,6 +39,9 @@ _GIT = ".git"
 _ONLY_READ = ("hooks", "info", "description", "config", "fsmonitor--daemon.ipc")
 # The entries that have other git directories.
 _NOT_WALKED = ("modules", "worktrees")
+# Entries in which git reads nothing that its errors could repeat. Users link some of them to files of their own, and some have
+# a hundred thousand files.
+_NOT_QUOTED = ("objects", "logs", "hooks", "lfs", "modules", "info/exclude")
 _MOST_ALTERNATES_BYTES = 1_000_000
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
 GIT_VARIABLES = ("GIT_DIR", "GIT_COMMON_DIR")
@@ -148,6 +151,21 @@ def _leading_on(directory: str) -> Iterator[tuple[str, str]]:
                 yield os.path.normpath(f"{directory}/{name}"), f"{entry.path} names it as a ref"
 
 
+def read_elsewhere(top: str) -> Iterator[tuple[str, str]]:
+    """Yields each path, without links, from which git reads refs, lists or settings of the checkout at `top` although it is not in
+    its git directories, and what leads there. Raises OSError if a directory in them cannot be listed.
+    """
+    claimed = dict.fromkeys(os.path.realpath(path) for path, _ in _claimed_by_checkout(top, ()))
+    place = git_entry(top)
+    for directory in claimed:
+        if directory != git_entry(os.path.realpath(top)):
+            yield directory, place
+        lists = f"{directory}/objects/info"
+        for leading in (*_links_in(directory, _NOT_QUOTED), lists, *_links_in(lists)):
+            if not is_within_any(target := os.path.realpath(leading), claimed):
+                yield target, leading
+
+
 def borrowed_objects(top: str) -> Iterator[tuple[str, str]]:
     """Yields each path, without links, where git finds objects of the checkout at `top` outside the checkout's own directories
     of objects, and what leads there: a link, or `alternates` (gitrepository-layout(5)). Raises OSError for what cannot be judged:
@@ -161,7 +179,8 @@ def borrowed_objects(top: str) -> Iterator[tuple[str, str]]:
         if os.path.islink(objects):
             found.append((os.path.realpath(objects), objects))
         else:
-            _refuse_links_below(objects)
+            for link in _links_in(objects):
+                raise OSError(errno.ELOOP, "a symbolic link among git's objects", link)
         file = f"{objects}/info/alternates"
         with suppress(FileNotFoundError, NotADirectoryError):
             text = os.fsdecode(read_regular_file(file, _MOST_ALTERNATES_BYTES, 0))
@@ -176,15 +195,19 @@ def borrowed_objects(top: str) -> Iterator[tuple[str, str]]:
                 yield real, leading
 
 
-def _refuse_links_below(directory: str) -> None:
-    """Raises OSError if there is a symbolic link below a directory, or if not all of it can be listed."""
+def _links_in(directory: str, passed: Sequence[str] = ()) -> Iterator[str]:
+    """Yields each symbolic link below a directory, without what is at or below the relative paths `passed`. Raises OSError if
+    not all of it can be listed.
+    """
     pending = [directory]
     for one in pending:  # an agent can make them deeper than Python's stack
-        with suppress(FileNotFoundError), os.scandir(one) as listing:
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(one) as listing:
             for entry in listing:
+                if entry.path[len(directory) + 1 :] in passed:
+                    continue
                 if entry.is_symlink():
-                    raise OSError(errno.ELOOP, "a symbolic link among git's objects", entry.path)
-                if entry.is_dir(follow_symlinks=False):
+                    yield entry.path
+                elif entry.is_dir(follow_symlinks=False):
                     pending.append(entry.path)
 
 

@@ -170,6 +170,11 @@ class CommandBox:
                 self._made = self._make(temporary) if like is None else self._make_like(like, temporary)
             return self._made
 
+    @property
+    def temporary(self) -> str | None:
+        """The directory for temporary files, once it is made."""
+        return None if self._temporary is None else self._temporary.path
+
     def _new_temporary(self) -> OwnDirectory:
         writable = (*self._roots, *self._plan.write)
         if self._like is None:

@@ -390,19 +390,16 @@ class ToolContext(Struct, frozen=True, dict=True):
         paths can differ below /tmp, because commands in the sandbox may see a different /tmp.
         """
         plain = os.path.normpath(path)
-        if not self.settings.box_plan.has_namespaces:
-            return path
-        if not is_within(plain, TEMPORARY):
-            return path
+        has_other = self.settings.box_plan.has_namespaces and is_within(plain, TEMPORARY)
         try:
             with self._lock:
-                outside = self.box.outside(plain)
-                if outside == plain:
-                    return path
-                self.roots.add_temporary(self.box.parts.temporary)
+                outside = self.box.outside(plain) if has_other else plain
+                temporary = self.box.temporary
+                if temporary is not None and is_within(outside, temporary):
+                    self.roots.add_temporary(temporary)
         except OSError as error:
             raise ToolError(f"{plain}: {os_error_text(error)}") from None
-        return self.settings.cwd / outside
+        return path if outside == plain else self.settings.cwd / outside
 
     def shown(self, path: Path) -> str:
         """A path to show to the model. It is relative if it is inside the working directory, because that is shorter

@@ -7,6 +7,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError
 from ralph.git.checkout import GitCheckout
@@ -192,8 +193,7 @@ def test_objects_that_commands_may_not_read_are_not_published(tmp_path_factory, 
     checkout = GitCheckout(
         *(repository.top, repository.top),
         plan_file="P",
-        seams=repository.seams(),
-        may_read=lambda path: not path.startswith(f"{place}/other"),
+        seams=replace(repository.seams(), may_read=lambda path: not path.startswith(f"{place}/other")),
     )
     for attempt, act in attempts(checkout).items():
         with pytest.raises(
@@ -201,6 +201,73 @@ def test_objects_that_commands_may_not_read_are_not_published(tmp_path_factory, 
         ) as raised:
             act()
         assert raised.value.outcome is Outcome.CONFIG, attempt
+
+
+_NO_COMMIT = f"echo {'1' * 40} >.git/refs/heads/main"
+SHOWN = {
+    "its shallow commits": "ln -s ../../secret .git/shallow",
+    "its packed branches": "ln -sf ../../secret .git/packed-refs",
+    "its index": "ln -sf ../../secret .git/index",
+    "other objects": f"mkdir -p .git/objects/info; ln -sf ../../../../secret .git/objects/info/alternates; {_NO_COMMIT}",
+    "its history": f"mkdir .git/objects/info/commit-graphs; {_NO_COMMIT}; "
+    "ln -s ../../../../../secret .git/objects/info/commit-graphs/commit-graph-chain",
+    "its attributes": f"ln -s ../../../secret .git/info/attributes; {_NO_COMMIT}",
+    "attributes that its configuration names": f"git config core.attributesFile ../secret; {_NO_COMMIT}",
+}
+"""Ways to a file of which git shows a line in its errors."""
+
+
+@every_row("script", [*SHOWN.values()])
+def test_what_git_shows_of_a_file_is_not_told(tmp_path_factory, script: str) -> None:
+    place = tmp_path_factory.mktemp("place")
+    # Four letters that are a signature, and an attribute that is no name.
+    (place / "secret").write_text("FAKE FAKE^\n" * 9)
+    repository = made(place, f"mkdir -p .git/objects/info; {script}")
+    with pytest.raises(CheckoutError, match=r"git status: .*\.\.\.") as raised:
+        repository.checkout().snapshot()
+    assert "FAKE" not in str(raised.value)
+    assert "454b4146" not in str(raised.value)
+
+
+@every_row("script", [one for one in SHOWN.values() if "ln -s" in one])
+def test_git_is_not_run_where_it_would_read_what_commands_may_not_read(tmp_path_factory, script: str) -> None:
+    place = tmp_path_factory.mktemp("place")
+    (place / "secret").write_text("FAKE\n")
+    repository = made(place, f"mkdir -p .git/objects/info; {script}")
+    seams = replace(repository.seams(), may_read=lambda path: path != str(place / "secret"))
+    checkout = GitCheckout(repository.top, repository.top, plan_file="P", seams=seams)
+    for act in (checkout.snapshot, lambda: check_checkout(checkout, commits=False, pushes=False)):
+        with pytest.raises(CheckoutError, match=r"git would read [^ ]*/secret, which commands may not read"):
+            act()
+
+
+def test_the_user_may_link_hooks_and_excluded_names_to_files_that_commands_may_not_read(
+    tmp_path: Path,
+) -> None:
+    script = "rm -r .git/hooks; mkdir -p ../secret/a; ln -s ../../secret/a .git/hooks; ln -s ../../../secret/b .git/info/exclude"
+    repository = made(tmp_path, script)
+    seams = replace(repository.seams(), may_read=lambda path: "secret" not in path)
+    GitCheckout(repository.top, repository.top, plan_file="P", seams=seams).snapshot()
+
+
+@every_row("name", ["objects", "objects/info"])
+def test_a_link_for_a_directory_of_objects_is_not_read_through(tmp_path_factory, name: str) -> None:
+    place = tmp_path_factory.mktemp("place")
+    repository = made(
+        place, f"mkdir -p .git/objects/info; mv .git/{name} ../moved; ln -s {place}/moved .git/{name}"
+    )
+    seams = replace(repository.seams(), may_read=lambda path: not path.startswith(f"{place}/moved"))
+    with pytest.raises(CheckoutError, match="git would read"):
+        GitCheckout(repository.top, repository.top, plan_file="P", seams=seams).snapshot()
+
+
+def test_a_git_directory_that_commands_may_not_read_is_not_read(tmp_path: Path) -> None:
+    repository = made(tmp_path, "echo ../../other/.git >.git/commondir")
+    other = str(tmp_path / "other/.git")
+    seams = replace(repository.seams(), may_read=lambda path: path != other)
+    checkout = GitCheckout(repository.top, repository.top, plan_file="P", seams=seams)
+    with pytest.raises(CheckoutError, match="git would read"):
+        checkout.snapshot()
 
 
 def test_a_clone_with_a_reference_that_commands_may_read_is_pushed(tmp_path: Path) -> None:

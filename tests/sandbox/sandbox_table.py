@@ -54,7 +54,9 @@ NOT_PROTECTED = {
     "write": "create, change and remove every file that you can",
     "read": "read your keys, passwords and browser data",
     "devices": "use every device that you may use (disks, GPUs, virtual machines)",
-    "attributes of files outside": "Commands can change the mode and the times of your own files anywhere.",
+    "attributes of files outside": (
+        "Commands can change the mode, the times and the extended attributes of your own files anywhere."
+    ),
     "protected paths": (
         "Commands can change `.git/config`, `.git/hooks`, `ralph.toml`, `.mcp.json` and `.claude/settings*.json` in the "
         "working directory while they run. ralph undoes that after each command and says so. If ralph is killed before, the next "
@@ -64,7 +66,7 @@ NOT_PROTECTED = {
     "other processes' memory and environment": "read the memory and the environment of your other programs, as far as the system lets you",
     "processes hidden": (
         "Commands can see the command lines and limits of other programs, slow these down (`renice`, `taskset`), and use their System "
-        "V shared memory."
+        "V shared memory and their files in `/dev/shm`, also those of hooks and of MCP servers that have credentials."
     ),
     "signals": "stop your other programs, ralph included",
     "user's terminals": "read what you type in your open terminals, and write there",

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ralph.sandbox.box_plan import BoxPlan
 from ralph.values.answer import ToolCall
+from tests.sandbox.boxes import LEVELS, means_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,6 +61,16 @@ def test_t10_nothing_is_made_outside(tools, work) -> None:
         assert "outside the directories" in tools.error("Write", file_path=path, content="x")
     assert {path.name for path in (work.parent / "other").iterdir()} == {"dir", "file"}
     assert not (work.parent / "new").exists()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_temporary_directory_of_commands_is_written_too(make_tools, work, level) -> None:
+    tools = make_tools(cwd=work, box_plan=BoxPlan(means_of(level)), user_environment={})
+    told = tools.ok("Bash", command="ln -s $PWD/../other $TMPDIR/l; echo $TMPDIR").strip()
+    tools.ok("Write", file_path=f"{told}/made", content="x\n")
+    assert tools.ok("Bash", command="cat $TMPDIR/made").strip() == "x"
+    for path in (f"{told}/l/new", f"{told}x/new", f"{told}/../new"):
+        assert "outside the directories" in tools.error("Write", file_path=path, content="x")
 
 
 def test_links_that_stay_inside_keep_working_absolute_ones_too(tools, work) -> None:

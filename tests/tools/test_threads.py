@@ -49,14 +49,21 @@ def test_a_signal_is_heard_while_a_file_is_changed_and_not_waited_for_long(
 
 
 def test_a_write_in_progress_is_finished_before_the_signal_is_raised(tools, monkeypatch, tmp_path) -> None:
-    really_rename = os.rename
+    really_rename, really_wait, is_waited_for = os.rename, tools.waiter.wait, threading.Event()
+
+    def wait(*arguments: Any, waiting_for: str, **options: Any) -> Any:
+        if waiting_for == "tools":
+            is_waited_for.set()
+        return really_wait(*arguments, waiting_for=waiting_for, **options)
 
     def slow_rename(*names: Any, **options: Any) -> None:
-        time.sleep(0.3)
+        tools.waiter.inbox.note_signal(signal.SIGINT)
+        is_waited_for.wait(5)
+        time.sleep(0.1)  # not at once, for one who does not wait
         really_rename(*names, **options)
 
+    monkeypatch.setattr(tools.waiter, "wait", wait)
     monkeypatch.setattr("os.rename", slow_rename)
-    threading.Timer(0.1, tools.waiter.inbox.note_signal, [signal.SIGINT]).start()
     with pytest.raises(Interrupted):
         tools.box.run([ToolCall("1", "Write", {"file_path": "a", "content": "x"})])
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a", "x")]

@@ -41,7 +41,6 @@ def open_checkout(
     warn: Callable[[str], None] = lambda _text: None,
     start: Callable[..., Popen[bytes]] = start_process,
     redactor: Redactor | None = None,
-    may_read: Callable[[str], bool] = lambda _path: True,
     unpublished_in: UnpublishedIn = lambda _top: lambda _path, _is_in_head: False,
 ) -> GitCheckout | PlainDirectory:
     """Finds the checkout that contains `directory`, which must be the working directory. Runs no git. The parameters are those
@@ -67,7 +66,6 @@ def open_checkout(
         writable=writable,
         warn=warn,
         redactor=redactor,
-        may_read=may_read,
         unpublished_in=unpublished_in,
     )
 

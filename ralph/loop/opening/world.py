@@ -120,6 +120,7 @@ def locked_checkout(context: LoopContext, plan: LoopPlan) -> Iterator[tuple[Work
             *(context.command_environment, context.supervisor, context.waiter, context.clock),
             writable=context.search.roots,
             filters=context.settings.loop.git_filters,
+            may_read=may_read,
         ),
         own_paths=tuple(map(Path, plan.own_paths)),
         writable=tuple(map(Path, plan.added_directories)),
@@ -127,7 +128,6 @@ def locked_checkout(context: LoopContext, plan: LoopPlan) -> Iterator[tuple[Work
         warn=context.warn,
         start=box.start,
         redactor=context.redactor,
-        may_read=may_read,
         unpublished_in=box.unpublished_in,
     )
     lock = CheckoutLock(checkout, context.directory, context.clock.utc_now(), place=store.place)
