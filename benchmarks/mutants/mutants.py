@@ -1458,9 +1458,16 @@ MUTANTS = (
     ),
     Mutant(
         "fleet-copies-what-links-lead-to",
-        "objects to which a link leads are not copied",
-        "                _refuse_links(objects)\n",
-        "                pass\n",
+        "objects to which a link leads are not copied, also if it comes after the look",
+        "GIT_OBJECT_DIRECTORY=str(objects),",
+        'GIT_OBJECT_DIRECTORY=str(self.directory / ".git/objects"),',
+        FLEET_GIT,
+    ),
+    Mutant(
+        "fleet-stages-what-links-lead-to",
+        "git stages the files that were judged, also if a link takes their place meanwhile",
+        'refused = tree.stage_unlinked(given, {"GIT_WORK_TREE": str(copies)})',
+        "refused = tree.stage_unlinked(given)",
         FLEET_GIT,
     ),
     Mutant(

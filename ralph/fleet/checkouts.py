@@ -38,6 +38,7 @@ from ralph.git.look import GITLINK, is_refused
 from ralph.git.remote import COMMIT_ID, PUSH, make_git_directory, reach, upload
 from ralph.git.runner import Git, GitSeams, environment_for_git
 from ralph.git.settings import ALWAYS, LIST
+from ralph.machine.files.opened_copies import ReplacedError, copy_files, copy_objects
 from ralph.machine.files.opened_file import open_regular_file
 from ralph.machine.files.trees import entries_below, remove_tree_if_possible
 from ralph.machine.own_programs import search_outside
@@ -786,9 +787,29 @@ class JobCheckout:
             left_out += [f"{os.fsdecode(path)} ({size:,} bytes)" for path, size in too_large.items()]
         self._carried |= sizes
         if changed or sizes:
-            listed = b"".join(path + b"\0" for path in (*changed, *sizes))
-            left_out += [f"{path} (git takes no such name)" for path in self._tree().stage(listed)]
+            left_out += [f"{path} (git takes no such name)" for path in self._stage((*changed, *sizes))]
         return head, self._tree().change("write-tree").decode().strip(), tuple(left_out)
+
+    def _stage(self, paths: Iterable[bytes]) -> list[str]:
+        """Brings the index up to date with files, as `Git.stage`, but git reads copies, because commands of the job may run meanwhile. Afterwards git compares the index with
+        the files, for which it stores nothing.
+        """
+        tree, copies = self._tree(), self._own / "copies"
+        listed = list(paths)
+        try:
+            with _disk():
+                remove_tree_if_possible(copies)
+                names = map(os.fsdecode, listed)
+                gone = set(map(os.fsencode, copy_files(os.path.realpath(self.directory), names, str(copies))))
+            if gone:
+                given = b"".join(path + b"\0" for path in listed if path in gone)
+                tree.change("update-index", "--force-remove", "-z", "--stdin", given=given)
+            given = b"".join(path + b"\0" for path in listed if path not in gone)
+            refused = tree.stage_unlinked(given, {"GIT_WORK_TREE": str(copies)})
+        finally:
+            remove_tree_if_possible(copies)
+        tree.call("update-index", "-q", "--refresh")
+        return refused
 
     def forget_index(self) -> None:
         """Makes the index that of the commit with which the checkout began, because an earlier process may have changed it.
@@ -859,20 +880,32 @@ class JobCheckout:
             return
         own = self._git()
         if own.resolved(head) is None:
-            objects = self.directory / ".git" / "objects"
-            with _disk():
-                _refuse_links(objects)
+            objects = self._own / "taken"
             reading = self._git(
                 GIT_OBJECT_DIRECTORY=str(objects),
                 GIT_ALTERNATE_OBJECT_DIRECTORIES=str(self._own / "objects"),
             )
             revisions = f"{head}\n^{self._taken}\n".encode()
-            with _disk(), (self._own / "taken.pack").open("w+b") as pack:
-                packed = ("pack-objects", "--revs", "--local", "--stdout", "--quiet", "--delta-base-offset")
-                reading.change(*packed, given=revisions, output_to=pack.fileno())
-                pack.seek(0)
-                own.change("index-pack", "--stdin", "--fix-thin", input_from=pack.fileno())
-            (self._own / "taken.pack").unlink()
+            try:
+                with _disk(), (self._own / "taken.pack").open("w+b") as pack:
+                    remove_tree_if_possible(objects)
+                    copy_objects(str(self.directory / ".git"), str(objects))
+                    packed = (
+                        "pack-objects",
+                        "--revs",
+                        "--local",
+                        "--stdout",
+                        "--quiet",
+                        "--delta-base-offset",
+                    )
+                    reading.change(*packed, given=revisions, output_to=pack.fileno())
+                    pack.seek(0)
+                    own.change("index-pack", "--stdin", "--fix-thin", input_from=pack.fileno())
+                (self._own / "taken.pack").unlink()
+            except ReplacedError as replaced:
+                raise CheckoutError(f"{replaced} is a link: the agent has replaced it") from None
+            finally:
+                remove_tree_if_possible(objects)
         self._taken = head
 
 
@@ -1012,20 +1045,6 @@ def _within_limits(sizes: Mapping[bytes, int], total: int = 0) -> tuple[dict[byt
             carried[path] = size
             total += size
     return carried, too_large
-
-
-def _refuse_links(objects: Path) -> None:
-    """Raises CheckoutError if a symbolic link is in the place of `.git`, its objects, or one of them."""
-    if any(place.is_symlink() or not place.is_dir() for place in (objects.parent, objects)):
-        raise CheckoutError(f"{objects} is not a directory: the agent has replaced it")
-    for folder in (
-        objects,
-        *(entry for entry in objects.iterdir() if entry.is_dir() and not entry.is_symlink()),
-    ):
-        with os.scandir(folder) as listing:
-            for entry in listing:
-                if entry.is_symlink():
-                    raise CheckoutError(f"{entry.path} is a link: the agent has replaced it")
 
 
 @contextmanager
