@@ -1443,6 +1443,20 @@ MUTANTS = (
         ("git/test_ssh.py",),
     ),
     Mutant(
+        "commit-publishes-a-known-credential",
+        "no commit of ralph's brings a credential that it knows",
+        "        if not held:\n            return tree\n",
+        "        if True:\n            return tree\n",
+        ("git/test_unpublished.py",),
+    ),
+    Mutant(
+        "push-publishes-a-known-credential",
+        "no push brings a commit of the model's with a credential that ralph knows",
+        "push(refuse) if status.head else 0",
+        "push() if status.head else 0",
+        ("git/test_unpublished.py",),
+    ),
+    Mutant(
         "push-publishes-borrowed-objects",
         "objects that commands may not read are not published",
         "if not self._may_read(path):",
