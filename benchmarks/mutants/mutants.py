@@ -1457,6 +1457,13 @@ MUTANTS = (
         ("git/test_unpublished.py",),
     ),
     Mutant(
+        "fleet-publishes-a-known-credential",
+        "no checkpoint and no branch of a job brings a credential that ralph knows",
+        "        left_out += self._unstage_credentials(head)\n",
+        "        pass\n",
+        FLEET_GIT,
+    ),
+    Mutant(
         "push-publishes-borrowed-objects",
         "objects that commands may not read are not published",
         "if not self._may_read(path):",

@@ -27,6 +27,7 @@ from msgspec import Struct
 
 from ralph.fleet.checkpoint import BadStateError
 from ralph.git.answer import CheckoutError, GitAnswer, shown, without_user
+from ralph.git.commit_diffs import FOR_ALL, paths_with_new_credentials, why_not_pushed
 from ralph.git.large_files import (
     has_tracked,
     large_files,
@@ -48,8 +49,10 @@ from ralph.places.git_config import LFS_STORAGE
 from ralph.places.nested_repositories import look_below
 from ralph.places.places import below_tops
 from ralph.settings.merge import SettingsError, load_with_claude
+from ralph.values.credentials import known_secrets
 from ralph.values.outcome import CannotError, Outcome
 from ralph.values.ports import SignalReceived
+from ralph.values.redaction import Redactor
 from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:
@@ -181,6 +184,8 @@ class GitCalls:
         self.seams = GitSeams(environment, supervisor, self._waiter, clock, token, writable=writable)
         self._is_stopped = False
         self._users = environment if users is None else users
+        self.redactor = Redactor(known_secrets(self._users))
+        """Knows the credentials in the worker's variables."""
 
     def places_in(self, directory: str) -> GuardedPlaces:
         """The places in or around a directory, which has no links, that agents may not read there."""
@@ -225,6 +230,11 @@ class WorkerGit(Git):
     def places_in(self, directory: str) -> GuardedPlaces:
         """As `GitCalls.places_in`."""
         return self._calls.places_in(directory)
+
+    @property
+    def redactor(self) -> Redactor:
+        """As `GitCalls.redactor`."""
+        return self._calls.redactor
 
     def call(self, *arguments: str, **options: Any) -> GitAnswer:
         """As `Git.call`, but a shortage of this machine is a CheckoutError too."""
@@ -715,6 +725,10 @@ class JobCheckout:
     def _pushed(self, commit: str, ref: str, expected: str | None) -> Delivered | NotDelivered:
         lease = f"--force-with-lease={ref}:{expected or ''}"
         git = self._git()
+        if (redactor := self._mirror.redactor).secrets:
+            why = why_not_pushed(self._looking(), commit, [self.commit, *self._known("")], redactor)
+            if why is not None:
+                raise CheckoutError(why)
         if self._may_have_large_files():
             known = git.remote_refs("refs/heads/*", ref).values()
             if large := large_files(git, commit, known):
@@ -788,7 +802,30 @@ class JobCheckout:
         self._carried |= sizes
         if changed or sizes:
             left_out += [f"{path} (git takes no such name)" for path in self._stage((*changed, *sizes))]
+        left_out += self._unstage_credentials(head)
         return head, self._tree().change("write-tree").decode().strip(), tuple(left_out)
+
+    def _unstage_credentials(self, head: str) -> list[str]:
+        """Takes the changes of files that hold a credential of the worker's out of the index. Returns these files, with the reason."""
+        redactor, tree = self._mirror.redactor, self._tree()
+        if not redactor.secrets:
+            return []
+        written = tree.change("write-tree").decode().strip()
+        held = paths_with_new_credentials(self._looking(), head, written, redactor)
+        if held:
+            given = b"".join(os.fsencode(path) + b"\0" for path in held)
+            tree.change("update-index", "--force-remove", "-z", "--stdin", given=given)
+            lines = self._git().read("ls-tree", "-r", "-z", "--full-tree", head, "--", *held)
+            tree.change("update-index", "-z", "--index-info", given=lines)
+        for path in held:
+            self._carried.pop(os.fsencode(path), None)
+        return [f"{redactor.redact(path)} (holds a credential that ralph knows)" for path in held]
+
+    def _looking(self) -> WorkerGit:
+        """Git that looks through commits."""
+        git = self._git()
+        git.options = (*FOR_ALL, *git.options)
+        return git
 
     def _stage(self, paths: Iterable[bytes]) -> list[str]:
         """Brings the index up to date with files, as `Git.stage`, but git reads copies, because commands of the job may run meanwhile. Afterwards git compares the index with

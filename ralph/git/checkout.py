@@ -22,9 +22,9 @@ from msgspec.structs import replace
 from ralph.git.answer import CheckoutError, shown
 from ralph.git.commit_diffs import (
     FOR_ALL,
-    commit_with_new_credentials,
     look_through,
     paths_with_new_credentials,
+    why_not_pushed,
 )
 from ralph.git.file_digests import Changes, FileDigests, Snapshot, differing
 from ralph.git.large_files import filters_of
@@ -371,17 +371,12 @@ class GitCheckout:
         """Raises CheckoutError if a commit of `head` that `known` lack holds a credential which ralph knows."""
         try:
             looking = CheckoutGit(self.top, git.seams, FOR_ALL)
-            found = commit_with_new_credentials(looking, head, known, self._redactor)
+            why = why_not_pushed(looking, head, known, self._redactor)
         except CheckoutError as error:
             self._warn(f"commits were not looked through for credentials before the push: {error}")
             return
-        if found is not None:
-            commit, files = found
-            place = shown(sorted(map(self._redactor.redact, files))) or "its message"
-            raise CheckoutError(
-                f"commit {commit[:12]} holds a credential that ralph knows ({place}) and is not pushed: take it out of the "
-                "history, or push it yourself"
-            )
+        if why is not None:
+            raise CheckoutError(why)
 
     def _free_branch(self, git: CheckoutGit, status: GitStatus, *, pushes: bool) -> str:
         patterns = (f"refs/{place}/ralph*{rest}" for place in ("heads", "remotes/*") for rest in ("", "/**"))

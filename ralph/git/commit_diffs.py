@@ -9,7 +9,7 @@ import re
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
-from ralph.git.answer import CheckoutError
+from ralph.git.answer import CheckoutError, shown
 from ralph.git.runner import CheckoutGit, GitSeams
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.files.repository import repository_top
@@ -85,23 +85,23 @@ def paths_with_new_credentials(git: Git, before: str, after: str, redactor: Reda
     return [path for files in diffs for path, diff in files.items() if _adds_secret(path, diff, redactor)]
 
 
-def commit_with_new_credentials(
-    git: Git, head: str, known: Sequence[str], redactor: Redactor
-) -> tuple[str, list[str]] | None:
-    """The oldest commit of `head` without `known` that brings a secret which `redactor` knows, with the files that hold it: no files if
-    its message does. None if there is no such commit. `git` and the limits are as in `look_through`. Raises CheckoutError and
-    Interrupted.
+def why_not_pushed(git: Git, head: str, known: Sequence[str], redactor: Redactor) -> str | None:
+    """Why a push must not bring the commits of `head` without `known`: one of them brings a secret which `redactor` knows. None if
+    none does. `git` and the limits are as in `look_through`. Raises CheckoutError and Interrupted.
     """
     given = "".join((f"{head}\n", *(f"^{one}\n" for one in known))).encode()
     messages = _messages(git, "--stdin", given=given)
-    if not messages:
-        return None
     commits = "".join(f"{one}\n" for one in messages).encode()
-    diffs = diffs_in(_bounded(git, *DIFF_OF_EACH, "--diff-filter=d", "-p", given=commits))
+    output = _bounded(git, *DIFF_OF_EACH, "--diff-filter=d", "-p", given=commits) if messages else b""
+    diffs = diffs_in(output)
     for one, message in messages.items():
         found = [path for path, diff in diffs.get(one, {}).items() if _adds_secret(path, diff, redactor)]
         if found or _holds_secret(message, redactor):
-            return one, found
+            place = shown(sorted(map(redactor.redact, found))) or "its message"
+            return (
+                f"commit {one[:12]} holds a credential that ralph knows ({place}) and is not pushed: take it out of the "
+                "history, or push it yourself"
+            )
     return None
 
 

@@ -330,3 +330,32 @@ def test_head_is_read_from_plain_files_only(checkout: JobCheckout, private: Repo
     (git / "HEAD").write_text("ref: refs/heads/ralph/job\n")
     (git / "packed-refs").write_text(f"# pack-refs with: peeled\n{head} refs/heads/ralph/job\n")
     assert head_of(checkout.directory) == head
+
+
+SECRET = "MY-known-QWERTY-77"
+
+
+def test_no_credential_of_the_worker_is_published(source: Repository, tmp_path: Path) -> None:
+    source.environment["MY_API_KEY"] = SECRET
+    checkout = checked_out(source, ATTRIBUTES)
+    top, own = checkout.directory, Repository(checkout.directory.parent / "git", tmp_path / "home")
+    (top / "a.txt").write_text(f"key={SECRET}\n")
+    (top / f"name-{SECRET}").write_text("x")
+    (top / "fixture").write_text("sk-ant-api03-0123456789abcdef0123456789\n")
+    taken = checkout.snapshot(None, "Checkpoint")
+    assert taken is not None
+    assert taken.left_out == (
+        "a.txt (holds a credential that ralph knows)",
+        "name-[redacted] (holds a credential that ralph knows)",
+    )
+    assert own.git("diff", "--name-only", checkout.commit, taken.commit) == "fixture"
+    assert checkout.push_checkpoint(taken.commit, "refs/ralph/job/1") == Delivered(taken.commit)
+    assert checkout.snapshot(taken.commit, "Checkpoint") is None
+    agent = Repository(top, tmp_path / "home")
+    agent.commit_all()
+    final = checkout.finish("Job", FIRST)
+    with pytest.raises(
+        CheckoutError, match=r"holds a credential that ralph knows \(a.txt, name-\[redacted\]\)"
+    ):
+        checkout.push_branch(final.commit, "ralph/job", None)
+    assert "ralph/job" not in source.git("-C", str(tmp_path / "remote.git"), "branch", "--list")
