@@ -1471,6 +1471,27 @@ MUTANTS = (
         ("git/test_ssh.py",),
     ),
     Mutant(
+        "commit-publishes-a-known-credential",
+        "no commit of ralph's brings a credential that it knows",
+        "        if not held:\n            return tree\n",
+        "        if True:\n            return tree\n",
+        ("git/test_unpublished.py",),
+    ),
+    Mutant(
+        "push-publishes-a-known-credential",
+        "no push brings a commit of the model's with a credential that ralph knows",
+        "push(refuse) if status.head else 0",
+        "push() if status.head else 0",
+        ("git/test_unpublished.py",),
+    ),
+    Mutant(
+        "fleet-publishes-a-known-credential",
+        "no checkpoint and no branch of a job brings a credential that ralph knows",
+        "        left_out += self._unstage_credentials(head)\n",
+        "        pass\n",
+        FLEET_GIT,
+    ),
+    Mutant(
         "push-publishes-borrowed-objects",
         "objects that commands may not read are not published",
         "if not self._seams.may_read(path):",
@@ -1500,9 +1521,16 @@ MUTANTS = (
     ),
     Mutant(
         "fleet-copies-what-links-lead-to",
-        "objects to which a link leads are not copied",
-        "                _refuse_links(objects)\n",
-        "                pass\n",
+        "objects to which a link leads are not copied, also if it comes after the look",
+        "GIT_OBJECT_DIRECTORY=str(objects),",
+        'GIT_OBJECT_DIRECTORY=str(self.directory / ".git/objects"),',
+        FLEET_GIT,
+    ),
+    Mutant(
+        "fleet-stages-what-links-lead-to",
+        "git stages the files that were judged, also if a link takes their place meanwhile",
+        'refused = tree.stage_unlinked(given, {"GIT_WORK_TREE": str(copies)})',
+        "refused = tree.stage_unlinked(given)",
         FLEET_GIT,
     ),
     Mutant(

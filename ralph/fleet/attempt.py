@@ -146,9 +146,9 @@ class JobAttempt:
 
     def _git_calls(self) -> GitCalls:
         # Git needs no key of the API, and gets the rest, by which the user's own helpers may authenticate.
-        variables = self._worker.environment.items()
-        for_git = {name: value for name, value in variables if not name.startswith("ANTHROPIC_")}
-        return GitCalls(for_git, self._supervisor, terms=self._worker.terms)
+        variables = self._worker.environment
+        for_git = {name: value for name, value in variables.items() if not name.startswith("ANTHROPIC_")}
+        return GitCalls(for_git, self._supervisor, terms=self._worker.terms, users=variables)
 
     def stop(self, why: Stop) -> None:
         """Stops what runs. A claim that is lost stays so."""

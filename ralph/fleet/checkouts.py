@@ -28,12 +28,14 @@ from msgspec.structs import replace
 
 from ralph.fleet.checkpoint import BadStateError
 from ralph.git.answer import CheckoutError, GitAnswer, shown, without_user
+from ralph.git.commit_diffs import FOR_ALL, paths_with_new_credentials, why_not_pushed
 from ralph.git.filters import refuse_tracked, unfiltered
 from ralph.git.large_files import has_tracked, large_files, path_in, refuse_missing, refuse_own_address
 from ralph.git.look import GITLINK, is_refused
 from ralph.git.remote import COMMIT_ID, PUSH, make_git_directory, reach, upload
 from ralph.git.runner import Git, GitSeams, environment_for_git
 from ralph.git.settings import ALWAYS, LIST
+from ralph.machine.files.opened_copies import ReplacedError, copy_files, copy_objects
 from ralph.machine.files.opened_file import open_regular_file
 from ralph.machine.files.trees import entries_below, remove_tree_if_possible
 from ralph.machine.own_programs import search_outside
@@ -43,8 +45,10 @@ from ralph.places.git_config import LFS_STORAGE
 from ralph.places.nested_repositories import look_below
 from ralph.places.places import below_tops
 from ralph.settings.merge import SettingsError, load_with_claude
+from ralph.values.credentials import known_secrets
 from ralph.values.outcome import CannotError, Outcome
 from ralph.values.ports import SignalReceived
+from ralph.values.redaction import Redactor
 from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:
@@ -190,6 +194,8 @@ class GitCalls:
         self.seams = replace(self.seams, writable=terms.writable, filters=terms.filters)
         self._is_stopped = False
         self._users = environment if users is None else users
+        self.redactor = Redactor(known_secrets(self._users))
+        """Knows the credentials in the worker's variables."""
 
     def places_in(self, directory: str) -> GuardedPlaces:
         """The places in or around a directory, which has no links, that agents may not read there."""
@@ -733,6 +739,10 @@ class JobCheckout:
     def _pushed(self, commit: str, ref: str, expected: str | None) -> Delivered | NotDelivered:
         lease = f"--force-with-lease={ref}:{expected or ''}"
         git = self._git()
+        if (redactor := self._mirror.calls.redactor).secrets:
+            why = why_not_pushed(self._looking(), commit, [self.commit, *self._known("")], redactor)
+            if why is not None:
+                raise CheckoutError(why)
         if self._may_have_large_files():
             known = git.remote_refs("refs/heads/*", ref).values()
             if large := large_files(git, commit, known):
@@ -806,9 +816,52 @@ class JobCheckout:
             left_out += [f"{os.fsdecode(path)} ({size:,} bytes)" for path, size in too_large.items()]
         self._carried |= sizes
         if changed or sizes:
-            refused = tree.stage(b"".join(path + b"\0" for path in (*changed, *sizes)))
-            left_out += [f"{path} (git takes no such name)" for path in refused]
+            left_out += [f"{path} (git takes no such name)" for path in self._stage(tree, (*changed, *sizes))]
+        left_out += self._unstage_credentials(head)
         return head, tree.change("write-tree").decode().strip(), tuple(left_out)
+
+    def _unstage_credentials(self, head: str) -> list[str]:
+        """Takes the changes of files that hold a credential of the worker's out of the index. Returns these files, with the reason."""
+        redactor, tree = self._mirror.calls.redactor, self._tree()
+        if not redactor.secrets:
+            return []
+        written = tree.change("write-tree").decode().strip()
+        held = paths_with_new_credentials(self._looking(), head, written, redactor)
+        if held:
+            given = b"".join(os.fsencode(path) + b"\0" for path in held)
+            tree.change("update-index", "--force-remove", "-z", "--stdin", given=given)
+            lines = self._git().read("ls-tree", "-r", "-z", "--full-tree", head, "--", *held)
+            tree.change("update-index", "-z", "--index-info", given=lines)
+        for path in held:
+            self._carried.pop(os.fsencode(path), None)
+        return [f"{redactor.redact(path)} (holds a credential that ralph knows)" for path in held]
+
+    def _looking(self) -> WorkerGit:
+        """Git that looks through commits."""
+        git = self._git()
+        git.options = (*FOR_ALL, *git.options)
+        return git
+
+    def _stage(self, tree: FilesGit, paths: Iterable[bytes]) -> list[str]:
+        """Brings the index up to date with files, as `Git.stage`, but git reads copies, because commands of the job may run
+        meanwhile. Afterwards git compares the index with the files, for which it stores nothing.
+        """
+        copies = self._own / "copies"
+        listed = list(paths)
+        try:
+            with _disk():
+                remove_tree_if_possible(copies)
+                names = map(os.fsdecode, listed)
+                gone = set(map(os.fsencode, copy_files(os.path.realpath(self.directory), names, str(copies))))
+            if gone:
+                given = b"".join(path + b"\0" for path in listed if path in gone)
+                tree.change("update-index", "--force-remove", "-z", "--stdin", given=given)
+            given = b"".join(path + b"\0" for path in listed if path not in gone)
+            refused = tree.stage_unlinked(given, {"GIT_WORK_TREE": str(copies)})
+        finally:
+            remove_tree_if_possible(copies)
+        tree.call("update-index", "-q", "--refresh")
+        return refused
 
     def forget_index(self) -> None:
         """Makes the index that of the commit with which the checkout began, because an earlier process may have changed it.
@@ -874,19 +927,31 @@ class JobCheckout:
             return
         own = self._git()
         if own.resolved(head) is None:
-            objects = self.directory / ".git" / "objects"
-            with _disk():
-                _refuse_links(objects)
+            objects = self._own / "taken"
             reading = self._git(
                 GIT_OBJECT_DIRECTORY=str(objects), GIT_ALTERNATE_OBJECT_DIRECTORIES=str(self._own / "objects")
             )
             revisions = f"{head}\n^{self._taken}\n".encode()
-            with _disk(), (self._own / "taken.pack").open("w+b") as pack:
-                packed = ("pack-objects", "--revs", "--local", "--stdout", "--quiet", "--delta-base-offset")
-                reading.change(*packed, given=revisions, output_to=pack.fileno())
-                pack.seek(0)
-                own.change("index-pack", "--stdin", "--fix-thin", input_from=pack.fileno())
-            (self._own / "taken.pack").unlink()
+            try:
+                with _disk(), (self._own / "taken.pack").open("w+b") as pack:
+                    remove_tree_if_possible(objects)
+                    copy_objects(str(self.directory / ".git"), str(objects))
+                    packed = (
+                        "pack-objects",
+                        "--revs",
+                        "--local",
+                        "--stdout",
+                        "--quiet",
+                        "--delta-base-offset",
+                    )
+                    reading.change(*packed, given=revisions, output_to=pack.fileno())
+                    pack.seek(0)
+                    own.change("index-pack", "--stdin", "--fix-thin", input_from=pack.fileno())
+                (self._own / "taken.pack").unlink()
+            except ReplacedError as replaced:
+                raise CheckoutError(f"{replaced} is a link: the agent has replaced it") from None
+            finally:
+                remove_tree_if_possible(objects)
         self._taken = head
 
 
@@ -1021,20 +1086,6 @@ def _within_limits(sizes: Mapping[bytes, int], total: int = 0) -> tuple[dict[byt
             carried[path] = size
             total += size
     return carried, too_large
-
-
-def _refuse_links(objects: Path) -> None:
-    """Raises CheckoutError if a symbolic link is in the place of `.git`, its objects, or one of them."""
-    if any(place.is_symlink() or not place.is_dir() for place in (objects.parent, objects)):
-        raise CheckoutError(f"{objects} is not a directory: the agent has replaced it")
-    for folder in (
-        objects,
-        *(entry for entry in objects.iterdir() if entry.is_dir() and not entry.is_symlink()),
-    ):
-        with os.scandir(folder) as listing:
-            for entry in listing:
-                if entry.is_symlink():
-                    raise CheckoutError(f"{entry.path} is a link: the agent has replaced it")
 
 
 @contextmanager

@@ -10,12 +10,16 @@ import tarfile
 import zlib
 from typing import TYPE_CHECKING
 
+from ralph.loop.record import LOOPS
 from ralph.machine.files.opened_file import open_regular_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
     from pathlib import Path
 
+_CARRIED = frozenset({"sessions", LOOPS})
+"""The folders with what a job continues from. The rest is of this machine and this process alone: temporary files of hooks and of
+MCP servers, which may hold their keys, the descriptions of this machine's protected files, and what commands had made of them."""
 _LEVEL = 6  # zlib's own choice; journals are text and become a fifth
 _MOST_ENTRIES = 10_000
 _FILE_MODE, _FOLDER_MODE = 0o600, 0o700
@@ -32,14 +36,14 @@ class BadStateError(Exception):
 
 
 def pack_state(directory: Path, most_bytes: int) -> bytes:
-    """Packs the regular files and the folders of a directory. Links and everything else are left out. The same
-    content gives the same bytes: neither times nor owners are packed. A file that grows meanwhile is packed as long as
-    it was when it was opened. Raises TooLargeError if the files are larger than `most_bytes` in sum, and OSError.
+    """Packs the regular files and the folders of the sessions and the loops in a state directory. Links and everything else are
+    left out. The same content gives the same bytes: neither times nor owners are packed. A file that grows meanwhile is packed
+    as long as it was when it was opened. Raises TooLargeError if the files are larger than `most_bytes` in sum, and OSError.
     """
     packed = io.BytesIO()
     left = most_bytes
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for number, (name, path) in enumerate(_entries(directory, "")):
+        for number, (name, path) in enumerate(_entries(directory, "", _CARRIED)):
             if number >= _MOST_ENTRIES:
                 raise TooLargeError(f"{directory} has more than {_MOST_ENTRIES:,} files")
             entry = tarfile.TarInfo(name)
@@ -89,10 +93,16 @@ def unpack_state(data: bytes, directory: Path, most_bytes: int) -> None:
         raise BadStateError(f"the packed state is damaged: {error}") from None
 
 
-def _entries(directory: Path, above: str) -> Iterator[tuple[str, str | None]]:
-    """The relative names below a directory, folders before their content, each with the path of a file, or None for a folder."""
+def _entries(
+    directory: Path, above: str, only: Container[str] | None = None
+) -> Iterator[tuple[str, str | None]]:
+    """The relative names below a directory, folders before their content, each with the path of a file, or None for a folder. With
+    `only`, the directory has no other entries than these.
+    """
     with os.scandir(directory) as listing:
-        found = sorted(listing, key=lambda entry: entry.name)
+        found = sorted(
+            (entry for entry in listing if only is None or entry.name in only), key=lambda entry: entry.name
+        )
     for entry in found:
         if entry.is_dir(follow_symlinks=False):
             yield above + entry.name, None

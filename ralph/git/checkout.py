@@ -12,7 +12,7 @@ import secrets
 import shlex
 import shutil
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,12 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError, shown
-from ralph.git.commit_diffs import FOR_ALL, look_through
+from ralph.git.commit_diffs import (
+    FOR_ALL,
+    look_through,
+    paths_with_new_credentials,
+    why_not_pushed,
+)
 from ralph.git.file_digests import Changes, FileDigests, Snapshot, differing
 from ralph.git.filters import refuse_unfiltered
 from ralph.git.look import counted, is_refused, look, looked, status_of
@@ -314,7 +319,7 @@ class GitCheckout:
                     told = refused and f"git takes no such names: {refused}"
                     self._tell_once("names", told, "; commits leave them out")
                 if entries and self._is_anything_staged(git, found.status.head, variables):
-                    tree = git.change("write-tree", variables=variables).decode().strip()
+                    tree = self._published_tree(git, found.status.head, variables)
                 return tree, not takes_place or _is_replaced(index, copy, before)
             finally:
                 own.remove()
@@ -323,6 +328,46 @@ class GitCheckout:
                 raise shortage from None
             problem = f"{index} could not be copied: {error.strerror or error}"
             raise CheckoutError(problem, Outcome.IO_ERROR) from error
+
+    def _published_tree(self, git: CheckoutGit, head: str, variables: Mapping[str, str]) -> str | None:
+        """The tree of an index, without the changes of files that hold a credential which ralph knows. None if nothing is left."""
+        tree = git.change("write-tree", variables=variables).decode().strip()
+        held = self._with_credentials(git, head, tree)
+        names = shown(sorted(map(self._redactor.redact, held)))
+        told = names and f"these hold a credential that ralph knows: {names}"
+        self._tell_once("credentials", told, "; commits leave them out")
+        if not held:
+            return tree
+        given = b"".join(os.fsencode(path) + b"\0" for path in held)
+        git.change("update-index", "--force-remove", "-z", "--stdin", given=given, variables=variables)
+        if head:
+            lines = git.read("ls-tree", "-r", "-z", "--full-tree", head, "--", *held)
+            git.change("update-index", "-z", "--index-info", given=lines, variables=variables)
+        if not self._is_anything_staged(git, head, variables):
+            return None
+        return git.change("write-tree", variables=variables).decode().strip()
+
+    def _with_credentials(self, git: CheckoutGit, head: str, tree: str) -> list[str]:
+        if not self._redactor.secrets:
+            return []
+        before = head or git.change("mktree", given=b"").decode().strip()
+        try:
+            looking = CheckoutGit(self.top, git.seams, FOR_ALL)
+            return paths_with_new_credentials(looking, before, tree, self._redactor)
+        except CheckoutError as error:
+            self._warn(f"a commit was not looked through for credentials: {error}")
+            return []
+
+    def _refuse_credentials(self, git: CheckoutGit, head: str, known: Sequence[str]) -> None:
+        """Raises CheckoutError if a commit of `head` that `known` lack holds a credential which ralph knows."""
+        try:
+            looking = CheckoutGit(self.top, git.seams, FOR_ALL)
+            why = why_not_pushed(looking, head, known, self._redactor)
+        except CheckoutError as error:
+            self._warn(f"commits were not looked through for credentials before the push: {error}")
+            return
+        if why is not None:
+            raise CheckoutError(why)
 
     def _free_branch(self, git: CheckoutGit, status: GitStatus, *, pushes: bool) -> str:
         patterns = (f"refs/{place}/ralph*{rest}" for place in ("heads", "remotes/*") for rest in ("", "/**"))
@@ -452,7 +497,8 @@ class GitCheckout:
         status = found.status
         if branch is not None:
             status = replace(status, head=git.resolved(f"refs/heads/{branch}") or "")
-        pushed = self.push_of(git, status, branch).push() if status.head else 0
+        refuse = partial(self._refuse_credentials, git, status.head) if self._redactor.secrets else None
+        pushed = self.push_of(git, status, branch).push(refuse) if status.head else 0
         unpushed = shown([path for path in found.links if self._has_unpushed(path)])
         told = (
             unpushed and f"these submodules have commits that no remote has: {unpushed}; push them yourself"

@@ -9,7 +9,7 @@ import re
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
-from ralph.git.answer import CheckoutError
+from ralph.git.answer import CheckoutError, shown
 from ralph.git.runner import CheckoutGit, GitSeams
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.files.repository import repository_top
@@ -32,6 +32,7 @@ _MOST_LOOKED_BYTES = 16 * 1024 * 1024
 _LOOK_LIMIT_S = 20.0
 
 _ID_LINE = re.compile(rb"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_ANY_ID = b"0" * 40
 _DIFF = b"diff --git "
 # The first four options keep git from running programs of the repository. The others undo settings that change the
 # form of a diff.
@@ -53,10 +54,7 @@ def look_through(git: Git, revisions: Sequence[str], redactor: Redactor) -> tupl
     that `redactor` knows. `git` has the options `FOR_ALL`. Commits behind a limit of number, bytes or time are not in the
     result. Raises CheckoutError and Interrupted.
     """
-    options = ("--reverse", "--topo-order", f"--max-count={MOST_COMMITS}", "--ignore-missing")
-    output = _bounded(git, "rev-list", *options, "--format=%B%x00", *revisions)
-    parts = [part.removeprefix(b"commit ").partition(b"\n") for part in output.split(b"\0\n")[:-1]]
-    messages = {identifier.decode(): message for identifier, _, message in parts}
+    messages = _messages(git, *revisions)
     if not messages:
         return ()
     given = "".join(f"{one}\n" for one in messages).encode()
@@ -67,6 +65,48 @@ def look_through(git: Git, revisions: Sequence[str], redactor: Redactor) -> tupl
         # The last diff may be incomplete. Merges have none, so nobody knows whether commits before it had their turn.
         whole = [*diffs][:-1]
     return tuple(_looked(one, messages[one], diffs.get(one, {}), redactor) for one in whole)
+
+
+def _messages(git: Git, *revisions: str, given: bytes | None = None) -> dict[str, bytes]:
+    """The message of each commit, the oldest first."""
+    options = ("--reverse", "--topo-order", f"--max-count={MOST_COMMITS}", "--ignore-missing")
+    output = _bounded(git, "rev-list", *options, "--format=%B%x00", *revisions, given=given)
+    parts = [part.removeprefix(b"commit ").partition(b"\n") for part in output.split(b"\0\n")[:-1]]
+    return {identifier.decode(): message for identifier, _, message in parts}
+
+
+def paths_with_new_credentials(git: Git, before: str, after: str, redactor: Redactor) -> list[str]:
+    """The files of the tree `after` that hold a secret which `redactor` knows, in a line or a name that the tree `before` lacks. `git`
+    is as in `look_through`, with the same limits. Raises CheckoutError and Interrupted.
+    """
+    words = ("-r", *PLAINLY, "--diff-filter=d", "-p", before, after)
+    diffs = diffs_in(b"".join((_ANY_ID, b"\n", _bounded(git, "diff-tree", *words)))).values()
+    return [path for files in diffs for path, diff in files.items() if _adds_secret(path, diff, redactor)]
+
+
+def why_not_pushed(git: Git, head: str, known: Sequence[str], redactor: Redactor) -> str | None:
+    """Why a push must not bring the commits of `head` without `known`: one of them brings a secret which `redactor` knows. None if
+    none does. `git` and the limits are as in `look_through`. Raises CheckoutError and Interrupted.
+    """
+    given = "".join((f"{head}\n", *(f"^{one}\n" for one in known))).encode()
+    messages = _messages(git, "--stdin", given=given)
+    commits = "".join(f"{one}\n" for one in messages).encode()
+    output = _bounded(git, *DIFF_OF_EACH, "--diff-filter=d", "-p", given=commits) if messages else b""
+    diffs = diffs_in(output)
+    for one, message in messages.items():
+        found = [path for path, diff in diffs.get(one, {}).items() if _adds_secret(path, diff, redactor)]
+        if found or _holds_secret(message, redactor):
+            place = shown(sorted(map(redactor.redact, found))) or "its message"
+            return (
+                f"commit {one[:12]} holds a credential that ralph knows ({place}) and is not pushed: take it out of the "
+                "history, or push it yourself"
+            )
+    return None
+
+
+def _adds_secret(path: str, diff: bytes, redactor: Redactor) -> bool:
+    added = b"\n".join(line[1:] for line in diff.split(b"\n") if line.startswith(b"+"))
+    return any(redactor.spans(text) for text in (path, added.decode("utf-8", "replace")))
 
 
 def _looked(identifier: str, message: bytes, diffs: Mapping[str, bytes], redactor: Redactor) -> LookedCommit:

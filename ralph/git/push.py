@@ -26,7 +26,7 @@ from ralph.machine.output_capture import OwnDirectory
 from ralph.places.git_config import LFS_STORAGE
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
     from ralph.git.answer import GitAnswer
     from ralph.git.look import GitStatus
@@ -171,11 +171,15 @@ class Push:
                 f"{path} lies where the agent may write, and did not exist when the loop began: ralph does not push to it"
             )
 
-    def push(self) -> int:
-        """Returns the number of commits that the remote did not have before. Raises CheckoutError and Interrupted."""
+    def push(self, refuse: Callable[[Sequence[str]], None] | None = None) -> int:
+        """Returns the number of commits that the remote did not have before. `refuse` is called with the commits of each address's
+        branches before a push to it, and may raise CheckoutError. Raises CheckoutError and Interrupted.
+        """
         answers, problems = [], []
         for url in self.urls():  # fails only after all addresses were tried
             try:
+                if refuse is not None:
+                    refuse([commit.decode() for commit, _ in self._branches(url, "*")])
                 self._upload(url)
             except CheckoutError as problem:
                 problems.append(problem)

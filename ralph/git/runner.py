@@ -176,6 +176,10 @@ class Git:
             gone = b"".join(path for folder, path in paths if folder in linked)
             self.change("update-index", "--force-remove", "-z", "--stdin", given=gone, variables=variables)
             listed = b"".join(path for folder, path in paths if folder not in linked)
+        return self.stage_unlinked(listed, variables)
+
+    def stage_unlinked(self, listed: bytes, variables: Mapping[str, str] | None = None) -> list[str]:
+        """As `stage`, for files to which no link leads."""
         answer = self.call(*_UPDATE_INDEX, given=listed, variables=variables)
         if answer.status:
             raise self.failure(_UPDATE_INDEX[0], answer)

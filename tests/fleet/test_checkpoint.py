@@ -26,14 +26,14 @@ def state(tmp_path: Path) -> Path:
     (made / "sessions/abc").mkdir(parents=True)
     (made / "sessions/abc/journal.jsonl").write_bytes(b'{"kind": "x"}\n' * 100)
     (made / "loops/empty").mkdir(parents=True)
-    (made / "ünï\nname").write_text("n")
+    (made / "sessions/ünï\nname").write_text("n")
     return made
 
 
 def test_what_is_unpacked_is_what_was_packed_for_the_user_alone(state: Path, tmp_path: Path) -> None:
-    (state / "link").symlink_to("/etc/passwd")
+    (state / "sessions/link").symlink_to("/etc/passwd")
     (state / "sessions/up").symlink_to("..")
-    os.mkfifo(state / "pipe")
+    os.mkfifo(state / "sessions/pipe")
     (state / "sessions/abc/journal.jsonl").chmod(0o664)
     packed = pack_state(state, MOST)
     old_umask = os.umask(0)
@@ -54,7 +54,7 @@ def test_what_is_unpacked_is_what_was_packed_for_the_user_alone(state: Path, tmp
         "sessions/abc/journal.jsonl": (0o600, b'{"kind": "x"}\n' * 100),
         "loops": (0o700, True),
         "loops/empty": (0o700, True),
-        "ünï\nname": (0o600, b"n"),
+        "sessions/ünï\nname": (0o600, b"n"),
     }
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
 
@@ -79,11 +79,19 @@ def test_a_large_state_is_refused_on_both_ways(state: Path, tmp_path: Path, monk
     with pytest.raises(TooLargeError):
         unpack_state(bomb, tmp_path / "bomb", MOST)
     many = tmp_path / "many"
-    many.mkdir()
-    for number in range(7):
-        os.mknod(many / str(number))
+    (many / "sessions").mkdir(parents=True)
+    for number in range(6):
+        os.mknod(many / "sessions" / str(number))
     with pytest.raises(TooLargeError, match="more than 6 files"):
         pack_state(many, MOST)
+
+
+def test_what_is_of_this_machine_alone_is_not_packed(state: Path) -> None:
+    packed = pack_state(state, MOST)
+    for name in ("ralph-tmp-x/token-cache.json", "running/abc", "undone/abc", "ralph-tmp-x/sessions/big"):
+        (state / name).parent.mkdir(parents=True, exist_ok=True)
+        (state / name).write_text("key" * MOST)
+    assert pack_state(state, MOST) == packed
 
 
 def archive_of(*entries: tarfile.TarInfo) -> bytes:

@@ -6,12 +6,16 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from ralph.fleet import checkouts
 from ralph.fleet.checkouts import Delivered, GitCalls, GitTerms, MadeCommit, Maker, Repositories, head_of
 from ralph.git.answer import CheckoutError
+from ralph.machine.files.opened_copies import copy_objects
 from ralph.values.outcome import Outcome
 from tests.fleet.checked_out import checked_out, source_with
 from tests.git.http_repository import HttpRepository
@@ -161,9 +165,86 @@ def test_no_objects_of_another_repository_are_pushed(
             if not there.exists():
                 there.symlink_to(linked)
     with pytest.raises(
-        CheckoutError, match="read-tree" if way == "alternates" else "the agent has replaced it"
+        CheckoutError, match="pack-objects" if way == "alternates" else "the agent has replaced it"
     ):
         checkout.finish("Job", FIRST)
+
+
+# Exchanges the folder and the link as soon as somebody opens the first file: git has seen then that the folder is one.
+EXCHANGE = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+events = libc.inotify_init1(0)
+IN_OPEN, AT_FDCWD, EXCHANGE = 0x20, -100, 2
+assert libc.inotify_add_watch(events, b"d/a0000", IN_OPEN) >= 0
+print("ready", flush=True)
+os.read(events, 4096)
+assert libc.renameat2(AT_FDCWD, b"d", AT_FDCWD, b"l", EXCHANGE) == 0
+print("exchanged", flush=True)
+"""
+
+
+def test_a_folder_that_becomes_a_link_while_git_stages_shows_no_file_of_another_place(
+    checkout: JobCheckout, tmp_path: Path
+) -> None:
+    """Commands of the job may run during a checkpoint (`run_in_background`)."""
+    private = tmp_path / "private"
+    private.mkdir()
+    (private / "key").write_text("secret\n")
+    top = checkout.directory
+    (top / ".gitignore").write_text("/l\n")
+    (top / "l").symlink_to(private)
+    (top / "d").mkdir()
+    for number in range(3000):
+        (top / f"d/a{number:04}").write_text("x")
+    (top / "d/key").write_text("public\n")
+    command = [sys.executable, "-c", EXCHANGE]
+    with subprocess.Popen(command, cwd=top, stdout=subprocess.PIPE, text=True) as racing:
+        assert racing.stdout is not None
+        assert racing.stdout.readline() == "ready\n"
+        taken = checkout.snapshot(None, "Checkpoint")
+        assert racing.stdout.readline() == "exchanged\n"
+    assert taken is not None
+    assert (top / "d").is_symlink()
+    remote = Repository(top.parent / "git", tmp_path / "home")
+    assert remote.git("show", f"{taken.commit}:d/key") == "public"
+
+
+def test_objects_that_become_links_after_the_look_are_not_pushed(
+    checkout: JobCheckout, private: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects, theirs = checkout.directory / ".git/objects", private.top / ".git/objects"
+    commit = private.git("rev-parse", "HEAD")
+    (checkout.directory / ".git/HEAD").write_text(f"{commit}\n")
+    before = checkout.commit
+
+    def exchanged(git: str, place: str) -> None:
+        copy_objects(git, place)
+        (theirs / "info/alternates").write_text((objects / "info/alternates").read_text())
+        objects.rename(objects.with_name("own"))
+        objects.symlink_to(theirs)
+
+    monkeypatch.setattr(checkouts, "copy_objects", exchanged)
+    with pytest.raises(CheckoutError, match="pack-objects"):
+        checkout.finish("Job", FIRST)
+    assert checkout.contains(before, before)
+    assert not checkout.contains(before, commit)
+
+
+def test_a_checkpoint_has_the_commit_of_a_submodule(checkout: JobCheckout, tmp_path: Path) -> None:
+    agent = Repository(checkout.directory, tmp_path / "home")
+    inner = Repository.empty(agent.top / "inner", tmp_path / "home")
+    inner.write("f")
+    inner.commit_all()
+    agent.git("-c", "user.name=A", "-c", "user.email=a@b", "add", "inner")
+    agent.git("-c", "user.name=A", "-c", "user.email=a@b", "commit", "-q", "-m", "a submodule")
+    inner.write("f", "more\n")
+    inner.commit_all()
+    taken = checkout.snapshot(None, "Checkpoint")
+    assert taken is not None
+    own = Repository(checkout.directory.parent / "git", tmp_path / "home")
+    assert own.git("rev-parse", f"{taken.commit}:inner") == inner.git("rev-parse", "HEAD")
+    assert checkout.snapshot(taken.commit, "Checkpoint") is None
 
 
 @pytest.mark.parametrize("way", ["link", "file"])
@@ -262,3 +343,32 @@ def test_head_is_read_from_plain_files_only(checkout: JobCheckout, private: Repo
     (git / "HEAD").write_text("ref: refs/heads/ralph/job\n")
     (git / "packed-refs").write_text(f"# pack-refs with: peeled\n{head} refs/heads/ralph/job\n")
     assert head_of(checkout.directory) == head
+
+
+SECRET = "MY-known-QWERTY-77"
+
+
+def test_no_credential_of_the_worker_is_published(source: Repository, tmp_path: Path) -> None:
+    source.environment["MY_API_KEY"] = SECRET
+    checkout = checked_out(source, ATTRIBUTES)
+    top, own = checkout.directory, Repository(checkout.directory.parent / "git", tmp_path / "home")
+    (top / "a.txt").write_text(f"key={SECRET}\n")
+    (top / f"name-{SECRET}").write_text("x")
+    (top / "fixture").write_text("sk-ant-api03-0123456789abcdef0123456789\n")
+    taken = checkout.snapshot(None, "Checkpoint")
+    assert taken is not None
+    assert taken.left_out == (
+        "a.txt (holds a credential that ralph knows)",
+        "name-[redacted] (holds a credential that ralph knows)",
+    )
+    assert own.git("diff", "--name-only", checkout.commit, taken.commit) == "fixture"
+    assert checkout.push_checkpoint(taken.commit, "refs/ralph/job/1") == Delivered(taken.commit)
+    assert checkout.snapshot(taken.commit, "Checkpoint") is None
+    agent = Repository(top, tmp_path / "home")
+    agent.commit_all()
+    final = checkout.finish("Job", FIRST)
+    with pytest.raises(
+        CheckoutError, match=r"holds a credential that ralph knows \(a.txt, name-\[redacted\]\)"
+    ):
+        checkout.push_branch(final.commit, "ralph/job", None)
+    assert "ralph/job" not in source.git("-C", str(tmp_path / "remote.git"), "branch", "--list")

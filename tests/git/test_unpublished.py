@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
+from ralph.git.answer import CheckoutError
 from ralph.loop.directory.preflight import check_checkout
-from tests.git.repositories import Repository, committed
+from ralph.values.outcome import Outcome
+from ralph.values.redaction import Redactor
+from tests.git.repositories import Repository, cloned, committed
 from tests.rows import every_row
 from tests.sandbox.boxes import box_of, means_of
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 CREDENTIALS = "gha-creds-1.json"
 
@@ -51,6 +54,77 @@ def test_what_agents_may_not_read_is_left_out_and_named_once(repository: Reposit
     assert not checkout.commit("again")
     assert checkout.commit_aside("red", earlier=None, has_work=True, pushes=False, limit_s=99) is None
     assert (len(lines), asked) == (1, [str(repository.top)])
+
+
+SECRET = "MY-known-QWERTY-77"
+
+
+def test_files_with_a_known_credential_are_left_out_and_named_once(repository: Repository) -> None:
+    repository.write("fixture", f"of old: {SECRET}\n\n\n\n")
+    repository.write("changed", "old\n")
+    repository.write("staged", "old\n")
+    repository.commit_all()
+    repository.write("fixture", f"of old: {SECRET}\nmore\n")  # it is published already
+    repository.write("fixtures", "sk-ant-api03-0123456789abcdef0123456789\n")  # it only looks like one
+    repository.write("changed", f"key={SECRET}\n")
+    repository.write("staged", f"key={SECRET}\n")
+    repository.write("leak/ed.txt", f"{SECRET}\n")
+    repository.write(f"name-{SECRET}", "x")
+    repository.write("work", "x")
+    repository.git("add", "staged", "leak")
+    lines: list[str] = []
+    checkout = repository.checkout(warn=lines.append, redactor=Redactor([SECRET]))
+    assert checkout.commit("one", checkout.snapshot())
+    assert committed_files(repository) == {"fixture", "fixtures", "work"}
+    told = "these hold a credential that ralph knows: changed, leak/ed.txt, name-[redacted] and 1 more"
+    assert lines == [f"{told}; commits leave them out"]
+    assert not checkout.commit("again")
+    assert checkout.commit_aside("red", earlier=None, has_work=True, pushes=False, limit_s=99) is None
+    assert len(lines) == 1
+    status = repository.git("status", "--porcelain").split("\n")
+    assert status == ["M changed", " M staged", "?? leak/", f"?? name-{SECRET}"]
+
+
+def test_no_first_commit_publishes_a_known_credential(tmp_path: Path) -> None:
+    made = Repository.empty(tmp_path / "new", tmp_path / "home")
+    made.write("leak", SECRET)
+    checkout = made.checkout(redactor=Redactor([SECRET]))
+    assert not checkout.commit("one")
+    made.write("work")
+    assert checkout.commit("one")
+    assert made.git("ls-files") == "work"
+
+
+@pytest.mark.parametrize("place", ["content", "name", "message", "earlier commit", ""])
+def test_no_commit_of_the_model_with_a_known_credential_is_pushed(tmp_path: Path, place: str) -> None:
+    made = cloned(tmp_path / "work", tmp_path / "home")
+    made.write("published", f"{SECRET}\n")
+    made.commit_all()
+    made.git("push", "-q", "origin", "main")
+    made.write("published", f"{SECRET}\nmore\n")
+    made.write(
+        f"x{SECRET}" if place == "name" else "x", f"a{SECRET}" if "c" in place else "sk-ant-api03-01234567"
+    )
+    made.git("add", "-A")
+    made.git("commit", "-q", "-m", SECRET if place == "message" else "mine")
+    commit = made.git("rev-parse", "--short=12", "HEAD")
+    if place == "earlier commit":
+        made.write("x", "gone")
+        made.commit_all()
+    before = made.git("-C", str(tmp_path / "remote.git"), "rev-parse", "main")
+    checkout = made.checkout(redactor=Redactor([SECRET]))
+    if place:
+        shown_place = {"message": "its message", "name": "x\\[redacted\\]"}.get(place, "x")
+        with pytest.raises(
+            CheckoutError, match=f"{commit} holds a credential .*\\({shown_place}\\)"
+        ) as raised:
+            checkout.push()
+        assert raised.value.outcome is Outcome.CONFIG
+        assert SECRET not in str(raised.value)
+    else:
+        assert checkout.push() == 1
+    after = made.git("-C", str(tmp_path / "remote.git"), "rev-parse", "main")
+    assert (after == before) is bool(place)
 
 
 @every_row(

@@ -61,6 +61,24 @@ def test_no_commit_publishes_credentials_that_an_earlier_step_has_put_into_the_c
     ]
 
 
+def test_a_credential_that_ralph_knows_is_neither_committed_nor_pushed(ralph, checkout, iterations) -> None:
+    key = "MY-known-QWERTY-77"
+    ralph.environment["MY_API_KEY"] = key
+    checkout.write("key", key)  # as a copy of an ignored .env would be
+    checkout.write(".git/info/exclude", "/key\n")
+    of_the_model = "git add -f key && git -c user.name=A -c user.email=a@b commit -qm mine"
+    iterations([bash("cp key leaked.txt; echo 1 > one")], [bash(of_the_model)])
+    ran = ralph("loop", "go", "--commit", "--push", "--max-iterations", "2")
+    lines = loop_lines(ran)
+    assert "these hold a credential that ralph knows: leaked.txt; commits leave them out" in lines
+    assert sum("holds a credential that ralph knows (key) and is not pushed" in line for line in lines) >= 1
+    assert ran.code == 74
+    assert key not in ran.stderr
+    assert checkout.git("ls-tree", "-r", "--name-only", "origin/main").split() == [
+        *(".gitignore", "a.txt", "dir/b.txt", "one")
+    ]
+
+
 HOOKS = (
     "for hook in pre-commit prepare-commit-msg commit-msg post-commit pre-push reference-transaction; do"
     " printf '#!/bin/sh\ntouch \"$HOME/planted\"\n' > .git/hooks/$hook; chmod +x .git/hooks/$hook; done"
