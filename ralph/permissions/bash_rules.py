@@ -65,6 +65,8 @@ class _Part:
             words = text.split()
         self._name = words[0].rpartition("/")[2].lower() if words else "*"
         self._pieces = [one.lower() for word in (self._name, *words[1:]) for one in _PIECE.findall(word)]
+        # A wildcard in the place of the first operand stands for options too.
+        self._takes_options = any("*" in word for word in words[:1]) or words[1:2] == ["*"]
         self._exact = _wildcard(words, is_open=is_open)
         # People do not expect that `/bin/rm` or `RM` gets past a rule for `rm`.
         self._loose = _wildcard([self._name, *words[1:]], is_open=is_open)
@@ -73,11 +75,17 @@ class _Part:
         return self._exact.surely_matches(_joined(words))
 
     def may_match(self, command: SimpleCommand, line: ParsedLine) -> bool:
-        name, words = command.name, command.words
-        return name is not None and any(
-            self._loose.may_match_words((plain(name.lower()), *words[at:]), line.options)
-            for at, is_sure in _after_options(name, words)
-            if is_sure or words[at].parts[:1] != (ANY,) or self.occurs_in(line.everywhere)
+        words = command.words
+        name = plain((command.name or "").lower())
+        if command.name is None or ("*" not in self._name and name.known != self._name):
+            return False
+        if self._takes_options:
+            return self._loose.may_match_words((name, *words[1:]), line.options)
+        occurs = self.occurs_in(line.everywhere)
+        return any(
+            self._loose.may_match_words((name, *words[at:]), line.options)
+            for at, is_sure in _after_options(name.known, words)
+            if is_sure or occurs or words[at].parts[:1] != (ANY,)
         )
 
     def occurs_in(self, words: frozenset[str]) -> bool:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 import sys
-from functools import cache, lru_cache
-from itertools import pairwise
+from functools import cache, cached_property, lru_cache
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -63,8 +63,11 @@ _INDIRECT, _CALCULATION = "an indirect expansion", "arithmetic"
 # What the shell evaluates once more: values of variables in arithmetic and in subscripts, and of those with prompts.
 _EVALUATES_VALUES = re.compile(r"\bPS[0-4]\b|\bPROMPT_COMMAND\b|\$\{[^}]*@P\}")
 _OPTION = re.compile(r"(?<![^\s=,'\"({:])-[^\s'\",;|&)}]*")
-_MOST_OPTIONS = 100
-"""The maximum number of options in a line that are compared one by one."""
+_SETTERS = frozenset("read mapfile readarray getopts printf let wait".split())
+_MOST_COMMANDS = 200
+"""The maximum number of commands in a line in which the values of a variable are looked for."""
+_MOST_COMPARED = 5_000
+"""The maximum number of options of a line, times its unknown words, for which each option is compared with each word."""
 MISREAD = frozenset([_UNKNOWN_SYNTAX, _COMPARISON])
 """Descriptions of parts in which even the redirections are not known."""
 
@@ -162,6 +165,17 @@ def _problems_of(text: str, *, has_error: bool) -> Iterator[str]:
         yield "a word that continues on the next line"
     if re.search(r"[\0\r\x0b\x0c]", text) or "\udc80" <= max(text, default="") <= "\udfff":
         yield "a control character"
+
+
+def _split(value: Word, *, is_one: bool) -> tuple[Word, ...] | None:
+    """The words that a value of a variable becomes. None if they are not known."""
+    if is_one or (value.known and not re.search(r"[\s*?\[]", value.known)):
+        return None if name_of((value,)) is None else (value,)
+    return (
+        None
+        if value.text is None or re.search(r"[*?\[]", value.text)
+        else tuple(map(plain, value.text.split()))
+    )
 
 
 def _known_texts(words: Iterable[Word]) -> list[str]:
@@ -277,6 +291,10 @@ class ParsedLine:
         """The commands in backquotes of the text that is read now, as the shell reads them."""
         self._seen: set[str] = set()
         """The commands in backquotes that have been read."""
+        self._read_commands: list[SimpleCommand] = []
+        """The commands of all texts so far, without those that another one runs by its words."""
+        self._in_loops: list[tuple[str, Word]] = []
+        """The variables of loops, each with one of its values."""
         self._source = b""
         self._found: list[SimpleCommand] = []
         self._behind: dict[tuple[int, int], list[Word]] = {}
@@ -295,15 +313,23 @@ class ParsedLine:
             **dict.fromkeys(_DECLARATIONS, self._read_declaration),
         }
         self._read_script(text, 0)
-        words = [word for one in self.commands for word in (*one.words, *one.assignments)]
-        words += [*self.other_words, *self._heredocs, *(one.target for one in self.redirections)]
+        words = self._words()
         self.has_glob = any(word.has_glob for word in words)
         self.everywhere = frozenset(_words_anywhere(self.texts, words))
         """All words of the line. Words inside quotes and substitutions are included."""
-        found = frozenset(_OPTION.findall("\n".join(_known_texts(words))))
-        self.options = found if len(found) <= _MOST_OPTIONS else None
-        """The options that the line names. The value of a variable may be one of them. None if there are too many to compare."""
         self.runs_unknown |= self.runs_any
+
+    def _words(self) -> list[Word]:
+        others = [*self.other_words, *self._heredocs, *(one.target for one in self.redirections)]
+        return [*others, *(word for one in self.commands for word in (*one.words, *one.assignments))]
+
+    @cached_property
+    def options(self) -> frozenset[str] | None:
+        """The options that the line names. The value of a variable may be one of them. None if there are too many to compare."""
+        words = self._words()
+        found = frozenset(_OPTION.findall("\n".join(_known_texts(words))))
+        unknown = sum(word.text is None for word in words)
+        return found if len(found) * unknown <= _MOST_COMPARED else None
 
     def hiding(self) -> Iterator[tuple[str, frozenset[str]]]:
         """Descriptions of the parts that may run commands which are not in the list, each with all words that such commands have."""
@@ -338,6 +364,7 @@ class ParsedLine:
         self._lose(*_problems_of(text, has_error=root.has_error))
         self.runs_any |= root.has_error and _MAY_MAKE_NAMES.search(text) is not None
         backquoted = self._backquoted
+        self._read_commands += self._found
         assigned = [
             *self.other_words[known:],
             *(one for command in self._found for one in (*command.assignments, *command.words)),
@@ -371,8 +398,11 @@ class ParsedLine:
         self.not_understood += filter(None, (found.not_understood,))
         self.suspect = self.suspect or found.suspect
         self._suspect(found, "git" if command.name == "git" else "")
+        named = () if command.name is not None else self._named_by_values(command.words)
+        for words in named:
+            self._add(replace(command, words=words), level + 1, is_inner=True)
         if found.runs_unknown:
-            self.runs_unknown, self.runs_any = True, self.runs_any or not found.suspect
+            self.runs_unknown, self.runs_any = True, self.runs_any or not (found.suspect or named)
         inner = {*found.scripts, *(words[0].text for words in found.commands if words)}
         self._data += [one for one in command.words[1:] if one.text is None or one.text not in inner]
         self._data += command.assignments
@@ -383,6 +413,39 @@ class ParsedLine:
             self._add(_with_assignments(command, words), level + 1, is_inner=is_inner)
         for script in found.scripts:
             self._read_script(script, level + 1)
+
+    def _named_by_values(self, words: Sequence[Word]) -> Sequence[tuple[Word, ...]]:
+        """The words of a command that a variable names, with each value that the line gives it. Empty if there may be others."""
+        name = words[0].variable if words else ""
+        may_be_set = rf"\$\{{{name}:?=|\bIFS=|\b(?:declare|local|typeset)\s+-\w*n"
+        is_long = len(self._read_commands) > _MOST_COMMANDS
+        if (
+            not name
+            or is_long
+            or any(re.search(may_be_set, text) for text in self.texts)
+            or self._is_read(name)
+        ):
+            return ()
+        values = [value for variable, value in self._in_loops if variable == name]
+        others = (one for command in self._read_commands for one in (*command.words, *command.assignments))
+        for word in (*self.other_words, *others):
+            first = word.parts[0] if word.parts else ""
+            if first and re.match(rf"{name}(?:\+=|\[)", first):
+                return ()
+            if first and first.startswith(f"{name}="):
+                values.append(Word((first.removeprefix(f"{name}="), *word.parts[1:])))
+        found = [_split(value, is_one=words[0].is_one) for value in values]
+        named = [(*value, *words[1:]) for value in found if value is not None]
+        return named if len(named) == len(values) else ()
+
+    def _is_read(self, name: str) -> bool:
+        """Whether a command may give a variable a value that it reads or makes."""
+        return any(
+            command.name in _SETTERS
+            and (command.name != "printf" or any(word.known.startswith("-v") for word in command.words))
+            and any(word.text in (name, None) for word in command.words[1:])
+            for command in self._read_commands
+        )
 
     def _read(self, node: Any, level: int) -> None:
         if level > _MOST_LEVELS:
@@ -427,9 +490,11 @@ class ParsedLine:
     def _read_loop(self, node: Any) -> None:
         self.has_loop = True
         variables = [one for one in node.named_children if one.type == "variable_name"]
-        names = (self._bytes(one).decode("utf-8", "replace") for one in variables)
+        names = [self._bytes(one).decode("utf-8", "replace") for one in variables]
         self.sets_variables |= not all(map(_LOOP_VARIABLE.fullmatch, names))
+        known = len(self.other_words)
         self._read_words(node)
+        self._in_loops += product(names, self.other_words[known:])
 
     def _read_words(self, node: Any) -> None:
         self.other_words += [word_of(one, self._source) for one in node.named_children if one.type in _WORDS]

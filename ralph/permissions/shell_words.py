@@ -34,6 +34,8 @@ class Word(Struct, frozen=True):
     """The words into which the shell expands the braces of this word, without quotes."""
     is_one: bool = False
     """True if it stays one word, because each unknown part is a file name pattern or in quotes."""
+    variable: str = ""
+    """The name of the variable whose value the word is."""
     is_stream: bool = False
     """True for `<(...)`, from which a program reads what another one writes."""
 
@@ -64,6 +66,7 @@ _BARE = frozenset("word number variable_name special_variable_name extglob_patte
 """The types of syntax nodes that stand for text outside quotes."""
 
 _QUOTED = frozenset("string raw_string ansi_c_string translated_string".split())
+_VARIABLE = re.compile(r"(?:\"?)\$(?:\{(?=\w+\}))?([A-Za-z_]\w*)\}?\"?")
 _MANY = re.compile(rb"\$\{?!?(?:\w+\[)?@")
 
 UNKNOWN = Word((ANY,))
@@ -99,7 +102,9 @@ def word_of(node: Any, source: bytes) -> Word:
     is_glob = is_known and re.search(r"[*?\[]", bare) is not None
     parts = tuple(_joined(_parts(node, source)))
     is_stream = node.type == "process_substitution"
-    return Word(parts, is_glob, has_glob, is_one=_is_one(node, source), is_stream=is_stream)
+    variable = _VARIABLE.fullmatch(raw)
+    name = variable[1] if variable else ""
+    return Word(parts, is_glob, has_glob, is_one=_is_one(node, source), variable=name, is_stream=is_stream)
 
 
 def _is_one(node: Any, source: bytes) -> bool:
