@@ -37,14 +37,14 @@ from ralph.machine.network.trust import trusting, unusable_places
 from ralph.machine.starting import PATIENCE_S
 from ralph.machine.waiter import STOP_SIGNALS, InboxWaiter, SystemClock
 from ralph.output.standard_streams import has_color
-from ralph.run.parts import RunContext, program_keys
+from ralph.run.parts import RunContext, entered, program_keys
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.settings.listing import setting_lines, target_lines
 from ralph.settings.merge import SettingsError, load_with_claude
 from ralph.settings.tables import ClockSettings, Settings
 from ralph.values.credentials import known_secrets
 from ralph.values.events import EventStream
-from ralph.values.outcome import Outcome, UsageError
+from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.redaction import Redactor, redacted
 from ralph.values.screen_text import in_one_line
 
@@ -75,7 +75,9 @@ def doctor(line: DoctorLine, _typed: TypedLine) -> int:
     line = replace(line, config=absolute(line.config), session_dir=absolute(line.session_dir))
     _end_at_once_when_asked()
     environment = dict(os.environ)
-    cwd = _entered(line.directory)
+    cwd = None
+    with suppress(CannotError):  # a finding says that it is gone
+        cwd = entered(line.directory)
     if line.sandbox:
         return _tried_sandbox(line, environment, cwd)
     settings, problem = _settings(line, environment, cwd)
@@ -174,18 +176,6 @@ def _end_at_once_when_asked() -> None:
     for number in STOP_SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, end)
-
-
-def _entered(directory: str | None) -> Path | None:
-    if directory is not None:
-        try:
-            os.chdir(directory)
-        except OSError as error:
-            raise UsageError(f"cannot work in {directory}: {error.strerror}") from error
-    try:
-        return Path.cwd()
-    except OSError:
-        return None
 
 
 def _settings(

@@ -12,6 +12,7 @@ import math
 import os
 import select
 from contextlib import suppress
+from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -169,6 +170,16 @@ class _News(enum.Enum):
     INTERRUPTED = enum.auto()
 
 
+def is_killed(kill_what_is_left: Callable[[], bool], clock: Clock, wait: Callable[[float], object]) -> bool:
+    """Calls `kill_what_is_left` until it returns True, for at most `KILL_S`. `wait` waits until a time. Returns whether all is gone."""
+    deadline_s = clock.now_s() + KILL_S
+    while not kill_what_is_left():
+        if clock.now_s() >= deadline_s:
+            return False
+        wait(clock.now_s() + KILL_AGAIN_EVERY_S)
+    return True
+
+
 class RunningCommand:
     def __init__(self, process: SupervisedCommand, capture: Capture, *, waiter: Waiter, clock: Clock) -> None:
         self._process = process
@@ -197,7 +208,8 @@ class RunningCommand:
                 self._stop()
         finally:
             self._has_ended = True
-            is_all_gone = self._kill_what_is_left()
+            next_item = partial(self._next, waiting_for="the command to stop")
+            is_all_gone = is_killed(self._process.kill_what_is_left, self._clock, next_item)
             self._end_output()
         if self._interrupted is not None:
             raise self._interrupted
@@ -243,14 +255,6 @@ class RunningCommand:
         while self._status is None:
             if self._next(deadline_s, "the command to stop") in (TIMED_OUT, _News.INTERRUPTED):
                 return
-
-    def _kill_what_is_left(self) -> bool:
-        deadline_s = self._clock.now_s() + KILL_S
-        while not self._process.kill_what_is_left():
-            if self._clock.now_s() >= deadline_s:
-                return False
-            self._next(self._clock.now_s() + KILL_AGAIN_EVERY_S, "the command to stop")
-        return True
 
     def _end_output(self) -> None:
         """Reads the rest of the output. If other processes still hold the pipe open, does not wait for them."""

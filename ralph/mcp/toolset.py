@@ -20,9 +20,10 @@ from msgspec import Struct
 
 from ralph.mcp.ports import ServerFailedError, ServerGroup
 from ralph.values.answer import ToolDefinition
+from ralph.values.nesting import is_deeper
 from ralph.values.redaction import redacted
 from ralph.values.report import shown
-from ralph.values.strict_json import DEEPEST, JSON_TYPES, is_deeper, is_number
+from ralph.values.strict_json import DEEPEST, JSON_TYPES, is_number
 from ralph.values.tool_choice import ToolLists, covers, is_chosen, mcp_name
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from ralph.machine.waiter import ONE_SIGNAL_S, Heartbeats, Inbox, InboxWaiter, S
 from ralph.output.spool import is_one_stream
 from ralph.output.standard_streams import complain, has_color, obeys_controls
 from ralph.output.writer import Writer
-from ralph.run.parts import RunContext, refuse_uncountable_budget
+from ralph.run.parts import RunContext, entered, refuse_uncountable_budget
 from ralph.run.run import Run
 from ralph.run.telemetry import SessionNotes, Telemetry, open_metrics
 from ralph.settings.merge import ClaudeOptions, load_with_claude
@@ -29,7 +29,7 @@ from ralph.values.controls import PermissionMode, RunControls
 from ralph.values.credentials import known_secrets
 from ralph.values.events import ClockFired, Event, EventStream, Notice
 from ralph.values.outcome import CannotError, Outcome, UsageError
-from ralph.values.ports import WORKING_DIRECTORY_GONE, Clock, Events, Interrupted, TimeIsUp
+from ralph.values.ports import Clock, Events, Interrupted, TimeIsUp
 from ralph.values.redaction import Redactor
 from ralph.values.screen_text import in_one_line
 from ralph.values.shortage import line_with_advice, shortage_of
@@ -158,24 +158,11 @@ def _begin(
     """
     metrics, cwd = None, Path("/")
     try:
-        cwd = _enter_directory(options.directory)
+        cwd = entered(options.directory)
         metrics = open_metrics(options.metrics_file, clock, options.output.directories)
         return metrics, cwd, _read_settings(options, environment, cwd), None
     except Exception as error:  # noqa: BLE001 - reported as the run's result, once there is a writer
         return metrics, cwd, Settings(), error
-
-
-def _enter_directory(directory: str | None) -> Path:
-    """Changes to the working directory and returns it. Tools, files and git use it as the current directory."""
-    if directory is not None:
-        try:
-            os.chdir(directory)
-        except OSError as error:
-            raise UsageError(f"cannot work in {directory}: {error.strerror}") from error
-    try:
-        return Path.cwd()
-    except FileNotFoundError:
-        raise CannotError(WORKING_DIRECTORY_GONE, Outcome.IO_ERROR) from None
 
 
 def _read_settings(options: RunOptions, environment: Mapping[str, str], cwd: Path) -> Settings:

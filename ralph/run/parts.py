@@ -28,7 +28,8 @@ from ralph.settings.merge import SettingsError
 from ralph.values.answer import FINAL_REPORT, ToolDefinition
 from ralph.values.controls import RunControls
 from ralph.values.credentials import CALLERS_VARIABLES, TURN_LOCK, child_environment, known_secrets
-from ralph.values.outcome import CannotError
+from ralph.values.outcome import CannotError, Outcome, UsageError
+from ralph.values.ports import WORKING_DIRECTORY_GONE
 from ralph.values.redaction import Redactor, redacted
 from ralph.values.tool_choice import TOOL_NAMES, is_pattern, tool_of, without_background
 
@@ -47,6 +48,22 @@ if TYPE_CHECKING:
     from ralph.tools.toolbox import LocalToolbox
     from ralph.values.ports import Clock, Events, PathRules, Waiter
     from ralph.values.report import ReportForm
+
+
+def entered(directory: str | None) -> Path:
+    """Changes to the directory, if one is given, and returns the working directory, which tools, files and git use as theirs.
+    Raises UsageError, and CannotError if it is gone.
+    """
+    if directory is not None:
+        try:
+            os.chdir(directory)
+        except OSError as error:
+            raise UsageError(f"cannot work in {directory}: {error.strerror}") from error
+    try:
+        return Path.cwd()
+    except OSError:
+        raise CannotError(WORKING_DIRECTORY_GONE, Outcome.IO_ERROR) from None
+
 
 # --- The context
 # The context that all parts of one run share: its options, its settings and the ports.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ralph.machine.files.opened_file import open_regular_file
+from ralph.values.nesting import is_deeper
 from ralph.values.outcome import CannotError
 
 if TYPE_CHECKING:
@@ -99,17 +100,6 @@ def parsed(path: Path, data: bytes) -> dict[str, Any]:
         raise SettingsFileError(f"{path}:{line}: not valid TOML: {reason}") from error
     except (ValueError, RecursionError) as error:  # 5,000 digits, lists 1,000 deep
         raise SettingsFileError(f"{path}: not valid TOML: {type(error).__name__}") from error
-    if _is_deeper(document, _MOST_LEVELS):
+    if is_deeper(document, _MOST_LEVELS + 1):  # the last level is that of values
         raise SettingsFileError(f"{path}: tables and lists are nested deeper than {_MOST_LEVELS} levels")
     return document
-
-
-def _is_deeper(document: dict[str, Any], most_levels: int) -> bool:
-    """Whether the document is nested more than `most_levels` deep."""
-    level: list[Any] = [document]
-    for _ in range(most_levels):
-        inner = [one for each in level for one in (each.values() if isinstance(each, dict) else each)]
-        level = [one for one in inner if isinstance(one, dict | list)]
-        if not level:
-            return False
-    return True

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
+from ralph.values.nesting import is_deeper
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -78,21 +80,6 @@ def _once(entries: list[tuple[str, Any]]) -> dict[str, Any]:
             raise ValueError(f"the key {key!r} occurs twice in one object")
         found[key] = value
     return found
-
-
-def is_deeper(value: Any, levels: int) -> bool:
-    """Whether the value is nested more than `levels` deep. The function uses no recursion."""
-    level = [value]
-    for _ in range(levels):
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, (dict, list))
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-        if not level:
-            return False
-    return True
 
 
 def is_number(value: Any) -> bool:

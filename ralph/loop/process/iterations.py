@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from ralph.machine.output_capture import OwnDirectory
 from ralph.machine.own_process import core_limit_at_start
 from ralph.machine.own_programs import own_python
 from ralph.machine.processes import OwnedProcess
-from ralph.machine.running_command import KILL_AGAIN_EVERY_S, KILL_S, STILL_RUNS, RunningCommand
+from ralph.machine.running_command import STILL_RUNS, RunningCommand, is_killed
 from ralph.machine.starting import start_thread
 from ralph.machine.waiter import STOP_SIGNALS
 from ralph.output.notifier import EndOfOutput
@@ -95,7 +96,8 @@ class RunningIteration:
             self._start_thread()
             self._wait_for_end(waiting_for)
         finally:
-            is_all_gone = self._kill_what_is_left()
+            next_item = partial(self._next, waiting_for="what the iteration has left to end")
+            is_all_gone = is_killed(self._process.kill_what_is_left, self._clock, next_item)
             self._mailbox.close()
         status = -signal.SIGKILL if self._status is None else self._status
         code = status if status >= 0 else 128 - status
@@ -139,14 +141,6 @@ class RunningIteration:
         """A second signal makes `ralph run` end at once, and does not postpone the kill."""
         self._process.send(signal_number)
         self._killed_at_s = min(self._killed_at_s, self._clock.now_s() + self._stops_within_s)
-
-    def _kill_what_is_left(self) -> bool:
-        deadline_s = self._clock.now_s() + KILL_S
-        while not self._process.kill_what_is_left():
-            if self._clock.now_s() >= deadline_s:
-                return False
-            self._next(self._clock.now_s() + KILL_AGAIN_EVERY_S, "what the iteration has left to end")
-        return True
 
 
 def _await_end(process: OwnedProcess, mailbox: Mailbox) -> None:
