@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from ralph.cli.command_words import ROOT_HELP, LineError, with_command
 from ralph.machine.loading import load_typer, load_without
-from ralph.machine.own_process import why_too_few_descriptors
+from ralph.machine.process_start import why_too_few_descriptors
 from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.shortage import ShortageError, line_with_advice, shortage_of
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -118,9 +118,7 @@ def submit(
         "max_attempts": max_attempts,
     }
     with _opened(db) as store:
-        from ralph.cli.job_options import check_job_options  # noqa: PLC0415 - not needed for --help
-
-        return store.submit(file, set_name, limits, os.environ, check_job_options)
+        return store.submit(file, set_name, limits, os.environ, _check_job)
 
 
 @fleet.command(short_help="Work on the jobs of the store.")
@@ -155,12 +153,11 @@ def work(
     with _opened(db, begins_after=True, most_wait_s=None) as store:
         store.look_before_work(named, until_done=until_done)
     with _extra():
-        from ralph.fleet.slot import WorkOptions  # noqa: PLC0415 - not needed for --help
-        from ralph.fleet.store.database import database_of  # noqa: PLC0415 - not needed for --help
-        from ralph.fleet.worker import work as work_on  # noqa: PLC0415 - not needed for --help
+        from ralph.fleet import slot, worker  # noqa: PLC0415 - not needed for --help
+        from ralph.fleet.store import database  # noqa: PLC0415 - not needed for --help
 
-    options = WorkOptions(slots=slots, sets=named, until_done=until_done, drain_s=drain)
-    return work_on(database_of(db, os.environ), options, os.environ, _console().tell)
+    options = slot.WorkOptions(slots=slots, sets=named, until_done=until_done, drain_s=drain)
+    return worker.work(database.database_of(db, os.environ), options, os.environ, _console().tell)
 
 
 @fleet.command("ls", short_help="List the sets, and the jobs of one set.")
@@ -320,19 +317,16 @@ def export(
     Neither a store nor a worker is needed then. A limit that the scheduler cannot keep is refused (exit 2), unless you
     give it up. Where a job ends with 75, the scheduler runs it again.
     """
-    from ralph.fleet.export import export as text_of  # noqa: PLC0415 - not needed for --help
+    from ralph.fleet import export, job_file  # noqa: PLC0415 - not needed for --help
 
     if file is not None:
-        from ralph.cli.job_options import check_job_options  # noqa: PLC0415 - not needed for --help
-        from ralph.fleet.job_file import read_named_set  # noqa: PLC0415 - not needed for --help
-
-        name, jobs, limits = read_named_set(file, set_name, os.environ, check_job_options)
+        name, jobs, limits = job_file.read_named_set(file, set_name, os.environ, _check_job)
     elif set_name is not None:
         with _opened(db) as store:
             name, (jobs, limits) = set_name, store.jobs_of(set_name)
     else:
         raise UsageError("name the jobs file, or a set of the store with --set")
-    text = text_of(jobs, limits, format_, name, without_limit or ())
+    text = export.export(jobs, limits, format_, name, without_limit or ())
     target = absolute(output)
     if target is None or target == "-":
         _print_text(text)
@@ -370,6 +364,12 @@ def job(
     place = absolute(directory)
     assert place is not None  # noqa: S101 - the option has a value
     return do_job_in_file(file, set_name, Path(place), os.environ, _say)
+
+
+def _check_job(words: Sequence[str], is_loop: bool) -> None:
+    from ralph.cli.job_options import check_job_options  # noqa: PLC0415 - not needed for --help
+
+    check_job_options(words, is_loop)
 
 
 def _say(text: str) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.machine.own_process import is_open
+from ralph.prompt.named_file import open_named_file, refuse_kernel_file
 from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
@@ -101,8 +102,6 @@ def read_prompt(
 
 def _read_file(path: str, directories: Sequence[str | Path], wait: InputWait) -> str:
     """Reads a file as standard input is read, so that a FIFO cannot block the run, and a device cannot fill the memory."""
-    from ralph.prompt.named_file import open_named_file  # noqa: PLC0415 - most prompts are arguments
-
     try:
         # Only opening must not block, because a FIFO may have no writer yet. Reads may block: a thread does them.
         fd = open_named_file(path, directories)
@@ -187,8 +186,6 @@ def _refuse_kernel_file(fd: int) -> None:
     """In `ralph < PROMPT.md`, PROMPT.md may be a link to /proc/self/environ, which contains the API key."""
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         return
-    from ralph.prompt.named_file import refuse_kernel_file  # noqa: PLC0415 - few prompts are redirected files
-
     try:
         refuse_kernel_file(fd, "/dev/stdin")
     except OSError as error:
