@@ -36,7 +36,7 @@ from ralph.values.screen_text import cut_to_columns, json_for_terminal
 from ralph.values.setting import DURATION
 
 if TYPE_CHECKING:
-    from ralph.fleet.command import Console, Fleet, NamedJobs
+    from ralph.fleet.command import Console, Fleet
 
 _LONGEST_WAIT_S = 60.0
 """A command that nothing waits for gives up after this time: the store's address may be wrong."""
@@ -157,7 +157,7 @@ def work(
         from ralph.fleet.store import database  # noqa: PLC0415 - not needed for --help
 
     options = slot.WorkOptions(slots=slots, sets=named, until_done=until_done, drain_s=drain)
-    return worker.work(database.database_of(db, os.environ), options, os.environ, _console().tell)
+    return worker.work(database.database_of(db, os.environ), options, os.environ, _error_lines().write)
 
 
 @fleet.command("ls", short_help="List the sets, and the jobs of one set.")
@@ -183,7 +183,7 @@ def list_(
 def show(job: OneJob, *, set_name: SetName = None, json_: JsonFlag = False, db: Store = None) -> int:
     """Show one job: its state, repository, branch, cost, attempts and last answer."""
     with _opened(db) as store:
-        return store.show(_chosen([job], set_name), is_json=json_)
+        return store.show(store.jobs_named([job], set_name), is_json=json_)
 
 
 @fleet.command(short_help="Print the log of a job.")
@@ -196,7 +196,7 @@ def logs(
 ) -> int:
     """Print the log of a job: what ralph told while it worked, on whichever machines. Also works during the job."""
     with _opened(db, most_wait_s=None if follow else _LONGEST_WAIT_S) as store:
-        return store.logs(_chosen([job], set_name), is_followed=follow)
+        return store.logs(store.jobs_named([job], set_name), is_followed=follow)
 
 
 @fleet.command(short_help="Cancel jobs. Their processes end within 10 s.")
@@ -216,7 +216,7 @@ def cancel(
     if bool(jobs) == all_:
         raise UsageError("name the jobs to cancel, or give --all" + (", not both" if jobs else ""))
     with _opened(db) as store:
-        return store.cancel(_chosen(jobs, set_name, is_all=all_))
+        return store.cancel(store.jobs_named(jobs, set_name, is_all=all_))
 
 
 @fleet.command(short_help="Let jobs that have ended run again.")
@@ -244,7 +244,7 @@ def retry(
     if bool(jobs) == failed:
         raise UsageError("name the jobs to retry, or give --failed" + (", not both" if jobs else ""))
     with _opened(db) as store:
-        return store.retry(_chosen(jobs, set_name, is_all=failed), discards=discard)
+        return store.retry(store.jobs_named(jobs, set_name, is_all=failed), discards=discard)
 
 
 @fleet.command(short_help="Wait until all jobs have ended.")
@@ -377,13 +377,6 @@ def _say(text: str) -> None:
     sys.stderr.flush()
 
 
-def _chosen(jobs: list[str] | None, set_name: str | None, *, is_all: bool = False) -> "NamedJobs":
-    with _extra():
-        from ralph.fleet.command import NamedJobs  # noqa: PLC0415 - not needed for --help
-
-    return NamedJobs(tuple(jobs or ()), set_name, is_all)
-
-
 @contextmanager
 def _extra() -> Iterator[None]:
     """Turns the lack of one of the fleet's libraries into one line."""
@@ -403,11 +396,11 @@ def _opened(
     `begins_after`, a signal that came while nothing waited counts too, before the work that follows begins.
     """
     with _extra():
-        from ralph.fleet.command import opened  # noqa: PLC0415 - not needed for --help
+        from ralph.fleet.command import Console, opened  # noqa: PLC0415 - not needed for --help
         from ralph.fleet.store.database import WaitStoppedError  # noqa: PLC0415 - not needed for --help
     stop = StopEvent()
     received: list[int] = []
-    console = _console()
+    console = _console(Console)
 
     def end_wait(number: int, _frame: FrameType | None) -> None:
         received.append(number)
@@ -435,9 +428,13 @@ def _opened(
         raise typer.Exit(128 + received[0])
 
 
-def _console() -> "Console":
-    from ralph.fleet.command import Console  # noqa: PLC0415 - not needed for --help
+def _error_lines() -> ErrorLines:
+    redact = Redactor(known_secrets(os.environ)).redact_all
+    has_status = sys.stdout.isatty() and obeys_controls(2, os.environ)
+    return ErrorLines("[fleet]", redact=redact, has_color=False, clears_line=has_status)
 
+
+def _console(make: "type[Console]") -> "Console":
     redact = Redactor(known_secrets(os.environ)).redact_all
     # COLUMNS counts without a terminal too. A pipe gets whole lines.
     width = shutil.get_terminal_size((80 if sys.stdout.isatty() else 0, 24)).columns or None
@@ -453,13 +450,13 @@ def _console() -> "Console":
         if text:
             print_lines([json_for_terminal(text)])
 
-    return Console(
+    return make(
         write=write,
         write_value=lambda value: print_lines(
             [json_for_terminal(json.dumps(redacted(value, redact), indent=2))]
         ),
         write_text=lambda text: _print_text(redact(text)),
-        tell=ErrorLines("[fleet]", redact=redact, has_color=False, clears_line=has_status).write,
+        tell=_error_lines().write,
         show_status=show_status if has_status else None,
         width=width,
     )

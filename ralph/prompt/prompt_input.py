@@ -123,9 +123,7 @@ def _required_stdin(wait: InputWait, fd: int) -> str:
 
 
 def _required_text(wait: InputWait, fd: int, name: str, instead: str = "") -> str:
-    from ralph.prompt.piped_input import InputReader  # noqa: PLC0415 - a prompt on the command line needs none
-
-    received = InputReader(wait, fd, name, most_bytes=MOST_PROMPT_BYTES).read()
+    received, _ = _received(wait, fd, name)
     if received is None:
         raise PromptError(f"{name} stayed silent for {wait.first_byte_s:g}s{instead}")
     if received.error is not None:
@@ -142,12 +140,10 @@ def _piped_data(wait: InputWait, fd: int) -> _Piped:
     # Another program, such as a shell's `while read` loop, may have read a part of the file: the rest is not for ralph.
     if stat.S_ISREG(os.fstat(fd).st_mode) and os.lseek(fd, 0, os.SEEK_CUR) > 0:
         return _Piped(notices=("standard input is a file that somebody has begun to read: left alone",))
-    from ralph.prompt.piped_input import InputReader, SilentPipe  # noqa: PLC0415 - a run without a pipe needs none
-
     name = "standard input"
-    received = InputReader(wait, fd, name, most_bytes=MOST_PROMPT_BYTES, advice=_KEEPS_IT_OUT).read()
+    received, silent = _received(wait, fd, name, _KEEPS_IT_OUT)
     if received is None:
-        return _Piped(silent=SilentPipe(fd, wait.first_byte_s))
+        return _Piped(silent=silent)
     if received.error is not None:
         _raise_shortage(received.error)
         if received.data:
@@ -158,6 +154,16 @@ def _piped_data(wait: InputWait, fd: int) -> _Piped:
         return _Piped()
     count = f"{len(received.data):,} bytes"
     return _Piped(_text_of(received, name), (f"{count} from standard input follow the prompt",))
+
+
+def _received(
+    wait: InputWait, fd: int, name: str, advice: str = ""
+) -> tuple[PipedData | None, SilentPipe | None]:
+    """The data of a pipe or a file, or the pipe if nothing came in time."""
+    from ralph.prompt.piped_input import InputReader, SilentPipe  # noqa: PLC0415 - most prompts are arguments
+
+    received = InputReader(wait, fd, name, most_bytes=MOST_PROMPT_BYTES, advice=advice).read()
+    return received, SilentPipe(fd, wait.first_byte_s) if received is None else None
 
 
 def _text_of(received: PipedData, name: str) -> str:

@@ -23,6 +23,7 @@ from ralph.machine.own_programs import own_program, search_around, without_unsaf
 from ralph.sandbox.box_plan import BoxPlan
 from ralph.sandbox.bubblewrap import TEMPORARY
 from ralph.sandbox.detection import no_means
+from ralph.sandbox.disk_work import DiskWork, OwnDisks
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.tools.files.seen_files import SeenFiles
 from ralph.values.answer import Block, ToolError, os_error_text
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from ralph.machine.command_supervisor import CommandSupervisor, Confinement
     from ralph.machine.own_programs import ProgramSearch
     from ralph.sandbox.command_box import CommandBox
-    from ralph.sandbox.disk_work import DiskWork
     from ralph.tools.background_commands import BackgroundCommands
     from ralph.tools.files.path_guard import PathGuard
     from ralph.values.redaction import Redactor
@@ -254,8 +254,6 @@ class ToolContext(Struct, frozen=True, dict=True):
 
     @cached_property
     def _disk(self) -> DiskWork:
-        from ralph.sandbox.disk_work import DiskWork, OwnDisks  # noqa: PLC0415 - for the first command
-
         return DiskWork(self.waiter, self.clock, OwnDisks())
 
     def _new_box(
