@@ -7,11 +7,13 @@ commands, secures the process and then runs `cli`.
 import os
 import sys
 
+from ralph import __version__
+
 
 def main(core_limit: int | None = None, parent_pid: int | None = None) -> None:
     """Runs ralph with the arguments in `sys.argv`, and ends the process with ralph's exit code.
 
-    `core_limit` is passed to `own_process.keep_memory_private`, which explains it. If `parent_pid` is not None, this
+    `core_limit` is passed to `process_start.keep_memory_private`, which explains it. If `parent_pid` is not None, this
     process ends when the process `parent_pid` ends.
     """
     arguments = sys.argv[1:]
@@ -25,21 +27,21 @@ def main(core_limit: int | None = None, parent_pid: int | None = None) -> None:
         from ralph.cli.shell.answer import answer_shell  # noqa: PLC0415 - a shell asks for it
 
         os._exit(answer_shell(arguments[1:]))
-    if parent_pid is not None:
-        own_process.end_with_parent(parent_pid)
     # Only now: a module of the standard library may not be looked for in the working directory.
-    from ralph.machine import loading  # noqa: PLC0415 - not before the import path is clean
+    from ralph.machine import loading, process_start  # noqa: PLC0415 - not before the import path is clean
 
+    if parent_pid is not None:
+        process_start.end_with_parent(parent_pid)
     loading.put_off_garbage_collection()
-    own_process.keep_memory_private(core_limit)
+    process_start.keep_memory_private(core_limit)
     if parent_pid is None:  # a loop that began has enough for its iterations
-        own_process.count_descriptors()
+        process_start.count_descriptors()
     _open_standard_streams()
-    _take_usual_signals()
+    process_start.take_usual_signals()
     try:
         from ralph.cli.app import run_cli  # noqa: PLC0415 - costs still more time that --version saves
     except (OSError, MemoryError, ImportError) as error:
-        _end_if_too_short(error, own_process.why_too_few_descriptors())
+        _end_if_too_short(error, process_start.why_too_few_descriptors())
         _refuse_to_import(error, left_out)
         raise
     try:
@@ -57,8 +59,6 @@ def main(core_limit: int | None = None, parent_pid: int | None = None) -> None:
 
 
 def _tell_version() -> None:
-    from ralph import __version__  # noqa: PLC0415 - loaded already
-
     try:
         os.write(1, f"ralph {__version__}\n".encode())
     except BrokenPipeError:  # nobody reads the output
@@ -120,19 +120,6 @@ def _open_standard_streams() -> None:
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115 - lives as long as the process
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115 - lives as long as the process
-
-
-def _take_usual_signals() -> None:
-    """Makes Ctrl-C end ralph without a traceback. Later, the run handles signals itself.
-
-    Restores the default action of SIGCHLD: a parent may have left it ignored. The system would then drop the exit codes of
-    children, and bubblewrap would never end.
-    """
-    import signal  # noqa: PLC0415 - costs time that --version saves
-
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

@@ -155,6 +155,7 @@ TOUCHES_THE_WORLD = (
     "run.permission_rules",
     "run.parts",
     "run.report_check",
+    "run.report_problems",
     "run.report_schema",
     "run.session",
     "run.session_run",

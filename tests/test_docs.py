@@ -47,7 +47,7 @@ from ralph.values.events import (
     TurnsCollapsed,
 )
 from ralph.values.outcome import Outcome
-from ralph.values.report import Report, report_object, synthetic_report
+from ralph.values.report import Report, synthetic_report
 from ralph.values.usage import ModelUsage, RunUsage, TokenUsage
 from tests.agent_sdks import page as agent_sdk_page
 from tests.rows import every_row
@@ -215,7 +215,7 @@ def test_the_table_of_the_result_lists_its_fields_and_those_within() -> None:
         "usage": fields["usage"],
         "modelUsage": fields["modelUsage"]["m"],
         "guard": fields["guard"],
-        "final_report": report_object(never_sent),
+        "final_report": never_sent.as_object(),
     }
     for name, inner in within.items():
         assert [key for key in inner if f"`{key}`" not in rows[name]] == [], name

@@ -47,24 +47,22 @@ HELP = """
 """
 # What runs and loops share. msgspec imports `datetime`, `decimal`, `textwrap` and `uuid`; typer `inspect` with `dis` and `token`.
 START = """
-    array base64 binascii bisect bz2 collections contextlib copy copyreg datetime decimal dis enum errno fcntl fnmatch
+    array base64 binascii bisect bz2 collections contextlib copy copyreg datetime decimal difflib dis enum errno fcntl fnmatch
     functools gc grp heapq importlib inspect ipaddress itertools json keyword linecache lzma math ntpath numbers opcode operator
-    pathlib pwd queue random re reprlib resource select selectors shutil signal socket struct tempfile textwrap
-    threading token traceback types typing urllib uuid warnings weakref zlib
+    pathlib pwd queue random re reprlib resource select selectors shlex shutil signal socket struct tempfile textwrap
+    threading token traceback types typing unicodedata urllib uuid warnings weakref zlib
 """
 # httpx imports `logging`; what it imports for cookies, logins and forms is left out, and `ssl` and its own `hashlib` come with TLS
 # alone. h11 imports `dataclasses`.
-HTTPX = "atexit dataclasses encodings logging string stringprep unicodedata"
+HTTPX = "atexit dataclasses encodings logging string stringprep"
 TYPER = "annotated_doc typer"
 SESSIONS = """
-    collections contextlib copyreg enum errno fnmatch functools gc importlib ipaddress itertools keyword math ntpath operator
-    pathlib re reprlib types typing urllib warnings
+    collections contextlib copyreg enum errno fcntl fnmatch functools gc importlib ipaddress itertools json keyword math ntpath
+    operator pathlib re reprlib types typing unicodedata urllib warnings
 """
-LOOP = "ast glob hashlib hmac platform secrets shlex"
+LOOP = "ast glob hashlib hmac locale platform secrets subprocess"
 PACKAGES_OF_RUN = "agent api cli conversation machine output permissions places prompt retry run sandbox sessions settings tools values"
-PACKAGES_OF_LOOP = (
-    "api cli conversation git loop machine output places prompt retry run sandbox sessions settings values"
-)
+PACKAGES_OF_LOOP = "api cli conversation git loop machine output permissions places prompt retry run sandbox sessions settings values"
 
 # The command line, ralph's packages, libraries, modules of the standard library.
 COMMANDS = [

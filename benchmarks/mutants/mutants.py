@@ -740,8 +740,8 @@ MUTANTS = (
     Mutant(
         "guard-finds-programs-of-the-work",
         "a hook that decides about a call finds programs outside the work first, and no module there",
-        "        if not (has_more or is_guard):\n",
-        "        if not has_more:\n",
+        "    if not (has_more or is_guard):\n",
+        "    if not has_more:\n",
         ("test_guard_scripts.py",),
     ),
     Mutant(

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from ralph.cli.command_words import ROOT_HELP, LineError, with_command
 from ralph.machine.loading import load_typer, load_without
-from ralph.machine.own_process import why_too_few_descriptors
+from ralph.machine.process_start import why_too_few_descriptors
 from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.shortage import ShortageError, line_with_advice, shortage_of
 
@@ -61,13 +61,10 @@ def _show_help() -> int:
 
 def _complain(message: str, code: int) -> int:
     """Writes the message to standard error as one line, and returns `code`."""
-    from ralph.values.credentials import known_secrets  # noqa: PLC0415 - not needed when all is well
-    from ralph.values.redaction import Redactor  # noqa: PLC0415 - not needed when all is well
-    from ralph.values.screen_text import in_one_line  # noqa: PLC0415 - not needed when all is well
+    from ralph.values.redaction import line_without_secrets  # noqa: PLC0415 - not needed when all is well
 
-    line = " ".join(in_one_line(message).split())
     with suppress(BrokenPipeError):  # the reader has closed standard error
-        sys.stderr.write(f"ralph: {Redactor(known_secrets(os.environ)).redact_all(line)}\n")
+        sys.stderr.write(f"ralph: {line_without_secrets(message, os.environ)}\n")
     return code
 
 

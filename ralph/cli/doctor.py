@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from ralph import __version__
+from ralph.api.target_clients import HttpSettings
 from ralph.cli.checks import resources
 from ralph.cli.checks.checkout import look_at_claude_rules, look_at_git
 from ralph.cli.checks.endpoints import look_at_endpoints
@@ -28,6 +29,9 @@ from ralph.cli.checks.machine import (
     look_at_sessions,
     look_at_working_directory,
 )
+from ralph.cli.checks.mcp_servers import look_at_servers
+from ralph.cli.checks.probe import LIMITS, probe_targets
+from ralph.cli.checks.sandbox_probe import try_sandbox
 from ralph.cli.options import DoctorLine
 from ralph.cli.settings_command import SettingsCommand, TypedLine
 from ralph.cli.values import absolute
@@ -120,8 +124,6 @@ def _json_object(found: list[Finding], code: int) -> dict[str, Any]:
 
 
 def _tried_sandbox(line: DoctorLine, environment: Mapping[str, str], cwd: Path | None) -> int:
-    from ralph.cli.checks.sandbox_probe import try_sandbox  # noqa: PLC0415 - only with --sandbox
-
     page = _Page(Redactor(known_secrets(environment, ())))
     settings, problem = _settings(line, environment, cwd)
     wanted = SandboxSettings() if settings is None else settings.sandbox
@@ -244,8 +246,6 @@ def _findings(
         )
         return
     if settings.mcp_servers and cwd is not None:
-        from ralph.cli.checks.mcp_servers import look_at_servers  # noqa: PLC0415 - few users have servers
-
         yield from look_at_servers(settings, environment, cwd, waiter, clock)
     ca_file = None if settings.model.ca_file is None else str(settings.model.ca_file)
     if not line.probe:
@@ -273,9 +273,6 @@ def _answers_of_targets(
     waiter: InboxWaiter,
     clock: SystemClock,
 ) -> Iterator[Finding]:
-    from ralph.api.target_clients import HttpSettings  # noqa: PLC0415 - only with --probe
-    from ralph.cli.checks.probe import LIMITS, probe_targets  # noqa: PLC0415 - only with --probe
-
     redactor = _redactor(environment, settings)
     ca_file = None if settings.model.ca_file is None else str(settings.model.ca_file)
     if settings.key_programs and cwd is not None:

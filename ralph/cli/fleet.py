@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -36,7 +36,7 @@ from ralph.values.screen_text import cut_to_columns, json_for_terminal
 from ralph.values.setting import DURATION
 
 if TYPE_CHECKING:
-    from ralph.fleet.command import Console, Fleet, NamedJobs
+    from ralph.fleet.command import Console, Fleet
 
 _LONGEST_WAIT_S = 60.0
 """A command that nothing waits for gives up after this time: the store's address may be wrong."""
@@ -123,9 +123,7 @@ def submit(
         "max_attempts": max_attempts,
     }
     with _opened(db) as store:
-        from ralph.cli.job_options import check_job_options  # noqa: PLC0415 - not needed for --help
-
-        return store.submit(file, set_name, limits, os.environ, check_job_options)
+        return store.submit(file, set_name, limits, os.environ, _check_job)
 
 
 @fleet.command(short_help="Work on the jobs of the store.")
@@ -158,12 +156,11 @@ def work(
     with _opened(db, begins_after=True, most_wait_s=None) as store:
         store.look_before_work(named, until_done=until_done)
     with _extra():
-        from ralph.fleet.slot import WorkOptions  # noqa: PLC0415 - not needed for --help
-        from ralph.fleet.store.database import database_of  # noqa: PLC0415 - not needed for --help
-        from ralph.fleet.worker import work as work_on  # noqa: PLC0415 - not needed for --help
+        from ralph.fleet import slot, worker  # noqa: PLC0415 - not needed for --help
+        from ralph.fleet.store import database  # noqa: PLC0415 - not needed for --help
 
-    options = WorkOptions(slots=slots, sets=named, until_done=until_done, drain_s=drain)
-    return work_on(database_of(db, os.environ), options, os.environ, _console().tell)
+    options = slot.WorkOptions(slots=slots, sets=named, until_done=until_done, drain_s=drain)
+    return worker.work(database.database_of(db, os.environ), options, os.environ, _error_lines().write)
 
 
 @fleet.command("ls", short_help="List the sets, and the jobs of one set.")
@@ -189,7 +186,7 @@ def list_(
 def show(job: OneJob, *, set_name: SetName = None, json_: JsonFlag = False, db: Store = None) -> int:
     """Show one job: its state, repository, branch, cost, attempts and last answer."""
     with _opened(db) as store:
-        return store.show(_chosen([job], set_name), is_json=json_)
+        return store.show(store.jobs_named([job], set_name), is_json=json_)
 
 
 @fleet.command(short_help="Print the log of a job.")
@@ -202,7 +199,7 @@ def logs(
 ) -> int:
     """Print the log of a job: what ralph printed while it worked, on whichever machines. Works while the job runs, too."""
     with _opened(db, most_wait_s=None if follow else _LONGEST_WAIT_S) as store:
-        return store.logs(_chosen([job], set_name), is_followed=follow)
+        return store.logs(store.jobs_named([job], set_name), is_followed=follow)
 
 
 @fleet.command(short_help="Cancel jobs. Their processes end within 10 s.")
@@ -222,7 +219,7 @@ def cancel(
     if bool(jobs) == all_:
         raise UsageError("name the jobs to cancel, or give --all" + (", not both" if jobs else ""))
     with _opened(db) as store:
-        return store.cancel(_chosen(jobs, set_name, is_all=all_))
+        return store.cancel(store.jobs_named(jobs, set_name, is_all=all_))
 
 
 @fleet.command(short_help="Run ended jobs again.")
@@ -250,7 +247,7 @@ def retry(
     if bool(jobs) == failed:
         raise UsageError("name the jobs to retry, or give --failed" + (", not both" if jobs else ""))
     with _opened(db) as store:
-        return store.retry(_chosen(jobs, set_name, is_all=failed), discards=discard)
+        return store.retry(store.jobs_named(jobs, set_name, is_all=failed), discards=discard)
 
 
 @fleet.command(short_help="Wait until all jobs have ended.")
@@ -323,19 +320,16 @@ def export(
     The jobs then need neither a store nor a worker. A limit that the scheduler cannot keep is refused (exit 2), unless
     you export without it. If a job ends with 75, the scheduler runs it again.
     """
-    from ralph.fleet.export import export as text_of  # noqa: PLC0415 - not needed for --help
+    from ralph.fleet import export, job_file  # noqa: PLC0415 - not needed for --help
 
     if file is not None:
-        from ralph.cli.job_options import check_job_options  # noqa: PLC0415 - not needed for --help
-        from ralph.fleet.job_file import read_named_set  # noqa: PLC0415 - not needed for --help
-
-        name, jobs, limits = read_named_set(file, set_name, os.environ, check_job_options)
+        name, jobs, limits = job_file.read_named_set(file, set_name, os.environ, _check_job)
     elif set_name is not None:
         with _opened(db) as store:
             name, (jobs, limits) = set_name, store.jobs_of(set_name)
     else:
         raise UsageError("name the jobs file, or a set of the store with --set")
-    text = text_of(jobs, limits, format_, name, without_limit or ())
+    text = export.export(jobs, limits, format_, name, without_limit or ())
     target = absolute(output)
     if target is None or target == "-":
         _print_text(text)
@@ -375,16 +369,15 @@ def job(
     return do_job_in_file(file, set_name, Path(place), os.environ, _say)
 
 
+def _check_job(words: Sequence[str], is_loop: bool) -> None:
+    from ralph.cli.job_options import check_job_options  # noqa: PLC0415 - not needed for --help
+
+    check_job_options(words, is_loop)
+
+
 def _say(text: str) -> None:
     sys.stderr.write(text)
     sys.stderr.flush()
-
-
-def _chosen(jobs: list[str] | None, set_name: str | None, *, is_all: bool = False) -> "NamedJobs":
-    with _extra():
-        from ralph.fleet.command import NamedJobs  # noqa: PLC0415 - not needed for --help
-
-    return NamedJobs(tuple(jobs or ()), set_name, is_all)
 
 
 @contextmanager
@@ -406,11 +399,11 @@ def _opened(
     `begins_after`, a signal that came while nothing waited counts too, before the work that follows begins.
     """
     with _extra():
-        from ralph.fleet.command import opened  # noqa: PLC0415 - not needed for --help
+        from ralph.fleet.command import Console, opened  # noqa: PLC0415 - not needed for --help
         from ralph.fleet.store.database import WaitStoppedError  # noqa: PLC0415 - not needed for --help
     stop = StopEvent()
     received: list[int] = []
-    console = _console()
+    console = _console(Console)
 
     def end_wait(number: int, _frame: FrameType | None) -> None:
         received.append(number)
@@ -438,9 +431,13 @@ def _opened(
         raise typer.Exit(128 + received[0])
 
 
-def _console() -> "Console":
-    from ralph.fleet.command import Console  # noqa: PLC0415 - not needed for --help
+def _error_lines() -> ErrorLines:
+    redact = Redactor(known_secrets(os.environ)).redact_all
+    has_status = sys.stdout.isatty() and obeys_controls(2, os.environ)
+    return ErrorLines("[fleet]", redact=redact, has_color=False, clears_line=has_status)
 
+
+def _console(make: "type[Console]") -> "Console":
     redact = Redactor(known_secrets(os.environ)).redact_all
     # COLUMNS counts without a terminal too. A pipe gets whole lines.
     width = shutil.get_terminal_size((80 if sys.stdout.isatty() else 0, 24)).columns or None
@@ -456,13 +453,13 @@ def _console() -> "Console":
         if text:
             print_lines([json_for_terminal(text)])
 
-    return Console(
+    return make(
         write=write,
         write_value=lambda value: print_lines(
             [json_for_terminal(json.dumps(redacted(value, redact), indent=2))]
         ),
         write_text=lambda text: _print_text(redact(text)),
-        tell=ErrorLines("[fleet]", redact=redact, has_color=False, clears_line=has_status).write,
+        tell=_error_lines().write,
         show_status=show_status if has_status else None,
         width=width,
     )

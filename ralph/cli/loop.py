@@ -19,21 +19,18 @@ from ralph.cli.claude_options import NO_EFFECT
 from ralph.cli.command_words import IN_LOOP, instead_of_in_loop, refuse_lone_word, wrong_value
 from ralph.cli.options import Directory, RunLine, refuse_contradictions
 from ralph.cli.settings_command import SettingsCommand, TypedLine, check_settings
+from ralph.cli.task_words import check_output_is_open, requested_report, text_or_file, writable_file
 from ralph.cli.typer_command import option
 from ralph.cli.values import (
     COUNT,
     absolute,
-    check_output_is_open,
     directories,
     is_piped,
     json_or_path,
     prompt_not_in_list,
     refuse_file_as_prompt,
-    requested_report,
     run_directories,
-    text_or_file,
     working_directory,
-    writable_file,
 )
 from ralph.loop import DEFAULT_CHECK_TIMEOUT_S, DEFAULT_PLAN_FILE
 from ralph.loop.agents.table import KEPT_BY_THE_LOOP, agent_line, option_for_agent

@@ -3,6 +3,7 @@
 # No `from __future__ import annotations` here: typer reads the annotations.
 
 from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -76,8 +77,6 @@ def mock_api(
             ready=lambda listening: typer.echo(f"listening on {listening.base_url}"),
         )
     except server.ScenarioError as error:
-        from difflib import get_close_matches  # noqa: PLC0415 - only after a mistake
-
         near = [] if Path(scenario).exists() else get_close_matches(scenario, server.example_names(), n=1)
         raise wrong_value("SCENARIO", f"{error}{f'; did you mean {near[0]}?' if near else ''}") from None
     except OSError as error:

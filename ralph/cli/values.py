@@ -19,42 +19,8 @@ from ralph.values.setting import at_least
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ralph.run.options import RequestedReport
-
 
 COUNT = partial(at_least(1).decoded, is_text=True)
-_MOST_TEXT_BYTES = 16 * 1024 * 1024
-"""The maximum size of a file with a system prompt. A text of this size exceeds any model's context window."""
-
-
-def text_or_file(
-    option: str, text: str | None, path: str | None, directory: str | None, *, takes_pipe: bool = True
-) -> str | None:
-    """The text given with `--OPTION`, or the text of the file given with `--OPTION-file`. None if the user gave
-    neither.
-
-    `directory` is the value of `--cd`. `takes_pipe` is False if the file will be read again later. A pipe is then
-    refused, because it can be read only once.
-    """
-    if text is not None and path is not None:
-        raise wrong_value(f"--{option}", f"give either --{option} or --{option}-file")
-    if text is None and path is None:
-        return None
-    from ralph.prompt.named_file import read_named_file  # noqa: PLC0415 - few runs need it
-    from ralph.prompt.prompt_input import argument_text, prompt_text  # noqa: PLC0415 - few runs need it
-
-    try:
-        if path is None:
-            return argument_text(text or "")
-        where, directories_of_run = str(absolute(path)), run_directories(directory)
-        return prompt_text(
-            read_named_file(where, directories_of_run, _MOST_TEXT_BYTES, takes_pipe=takes_pipe)
-        )
-    except ValueError as error:
-        hint, subject = (f"--{option}", "the text") if path is None else (f"--{option}-file", path)
-        raise wrong_value(hint, f"{subject} {error}") from None
-    except OSError as error:
-        raise wrong_value(f"--{option}-file", f"cannot read {path}: {error.strerror}") from None
 
 
 def absolute(path: str | None) -> str | None:
@@ -127,20 +93,6 @@ def run_directories(directory: str | None) -> tuple[str, ...]:
     return (here, str(absolute(directory or "")))
 
 
-def writable_file(option: str, path: str | None, directory: str | None) -> str | None:
-    if path is None:
-        return None
-    if path == "-":
-        raise wrong_value(option, "must be a file: standard output belongs to the result")
-    from ralph.output.result_file import result_file_problem  # noqa: PLC0415 - few runs need it
-
-    where = str(absolute(path))
-    problem = result_file_problem(where, run_directories(directory))
-    if problem is not None:
-        raise wrong_value(option, problem)
-    return where
-
-
 def refuse_file_as_prompt(prompt: str | None, command: str = "ralph") -> None:
     """Raises UsageError if the prompt is the name of an existing text file. In this case, the user probably meant the
     text in the file. The error suggests the option -f of `command`.
@@ -155,38 +107,6 @@ def refuse_file_as_prompt(prompt: str | None, command: str = "ralph") -> None:
         raise UsageError(
             f"`{prompt}` is a file: did you mean `{command} -f {prompt}`? (`echo {prompt} | {command} -` uses the name as the prompt)"
         )
-
-
-def check_output_is_open(result_file: str | None = None) -> None:
-    """Raises CannotError if the result could not be written anywhere. This is so if standard output is closed (`>&-`)
-    and there is no result file. Without this check, the run would cost money and its answer would be lost.
-    """
-    from ralph.output.standard_streams import has_closed_output  # noqa: PLC0415 - not needed for --help
-
-    if result_file is None and has_closed_output():
-        raise CannotError(
-            "standard output is closed: if you do not need the answer, use >/dev/null", Outcome.IO_ERROR
-        )
-
-
-def requested_report(
-    schema: str | None, directory: str | None, *, is_required: bool, takes_pipe: bool = True
-) -> RequestedReport | None:
-    """The final report that the user requires, or None if the user requires none. `directory` and `takes_pipe` are as
-    in `text_or_file`.
-    """
-    from ralph.run.options import RequestedReport  # noqa: PLC0415 - not needed for --help
-
-    if schema is None:
-        return RequestedReport() if is_required else None
-    from ralph.run.report_schema import read_schema  # noqa: PLC0415 - a schema library is slow to load
-
-    try:
-        return RequestedReport(read_schema(schema, Path.cwd(), directory, takes_pipe=takes_pipe))
-    except FileNotFoundError:
-        raise wrong_value("--json-schema", "the working directory is gone") from None
-    except ValueError as error:
-        raise wrong_value("--json-schema", str(error)) from None
 
 
 @contextmanager

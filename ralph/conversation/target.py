@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ralph.conversation.messages import RequestShape
 from ralph.values.credentials import NO_HEADERS, Credential, Headers, secret_header_values
 from ralph.values.servers.endpoint import ANTHROPIC
 from ralph.values.servers.models import MOST_TOKENS, ModelFacts, Price, facts_of
@@ -18,7 +19,6 @@ from ralph.values.servers.models import MOST_TOKENS, ModelFacts, Price, facts_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ralph.conversation.messages import RequestShape
     from ralph.values.answer import ToolDefinition
 
 
@@ -158,8 +158,6 @@ class Target(Struct, frozen=True):
 
     def shape(self, system: str, tools: tuple[ToolDefinition, ...]) -> RequestShape:
         """The settings for requests to this target. `system` is the system prompt, and `tools` are the tools."""
-        from ralph.conversation.messages import RequestShape  # noqa: PLC0415 - settings are read without it
-
         return RequestShape(
             model=self.model,
             system=system,

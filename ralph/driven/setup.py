@@ -17,7 +17,6 @@ from ralph.driven.control_lines import in_short
 from ralph.permissions.hook_answers import EVENTS, OF_TOOLS
 from ralph.permissions.hook_matcher import parse_matcher
 from ralph.run.options import RequestedReport, RunOptions
-from ralph.run.report_schema import read_schema
 from ralph.values.controls import LONGEST_TITLE, PermissionMode
 
 if TYPE_CHECKING:
@@ -180,6 +179,8 @@ def driver_setup(fields: Mapping[str, Any]) -> DriverSetup:
 
 def _checked_schema(schema: dict[str, Any]) -> dict[str, Any]:
     """Returns the schema. Raises ValueError if reports cannot be checked against it."""
+    from ralph.run.report_schema import read_schema  # noqa: PLC0415 - a schema library is slow to load
+
     try:
         return read_schema(json.dumps(schema), ".")
     except ValueError as error:

@@ -93,6 +93,10 @@ class Fleet:
             database, console.tell, stop, outlasts_full_disk=lambda: most_wait_s is None, most_s=most_wait_s
         )
 
+    @staticmethod
+    def jobs_named(jobs: Sequence[str] | None, set_name: str | None, *, is_all: bool = False) -> NamedJobs:
+        return NamedJobs(tuple(jobs or ()), set_name, is_all)
+
     def _ask(self, call: Callable[..., T], *arguments: object, **named: object) -> T:
         return patiently(functools.partial(call, *arguments, **named), waiting=self._waiting)
 

@@ -22,8 +22,8 @@ from ralph.fleet.decisions import ProcessEnd
 from ralph.fleet.jobs import VARIABLE, session_id, words_of
 from ralph.loop.process.results import NoResultError, read_result, result_written
 from ralph.loop.record import RECORD_FILE, FileRecord, RecordError
-from ralph.machine.own_process import core_limit_at_start
 from ralph.machine.own_programs import own_python, search_outside, with_set_aside
+from ralph.machine.process_start import core_limit_at_start
 from ralph.sessions.looking import look_to_list
 from ralph.settings.merge import SettingsError, load_with_claude
 from ralph.values.credentials import SANDBOX_HIDE, SANDBOX_READ, TURN_LOCK

@@ -35,7 +35,7 @@ from ralph.fleet.undelivered import (
     machine_name,
     remove_work,
 )
-from ralph.machine.own_process import end_with_parent
+from ralph.machine.process_start import end_with_parent
 from ralph.machine.waiter import ONE_SIGNAL_S, STOP_SIGNALS
 from ralph.values.answer import describe_bug
 from ralph.values.credentials import known_secrets

@@ -25,6 +25,7 @@ from ralph.loop.values import LoopEnd, loop_end
 from ralph.loop.words import resume_hint
 from ralph.machine.waiter import ONE_SIGNAL_S, Inbox, SystemClock, catch_stop_signals
 from ralph.output.standard_streams import obeys_controls
+from ralph.output.status_line import erase_before_suspension
 from ralph.places.nested_repositories import last_look
 from ralph.values.answer import describe_bug
 from ralph.values.credentials import known_secrets
@@ -52,8 +53,6 @@ def loop_command(options: LoopOptions, environment: Mapping[str, str] = os.envir
     restore_signals = catch_stop_signals(inbox)
     try:
         if obeys_controls(2, environment):
-            from ralph.output.status_line import erase_before_suspension  # noqa: PLC0415 - for terminals alone
-
             erase_before_suspension(inbox.wake)  # an iteration draws the line
         log = LoopLog(clock)
         events = event_stream(options, environment, Redactor(known_secrets(environment)), log)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _socket
 import errno
+import fcntl
 import os
 
 TYPE_CHECKING = False
@@ -59,7 +60,6 @@ def start(restrict: Callable[[], None]) -> Socket:
 
 
 def _make_sockets(channel: Socket, restrict: Callable[[], None]) -> None:
-    import fcntl  # noqa: PLC0415 - only where GPUs are given
     import select  # noqa: PLC0415 - only where GPUs are given
     import struct  # noqa: PLC0415 - only where GPUs are given
 

@@ -21,30 +21,6 @@ READ_LATER = ("GCONV_PATH", "LOCPATH", "OPENSSL_CONF", "OPENSSL_ENGINES", "OPENS
 
 MOST_LINKS = 40  # as many as Linux follows (path_resolution(7))
 
-DESCRIPTORS = 32
-"""The number of file descriptors that a run or a loop may have open at the same time, with its standard streams."""
-# With this limit, the open ones are not counted.
-_MANY_DESCRIPTORS = 256
-
-_core_limit_at_start = 0
-_is_memory_private = False
-_why_too_few: str | None = None
-
-
-def core_limit_at_start() -> int:
-    """The soft limit on core dumps, in bytes, with which this process was started, for commands; -1 means none."""
-    return _core_limit_at_start
-
-
-def is_memory_private() -> bool:
-    """Whether `keep_memory_private` has kept other processes of this user from the memory and environment of this one."""
-    return _is_memory_private
-
-
-def why_too_few_descriptors() -> str | None:
-    """Says how many file descriptors ralph needs, if their limit left it fewer when this process began. Otherwise None."""
-    return _why_too_few
-
 
 def know_home() -> None:
     """Without HOME, as in a service of the system, takes the home directory that the system knows: the user's settings, guards
@@ -60,19 +36,6 @@ def know_home() -> None:
         return
     if os.path.isdir(home):
         os.environ["HOME"] = home
-
-
-def count_descriptors() -> None:
-    """Finds what `why_too_few_descriptors` returns. Called at the start: what is open then was opened by the parent."""
-    global _why_too_few  # noqa: PLW0603 - it is the process's state, not an object's
-    import resource  # noqa: PLC0415 - not before the import path is clean
-
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit == resource.RLIM_INFINITY or limit >= _MANY_DESCRIPTORS:
-        return
-    needed = DESCRIPTORS + sum(map(is_open, range(3, limit)))
-    if limit < needed:
-        _why_too_few = f"the limit on open files is {limit}, and ralph needs {needed}: ulimit -n {needed}"
 
 
 def is_open(descriptor: int) -> bool:
@@ -203,41 +166,3 @@ def _named_directories(arguments: list[str]) -> list[str]:
         elif argument.startswith("-") and "C" in argument:
             found.append(argument.partition("C")[2] or following)
     return found
-
-
-def keep_memory_private(core_limit: int | None = None) -> None:
-    """Forbids core dumps. On Linux, other processes then cannot read the memory or the environment of this process.
-
-    `core_limit` is the limit on core dumps that commands get. A parent ralph passes it, because it has lowered its
-    own limit. None means the current limit of this process. The hard limit does not change, so that commands can
-    raise their limit again.
-    """
-    import resource  # noqa: PLC0415 - not before the import path is clean
-
-    from ralph.machine.launcher import PR_SET_DUMPABLE, prctl  # noqa: PLC0415 - not before the import path is clean
-
-    global _core_limit_at_start, _is_memory_private  # noqa: PLW0603 - it is the process's state, not an object's
-    at_start, most = resource.getrlimit(resource.RLIMIT_CORE)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, most))
-    _core_limit_at_start = at_start if core_limit is None else core_limit
-    # The limit alone is not enough: the kernel ignores it if it pipes core dumps to a program (core_pattern).
-    _is_memory_private = prctl(PR_SET_DUMPABLE, 0)
-
-
-def end_with_parent(parent_pid: int, number: int | None = None) -> None:
-    """Makes the kernel send this process SIGTERM, or `number`, when its parent dies, and exits at once if that is dead already.
-    Restores the default actions of signals that the parent may have ignored or blocked.
-
-    Only on Linux; elsewhere the process outlives a killed parent. The kernel sends the signal when the *thread* that started this
-    process ends, so that thread must be the parent's main thread.
-    """
-    import signal  # noqa: PLC0415 - not before the import path is clean
-
-    from ralph.machine.launcher import PR_SET_PDEATHSIG, prctl  # noqa: PLC0415 - not before the import path is clean
-
-    for restored in (signal.SIGTERM, signal.SIGCHLD):
-        signal.signal(restored, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    prctl(PR_SET_PDEATHSIG, number or signal.SIGTERM)
-    if os.getppid() != parent_pid:  # the parent died before the call above
-        os._exit(128 + signal.SIGTERM)

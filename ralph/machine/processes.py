@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -96,8 +97,6 @@ class OwnedProcess:
         kept_descriptors: Sequence[int] = (),
     ) -> None:
         """Starts the process, with ralph's own standard output and error and no input. Raises ShortageError and OSError."""
-        import subprocess  # noqa: PLC0415 - 8 ms that only a run with commands pays
-
         protect_this_process()
         self._others = set(launcher.children_of(os.getpid()))
         self._process = start_process(

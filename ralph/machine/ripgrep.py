@@ -8,6 +8,7 @@ import os
 import re
 import resource
 import select
+import subprocess
 import sys
 from contextlib import suppress
 from functools import cache
@@ -86,8 +87,6 @@ def _version_of(candidate: Candidate) -> Version:
     """One that ralph does not know is asked for it. Raises UnusableError."""
     if candidate.version:
         return candidate.version
-    import subprocess  # noqa: PLC0415 - 8 ms that only a run with searches pays
-
     try:
         said = subprocess.check_output(
             [candidate.path, "--version"],
@@ -122,8 +121,6 @@ class Ripgrep:
         runs; True ends the search, and it may raise. `start` is `start_process`, or the same in a sandbox. Raises RipgrepError
         and ShortageError.
         """
-        import subprocess  # noqa: PLC0415 - 8 ms that only a run with searches pays
-
         protect_this_process()
         self._is_over = is_over
         try:

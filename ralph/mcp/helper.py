@@ -26,7 +26,7 @@ from mcp.shared.exceptions import MCPError
 
 from ralph import __version__
 from ralph.machine.network.trust import trusting
-from ralph.machine.own_process import end_with_parent, keep_memory_private
+from ralph.machine.process_start import end_with_parent, keep_memory_private
 from ralph.mcp.descriptor_transport import (
     MOST_MESSAGE_BYTES,
     UNUSABLE,

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ralph.machine.own_programs import own_python
+from ralph.machine.processes import protect_this_process
 from ralph.machine.starting import start_process, start_thread
 from ralph.mcp.wire import Lines, Order, encoded, news_of
 from ralph.values.ports import Clock, Interrupted, Mailbox, Waiter
@@ -75,17 +77,11 @@ class HelperProcess:
             self._control.shutdown(socket.SHUT_RDWR)
         self._control.close()
         self._process.kill()
-        import subprocess  # noqa: PLC0415 - loaded with the process
-
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_ENDS_WITHIN_S)
 
 
 def _started(control: int, environment: Mapping[str, str]) -> Popen[bytes]:
-    import subprocess  # noqa: PLC0415 - 8 ms that only a run with servers pays
-
-    from ralph.machine.processes import protect_this_process  # noqa: PLC0415 - only a run with servers needs it
-
     protect_this_process()
     return start_process(
         own_python(_PROGRAM, str(control), str(os.getpid())),

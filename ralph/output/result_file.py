@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ralph.machine.files.atomic_write import replace_at
 from ralph.machine.files.opened_file import LINKS_OF_THE_SYSTEM, opened_path
+from ralph.machine.files.planted_link import planted_link, repositories
 from ralph.machine.files.repository import HELD_DIRECTORY, is_within_any
 
 if TYPE_CHECKING:
@@ -83,8 +84,6 @@ def problem_of_directory(above: str, real: str, directories: Sequence[str | Path
     """
     if real == above:
         return None
-    from ralph.machine.files.planted_link import planted_link, repositories  # noqa: PLC0415 - few have a link
-
     tops = repositories(directories)
     link = planted_link(above, tops)
     is_planted = link is not None or is_within_any(os.path.normpath(above), tops)

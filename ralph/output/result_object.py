@@ -49,9 +49,7 @@ def result_object(ended: RunEnded, session_id: str) -> dict[str, Any]:
     if answer is not None:
         result["result"] = answer
     if ended.report is not None:
-        from ralph.values.report import report_object  # noqa: PLC0415 - most runs have none
-
-        result["final_report"] = report_object(ended.report)
+        result["final_report"] = ended.report.as_object()
         if ended.report.payload is not None:
             result["structured_output"] = ended.report.payload
     if ended.dead_end is not None:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct
 
 from ralph.output.narration import Narration
+from ralph.output.result_file import write_result_file
+from ralph.output.result_object import result_object
 from ralph.output.spool import Spool
 from ralph.output.standard_streams import CLEAR_LINE
 from ralph.values.events import Event, RunEnded, SessionOpened
@@ -103,8 +105,8 @@ class Writer:
         self._last_chance_ends_s: float | None = None
         self._is_closing = False
         if options.output_format != "text" or options.result_file is not None:
-            # At the end of a run, no descriptor may be left to read these modules with.
-            from ralph.output import result_object, stream_json  # noqa: F401, PLC0415 - not for text
+            # At the end of a run, no descriptor may be left to read this module with.
+            from ralph.output import stream_json  # noqa: PLC0415 - not for text
 
             self._stream_json = stream_json
         self._random = random.Random()  # noqa: S311 - tells events apart, protects nothing; urandom costs 14 us each
@@ -169,8 +171,6 @@ class Writer:
 
     def result(self, ended: RunEnded) -> dict[str, Any]:
         """The `result` object. It may contain secrets."""
-        from ralph.output.result_object import result_object  # noqa: PLC0415 - not for text
-
         return {**result_object(ended, self._session_id), "uuid": self._new_id()}
 
     def write_result_file(self, ended: RunEnded) -> None:
@@ -178,8 +178,6 @@ class Writer:
         content, or still does not exist.
         """
         if self._options.result_file is not None:
-            from ralph.output.result_file import write_result_file  # noqa: PLC0415 - few runs write one
-
             result = self._json_line(self.result(ended))
             write_result_file(self._options.result_file, _encoded(result), self._options.directories)
 

@@ -161,7 +161,7 @@ def write_report(request: ReportRequest) -> int:
         complain(redact(problem))
     if not content.sections:
         return gathered.exit_code
-    from ralph.pages.page import html_of  # noqa: PLC0415 - nothing else needs the template engine
+    from ralph.pages.page import html_of  # noqa: PLC0415 - the help of three commands needs no template engine
 
     html = html_of(content)
     lines = [redact(in_one_line(headline(section))) for section in content.sections[:_MOST_HEADLINES]]

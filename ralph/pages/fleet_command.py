@@ -14,6 +14,7 @@ from ralph import __version__
 from ralph.pages.command import place_of_page, put_page
 from ralph.pages.excerpts import Excerpts
 from ralph.pages.fleet_story import fleet_content_of
+from ralph.pages.page import fleet_html_of, headline_of_fleet
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import Outcome
 from ralph.values.redaction import Redactor
@@ -47,8 +48,6 @@ def write_fleet_report(request: FleetReportRequest, store: Fleet) -> int:
     )
     if request.is_store_named:
         content = replace(content, notes=("The commands on this page need the same --db.",))
-    from ralph.pages.page import fleet_html_of, headline_of_fleet  # noqa: PLC0415 - the template engine
-
     html = fleet_html_of(content)
     lines = [redactor.redact_all(in_one_line(headline_of_fleet(content)))]
     is_done = put_page(html, path, lines, directories, is_opened=request.is_opened)

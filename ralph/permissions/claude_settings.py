@@ -15,7 +15,7 @@ from ralph.permissions.hook_answers import EVENTS, OF_TOOLS
 from ralph.permissions.hook_matcher import Matcher, parse_matcher
 from ralph.permissions.rule import Effect, PermissionRule, RuleError, parse_rule
 from ralph.sandbox.sandbox_limits import SandboxLimits
-from ralph.values.claude_file import refused_keys
+from ralph.values.claude_file import misspelt, refused_keys
 from ralph.values.controls import PermissionMode
 from ralph.values.outcome import CannotError
 
@@ -117,14 +117,14 @@ def read_settings(document: object, file: ClaudeFile, hooks_off: str = "") -> Cl
         raise GuardError(f"{file.name}: a settings file must contain a JSON object")
     _refuse(names.wrong_at_top(document), file, "")
     permissions = _object(document, "permissions", file)
-    _refuse(names.misspelt(permissions, names.OF_PERMISSIONS), file, "permissions.")
+    _refuse(misspelt(permissions, names.OF_PERMISSIONS), file, "permissions.")
     block = _object(document, "sandbox", file)
-    _refuse(names.misspelt(block, names.OF_SANDBOX), file, "sandbox.")
+    _refuse(misspelt(block, names.OF_SANDBOX), file, "sandbox.")
     sandbox, idle = _sandbox(block, file)
     hooks, unused = _hooks(document, file, hooks_off)
     mode = permissions.get("defaultMode")
     if isinstance(mode, str):
-        _refuse(names.misspelt((mode,), PermissionMode), file, "permissions.defaultMode = ")
+        _refuse(misspelt((mode,), PermissionMode), file, "permissions.defaultMode = ")
     return ClaudeSettings(
         file=file,
         rules=tuple(_rules(permissions, file)),
@@ -189,8 +189,8 @@ def _sandbox(block: Mapping[str, Any], file: ClaudeFile) -> tuple[SandboxLimits,
     if block.get("enabled") is False:  # Claude Code ignores the rest of the block too
         return SandboxLimits(), tuple(f"sandbox.{key}" for key in block)
     network, filesystem = (_object(block, part, file, "sandbox.") for part in ("network", "filesystem"))
-    _refuse(names.misspelt(network, names.OF_NETWORK), file, "sandbox.network.")
-    _refuse(names.misspelt(filesystem, names.OF_FILESYSTEM), file, "sandbox.filesystem.")
+    _refuse(misspelt(network, names.OF_NETWORK), file, "sandbox.network.")
+    _refuse(misspelt(filesystem, names.OF_FILESYSTEM), file, "sandbox.filesystem.")
     if block.get("credentials"):
         raise _not_kept(file, "credentials")
     if filesystem.get("denyWrite"):
@@ -238,12 +238,12 @@ def _hooks(
         for event, entries in asked.items():
             listed = entries if isinstance(entries, list) else ()
             inner = [key for entry in listed if isinstance(entry, dict) for key in entry]
-            found = names.misspelt((event,), names.KNOWN_EVENTS) or names.misspelt(inner, names.OF_HOOKS)
+            found = misspelt((event,), names.KNOWN_EVENTS) or misspelt(inner, names.OF_HOOKS)
             named.append(event if found is None else f"{event}: {found[0]} is perhaps meant as {found[1]}")
         return (), tuple(named)
     if hooks_off:
         return (), tuple(asked)
-    _refuse(names.misspelt(document.get("hooks") or (), names.KNOWN_EVENTS), file, "hooks.")
+    _refuse(misspelt(document.get("hooks") or (), names.KNOWN_EVENTS), file, "hooks.")
     for event in names.BLOCKING_EVENTS:
         if event in asked:
             raise GuardError(
@@ -263,7 +263,7 @@ def _commands(event: str, entries: object, file: ClaudeFile) -> Iterator[HookCom
         hooks, matcher = found.get("hooks"), found.get("matcher", "")
         if not isinstance(hooks, list) or not isinstance(matcher, str | None):
             raise GuardError(f"{where}: an entry must have a matcher and a list of hooks")
-        _refuse(names.misspelt(found, names.OF_HOOKS), file, f"hooks.{event}: ")
+        _refuse(misspelt(found, names.OF_HOOKS), file, f"hooks.{event}: ")
         if event in OF_TOOLS:
             try:
                 parse_matcher(matcher)
@@ -278,7 +278,7 @@ def _command(event: str, matcher: str, hook: object, file: ClaudeFile) -> HookCo
     kind = hook.get("type") if isinstance(hook, dict) else None
     if not isinstance(hook, dict) or kind != "command":
         raise GuardError(f"{where}: ralph runs hooks of the type command alone, not {kind!r}")
-    _refuse(names.misspelt(hook, names.OF_HOOK), file, f"hooks.{event}: ")
+    _refuse(misspelt(hook, names.OF_HOOK), file, f"hooks.{event}: ")
     command, timeout = hook.get("command"), hook.get("timeout", _DEFAULT_TIMEOUT_S)
     if not isinstance(command, str) or not command.strip() or "\0" in command:
         raise GuardError(f"{where}: a hook needs a command")

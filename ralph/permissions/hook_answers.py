@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct, ValidationError, convert, field
 from msgspec.structs import replace
 
+from ralph.values.claude_file import misspelt
 from ralph.values.ports import HookStopped
 from ralph.values.redaction import redacted
 
@@ -100,8 +101,6 @@ def hook_answer(fields: Mapping[str, Any]) -> HookAnswer:
 
 def check_keys(fields: Mapping[str, Any], known: type[Struct]) -> None:
     """Raises ValueError for a key that decides and is misspelt, or belongs to another object than `known`."""
-    from ralph.permissions.settings_keys import misspelt  # noqa: PLC0415 - few runs have hooks
-
     unknown = fields.keys() - known.__struct_encode_fields__
     misplaced = ((key, key) for key in _DECIDING if key in unknown)
     found = next(misplaced, None) or misspelt(sorted(unknown), _DECIDING)

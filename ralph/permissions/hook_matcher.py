@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from ralph.permissions.rule import Effect, PermissionRule, parse_rule
 from ralph.values.answer import FINAL_REPORT
+from ralph.values.claude_file import misspelt
 from ralph.values.tool_choice import (
     ELSEWHERE,
     MCP_PREFIX,
@@ -90,8 +91,6 @@ def parse_matcher(text: str | None) -> Matcher:
 
 
 def _list_of_names(names: list[str]) -> Matcher:
-    from ralph.permissions.settings_keys import misspelt  # noqa: PLC0415 - imports `difflib`
-
     missing = [name for name in TOOL_NAMES if name not in names]
     found = misspelt((name for name in names if name not in _KNOWN), missing)
     if found is not None:

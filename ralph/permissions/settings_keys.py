@@ -4,11 +4,10 @@ here.
 
 from __future__ import annotations
 
-from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 from ralph.permissions.hook_answers import EVENTS
-from ralph.values.claude_file import CLAUDE_KEYS, refused_keys
+from ralph.values.claude_file import CLAUDE_KEYS, misspelt, refused_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,23 +37,6 @@ _PLACES = {
     **{key.lower(): f"permissions.{key}" for key in _GUARDS_OF_PERMISSIONS},
     **{event.lower(): f"hooks.{event}" for event in KNOWN_EVENTS},
 }
-# `denny` and `deny` are 0.89 alike, `PostToolBatch` and `PostToolUse`, which are two events, 0.67.
-_LEAST_LIKENESS = 0.8
-
-
-def misspelt(keys: Iterable[str], names: Iterable[str]) -> tuple[str, str] | None:
-    """The first key that resembles one of `names` but equals none, and the name that it resembles, or None."""
-    names = tuple(names)
-    return next(
-        (
-            (key, name)
-            for key in keys
-            if key not in names
-            for name in names
-            if SequenceMatcher(None, key.lower(), name.lower()).ratio() >= _LEAST_LIKENESS
-        ),
-        None,
-    )
 
 
 def wrong_at_top(keys: Iterable[str]) -> tuple[str, str] | None:

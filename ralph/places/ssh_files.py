@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 from contextlib import suppress
 from glob import iglob
@@ -132,8 +133,6 @@ def _with_values(text: str, home: str, variables: Mapping[str, str], unknown: st
 
 
 def _login_name() -> str:
-    import pwd  # noqa: PLC0415 - few configurations of ssh have tokens
-
     with suppress(KeyError):  # a container's user need not be known to the system
         return pwd.getpwuid(os.getuid()).pw_name
     return ""

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import re
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from ralph.machine.files.repository import up_to_repository_root
+from ralph.prompt.frontmatter import as_text, split_frontmatter
 from ralph.prompt.judged_file import ALL_SOURCES, Place, entries_for_model, markdown_below, read_for_model
 
 if TYPE_CHECKING:
@@ -70,8 +72,6 @@ class Library(Struct, frozen=True):
         begins = re.match(_CALLED, prompt)
         if begins is None or begins[1] in self.files:
             return None
-        from difflib import get_close_matches  # noqa: PLC0415 - only after a mistake
-
         by_lower = {name.lower(): name for name in self.names}
         near = get_close_matches(begins[1].lower(), by_lower, n=1)
         meant = f": did you mean /{by_lower[near[0]]}?" if near else ""
@@ -113,8 +113,6 @@ def find_commands(
 
 def read_command(file: CommandFile) -> Command:
     """Reads a command file. If the file cannot be used, raises ValueError with the reason."""
-    from ralph.prompt.frontmatter import split_frontmatter  # noqa: PLC0415 - most runs call no command
-
     fields, body = split_frontmatter(read_for_model(file.path, file.place, MOST_COMMAND_BYTES))
     return Command(file, fields, body.strip())
 
@@ -179,8 +177,6 @@ def list_skills(files: Sequence[CommandFile]) -> SkillList:
 
 def _skill_line(file: CommandFile, skill: Command) -> str | None:
     """The line about a skill. None if the skill's author hides the skill from models."""
-    from ralph.prompt.frontmatter import as_text  # noqa: PLC0415 - few projects have skills
-
     if as_text(skill.fields.get("disable-model-invocation", "")).lower() == "true":
         return None
     if skill.fields.get("hooks"):

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ralph.machine.files.opened_file import opened_path
+from ralph.prompt.named_file import FLAGS, why_not_inside
 from ralph.prompt.prompt_input import prompt_text
 
 if TYPE_CHECKING:
@@ -21,7 +23,6 @@ ALL_SOURCES = frozenset({"user", "project", "local"})
 # Bounds for a folder that somebody filled on purpose.
 _MOST_DEPTH = 5
 _MOST_FILES = 1000
-FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class Place(Struct, frozen=True):
@@ -101,8 +102,6 @@ def why_not_for_model(descriptor: int, path: str, place: Place, *, is_named_by_r
     """The reason why an opened file must not be read, or None. If ralph itself looks for a file with this name, only the
     permission rules count for a regular file without links.
     """
-    from ralph.machine.files.opened_file import opened_path  # noqa: PLC0415 - most directories have no such file
-
     status = os.fstat(descriptor)
     # A file with another name (a hard link) may be a secret.
     is_plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
@@ -112,8 +111,6 @@ def why_not_for_model(descriptor: int, path: str, place: Place, *, is_named_by_r
         return f"the rule {rule} forbids it"
     if is_plain and is_named_by_ralph and real == path:
         return None
-    from ralph.prompt.named_file import why_not_inside  # noqa: PLC0415 - links and imports are rare
-
     # The user may link a file that ralph looks for to a place of their own.
     top = None if place.is_users and is_named_by_ralph else place.top
     return why_not_inside(descriptor, path, top, place.name, place.denied)

@@ -10,27 +10,20 @@ import os
 import select
 import stat
 import time
-from contextlib import suppress
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from ralph.machine.files.opened_file import is_made_by_kernel, opened_path
 from ralph.machine.files.planted_link import planted_link, repositories
 from ralph.machine.files.repository import is_within_any
-from ralph.places.gather import files_in, gather_places
-from ralph.places.places import is_named
-from ralph.places.table import UNQUOTED, named_with
-from ralph.prompt.judged_file import FLAGS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
+FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CHUNK_BYTES = 65_536
 # A command whose output is read through a pipe has written something after this time, or is stuck.
 _SILENT_S = 30.0
-# Browsers keep some thousands of files. Comparing so many takes a quarter of a second.
-_MOST_COMPARED = 20_000
 
 
 def open_named_file(path: str, directories: Sequence[str | Path]) -> int:
@@ -112,35 +105,6 @@ def _refuse_way_out(descriptor: int, path: str, link: str, tops: Sequence[str]) 
         raise OSError(errno.EPERM, f"{link} is a link, and {why}", path)
 
 
-def _why_secret(
-    real: str, top: str, denied: Sequence[str] = (), status: os.stat_result | None = None
-) -> str | None:
-    """The reason why a file in the repository `top` is secret, or None. A repository may be a home directory with the user's
-    keys, and `.git` may contain a token in an address. By `status`, a secret file is known under another name too.
-    """
-    places = gather_places((top,), os.environ, denied=denied)
-    place = places.why_not_read(real)
-    if place is not None:
-        return f"it leads to {real}: {place.path} {place.row.why}"
-    if status is not None and status.st_nlink > 1:
-        other = _hard_link_in(places.unread, status)
-        if other is not None:
-            return f"it is a hard link, and the same file {other}"
-    why = next((why for name, why in named_with(UNQUOTED) if is_named(real, name)), None)
-    return None if why is None else f"it leads to {real}, which {why}"
-
-
-def _hard_link_in(places: Iterable[str], status: os.stat_result) -> str | None:
-    """A text that says where in `places` the file with this status is, or could be if they have too many, otherwise None."""
-    for compared, path in enumerate(chain.from_iterable(map(files_in, places))):
-        if compared >= _MOST_COMPARED:
-            return "could lie in a secret place: too many files to compare"
-        with suppress(OSError):
-            if os.path.samestat(os.lstat(path), status):
-                return f"as {path}, which must not be read"
-    return None
-
-
 def _has_name(pipe: int, path: str) -> bool:
     try:
         return opened_path(pipe, path) is not None
@@ -164,3 +128,11 @@ def _read_to_end(descriptor: int, path: str, most_bytes: int) -> bytes:
         until_s = time.monotonic() + _SILENT_S
         if len(data) > most_bytes:
             raise OSError(errno.EFBIG, f"it has more than {most_bytes:,} bytes", path)
+
+
+def _why_secret(
+    real: str, top: str, denied: Sequence[str] = (), status: os.stat_result | None = None
+) -> str | None:
+    from ralph.prompt.secret_file import why_secret  # noqa: PLC0415 - few files are links, and it takes 10 ms
+
+    return why_secret(real, top, denied, status)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.machine.own_process import is_open
+from ralph.prompt.named_file import open_named_file, refuse_kernel_file
 from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
@@ -101,8 +102,6 @@ def read_prompt(
 
 def _read_file(path: str, directories: Sequence[str | Path], wait: InputWait) -> str:
     """Reads a file as standard input is read, so that a FIFO cannot block the run, and a device cannot fill the memory."""
-    from ralph.prompt.named_file import open_named_file  # noqa: PLC0415 - most prompts are arguments
-
     try:
         # Only opening must not block, because a FIFO may have no writer yet. Reads may block: a thread does them.
         fd = open_named_file(path, directories)
@@ -124,9 +123,7 @@ def _required_stdin(wait: InputWait, fd: int) -> str:
 
 
 def _required_text(wait: InputWait, fd: int, name: str, instead: str = "") -> str:
-    from ralph.prompt.piped_input import InputReader  # noqa: PLC0415 - a prompt on the command line needs none
-
-    received = InputReader(wait, fd, name, most_bytes=MOST_PROMPT_BYTES).read()
+    received, _ = _received(wait, fd, name)
     if received is None:
         raise PromptError(f"{name} stayed silent for {wait.first_byte_s:g}s{instead}")
     if received.error is not None:
@@ -145,12 +142,10 @@ def _piped_data(wait: InputWait, fd: int) -> _Piped:
         return _Piped(
             notices=("standard input is a file that another process has begun to read: ralph ignores it",)
         )
-    from ralph.prompt.piped_input import InputReader, SilentPipe  # noqa: PLC0415 - a run without a pipe needs none
-
     name = "standard input"
-    received = InputReader(wait, fd, name, most_bytes=MOST_PROMPT_BYTES, advice=_KEEPS_IT_OUT).read()
+    received, silent = _received(wait, fd, name, _KEEPS_IT_OUT)
     if received is None:
-        return _Piped(silent=SilentPipe(fd, wait.first_byte_s))
+        return _Piped(silent=silent)
     if received.error is not None:
         _raise_shortage(received.error)
         if received.data:
@@ -163,6 +158,16 @@ def _piped_data(wait: InputWait, fd: int) -> _Piped:
         return _Piped()
     count = f"{len(received.data):,} bytes"
     return _Piped(_text_of(received, name), (f"added {count} from standard input to the prompt",))
+
+
+def _received(
+    wait: InputWait, fd: int, name: str, advice: str = ""
+) -> tuple[PipedData | None, SilentPipe | None]:
+    """The data of a pipe or a file, or the pipe if nothing came in time."""
+    from ralph.prompt.piped_input import InputReader, SilentPipe  # noqa: PLC0415 - most prompts are arguments
+
+    received = InputReader(wait, fd, name, most_bytes=MOST_PROMPT_BYTES, advice=advice).read()
+    return received, SilentPipe(fd, wait.first_byte_s) if received is None else None
 
 
 def _text_of(received: PipedData, name: str) -> str:
@@ -191,8 +196,6 @@ def _refuse_kernel_file(fd: int) -> None:
     """In `ralph < PROMPT.md`, PROMPT.md may be a link to /proc/self/environ, which contains the API key."""
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         return
-    from ralph.prompt.named_file import refuse_kernel_file  # noqa: PLC0415 - few prompts are redirected files
-
     try:
         refuse_kernel_file(fd, "/dev/stdin")
     except OSError as error:

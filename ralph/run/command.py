@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph import __version__
-from ralph.machine.own_process import why_too_few_descriptors
+from ralph.machine.process_start import why_too_few_descriptors
 from ralph.machine.waiter import ONE_SIGNAL_S, Heartbeats, Inbox, InboxWaiter, SystemClock, catch_stop_signals
+from ralph.output.diagnostics import Diagnostics, DiagnosticsFile
 from ralph.output.spool import is_one_stream
 from ralph.output.standard_streams import complain, has_color, obeys_controls
 from ralph.output.writer import Writer
@@ -37,7 +38,6 @@ from ralph.values.shortage import line_with_advice, shortage_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ralph.output.diagnostics import Diagnostics
     from ralph.output.iteration_log import IterationLog, LiveFile
     from ralph.output.notifier import Notifier
     from ralph.output.status_line import StatusLine
@@ -241,19 +241,18 @@ def _loop_sinks(  # noqa: PLR0917 - they are what `assemble` has made
     """The log of the loop that started the run, and the file that says what its iteration does now."""
     if of_loop is None:
         return None, None
-    from ralph.output import iteration_log as files  # noqa: PLC0415 - for iterations alone
-    from ralph.output.live import LiveRun  # noqa: PLC0415 - for iterations alone
+    from ralph.output import iteration_log, live  # noqa: PLC0415 - for iterations alone
 
     now_s, limits = clock.utc_now().timestamp(), settings.limits
-    first = files.LiveIteration(
-        *(os.getpid(), of_loop.number, new_id, now_s, LiveRun(now_s)),
+    first = iteration_log.LiveIteration(
+        *(os.getpid(), of_loop.number, new_id, now_s, live.LiveRun(now_s)),
         max_turns=limits.max_turns,
         max_budget_usd=limits.max_budget_usd,
         max_time_s=limits.max_time_s,
     )
-    log_files = files.LogFiles(of_loop.folder, redactor.redact, lambda text: emit(Notice(text)))
-    log = files.IterationLog(log_files, clock, of_loop.number, new_id, ralph_version=__version__)
-    return log, files.LiveFile(of_loop.folder, first, clock, redactor.redact)
+    log_files = iteration_log.LogFiles(of_loop.folder, redactor.redact, lambda text: emit(Notice(text)))
+    log = iteration_log.IterationLog(log_files, clock, of_loop.number, new_id, ralph_version=__version__)
+    return log, iteration_log.LiveFile(of_loop.folder, first, clock, redactor.redact)
 
 
 def _status_line(  # noqa: PLR0917 - they are what `assemble` has made
@@ -277,8 +276,6 @@ def _status_line(  # noqa: PLR0917 - they are what `assemble` has made
 def _diagnostics(
     options: RunOptions, clock: Clock, started_s: float, writer: Writer, redactor: Redactor
 ) -> Diagnostics:
-    from ralph.output.diagnostics import Diagnostics, DiagnosticsFile  # noqa: PLC0415 - few runs want them
-
     write = writer.write_line
     if options.debug_file is not None:
         try:

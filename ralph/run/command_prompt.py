@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.agent.tool_turn import PromptCalls, PromptRefusedError
-from ralph.machine.files.trees import LocalDisk
 from ralph.permissions.gate import CommandRules, RulesInForce
-from ralph.permissions.settings_keys import misspelt
+from ralph.permissions.rule import Effect, parse_rule
 from ralph.prompt.commands import Command, CommandCall, read_command
 from ralph.prompt.expansion import ShellLine, expand, may_count_from_1
 from ralph.prompt.frontmatter import as_names, as_text
 from ralph.prompt.judged_file import path_of_file
 from ralph.prompt.memory import imported_paths, is_meant_as_path
 from ralph.values.answer import Block, Runnable
+from ralph.values.claude_file import misspelt
 from ralph.values.events import Notice
 from ralph.values.tool_choice import READ_ONLY, TOOL_NAMES, is_elsewhere, known_name, tool_of, with_background
 
@@ -154,21 +154,14 @@ def _names(command: Command, key: str) -> tuple[str, ...]:
 
 
 def _patterns(command: Command, cwd: Path, home: str) -> Permissions:
-    from ralph.permissions.judge import Permissions, RulePlaces  # noqa: PLC0415 - few commands have patterns
-    from ralph.permissions.rule import Effect, parse_rule  # noqa: PLC0415 - few commands have patterns
-    from ralph.run.permission_rules import has_parser  # noqa: PLC0415 - few commands have patterns
+    from ralph.run.permission_rules import judge_of_command  # noqa: PLC0415 - few commands have patterns
 
     def rules(key: str, effect: Effect) -> list[PermissionRule]:
         return [parse_rule(name, effect, command.file.path) for name in _names(command, key)]
 
     allowed = rules(ALLOWED, Effect.ALLOW) if ALLOWED in command.fields else None
     denied = [rule for rule in rules(FORBIDDEN, Effect.DENY) if rule.pattern is not None]
-    judge = Permissions(denied, allowed, RulePlaces(str(cwd), home, LocalDisk()))
-    if judge.needs_parser and not has_parser():
-        raise ValueError(
-            "its patterns need the packages tree-sitter and tree-sitter-bash, which are missing; nothing was run"
-        )
-    return judge
+    return judge_of_command(denied, allowed, str(cwd), home)
 
 
 def with_files(

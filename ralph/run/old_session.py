@@ -6,7 +6,6 @@ another session instead.
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +26,6 @@ from ralph.conversation.records import (
 from ralph.conversation.secret_spans import marked_secrets
 from ralph.conversation.session import NoMessageError, Session, apply, replay
 from ralph.run.opening import OpenSession, journal_errors_told, store_of
-from ralph.sandbox.box_plan import SANDBOX_WORDS
 from ralph.sessions.journal import FileJournal, SessionLockedError
 from ralph.sessions.looking import holder_of, last_resumable, named_journal
 from ralph.sessions.naming import named_session
@@ -42,11 +40,8 @@ from ralph.values.servers.endpoint import ANTHROPIC
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from ralph.agent.task import Prompt
-    from ralph.retry.roster import Roster
     from ralph.run.parts import RunContext
     from ralph.sessions.store import SessionStore
-    from ralph.values.ports import Clock
 
 
 class NoSessionError(UsageError):
@@ -230,52 +225,3 @@ def _refuse_another_server(old: Session, settings: Settings, again: Mapping[str,
         f"session {old.id} used {old.shape.endpoint}, and this run would use {first.base_url}: "
         f"choose one with {' or '.join(flags)}"
     )
-
-
-def take_over_cooldowns(roster: Roster, old: Session, clock: Clock) -> None:
-    """Restores the cooldowns of targets and the serving target from the last run.
-
-    A target gets no requests during its cooldown. The serving target is the one that answered last.
-    """
-    now_s, now = clock.now_s(), clock.utc_now()
-    ends_s = {
-        name: now_s + (datetime.fromisoformat(end) - now).total_seconds() for name, end in old.cooling.items()
-    }
-    roster.cool(ends_s, serving=old.target)
-
-
-_CHANGED = "(Changed since then: "
-"""The beginning of the note."""
-
-
-def changed_sandbox_note(
-    old: Session, about_sandbox: str, system_prompt: str, *, has_prompt: bool
-) -> str | None:
-    """The note about the sandbox that a resumed session needs, or None. `about_sandbox` is the sentence about the
-    sandbox of this run; it is empty if commands have no sandbox.
-
-    A note is needed if `about_sandbox` differs from the last sentence that the model got, in the system prompt or in
-    an earlier note. No note is needed if the run only delivers an old result.
-    """
-    if not has_prompt and (old.awaits_delivery or (old.report is not None and old.pending is None)):
-        return None  # an answer or an accepted report is delivered
-    note = f"{_CHANGED}{about_sandbox or 'commands run without a sandbox.'})"
-    is_true = about_sandbox in system_prompt if about_sandbox else SANDBOX_WORDS not in system_prompt
-    last = _last_note(old)
-    return None if last == note or (is_true and not last) else note
-
-
-def with_note(prompt: Prompt | None, note: str) -> Prompt:
-    """Returns the prompt with the note at its end. If there is no prompt, returns the note alone."""
-    if prompt is None:
-        return note
-    return f"{prompt}\n\n{note}" if isinstance(prompt, str) else [*prompt, {"type": "text", "text": note}]
-
-
-def _last_note(old: Session) -> str:
-    for message in reversed(old.conversation.messages):
-        for block in reversed(message.content):
-            text = str(block.get("text", "")) if message.role == "user" else ""
-            if _CHANGED in text and text.endswith(")"):
-                return text[text.rindex(_CHANGED) :]
-    return ""

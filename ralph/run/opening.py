@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime
 from errno import EACCES, EROFS
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,19 +24,21 @@ from ralph.prompt.judged_file import Place, user_folder
 from ralph.prompt.memory import NestedMemory, read_memory, shown_paths
 from ralph.run.parts import (
     RunContext,
+    RunGuards,
     begin_sandbox_trial,
     build_clients,
+    build_guards,
     build_report_form,
     build_roster,
     build_toolbox,
     find_library,
     open_turn_lock,
+    patterns_of_tools,
     plan_sandbox,
     refuse_uncountable_budget,
     tools_notice,
     withheld_notice,
 )
-from ralph.run.permission_rules import RunGuards, build_guards, patterns_of_tools
 from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.planning import refuse_owners_work, with_denied_reads
 from ralph.sessions.journal import FileJournal, NoJournal
@@ -45,6 +48,7 @@ from ralph.values.answer import ToolError
 from ralph.values.events import Notice, RunStarted, SessionTotal
 from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.ports import JournalError
+from ralph.values.resume_command import NEXT_PROMPT, resume_command
 from ralph.values.tool_choice import MCP_PREFIX
 
 if TYPE_CHECKING:
@@ -54,8 +58,11 @@ if TYPE_CHECKING:
     from ralph.mcp.ports import ServerGroup
     from ralph.mcp.toolset import McpToolset
     from ralph.permissions.claude_settings import HookCommand
+    from ralph.permissions.gate import Hooks
+    from ralph.retry.roster import Roster
     from ralph.run.options import SessionOptions
     from ralph.tools.toolbox import LocalToolbox
+    from ralph.values.ports import Clock
 
 # --- The session
 # The session of a run: the opening of a new one, and the command that resumes it. `old_session.py` opens old ones.
@@ -98,8 +105,6 @@ def prompt_of_resumed(
     if prompt is not None:
         return prompt
     if old.is_completed:
-        from ralph.values.resume_command import NEXT_PROMPT  # noqa: PLC0415 - few runs are refused
-
         command = command_with(NEXT_PROMPT)
         shown = "" if command is None else f": {command}"
         raise UsageError(f"session {old.id} is complete: say what to do next{shown}")
@@ -128,8 +133,6 @@ def resume_command_of(
     """
     if not isinstance(session.journal, FileJournal) or session.journal.is_gone:
         return None
-    from ralph.values.resume_command import resume_command  # noqa: PLC0415 - most runs end without
-
     return resume_command(
         SessionStore(session.journal.path.parent.parent).short_name(session.id),
         cwd=None if cwd is None else str(cwd),
@@ -230,9 +233,10 @@ class SessionParts:
     def _mcp(self, of_driver: ServerGroup | None) -> McpToolset | None:
         if not self.context.settings.mcp_servers and of_driver is None:
             return None
-        from ralph.run.servers import build_mcp  # noqa: PLC0415 - few runs have servers
+        from ralph.run import servers  # noqa: PLC0415 - few runs have servers
 
-        return build_mcp(self.context, of_driver)
+        self._connect_servers = servers.connect_servers
+        return servers.build_mcp(self.context, of_driver)
 
     def _take_rules(self, guards: RunGuards) -> tuple[Sequence[HookCommand], Sequence[str]]:
         """Sets the rules of the run, and returns its hooks and notices."""
@@ -277,11 +281,14 @@ class SessionParts:
         self.guard_files: Mapping[str, str] = {} if of_loop is None else of_loop.guards
         """The files of hooks that commands could change, each with the digest of its content when the run or its loop
         began."""
+        self.command_hooks: Callable[[], Sequence[Hooks]] = tuple
+        """Makes the hooks of the session, which run in their sandbox."""
         if self.hooks:
-            from ralph.run.hooks import guard_files, plan_of_hooks  # noqa: PLC0415 - few runs have hooks
+            from ralph.run import hooks  # noqa: PLC0415 - few runs have hooks
 
-            hook_plan, doubts = plan_of_hooks(context, self.hooks, self.plan, self.writable)
-            self.guard_files = guard_files(context, self.hooks, self.writable) | self.guard_files
+            self.command_hooks = lambda: (hooks.command_hooks(self),)
+            hook_plan, doubts = hooks.plan_of_hooks(context, self.hooks, self.plan, self.writable)
+            self.guard_files = hooks.guard_files(context, self.hooks, self.writable) | self.guard_files
         toolbox = build_toolbox(
             context,
             writable=self.writable,
@@ -311,9 +318,7 @@ class SessionParts:
             except CannotConfineError as error:
                 raise SettingsError(str(error)) from None
         if self.mcp is not None:
-            from ralph.run.servers import connect_servers  # noqa: PLC0415 - few runs have servers
-
-            connect_servers(self.toolbox)
+            self._connect_servers(self.toolbox)
 
     def _make_targets(self) -> Sequence[str]:
         """Makes the targets with their system prompt, and returns notices about them, the instruction files and the
@@ -366,8 +371,6 @@ class SessionParts:
 
     def _restore(self, old: Session) -> None:
         """Hands over the cooldowns, the servers that have answered and the files that were read."""
-        from ralph.run.old_session import take_over_cooldowns  # noqa: PLC0415 - a new one needs none of it
-
         take_over_cooldowns(self.roster, old, self.context.clock)
         self.clients.know_answered(old.answered)
         contents = (one.content for one in old.conversation.messages)
@@ -417,3 +420,15 @@ def _is_about(pattern: str, path: str) -> bool:
         return GlobPattern(pattern).matches(path)
     except ToolError:  # too many braces: a rule too many is better than one too few
         return True
+
+
+def take_over_cooldowns(roster: Roster, old: Session, clock: Clock) -> None:
+    """Restores the cooldowns of targets and the serving target from the last run.
+
+    A target gets no requests during its cooldown. The serving target is the one that answered last.
+    """
+    now_s, now = clock.now_s(), clock.utc_now()
+    ends_s = {
+        name: now_s + (datetime.fromisoformat(end) - now).total_seconds() for name, end in old.cooling.items()
+    }
+    roster.cool(ends_s, serving=old.target)

@@ -10,7 +10,7 @@ from ralph.output.writer import OutputOptions
 from ralph.prompt.judged_file import ALL_SOURCES
 from ralph.settings.claude_wishes import without_values
 from ralph.values.servers.endpoint import ANTHROPIC
-from ralph.values.servers.models import is_claude
+from ralph.values.servers.models import is_claude, other_vendor
 from ralph.values.tool_choice import TOOL_SETTINGS
 
 if TYPE_CHECKING:
@@ -142,9 +142,7 @@ class RunOptions(Struct, frozen=True):
         model, api = self.settings.get("model.name"), self.settings.get("model.api")
         if api is not None or not isinstance(model, str) or is_claude(model):
             return api not in {None, ANTHROPIC}
-        from ralph.values.servers.vendors import vendor_of  # noqa: PLC0415 - a run on Anthropic's models needs no others
-
-        return vendor_of(model) is not None
+        return other_vendor(model) is not None
 
     @property
     def _mcp_file(self) -> str | None:

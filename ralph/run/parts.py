@@ -8,6 +8,7 @@ import json
 import os
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 
 from ralph.machine.own_programs import ProgramSearch, search_around, without_unsafe_loads
 from ralph.permissions.gate import is_permitted
+from ralph.permissions.settings_keys import wrong_at_top
 from ralph.prompt.commands import Library, find_commands
 from ralph.prompt.judged_file import user_folder
 from ralph.prompt.memory import Memory, PromptParts, system_prompt
@@ -24,9 +26,14 @@ from ralph.run.options import RunOptions
 from ralph.sandbox.box_plan import BoxPlan, CannotConfineError
 from ralph.sandbox.detection import begin_trial
 from ralph.sandbox.planning import may_have_overlays, plan_box
+from ralph.sandbox.sandbox_limits import restricted
+from ralph.sessions.turn_lock import FileTurnLock, TurnLockError
+from ralph.settings.claude_files import ClaudeFileError, document_of, guards_in_short, judged
 from ralph.settings.merge import SettingsError
+from ralph.tools.tool_context import ToolSettings
+from ralph.tools.toolbox import LocalToolbox
 from ralph.values.answer import FINAL_REPORT, ToolDefinition
-from ralph.values.controls import RunControls
+from ralph.values.controls import PermissionMode, RunControls
 from ralph.values.credentials import CALLERS_VARIABLES, TURN_LOCK, child_environment, known_secrets
 from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.ports import WORKING_DIRECTORY_GONE
@@ -40,12 +47,12 @@ if TYPE_CHECKING:
     from ralph.conversation.session import Session
     from ralph.conversation.target import Target
     from ralph.mcp.toolset import McpToolset
+    from ralph.permissions.claude_settings import HookCommand
+    from ralph.permissions.judge import Permissions
     from ralph.retry.backoff import RetryPolicy
     from ralph.sandbox.sandbox_limits import SandboxLimits
-    from ralph.sessions.turn_lock import FileTurnLock
     from ralph.settings.key_programs import ProgramKeys
     from ralph.settings.tables import RetrySettings, Settings
-    from ralph.tools.toolbox import LocalToolbox
     from ralph.values.ports import Clock, Events, PathRules, Waiter
     from ralph.values.report import ReportForm
 
@@ -121,8 +128,6 @@ class RunContext(Struct, frozen=True, dict=True):
         """
         if not limits:
             return self
-        from ralph.sandbox.sandbox_limits import restricted  # noqa: PLC0415 - few runs have such a file
-
         closing = ", ".join(name for name, one in limits if one.read_deny)
         origins = {**self.settings.origins, **({"sandbox.read_deny": closing} if closing else {})}
         try:
@@ -153,8 +158,6 @@ def open_turn_lock(context: RunContext) -> FileTurnLock | None:
     path = context.environment.get(TURN_LOCK)
     if not path:
         return None
-    from ralph.sessions.turn_lock import FileTurnLock, TurnLockError  # noqa: PLC0415 - few runs share a lock
-
     try:
         return FileTurnLock(path, context.waiter)
     except TurnLockError as error:
@@ -162,6 +165,57 @@ def open_turn_lock(context: RunContext) -> FileTurnLock | None:
 
 
 # --- The parts
+
+
+class RunGuards(Struct, frozen=True):
+    """The protections that settings files and options require."""
+
+    judge: Permissions | None = None
+    """Applies the permission rules. None if there are none."""
+    hooks: tuple[HookCommand, ...] = ()
+    mode: PermissionMode | None = None
+    """The permission mode that a settings file sets, or None."""
+    sandbox: tuple[tuple[str, SandboxLimits], ...] = ()
+    """The restrictions that settings files require for the sandbox of commands, with the names of the files."""
+    notices: tuple[str, ...] = ()
+
+
+def build_guards(
+    context: RunContext, kept: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+) -> RunGuards:
+    """Reads the settings files and builds the rules. `kept` contains the tool lists of the session that the run
+    resumes. Raises SettingsError for a rule or a hook that ralph cannot apply.
+    """
+    files, tools = context.settings.claude_files, context.settings.tools
+    if files:
+        files = judged(files, context.search(), context.environment)
+    try:
+        documents = [document_of(file) for file in files]
+        has_files = guards_in_short(files) or _may_be_misspelt(documents)
+    except ClaudeFileError as error:
+        raise SettingsError(str(error), from_flag=error.from_flag) from error
+    has_patterns = any(map(is_pattern, (*(tools.allowed or ()), *tools.disallowed)))
+    is_narrow = context.controls.permission_mode is PermissionMode.DONT_ASK
+    if not (has_files or has_patterns or is_narrow or context.options.takes_messages or kept):
+        return RunGuards()
+    from ralph.run.permission_rules import built_guards  # noqa: PLC0415 - few runs have rules
+
+    return built_guards(context, files if has_files else (), kept)
+
+
+def _may_be_misspelt(documents: Sequence[Mapping[str, object]]) -> bool:
+    if not any(documents):
+        return False
+    return any(wrong_at_top(document) for document in documents)
+
+
+def patterns_of_tools(context: RunContext) -> dict[str, tuple[str, ...]]:
+    """The lists of allowed and of disallowed tools, if they contain patterns such as `Bash(git *)`. The journal
+    records these lists.
+    """
+    tools = context.settings.tools
+    lists = {"allowed": tools.allowed or (), "disallowed": tuple(filter(is_pattern, tools.disallowed))}
+    return {name: names for name, names in lists.items() if any(map(is_pattern, names))}
 
 
 def begin_sandbox_trial(context: RunContext) -> None:
@@ -211,9 +265,6 @@ def build_toolbox(
 
     Raises WorkingDirectoryGoneError, or SettingsError for an unusable directory.
     """
-    from ralph.tools.tool_context import ToolSettings  # noqa: PLC0415 - comes with the toolbox
-    from ralph.tools.toolbox import LocalToolbox  # noqa: PLC0415 - a run that is refused at once needs no tools
-
     options, settings, tools = context.options, context.settings, context.settings.tools
     enabled = frozenset(settings.enabled_tools)
     if offered is not None:
@@ -299,24 +350,15 @@ def build_report_form(
     requested = context.options.report
     if requested is None and offered is None:
         return None
-    from ralph.agent.report_tool import has_payload, report_tool  # noqa: PLC0415 - most runs need none
-    from ralph.values.report import ReportForm, plain_problems  # noqa: PLC0415 - most runs need none
+    from ralph.run.report_check import report_form  # noqa: PLC0415 - most runs need none
 
-    tool = offered
-    if requested is not None:
-        tool = report_tool(redacted(requested.payload_schema, context.redactor.redact))
-    assert tool is not None  # noqa: S101 - one of the two is there
-    if not has_payload(tool):
-        return ReportForm(tool, plain_problems, has_payload=False)
-    from ralph.run.report_check import ReportCheck  # noqa: PLC0415 - few runs have a schema
-
-    check = ReportCheck(
-        tool.input_schema,
+    return report_form(
+        offered if requested is None else None,
+        None if requested is None else redacted(requested.payload_schema, context.redactor.redact),
         waiter=context.waiter,
         clock=context.clock,
         environment=context.safe_environment(writable),
     )
-    return ReportForm(tool, check, has_payload=True)
 
 
 def build_roster(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from ralph.machine.files.trees import LocalDisk
-from ralph.settings.claude_files import ClaudeFileError, document_of, guards_in_short, judged
+from ralph.permissions.claude_settings import GuardError, read_all, strictest_mode
+from ralph.permissions.judge import Permissions, RulePlaces
+from ralph.permissions.rule import Effect, RuleError, parse_rule
+from ralph.run.parts import RunGuards
+from ralph.settings.claude_files import document_of
 from ralph.settings.merge import SettingsError
 from ralph.values.controls import PermissionMode
 from ralph.values.tool_choice import is_pattern
@@ -16,13 +18,11 @@ from ralph.values.tool_choice import is_pattern
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ralph.permissions.claude_settings import ClaudeSettings, HookCommand
+    from ralph.permissions.claude_settings import ClaudeSettings
     from ralph.permissions.gate import RuleVerdict
-    from ralph.permissions.judge import Permissions, RulePlaces
     from ralph.permissions.rule import PermissionRule
     from ralph.run.options import RunOptions
     from ralph.run.parts import RunContext
-    from ralph.sandbox.sandbox_limits import SandboxLimits
     from ralph.values.answer import ToolCall
     from ralph.values.claude_file import ClaudeFile
 
@@ -31,63 +31,10 @@ _MOST_SHOWN = 5
 _MODES_WITHOUT_BYPASS = (PermissionMode.PLAN, PermissionMode.DONT_ASK)
 
 
-class RunGuards(Struct, frozen=True):
-    """The protections that settings files and options require."""
-
-    judge: Permissions | None = None
-    """Applies the permission rules. None if there are none."""
-    hooks: tuple[HookCommand, ...] = ()
-    mode: PermissionMode | None = None
-    """The permission mode that a settings file sets, or None."""
-    sandbox: tuple[tuple[str, SandboxLimits], ...] = ()
-    """The restrictions that settings files require for the sandbox of commands, with the names of the files."""
-    notices: tuple[str, ...] = ()
-
-
-def build_guards(
-    context: RunContext, kept: Mapping[str, tuple[str, ...]] = MappingProxyType({})
-) -> RunGuards:
-    """Reads the settings files and builds the rules. `kept` contains the tool lists of the session that the run
-    resumes. Raises SettingsError for a rule or a hook that ralph cannot apply.
-    """
-    files, tools = context.settings.claude_files, context.settings.tools
-    if files:
-        files = judged(files, context.search(), context.environment)
-    try:
-        documents = [document_of(file) for file in files]
-        has_files = guards_in_short(files) or _may_be_misspelt(documents)
-    except ClaudeFileError as error:
-        raise SettingsError(str(error), from_flag=error.from_flag) from error
-    has_patterns = any(map(is_pattern, (*(tools.allowed or ()), *tools.disallowed)))
-    is_narrow = context.controls.permission_mode is PermissionMode.DONT_ASK
-    if not (has_files or has_patterns or is_narrow or context.options.takes_messages or kept):
-        return RunGuards()
-    return _built(context, files if has_files else (), kept)
-
-
-def _may_be_misspelt(documents: Sequence[Mapping[str, object]]) -> bool:
-    if not any(documents):
-        return False
-    from ralph.permissions.settings_keys import wrong_at_top  # noqa: PLC0415 - few runs have settings files
-
-    return any(wrong_at_top(document) for document in documents)
-
-
-def patterns_of_tools(context: RunContext) -> dict[str, tuple[str, ...]]:
-    """The lists of allowed and of disallowed tools, if they contain patterns such as `Bash(git *)`. The journal
-    records these lists.
-    """
-    tools = context.settings.tools
-    lists = {"allowed": tools.allowed or (), "disallowed": tuple(filter(is_pattern, tools.disallowed))}
-    return {name: names for name, names in lists.items() if any(map(is_pattern, names))}
-
-
-def _built(
+def built_guards(
     context: RunContext, files: Sequence[ClaudeFile], kept: Mapping[str, tuple[str, ...]]
 ) -> RunGuards:
-    from ralph.permissions.claude_settings import GuardError, read_all, strictest_mode  # noqa: PLC0415 - few runs have rules
-    from ralph.permissions.rule import RuleError  # noqa: PLC0415 - few runs have rules
-
+    """Builds the rules of the settings files `files`. `kept` is that of `build_guards`, which says what is raised."""
     options, controls = context.options, context.controls
     try:
         read = read_all(((file, document_of(file)) for file in files), options.setting_sources)
@@ -128,9 +75,6 @@ def _judge(
     kept: Mapping[str, tuple[str, ...]],
 ) -> Permissions:
     """`counting` are the files whose allow rules are used. Raises RuleError."""
-    from ralph.permissions.judge import Permissions  # noqa: PLC0415 - few runs have rules
-    from ralph.permissions.rule import Effect, parse_rule  # noqa: PLC0415 - few runs have rules
-
     controls, tools, origins = context.controls, context.settings.tools, context.settings.origins
     sources = [
         (origins.get(f"tools.{key}") or "settings").removeprefix("flag ") for key in ("disallowed", "allowed")
@@ -152,23 +96,29 @@ def _judge(
 
 
 def _rule_places(context: RunContext, writable: Sequence[str] = ()) -> RulePlaces:
-    from ralph.permissions.judge import RulePlaces  # noqa: PLC0415 - few runs have rules
-
     home = context.home if context.home.startswith("/") else ""
     return RulePlaces(str(context.cwd), home, LocalDisk(), writable)
 
 
 def verdict_by(rule: PermissionRule, call: ToolCall, context: RunContext) -> RuleVerdict:
     """The verdict about a call by one rule alone, which the matcher of a hook contains."""
-    from ralph.permissions.judge import Permissions  # noqa: PLC0415 - few matchers have rules
-
     return Permissions((rule,), None, _rule_places(context)).judge(call)
+
+
+def judge_of_command(
+    denied: Sequence[PermissionRule], allowed: Sequence[PermissionRule] | None, cwd: str, home: str
+) -> Permissions:
+    """Applies the rules in a command file. Raises ValueError if they cannot be kept."""
+    judge = Permissions(denied, allowed, RulePlaces(cwd, home, LocalDisk()))
+    if judge.needs_parser and not has_parser():
+        raise ValueError(
+            "its patterns need the packages tree-sitter and tree-sitter-bash, which are missing; nothing was run"
+        )
+    return judge
 
 
 def has_parser() -> bool:
     """Whether the packages that parse shell commands are installed. It does not import them."""
-    from importlib.util import find_spec  # noqa: PLC0415 - few runs have rules
-
     return all(find_spec(name) is not None for name in ("tree_sitter", "tree_sitter_bash"))
 
 

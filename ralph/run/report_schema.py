@@ -13,6 +13,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jsonschema import validators
+
 from ralph.agent.report_tool import (
     DEFAULT_DRAFT,
     direct_subschemas,
@@ -22,7 +24,7 @@ from ralph.agent.report_tool import (
     schemas_within,
 )
 from ralph.prompt.named_file import read_named_file
-from ralph.run.report_check import faults_of, shortened
+from ralph.run.report_problems import faults_of, shortened
 from ralph.values.report import shown
 from ralph.values.strict_json import strict_json
 
@@ -137,8 +139,6 @@ def _is_regular_expression(pattern: str) -> bool:
 
 
 def _draft_fault(schema: dict[str, Any], within: Sequence[tuple[str, dict[str, Any]]]) -> str | None:
-    from jsonschema import validators  # noqa: PLC0415 - costs 100 ms
-
     draft = validators.validator_for(schema)
     checker = draft(draft.META_SCHEMA, format_checker=draft.FORMAT_CHECKER)
     # The draft's own schema does not check places that only a `$ref` leads to.

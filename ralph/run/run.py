@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from msgspec.structs import replace
 
 from ralph.machine.loading import begin_garbage_collection
-from ralph.machine.own_process import why_too_few_descriptors
+from ralph.machine.process_start import why_too_few_descriptors
 from ralph.machine.starting import patiently
 from ralph.prompt.prompt_input import InputWait, PromptError, PromptFound, read_prompt
 from ralph.run.opening import SessionParts

@@ -16,7 +16,8 @@ from ralph.permissions.gate import Asker, CallGate, Hooks
 from ralph.prompt.memory import Memory, shown_paths
 from ralph.run.opening import SessionParts, prompt_of_resumed, resume_command_of
 from ralph.run.parts import run_policy
-from ralph.run.permission_rules import verdict_by
+from ralph.sandbox.box_plan import SANDBOX_WORDS
+from ralph.sessions.naming import title_from
 from ralph.values.events import Event, EventStream, Notice, RunEnded, StreamReceived
 from ralph.values.limits import LimitSettings
 from ralph.values.outcome import Delivery, Outcome
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 
     from ralph.agent.task import Prompt
     from ralph.agent.tool_turn import PromptMaker
+    from ralph.conversation.session import Session
+    from ralph.permissions.gate import RuleVerdict
+    from ralph.permissions.rule import PermissionRule
+    from ralph.run.parts import RunContext
     from ralph.run.telemetry import SessionNotes
     from ralph.tools.toolbox import LocalToolbox
     from ralph.values.answer import ToolCall
@@ -87,15 +92,11 @@ class SessionRun:
 
     def _gate(self, hooks: Sequence[Hooks], asker: Asker | None) -> CallGate:
         parts, context = self.parts, self._context
-        if parts.hooks:
-            from ralph.run.hooks import command_hooks  # noqa: PLC0415 - few runs have hooks
-
-            hooks = (command_hooks(parts), *hooks)
         return CallGate(
             context.controls,
             context.events,
             parts.rules,
-            hooks=hooks,
+            hooks=(*parts.command_hooks(), *hooks),
             asker=asker,
             facts={
                 "session_id": parts.session.id,
@@ -104,7 +105,7 @@ class SessionRun:
             },
             refuses_unasked=context.options.permissions == "nobody",
             allowed=context.settings.tools.allowed or (),
-            judge_by=lambda rule, call: verdict_by(rule, call, context),
+            judge_by=partial(_verdict_by, context),
             aside=parts.toolbox.aside,
             about_place=self._about_place,
             background=lambda: parts.toolbox.background.running,
@@ -194,8 +195,6 @@ class SessionRun:
         of_loop = self._context.options.of_loop
         if of_loop is None or of_loop.task_chars is None or prompt is None or own is None:
             return None
-        from ralph.sessions.naming import title_from  # noqa: PLC0415 - for iterations of a loop alone
-
         return title_from(self._context.redactor.redact(_text_of(prompt)[own])) or None
 
     def _task(self, prompt: Prompt | None) -> Prompt | None:
@@ -210,14 +209,12 @@ class SessionRun:
         old = self.session.old
         if old is None or self._is_change_told:
             return prompt
-        from ralph.run.old_session import changed_sandbox_note, with_note  # noqa: PLC0415 - a new session needs none
-
         told = str(self.parts.roster.first_shape.head().fields.get("system", ""))
         note = changed_sandbox_note(old, self.parts.about_sandbox, told, has_prompt=prompt is not None)
         if note is None:
             return prompt
         self._is_change_told = True
-        return with_note(prompt, note)
+        return _with_note(prompt, note)
 
     def _maker(self, prompt: Prompt | None, own: slice | None) -> PromptMaker | None:
         """The function that makes the prompt from the command file that `prompt` calls, or adds the files that it
@@ -334,3 +331,46 @@ class _ExpectedCalls:
                 name = str(block.get("name"))
                 if self._gate.why_refused(name) is None:
                     self._toolbox.expect(name)
+
+
+_CHANGED = "(Changed since then: "
+"""The beginning of the note."""
+
+
+def changed_sandbox_note(
+    old: Session, about_sandbox: str, system_prompt: str, *, has_prompt: bool
+) -> str | None:
+    """The note about the sandbox that a resumed session needs, or None. `about_sandbox` is the sentence about the
+    sandbox of this run; it is empty if commands have no sandbox.
+
+    A note is needed if `about_sandbox` differs from the last sentence that the model got, in the system prompt or in
+    an earlier note. No note is needed if the run only delivers an old result.
+    """
+    if not has_prompt and (old.awaits_delivery or (old.report is not None and old.pending is None)):
+        return None  # an answer or an accepted report is delivered
+    note = f"{_CHANGED}{about_sandbox or 'commands run without a sandbox.'})"
+    is_true = about_sandbox in system_prompt if about_sandbox else SANDBOX_WORDS not in system_prompt
+    last = _last_note(old)
+    return None if last == note or (is_true and not last) else note
+
+
+def _with_note(prompt: Prompt | None, note: str) -> Prompt:
+    """Returns the prompt with the note at its end. If there is no prompt, returns the note alone."""
+    if prompt is None:
+        return note
+    return f"{prompt}\n\n{note}" if isinstance(prompt, str) else [*prompt, {"type": "text", "text": note}]
+
+
+def _last_note(old: Session) -> str:
+    for message in reversed(old.conversation.messages):
+        for block in reversed(message.content):
+            text = str(block.get("text", "")) if message.role == "user" else ""
+            if _CHANGED in text and text.endswith(")"):
+                return text[text.rindex(_CHANGED) :]
+    return ""
+
+
+def _verdict_by(context: RunContext, rule: PermissionRule, call: ToolCall) -> RuleVerdict:
+    from ralph.run.permission_rules import verdict_by  # noqa: PLC0415 - few matchers of hooks have rules
+
+    return verdict_by(rule, call, context)

@@ -41,6 +41,7 @@ from ralph.sandbox.kept_box import KeptBox, SharedSpaces
 from ralph.sandbox.kernel.landlock import Ruleset
 from ralph.sandbox.kernel.seccomp import make_filter
 from ralph.sandbox.landlock_rules import inside_rules, landlock_rules, own_mounts, plan_with_places
+from ralph.sandbox.network.allowed_hosts import allowed_hosts
 from ralph.sandbox.protected_changes import changed_since_kill_note, left_note, undone_note
 from ralph.sandbox.protected_files import ProtectedFiles
 from ralph.values.credentials import SANDBOX_HIDE, callers_places
@@ -480,7 +481,6 @@ class CommandBox:
             self._close_door()
             door = None
             if self._plan.has_own_network and self._plan.net == "proxy":
-                from ralph.sandbox.network.allowed_hosts import allowed_hosts  # noqa: PLC0415 - only with a proxy
                 from ralph.sandbox.network.proxy import ProxyDoor  # noqa: PLC0415 - only with a proxy
 
                 door = ProxyDoor(allowed_hosts(self._plan.allow_hosts))

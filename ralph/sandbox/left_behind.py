@@ -8,7 +8,6 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ralph.machine.own_process import way_to
 from ralph.places.state import named_state_directories, running_below
 
 if TYPE_CHECKING:
@@ -24,23 +23,11 @@ def why_left_behind(path: str, environment: Mapping[str, str]) -> str | None:
         with suppress(OSError):  # no command has run
             names = os.listdir(place)
         for name in names:
-            if _is_changed_since(f"{place}/{name}", path):
+            from ralph.sandbox.protected_files import is_changed_since  # noqa: PLC0415 - few starts find one
+
+            if is_changed_since(f"{place}/{name}", path):
                 return (
                     "was changed during a command of a ralph that still runs it, or was killed, and nothing was undone: if none "
                     f"runs, look at it, correct it, and then remove {place}/{name}"
                 )
     return None
-
-
-def _is_changed_since(mark: str, path: str) -> bool:
-    """Whether a file is not as it was before the command of `mark`, or a link or a missing directory on the way to it."""
-    from ralph.sandbox.killed_command import described, differs  # noqa: PLC0415 - few starts find one
-    from ralph.sandbox.protected_files import entries_of  # noqa: PLC0415 - few starts find one
-
-    before = described(mark) or {}
-    with suppress(OSError):  # more links than the system follows: nothing can be read there
-        way = {path, *(part for part, is_link, _ in way_to(path) if is_link or not os.path.isdir(part))}
-        places = way & before.keys()
-        now = entries_of(places)
-        return any(differs(before[place], now.get(place)) for place in places)
-    return False

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 from ralph.machine.files.opened_file import opened
 from ralph.machine.files.repository import is_within, is_within_any, status_of
-from ralph.machine.own_process import link_target
+from ralph.machine.own_process import link_target, way_to
 from ralph.places.gather import GuardedFiles
 from ralph.places.places import directories_above
 from ralph.places.state import running_below
 from ralph.places.table import COMPARED
-from ralph.sandbox.killed_command import CommandMark
+from ralph.sandbox.killed_command import CommandMark, described, differs
 from ralph.sandbox.protected_changes import UNLISTED, UNSEEN, Change, Entry, changes_of, missing_directories
 
 if TYPE_CHECKING:
@@ -328,6 +328,17 @@ class ProtectedFiles:
 def entries_of(paths: Iterable[str]) -> dict[str, Entry]:
     """The files at `paths`, and below them, as they are now."""
     return ProtectedFiles((), (), "", paths).found()
+
+
+def is_changed_since(mark: str, path: str) -> bool:
+    """Whether a file is not as it was before the command of `mark`, or a link or a missing directory on the way to it."""
+    before = described(mark) or {}
+    with suppress(OSError):  # more links than the system follows: nothing can be read there
+        way = {path, *(part for part, is_link, _ in way_to(path) if is_link or not os.path.isdir(part))}
+        places = way & before.keys()
+        now = entries_of(places)
+        return any(differs(before[place], now.get(place)) for place in places)
+    return False
 
 
 def _own_closed_directory(path: str) -> str:

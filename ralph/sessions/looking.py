@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -231,8 +232,6 @@ def _titled(store: SessionStore, title: str) -> list[Path]:
 
 def _suggestion(store: SessionStore, prefix: str, cwd: Path | None) -> str:
     """Ids that are similar to `prefix`. If no id is similar, the newest sessions of the working directory."""
-    from difflib import get_close_matches  # noqa: PLC0415 - only a mistake needs it
-
     beginnings = {path.stem[: len(prefix)]: path for path in store.all()}
     alike = get_close_matches(prefix.lower(), beginnings, _MOST_NAMED)
     if alike:

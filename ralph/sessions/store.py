@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.machine.files.opened_file import open_regular_file
+from ralph.output.result_file import problem_of_directory
 from ralph.sessions.journal import FileJournal, SessionLockedError, lock_file, lock_patiently
 from ralph.sessions.places import (
     SHORT_ID_CHARS,
@@ -179,8 +180,6 @@ def make_private(directory: Path, writable: Sequence[Path | str] = ()) -> None:
     try:
         real = os.path.realpath(directory)
         if writable and real != str(directory):
-            from ralph.output.result_file import problem_of_directory  # noqa: PLC0415 - few places have links
-
             problem = problem_of_directory(str(directory), real, writable)
             if problem is not None:
                 raise PermissionError(errno.EPERM, problem)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field, json
 from msgspec.structs import replace
 
+from ralph.machine.network import AUTHORITIES
 from ralph.settings.kinds import about
 from ralph.settings.tables import KEYS, Remark
 from ralph.values.claude_file import TRUSTED_ONLY, ClaudeFile, KeyEffect, key_named, keys_within
@@ -40,9 +41,7 @@ def is_of_network(variable: str) -> bool:
     """Whether a variable of this name is about proxies or authorities, which each connection reads from the process's own
     environment.
     """
-    from ralph.machine.network.trust import VARIABLES  # noqa: PLC0415 - few settings files hold variables
-
-    return variable in VARIABLES or variable.lower().endswith("_proxy")
+    return variable in AUTHORITIES or variable.lower().endswith("_proxy")
 
 
 def aims_requests(variable: str) -> bool:

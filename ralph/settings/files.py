@@ -4,6 +4,7 @@ tables and keys. Each error is one line that names the file. `toml_file.py` read
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path  # noqa: TC003 - decoded by its hints
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -130,8 +131,6 @@ def is_of_another_program(document: Mapping[str, Any], known: frozenset[str]) ->
     """
     if not known.isdisjoint(document) or not any(isinstance(one, dict) for one in document.values()):
         return False
-    from difflib import get_close_matches  # noqa: PLC0415 - few repositories have such a file
-
     return not any(get_close_matches(key.lower(), known, cutoff=_LEAST_LIKENESS) for key in document)
 
 

@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.machine.own_programs import ProgramSearch, search_around, search_outside
+from ralph.settings import claude_files as of_claude
 from ralph.settings.claude_wishes import ALIAS_VARIABLES, ClaudeWishes, aliases_from
 from ralph.settings.files import (
     SettingsFile,
@@ -24,6 +25,7 @@ from ralph.settings.files import (
     is_same_file,
     keys_at_any_depth,
 )
+from ralph.settings.listing import shown_value
 from ralph.settings.tables import (
     ALLOWED,
     BY_NAME,
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from ralph.conversation.target import Target
+    from ralph.mcp.configuration import McpServer
     from ralph.values.claude_file import ClaudeFile
     from ralph.values.setting import Key
 
@@ -160,10 +163,8 @@ def load_settings(
         _refuse_reached_wishes(claude.files, search_around(environment, (cwd, *reach), written))
     _refuse_reached_program(settings, environment, (cwd, *reach), config_file, written)
     if settings.mcp != McpSettings():
-        from ralph.settings.mcp_servers import configured_servers  # noqa: PLC0415 - few runs have servers
-
         search = search_around(environment, (cwd, *reach), written)
-        servers = configured_servers(settings, environment, cwd, search, files or ())
+        servers = _servers(settings, environment, cwd, search, files or ())
         remarks = plain_http_remarks([(server.url, server.secrets) for server in servers], environment)
         settings = replace(settings, mcp_servers=servers, remarks=(*settings.remarks, *remarks))
     problem = missing_key(settings.targets, environment)
@@ -196,8 +197,6 @@ def load_with_claude(
     """As `load_settings`, with what the trusted settings files for Claude Code ask for. The process gets the proxies and
     authorities that they name.
     """
-    from ralph.settings import claude_files as of_claude  # noqa: PLC0415 - the start of a run needs no `json`
-
     claude = claude or ClaudeOptions()
     try:
         read = claude.files
@@ -332,13 +331,22 @@ def refuse_resumed(
     search = search_around(environment, roots, more)
     trusted = (one.name for one in settings.claude_files if one.is_trusted and one.name.startswith("/"))
     _refuse_reached_wishes(trusted, search)
-    if settings.mcp_servers:
-        from ralph.settings.mcp_servers import configured_servers  # noqa: PLC0415 - few runs have servers
+    if settings.mcp_servers and _servers(settings, environment, roots[0], search) != settings.mcp_servers:
+        raise SettingsError(
+            "--mcp-config: commands of the resumed session may write a file that names a credential"
+        )
 
-        if configured_servers(settings, environment, roots[0], search) != settings.mcp_servers:
-            raise SettingsError(
-                "--mcp-config: commands of the resumed session may write a file that names a credential"
-            )
+
+def _servers(
+    settings: Settings,
+    environment: Mapping[str, str],
+    cwd: Path,
+    search: ProgramSearch,
+    files: Sequence[SettingsFile] = (),
+) -> tuple[McpServer, ...]:
+    from ralph.settings.mcp_servers import configured_servers  # noqa: PLC0415 - few runs have servers
+
+    return configured_servers(settings, environment, cwd, search, files)
 
 
 def _settings(
@@ -521,8 +529,6 @@ def _joined(trusted: _SourcedValue, counts: Any, wanted: _SourcedValue) -> _Sour
 
 
 def _looser(name: str, wanted: _SourcedValue, trusted: _SourcedValue) -> Remark:
-    from ralph.settings.listing import shown_value  # noqa: PLC0415 - few repositories try
-
     return Remark(
         f"{wanted.origin}: {name} = {shown_value(wanted.value)} is ignored, because it is not tighter than "
         f"{shown_value(trusted.value)} ({trusted.origin}), and a file in the working directory can only tighten",

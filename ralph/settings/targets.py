@@ -37,7 +37,7 @@ from ralph.values.servers.endpoint import (
     is_loopback,
     normal_base_url,
 )
-from ralph.values.servers.models import ALIASES, NamedModel, Price, is_claude, named_model
+from ralph.values.servers.models import ALIASES, NamedModel, Price, is_claude, named_model, other_vendor
 from ralph.values.setting import DOLLARS, SECONDS, TEXT, Kind, at_least, one_of
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class ServerChoice(Struct, frozen=True):
         or a key in the environment is unusable.
         """
         model = self.deciding.get(model, model)
-        vendor = None if is_claude(model) else _vendor(model)
+        vendor = None if is_claude(model) else other_vendor(model)
         if self.api == ANTHROPIC or (self.api is None and (vendor is None or self.base_url is not None)):
             return ChosenServer(ANTHROPIC, normal_base_url(self.base_url or DEFAULT_BASE_URL), self.access)
         return self._of_another_vendor(vendor)
@@ -126,12 +126,6 @@ class ServerChoice(Struct, frozen=True):
 
 
 _OPENAI_BASE_URL = "OPENAI_BASE_URL"
-
-
-def _vendor(model: str) -> Vendor | None:
-    from ralph.values.servers.vendors import vendor_of  # noqa: PLC0415 - a run on Anthropic's models needs no others
-
-    return vendor_of(model)
 
 
 # --- The keys of an entry

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -207,8 +208,6 @@ def _most_similar(lines: list[str], telling: str) -> str:
     not found. Empty if no line is similar enough. An exact comparison is slow, so a fast estimate first selects the few
     lines to compare.
     """
-    from difflib import SequenceMatcher  # noqa: PLC0415 - only a mistake needs it
-
     compared = [line.strip()[:_LONGEST_COMPARED_LINE] for line in lines]
     matcher = SequenceMatcher(b=telling[:_LONGEST_COMPARED_LINE])
     bounds = []

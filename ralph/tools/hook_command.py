@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ralph.machine.own_programs import trusted_directories
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.running_command import STARTER_GONE, EndCause, KeptErrors, MemoryCapture, RunningCommand
+from ralph.places.own_commands import module_variables
 from ralph.tools.bash import denial_note
 from ralph.values.answer import os_error_text
 from ralph.values.ports import Interrupted
@@ -58,7 +60,7 @@ class HookEnding(Struct, frozen=True):
 def run_hook(
     command: str, given: bytes, limit_s: float, waiting_for: str, context: ToolContext, *, is_guard: bool
 ) -> HookEnding:
-    """Runs a hook. `given` is the hook's standard input. `is_guard` is that of `ToolContext.hook_environment`. Must be called on the
+    """Runs a hook. `given` is the hook's standard input. `is_guard` is that of `_environment`. Must be called on the
     main thread. Raises Interrupted.
     """
     undone = ""
@@ -68,7 +70,7 @@ def run_hook(
             stdin.write(given)
             stdin.flush()
             stdin.seek(0)
-            found = context.hook_environment(command, is_guard=is_guard)
+            found = _environment(command, context, is_guard=is_guard)
             # Commands may write their caches, from which `uv run --script` and the like take code.
             has_caches = not (is_guard or context.settings.hook_plan)
             environment = box.before(found, waiting_for, has_caches=has_caches)
@@ -148,3 +150,17 @@ def problem_of(ending: CommandEnding, limit_s: float) -> str:
             return "its processes exceeded a limit of the settings (sandbox.max_memory_mb, sandbox.max_processes)"
         case _:
             return STARTER_GONE
+
+
+def _environment(command: str, context: ToolContext, *, is_guard: bool) -> Mapping[str, str]:
+    """The variables for a hook. With more rights than commands, it loads nothing that commands can replace. `is_guard`: it
+    decides about what has not happened yet. Then it finds there only programs that are nowhere else.
+    """
+    has_more = context.settings.hook_plan is not None
+    if not (has_more or is_guard):
+        return context.settings.environment
+    path = trusted_directories(context.search)
+    if not has_more:
+        path += tuple(one for one in context.search.search_path.split(os.pathsep) if one not in path)
+    safe = context.safe_environment
+    return safe | {"PATH": os.pathsep.join(path)} | module_variables(safe, context.search, command)

@@ -4,6 +4,7 @@ limited part of a file.
 
 from __future__ import annotations
 
+import difflib
 import os
 import stat
 from itertools import islice
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.tools.files.file_type import binary_type, image_media_type, is_binary, kind_of, marked_encoding
+from ralph.tools.files.images import MAX_IMAGE_BYTES, shown_image
 from ralph.tools.files.text_lines import LineRange, read_range
 from ralph.values.answer import ToolError, ToolOutput, os_error_text
 
@@ -101,8 +103,6 @@ def _read_chunk(descriptor: int) -> bytes:
 
 
 def _image(descriptor: int, start: bytes, media_type: str, context: ToolContext) -> ToolOutput:
-    from ralph.tools.files.images import MAX_IMAGE_BYTES, shown_image  # noqa: PLC0415 - only images need it
-
     size_bytes = os.fstat(descriptor).st_size
     if size_bytes > MAX_IMAGE_BYTES:
         raise ToolError(
@@ -114,8 +114,6 @@ def _image(descriptor: int, start: bytes, media_type: str, context: ToolContext)
 
 
 def _similar_names(path: Path) -> str:
-    import difflib  # noqa: PLC0415 - only a mistake needs it
-
     if not path.parent.is_dir():
         existing = next(parent for parent in path.parents if parent.is_dir())
         return f" Its directory does not exist either; {existing} does."

@@ -19,10 +19,11 @@ from msgspec import Struct, field
 
 from ralph.machine.files.repository import HELD_DIRECTORY, is_within, is_within_any
 from ralph.machine.output_capture import SpillDirectory
-from ralph.machine.own_programs import own_program, search_around, trusted_directories, without_unsafe_loads
+from ralph.machine.own_programs import own_program, search_around, without_unsafe_loads
 from ralph.sandbox.box_plan import BoxPlan
 from ralph.sandbox.bubblewrap import TEMPORARY
 from ralph.sandbox.detection import no_means
+from ralph.sandbox.disk_work import DiskWork, OwnDisks
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.tools.files.seen_files import SeenFiles
 from ralph.values.answer import Block, ToolError, os_error_text
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from ralph.machine.command_supervisor import CommandSupervisor, Confinement
     from ralph.machine.own_programs import ProgramSearch
     from ralph.sandbox.command_box import CommandBox
-    from ralph.sandbox.disk_work import DiskWork
     from ralph.tools.background_commands import BackgroundCommands
     from ralph.tools.files.path_guard import PathGuard
     from ralph.values.redaction import Redactor
@@ -225,25 +225,9 @@ class ToolContext(Struct, frozen=True, dict=True):
 
     @cached_property
     def guard(self) -> PathGuard:
-        from ralph.places.gather import gather_places  # noqa: PLC0415 - only file tools need it
-        from ralph.tools.files.path_guard import PathGuard  # noqa: PLC0415 - only file tools need it
+        from ralph.tools.files.path_guard import guard_of  # noqa: PLC0415 - only file tools need it
 
-        settings = self.settings
-        roots = self.roots.paths
-        return PathGuard(
-            lambda: gather_places(
-                roots,
-                settings.places_environment,
-                settings.configuration,
-                settings.session_directory,
-                agents=settings.agents,
-                denied=settings.box_plan.read_deny,
-                given=settings.box_plan.given,
-            ),
-            own_files=lambda: self.spill.path,
-            rules=settings.rules,
-            redactor=self.redactor,
-        )
+        return guard_of(self)
 
     @cached_property
     def box(self) -> CommandBox:
@@ -266,21 +250,6 @@ class ToolContext(Struct, frozen=True, dict=True):
         # With more rights, hooks may change further protected files.
         return self._new_box(plan, like=None if self.settings.hook_plan else self.box)
 
-    def hook_environment(self, command: str, *, is_guard: bool) -> Mapping[str, str]:
-        """The variables for a hook. With more rights than commands, it loads nothing that commands can replace. `is_guard`: it
-        decides about what has not happened yet. Then it finds there only programs that are nowhere else.
-        """
-        has_more = self.settings.hook_plan is not None
-        if not (has_more or is_guard):
-            return self.settings.environment
-        from ralph.places.own_commands import module_variables  # noqa: PLC0415 - for few hooks
-
-        path = trusted_directories(self.search)
-        if not has_more:
-            path += tuple(one for one in self.search.search_path.split(os.pathsep) if one not in path)
-        safe = self.safe_environment
-        return safe | {"PATH": os.pathsep.join(path)} | module_variables(safe, self.search, command)
-
     @cached_property
     def server_box(self) -> CommandBox:
         """The sandbox of MCP servers with credentials. Commands write neither its caches nor its temporary files."""
@@ -288,8 +257,6 @@ class ToolContext(Struct, frozen=True, dict=True):
 
     @cached_property
     def _disk(self) -> DiskWork:
-        from ralph.sandbox.disk_work import DiskWork, OwnDisks  # noqa: PLC0415 - for the first command
-
         return DiskWork(self.waiter, self.clock, OwnDisks())
 
     def _new_box(
@@ -362,13 +329,6 @@ class ToolContext(Struct, frozen=True, dict=True):
     def safe_environment(self) -> dict[str, str]:
         """The variables for processes outside the sandbox, which load nothing that commands can replace."""
         return without_unsafe_loads(self.settings.environment, self.search)
-
-    @property
-    def ripgrep(self) -> str:
-        """The path of ripgrep, as it is now. Raises RipgrepError."""
-        from ralph.machine.ripgrep import ripgrep_path  # noqa: PLC0415 - for the first search
-
-        return ripgrep_path(self.search)
 
     def resolve(self, path: str) -> Path:
         """The absolute path for a path from the model, which may be relative to the working directory or begin with

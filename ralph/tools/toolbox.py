@@ -84,6 +84,10 @@ class LocalToolbox:
         WorkingDirectoryGoneError if the working directory is gone, and OSError if another directory cannot be opened.
         """
         self._mcp = mcp
+        if mcp is not None:
+            from ralph.tools import mcp_call  # noqa: PLC0415 - few runs have servers
+
+            self._mcp_call = mcp_call
         self._plans: dict[str, PlannedWrite | ToolOutput] = {}
         self._may_have_written = False
         self._began_s = clock.utc_now().timestamp()
@@ -121,9 +125,7 @@ class LocalToolbox:
         Interrupted.
         """
         if self._mcp is not None:
-            from ralph.tools.mcp_call import start_server  # noqa: PLC0415 - few runs have servers
-
-            self._mcp.connect(lambda server: start_server(server, self._context))
+            self._mcp.connect(lambda server: self._mcp_call.start_server(server, self._context))
 
     def resume_from(
         self, seen: Mapping[str, str], contents: Iterable[Iterable[Block]], background_count: int = 0
@@ -313,10 +315,8 @@ class LocalToolbox:
 
     def _output_of(self, call: ToolCall) -> ToolOutput:
         if self._mcp is not None and self._mcp.has(call.name):
-            from ralph.tools import mcp_call  # noqa: PLC0415 - few runs have servers
-
             toolset = self._mcp
-            output = _guarded(call.name, lambda: mcp_call.run(call, toolset, self._context))
+            output = _guarded(call.name, lambda: self._mcp_call.run(call, toolset, self._context))
             return self._presentable(call.name, output)
         if call.name not in FILE_TOOLS:
             return self._presentable(call.name, _guarded(call.name, lambda: _run(call, self._context)))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from difflib import SequenceMatcher
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class ClaudeFile(Struct, frozen=True):
@@ -118,3 +123,22 @@ def refused_keys(prefix: str) -> tuple[str, ...]:
 def key_named(name: str) -> ClaudeKey:
     """The row of a key. A key without a row has no effect."""
     return _BY_NAME.get(name) or ClaudeKey(name, KeyEffect.NAMED)
+
+
+# `denny` and `deny` are 0.89 alike, `PostToolBatch` and `PostToolUse`, which are two events, 0.67.
+_LEAST_LIKENESS = 0.8
+
+
+def misspelt(keys: Iterable[str], names: Iterable[str]) -> tuple[str, str] | None:
+    """The first key that resembles one of `names` but equals none, and the name that it resembles, or None."""
+    names = tuple(names)
+    return next(
+        (
+            (key, name)
+            for key in keys
+            if key not in names
+            for name in names
+            if SequenceMatcher(None, key.lower(), name.lower()).ratio() >= _LEAST_LIKENESS
+        ),
+        None,
+    )

@@ -6,7 +6,9 @@ could be redacted.
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -381,8 +383,6 @@ def argument_secrets(arguments: Sequence[str]) -> Iterator[str]:
 
 def line_secrets(line: str) -> Iterator[str]:
     """As `argument_secrets`, for a line of shell."""
-    import shlex  # noqa: PLC0415 - few runs have such a line
-
     try:
         split = shlex.shlex(line, posix=True, punctuation_chars=True)
         split.whitespace_split, split.commenters = True, ""
@@ -394,8 +394,6 @@ def line_secrets(line: str) -> Iterator[str]:
 
 def _unescaped(text: str) -> str:
     """The value of a JSON text, or the text itself if it is not valid."""
-    import json  # noqa: PLC0415 - few runs have JSON on their command line
-
     try:
         return str(json.loads(text))
     except ValueError:

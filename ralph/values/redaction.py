@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ralph.values.credentials import credentials_in
-from ralph.values.screen_text import bare, bare_parts
+from ralph.values.credentials import credentials_in, known_secrets
+from ralph.values.screen_text import bare, bare_parts, in_one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 Span = tuple[int, int]
 """The begin and the end of a part of a text, in code points."""
@@ -386,3 +386,8 @@ def redacted(value: Any, redact: Callable[[str], str]) -> Any:
     if isinstance(value, dict):
         return {redact(name): redacted(item, redact) for name, item in value.items()}
     return value
+
+
+def line_without_secrets(message: str, environment: Mapping[str, str]) -> str:
+    """A message as one line, without the credentials in the environment."""
+    return Redactor(known_secrets(environment)).redact_all(" ".join(in_one_line(message).split()))

@@ -46,6 +46,12 @@ class Report(Struct, frozen=True):
     """Details of a synthetic report: `reason`, `turns_completed`, `final_report_attempts`, `last_stop_reason` and
     `last_error`."""
 
+    def as_object(self) -> dict[str, object]:
+        """The report in the form that it has in the result object. The payload is left out, because the result object has
+        a separate field for it.
+        """
+        return {"source": self.source, "status": self.status, "summary": self.summary, **self.details}
+
 
 def plain_problems(arguments: Mapping[str, Any]) -> list[str]:
     """The faults in the status and the summary of a report. This is the `Validator` if no schema for a payload is
@@ -266,13 +272,6 @@ def synthetic_report(
         "last_error": last_error,
     }
     return Report("failure", " ".join(sentences), None, "synthetic", details)
-
-
-def report_object(report: Report) -> dict[str, object]:
-    """The report in the form that it has in the result object. The payload is left out, because the result object has
-    a separate field for it.
-    """
-    return {"source": report.source, "status": report.status, "summary": report.summary, **report.details}
 
 
 def _cut(text: str, longest: int) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from functools import cache
+from unicodedata import category, east_asian_width
 
 FOREIGN = "| "
 """The prefix for a line that does not come from ralph but begins like one of ralph's own lines."""
@@ -92,8 +93,6 @@ def columns_of(text: str) -> int:
     """The number of columns that the text takes on a terminal. Wide characters, for example of Chinese, take two."""
     if text.isascii():
         return len(text)
-    from unicodedata import category, east_asian_width  # noqa: PLC0415 - most texts are ASCII
-
     columns = last = 0
     for char in text:
         if char == "\ufe0f":  # the form of an emoji, which is wide

@@ -8,6 +8,7 @@ effect, and the user would not notice.
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -121,8 +122,6 @@ def check_tool_name(name: str, *, takes_patterns: bool = True) -> None:
 
 def suggestion(name: str) -> str:
     """The end of an error message about an unknown tool: a known tool with a similar name, if there is one."""
-    from difflib import get_close_matches  # noqa: PLC0415 - only after a mistake
-
     by_lower = {known.lower(): known for known in (*sorted(ELSEWHERE), *OTHER_NAMES, *TOOL_NAMES)}
     near = get_close_matches(name.lower(), by_lower, n=1)
     return f": did you mean {by_lower[near[0]]}?" if near else ""

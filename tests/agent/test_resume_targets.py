@@ -12,7 +12,7 @@ from ralph.conversation.session import replay
 from ralph.conversation.target import Target
 from ralph.retry.backoff import off
 from ralph.retry.roster import Roster
-from ralph.run.old_session import take_over_cooldowns
+from ralph.run.opening import take_over_cooldowns
 from ralph.values.errors import HttpError
 from ralph.values.events import ModelFallbackRecovered, ModelFallbackSucceeded
 from ralph.values.outcome import Outcome

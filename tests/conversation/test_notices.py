@@ -17,7 +17,7 @@ from ralph.conversation import notices
 from ralph.conversation.messages import NOT_RUN, text_blocks
 from ralph.conversation.next_step import FAILURES
 from ralph.permissions.gate import CallGate
-from ralph.run.report_check import validator_of
+from ralph.run.report_problems import validator_of
 from ralph.values.answer import FINAL_REPORT, MalformedCall, ToolCall, ToolDefinition, ToolOutput
 from ralph.values.controls import RunControls
 from ralph.values.limits import Budget

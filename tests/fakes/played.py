@@ -13,7 +13,7 @@ from ralph.output.result_object import result_object
 from ralph.permissions.gate import CallGate
 from ralph.retry.backoff import RetryPolicy, standard
 from ralph.retry.roster import Roster
-from ralph.run.report_check import validator_of
+from ralph.run.report_problems import validator_of
 from ralph.values.answer import FINAL_REPORT
 from ralph.values.controls import RunControls
 from ralph.values.events import AttemptEnded, ReportAccepted

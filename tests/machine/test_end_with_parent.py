@@ -23,7 +23,7 @@ KILLS = 10
 CHILD = f"""
 import os, sys
 sys.path.insert(0, {str(Path(ralph.__file__).parents[1])!r})
-from ralph.machine.own_process import end_with_parent
+from ralph.machine.process_start import end_with_parent
 end_with_parent(int(sys.argv[1]))
 os.execvp(sys.argv[2], sys.argv[2:])
 """

@@ -509,7 +509,7 @@ def _is_ralph(start: Start) -> bool:
     from ralph.machine.own_programs import own_python
 
     *interpreter, statement = own_python("from ralph.__main__ import main; main(")
-    check = own_python("from ralph.run.report_check import answer; answer()")
+    check = own_python("from ralph.run.report_problems import answer; answer()")
     words = [*start.args, "", ""]
     at = len(interpreter)
     is_run = (

@@ -14,10 +14,11 @@ from ralph.conversation.records import moved_record, result_record, run_record, 
 from ralph.conversation.session import NO_SHAPE, replay
 from ralph.conversation.target import Target
 from ralph.machine.waiter import InboxWaiter
-from ralph.run.old_session import changed_sandbox_note, open_old_session
+from ralph.run.old_session import open_old_session
 from ralph.run.opening import prompt_of_resumed
 from ralph.run.options import RunOptions, SessionOptions
 from ralph.run.parts import RunContext
+from ralph.run.session_run import changed_sandbox_note
 from ralph.sessions.journal import FileJournal
 from ralph.sessions.store import SessionStore
 from ralph.settings.tables import Settings

@@ -60,7 +60,7 @@ def test_a_hint_compares_at_most_two_hundred_lines_in_full_whatever_the_file(mon
             Counting.ratios += 1
             return super().ratio()
 
-    monkeypatch.setattr(difflib, "SequenceMatcher", Counting)
+    monkeypatch.setattr("ralph.tools.edit.SequenceMatcher", Counting)
     draw = random.Random(1)
     lines = ["".join(draw.choices("ab", k=50)) for _ in range(2100)]
     text = ("\n".join(lines) * 98)[:TEN_MB]

@@ -18,7 +18,6 @@ from ralph.values.report import (
     Report,
     ReportReceiver,
     plain_problems,
-    report_object,
     synthetic_report,
 )
 from tests.rows import every_row
@@ -436,7 +435,7 @@ def test_a_synthetic_report_says_what_happened_as_the_only_output(
     )
     sentence = f"No final answer: {sentence}"
     assert report.summary == sentence
-    assert report_object(report) == {
+    assert report.as_object() == {
         "source": "synthetic",
         "status": "failure",
         "summary": sentence,
@@ -449,7 +448,7 @@ def test_a_synthetic_report_says_what_happened_as_the_only_output(
 
 
 def test_the_payload_is_no_part_of_what_a_result_says_of_its_report() -> None:
-    assert report_object(Report("success", "s", {"files": 1}, "text")) == {
+    assert Report("success", "s", {"files": 1}, "text").as_object() == {
         "source": "text",
         "status": "success",
         "summary": "s",

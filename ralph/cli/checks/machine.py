@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from ralph.cli.checks.finding import Finding, fail, note, ok, short, warn
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.files.repository import HELD_DIRECTORY
-from ralph.machine.own_process import DESCRIPTORS, is_memory_private
 from ralph.machine.own_programs import ProgramSearch, own_program, search_around, unsafe_loads
+from ralph.machine.process_start import DESCRIPTORS, is_memory_private
 from ralph.machine.ripgrep import REINSTALL, RipgrepError, find_ripgrep
 from ralph.machine.starting import patiently, start_thread
 from ralph.sandbox.box_plan import CannotConfineError

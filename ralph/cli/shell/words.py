@@ -60,6 +60,10 @@ def rows_of(table: str) -> list[TableRow]:
     return [TableRow(line) for line in table.split("\n") if line.count("\t") == _FIELDS - 1]
 
 
+def one_line(text: str) -> str:
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+
+
 def wanted(rows: list[TableRow], words: list[str], current: str) -> Completion:
     """Decides what may replace `current`, the word at the cursor. `words` are the words between the name of
     the program and the cursor.

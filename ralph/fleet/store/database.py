@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
+import certifi
 import psycopg
 import sqlalchemy as sa
 from msgspec import Struct
@@ -226,8 +227,6 @@ def _authorities(environment: Mapping[str, str]) -> dict[str, str]:
         return {}
     usual = environment.get("SSL_CERT_FILE") or ssl.get_default_verify_paths().cafile
     if usual is None:
-        import certifi  # noqa: PLC0415 - only where the system has no such file
-
         usual = certifi.where()
     return {"sslrootcert": usual}
 

@@ -11,6 +11,8 @@ from msgspec.structs import replace
 
 from ralph.loop.agents.table import agent_line, option_for_agent
 from ralph.machine.own_programs import own_program, why_not_used
+from ralph.permissions.claude_settings import read_settings, strictest_mode
+from ralph.permissions.rule import Effect
 from ralph.settings.claude_files import document_of, guards_in_short
 from ralph.values.outcome import CannotError
 
@@ -80,9 +82,6 @@ def _stricter_mode(row: AgentRow, plan: LoopPlan) -> list[str]:
     read = [found for _, found in rules_of(plan.claude_files or (), plan)]
     if not read:
         return []
-    from ralph.permissions.claude_settings import strictest_mode  # noqa: PLC0415 - few loops have such files
-    from ralph.permissions.rule import Effect  # noqa: PLC0415 - few loops have such files
-
     asking = [
         (rule.text, found.file.name) for found in read for rule in found.rules if rule.effect is Effect.ASK
     ]
@@ -106,8 +105,6 @@ def rules_of(files: Iterable[ClaudeFile], plan: LoopPlan | None = None) -> list[
     files = [file for file in files if plan is None or is_asked(file, plan)]
     if not guards_in_short(files):
         return []
-    from ralph.permissions.claude_settings import read_settings  # noqa: PLC0415 - few loops have such files
-
     return [(file.name, read_settings(document_of(file), file)) for file in files]
 
 

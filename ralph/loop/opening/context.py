@@ -23,18 +23,22 @@ from ralph.loop.record import LoopStore
 from ralph.loop.sinks import LoopLog, LoopNarration, LoopNotices, StepSummary
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.files.trees import LocalDisk
-from ralph.machine.own_process import why_too_few_descriptors
 from ralph.machine.own_programs import search_around, without_unsafe_loads
+from ralph.machine.process_start import why_too_few_descriptors
 from ralph.machine.processes import protect_this_process
 from ralph.machine.waiter import Heartbeats, InboxWaiter
 from ralph.output.notifier import Notifier
 from ralph.output.standard_streams import has_color, obeys_controls
+from ralph.permissions.hook_answers import GUARDED
+from ralph.permissions.rule import RuleError
 from ralph.places.gather import gather_places
 from ralph.places.own_commands import guarding_files
 from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.disk_work import DiskWork, OwnDisks
 from ralph.sandbox.planning import plan_box, refuse_owners_work, with_denied_reads
+from ralph.sandbox.sandbox_limits import restricted
+from ralph.sessions.turn_lock import FileTurnLock, TurnLockError
 from ralph.settings.claude_files import judged
 from ralph.values.credentials import TURN_LOCK, child_environment, known_secrets
 from ralph.values.events import EventStream, Notice
@@ -52,7 +56,6 @@ if TYPE_CHECKING:
     from ralph.machine.waiter import Inbox
     from ralph.sandbox.box_plan import BoxPlan
     from ralph.sandbox.sandbox_settings import SandboxSettings
-    from ralph.sessions.turn_lock import FileTurnLock
     from ralph.settings.files import SettingsFile
     from ralph.settings.tables import Settings
     from ralph.values.ports import Clock, Events
@@ -277,8 +280,6 @@ def _open_turn_lock(environment: Mapping[str, str], waiter: InboxWaiter) -> File
     path = environment.get(TURN_LOCK)
     if not path:
         return None
-    from ralph.sessions.turn_lock import FileTurnLock, TurnLockError  # noqa: PLC0415 - few loops share a lock
-
     try:
         return FileTurnLock(path, waiter)
     except TurnLockError as error:
@@ -336,8 +337,6 @@ class _Boxes:
         read = rules_of(plan.claude_files or (), plan)
         if not read:
             return {}
-        from ralph.permissions.hook_answers import GUARDED  # noqa: PLC0415 - few loops have such files
-
         guards = [hook.command for _, one in read for hook in one.hooks if hook.event in GUARDED]
         known = {**self.environment, "CLAUDE_PROJECT_DIR": plan.directory}
         return guarding_files(guards, plan.directory, known, self.search)
@@ -345,8 +344,6 @@ class _Boxes:
     def _restricted(self) -> SandboxSettings:
         if not self._read:
             return self.settings.sandbox
-        from ralph.sandbox.sandbox_limits import restricted  # noqa: PLC0415 - few loops have such files
-
         limits = [(name, one.sandbox) for name, one in self._read if one.sandbox.keys]
         return restricted(self.settings.sandbox, limits)
 
@@ -355,7 +352,6 @@ class _Boxes:
         if not (box_plan.is_confined and (self._read or any(map(is_pattern, disallowed)))):
             return box_plan
         from ralph.permissions.judge import RulePlaces, places_not_read  # noqa: PLC0415 - few loops have rules
-        from ralph.permissions.rule import RuleError  # noqa: PLC0415 - few loops have rules
 
         rules = [rule for _, one in self._read for rule in one.rules]
         home = self.environment.get("HOME", "")

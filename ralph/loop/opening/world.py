@@ -26,6 +26,7 @@ from ralph.loop.record import PINS_FILE, RecordError
 from ralph.loop.starter import placeholders_left
 from ralph.machine.own_programs import with_set_aside, without_unsafe_loads
 from ralph.prompt.prompt_input import InputWait, PromptError
+from ralph.settings.key_programs import ProgramKeys
 from ralph.settings.merge import SettingsError
 from ralph.values.outcome import CannotError, Outcome
 from ralph.values.ports import JournalError, NoTurnLock
@@ -79,8 +80,6 @@ def ask_for_keys(context: LoopContext) -> None:
     """
     if not context.settings.key_programs:
         return
-    from ralph.settings.key_programs import ProgramKeys  # noqa: PLC0415 - few users have one
-
     programs = ProgramKeys(
         context.environment,
         context.command_environment,

@@ -23,8 +23,8 @@ from ralph.loop.record import write_private
 from ralph.loop.rules import is_counted
 from ralph.loop.values import IterationResult, Setback
 from ralph.machine.output_capture import OwnDirectory
-from ralph.machine.own_process import core_limit_at_start
 from ralph.machine.own_programs import own_python
+from ralph.machine.process_start import core_limit_at_start
 from ralph.machine.processes import OwnedProcess
 from ralph.machine.running_command import STILL_RUNS, RunningCommand, is_killed
 from ralph.machine.starting import start_thread

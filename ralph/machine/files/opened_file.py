@@ -6,6 +6,7 @@ there.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 import sys
@@ -74,8 +75,6 @@ def _kernel_devices() -> frozenset[int]:
 
 def _reported_by_kernel(descriptor: int) -> str | None:
     if sys.platform == "darwin":
-        import fcntl  # noqa: PLC0415 - this system alone needs it
-
         path = os.fsdecode(fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(_MOST_PATH_BYTES)).rstrip(b"\0"))
         return path or None
     try:

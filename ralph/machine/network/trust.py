@@ -1,16 +1,20 @@
-"""Chooses the authorities whose certificates are trusted."""
+"""Chooses the authorities whose certificates are trusted. Imports OpenSSL, which plain http does not need."""
 
 from __future__ import annotations
 
 import os
 import re
+import ssl
 import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import certifi
+
+from ralph.machine.network import AUTHORITIES
+
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Iterator, Mapping
 
 # Where the systems keep all their authorities in one file: Fedora and RHEL, Debian, Alpine and NixOS, SUSE, BSD.
@@ -20,8 +24,6 @@ _BUNDLES = (
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
-VARIABLES = ("SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-"""The variables that name further authorities. SSL_CERT_FILE is a setting, which replaces all others."""
 _BEGIN, _END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
 # The names by which OpenSSL finds an authority in a directory.
 _HASHED = r"[0-9a-f]{8}\.\d+"
@@ -33,8 +35,6 @@ def trusting(ca_file: str | None) -> ssl.SSLContext:
 
     Raises OSError if `ca_file` cannot be used. What another file or directory lacks is left out.
     """
-    import ssl  # noqa: PLC0415 - 5 MB of OpenSSL, which plain http does not need
-
     context = _usual_context() if ca_file is None else ssl.create_default_context(cafile=ca_file)
     # Python 3.13 refuses authorities without key identifiers, as many companies have. Other programs do not.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
@@ -49,8 +49,6 @@ def unusable_places(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]
 
 
 def _usual_context() -> ssl.SSLContext:
-    import ssl  # noqa: PLC0415 - loaded by now
-
     places = [place for _, place in _named_places(os.environ)]
     if sys.platform == "darwin":
         import truststore  # noqa: PLC0415 - only on macOS
@@ -58,8 +56,6 @@ def _usual_context() -> ssl.SSLContext:
         context: ssl.SSLContext = truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         known: set[bytes] = set()
     else:
-        import certifi  # noqa: PLC0415 - 200 KB of certificates, which plain http does not need
-
         context = ssl.create_default_context(cafile=certifi.where())
         known = _certificates(certifi.where())
         places = [*_places_of_system(ssl.get_default_verify_paths()), *places]
@@ -75,7 +71,7 @@ def _places_of_system(built_in: ssl.DefaultVerifyPaths) -> Iterator[str]:
 
 
 def _named_places(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for variable in VARIABLES:
+    for variable in AUTHORITIES:
         value = environment.get(variable, "")
         for place in value.split(os.pathsep) if variable == "SSL_CERT_DIR" else (value,):
             if place:

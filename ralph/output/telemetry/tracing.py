@@ -56,14 +56,13 @@ def open_tracing(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # requests warns about the versions of other packages
-            from ralph.output.telemetry.tracing_delivery import SpanDelivery  # noqa: PLC0415 - an extra
-            from ralph.output.telemetry.tracing_spans import Tracing, tracer_for  # noqa: PLC0415 - an extra
+            from ralph.output.telemetry import tracing_delivery, tracing_spans  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise TracingError(EXTRA_MISSING) from error
     delivery = None
     try:
-        delivery = SpanDelivery(endpoint)
-        tracer = tracer_for(delivery, version)
+        delivery = tracing_delivery.SpanDelivery(endpoint)
+        tracer = tracing_spans.tracer_for(delivery, version)
     except Exception as error:  # any error that a library raises for an invalid setting
         if delivery is not None:
             delivery.close(timeout_s=1.0)  # there is nothing to send, so the thread ends at once
@@ -72,7 +71,7 @@ def open_tracing(
             raise short from error
         said = " ".join(redact(str(error)).split())
         raise TracingError(f"--otel: the OTEL_* variables cannot be used: {said}") from error
-    return Tracing(
+    return tracing_spans.Tracing(
         tracer,
         delivery,
         session_id=session_id,

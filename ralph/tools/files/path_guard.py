@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ralph.machine.files.opened_file import is_made_by_kernel, opened_path
 from ralph.machine.files.repository import is_within, is_within_any, status_of
-from ralph.places.gather import files_in
+from ralph.places.gather import files_in, gather_places
 from ralph.places.home_needs import holds_credentials
 from ralph.places.places import GuardedPlace, GuardedPlaces, is_named
 from ralph.places.table import PRIVATE, named_with
@@ -27,6 +27,7 @@ from ralph.values.redaction import Redactor
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from ralph.tools.tool_context import ToolContext
     from ralph.values.ports import PathRules
 
 Identity = tuple[int, int]
@@ -335,3 +336,22 @@ def _is_still(path: str, status: os.stat_result) -> bool:
 
 def _identity(status: os.stat_result) -> Identity:
     return status.st_dev, status.st_ino
+
+
+def guard_of(context: ToolContext) -> PathGuard:
+    """The guard of a run's file tools."""
+    settings, roots = context.settings, context.roots.paths
+    return PathGuard(
+        lambda: gather_places(
+            roots,
+            settings.places_environment,
+            settings.configuration,
+            settings.session_directory,
+            agents=settings.agents,
+            denied=settings.box_plan.read_deny,
+            given=settings.box_plan.given,
+        ),
+        own_files=lambda: context.spill.path,
+        rules=settings.rules,
+        redactor=context.redactor,
+    )

@@ -7,6 +7,7 @@ below the root, and all further checks and changes use the open directory and no
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import hashlib
 import os
@@ -282,8 +283,6 @@ def _leads_out(relative: str) -> OSError:
 
 @cache
 def _syscall() -> tuple[Any, Any]:
-    import ctypes  # noqa: PLC0415 - 3 ms that only a run that writes pays
-
     syscall = ctypes.CDLL(None, use_errno=True).syscall
     syscall.restype = ctypes.c_long
     return ctypes, syscall

@@ -23,6 +23,7 @@ from ralph.machine.ripgrep import (
     SORTED,
     Ripgrep,
     RipgrepError,
+    ripgrep_path,
 )
 from ralph.machine.starting import start_job
 from ralph.tools.files.file_type import SNIFFED_BYTES, is_binary, kind_of, marked_encoding
@@ -248,7 +249,11 @@ class Search(Ripgrep):
         self._has_ended = False
         self._endless_reading = ""
         super().__init__(
-            context.ripgrep, arguments, cwd=place.real, is_over=self._is_time_up, start=context.box.start
+            ripgrep_path(context.search),
+            arguments,
+            cwd=place.real,
+            is_over=self._is_time_up,
+            start=context.box.start,
         )
 
     def __exit__(self, *error: object) -> None:

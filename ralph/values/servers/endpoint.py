@@ -5,6 +5,7 @@ sent safely over HTTP. The error never repeats the text, because the text may co
 from __future__ import annotations
 
 import re
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
@@ -120,8 +121,6 @@ def is_loopback(url: str) -> bool:
         return True
     if not re.fullmatch(r"[\d.]+|[\da-f:]*:[\da-f:.]*", host):
         return False
-    from ipaddress import ip_address  # noqa: PLC0415 - most hosts are names
-
     try:
         address = ip_address(host)
     except ValueError:

@@ -16,6 +16,8 @@ from msgspec.structs import astuple, replace
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ralph.values.servers.vendors import Vendor
+
 
 class NamedModel(Struct, frozen=True):
     """A model that the user chose by an id or an alias."""
@@ -136,6 +138,13 @@ def facts_of(model: str) -> ModelFacts | None:
     from ralph.values.servers.vendors import facts_of_other  # noqa: PLC0415 - a run on Anthropic's models needs no others
 
     return facts_of_other(model)
+
+
+def other_vendor(model: str) -> Vendor | None:
+    """The vendor of a model that is not Claude, or None if none of the known ones has it."""
+    from ralph.values.servers.vendors import vendor_of  # noqa: PLC0415 - a run on Anthropic's models needs no others
+
+    return vendor_of(model)
 
 
 def _on_bedrock(facts: ModelFacts, region: str | None) -> ModelFacts:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import certifi
 import pytest
 
-from ralph.machine.network.trust import VARIABLES, trusting, unusable_places
+from ralph.machine.network import AUTHORITIES
+from ralph.machine.network.trust import trusting, unusable_places
 from tests.services.certificates import hashed_directory, make_authority
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Store(NamedTuple):
 
 @pytest.fixture(autouse=True)
 def no_variables(monkeypatch: MonkeyPatch) -> None:
-    for name in (*VARIABLES, "SSL_CERT_FILE"):
+    for name in (*AUTHORITIES, "SSL_CERT_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(ssl, "get_default_verify_paths", Store)
 
@@ -79,7 +80,7 @@ def test_a_company_is_not_trusted_by_itself(company) -> None:
     assert not is_trusted(company)
 
 
-@pytest.mark.parametrize("variable", VARIABLES)
+@pytest.mark.parametrize("variable", AUTHORITIES)
 def test_each_variable_adds_an_authority(company, monkeypatch, variable, tmp_path) -> None:
     place = company.directory if variable == "SSL_CERT_DIR" else company.authority
     monkeypatch.setenv(variable, f"/nonexistent:{place}" if variable == "SSL_CERT_DIR" else str(place))
