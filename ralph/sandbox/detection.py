@@ -165,7 +165,6 @@ def _with_namespaces(
     return replace(
         means,
         bwrap=bwrap,
-        bwrap_version=choice.version,
         about_bwrap=choice.in_words("bubblewrap"),
         why_no_namespaces=f"{bwrap}: {why_no_network}" if why_no_network else "",
         has_network_namespace=bwrap not in without_network,

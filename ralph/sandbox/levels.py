@@ -41,8 +41,6 @@ class Means(Struct, frozen=True):
 
     is_short_of_namespaces: bool = False
     """Whether bubblewrap has failed because the machine lacked a resource such as processes. It may work later."""
-    bwrap_version: tuple[int, ...] = ()
-    """The version of `bwrap`. Empty if it is not known."""
     why_no_overlays: str = "overlays were not tried"
     """The reason why `bwrap` cannot show the file system as overlays. Empty if it can."""
     overlaid: frozenset[int] = frozenset()

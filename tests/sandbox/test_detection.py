@@ -13,7 +13,7 @@ import pytest
 
 from ralph.machine import trusted_programs
 from ralph.machine.own_programs import ProgramSearch
-from ralph.machine.trusted_programs import BUBBLEWRAP, Candidate, dotted, packaged_program
+from ralph.machine.trusted_programs import BUBBLEWRAP, Candidate, packaged_program
 from ralph.sandbox import detection
 from ralph.sandbox.detection import find_means
 from ralph.sandbox.kernel.seccomp import MACHINES
@@ -137,7 +137,6 @@ def test_the_bubblewrap_that_is_used(tmp_path, monkeypatch, system, packaged, ne
     if chosen is None:
         assert "bubblewrap is not installed" in means.why_no_namespaces
         return
-    assert dotted(means.bwrap_version) == says[chosen]
     assert means.about_bwrap.startswith(f"bubblewrap {says[chosen]} ({paths[chosen]}), {chosen}")
     assert (FAILS in means.about_bwrap) is (FAILS in says.values())
 
