@@ -155,12 +155,12 @@ def work(
     git_program(os.environ, ())
     with _opened(db, begins_after=True, most_wait_s=None) as store:
         store.look_before_work(named, until_done=until_done)
+        database = store.database
     with _extra():
         from ralph.fleet import slot, worker  # noqa: PLC0415 - not needed for --help
-        from ralph.fleet.store import database  # noqa: PLC0415 - not needed for --help
 
     options = slot.WorkOptions(slots=slots, sets=named, until_done=until_done, drain_s=drain)
-    return worker.work(database.database_of(db, os.environ), options, os.environ, _error_lines().write)
+    return worker.work(database, options, os.environ, _error_lines().write)
 
 
 @fleet.command("ls", short_help="List the sets, and the jobs of one set.")

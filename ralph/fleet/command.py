@@ -85,7 +85,7 @@ class Fleet:
         *,
         most_wait_s: float | None = None,
     ) -> None:
-        self._database = database
+        self.database = database
         self._store = store
         self._console = console
         self._stop = stop
@@ -131,8 +131,8 @@ class Fleet:
         limits = msgspec.structs.replace(written, **chosen)
         for fault in faults_of_limits(limits):
             raise UsageError(f"--{fault.field.replace('_', '-')} {fault.problem}")
-        self._ask(prepare, self._database)
-        self._ask(refuse_pooler, self._database)
+        self._ask(prepare, self.database)
+        self._ask(refuse_pooler, self.database)
         self._ask(self._store.create)
         done = self._ask(self._store.submit, name, limits, file.jobs)
         parts = [counted(done.new, "new job"), *([f"{done.known} known"] if done.known else [])]
@@ -147,7 +147,7 @@ class Fleet:
 
     def _known_sets(self) -> list[SetRow]:
         """All sets. Empty too if the store has not been made yet."""
-        file = self._database.file
+        file = self.database.file
         is_missing = (file is not None and not file.exists()) or not self._ask(self._store.exists)
         return [] if is_missing else self._ask(self._store.set_rows)
 
@@ -340,9 +340,7 @@ class Fleet:
         """The sets with these names, or all. Raises UsageError if there is none."""
         rows = self._known_sets()
         if not rows:
-            raise UsageError(
-                f"there is no fleet store yet at {self._database.place}: ralph fleet submit FILE"
-            )
+            raise UsageError(f"there is no fleet store yet at {self.database.place}: ralph fleet submit FILE")
         known = [row.name for row in rows]
         for name in names:
             if name not in known:

@@ -1,8 +1,8 @@
 """Reads a user's JSON Schema for the final report. A schema with which reports cannot be checked is refused before
 the run starts.
 
-jsonschema is imported only if there is a schema. Nothing is fetched from the network, so a schema must contain
-everything that it refers to.
+This module is imported only if there is a schema, because jsonschema is slow to load. Nothing is fetched from the
+network, so a schema must contain everything that it refers to.
 """
 
 from __future__ import annotations

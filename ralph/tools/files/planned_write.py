@@ -204,7 +204,7 @@ def open_by_kernel(root: int, relative: str) -> int:
     how = b"".join(
         number.to_bytes(8, sys.byteorder) for number in (HELD_DIRECTORY, 0, _BENEATH | _NO_MAGICLINKS)
     )
-    ctypes, syscall = _syscall()
+    syscall = _syscall()
     while True:
         opened = syscall(
             ctypes.c_long(_OPENAT2), ctypes.c_int(root), os.fsencode(relative), how, ctypes.c_size_t(len(how))
@@ -282,7 +282,7 @@ def _leads_out(relative: str) -> OSError:
 
 
 @cache
-def _syscall() -> tuple[Any, Any]:
+def _syscall() -> Any:
     syscall = ctypes.CDLL(None, use_errno=True).syscall
     syscall.restype = ctypes.c_long
-    return ctypes, syscall
+    return syscall
