@@ -212,7 +212,7 @@ def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> InnerC
     """The commands that an ordinary command, which is not a known wrapper, may run because of its options and arguments."""
     texts = [word.text for word in words[1:]]
     if name in _RUN_WORDS and None in texts:
-        is_any = any(word.parts[:1] == (ANY,) for word in words[1:])
+        is_any = any(word.parts[:1] == (ANY,) and not word.is_glob for word in words[1:])
         named = "" if is_any else f"a word of `{name}` that is known only when it runs"
         return InnerCommands(runs_unknown=True, suspect=named)
     if name in _EVALUATE and any(re.search(r"\$\(|`", text) for text in texts if text):

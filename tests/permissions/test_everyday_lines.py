@@ -48,7 +48,9 @@ git commit -qam "Release v$VERSION" && git tag "v$VERSION"
 git -c user.name=x -c user.email=y@z commit -m z
 git -c core.quotepath=off ls-files
 git -C "$DIR" status --short
+git -c user.name=x commit -m 'Say how to push'
 git bisect good
+git bisect bad && echo 'then push'
 git bisect start HEAD v1.0 && git bisect bad
 git stash && git pull --rebase origin "$(git branch --show-current)" && git stash pop
 git fetch --all --prune && git branch -vv | awk '/: gone]/{print $1}' | xargs -r git branch -d
@@ -95,6 +97,7 @@ make -f Makefile.ci build TAG=$TAG
 make test 2>&1 | tee "$LOG" | tail -20; exit ${PIPESTATUS[0]}
 cmake -S . -B build -DCMAKE_BUILD_TYPE=$TYPE && cmake --build build -j "$(nproc)"
 docker ps -q --filter "name=$NAME"
+timeout 60 docker build . && ssh dev 'cd app && ./push'
 docker build -t app:$TAG . && git rev-parse HEAD
 docker build -t "app:$(git rev-parse --short HEAD)" .
 docker compose up -d && docker compose logs --tail=50 "$SVC"
@@ -162,6 +165,7 @@ RUN="uv run"; $RUN pytest -q
 for t in ruff mypy; do $t check . || true; done
 for c in "npm test" "npm run lint"; do $c; done
 uv run pytest -q "tests/$NAME"
+parallel gzip ::: *.log
 uv run --with httpx python -c "import httpx; print(httpx.__version__)"
 uv pip compile pyproject.toml -o requirements.txt && uv sync --frozen
 uv run ruff check --fix $(git diff --name-only -- '*.py')
