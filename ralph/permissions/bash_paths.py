@@ -7,7 +7,7 @@ contains one. Files that a program opens although the command does not name them
 from __future__ import annotations
 
 import re
-from fnmatch import fnmatch
+from fnmatch import fnmatchcase
 from functools import cache
 from itertools import pairwise, product, takewhile
 from typing import TYPE_CHECKING
@@ -79,16 +79,27 @@ _IN_WORD = re.compile(r"[=@:,]")
 _IN_CODE = re.compile(r"[\w.~/@%+*?{}-]+")
 # What code that changes files contains.
 _CHANGES_IN_CODE = re.compile(
-    r"(?i)write|\bdump\(|unlink|remove|rename|replace\(|truncate|rmtree|\bmove|['\"][wax]b?\+?['\"]|['\"]r\+|\bprint\s+\w+\s*>"
+    r"(?i)write|\bdump\(|unlink|remove|rename|replace\(|truncate|rmtree|\bmove|\bcopy|cpSync|rm(?:Sync)?\(|touch|urlretrieve"
+    r"|['\"](?:[wax][bt]*\+?[bt]*|r[bt]*\+[bt]*)['\"]|\bprint\s+[^|]*>"
 )
 _GREPS = frozenset(["grep", "egrep", "fgrep", "zgrep"])
 # Commands that give names of files to others, and builtins that take them from a list.
 _FINDERS = frozenset(["find", "xargs", "parallel"])
 # Commands that hand on the names which they get.
-_HAND_ON = frozenset(["xargs", "parallel", "sort", "uniq", "head", "tail", "tr"])
+_HAND_ON = frozenset(["xargs", "parallel", "sort", "uniq", "head", "tail", "tr", "wc"])
+# Parts of find's expression with which `-name` limits not all that it finds.
+_WIDENS = re.compile(r"!|-not|-or?|,|-prune")
 # rg(1) and ag(1) read no hidden files without one of these.
 _READ_NO_HIDDEN_FILES = frozenset(["rg", "ag"])
-_READS_HIDDEN = re.compile(r"-[a-zA-Z]*[u.].*|--hidden|--no-ignore.*|--unrestricted")
+_READS_HIDDEN = re.compile(
+    r"-[a-zA-Z]*[u.].*|-[a-zA-Z]*[gGt].*|--(?:hidden|no-ignore|unrestricted|i?glob|type).*"
+)
+# The options of searches behind which a text stands.
+_IS_TEXT = re.compile(r"-[a-zA-Z]*[ef]|--(?:regexp|file)")
+# A line that does nothing where it cannot enter a directory.
+_ENTERS_FIRST = re.compile(r"\s*cd [^\s;&|()<>`$'\"\\]+ *&&((?:[^;&|\n()`]|&&|\|(?!\|)|\d?>&\d)*)")
+# The destination of these is not read.
+_HAVE_DESTINATION = frozenset(["cp", "scp", "rsync", "ln", "mv", "install"])
 _HIDDEN = re.compile(r"/\.")
 _LISTERS = frozenset(["read", "mapfile", "readarray"])
 # Commands that show the content of the files that they are given, or put it elsewhere.
@@ -133,9 +144,9 @@ class PathJudge:
                 continue
             rules = self._changing if one.writes else self._reading
             yield from self._in_word(one.target, rules)
-            if one.target.text is None and not one.target.is_glob:
+            if one.target.text is None and not (one.target.is_glob or one.target.is_stream):
                 remark = "Where its output or input leads is known only when it runs: write it out."
-                yield from ((rule, remark) for rule in rules)
+                yield from ((rule, remark) for rule in rules if self._may_name(one.target, rule))
         is_printing = all(command.name in _PRINTERS for command in self._line.commands)
         is_clear = not (self._line.not_understood or self._line.suspect or self._line.runs_unknown)
         if is_printing and is_clear:
@@ -172,24 +183,31 @@ class PathJudge:
             pattern = ""
         options = [word.known for word in words[1:] if word.known.startswith("-")]
         if pattern is not None and (not pattern or any(re.fullmatch(pattern, each) for each in options)):
-            operands = [word for word in words[1:] if not word.known.startswith("-")]
+            is_search = "grep" in name or name in ("git", "rg", "ag", "ack")
+            operands = _operands(words)[: -1 if name in _HAVE_DESTINATION else None]
             named = [path for word in operands for path in self._paths(word)]
             # One operand may be the text to search for, and one that is not known may be any directory.
-            is_anywhere = len(operands) < 2 or any(word.text is None for word in operands)
-            is_anywhere = is_anywhere or any(re.match(r"-[a-zA-Z]*T|--files-from", one) for one in options)
-            is_search = "grep" in name or name in ("git", "rg", "ag", "ack")
+            has_text = is_search and any(map(_IS_TEXT.fullmatch, options))
+            is_anywhere = len(operands) < 2 - has_text - (name in _HAVE_DESTINATION)
+            is_anywhere |= any(word.text is None for word in operands)
+            is_anywhere |= any(re.match(r"-[a-zA-Z]*T|--files-from", one) is not None for one in options)
             if (
                 is_search and name not in _GREPS
             ):  # some options have a value, so that the last operand may be the text
-                is_anywhere = is_anywhere or not any(map(self._below, self._paths(operands[-1])))
-            left_out = (
-                _HIDDEN
-                if name in _READ_NO_HIDDEN_FILES and not any(map(_READS_HIDDEN.fullmatch, options))
-                else _NOTHING
-            )
+                is_anywhere |= not (operands and any(map(self._below, self._paths(operands[-1]))))
+            reads_hidden = name not in _READ_NO_HIDDEN_FILES or any(map(_READS_HIDDEN.fullmatch, options))
+            directories = [*named, *self._bases] if is_anywhere else named
+            included = _included(words) if name in _GREPS else []
             yield from self._in_directories(
-                [*named, *self._bases] if is_anywhere else named, (), self._reading, left_out
+                directories, included, self._reading, _NOTHING if reads_hidden else _HIDDEN
             )
+
+    def _may_name(self, word: Word, rule: KnownRule) -> bool:
+        """Whether a path with unknown parts, which need not exist, may be one that the rule is about."""
+        if self._is_lost or word.is_unknown:
+            return True
+        paths = (self._places.joined(_marked(word), base) for base in self._bases)
+        return any(rule.path.may_match([NAME if char == "\0" else char for char in path]) for path in paths)
 
     def _searched(self) -> tuple[Sequence[str], Sequence[str]]:
         """The directories from which the line's searches may take names, and the patterns of names to which all of them are limited."""
@@ -198,14 +216,19 @@ class PathJudge:
         is_limited = True
         for command in self._line.commands:
             words = command.words[1:]
+            options = [word.known for word in words if word.known.startswith("-")]
             if command.name == "find":
                 starts = [*takewhile(lambda word: not re.match(r"[-(!]", word.known), words)]
-                only = [after.known for word, after in pairwise(words) if word.text in ("-name", "-iname")]
-            elif command.name in _GREPS and not any(word.is_unknown for word in words):
-                starts = [word for word in words if not word.known.startswith("-")][1:]
-                only = [word.known.partition("=")[2] for word in words if word.known.startswith("--include=")]
-            elif command.name in _HAND_ON or any(word.is_unknown for word in words):
+                tests = [(word.text, _pattern(after)) for word, after in pairwise(words)]
+                only = [pattern for test, pattern in tests if test in ("-name", "-iname")]
+                is_limited = is_limited and not any(_WIDENS.fullmatch(word.known) for word in words)
+            elif any(word.is_unknown for word in words) or command.name in _HAND_ON:
                 continue
+            elif command.name in _GREPS:
+                has_text = any(map(_IS_TEXT.fullmatch, options))
+                starts, only = _operands(command.words)[0 if has_text else 1 :], _included(words)
+                if not starts and not any(re.fullmatch(_RECURSIVE["grep"], one) for one in options):
+                    continue  # it reads its input
             else:
                 return self._bases, ()
             if any(word.text is None for word in starts):
@@ -275,7 +298,9 @@ class PathJudge:
             may_be_there = files is None
             if names:
                 found = (
-                    file for file in found if any(fnmatch(file.rpartition("/")[2], each) for each in names)
+                    file
+                    for file in found
+                    if any(fnmatchcase(file.rpartition("/")[2].lower(), each.lower()) for each in names)
                 )
                 may_be_there &= any(one.path.may_match_name(_elements(each)) for each in names)
             if may_be_there or any(map(one.path.matches, found)):
@@ -387,7 +412,13 @@ class PathJudge:
 def directories_of(line: ParsedLine, places: RulePlaces) -> tuple[list[str], bool]:
     """The directories in which parts of the line may run, and whether there may be unknown directories too."""
     found, is_lost = [places.real_cwd], False
+    entered = [one for one in line.commands if one.name == "cd"]
+    enters_first = len(entered) == len(line.texts) == 1 and _ENTERS_FIRST.fullmatch(line.texts[0]) is not None
+    if enters_first:
+        found = [places.joined(entered[0].words[1].known, found[0])]
     for command in line.commands:
+        if enters_first and command.name == "cd":
+            continue
         words, name = command.words, command.name
         targets = [word for word in words[1:] if not re.fullmatch(r"-[LPe@]+|--", word.known)]
         if name in FORMS or name in ("make", "tar"):
@@ -439,6 +470,25 @@ def _pieces(word: Word) -> Iterator[Word]:
 def _about_unknown(word: Word) -> str:
     shown = _marked(word).replace("\0", "*" if word.is_glob else "...")
     return f"{shown} in it may name such a file: write the whole path out."
+
+
+def _operands(words: Sequence[Word]) -> list[Word]:
+    """The words of a command without its name, its options, and the texts behind the options of a search."""
+    pairs = pairwise(words)
+    return [
+        word for before, word in pairs if not (word.known.startswith("-") or _IS_TEXT.fullmatch(before.known))
+    ]
+
+
+def _included(words: Sequence[Word]) -> list[str]:
+    """The patterns of names to which `grep --include` limits a search."""
+    attached = (_pattern(word).partition("=")[2] for word in words if word.known.startswith("--include="))
+    return [*attached, *(_pattern(after) for word, after in pairwise(words) if word.text == "--include")]
+
+
+def _pattern(word: Word) -> str:
+    """A pattern for names, as `fnmatch` reads it. A backslash may stand for any character, as may what is not known."""
+    return re.sub(r"\0|\\.", "*", _marked(word)).replace("[^", "[!")
 
 
 def _known_directory(path: str) -> str:

@@ -52,7 +52,7 @@ class Word(Struct, frozen=True):
     @property
     def is_unknown(self) -> bool:
         """Whether the word is known only at run time, with no part of it known before."""
-        return self.parts == (ANY,) and not (self.has_glob or self.choices)
+        return self.parts == (ANY,) and not (self.has_glob or self.choices or self.is_stream)
 
     def elements(self) -> Iterator[Part]:
         for part in self.parts:
