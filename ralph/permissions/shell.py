@@ -64,6 +64,10 @@ _INDIRECT, _CALCULATION = "an indirect expansion", "arithmetic"
 _EVALUATES_VALUES = re.compile(r"\bPS[0-4]\b|\bPROMPT_COMMAND\b|\$\{[^}]*@P\}")
 _OPTION = re.compile(r"(?<![^\s=,'\"({:])-[^\s'\",;|&)}]*")
 _SETTERS = frozenset("read mapfile readarray getopts printf let wait".split())
+_SILENT = frozenset(
+    "[ [[ test grep egrep find xargs ls cp mv rm mkdir chmod tar head tail wc sort kill curl".split()
+)
+"""Commands whose options are given to no other one: they neither print nor keep them."""
 _MOST_COMMANDS = 200
 """The maximum number of commands in a line in which the values of a variable are looked for."""
 _MOST_COMPARED = 5_000
@@ -319,14 +323,20 @@ class ParsedLine:
         """All words of the line. Words inside quotes and substitutions are included."""
         self.runs_unknown |= self.runs_any
 
-    def _words(self) -> list[Word]:
-        others = [*self.other_words, *self._heredocs, *(one.target for one in self.redirections)]
-        return [*others, *(word for one in self.commands for word in (*one.words, *one.assignments))]
+    def _words(self, silent: frozenset[str] = frozenset()) -> list[Word]:
+        """All words of the line, without the options of the commands `silent`."""
+        words = [*self.other_words, *self._heredocs, *(one.target for one in self.redirections)]
+        for one in self.commands:
+            words += one.assignments
+            words += [word for word in one.words if one.name not in silent or word.known[:1] != "-"]
+        return words
 
     @cached_property
     def options(self) -> frozenset[str] | None:
         """The options that the line names. The value of a variable may be one of them. None if there are too many to compare."""
-        words = self._words()
+        # A function of the line may have any name, and give its words to another command.
+        silent = frozenset() if "a function" in self.not_understood else _SILENT
+        words = self._words(silent)
         found = frozenset(_OPTION.findall("\n".join(_known_texts(words))))
         unknown = sum(word.text is None for word in words)
         return found if len(found) * unknown <= _MOST_COMPARED else None

@@ -79,7 +79,10 @@ _SED_TEXTS = [
 ]
 _CODE_OPTION = re.compile(r"-[nrEsuz]*e|--(?:e|so)[a-z]*")
 _ATTACHED_CODE = re.compile(r"(?:-[nrEsuz]*e|--(?:e|so)[a-z]*=)(.+)", re.DOTALL)
-_CODE_FILE = re.compile(r"-[a-zA-Z]*f|--fi[a-z]*")
+_CODE_FILE, _CODE_INPUT = (
+    re.compile(r"-[a-zA-Z]*f|--fi[a-z]*"),
+    re.compile(r"(?:-[a-zA-Z]*f|--fi[a-z]*=)(?:-|/dev/.*)"),
+)
 _LOADERS = ("ld-linux", "ld-musl-", "ld64.so")  # ld.so(8)
 # Builtins that change what later words mean, or run their words later.
 _CHANGE_SHELL = frozenset("alias complete compgen mapfile readarray bind enable hash fc shopt".split())
@@ -234,10 +237,7 @@ def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> InnerC
         is_bisect = not {"run", None} & set(texts)
         left = _GIT_RUNS - {"-c" if only_sets else "", "bisect" if is_bisect else ""}
         hides = bool(left & set(known)) or any(any(map(one.fullmatch, known)) for one in running)
-        return InnerCommands(
-            not_understood="an option of `git` that can run another command",
-            hides=hides,
-        )
+        return InnerCommands(not_understood="an option of `git` that can run another command", hides=hides)
     if name in _RUN_OTHERS or name.startswith(_LOADERS):
         return InnerCommands(suspect=f"`{name}`, which can run other commands,")
     if _is_code(name, words[1:], has_heredoc=has_heredoc) or _runs_by_code(name, words):
@@ -435,10 +435,7 @@ def _runs_by_code(name: str, words: Sequence[Word]) -> bool:
         elif attached or _CODE_OPTION.fullmatch(before.known):
             given.append((word, attached[1] if attached else word.known))
         elif word.known.startswith("-"):
-            if (
-                re.fullmatch(r"-\w*f(?:-|/dev/.*)|--fi[a-z]*=(?:-|/dev/.*)|-[il].+|--[il].*", word.known)
-                and name in _AWKS
-            ):
+            if _CODE_INPUT.fullmatch(word.known):
                 return True
         elif word.text != "" and before.known not in ("-v", "-F", "-l", "--assign", "--field-separator"):
             operands.append((word, word.known))
