@@ -14,6 +14,9 @@ from ralph.values.tool_choice import TOOL_NAMES, is_elsewhere, known_name, mcp_n
 
 _FORM = re.compile(r"(?P<tool>[^()\s]+)(?:\((?P<pattern>.*)\))?", re.DOTALL)
 _MCP = re.compile(r"mcp__[A-Za-z0-9_.*-]+")
+# Forms in which people write several patterns as one, none of which could match.
+_SEVERAL_COMMANDS = re.compile(r":\*(?:[),;|]|\s+[A-Z]\w*\()|(?:^|\s)\w+: \*$", re.DOTALL)
+_SEVERAL_PATHS = re.compile(r", |,\.|\||\) |:\*$|^[\"']| \./")
 _LONGEST = 4096
 """The maximum number of characters in a rule. Real rules are much shorter."""
 
@@ -92,10 +95,14 @@ def _checked_pattern(tool: str, pattern: str, text: str) -> str | None:
         raise RuleError(f"{text!r}: a rule for {tool} takes no pattern in parentheses")
     if tool in READERS | WRITERS and pattern.startswith("!"):
         raise RuleError(f"{text!r}: a path pattern cannot begin with `!`")
-    if tool == "Bash" and (re.search(r":\s*\*.|:\s+\*$", pattern, re.DOTALL) or pattern.startswith("^")):
+    if tool == "Bash" and (_SEVERAL_COMMANDS.search(pattern) or pattern.startswith("^")):
         raise RuleError(f"{text!r}: `:*` ends a pattern, and ^ begins none; write one rule for each command")
-    if tool in READERS | WRITERS and re.search(r", |\||\) ", pattern):
-        raise RuleError(f"{text!r}: a rule about paths has one pattern; write one rule for each")
+    if tool in READERS | WRITERS and _SEVERAL_PATHS.search(pattern):
+        raise RuleError(
+            f"{text!r}: a rule about paths has one pattern, without quotes and `:*`; write one rule for each"
+        )
+    if tool in READERS | WRITERS and pattern.startswith("$"):
+        raise RuleError(f"{text!r}: variables in a path are not replaced; ~/ is your home directory")
     if tool == "WebFetch" and not pattern.startswith("domain:"):
         raise RuleError(f"{text!r}: a pattern for WebFetch begins with domain:")
     return pattern

@@ -125,7 +125,7 @@ def _key_variables(names: str | tuple[str, ...]) -> tuple[str, ...]:
 
 def _no_blank(words: tuple[str, ...]) -> tuple[str, ...]:
     if not all(word.strip() for word in words):
-        raise ValueError("must be a file or a JSON object, not empty: for none, leave it out")
+        raise ValueError("is empty: name a file or give a JSON object, or leave it out for none")
     return words
 
 

@@ -29,6 +29,11 @@ WRONG = {
     "Read(.env, .env.local)": "a rule about paths has one pattern",
     "Edit(.env|.env.local)": "a rule about paths has one pattern",
     "Read(.env) Read(.key)": "a rule about paths has one pattern",
+    "Read(.env,.env.local)": "a rule about paths has one pattern",
+    "Read(./.env ./secrets/**)": "a rule about paths has one pattern",
+    "Read(./.env:*)": "a rule about paths has one pattern",
+    "Read('.env')": "a rule about paths has one pattern",
+    "Read($HOME/.ssh/**)": "~/ is your home directory",
     "Read(" + "{a,b}" * 12 + ")": "stands for more than 200 patterns",
     "Bash(" + "x" * 5000 + ")": "cannot be understood",
 }
@@ -40,6 +45,20 @@ def test_a_rule_that_cannot_be_understood_is_refused(text, says) -> None:
         RuleError, match=says.replace("*", r"\*").replace("(", r"\(").replace(")", r"\)").replace("?", r"\?")
     ):
         permissions(deny=[text])
+
+
+@every_row(
+    "text",
+    [
+        "Bash(cut -d: *)",
+        "Bash(scp *:* *)",
+        "Bash(curl http://localhost:*/x)",
+        "Read(*.{pem,key})",
+        "Edit(My Docs/**)",
+    ],
+)
+def test_a_rule_with_a_colon_braces_or_a_space_is_understood(text) -> None:
+    permissions(deny=[text])
 
 
 def test_a_rule_that_is_no_text_is_refused() -> None:

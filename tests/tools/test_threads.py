@@ -18,6 +18,7 @@ from ralph.machine.starting import end_idle_threads
 from ralph.values.answer import FILE_TOOLS, FileChange, ToolCall, ToolOutput
 from ralph.values.ports import Interrupted
 from ralph.values.shortage import ShortageError
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +59,7 @@ def test_a_write_in_progress_is_finished_before_the_signal_is_raised(tools, monk
 
     def slow_rename(*names: Any, **options: Any) -> None:
         tools.waiter.inbox.note_signal(signal.SIGINT)
-        is_waited_for.wait(5)
+        is_waited_for.wait(PATIENCE_S)
         time.sleep(0.1)  # not at once, for one who does not wait
         really_rename(*names, **options)
 

@@ -139,7 +139,7 @@ MISUSES = {
     ),
     "empty servers": (
         "x --mcp-config ''",
-        "--mcp-config must be a file or a JSON object, not empty: for none,",
+        "--mcp-config is empty: name a file or give a JSON object,",
     ),
     "no word before an option": ("x --tools --model opus", "--tools needs at least one value"),
 }
