@@ -28,11 +28,16 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 
 def lay_caches(
-    packages: str, bases: Bases, environment: Mapping[str, str], is_readable: Callable[[str], bool]
+    packages: str,
+    bases: Bases,
+    environment: Mapping[str, str],
+    is_readable: Callable[[str], bool],
+    may_copy: Callable[[str], bool] = lambda _: True,
 ) -> None:
     """Adds empty files and what is new in the user's caches, as the table says, and removes links whose target is gone. `packages` is the
-    directory of the checkout's caches, without links. `is_readable`: commands may read a path, and not write it. What cannot be
-    laid out stays.
+    directory of the checkout's caches, without links. `is_readable`: commands may read a path, and not write it. `may_copy`: a file
+    holds no credentials by its place. One that may is linked, because commands see it without them, and a copy is removed. What
+    cannot be laid out stays.
     """
     for directory, name in EMPTY_FILES:
         with suppress(OSError), opened(packages, _HELD) as top, _made(directory, top) as into:
@@ -41,14 +46,12 @@ def lay_caches(
         for template in sources:
             for path in expanded(template, bases, environment):
                 source = os.path.realpath(path)
-                if is_readable(source):
-                    with suppress(OSError):
-                        names = os.listdir(source)
-                        with ExitStack() as held:
-                            into = held.enter_context(opened(packages, _HELD))
-                            for part in place.split("/"):
-                                into = held.enter_context(_made(part, into))
-                            _lay_entries(source, names, into, depth, is_readable)
+                if is_readable(source) and os.path.isdir(source):
+                    with suppress(OSError), ExitStack() as held:
+                        into = held.enter_context(opened(packages, _HELD))
+                        for part in place.split("/"):
+                            into = held.enter_context(_made(part, into))
+                        _lay_entries(source, into, depth, is_readable, may_copy)
 
 
 def _made(name: str, directory: int) -> AbstractContextManager[int]:
@@ -59,8 +62,9 @@ def _made(name: str, directory: int) -> AbstractContextManager[int]:
 
 
 def _lay_entries(
-    source: str, names: list[str], into: int, depth: int, is_readable: Callable[[str], bool]
+    source: str, into: int, depth: int, is_readable: Callable[[str], bool], may_copy: Callable[[str], bool]
 ) -> None:
+    names = os.listdir(source)
     there = {*os.listdir(into)}
     for name in there.difference(names):
         with suppress(OSError):  # it is not a link
@@ -69,15 +73,22 @@ def _lay_entries(
     for name in islice(names, _MOST_ENTRIES):
         path = f"{source}/{name}"
         status = os.lstat(path)
+        if name in there and not may_copy(path) and _is_file(name, into):
+            os.unlink(name, dir_fd=into)
+            there.remove(name)
         if depth > 1 and stat.S_ISDIR(status.st_mode):
             with _made(name, into) as below:
-                _lay_entries(path, os.listdir(path), below, depth - 1, is_readable)
+                _lay_entries(path, below, depth - 1, is_readable, may_copy)
         elif name in there or not is_readable(path):
             continue
-        elif stat.S_ISREG(status.st_mode) and status.st_size <= _MOST_COPIED_BYTES:
+        elif stat.S_ISREG(status.st_mode) and status.st_size <= _MOST_COPIED_BYTES and may_copy(path):
             with opened(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK) as read:
                 content = os.read(read, _MOST_COPIED_BYTES)
             with opened(name, _NEW, dir_fd=into) as written:
                 os.write(written, content)
         else:
             os.symlink(path, name, dir_fd=into)
+
+
+def _is_file(name: str, directory: int) -> bool:
+    return stat.S_ISREG(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)

@@ -252,11 +252,14 @@ class CommandBox:
 
     def _lay_caches(self, parts: BoxPlan) -> None:
         own = {"~": home_directories(self._environment)}
+        places = self._places()
+        mixed = frozenset(places.guarded(FILTERED, {}))
         lay_caches(
             self._cache,
             {**own, **xdg_bases(own["~"], self._environment)},
             self._environment,
             lambda path: parts.may_read(path) and not parts.is_writable(path),
+            lambda path: path not in mixed and places.why_judged(path) is None,
         )
 
     def _copied(self, plan: BoxPlan, places: GuardedPlaces) -> Iterator[tuple[str, str]]:

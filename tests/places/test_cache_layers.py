@@ -5,16 +5,13 @@ what lies elsewhere.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from ralph.places.cache_layers import lay_caches
 from ralph.places.places import xdg_bases
 from tests.sandbox.boxes import LEVELS, box_of, means_of, shell_in
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 OWN = {
     ".cache/ms-playwright/chromium-1/chrome": "browser",
@@ -142,3 +139,26 @@ def test_commands_find_the_users_caches_and_write_their_own(level, home, tmp_pat
     assert ran.stdout == "browserconfigpythonkernelpipenvhatchyarnok\nnone\n", ran.stderr
     assert store.endswith("/pnpm\n")
     assert (home / ".triton/cache/hash/kernel").read_text() == "kernel"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_file_with_credentials_is_not_copied_and_its_copy_is_removed(level, home, tmp_path) -> None:
+    """Commands see it without them, where they see it at all. Whatever holds some, by its name, is not copied either."""
+    work = tmp_path / "work"
+    work.mkdir()
+    hooks = home / ".local/share/virtualenvs"
+    for name in ("postactivate", "pip.conf", ".env"):
+        (hooks / name).write_text(
+            "export LANG=C\nexport AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMIK7MDENGbPxRfiCY\n"
+        )
+    environment = {"HOME": str(home), "PATH": os.environ["PATH"], "WORKON_HOME": str(hooks)}
+    show = f"cat $WORKON_HOME/postactivate {hooks}/postactivate; find $WORKON_HOME -type f"
+    for _ in range(2):
+        with box_of(means_of(level), [work], environment) as box:
+            ran = shell_in(box, work, show, environment)
+            place = shell_in(box, work, "echo $WORKON_HOME", environment).stdout.strip()
+        assert ran.stdout == ("export LANG=C\n" * 2 if level == "namespaces" else ""), ran
+        for name in ("postactivate", "pip.conf", ".env"):
+            copy = Path(place, name)
+            copy.unlink(missing_ok=True)
+            copy.write_text((hooks / name).read_text())
