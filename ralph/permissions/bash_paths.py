@@ -18,7 +18,7 @@ from ralph.permissions.shell import MISREAD
 from ralph.permissions.shell_words import UNKNOWN, Word, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ralph.permissions.judge import Broken, KnownRule, RulePlaces
     from ralph.permissions.shell import ParsedLine, SimpleCommand
@@ -94,6 +94,8 @@ _READ_NO_HIDDEN_FILES = frozenset(["rg", "ag"])
 _READS_HIDDEN = re.compile(
     r"-[a-zA-Z]*[u.].*|-[a-zA-Z]*[gGt].*|--(?:hidden|no-ignore|unrestricted|i?glob|type).*"
 )
+# git-grep(1) reads only tracked files without one of these.
+_READS_UNTRACKED = re.compile(r"--(?:no-index|untracked|no-exclude-standard)")
 # The options of searches behind which a text stands.
 _IS_TEXT = re.compile(r"-[a-zA-Z]*[ef]|--(?:regexp|file)")
 # A line that does nothing where it cannot enter a directory.
@@ -198,8 +200,12 @@ class PathJudge:
             reads_hidden = name not in _READ_NO_HIDDEN_FILES or any(map(_READS_HIDDEN.fullmatch, options))
             directories = [*named, *self._bases] if is_anywhere else named
             included = _included(words) if name in _GREPS else []
+            is_tracked = (
+                None if any(map(_READS_UNTRACKED.fullmatch, options)) else self._places.disk.may_be_tracked
+            )
             yield from self._in_directories(
-                directories, included, self._reading, _NOTHING if reads_hidden else _HIDDEN
+                *(directories, included, self._reading, _NOTHING if reads_hidden else _HIDDEN),
+                is_read=is_tracked if name == "git" else None,
             )
 
     def _may_name(self, word: Word, rule: KnownRule) -> bool:
@@ -268,13 +274,14 @@ class PathJudge:
         names: Sequence[str],
         rules: Sequence[KnownRule],
         left_out: re.Pattern[str] = _NOTHING,
+        is_read: Callable[[str], bool] | None = None,
     ) -> Iterator[Broken]:
         """The rules that are about files in the directories, whose paths may have unknown names. The rest is as in `_about_files`."""
         for directory in dict.fromkeys(directories):
             path = f"{directory.rstrip('/')}/"
             around = _known_directory(path)
             near = [one for one in rules if one.path.may_be_below(around)]
-            for one in self._about_files(path, near, names, left_out):
+            for one in self._about_files(path, near, names, left_out, is_read):
                 if one in self._reading:
                     yield one, f"It reads {around}, where such files lie: use Grep, Glob and Read."
                 else:
@@ -286,10 +293,11 @@ class PathJudge:
         rules: Sequence[KnownRule],
         names: Sequence[str] = (),
         left_out: re.Pattern[str] = _NOTHING,
+        is_read: Callable[[str], bool] | None = None,
     ) -> Iterator[KnownRule]:
         """Those of the rules that are about a file that exists, if a path with unknown parts may name it or, with a slash at its end,
         a directory above it. The file's name matches one of the patterns `names`, if there are any, and the rest of its path does
-        not match `left_out`.
+        not match `left_out`. `is_read` tells whether the command reads a file, if it does not read all.
         """
         around = _known_directory(path).rstrip("/")
         files = self._named_by(around, path[len(around) + 1 :]) if rules else ()
@@ -303,7 +311,7 @@ class PathJudge:
                     if any(fnmatchcase(file.rpartition("/")[2].lower(), each.lower()) for each in names)
                 )
                 may_be_there &= any(one.path.may_match_name(_elements(each)) for each in names)
-            if may_be_there or any(map(one.path.matches, found)):
+            if may_be_there or any(map(is_read or bool, filter(one.path.matches, found))):
                 yield one
 
     def _named_by(self, around: str, rest: str) -> Sequence[str] | None:

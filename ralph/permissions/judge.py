@@ -41,6 +41,10 @@ class Disk(Protocol):
         """The names of what is in a directory. Empty if the path is not a directory, or may not be read."""
         ...
 
+    def may_be_tracked(self, path: str) -> bool:
+        """Whether git may track the file in the repository around it. True if that is not known."""
+        ...
+
     def paths_below(self, directory: str) -> Sequence[str] | None:
         """All paths in a directory, at every depth. Empty if the path is not a directory. None if there are too many."""
         ...

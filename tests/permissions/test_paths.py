@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 from itertools import product
 
+import pytest
+
+from ralph.machine.files.trees import LocalDisk
 from ralph.permissions.judge import UnreadablePlaces
 from tests.permissions.worlds import CWD, HOME, denies, permissions, verdict
 from tests.rows import every_row
@@ -451,6 +455,28 @@ def test_a_search_that_reads_no_hidden_files_reads_none_that_a_rule_denies() -> 
         assert not denies(judge, "Bash", command=command), command
     for command in ("rg -u x", "rg --hidden x", "ag -u x", "ack x", "rg x -g '*env*'", "rg --iglob '*ENV' x"):
         assert denies(judge, "Bash", command=command), command
+
+
+def test_git_grep_reads_only_tracked_files() -> None:
+    judge = permissions(
+        deny=["Read(./.env)", "Read(./secrets/**)"], untracked=(f"{CWD}/.env", f"{CWD}/secrets/key")
+    )
+    assert not denies(judge, "Bash", command="git grep -n x")
+    assert denies(judge, "Bash", command="git grep --untracked x")
+    assert denies(judge, "Bash", command="git grep --no-index x")
+    assert denies(permissions(deny=["Read(./.env)"]), "Bash", command="git grep -n x")
+
+
+@pytest.mark.parametrize("version", ["2", "4"])
+def test_whether_git_may_track_a_file_is_read_from_its_index(tmp_path, version) -> None:
+    (tmp_path / "sub").mkdir()
+    for name in ("a", ".env", "sub/.env"):
+        (tmp_path / name).touch()
+    for words in (["init", "-q"], ["add", "a", "sub/.env"], ["update-index", "--index-version", version]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    tracked = [LocalDisk().may_be_tracked(f"{tmp_path}/{name}") for name in ("a", "sub/.env", ".env")]
+    assert tracked == [True, True, version == "4"]
+    assert LocalDisk().may_be_tracked("/nowhere/.env")
 
 
 def test_among_too_many_files_a_name_with_an_unknown_part_is_looked_up_where_it_would_be() -> None:

@@ -32,7 +32,9 @@ class FakeDisk:
         files: Sequence[str] = FILES,
         *,
         has_too_many: bool = False,
+        untracked: Sequence[str] = (),
     ) -> None:
+        self._untracked = untracked
         self._links = links or {}
         self._files = files
         self._has_too_many = has_too_many
@@ -46,6 +48,9 @@ class FakeDisk:
     def names_in(self, directory: str) -> list[str]:
         above = directory.rstrip("/") + "/"
         return [path[len(above) :].partition("/")[0] for path in self._files if path.startswith(above)]
+
+    def may_be_tracked(self, path: str) -> bool:
+        return path not in self._untracked
 
     def paths_below(self, directory: str) -> list[str] | None:
         if self._has_too_many:
@@ -64,11 +69,12 @@ def permissions(
     has_too_many: bool = False,
     added: Sequence[str] = (),
     files: Sequence[str] = FILES,
+    untracked: Sequence[str] = (),
 ) -> Permissions:
     rules = [parse_rule(text, Effect.DENY, "the file", root) for text in deny]
     rules += [parse_rule(text, Effect.ASK, "the file", root) for text in ask]
     allowed = None if allow is None else [parse_rule(text, Effect.ALLOW, "the option") for text in allow]
-    disk = FakeDisk(links, files, has_too_many=has_too_many)
+    disk = FakeDisk(links, files, has_too_many=has_too_many, untracked=untracked)
     return Permissions(rules, allowed, RulePlaces(CWD, HOME, disk, added))
 
 

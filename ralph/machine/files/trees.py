@@ -5,13 +5,21 @@ longest path, which the functions of the standard library do not survive.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from contextlib import contextmanager, suppress
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.machine.files.opened_file import opened
-from ralph.machine.files.repository import HELD_DIRECTORY, is_folder
+from ralph.machine.files.repository import (
+    HELD_DIRECTORY,
+    beginning_of,
+    git_directory,
+    is_folder,
+    repository_top,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +29,8 @@ _DEEPEST = 50
 _MOST_PATHS = 50_000
 """The maximum number of paths in a directory that are compared with the rules. A larger directory counts as one that
 contains a denied file."""
+_MOST_INDEX_BYTES = 64 * 1024 * 1024
+"""A larger index of git is not read: any file may be tracked."""
 
 
 def entries_below(top: str) -> Iterator[os.DirEntry[str]]:
@@ -111,6 +121,18 @@ class LocalDisk:
         with suppress(OSError):
             return os.listdir(directory)
         return []
+
+    def may_be_tracked(self, path: str) -> bool:
+        top = repository_top(Path(path).parent)
+        index = (
+            beginning_of(f"{git_directory(str(top))}/index", _MOST_INDEX_BYTES) if top is not None else b""
+        )
+        # gitformat-index(5): version 2 has each path whole, behind two bytes with its length, unless the index is split.
+        if not index.startswith(b"DIRC\0\0\0\2") or b"link" in index or len(index) == _MOST_INDEX_BYTES:
+            return True
+        name = os.fsencode(os.path.relpath(path, top or "/"))
+        begins = (found.start() for found in re.finditer(re.escape(name) + b"\0", index))
+        return any(int.from_bytes(index[at - 2 : at]) & 0xFFF == min(len(name), 0xFFF) for at in begins)
 
     def paths_below(self, directory: str) -> list[str] | None:
         found = [entry.path for entry in islice(entries_below(directory), _MOST_PATHS + 1)]
