@@ -57,7 +57,7 @@ class BashPattern:
 class _Part:
     def __init__(self, text: str) -> None:
         text = text.strip()
-        is_open = text.endswith((":*", " *"))
+        is_open, has_colon = text.endswith((":*", " *")), text.endswith(":*")
         text = text[:-2] if is_open else text
         try:
             words = shlex.split(text)
@@ -69,7 +69,12 @@ class _Part:
         self._takes_options = any("*" in word for word in words[:1]) or words[1:2] == ["*"]
         self._exact = _wildcard(words, is_open=is_open)
         # People do not expect that `/bin/rm` or `RM` gets past a rule for `rm`.
-        self._loose = _wildcard([self._name, *words[1:]], is_open=is_open)
+        loose = [self._name, *words[1:]]
+        self._loose = [_wildcard(loose, is_open=is_open)]
+        # The colon may be a part of the word: `npm run deploy:*` is about `npm run deploy:prod` too.
+        self._has_colon = has_colon and len(loose) > 1
+        if self._has_colon:
+            self._loose.append(_wildcard([*loose[:-1], f"{loose[-1]}:*"], is_open=False))
 
     def surely_matches(self, words: Sequence[Word]) -> bool:
         return self._exact.surely_matches(_joined(words))
@@ -79,17 +84,31 @@ class _Part:
         name = plain((command.name or "").lower())
         if command.name is None or ("*" not in self._name and name.known != self._name):
             return False
-        if self._takes_options:
-            return self._loose.may_match_words((name, *words[1:]), line.options)
         occurs = self.occurs_in(line.everywhere)
+        if self._takes_options:
+            return self._may_match_words((name, *words[1:]), line, is_named=occurs)
         return any(
-            self._loose.may_match_words((name, *words[at:]), line.options)
+            self._may_match_words((name, *words[at:]), line, is_named=occurs)
             for at, is_sure in _after_options(name.known, words)
             if is_sure or occurs or words[at].parts[:1] != (ANY,)
         )
 
+    def _may_match_words(self, words: Sequence[Word], line: ParsedLine, *, is_named: bool) -> bool:
+        return any(one.may_match_words(words, line.options, is_named=is_named) for one in self._loose)
+
     def occurs_in(self, words: frozenset[str]) -> bool:
-        return bool(self._pieces) and all(_is_among(words, piece) for piece in self._pieces)
+        *first, last = self._pieces or [""]
+        begins = f"{last}:"
+        return (
+            bool(self._pieces)
+            and all(_is_among(words, piece) for piece in first)
+            and (
+                _is_among(words, last)
+                or (
+                    self._has_colon and any(one.lower().startswith(begins) and one != begins for one in words)
+                )
+            )
+        )
 
     def is_named_in(self, words: frozenset[str]) -> bool:
         return _is_among(words, self._name)
@@ -155,7 +174,12 @@ def _after_options(name: str, words: Sequence[Word]) -> Iterator[tuple[int, bool
     """
     yield 1, True
     form, at = FORMS.get(name.lower()), 1
-    while at < len(words) and (words[at].known.startswith("-") or words[at].parts[:1] == (ANY,)):
+    while at < len(words) and (words[at].known.startswith(("-", "+")) or words[at].parts[:1] == (ANY,)):
+        if words[at].known.startswith("+"):  # a toolchain, as in `cargo +nightly publish`
+            at += 1
+            if at < len(words):
+                yield at, True
+            continue
         option = form.read(words[at].text or "") if form and words[at].text else None
         at += 1
         if option and option[0] and option[0][-1] in WITH_VALUE and option[1] is None:

@@ -65,6 +65,14 @@ class Wildcard:
                 self._wild |= 1 << at
             else:
                 self._literal[one] = self._literal.get(one, 0) | 1 << at
+        ends = [at for at, one in enumerate(kept) if one == WORD_END]
+        # The places between words behind which the text may have options. What follows the first word is the caller's.
+        self._gaps = sum(1 << at + 1 for at in ends[1:] if kept[at + 1 : at + 2] not in ([], [ANY]))
+        found = [*_options_behind_wildcards(kept)]
+        self._options = sum(1 << at for span in found for at in span)
+        """The characters (bits) of options that stand behind a wildcard, as in `*--force`."""
+        self._dashes = sum(3 << span[0] for span in found)
+        """The first two characters (bits) of each."""
 
     def surely_matches(self, text: Sequence[Element]) -> bool:
         """Whether the text matches for all values of its unknown parts."""
@@ -93,30 +101,54 @@ class Wildcard:
             before = one
         return bool(places & self._end)
 
-    def may_match_words(self, words: Iterable[Word], options: Collection[str] | None) -> bool:
+    def may_match_words(
+        self, words: Iterable[Word], options: Collection[str] | None, *, is_named: bool = False
+    ) -> bool:
         """Whether words of a command match for at least one value of their unknown parts. A value is no option, unless it is one
-        of `options`, those that the line names anywhere. None means any option.
+        of `options`, those that the line names anywhere. None means any option. Options between two words of the pattern are left
+        out, each with the word behind it, which may be its value. If that is unknown, it is none of the pattern's words unless
+        `is_named` says that the line has all of them.
         """
-        places = self._past_wildcards(1)
+        places, behind = self._past_wildcards(1), 0  # `behind`: those that an option has led to
         for word in words:
+            is_unknown = word.parts[:1] == (ANY,)
+            surely = places
+            places |= 0 if is_unknown and not is_named else behind
             skipped = places if word.parts == (ANY,) and not word.is_one else 0  # it may be no word at all
-            begins = True
-            for part in word.parts:
-                if part is ANY:
-                    places = self._over_value(places, options, begins=begins, may_split=not word.is_one)
-                for char in part or ():
-                    places = self._over(char, places)
-                begins = part == "-"
-            places = self._over(WORD_END, places) | skipped
-            if not places:
+            is_option = not is_unknown and word.known.startswith("-")
+            if not is_option:  # the value of an option
+                skipped |= behind & self._gaps
+            if is_option and (word.text == "--" or "=" in word.known):
+                skipped, behind = skipped | (places | behind) & self._gaps, 0
+            elif is_option:
+                behind = (places | behind) & self._gaps
+            else:
+                behind = surely & self._gaps if is_unknown and options != frozenset() else 0
+            places = self._over(WORD_END, self._over_word(word, places, options)) | skipped
+            if not places | behind:
                 return False
         return bool(places & self._end)
 
+    def _over_word(self, word: Word, places: int, options: Collection[str] | None) -> int:
+        """The places (bits) that can be reached from `places` over a word without its end."""
+        before: str | None = ""
+        for at, part in enumerate(word.parts):
+            if part is not ANY:
+                for char in part:
+                    places = self._over(char, places)
+            elif before is not ANY:  # two unknown parts side by side are one
+                begins = before in ("", "-")
+                is_option = at == 1 and before.startswith("-") and "=" not in before
+                kept = 0 if options is None else self._dashes if is_option else self._options
+                places = self._over_value(places, options, kept, begins=begins, may_split=not word.is_one)
+            before = part
+        return places
+
     def _over_value(
-        self, places: int, options: Collection[str] | None, *, begins: bool, may_split: bool
+        self, places: int, options: Collection[str] | None, kept: int, *, begins: bool, may_split: bool
     ) -> int:
-        """The places (bits) that can be reached from `places` over an unknown part of a word. `begins`: the part begins the word.
-        `may_split`: it may become several words.
+        """The places (bits) that can be reached from `places` over an unknown part of a word. What stands at the places `kept` is
+        no part of a value. `begins`: the part begins the word. `may_split`: it may become several words.
         """
         end, dash = (self._literal.get(one, 0) for one in (WORD_END, "-"))
         dash = 0 if options is None else dash
@@ -127,7 +159,7 @@ class Wildcard:
                 for char in option:
                     reached = self._over(char, reached)
                 closed |= reached
-            inside |= self._over_unknown(inside & ~end) | self._over_unknown(starts & ~(end | dash))
+            inside |= self._over_unknown(inside & ~(end | kept)) | self._over_unknown(starts & ~(end | dash))
             if may_split and (begins or options is None or options):
                 starts |= self._over(WORD_END, inside | closed)
         return starts | inside | closed  # the value may be empty
@@ -151,6 +183,13 @@ class Wildcard:
 
     def _past_wildcards(self, places: int) -> int:
         return places | (places & self._wild) << 1
+
+
+def _options_behind_wildcards(pattern: Sequence[Element]) -> Iterator[range]:
+    """The indices of the characters of options such as `--force` and `-rf` behind a wildcard, and of no end of a name, such as `-prod`."""
+    text = "".join("\0" if one is ANY else one for one in pattern)
+    for found in re.finditer(rf"(?<=\0)(?:--\w[^\0{WORD_END}]*|-[A-Za-z]{{1,2}}(?=[\0{WORD_END}]))", text):
+        yield range(*found.span())
 
 
 # --- Path patterns

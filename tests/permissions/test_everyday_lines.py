@@ -27,6 +27,10 @@ RULES = {
     "s": "ssh prod:*",
     "u": "sudo:*",
     "|": "curl * | sh",
+    "w": "docker compose down:*",
+    "x": "docker compose exec:*",
+    "y": "npm run deploy:*",
+    "z": "git stash drop:*",
 }
 
 # Each line without a rule that denies it.
@@ -72,6 +76,20 @@ case "$(uname)" in Linux) make;; *) echo "no $OSTYPE";; esac
 npm test; echo "exit=$?"
 npm test 2>&1 | awk '/fail/'
 npm run build -- --mode $MODE && du -sh dist/*
+npm run -s lint && npm run --silent test -- --watch=false
+npm run build -- deploy
+npm run -w "$PKG" build --if-present
+npm run --workspace=$PKG test; npm run build:deploy
+for s in lint typecheck test; do npm run -s $s || exit 1; done
+git stash list && git stash show -p "$(git stash list | head -1 | cut -d: -f1)"
+git stash push -m 'drop the old cache' -- "$f" && git stash pop -q
+git log -p push
+git add **/*.py && git diff --cached --stat
+ls **/*.py [ab]* ${X}*
+npx eslint **/*.ts --max-warnings 0
+for i in 0 1; do echo "$i ${arr[$i]}"; done
+pytest "${files[@]}" -q
+mkdir -p {a,b} && cp "$A$B" a/
 npm version patch --no-git-tag-version && npm pack --dry-run | tail -$N
 npm ls --depth=0 --json | jq '.dependencies | keys[]'
 npm --prefix "$DIR" install && npx tsc --noEmit -p $CONFIG
@@ -101,7 +119,10 @@ timeout 60 docker build . && ssh dev 'cd app && ./push'
 docker build -t app:$TAG . && git rev-parse HEAD
 docker build -t "app:$(git rev-parse --short HEAD)" .
 docker compose up -d && docker compose logs --tail=50 "$SVC"
-docker compose -f "$FILE" exec -T db psql -U "$PGUSER" -c "select 1"
+docker compose -f "$FILE" up -d --build && docker compose -f "$FILE" -p "$P" logs --tail 50 "$SVC"
+docker compose --env-file .env.$ENV config --services | sort
+docker compose up -d && docker compose ps | grep -c down
+docker compose -f docker-compose.yml run --rm app npm test
 docker run --rm -v "$PWD":/app -w /app node:20 npm test
 docker inspect -f '{{.State.Health.Status}}' $(docker compose ps -q db)
 docker logs "$(docker ps -lq)" 2>&1 | awk 'NR > 5'
@@ -239,9 +260,25 @@ HARMLESS += [
 
 # The rules that deny each line, and the line.
 DENIED = r"""
+w  docker compose -f docker-compose.prod.yml down -v
+w  docker compose -p "$P" --profile=dev --env-file .env down
+w  docker --context x compose -f "$FILE" down
+wu sudo docker compose -f a.yml -f b.yml down --remove-orphans
+w  bash -c "docker compose -f $FILE down"
+wx O="-f x.yml"; docker compose $O down
+wx dc() { docker compose -f x "$@"; }; dc down
+x  docker compose -f "$FILE" exec -T db psql -U "$PGUSER" -c "select 1"
+y  npm run -s deploy
+y  npm run --silent -w pkg deploy -- --dry-run
+y  npm run deploy:prod
+y  npm run -s "deploy:$ENV"
+y  timeout 60 npm run -- deploy:prod && echo ok
+y  docker run node npm run deploy:prod
+z  git stash -q drop
+z  git -C "$DIR" stash -q drop "stash@{$N}"
 p  git push
 p  git -C "$DIR" push
-p  git $X
+pz git $X
 p  git add -A && git commit -m "$MSG" && git push origin "$(git branch --show-current)"
 p  echo "$(git push)"
 p  echo `git push`
@@ -250,7 +287,7 @@ p  echo $(( $(git push | wc -l) + 1 ))
 p  for r in $(git remote); do git push $r; done
 p  git remote | xargs -n1 git push
 p  git remote | xargs -I{} git push {} main
-p  V=push; git $V
+pz V=push; git $V
 p  V=push; git "$V" origin
 p  P=push; git -c alias.p=$P p
 p  git -c alias.p=push p
@@ -276,8 +313,8 @@ p  alias g=git; g push
 p  docker run --rm -v "$PWD":/w alpine/git sh -c 'git push'
 p  ssh dev 'cd app && git push'
 p  python3 -c 'import subprocess; subprocess.run(["git", "push"])'
-p  f() { git "$@"; }; f push
-p  f() { git $1; }; f push
+pz f() { git "$@"; }; f push
+pz f() { git $1; }; f push
 p  X='a[$(git push)]'; echo $((X))
 p  PS4='$(git push)'; set -x; true
 p  env GIT_EDITOR='git push' git commit
@@ -324,9 +361,10 @@ d  docker build -t app . && docker push app
 d  docker exec x docker push y
 n  npm publish --dry-run=$X
 n  npm --prefix "$DIR" publish
-n  npm $CMD
+ny npm $CMD
 c  cargo publish --token "$T"
 c  cargo test && cargo "$NEXT"
+c  cargo +nightly publish
 i  sed -i 's/a/b/' f
 i  grep -rl a . | xargs sed -i 's/a/b/'
 i  sed -n -i p f
@@ -376,6 +414,16 @@ def test_a_line_is_refused_by_the_rules_about_what_it_runs_and_by_no_others(abou
         if denies(permissions(deny=[f"Bash({rule})"]), "Bash", command=line)
     ]
     assert refusing == [key for key in RULES if key in about or about == "*"]
+
+
+@every_row(
+    ("rule", "text"),
+    [("*--force*", "--force"), ("*--no-verify*", "--no-verify"), ("git clean *-df*", "git clean -df")],
+)
+def test_an_option_between_wildcards_is_no_value_that_nobody_knows(rule, text) -> None:
+    judge = permissions(deny=[f"Bash({rule})"])
+    for line in HARMLESS:
+        assert denies(judge, "Bash", command=line) is (text in line), line
 
 
 def test_bash_runs_nothing_that_a_row_does_not_name(tmp_path) -> None:
