@@ -12,6 +12,7 @@ from glob import iglob
 from itertools import chain, islice, product
 from shlex import shlex
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -62,8 +63,8 @@ _FILTER = re.compile(r"(?:[gm]?awk|g?o?jq|jaq|yq|sed)")
 _PROGRAM_FILE = re.compile(r"-(?:[A-Za-z]*f|-(?:from-)?file)(?:=(.+))?")
 # Options of runners with a directory or package in which they look, and words that may stand before them.
 _LOOKS_IN = re.compile(
-    r"(?:-[CpPfd]|--(?:prefix|directory|dir|cwd|chdir|project|from|spec|with|with-editable|package|file"
-    r"|(?:project-|package-|manifest-)(?:path|dir|directory)))(?:=(.+))?"
+    r"(?:-[CpPfd](?=\Z|[=/.~])|--(?:prefix|directory|dir|cd|cwd|chdir|project|from|spec|with|with-editable|package|file"
+    r"|(?:project-|package-|manifest-)(?:path|dir|directory)))(?:(?:=|(?<=-[CpPfd]))(.+))?"
 )
 _WITHOUT_VALUE = frozenset(
     "-y --yes -q --quiet -s --silent -v --verbose --bun --offline --isolated --refresh --no-cache".split()
@@ -393,11 +394,11 @@ def _why_found_by(words: Sequence[str], line: _CommandLine) -> str:
                 if is_operand and word not in ENTERS
                 else (option and option[1]) or next(iter(words[number + 1 :]), "")
             )
-            path = absolute_path(re.sub(r"^file:(?://)?", "", told), "", line.known.get("HOME", ""))
-            path = os.path.join(line.places[0], path)
             found = runner or next((one for one in names[number:] if one in _TAKE_A_DIRECTORY), "")
-            if found and os.path.isdir(path) and line.search.root_around(path):
-                return f"{found} finds what it runs in {path}, where commands may write"
+            for one in _directories_told(told) if found else ():
+                path = os.path.join(line.places[0], absolute_path(one, "", line.known.get("HOME", "")))
+                if os.path.isdir(path) and line.search.root_around(path):
+                    return f"{found} finds what it runs in {path}, where commands may write"
             if found and not is_operand and _KNOWN_LATER.search(told):
                 return f"{found} finds what it runs in a directory that is known only then"
         if name in _TAKE_A_DIRECTORY:
@@ -406,6 +407,18 @@ def _why_found_by(words: Sequence[str], line: _CommandLine) -> str:
             runner = ""
         is_value = word.startswith("-") and "=" not in word and word not in _WITHOUT_VALUE
     return ""
+
+
+def _directories_told(told: str) -> Iterator[str]:
+    """Yields what may be a directory in what a runner is told: a path, the packages of a list with commas, and what stands before
+    extras, a revision, a marker or the name of an output, also in a URL (PEP 508; the documentation of npm and Nix).
+    """
+    for one in dict.fromkeys((told, *told.split(","))):
+        yield one
+        url = re.sub(r"^(?://(?:localhost(?=/))?)?", "", one.rpartition("file:")[2])
+        for path in (url, unquote(url)):
+            yield path
+            yield from (path[: end.start()] for end in re.finditer(r"\s*[\[#;?@]", path) if end.start())
 
 
 def _why_unknown(words: Sequence[str]) -> str:

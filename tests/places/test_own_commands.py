@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import os
 import re
+from shlex import join
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import pytest
 
@@ -317,6 +319,19 @@ def test_a_script_of_a_guard_is_found_however_it_is_quoted(tmp_path, line, scrip
         (["gradle", "-p", "$W", "run"], True),
         (["dotnet", "run", "--project", "$W"], True),
         (["swift", "run", "--package-path", "$W"], True),
+        (["uvx", "--from", "$W[cli]", "mine"], True),
+        (["uv", "run", "--with", "a,$W[cli]", "mine"], True),
+        (["pipx", "run", "--spec", "mine[cli] @ file://$W", "mine"], True),
+        (["uvx", "--from", "git+file://$W@main", "mine"], True),
+        (["uvx", "--from", "file://localhost$U", "mine"], True),
+        (["npx", "-y", "mine@file:$W"], True),
+        (["yarn", "dlx", "-p", "mine@file:$W", "mine"], True),
+        (["nix", "run", "$W#mine"], True),
+        (["make", "-C$W", "serve"], True),
+        (["mise", "--cd", "$W", "run", "mine"], True),
+        (["uvx", "--from", "$H[cli]", "mine"], False),
+        (["uvx", "--from", "mine[cli]@1.0", "mine", "$W"], False),
+        (["npx", "-y", "@scope/mine@1.0", "$W"], False),
         (["npx", "-y", "-p", "server", "server", "$W"], False),
         (["npx", "-y", "server-filesystem", "$W"], False),
         (["npx", "-y", "server", "--directory", "$W"], False),
@@ -328,7 +343,10 @@ def test_what_a_runner_finds_in_the_work_gets_no_credential(tmp_path, words, is_
     work, home = tmp_path / "my work", tmp_path / "home"
     work.mkdir(exist_ok=True)
     home.mkdir(exist_ok=True)
-    named = [word.replace("$W", str(work)).replace("$H", str(home)) for word in words]
+    values = {"$W": str(work), "$U": quote(str(work)), "$H": str(home)}
+    named = [re.sub(r"\$[WUH]", lambda found: values[found[0]], word) for word in words]
     search = search_outside({"PATH": os.defpath}, (work,))
     why = why_changeable(named, "/", {"HOME": str(home)}, search, takes_data=True)
     assert bool(why) is is_refused
+    if is_refused:  # a notification or a key
+        assert why_changeable([join(named)], "/", {"HOME": str(home)}, search)
