@@ -12,6 +12,7 @@ from glob import iglob
 from itertools import chain, islice, product
 from shlex import shlex
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -62,8 +63,8 @@ _FILTER = re.compile(r"(?:[gm]?awk|g?o?jq|jaq|yq|sed)")
 _PROGRAM_FILE = re.compile(r"-(?:[A-Za-z]*f|-(?:from-)?file)(?:=(.+))?")
 # Options of runners with a directory or package in which they look, and words that may stand before them.
 _LOOKS_IN = re.compile(
-    r"(?:-[CpPfd]|--(?:prefix|directory|dir|cwd|chdir|project|from|spec|with|with-editable|package|file"
-    r"|(?:project-|package-|manifest-)(?:path|dir|directory)))(?:=(.+))?"
+    r"(?:-[CpPfd](?=\Z|[=/.~])|--(?:prefix|directory|dir|cd|cwd|chdir|project|from|spec|with|with-editable|package|file"
+    r"|(?:project-|package-|manifest-)(?:path|dir|directory)))(?:(?:=|(?<=-[CpPfd]))(.+))?"
 )
 _WITHOUT_VALUE = frozenset(
     "-y --yes -q --quiet -s --silent -v --verbose --bun --offline --isolated --refresh --no-cache".split()
@@ -95,7 +96,24 @@ _KNOWN_LATER = re.compile(r"[$`]|\{\}")
 # Behind these, a word of a shell is the name of a program, or the script of one.
 _BEGINS_COMMAND = re.compile(
     r"[();&|]*[(;&|]|[{!]|then|do|else|elif|if|while|until|exec|command|builtin|nohup|time|env|xargs|sudo"
+    r"|-(?:exec|ok)(?:dir)?"
 )
+# These too, where a command may begin: elsewhere they are words of a text.
+_WRAPPER = re.compile(rf"doas|eval|timeout|nice|ionice|setsid|stdbuf|{_RUNNER.pattern}")
+# Their options with a value, those of shells and Python too, and those that enter a directory.
+_TAKES_A_VALUE = re.compile(
+    rf"sudo -\w*[CDRTUghprtu]|doas -[Cu]|timeout -[ks]|nice -n|ionice -[cn]|stdbuf -[eio]|env -[Cu]|xargs -\w*[EILPadns]"
+    rf"|(?:{_SHELL.pattern}) [-+]\w*[oO]|python[\d.]* -\w*[WX]"
+)
+_ENTERS_BY_OPTION = re.compile(r"(?:env -C|sudo -D|(?:env|sudo) --chdir)(?:=(.+))?")
+_OPTION_OF_CD = re.compile(r"-[-LPe@]+")
+_DURATION = re.compile(r"[\d.]+[smhd]?")
+_REPLACED = re.compile(r"(?:-I|--replace=)(.+)")
+# What stands behind a shell or an interpreter that runs its input.
+_TAKES_INPUT = re.compile(rf"{_SHELL.pattern}|{_INTERPRETER.pattern}")
+_SEPARATOR = re.compile(r"[();&|]*[;&|)]+")
+_PIPE = re.compile(r"[);&]*\|&?")
+_NO_SCRIPT = re.compile(r"[;&|)]*|-s?")
 _TAKE_A_DIRECTORY = FINDS_BY_ITSELF.union(
     "git gh tig lazygit".split()
 )  # which runs what a nested repository names
@@ -356,6 +374,8 @@ def _why_found(line: _CommandLine, *, is_strict: bool) -> str:
     # Of several texts each is a word, and one of them may be a text for a shell.
     lines = [[*_unquoted(text)] for text in line.texts] if len(line.texts) == 1 else [line.texts]
     lines += [[*_unquoted(text)] for text in line.texts[1:] if " " in text]
+    if is_strict:
+        lines = [[*_with_operands_of_xargs(words)] for words in lines]
     why = filter(None, (_why_found_by(words, line) for words in lines))
     return next(why, "") or (next(filter(None, map(_why_unknown, lines)), "") if is_strict else "")
 
@@ -374,11 +394,11 @@ def _why_found_by(words: Sequence[str], line: _CommandLine) -> str:
                 if is_operand and word not in ENTERS
                 else (option and option[1]) or next(iter(words[number + 1 :]), "")
             )
-            path = absolute_path(re.sub(r"^file:(?://)?", "", told), "", line.known.get("HOME", ""))
-            path = os.path.join(line.places[0], path)
             found = runner or next((one for one in names[number:] if one in _TAKE_A_DIRECTORY), "")
-            if found and os.path.isdir(path) and line.search.root_around(path):
-                return f"{found} finds what it runs in {path}, where commands may write"
+            for one in _directories_told(told) if found else ():
+                path = os.path.join(line.places[0], absolute_path(one, "", line.known.get("HOME", "")))
+                if os.path.isdir(path) and line.search.root_around(path):
+                    return f"{found} finds what it runs in {path}, where commands may write"
             if found and not is_operand and _KNOWN_LATER.search(told):
                 return f"{found} finds what it runs in a directory that is known only then"
         if name in _TAKE_A_DIRECTORY:
@@ -389,21 +409,71 @@ def _why_found_by(words: Sequence[str], line: _CommandLine) -> str:
     return ""
 
 
+def _directories_told(told: str) -> Iterator[str]:
+    """Yields what may be a directory in what a runner is told: a path, the packages of a list with commas, and what stands before
+    extras, a revision, a marker or the name of an output, also in a URL (PEP 508; the documentation of npm and Nix).
+    """
+    for one in dict.fromkeys((told, *told.split(","))):
+        yield one
+        url = re.sub(r"^(?://(?:localhost(?=/))?)?", "", one.rpartition("file:")[2])
+        for path in (url, unquote(url)):
+            yield path
+            yield from (path[: end.start()] for end in re.finditer(r"\s*[\[#;?@]", path) if end.start())
+
+
 def _why_unknown(words: Sequence[str]) -> str:
     """Why what a line starts, or where, is known only when it runs."""
-    is_begun = True
+    is_begun, starter = True, ""
     for number, word in enumerate(words):
         before, after = ("".join(words[at : at + 1]) for at in (number - 1, number + 1))
-        if is_begun and _KNOWN_LATER.match(word):
-            return "what it starts is known only then"
-        if is_begun and word in ENTERS and _KNOWN_LATER.search(after):
-            return "it starts something in a directory that is known only then"
-        if re.fullmatch(r"-[a-z]*c", before) and (why := _why_unknown([*_unquoted(word)])):
-            return why
         name = os.path.basename(word)
-        starts = _BEGINS_COMMAND.fullmatch(word) or _SHELL.fullmatch(name) or _INTERPRETER.fullmatch(name)
-        is_begun = bool(starts or (is_begun and (_ASSIGNED.match(word) or word.startswith("-"))))
+        runs = _TAKES_INPUT.fullmatch(name) or (is_begun and _WRAPPER.fullmatch(name))
+        option = _ENTERS_BY_OPTION.fullmatch(f"{starter} {word}") if is_begun else None
+        entered = (option[1] or after) if option else ""
+        if is_begun and word in ENTERS:
+            entered = next((one for one in words[number + 1 :] if not _OPTION_OF_CD.fullmatch(one)), "")
+        if entered == "-" or _KNOWN_LATER.search(entered):
+            return "it starts something in a directory that is known only then"
+        text = (
+            [*_unquoted(word)] if re.fullmatch(r"-[a-z]*c", before) or (is_begun and before == "eval") else ()
+        )
+        if why := _why_unknown([*_with_operands_of_xargs(text)]):
+            return why
+        if is_begun and _TAKES_A_VALUE.fullmatch(f"{starter} {before}"):
+            continue
+        is_input = is_begun and _TAKES_INPUT.fullmatch(starter) and word.startswith("<")
+        is_piped = runs and _PIPE.fullmatch(before) and _NO_SCRIPT.fullmatch(after)
+        if (is_begun and _KNOWN_LATER.match(word)) or (is_input and word == "<(") or is_piped:
+            return "what it starts is known only then"
+        if runs or _BEGINS_COMMAND.fullmatch(word) or (word == ")" and "case" in words[:number]):
+            is_begun, starter = True, name
+        else:
+            is_begun = is_begun and (
+                bool(is_input or _ASSIGNED.match(word) or _DURATION.fullmatch(word))
+                or word.startswith("-")
+                or word == _RUN
+            )
     return ""
+
+
+def _with_operands_of_xargs(words: Sequence[str]) -> Iterator[str]:
+    """Yields the words of a line, with `{}` where xargs puts what it reads."""
+    is_open, has_command, replaced = False, False, ""
+    for before, word in zip(("", *words), (*words, ""), strict=True):
+        if is_open and (not word or _SEPARATOR.fullmatch(word)):
+            if has_command and not replaced:
+                yield "{}"
+            is_open, replaced = False, ""
+        elif is_open and not replaced and (found := _REPLACED.fullmatch(word)):
+            replaced = found[1]
+        elif is_open and before == "-I":
+            replaced = word
+        elif is_open:
+            has_command = has_command or not (word.startswith("-") or word.isdecimal())
+        elif os.path.basename(word) == "xargs":
+            is_open, has_command = True, False
+        if word:
+            yield word.replace(replaced, "{}") if replaced and before != "-I" else word
 
 
 def _program_files(text: str) -> Iterator[str]:

@@ -248,7 +248,7 @@ $CONDA_ROOT/.condarc  $MAMBA_ROOT_PREFIX/.condarc  ~/miniconda3/.condarc  ~/anac
 ~/mambaforge/.condarc  $GRADLE_USER_HOME/gradle.properties  $GRADLE_HOME/gradle.properties  ~/.gradle/init.gradle
 ~/.gradle/init.gradle.kts  $MAVEN_HOME/conf/settings.xml  $M2_HOME/conf/settings.xml  ~/.n/etc/npmrc  ~/.bun/install/global/.npmrc
 {config}/yarn/global/.npmrc  {config}/yarn/global/.yarnrc  ~/.yarn/.npmrc  ~/.deno/.npmrc  ~/.dotnet/NuGet/NuGet.Config  ~/.pixi/config.toml
-~/.linuxbrew/etc/gitconfig  ~/.virtualenvs/postactivate  $WORKON_HOME/postactivate
+~/.linuxbrew/etc/gitconfig  ~/.virtualenvs/postactivate  $WORKON_HOME/postactivate  {data}/virtualenvs/postactivate
 """
 # Conda documentation: `conda env config vars set`, saving environment variables, and the places of `.condarc`.
 _CONDA = "  ".join(
@@ -276,7 +276,7 @@ $NVM_DIR/versions/node/*/etc/npmrc  {data}/fnm/node-versions/*/installation/etc/
 ~/.asdf/installs/maven/*/conf/settings.xml  ~/.m2/settings*.xml  ~/.sdkman/candidates/gradle/*/init.d/*  ~/.nodenv/versions/*/etc/npmrc
 {data}/pnpm/global/*/.npmrc  {data}/uv/tools/*/pip.conf  {data}/pipx/venvs/*/pip.conf  ~/.local/pipx/venvs/*/pip.conf
 {data}/hatch/env/virtual/*/*/*/pip.conf  {data}/pdm/venvs/*/pip.conf  {data}/mise/installs/python/*/pip.conf
-~/.asdf/installs/python/*/pip.conf  ~/.virtualenvs/*/bin/postactivate  $WORKON_HOME/*/bin/postactivate
+~/.asdf/installs/python/*/pip.conf  ~/.virtualenvs/*/bin/postactivate  $WORKON_HOME/*/bin/postactivate  {data}/virtualenvs/*/bin/postactivate
 {config}/mise/.env  {config}/uv/.env  ~/.claude/commands/.env  ~/.claude/skills/*/.env  ~/.claude/plugins/*/.env  ~/.claude/plugins/*/*/.env
 ~/.claude/plugins/*/*/*/.env  ~/.claude/plugins/*/*/*/*/.env  ~/.claude/plugins/marketplaces/*/.git/config  {cache}/pre-commit/repo*/.git/config
 ~/.cargo/git/db/*/config  $CARGO_HOME/git/db/*/config  ~/go/pkg/mod/cache/vcs/*/config  $GOPATH/pkg/mod/cache/vcs/*/config

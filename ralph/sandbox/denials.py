@@ -192,7 +192,8 @@ TMP = (
 
 PROCESSES = (
     Hint(
-        r"\blsof\s[^|;&\n]*-\w*i|\bfuser\s[^|;&\n]*\d/(?:tcp|udp)",
+        # With limits: a command may be long, and nothing else of the process works during a search.
+        r"\blsof\s[^|;&\n]{0,200}?-\w{0,20}i|\bfuser\s[^|;&\n]{0,200}?\d/(?:tcp|udp)",
         "KillBash ends what runs in the background",
         is_sure=False,
         is_silent=True,

@@ -141,24 +141,31 @@ def test_commands_find_the_users_caches_and_write_their_own(level, home, tmp_pat
     assert (home / ".triton/cache/hash/kernel").read_text() == "kernel"
 
 
+@pytest.mark.parametrize(
+    ("variables", "place"), [(["WORKON_HOME"], ".virtualenvs"), ([], ".local/share/virtualenvs")]
+)
 @pytest.mark.parametrize("level", LEVELS)
-def test_a_file_with_credentials_is_not_copied_and_its_copy_is_removed(level, home, tmp_path) -> None:
+def test_a_file_with_credentials_is_not_copied_and_its_copy_is_removed(
+    level, home, tmp_path, variables, place
+) -> None:
     """Commands see it without them, where they see it at all. Whatever holds some, by its name, is not copied either."""
     work = tmp_path / "work"
     work.mkdir()
-    hooks = home / ".local/share/virtualenvs"
+    (home / ".virtualenvs").mkdir()
+    hooks = home / place
     for name in ("postactivate", "pip.conf", ".env"):
         (hooks / name).write_text(
             "export LANG=C\nexport AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMIK7MDENGbPxRfiCY\n"
         )
-    environment = {"HOME": str(home), "PATH": os.environ["PATH"], "WORKON_HOME": str(hooks)}
+    environment = {"HOME": str(home), "PATH": os.environ["PATH"]}
+    environment |= dict.fromkeys(variables, str(hooks))
     show = f"cat $WORKON_HOME/postactivate {hooks}/postactivate; find $WORKON_HOME -type f"
     for _ in range(2):
         with box_of(means_of(level), [work], environment) as box:
             ran = shell_in(box, work, show, environment)
-            place = shell_in(box, work, "echo $WORKON_HOME", environment).stdout.strip()
+            packages = shell_in(box, work, "echo $WORKON_HOME", environment).stdout.strip()
         assert ran.stdout == ("export LANG=C\n" * 2 if level == "namespaces" else ""), ran
         for name in ("postactivate", "pip.conf", ".env"):
-            copy = Path(place, name)
+            copy = Path(packages, name)
             copy.unlink(missing_ok=True)
             copy.write_text((hooks / name).read_text())

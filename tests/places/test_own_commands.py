@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import os
 import re
+from shlex import join
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import pytest
 
@@ -97,6 +99,58 @@ LINES = {
     "one that is entered for each line": ('jq -r .directory | xargs -I{} sh -c "cd {} && ./in"', True, False),
     "one that is read": ('jq -r .directory | { read e; cd "$e"; ./in; }', True, False),
     "a text known only then": ('tell "$(jq -r .outcome)" /$x', True, True),
+    "one behind options of cd": ('D=$(jq -r .directory); cd -P -- "$D"; make', True, False),
+    "one where it was before": ("cd - && make", True, False),
+    "a program there behind timeout": ('D=$(jq -r .directory); timeout -k 5 10s "$D/n"', True, False),
+    "a program there behind nice": ('D=$(jq -r .directory); nice -n 5 setsid "$D/n"', True, False),
+    "a program there behind sudo": ('D=$(jq -r .directory); sudo -u me stdbuf -oL "$D/n"', True, False),
+    "a script there behind an option with a value": (
+        'D=$(jq -r .directory); bash -o pipefail "$D/n"',
+        True,
+        False,
+    ),
+    "a script there behind one of Python": (
+        'D=$(jq -r .directory); python3 -W ignore "$D/x.py"',
+        True,
+        False,
+    ),
+    "a script there behind run": ('D=$(jq -r .directory); uv run -q "$D/x.py"', True, False),
+    "a script there behind run of Deno": ('D=$(jq -r .directory); deno run "$D/x.ts"', True, False),
+    "a script there in a pipe": ('D=$(jq -r .directory); cat "$D/x" | sh', True, False),
+    "a script there as input": ('D=$(jq -r .directory); sh < "$D/x"', True, False),
+    "a script there from a process": ('D=$(jq -r .directory); bash <(cat "$D/x")', True, False),
+    "a script there for eval": ('D=$(jq -r .directory); eval "$(cat "$D/x")"', True, False),
+    "a line for eval": ("D=$(jq -r .directory); eval 'cd \"$D\" && make'", True, False),
+    "a program there in a case": ('D=$(jq -r .directory); case x in x) "$D/n";; esac', True, False),
+    "one behind env in a directory known only then": ('env --chdir="$(jq -r .directory)" ./n', True, False),
+    "one behind env -C there": ('D=$(jq -r .directory); env -C "$D" ./n', True, False),
+    "git there behind xargs": ("jq -r .directory | xargs -I D git -C D log", True, False),
+    "git there behind a short xargs": ("jq -r .directory | xargs -ID git -C D/x log", True, False),
+    "make there behind xargs": ("jq -r .directory | xargs make -C", False, False),
+    "a script behind xargs": ("find / -name n.sh | xargs sh", True, False),
+    "a script behind xargs in a text": ("sh -c 'find / -name n.sh | xargs -n1 sh'", True, False),
+    "a script behind find": ("find / -name n.sh -exec sh {} +", True, False),
+    "a text behind timeout": (
+        'D=$(jq -r .directory); timeout 10 tell "$D" && nice -n 5 tell "$D"',
+        True,
+        True,
+    ),
+    "a text behind sudo": ('D=$(jq -r .directory); sudo -n -u me tell "$D"', True, True),
+    "a text of xargs": ("jq -r .outcome | xargs -I {} tell {} x", True, True),
+    "a text of words that start programs": (
+        'D=$(jq -r .directory); tell timeout "$D" || tell nice go "$D"; tell eval "cd $D"',
+        True,
+        True,
+    ),
+    "a text for a module": ('D=$(jq -r .directory); python3 -m json.tool < "$D/x" || true', True, True),
+    "a text without spaces": ('X=$(jq -r .x | xargs); tell "$X"', True, True),
+    "a text behind xargs": ("jq -r .outcome | xargs -n 1 tell", True, True),
+    "a text for a script": ('D=$(jq -r .directory); tell < "$D/x" | sh $H/bin/tell "$D"', True, True),
+    "a text in a case": (
+        'D=$(jq -r .directory); case "$D" in x) tell "$D";; y) tell x "$D";; esac',
+        True,
+        True,
+    ),
     "a variable before a program": ("X=$(jq -r .x) tell $X", True, True),
 }
 
@@ -265,6 +319,19 @@ def test_a_script_of_a_guard_is_found_however_it_is_quoted(tmp_path, line, scrip
         (["gradle", "-p", "$W", "run"], True),
         (["dotnet", "run", "--project", "$W"], True),
         (["swift", "run", "--package-path", "$W"], True),
+        (["uvx", "--from", "$W[cli]", "mine"], True),
+        (["uv", "run", "--with", "a,$W[cli]", "mine"], True),
+        (["pipx", "run", "--spec", "mine[cli] @ file://$W", "mine"], True),
+        (["uvx", "--from", "git+file://$W@main", "mine"], True),
+        (["uvx", "--from", "file://localhost$U", "mine"], True),
+        (["npx", "-y", "mine@file:$W"], True),
+        (["yarn", "dlx", "-p", "mine@file:$W", "mine"], True),
+        (["nix", "run", "$W#mine"], True),
+        (["make", "-C$W", "serve"], True),
+        (["mise", "--cd", "$W", "run", "mine"], True),
+        (["uvx", "--from", "$H[cli]", "mine"], False),
+        (["uvx", "--from", "mine[cli]@1.0", "mine", "$W"], False),
+        (["npx", "-y", "@scope/mine@1.0", "$W"], False),
         (["npx", "-y", "-p", "server", "server", "$W"], False),
         (["npx", "-y", "server-filesystem", "$W"], False),
         (["npx", "-y", "server", "--directory", "$W"], False),
@@ -276,7 +343,10 @@ def test_what_a_runner_finds_in_the_work_gets_no_credential(tmp_path, words, is_
     work, home = tmp_path / "my work", tmp_path / "home"
     work.mkdir(exist_ok=True)
     home.mkdir(exist_ok=True)
-    named = [word.replace("$W", str(work)).replace("$H", str(home)) for word in words]
+    values = {"$W": str(work), "$U": quote(str(work)), "$H": str(home)}
+    named = [re.sub(r"\$[WUH]", lambda found: values[found[0]], word) for word in words]
     search = search_outside({"PATH": os.defpath}, (work,))
     why = why_changeable(named, "/", {"HOME": str(home)}, search, takes_data=True)
     assert bool(why) is is_refused
+    if is_refused:  # a notification or a key
+        assert why_changeable([join(named)], "/", {"HOME": str(home)}, search)

@@ -181,6 +181,10 @@ def test_a_program_that_looks_for_what_runs_in_the_background_is_told_of_killbas
         assert hint_of("(no output)", Refusals(), nowhere, command) is None
     for command in ("kill 3000", "command -v lsof", "pip install fuser"):
         assert hint_of("(no output)", others, nowhere, command) is None
+    for command in ("lsof " * 20_000, "fuser 3" * 14_000, "lsof " + "-a" * 50_000):
+        began = time.process_time()
+        assert hint_of("(no output)", others, nowhere, command) is None
+        assert time.process_time() - began < 2
 
 
 @every_row("text", ORDINARY)
