@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from ralph.permissions.command_table import FORMS, WITH_VALUE
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from ralph.permissions.shell_words import Word
 
 _PIECE = re.compile(r"[\w.+@%:*-]+")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_SET_VARIABLES = frozenset("export declare typeset local readonly env".split())
 _OPERATORS = re.compile(r"\s*(?:&&|\|\||\|&|[|;\n]|(?<![<>&\d])&(?![>&\d]))\s*")
 
 
@@ -40,7 +43,10 @@ class BashPattern:
         """Whether a word in the pattern may be the path of a file."""
 
     def denies(self, line: ParsedLine) -> bool:
-        return all(any(part.may_match(one, line) for one in line.commands) for part in self._parts)
+        return all(
+            part.is_beside(line) or any(part.may_match(one, line) for one in line.commands)
+            for part in self._parts
+        )
 
     def occurs_in(self, words: frozenset[str]) -> bool:
         """Whether all words of the pattern are among `words`."""
@@ -63,18 +69,29 @@ class _Part:
             words = shlex.split(text)
         except ValueError:
             words = text.split()
-        self._name = words[0].rpartition("/")[2].lower() if words else "*"
-        self._pieces = [one.lower() for word in (self._name, *words[1:]) for one in _PIECE.findall(word)]
+        self._exact = _wildcard(words, is_open=is_open)
+        self._set = [_wildcard([word], is_open=False) for word in takewhile(_ASSIGNMENT.match, words)]
+        set_first, words = words[: len(self._set)], words[len(self._set) :]
+        first = words[0] if words else "*"
+        self._is_anywhere = first.startswith("*") and not set_first
+        """Whether the pattern begins with any text, so that it is about the text of the line."""
+        directory, _, name = first.rpartition("/")
+        # In `*secrets/*` and `./scripts/*`, what is behind the slash is no name of a command.
+        self._is_path = bool(directory) and "*" in name and (first[0] == "*" or not name.strip("*"))
+        self._name = (first if self._is_path else name).lower()
+        self._named = [*_pieces_of(set_first), *(_pieces_of([first]) if self._is_path else [self._name])]
+        self._pieces = _pieces_of([*set_first, self._name, *words[1:]])
         # A wildcard in the place of the first operand stands for options too.
         self._takes_options = any("*" in word for word in words[:1]) or words[1:2] == ["*"]
-        self._exact = _wildcard(words, is_open=is_open)
+        is_text = self._is_anywhere or bool(words and words[-1].endswith("*"))
+        self._text = _wildcard(words, is_open=is_open, is_text=is_text)
         # People do not expect that `/bin/rm` or `RM` gets past a rule for `rm`.
         loose = [self._name, *words[1:]]
-        self._loose = [_wildcard(loose, is_open=is_open)]
+        self._loose = [_wildcard(loose, is_open=is_open, is_text=is_text)]
         # The colon may be a part of the word: `npm run deploy:*` is about `npm run deploy:prod` too.
         self._has_colon = has_colon and len(loose) > 1
         if self._has_colon:
-            self._loose.append(_wildcard([*loose[:-1], f"{loose[-1]}:*"], is_open=False))
+            self._loose.append(_wildcard([*loose[:-1], f"{loose[-1]}:*"], is_open=False, is_text=is_text))
 
     def surely_matches(self, words: Sequence[Word]) -> bool:
         return self._exact.surely_matches(_joined(words))
@@ -82,7 +99,11 @@ class _Part:
     def may_match(self, command: SimpleCommand, line: ParsedLine) -> bool:
         words = command.words
         name = plain((command.name or "").lower())
-        if command.name is None or ("*" not in self._name and name.known != self._name):
+        if self._set and not self._sets(command, line):
+            return False
+        if (self._is_anywhere or self._is_path) and self._is_in_text(command, line):
+            return True
+        if command.name is None or self._is_path or ("*" not in self._name and name.known != self._name):
             return False
         occurs = self.occurs_in(line.everywhere)
         if self._takes_options:
@@ -95,6 +116,33 @@ class _Part:
 
     def _may_match_words(self, words: Sequence[Word], line: ParsedLine, *, is_named: bool) -> bool:
         return any(one.may_match_words(words, line.options, is_named=is_named) for one in self._loose)
+
+    def _sets(self, command: SimpleCommand, line: ParsedLine) -> bool:
+        """Whether the line may give all variables before the pattern's command their values."""
+        found = [*command.assignments, *line.other_words]
+        found += [word for one in line.commands if one.name in _SET_VARIABLES for word in one.words[1:]]
+        return all(any(one.may_match(_joined([word])) for word in found) for one in self._set)
+
+    def _is_in_text(self, command: SimpleCommand, line: ParsedLine) -> bool:
+        """Whether the pattern matches the text of a command. An unknown part counts if the line has all words of the pattern."""
+        if not command.words:
+            return False
+        first, *rest = command.words
+        words = [first if first.text is not None else plain(first.parts[-1] or ""), *rest]
+        if self._is_anywhere:
+            words = [*command.assignments, *words]
+        if self._text.surely_matches(_joined(words)):
+            return True
+        occurs = self.occurs_in(line.everywhere)
+        return occurs and self._text.may_match_words(words, line.options, is_named=True)
+
+    def is_beside(self, line: ParsedLine) -> bool:
+        """Whether a pattern that begins with any text matches what the line has beside its commands, such as `< .env`."""
+        if not self._is_anywhere:
+            return False
+        beside: list[tuple[Word, ...]] = [(plain(one.operator), one.target) for one in line.redirections]
+        beside += [(word,) for word in (*line.other_words, *line.given_texts)]
+        return any(self._text.surely_matches(_joined(words)) for words in beside)
 
     def occurs_in(self, words: frozenset[str]) -> bool:
         *first, last = self._pieces or [""]
@@ -111,7 +159,11 @@ class _Part:
         )
 
     def is_named_in(self, words: frozenset[str]) -> bool:
-        return _is_among(words, self._name)
+        return all(_is_among(words, one) for one in self._named)
+
+
+def _pieces_of(words: Sequence[str]) -> list[str]:
+    return [piece.lower() for word in words for piece in _PIECE.findall(word)]
 
 
 def _is_among(words: frozenset[str], piece: str) -> bool:
@@ -196,11 +248,11 @@ def _joined(words: Sequence[Word]) -> list[Element]:
     return [element for word in words for element in (*word.elements(), WORD_END)]
 
 
-def _wildcard(words: Sequence[str], *, is_open: bool) -> Wildcard:
+def _wildcard(words: Sequence[str], *, is_open: bool, is_text: bool = False) -> Wildcard:
     elements: list[Element] = []
     for word in words:
         elements += [ANY if char == "*" else char for char in word]
         elements.append(WORD_END)
     if is_open or (words and words[-1].endswith("*")):
         elements.append(ANY)
-    return Wildcard(elements)
+    return Wildcard(elements, is_text=is_text)

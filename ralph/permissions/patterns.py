@@ -54,7 +54,8 @@ def expanded(text: str, most: int) -> tuple[list[str], list[str]]:
 class Wildcard:
     """A pattern with wildcards. A comparison takes time in proportion to the text, whatever the pattern is."""
 
-    def __init__(self, elements: Iterable[Element]) -> None:
+    def __init__(self, elements: Iterable[Element], *, is_text: bool = False) -> None:
+        """`is_text`: between known characters, the end of a word stands for a space inside a word too."""
         known = list(elements)
         kept = [one for at, one in enumerate(known) if one is not ANY or at == 0 or known[at - 1] is not ANY]
         self._end = 1 << len(kept)
@@ -65,6 +66,8 @@ class Wildcard:
                 self._wild |= 1 << at
             else:
                 self._literal[one] = self._literal.get(one, 0) | 1 << at
+            if is_text and one == WORD_END and ANY not in (kept[at - 1], *(kept[at + 1 : at + 2] or [ANY])):
+                self._literal[" "] = self._literal.get(" ", 0) | 1 << at
         ends = [at for at, one in enumerate(kept) if one == WORD_END]
         # The places between words behind which the text may have options. What follows the first word is the caller's.
         self._gaps = sum(1 << at + 1 for at in ends[1:] if kept[at + 1 : at + 2] not in ([], [ANY]))

@@ -341,6 +341,12 @@ class ParsedLine:
         unknown = sum(word.text is None for word in words)
         return found if len(found) * unknown <= _MOST_COMPARED else None
 
+    @property
+    def given_texts(self) -> Sequence[Word]:
+        """The here-documents, unless all go to commands that only copy them."""
+        takers = (one.name for one in self.commands if one.has_heredoc)
+        return () if all(name in ("cat", "tee") for name in takers) else self._heredocs
+
     def hiding(self) -> Iterator[tuple[str, frozenset[str]]]:
         """Descriptions of the parts that may run commands which are not in the list, each with all words that such commands have."""
         others = [*self.other_words, *self._heredocs, *(one.target for one in self.redirections)]

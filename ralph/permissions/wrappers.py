@@ -378,8 +378,10 @@ def _of_shell(words: Sequence[Word]) -> InnerCommands:
 
 def _evaluated(name: str, words: Sequence[Word]) -> InnerCommands:
     """The commands that the shell itself runs from a text or a file."""
+    if words and words[0].text == "--":
+        words = words[1:]
     if name == "trap":
-        words = [word for word in words[:2] if word.text != "--"][:1]
+        words = words[:1]
         if not words or words[0].known.startswith("-"):
             return InnerCommands(not_understood="`trap`", hides=False)
     found = _of_file(words) if name in ("source", ".") else _of_text(words, f"a text for `{name}`")
