@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _PIECE = re.compile(r"[\w.+@%:*-]+")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
-_SET_VARIABLES = frozenset("export declare typeset local readonly env".split())
+_SET_VARIABLES = frozenset("export declare typeset local readonly env sudo doas".split())
 _OPERATORS = re.compile(r"\s*(?:&&|\|\||\|&|[|;\n]|(?<![<>&\d])&(?![>&\d]))\s*")
 
 
@@ -79,7 +79,7 @@ class _Part:
         # In `*secrets/*` and `./scripts/*`, what is behind the slash is no name of a command.
         self._is_path = bool(directory) and "*" in name and (first[0] == "*" or not name.strip("*"))
         self._name = (first if self._is_path else name).lower()
-        self._named = [*_pieces_of(set_first), *(_pieces_of([first]) if self._is_path else [self._name])]
+        self._named = [*_pieces_of(set_first), self._name]
         self._pieces = _pieces_of([*set_first, self._name, *words[1:]])
         # A wildcard in the place of the first operand stands for options too.
         self._takes_options = any("*" in word for word in words[:1]) or words[1:2] == ["*"]
