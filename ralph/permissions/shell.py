@@ -222,10 +222,10 @@ def _ends_where_it_says(document: Any, source: bytes) -> bool:
 
 
 def _literal_document(command: Any, source: bytes) -> str | None:
-    """The text of the here-document that a command reads, if it is the only one in the source and nothing in it is expanded. None
-    if it is not known for sure.
+    """The text of the here-document that a command reads, if nothing in it is expanded. None if it is not known for sure. Of two
+    that begin in one line, the parser understands neither.
     """
-    if source.count(b"<<") != 1 or any(one.type in _REDIRECTIONS for one in command.children):
+    if b"<<" not in source or any(one.type in _REDIRECTIONS for one in command.children):
         return None
     last = command
     while last.parent.type in ("list", "pipeline") and last.parent.named_children[-1] == last:
@@ -242,8 +242,12 @@ def _literal_document(command: Any, source: bytes) -> str | None:
     if document is None or around.has_error:
         return None
     parts = {one.type: source[one.start_byte : one.end_byte] for one in document.children}
-    others = [one for one in (*redirects, *document.children) if one.type == "file_redirect"]
-    is_only = all(source[one.start_byte : one.end_byte].lstrip(b"0123456789")[:1] in b"&>" for one in others)
+    others = [one for one in (*redirects, *document.children) if one.type in _REDIRECTIONS]
+    is_only = all(
+        source[one.start_byte : one.end_byte].lstrip(b"0123456789")[:1] in b"&>"
+        for one in others
+        if one != document
+    )
     body = parts.get("heredoc_body", b"")
     is_literal = re.search(rb"[\\'\"]", parts.get("heredoc_start", b"")) or not re.search(rb"[$`\\]", body)
     if "file_descriptor" in parts or not (is_only and is_literal and _ends_where_it_says(document, source)):
