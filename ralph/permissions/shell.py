@@ -122,6 +122,8 @@ class SimpleCommand(Struct, frozen=True):
     assignments: tuple[Word, ...] = ()
     """The assignments before the command, such as `PATH=.`."""
     has_heredoc: bool = False
+    document: str | None = None
+    """The text of the here-document that the command reads. None if there is none, or if it is known only at run time."""
     is_needed: bool = False
     """True if the command must match an allowed pattern if only allowed commands may run. A command that another one
     runs needs no match of its own, unless the other one changes nothing about it, as `timeout` does.
@@ -221,6 +223,41 @@ def _ends_where_it_says(document: Any, source: bytes) -> bool:
     is_ended = parts.get("heredoc_end") == word and all(source[end : end + 1] in (b"", b"\n") for end in ends)
     lines = parts.get("heredoc_body", b"").split(b"\n")
     return is_begun and is_ended and all(line.lstrip(b"\t") != word for line in lines)
+
+
+def _literal_document(command: Any, source: bytes) -> str | None:
+    """The text of the here-document that a command reads, if nothing in it is expanded. None if it is not known for sure. Of two
+    that begin in one line, the parser understands neither.
+    """
+    if b"<<" not in source or any(one.type in _REDIRECTIONS for one in command.children):
+        return None
+    last = command
+    while last.parent.type in ("list", "pipeline") and last.parent.named_children[-1] == last:
+        last = last.parent
+    statement = around = last.parent
+    if statement.type != "redirected_statement" or statement.child_by_field_name("body") != last:
+        return None
+    while around.parent is not None:
+        around = around.parent
+        if around.type in _AROUND:
+            return None
+    redirects = [one for one in statement.children if one.type in _REDIRECTIONS]
+    document = next((one for one in redirects if one.type == "heredoc_redirect"), None)
+    if document is None or around.has_error:
+        return None
+    parts = {one.type: source[one.start_byte : one.end_byte] for one in document.children}
+    others = [one for one in (*redirects, *document.children) if one.type in _REDIRECTIONS]
+    is_only = all(
+        source[one.start_byte : one.end_byte].lstrip(b"0123456789")[:1] in b"&>"
+        for one in others
+        if one != document
+    )
+    body = parts.get("heredoc_body", b"")
+    is_literal = re.search(rb"[\\'\"]", parts.get("heredoc_start", b"")) or not re.search(rb"[$`\\]", body)
+    if "file_descriptor" in parts or not (is_only and is_literal and _ends_where_it_says(document, source)):
+        return None
+    body = re.sub(rb"(?m)^\t+", b"", body) if "<<-" in parts else body
+    return body.decode("utf-8", "surrogateescape")
 
 
 def _constants(root: Any) -> dict[tuple[int, int], bytes]:
@@ -408,7 +445,7 @@ class ParsedLine:
             self._lose("its nesting")
             self.runs_any = True
             return
-        found = inner_commands(command.words, has_heredoc=command.has_heredoc)
+        found = inner_commands(command.words, has_heredoc=command.has_heredoc, document=command.document)
         is_needed = not (is_inner or found.is_transparent)
         self.commands.append(replace(command, is_needed=is_needed))
         self.not_understood += filter(None, (found.not_understood,))
@@ -653,7 +690,8 @@ class ParsedLine:
         beside = node.parent.children if node.parent.type == "redirected_statement" else ()
         kinds = {one.type for one in (*node.children, *beside)}
         has_heredoc = not kinds.isdisjoint(("heredoc_redirect", "herestring_redirect"))
-        self._found.append(SimpleCommand(tuple(words), tuple(assignments), has_heredoc))
+        document = _literal_document(node, self._source)
+        self._found.append(SimpleCommand(tuple(words), tuple(assignments), has_heredoc, document))
 
     def _read_declaration(self, node: Any) -> None:
         first = node.children[0]

@@ -42,6 +42,7 @@ class InnerCommands(Struct, frozen=True):
 
 
 NOTHING = InnerCommands()
+_FROM_INPUT = InnerCommands(runs_unknown=True)
 _UNKNOWN_OPTIONS = "a command that runs others, with options that ralph does not know,"
 _ASKING = ("--help", "--version")
 _FAMILIES = frozenset(name.rpartition(" ")[0] for name in FORMS)
@@ -161,8 +162,12 @@ _GIT_RUNNING = [
 ]
 
 
-def inner_commands(words: Sequence[Word], *, has_heredoc: bool = False) -> InnerCommands:
-    """The commands that a command such as `sudo` or `bash -c` runs, and whether some of them are unknown."""
+def inner_commands(
+    words: Sequence[Word], *, has_heredoc: bool = False, document: str | None = None
+) -> InnerCommands:
+    """The commands that a command such as `sudo` or `bash -c` runs, and whether some of them are unknown. `document` is the text
+    that it reads from its input, if that is known.
+    """
     name = name_of(words)
     if name is None:
         return InnerCommands(runs_unknown=True)
@@ -172,7 +177,10 @@ def inner_commands(words: Sequence[Word], *, has_heredoc: bool = False) -> Inner
     if name == "case":  # behind `!`, where the parser does not find its commands
         return InnerCommands(runs_unknown=True)
     if name in SHELLS:
-        return _of_shell(words[1:])
+        found = _of_shell(words[1:])
+        if document is not None and found == _FROM_INPUT and _reads_only_input(words[1:]):
+            return InnerCommands(scripts=(document,))
+        return found
     if name in ("eval", "trap", "source", "."):
         return _evaluated(name, words[1:])
     if name == "find":
@@ -363,7 +371,7 @@ def _of_shell(words: Sequence[Word]) -> InnerCommands:
         elif text and len(text) > 1 and text[0] in "-+":
             letters = "" if text.startswith("--") else text[1:].lower()
             if "s" in letters:
-                return InnerCommands(runs_unknown=True)
+                return _FROM_INPUT
             # zsh takes what follows the letter in the word, bash the next word; `--command` is fish's.
             if "o" in letters[:-1] or text.startswith(("--command", "--init-command")):
                 return InnerCommands(not_understood="a shell with such options")
@@ -373,7 +381,23 @@ def _of_shell(words: Sequence[Word]) -> InnerCommands:
             return _of_text([word], "a text for a shell")
         else:
             return _of_file(words[at:])
-    return InnerCommands(runs_unknown=True)
+    return _FROM_INPUT
+
+
+def _reads_only_input(words: Sequence[Word]) -> bool:
+    """Whether a shell with these words runs nothing but its input. Words that are no options may follow only `-s`."""
+    rest = iter(words)
+    for word in rest:
+        text = word.text or ""
+        if re.fullmatch(r"-[aefhuvxl]*s", text):
+            after = next(rest, plain("--"))
+            return after.text == "--" or re.match(r"[^-+]", (after.parts or ("",))[0] or "") is not None
+        if re.fullmatch(r"[-+][aefhuvxl]*o", text):
+            if next(rest, UNKNOWN).text is None:
+                return False
+        elif not re.fullmatch(r"[-+][aefhuvxl]+|--(?:login|norc|noprofile|posix)", text):
+            return False
+    return True
 
 
 def _evaluated(name: str, words: Sequence[Word]) -> InnerCommands:

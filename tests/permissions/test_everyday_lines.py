@@ -249,6 +249,9 @@ watch -n1 "kubectl get pods | grep $APP"
 nix-shell -p jq --run 'jq . a.json'
 """.strip().split("\n")
 HARMLESS += [
+    "bash <<'EOF'\nset -euo pipefail\nmake test\necho \"done: $?\"\nEOF",
+    'cd "$DIR" && bash -euo pipefail <<\'EOF\' | tail -20\nfor f in *.sh; do shellcheck "$f"; done\nEOF',
+    "bash -s -- \"$VERSION\" <<'EOF'\nnpm version $1 --no-git-tag-version\nEOF",
     "git commit -F - <<EOF\nFix $(date)\n\nDo not git push or sudo.\nEOF",
     "git commit -m \"$(cat <<'EOF'\nSay `git push --force` and $(rm -rf x) in the docs\nEOF\n)\"",
     "cat > notes.md <<'EOF'\nRun `git push`, then sudo rm -rf /x.\nEOF\ngit add notes.md",
