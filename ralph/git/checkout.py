@@ -51,7 +51,7 @@ from ralph.places.places import below_tops
 from ralph.places.table import TOLD, git_entries_with
 from ralph.sandbox.left_behind import why_left_behind
 from ralph.values.outcome import Outcome
-from ralph.values.redaction import Redactor
+from ralph.values.redaction import LookedCommit, Redactor
 from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from ralph.git.runner import GitSeams
     from ralph.places.nested_repositories import Look
     from ralph.values.ports import Waiter
-    from ralph.values.redaction import LookedCommit
 
     UnpublishedIn = Callable[[str], Callable[[str, bool], bool]]
 
@@ -131,6 +130,7 @@ class GitCheckout:
         self._warn, self._warned = warn, dict[str, str]()
         self._redactor = redactor or Redactor()
         self._unpublished_in = unpublished_in
+        self._holds_secret_names = False
         self._is_below = below_tops([*map(str, self._given)])
         self._began_s = seams.clock.utc_now().timestamp()
 
@@ -336,6 +336,7 @@ class GitCheckout:
         names = shown(sorted(map(self._redactor.redact, held)))
         told = names and f"these hold a credential that ralph knows: {names}"
         self._tell_once("credentials", told, "; commits leave them out")
+        self._holds_secret_names |= any(self._redactor.redact_all(path) != path for path in held)
         if not held:
             return tree
         given = b"".join(os.fsencode(path) + b"\0" for path in held)
@@ -427,21 +428,23 @@ class GitCheckout:
         return os.path.realpath(whole) == whole and os.path.isfile(whole) and os.access(whole, os.R_OK)  # noqa: PTH113 - it never raises
 
     def look_through(self, since: str) -> tuple[str, tuple[LookedCommit, ...]]:
-        """The id of the current commit, and its ancestors that `since` does not have. Tells the user if git fails, and
-        then these are missing. Raises CheckoutError and Interrupted.
+        """The id of the current commit, and its ancestors that `since` does not have. One more without an id stands for files that
+        were not committed and whose names hold a secret. Tells the user if git fails, and then these are missing. Raises
+        CheckoutError and Interrupted.
         """
         git = CheckoutGit(self.top, self._seams, FOR_ALL)
         head = git.resolved("HEAD") or ""
+        left_out = (LookedCommit("", are_names_secret=True),) if self._holds_secret_names else ()
         if head in {"", since}:
-            return head, ()
+            return head, left_out
         revisions = [head, *([f"^{since}"] if COMMIT_ID.fullmatch(since) else [])]
         try:
-            return head, look_through(git, revisions, self._redactor)
+            return head, (*left_out, *look_through(git, revisions, self._redactor))
         except CheckoutError as error:
             self._warn(
                 f"commits were not looked through for secrets, so pages leave their diffs out: {error}"
             )
-            return head, ()
+            return head, left_out
 
     def _is_protected(self, entry: StatusEntry) -> bool:
         """At the tops of the directories where the agent may write, commands cannot change such files."""

@@ -138,7 +138,7 @@ class _Loop:
         since = self._looked_until(before.head)
         head: str = after.head
         looked: tuple[LookedCommit, ...] = ()
-        if is_committed or head != since:
+        if is_committed or head != since or (self._lets_through and self.state.plan.commits):
             head, looked = recorder.retry(lambda: checkout.look_through(since))
         if self._is_green:
             self._push(recorder.current)

@@ -194,7 +194,9 @@ class GitReader:
         files: list[ChangedFile] = []
         try:
             files += [] if ends is None or marks.have_names else self._between(git, *ends)
-            files += self._uncommitted(git, question) if question.has_uncommitted else []
+            files += (
+                self._uncommitted(git, question) if question.has_uncommitted and not marks.have_names else []
+            )
         except CheckoutError as error:  # the commits are known all the same
             notes.append(self._excerpts.plain(f"git did not list all changed files: {error}"))
         more_files = max(len(files) - self._most_files, 0)

@@ -372,14 +372,18 @@ def test_init_that_cannot_write_is_exit_74_with_the_files_name(asked, capfd, tmp
 
 
 @pytest.mark.parametrize(
-    ("typed", "says"),
-    [(["x."], "unexpected extra"), (["--push"], "--push"), (["-C", "gone"], "gone does not exist")],
+    ("typed", "says", "command"),
+    [
+        (["x."], "unexpected extra", "loop init"),
+        (["--push"], "--push", "loop"),  # that of the command which has the option
+        (["-C", "gone"], "gone does not exist", "loop init"),
+    ],
 )
-def test_misuse_of_init_is_exit_2_and_names_its_help(asked, capfd, typed, says) -> None:
+def test_misuse_of_init_is_exit_2_and_names_a_help(asked, capfd, typed, says, command) -> None:
     assert run_cli(["loop", "init", *typed]) == 2
     said = capfd.readouterr().err
     assert says in said
-    assert "see `ralph loop init --help`" in said
+    assert f"see `ralph {command} --help`" in said
 
 
 def test_init_has_a_help_of_its_own(ralph) -> None:
