@@ -31,9 +31,9 @@ HERE = Path(__file__).resolve().parent
 OLDEST_PYTHON = (3, 11)
 SIGN_OF_LIFE_S = 15
 
-# Two processes for each processor, because many tests wait for something. They disturb each other a little: a third one on
+# Three processes for two processors, because many tests wait for something. They disturb each other a little: a third one on
 # two processors takes a sixth more CPU time. Each also collects all tests, for five seconds.
-SIDE_BY_SIDE = ["-n", str(min(max(2 * (os.cpu_count() or 1), 2), 8)), "--dist", "worksteal"]
+SIDE_BY_SIDE = ["-n", str(min(max(3 * (os.cpu_count() or 1) // 2, 2), 6)), "--dist", "worksteal"]
 
 # The script that pip 23 writes for a command imports `re`, a quarter of the time of `ralph --version`. That of pip 26 does
 # not, and benchmarks measure what users have. Where no newer pip is to be had, the older one does.

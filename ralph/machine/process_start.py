@@ -4,8 +4,6 @@ before this module is imported.
 """
 
 import os
-import resource
-import signal
 
 from ralph.machine.launcher import PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl
 from ralph.machine.own_process import is_open
@@ -38,6 +36,8 @@ def why_too_few_descriptors() -> str | None:
 def count_descriptors() -> None:
     """Finds what `why_too_few_descriptors` returns. Called at the start: what is open then was opened by the parent."""
     global _why_too_few  # noqa: PLW0603 - it is the process's state, not an object's
+    import resource  # noqa: PLC0415 - not before core dumps are forbidden
+
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY or limit >= _MANY_DESCRIPTORS:
         return
@@ -52,6 +52,8 @@ def take_usual_signals() -> None:
     Restores the default action of SIGCHLD: a parent may have left it ignored. The system would then drop the exit codes of
     children, and bubblewrap would never end.
     """
+    import signal  # noqa: PLC0415 - not before core dumps are forbidden
+
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -65,6 +67,8 @@ def keep_memory_private(core_limit: int | None = None) -> None:
     raise their limit again.
     """
     global _core_limit_at_start, _is_memory_private  # noqa: PLW0603 - it is the process's state, not an object's
+    import resource  # noqa: PLC0415 - a module of the import path may not be read before this
+
     at_start, most = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, most))
     _core_limit_at_start = at_start if core_limit is None else core_limit
@@ -79,6 +83,8 @@ def end_with_parent(parent_pid: int, number: int | None = None) -> None:
     Only on Linux; elsewhere the process outlives a killed parent. The kernel sends the signal when the *thread* that started this
     process ends, so that thread must be the parent's main thread.
     """
+    import signal  # noqa: PLC0415 - not before core dumps are forbidden
+
     for restored in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(restored, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -66,14 +66,14 @@ def test_a_tool_of_claude_code_is_known_and_lacking(name) -> None:
         ("Writ", "no tool is called 'Writ': did you mean Write?"),
         ("Launch", "no tool is called 'Launch'"),
         ("bash(git *)", "no tool is called 'bash(git *)': did you mean Bash?"),
-        ("Bash(git *", "no tool is called 'Bash(git *': did you mean Bash?"),
+        ("Bash(git *", "'Bash(git *' lacks its closing parenthesis"),
         ("Bash()", "no tool is called 'Bash()': did you mean Bash?"),
         ("*", "no tool is called '*'"),
-        ("mcp__x(", "no tool is called 'mcp__x('"),
+        ("mcp__x(", "'mcp__x(' lacks its closing parenthesis"),
     ],
 )
 def test_any_other_name_is_refused_with_what_may_be_meant(name, says) -> None:
-    with pytest.raises(ValueError, match="must contain exact tool names") as refused:
+    with pytest.raises(ValueError, match="must contain (?:exact tool )?names") as refused:
         check_tool_name(name)
     assert str(refused.value).endswith(says)
 

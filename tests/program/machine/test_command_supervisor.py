@@ -162,7 +162,7 @@ def test_doctor_says_whether_commands_have_a_limit_on_processes(ralph) -> None:
         [line] = [
             line for line in ralph("doctor", "--offline").stdout.splitlines() if "process limit" in line
         ]
-        assert f"a command may have {most} processes and threads at a time, " in line
+        assert f"a command may have {most} processes and threads at a time; " in line
         ralph.user_file.write_text("sandbox.max_processes = 77\n")
 
 
@@ -170,7 +170,10 @@ def test_doctor_says_whether_commands_have_a_limit_on_processes(ralph) -> None:
 def test_doctor_names_the_limit_where_there_is_one_and_leaves_no_group(ralph) -> None:
     process = ralph.start("doctor", "--offline")
     said = ralph.finish(process).stdout
-    assert "process limit: a command may have 512 processes and threads at a time, by a control group" in said
+    assert (
+        "process limit: a command may have 512 processes and threads at a time; a control group enforces it"
+        in said
+    )
     assert groups_of(process.pid) == []
 
 
