@@ -73,7 +73,7 @@ def test_a_tool_of_claude_code_is_known_and_lacking(name) -> None:
     ],
 )
 def test_any_other_name_is_refused_with_what_may_be_meant(name, says) -> None:
-    with pytest.raises(ValueError, match="must contain (?:exact tool )?names") as refused:
+    with pytest.raises(ValueError, match=r"must contain (?:exact tool )?names") as refused:
         check_tool_name(name)
     assert str(refused.value).endswith(says)
 
