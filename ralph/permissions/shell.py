@@ -341,7 +341,17 @@ class ParsedLine:
         self._behind: dict[tuple[int, int], list[Word]] = {}
         """The words that belong to a command although they come after a redirection. The key is the command's
         position in the text."""
-        self._reads: Mapping[str, Callable[[Any], None]] = {
+        self._reads = self._readers()
+        self._read_script(text, 0)
+        words = self._words()
+        self.has_glob = any(word.has_glob for word in words)
+        self.everywhere = frozenset(_words_anywhere(self.texts, words))
+        """All words of the line. Words inside quotes and substitutions are included."""
+        self.runs_unknown |= self.runs_any
+
+    def _readers(self) -> Mapping[str, Callable[[Any], None]]:
+        """The method that reads each type of node of the syntax tree."""
+        return {
             "command": self._read_command,
             "redirected_statement": self._find_words_behind,
             "file_redirect": self._read_redirection,
@@ -353,12 +363,6 @@ class ParsedLine:
             **dict.fromkeys(("for_statement", "while_statement", "c_style_for_statement"), self._read_loop),
             **dict.fromkeys(_DECLARATIONS, self._read_declaration),
         }
-        self._read_script(text, 0)
-        words = self._words()
-        self.has_glob = any(word.has_glob for word in words)
-        self.everywhere = frozenset(_words_anywhere(self.texts, words))
-        """All words of the line. Words inside quotes and substitutions are included."""
-        self.runs_unknown |= self.runs_any
 
     def _words(self, silent: frozenset[str] = frozenset()) -> list[Word]:
         """All words of the line, without the options of the commands `silent`."""
