@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from fnmatch import fnmatchcase
 from functools import cache
-from itertools import pairwise, product, takewhile
+from itertools import islice, pairwise, product, takewhile
 from typing import TYPE_CHECKING
 
 from ralph.permissions.command_table import FORMS
@@ -63,6 +63,10 @@ _CHANGES_BELOW = {
 _OF_PACKAGES = re.compile(r"/(?:node_modules|\.venv|venv|__pycache__|\.tox|\.nox)/")
 _MANY = "\0\0"
 """An unknown part of a path that may consist of several names, as the value of a variable may."""
+_MOST_NAMED = 50_000
+"""The maximum number of paths that a word with unknown parts may name, in each of its directories. With more, it may name any."""
+_MOST_ASKED = 20
+"""The maximum number of denied files of which each is asked whether git tracks it. With more, one of them counts as tracked."""
 _NOTHING = re.compile(r"(?!)")
 # Commands that show nothing of the content of the files that they are given.
 _BLIND = frozenset(
@@ -80,7 +84,7 @@ _IN_CODE = re.compile(r"[\w.~/@%+*?{}-]+")
 # What code that changes files contains.
 _CHANGES_IN_CODE = re.compile(
     r"(?i)write|\bdump\(|unlink|remove|rename|replace\(|truncate|rmtree|\bmove|\bcopy|cpSync|rm(?:Sync)?\(|touch|urlretrieve"
-    r"|['\"](?:[wax][bt]*\+?[bt]*|r[bt]*\+[bt]*)['\"]|\bprint\s+[^|]*>"
+    r"|['\"](?:[wax][bt]*\+?[bt]*|r[bt]*\+[bt]*)['\"]|\bprint\s[^|\n]{0,200}>"
 )
 _GREPS = frozenset(["grep", "egrep", "fgrep", "zgrep"])
 # Commands that give names of files to others, and builtins that take them from a list.
@@ -99,7 +103,7 @@ _READS_UNTRACKED = re.compile(r"--(?:no-index|untracked|no-exclude-standard)")
 # The options of searches behind which a text stands.
 _IS_TEXT = re.compile(r"-[a-zA-Z]*[ef]|--(?:regexp|file)")
 # A line that does nothing where it cannot enter a directory.
-_ENTERS_FIRST = re.compile(r"\s*cd [^\s;&|()<>`$'\"\\]+ *&&((?:[^;&|\n()`]|&&|\|(?!\|)|\d?>&\d)*)")
+_ENTERS_FIRST = re.compile(r"\s*cd [^\s;&|()<>`$'\"\\]+ *&&((?:[^;&|\n()`]|&&|\|(?!\|)|>&\d)*)")
 # The destination of these is not read.
 _HAVE_DESTINATION = frozenset(["cp", "scp", "rsync", "ln", "mv", "install"])
 _HIDDEN = re.compile(r"/\.")
@@ -311,7 +315,8 @@ class PathJudge:
                     if any(fnmatchcase(file.rpartition("/")[2].lower(), each.lower()) for each in names)
                 )
                 may_be_there &= any(one.path.may_match_name(_elements(each)) for each in names)
-            if may_be_there or any(map(is_read or bool, filter(one.path.matches, found))):
+            matching = [*islice(filter(one.path.matches, found), _MOST_ASKED + 1)]
+            if may_be_there or len(matching) > _MOST_ASKED or any(map(is_read or bool, matching)):
                 yield one
 
     def _named_by(self, around: str, rest: str) -> Sequence[str] | None:
@@ -320,12 +325,15 @@ class PathJudge:
             found = [around]
             for part in rest.split("/"):
                 shape = re.compile("[^/]*".join(map(re.escape, part.split("\0"))), re.DOTALL)
-                found = [
+                further = (
                     f"{above}/{name}"
                     for above in found
                     for name in self._places.disk.names_in(above or "/")
                     if shape.fullmatch(name)
-                ]
+                )
+                found = [*islice(further, _MOST_NAMED + 1)]
+                if len(found) > _MOST_NAMED:
+                    return None
             return found
         below = self._below(around or "/")
         parts = (

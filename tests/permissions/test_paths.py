@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from itertools import product
 
 import pytest
 
 from ralph.machine.files.trees import LocalDisk
 from ralph.permissions.judge import UnreadablePlaces
+from ralph.values.answer import ToolCall
+from tests.patience import within_s
 from tests.permissions.worlds import CWD, HOME, denies, permissions, verdict
 from tests.rows import every_row
 
@@ -465,6 +468,22 @@ def test_git_grep_reads_only_tracked_files() -> None:
     assert denies(judge, "Bash", command="git grep --untracked x")
     assert denies(judge, "Bash", command="git grep --no-index x")
     assert denies(permissions(deny=["Read(./.env)"]), "Bash", command="git grep -n x")
+
+
+def test_of_many_denied_files_one_counts_as_tracked() -> None:
+    files = tuple(f"{CWD}/secrets/{number}" for number in range(21))
+    for most, is_denied in ((20, False), (21, True)):
+        judge = permissions(deny=["Read(./secrets/**)"], files=files[:most], untracked=files)
+        assert denies(judge, "Bash", command="git grep x") is is_denied
+
+
+@pytest.mark.parametrize(
+    "text", ["cd src && a" + " 2>&1" * 60 + ";", "python3 -c '" + "print " * 20_000 + "'; cat .env"]
+)
+def test_a_long_line_is_judged_at_once(text) -> None:
+    began_s = time.process_time()
+    permissions(deny=["Read(./x)", "Edit(./y)"]).judge(ToolCall("1", "Bash", {"command": text}))
+    assert time.process_time() - began_s < within_s(10)
 
 
 @pytest.mark.parametrize("version", ["2", "4"])
