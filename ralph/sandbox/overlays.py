@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import Counter
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -39,8 +41,9 @@ _WITHOUT_SOCKETS = frozenset(
 _CONTROL_GROUPS = "/sys/fs/cgroup"
 # bubblewrap makes these itself, or mounts the session's directory there.
 _LEFT_OUT = (PROCESSES, DEVICES, TEMPORARY)
-# A box with so many mounts takes a tenth of a second.
-_MOST_PLACES = 300
+# A box with so many mounts takes a third of a second: bubblewrap's time grows with their square. Containers with volumes in
+# full directories (`/etc`, the home) need some 300.
+_MOST_PLACES = 500
 
 
 class Cover(Struct, frozen=True):
@@ -84,9 +87,13 @@ def cover(top: str, empty: str) -> Cover:
     mounts = _Mounts()
     words: list[str] = []
     devices = {os.lstat(empty).st_dev}
-    for number, (how, path) in enumerate(_places(top, mounts.kind_at(top), mounts)):
-        if number >= _MOST_PLACES:
-            raise TooManyMountsError(f"more than {_MOST_PLACES} mounts would be needed")
+    shown = list(islice(_places(top, mounts.kind_at(top), mounts), _MOST_PLACES + 1))
+    if len(shown) > _MOST_PLACES:
+        ((fullest, _),) = Counter(os.path.dirname(path) for _, path in shown).most_common(1)
+        raise TooManyMountsError(
+            f"more than {_MOST_PLACES} mounts would be needed, most of them for what is in {fullest}"
+        )
+    for how, path in shown:
         if how == "--symlink":
             with suppress(FileNotFoundError):  # gone since it was listed, as below
                 words += (how, os.readlink(path), path)
