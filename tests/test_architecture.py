@@ -682,11 +682,6 @@ def test_a_run_loads_no_dataclasses_but_what_a_library_brings() -> None:
     assert "dataclasses" not in loaded_at_steps()["run"]
 
 
-def test_a_new_session_loads_no_decoder_of_records() -> None:
-    assert "ralph.conversation.records" in loaded_at_steps()["new session"]
-    assert "ralph.conversation.decoding" not in loaded_at_steps()["new session"]
-
-
 def test_help_is_answered_without_what_the_commands_do() -> None:
     assert (
         not {

@@ -14,6 +14,7 @@ from typer.main import get_command
 
 from ralph.cli.claude_options import instead_of
 from ralph.cli.command_words import ROOT_HELP, LineError, wrong_value
+from ralph.cli.shell.answer import table
 from ralph.machine.loading import begin_garbage_collection
 from ralph.values.outcome import UsageError
 
@@ -154,8 +155,6 @@ def run_command(name: str, command: Any, words: list[str], *, is_command_inserte
 
 def line_error(error: Any, command: str) -> UsageError:
     """The error about a command line that does not fit the parameters of `command`, made from typer's."""
-    from ralph.cli.shell.answer import table  # noqa: PLC0415 - only for an error
-
     context = getattr(error, "ctx", None)
     path = command if context is None else context.command_path.removeprefix("ralph ")
     if hasattr(error, "possibilities"):  # an unknown option

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct, ValidationError, to_builtins
 
+from ralph.conversation.decoding import decoded
 from ralph.conversation.messages import RequestHead, to_json
 from ralph.conversation.records import KnownRecord, Record, UnknownRecord
 from ralph.conversation.secret_spans import spans_field
@@ -211,8 +212,6 @@ def record_of(line: bytes, number: int, view: View | None = None) -> Record:
     """Decodes a line into a record. `number` is the index of the line in its journal, counted from 0. `view` makes the
     fields safe to show. Raises JournalDamage if the line is damaged, and NewerFormatError if the journal has a newer format.
     """
-    from ralph.conversation.decoding import decoded  # noqa: PLC0415 - a new session reads no line
-
     return _read(line, number, decoded, view)
 
 

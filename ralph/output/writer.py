@@ -19,6 +19,7 @@ from ralph.output.result_file import write_result_file
 from ralph.output.result_object import result_object
 from ralph.output.spool import Spool
 from ralph.output.standard_streams import CLEAR_LINE
+from ralph.output.stream_json import failure_message, stream_objects
 from ralph.values.events import Event, RunEnded, SessionOpened
 from ralph.values.outcome import Delivery
 from ralph.values.ports import Clock, Interrupted, Waiter
@@ -104,11 +105,6 @@ class Writer:
         self._last_chance_s = last_chance_s
         self._last_chance_ends_s: float | None = None
         self._is_closing = False
-        if options.output_format != "text" or options.result_file is not None:
-            # At the end of a run, no descriptor may be left to read this module with.
-            from ralph.output import stream_json  # noqa: PLC0415 - not for text
-
-            self._stream_json = stream_json
         self._random = random.Random()  # noqa: S311 - tells events apart, protects nothing; urandom costs 14 us each
 
     def emit(self, event: Event) -> None:
@@ -125,7 +121,7 @@ class Writer:
             return
         self.tell(event)
         if self._options.output_format == "stream-json":
-            for fields in self._stream_json.stream_objects(
+            for fields in stream_objects(
                 event, ralph_version=self._ralph_version, include_partial=self._options.include_partial
             ):
                 self._put_json(self._json_line(fields))
@@ -249,7 +245,7 @@ class Writer:
             # Another thread writes standard error, and may remove the line only after the answer is written.
             self._stdout.write(CLEAR_LINE)
         if self._options.output_format == "stream-json":
-            failure = self._stream_json.failure_message(ended, self._new_id())
+            failure = failure_message(ended, self._new_id())
             if failure is not None:
                 self._put_json(self._json_line(failure))
         if self._options.output_format != "text":

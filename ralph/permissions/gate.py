@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.permissions import hook_answers as hk
+from ralph.permissions.hook_matcher import parse_matcher
 from ralph.values.answer import FILE_TOOLS, ToolOutput
 from ralph.values.controls import ModeFixedError, PermissionMode
 from ralph.values.events import Notice, PermissionModeChanged
@@ -261,8 +262,6 @@ class CallGate:
     def _answers(
         self, hooks: Hooks, event: str, about: Mapping[str, Any], call: ToolCall | None = None
     ) -> Sequence[HookAnswer]:
-        from ralph.permissions.hook_matcher import parse_matcher  # noqa: PLC0415 - few runs have hooks
-
         def is_about(rule: PermissionRule, call: ToolCall) -> bool:
             found = self._aside("the matcher of a hook", lambda: self._judge_by(rule, call))
             if isinstance(found, ToolOutput):

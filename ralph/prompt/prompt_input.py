@@ -13,13 +13,14 @@ from msgspec import Struct
 
 from ralph.machine.own_process import is_open
 from ralph.prompt.named_file import open_named_file, refuse_kernel_file
+from ralph.prompt.piped_input import InputReader, SilentPipe
 from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from ralph.prompt.piped_input import PipedData, SilentPipe
+    from ralph.prompt.piped_input import PipedData
     from ralph.values.ports import Clock, Waiter
 
 # Larger than any context window.
@@ -164,8 +165,6 @@ def _received(
     wait: InputWait, fd: int, name: str, advice: str = ""
 ) -> tuple[PipedData | None, SilentPipe | None]:
     """The data of a pipe or a file, or the pipe if nothing came in time."""
-    from ralph.prompt.piped_input import InputReader, SilentPipe  # noqa: PLC0415 - most prompts are arguments
-
     received = InputReader(wait, fd, name, most_bytes=MOST_PROMPT_BYTES, advice=advice).read()
     return received, SilentPipe(fd, wait.first_byte_s) if received is None else None
 

@@ -10,7 +10,8 @@ from ralph.output.writer import OutputOptions
 from ralph.prompt.judged_file import ALL_SOURCES
 from ralph.settings.claude_wishes import without_values
 from ralph.values.servers.endpoint import ANTHROPIC
-from ralph.values.servers.models import is_claude, other_vendor
+from ralph.values.servers.models import is_claude
+from ralph.values.servers.vendors import vendor_of
 from ralph.values.tool_choice import TOOL_SETTINGS
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class RunOptions(Struct, frozen=True):
         model, api = self.settings.get("model.name"), self.settings.get("model.api")
         if api is not None or not isinstance(model, str) or is_claude(model):
             return api not in {None, ANTHROPIC}
-        return other_vendor(model) is not None
+        return vendor_of(model) is not None
 
     @property
     def _mcp_file(self) -> str | None:

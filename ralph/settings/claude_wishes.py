@@ -18,6 +18,7 @@ from ralph.settings.tables import KEYS, Remark
 from ralph.values.claude_file import TRUSTED_ONLY, ClaudeFile, KeyEffect, key_named, keys_within
 from ralph.values.credentials import KeyProgram, Secret
 from ralph.values.servers.models import ALIASES, NamedModel, named_model
+from ralph.values.servers.vendors import VENDORS
 from ralph.values.setting import printable
 
 if TYPE_CHECKING:
@@ -48,8 +49,6 @@ def aims_requests(variable: str) -> bool:
     """Whether a variable of this name decides where requests go, with which key and model, or whom they trust."""
     if re.fullmatch(_AIMING, variable) or variable == LOGIN_VARIABLE or is_of_network(variable):
         return True
-    from ralph.values.servers.vendors import VENDORS  # noqa: PLC0415 - few settings files hold variables
-
     return any(vendor.key_variable == variable for vendor in VENDORS)
 
 

@@ -37,7 +37,8 @@ from ralph.values.servers.endpoint import (
     is_loopback,
     normal_base_url,
 )
-from ralph.values.servers.models import ALIASES, NamedModel, Price, is_claude, named_model, other_vendor
+from ralph.values.servers.models import ALIASES, OTHER_MODELS, NamedModel, Price, is_claude, named_model
+from ralph.values.servers.vendors import OPENAI, VENDORS, vendor_at, vendor_of
 from ralph.values.setting import DOLLARS, SECONDS, TEXT, Kind, at_least, one_of
 
 if TYPE_CHECKING:
@@ -102,14 +103,12 @@ class ServerChoice(Struct, frozen=True):
         or a key in the environment is unusable.
         """
         model = self.deciding.get(model, model)
-        vendor = None if is_claude(model) else other_vendor(model)
+        vendor = None if is_claude(model) else vendor_of(model)
         if self.api == ANTHROPIC or (self.api is None and (vendor is None or self.base_url is not None)):
             return ChosenServer(ANTHROPIC, normal_base_url(self.base_url or DEFAULT_BASE_URL), self.access)
         return self._of_another_vendor(vendor)
 
     def _of_another_vendor(self, vendor: Vendor | None) -> ChosenServer:
-        from ralph.values.servers.vendors import OPENAI  # noqa: PLC0415 - few runs ask another vendor
-
         vendor = vendor or OPENAI
         named = self.environment.get(_OPENAI_BASE_URL, "").strip()
         variable = None
@@ -120,7 +119,7 @@ class ServerChoice(Struct, frozen=True):
                 chosen = checked_base_url(named)
         api = self.api or vendor.api
         base_url = normal_base_url(chosen or vendor.base_url, api)
-        owner = _owner(base_url) or OPENAI  # the variable of OpenAI's clients, which other servers share
+        owner = vendor_at(base_url) or OPENAI  # the variable of OpenAI's clients, which other servers share
         credential = credential_from(owner.key_variable, self.environment, api)
         return ChosenServer(api, base_url, EnvironmentAccess(credential, NO_HEADERS, ALIASES), variable)
 
@@ -321,7 +320,7 @@ def missing_key(targets: tuple[Target, ...], environment: Mapping[str, str]) -> 
             login_of_another_program(environment),
             _offer(environment),
         )
-        if target.api != ANTHROPIC and (owner := _owner(target.base_url)) is not None:
+        if target.api != ANTHROPIC and (owner := vendor_at(target.base_url)) is not None:
             variable, elsewhere, offer = owner.key_variable, "", ""
         if len(targets) == 1:
             return (
@@ -336,18 +335,10 @@ def missing_key(targets: tuple[Target, ...], environment: Mapping[str, str]) -> 
 
 
 def _needs_key(api: str, base_url: str) -> bool:
-    return is_default(base_url) if api == ANTHROPIC else _owner(base_url) is not None
-
-
-def _owner(base_url: str) -> Vendor | None:
-    from ralph.values.servers.vendors import vendor_at  # noqa: PLC0415 - a run on Anthropic's models needs no others
-
-    return vendor_at(base_url)
+    return is_default(base_url) if api == ANTHROPIC else vendor_at(base_url) is not None
 
 
 def _offer(environment: Mapping[str, str]) -> str:
-    from ralph.values.servers.vendors import OTHER_MODELS, VENDORS, vendor_of  # noqa: PLC0415 - only in an error
-
     for vendor in VENDORS:
         if environment.get(vendor.key_variable, "").strip():
             model = next(name for name in OTHER_MODELS if vendor_of(name) is vendor)

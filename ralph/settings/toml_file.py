@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,8 +82,6 @@ def about_home(path: Path) -> str:
 
 def parsed(path: Path, data: bytes) -> dict[str, Any]:
     """The tables of a settings file. Raises SettingsFileError if the content is not valid TOML or exceeds a limit."""
-    import tomllib  # noqa: PLC0415 - most runs have no settings file, and start-up is a feature
-
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
