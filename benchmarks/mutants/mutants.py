@@ -272,7 +272,7 @@ MUTANTS = (
     Mutant(
         "openais-key-for-all",
         "a vendor's own server gets only that vendor's key",
-        "owner = _owner(base_url) or OPENAI",
+        "owner = vendor_at(base_url) or OPENAI",
         "owner = OPENAI",
         VENDORS,
     ),

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from ralph.fleet.checkpoint import BadStateError
 from ralph.git.answer import CheckoutError, GitAnswer, shown, without_user
-from ralph.git.commit_diffs import FOR_ALL, paths_with_new_credentials, why_not_pushed
+from ralph.git.credentials import FOR_ALL, paths_with_new_credentials, why_not_pushed
 from ralph.git.filters import refuse_tracked, unfiltered
 from ralph.git.large_files import has_tracked, large_files, path_in, refuse_missing, refuse_own_address
 from ralph.git.look import GITLINK, is_refused
@@ -739,15 +739,18 @@ class JobCheckout:
     def _pushed(self, commit: str, ref: str, expected: str | None) -> Delivered | NotDelivered:
         lease = f"--force-with-lease={ref}:{expected or ''}"
         git = self._git()
+        large: dict[str, str] = {}
+        if self._may_have_large_files():
+            large = large_files(git, commit, git.remote_refs("refs/heads/*", ref).values())
+            self._take_large_files(large)
         if (redactor := self._mirror.calls.redactor).secrets:
-            why = why_not_pushed(self._looking(), commit, [self.commit, *self._known("")], redactor)
+            known = [self.commit, *self._known("")]
+            with _disk():
+                why = why_not_pushed(self._looking(), commit, known, redactor, self._storage)
             if why is not None:
                 raise CheckoutError(why)
-        if self._may_have_large_files():
-            known = git.remote_refs("refs/heads/*", ref).values()
-            if large := large_files(git, commit, known):
-                self._take_large_files(large)
-                self._upload_to(commit, refuse_missing(git, commit, large, self._storage))
+        if large:
+            self._upload_to(commit, refuse_missing(git, commit, large, self._storage))
         answer = git.remote([*PUSH, lease], f"{commit}:{ref}")
         if not answer.status:
             return Delivered(commit)
@@ -826,7 +829,8 @@ class JobCheckout:
         if not redactor.secrets:
             return []
         written = tree.change("write-tree").decode().strip()
-        held = paths_with_new_credentials(self._looking(), head, written, redactor)
+        with _disk():
+            held = paths_with_new_credentials(self._looking(), head, written, redactor, self._storage)
         if held:
             given = b"".join(os.fsencode(path) + b"\0" for path in held)
             tree.change("update-index", "--force-remove", "-z", "--stdin", given=given)

@@ -20,12 +20,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError, shown
-from ralph.git.commit_diffs import (
-    FOR_ALL,
-    look_through,
-    paths_with_new_credentials,
-    why_not_pushed,
-)
+from ralph.git.commit_diffs import FOR_ALL, look_through
+from ralph.git.credentials import paths_with_new_credentials, why_not_pushed
 from ralph.git.file_digests import Changes, FileDigests, Snapshot, differing
 from ralph.git.filters import refuse_unfiltered
 from ralph.git.look import counted, is_refused, look, looked, status_of
@@ -45,6 +41,7 @@ from ralph.git.runner import CheckoutGit, git_directory_of
 from ralph.machine.files.repository import common_directory, git_entry
 from ralph.machine.output_capture import OwnDirectory
 from ralph.places.gather import changed_by_run, users_relative_programs
+from ralph.places.git_config import LFS_STORAGE
 from ralph.places.git_places import borrowed_objects, foreign_directories
 from ralph.places.nested_repositories import look_below
 from ralph.places.places import below_tops
@@ -180,7 +177,7 @@ class GitCheckout:
         """The digest of each of the first hooks but samples, by its path relative to the git directory. Empty if unreadable."""
         found: dict[str, str] = {}
         # All working trees of a repository share a directory. It is looked for each time: a command can change which.
-        directory = Path(common_directory(str(self.git_directory)) or self.git_directory)
+        directory = self._shared
         for entry in git_entries_with(TOLD):
             with suppress(OSError), os.scandir(directory / entry) as listing:
                 names = [one.name for one in islice(listing, _MOST_HOOKS) if not one.name.endswith(".sample")]
@@ -353,22 +350,42 @@ class GitCheckout:
             return []
         before = head or git.change("mktree", given=b"").decode().strip()
         try:
-            looking = CheckoutGit(self.top, git.seams, FOR_ALL)
-            return paths_with_new_credentials(looking, before, tree, self._redactor)
-        except CheckoutError as error:
+            return paths_with_new_credentials(
+                *(self._looking(git), before, tree), self._redactor, self._large_files
+            )
+        except (CheckoutError, OSError) as error:
             self._warn(f"a commit was not looked through for credentials: {error}")
             return []
 
-    def _refuse_credentials(self, git: CheckoutGit, head: str, known: Sequence[str]) -> None:
-        """Raises CheckoutError if a commit of `head` that `known` lack holds a credential which ralph knows."""
+    def _refuse_credentials(
+        self, git: CheckoutGit, branch: str | None, head: str, known: Sequence[str]
+    ) -> None:
+        """Raises CheckoutError if the name of the branch, or a commit that `known` lack, holds a credential which ralph knows, or if
+        the commits cannot be looked through.
+        """
+        if self._redactor.spans(branch or ""):
+            raise CheckoutError(
+                "the name of the branch holds a credential that ralph knows, and is not pushed: rename it"
+            )
         try:
-            looking = CheckoutGit(self.top, git.seams, FOR_ALL)
-            why = why_not_pushed(looking, head, known, self._redactor)
-        except CheckoutError as error:
-            self._warn(f"commits were not looked through for credentials before the push: {error}")
-            return
+            why = why_not_pushed(*(self._looking(git), head, known), self._redactor, self._large_files)
+        except OSError as error:
+            why = f"the commits could not be looked through for credentials before the push: {error}"
         if why is not None:
             raise CheckoutError(why)
+
+    def _looking(self, git: CheckoutGit) -> CheckoutGit:
+        return CheckoutGit(self.top, git.seams, FOR_ALL)
+
+    @property
+    def _large_files(self) -> Path:
+        """Where git-lfs keeps its files."""
+        return self._shared / LFS_STORAGE[1]
+
+    @property
+    def _shared(self) -> Path:
+        """The git directory, or the one that linked working trees share."""
+        return Path(common_directory(str(self.git_directory)) or self.git_directory)
 
     def _free_branch(self, git: CheckoutGit, status: GitStatus, *, pushes: bool) -> str:
         patterns = (f"refs/{place}/ralph*{rest}" for place in ("heads", "remotes/*") for rest in ("", "/**"))
@@ -500,7 +517,11 @@ class GitCheckout:
         status = found.status
         if branch is not None:
             status = replace(status, head=git.resolved(f"refs/heads/{branch}") or "")
-        refuse = partial(self._refuse_credentials, git, status.head) if self._redactor.secrets else None
+        refuse = (
+            partial(self._refuse_credentials, git, branch or status.branch, status.head)
+            if self._redactor.secrets
+            else None
+        )
         pushed = self.push_of(git, status, branch).push(refuse) if status.head else 0
         unpushed = shown([path for path in found.links if self._has_unpushed(path)])
         told = (
@@ -618,7 +639,7 @@ class GitCheckout:
         that no commit could be made. Raises Interrupted.
         """
         branch = Path(
-            common_directory(str(self.git_directory)) or self.git_directory,
+            self._shared,
             f"refs/heads/{status.branch}.lock",
         )
         clock, waiter = self._seams.clock, self._seams.waiter
@@ -636,7 +657,7 @@ class GitCheckout:
 
     def commit_hooks(self, git: CheckoutGit) -> list[str]:
         """The names of the hooks that git would run for a commit of the user, and that a commit of ralph's does not run."""
-        own = Path(common_directory(str(self.git_directory)) or self.git_directory, "hooks")
+        own = self._shared / "hooks"
         named = git.settings.configured("core.hookspath")
         place = own if named is None else self.top / Path(named).expanduser()
         return [name for name in _COMMIT_HOOKS if os.access(place / name, os.X_OK)]

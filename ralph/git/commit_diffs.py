@@ -9,7 +9,8 @@ import re
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
-from ralph.git.answer import CheckoutError, shown
+from ralph.git.answer import CheckoutError
+from ralph.git.credentials import CHANGES, changes_in, secrets_of, sizes_of
 from ralph.git.runner import CheckoutGit, GitSeams
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.files.repository import repository_top
@@ -19,9 +20,10 @@ from ralph.values.redaction import LookedCommit
 from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from ralph.git.credentials import ChangedPath
     from ralph.git.runner import Git
     from ralph.values.ports import Clock, Waiter
     from ralph.values.redaction import Redactor
@@ -29,10 +31,10 @@ if TYPE_CHECKING:
 MOST_COMMITS = 300
 """The maximum number of commits on a page. No more are looked through at once. If there are more, these are the last ones."""
 _MOST_LOOKED_BYTES = 16 * 1024 * 1024
+_MOST_SEARCHED_BYTES = 128 * 1024 * 1024
 _LOOK_LIMIT_S = 20.0
 
 _ID_LINE = re.compile(rb"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-_ANY_ID = b"0" * 40
 _DIFF = b"diff --git "
 # The first four options keep git from running programs of the repository. The others undo settings that change the
 # form of a diff.
@@ -51,79 +53,52 @@ NumberedFile = tuple[str, int | None, int | None]
 
 def look_through(git: Git, revisions: Sequence[str], redactor: Redactor) -> tuple[LookedCommit, ...]:
     """Looks through the commits that git-rev-list(1) finds for `revisions`, the oldest first, and says where secrets are
-    that `redactor` knows. `git` has the options `FOR_ALL`. Commits behind a limit of number, bytes or time are not in the
-    result. Raises CheckoutError and Interrupted.
+    that `redactor` knows. Git's attributes decide what a later diff shows, so a file counts with its whole content. Commits behind a
+    limit of number, bytes or time, or with files that a partial clone lacks, are not in the result. Raises CheckoutError, Interrupted
+    and OSError.
     """
-    messages = _messages(git, *revisions)
+    options = ("--reverse", "--topo-order", f"--max-count={MOST_COMMITS}", "--ignore-missing")
+    output = _bounded(git, "rev-list", *options, "--format=%B%x00", *revisions)
+    parts = [part.removeprefix(b"commit ").partition(b"\n") for part in output.split(b"\0\n")[:-1]]
+    messages = {identifier.decode(): message for identifier, _, message in parts}
     if not messages:
         return ()
-    given = "".join(f"{one}\n" for one in messages).encode()
-    output = _bounded(git, *DIFF_OF_EACH, "-p", given=given)
-    diffs = diffs_in(output)
-    whole = [*messages]
-    if len(output) >= _MOST_LOOKED_BYTES:
-        # The last diff may be incomplete. Merges have none, so nobody knows whether commits before it had their turn.
-        whole = [*diffs][:-1]
-    return tuple(_looked(one, messages[one], diffs.get(one, {}), redactor) for one in whole)
+    output = _bounded(
+        git, "diff-tree", "--stdin", *CHANGES, given="".join(f"{one}\n" for one in messages).encode()
+    )
+    changes: dict[str, list[ChangedPath]] = {one: [] for one in messages}
+    for change in changes_in(output):
+        changes[change.commit].append(change)
+    sizes = sizes_of(git, {one for its in changes.values() for change in its for one in change.objects})
+    whole = [*_within(changes, sizes)]
+    found = secrets_of(
+        git, {one for each in whole for change in changes[each] for one in change.objects}, redactor
+    )
+    return tuple(_looked(one, messages[one], changes[one], found.keys(), redactor) for one in whole)
 
 
-def _messages(git: Git, *revisions: str, given: bytes | None = None) -> dict[str, bytes]:
-    """The message of each commit, the oldest first."""
-    options = ("--reverse", "--topo-order", f"--max-count={MOST_COMMITS}", "--ignore-missing")
-    output = _bounded(git, "rev-list", *options, "--format=%B%x00", *revisions, given=given)
-    parts = [part.removeprefix(b"commit ").partition(b"\n") for part in output.split(b"\0\n")[:-1]]
-    return {identifier.decode(): message for identifier, _, message in parts}
+def _within(changes: Mapping[str, Sequence[ChangedPath]], sizes: Mapping[str, int]) -> Iterator[str]:
+    """Yields commits until the limit of bytes, or until one whose files are not all there."""
+    seen: set[str] = set()
+    for commit, its in changes.items():
+        seen.update(one for change in its for one in change.objects)
+        if not seen <= sizes.keys() or sum(map(sizes.__getitem__, seen)) > _MOST_SEARCHED_BYTES:
+            return
+        yield commit
 
 
-def paths_with_new_credentials(git: Git, before: str, after: str, redactor: Redactor) -> list[str]:
-    """The files of the tree `after` that hold a secret which `redactor` knows, in a line or a name that the tree `before` lacks. `git`
-    is as in `look_through`, with the same limits. Raises CheckoutError and Interrupted.
-    """
-    words = ("-r", *PLAINLY, "--diff-filter=d", "-p", before, after)
-    diffs = diffs_in(b"".join((_ANY_ID, b"\n", _bounded(git, "diff-tree", *words)))).values()
-    return [path for files in diffs for path, diff in files.items() if _adds_secret(path, diff, redactor)]
-
-
-def why_not_pushed(git: Git, head: str, known: Sequence[str], redactor: Redactor) -> str | None:
-    """Why a push must not bring the commits of `head` without `known`: one of them brings a secret which `redactor` knows. None if
-    none does. `git` and the limits are as in `look_through`. Raises CheckoutError and Interrupted.
-    """
-    given = "".join((f"{head}\n", *(f"^{one}\n" for one in known))).encode()
-    messages = _messages(git, "--stdin", given=given)
-    commits = "".join(f"{one}\n" for one in messages).encode()
-    output = _bounded(git, *DIFF_OF_EACH, "--diff-filter=d", "-p", given=commits) if messages else b""
-    diffs = diffs_in(output)
-    for one, message in messages.items():
-        found = [path for path, diff in diffs.get(one, {}).items() if _adds_secret(path, diff, redactor)]
-        if found or _holds_secret(message, redactor):
-            place = shown(sorted(map(redactor.redact, found))) or "its message"
-            return (
-                f"commit {one[:12]} holds a credential that ralph knows ({place}) and is not pushed: take it out of the "
-                "history, or push it yourself"
-            )
-    return None
-
-
-def _adds_secret(path: str, diff: bytes, redactor: Redactor) -> bool:
-    added = b"\n".join(line[1:] for line in diff.split(b"\n") if line.startswith(b"+"))
-    return any(redactor.spans(text) for text in (path, added.decode("utf-8", "replace")))
-
-
-def _looked(identifier: str, message: bytes, diffs: Mapping[str, bytes], redactor: Redactor) -> LookedCommit:
+def _looked(
+    identifier: str, message: bytes, changes: Sequence[ChangedPath], found: Container[str], redactor: Redactor
+) -> LookedCommit:
     # The paths are recorded, so even what only looks like a key must not be in them.
-    has_names = any(redactor.redact_all(path) != path for path in diffs)
-    files = [path for path, diff in diffs.items() if not has_names and _holds_secret(diff, redactor)]
-    return LookedCommit(identifier, tuple(files), _holds_secret(message, redactor), has_names)
+    has_names = any(redactor.redact_all(change.path) != change.path for change in changes)
+    files = [] if has_names else [one.path for one in changes if any(each in found for each in one.objects)]
+    is_secret = bool(redactor.spans(message.decode("utf-8", "replace")))
+    return LookedCommit(identifier, tuple(files), is_secret, has_names)
 
 
 def _bounded(git: Git, *arguments: str, given: bytes | None = None) -> bytes:
     return git.read(*arguments, given=given, most_bytes=_MOST_LOOKED_BYTES, limit_s=_LOOK_LIMIT_S)
-
-
-def _holds_secret(content: bytes, redactor: Redactor) -> bool:
-    """Whether a message or a file's diff holds a secret. A line of a diff begins with a sign, maybe in the middle of a secret."""
-    text = content.decode("utf-8", "replace")
-    return bool(redactor.spans(text) or redactor.spans("\n".join(line[1:] for line in text.split("\n"))))
 
 
 def files_in(output: bytes) -> dict[str, list[NumberedFile]]:

@@ -65,9 +65,15 @@ def large_files(git: Git, commit: str, known: Iterable[str]) -> dict[str, str]:
         git.read(*batch, input_from=listed.fileno(), output_to=contents.fileno())
         contents.seek(0)
         for path, content in _contents(contents):
-            if pointer := _POINTER.match(content):
-                found.setdefault(pointer["id"].decode(), path)
+            if identifier := pointer_in(content):
+                found.setdefault(identifier, path)
     return found
+
+
+def pointer_in(content: bytes) -> str | None:
+    """The id of the large file for which a file with this content stands, or None if it is no pointer."""
+    found = _POINTER.match(content) if len(content) < _MOST_POINTER_BYTES else None
+    return found["id"].decode() if found else None
 
 
 def _contents(file: BinaryIO) -> Iterator[tuple[str, bytes]]:

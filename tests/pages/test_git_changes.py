@@ -233,7 +233,7 @@ def test_secrets_are_found_over_several_lines_and_only_in_what_was_read_to_its_e
         LookedCommit(two, are_names_secret=True),
         LookedCommit(three, is_message_secret=True),
     )
-    monkeypatch.setattr("ralph.git.commit_diffs._MOST_LOOKED_BYTES", 4_000)
+    monkeypatch.setattr("ralph.git.commit_diffs._MOST_SEARCHED_BYTES", 4_000)
     assert looked(*given, secrets=[key, "secret-7777"]) == found[:2]
 
 
@@ -270,12 +270,12 @@ def test_a_file_that_becomes_a_link_has_its_own_diff_and_so_have_all_after_it(re
 def test_a_page_does_not_wait_for_minutes_for_the_recorded_commits(repository, tmp_path) -> None:
     before = repository.git("rev-parse", "HEAD")
     after = (repository.write("new"), repository.commit_all())[1]
+    question = asked(repository, CommitRange(1, before, after))
     slow = f'case "$*" in *batch-check*) : > {tmp_path}/began; sleep 5;; esac'
     before_git(repository.environment, tmp_path / "bin", slow)
     clock = Leap(tmp_path, 25, ends=False)
     seams = replace(repository.seams(), clock=clock, waiter=InboxWaiter(clock, on_look=clock.look))  # type: ignore[arg-type]
-    reader = GitReader(seams, Excerpts(Redactor()))
-    facts = reader.facts(asked(repository, CommitRange(1, before, after)))
+    facts = GitReader(seams, Excerpts(Redactor())).facts(question)
     assert facts.notes == (
         "git could not list the commits: git cat-file took longer than 20 s and was stopped",
     )
