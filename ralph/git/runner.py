@@ -43,7 +43,7 @@ from ralph.machine.running_command import (
     RunningCommand,
 )
 from ralph.places.git_config import STANDARD_LFS
-from ralph.places.git_places import read_elsewhere
+from ralph.places.git_places import foreign_directories, read_elsewhere
 from ralph.places.own_commands import why_changeable
 from ralph.sandbox.left_behind import why_left_behind
 from ralph.values.outcome import Outcome
@@ -223,9 +223,14 @@ class Git:
             changed.extend([file] if why_left_behind(file, self.seams.environment) else [])
             return bool(changed) or self.is_writable(file)
 
-        return settings_from(
-            listing, is_agents, lambda value: self.names_writable(value, names), self.seams.filters
-        )
+        def is_elsewhere() -> bool:
+            writable = tuple(map(os.path.realpath, self.seams.writable))
+            return bool(foreign_directories(os.path.realpath(self.directory), writable))
+
+        def names_writable(value: str) -> bool:
+            return self.names_writable(value, names)
+
+        return settings_from(listing, is_agents, names_writable, self.seams.filters, is_elsewhere)
 
     def failure(self, command: str, answer: GitAnswer) -> CheckoutError:
         name = self._repository

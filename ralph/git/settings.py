@@ -119,10 +119,12 @@ def settings_from(
     is_writable: Callable[[str], bool] = lambda _: False,
     names_writable: Callable[[str], bool] = lambda _: False,
     filters: Collection[str] = (),
+    is_elsewhere: Callable[[], bool] = lambda: False,
 ) -> GitSettings:
     """Makes the settings from `listing`, the output of `LIST`. `is_writable` tells whether an agent can decide what a file says,
     and `names_writable` whether a value names such a file: the user's own settings there count as the repository's. `filters`
-    are those that the user has named. Raises CheckoutError.
+    are those that the user has named. git-lfs does not run if `is_elsewhere`: it would write where commands may not. Raises
+    CheckoutError.
     """
 
     def runs_writable(name: str, value: str) -> bool:
@@ -136,6 +138,8 @@ def settings_from(
     replaced = _filters_to_replace(theirs)
     unnamed = _filters_of(trusted) - {*filters}
     dropped = unnamed.union(name for name, keys in replaced.items() if not _is_defined(name, keys, known))
+    if any(setting.name.startswith(f"filter.{_LFS}.") for setting in settings) and is_elsewhere():
+        dropped |= {_LFS}
     pairs = [
         _pair("protocol.ext.allow", known.get("protocol.ext.allow", "never")),
         *_replaced_programs(theirs, known),

@@ -112,26 +112,32 @@ def foreign_directories(
     judged = [(os.path.realpath(path), why) for path, why in claims if why is not None]
     foreign = [(path, why) for path, why in judged if why and not is_within_any(path, roots)]
     own = [path for path, why in judged if not why or is_within_any(path, roots)]
-    for directory in own:
-        for target, why in _leading_on(directory):
+    pending = dict.fromkeys(own, True)
+    walked: set[str] = set()
+    while pending:
+        directory, is_gits = pending.popitem()
+        walked.add(directory)
+        for target, why in _leading_on(directory, is_gits=is_gits):
             if is_within_any(target, (place, *own)) or not is_within_any(target, roots):
                 foreign.append((target, why))
+            elif target not in walked:  # more may lead on from there
+                pending[target] = False
     return tuple(dict.fromkeys(foreign))
 
 
-def _leading_on(directory: str) -> Iterator[tuple[str, str]]:
+def _leading_on(directory: str, *, is_gits: bool) -> Iterator[tuple[str, str]]:
     """Yields each path to which something leads that git may write or publish in a git directory, and what leads there: a link,
     or a symbolic ref that is not a name of a ref. Yields too what could hide one: an unreadable directory, and what is not a file.
+    Without `is_gits`, the path is one to which a link in a git directory leads, and any file counts as a ref.
     """
-    refs = f"{directory}/refs"
+    refs = f"{directory}/refs" if is_gits else directory
+    if not is_gits and (name := _named_as_ref(directory)):
+        yield os.path.normpath(f"{directory}/{name}"), f"{directory} names it as a ref"
     pending = [directory]
     for one in pending:
-        is_top = one == directory
+        is_top = is_gits and one == directory
         try:
-            with os.scandir(one) as listing:
-                entries = list(listing)
-        except (FileNotFoundError, NotADirectoryError):  # nothing is in it
-            continue
+            entries = _entries(one)
         except OSError as error:
             yield one, f"it cannot be looked through: {error.strerror}"
             continue
@@ -149,6 +155,13 @@ def _leading_on(directory: str) -> Iterator[tuple[str, str]]:
                 yield entry.path, "it is neither a file nor a directory"
             elif (is_head or is_within(one, refs)) and (name := _named_as_ref(entry.path)):
                 yield os.path.normpath(f"{directory}/{name}"), f"{entry.path} names it as a ref"
+
+
+def _entries(directory: str) -> list[os.DirEntry[str]]:
+    """What is in a directory. Empty if it is none. Raises OSError if it cannot be listed."""
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory) as listing:
+        return list(listing)
+    return []
 
 
 def read_elsewhere(top: str) -> Iterator[tuple[str, str]]:

@@ -311,6 +311,35 @@ def test_the_user_can_give_it_by_its_name(tmp_path_factory, name: str) -> None:
         assert checkout.commit("x")
 
 
+# `../given` is a directory that the user has named, in which commands may write.
+ONWARD = {
+    "a file that a link in it is": "rm -rf .git/logs && mkdir -p ../given/logs && ln -s ../../given/logs .git/logs && "
+    "touch ../moved && ln -s ../../moved ../given/logs/HEAD",
+    "a branch of another repository": "mkdir -p ../given/h && rm -r .git/refs/heads && ln -s ../../../given/h .git/refs/heads && "
+    "ln -s ../../other/.git/refs/heads/main ../given/h/main",
+    "a name in a branch there": "mkdir -p ../given/h && rm -r .git/refs/heads && ln -s ../../../given/h .git/refs/heads && "
+    "echo ref: ../../../moved >../given/h/main",
+    "a name in a file there": "mkdir ../given && rm .git/refs/heads/main && ln -s ../../../../given/main .git/refs/heads/main && "
+    "echo ref: ../../../moved >../given/main",
+    "a large file": "mkdir -p ../given/lfs/objects/ab/ab && ln -s ../../given/lfs .git/lfs && touch ../moved && "
+    "ln -s ../../../../../moved ../given/lfs/objects/ab/ab/" + "ab" * 32,
+    "a link to the next link": "mkdir -p ../given/1 ../given/2 ../other && ln -s ../../given/1 .git/lfs && "
+    "ln -s ../2 ../given/1/objects && ln -s ../../other ../given/2/00",
+}
+
+
+@every_row(("name", "script"), ONWARD.items())
+def test_a_link_into_a_given_directory_leads_no_further(tmp_path_factory, name: str, script: str) -> None:
+    place = tmp_path_factory.mktemp("place")
+    repository = made(place, script)
+    repository.write("new")
+    before = state_of(place)
+    for act in attempts(repository.checkout(writable=(place / "given",))).values():
+        with pytest.raises(CheckoutError, match="not this checkout's own"):
+            act()
+    assert state_of(place) == before
+
+
 def test_a_directory_that_the_user_has_given_leads_no_further(tmp_path: Path) -> None:
     lead = "mv ../other/.git/refs ../moved && ln -s ../../moved ../other/.git/refs"
     repository = made(tmp_path, f"{CLAIMS['a file']} && {lead}")

@@ -10,10 +10,14 @@ import pytest
 
 from ralph.git.answer import CheckoutError
 from ralph.git.look import status_of
+from ralph.pages.excerpts import Excerpts
+from ralph.pages.git_changes import GitQuestion, GitReader
 from ralph.values.outcome import Outcome
+from ralph.values.redaction import Redactor
 from tests.git.http_repository import HttpRepository
 from tests.git.repositories import Repository, cloned
 from tests.processes.scripts import script
+from tests.rows import every_row
 from tests.services.outside_programs import program_or_skip
 
 if TYPE_CHECKING:
@@ -269,3 +273,33 @@ def test_a_repository_without_large_files_asks_nothing_more(tmp_path: Path) -> N
             "/info/refs?service=git-receive-pack",
             "/git-receive-pack",
         ]
+
+
+# A command's program of the shell in the checkout, after which x.bin has changed.
+PLANTED = {
+    "a link": "mv .git/lfs ../lfs && ln -s ../../outside .git/lfs",
+    "a link further in": "rm -rf .git/lfs/objects && ln -s ../../../outside .git/lfs/objects",
+    "the directory of another repository": "mkdir in && cp -p .gitattributes x.bin in && echo gitdir: ../../other/.git >in/.git",
+    "a link in a repository inside": "git init -q in && cp -p .gitattributes x.bin in && git -C in add -A && "
+    "git -C in -c user.name=x -c user.email=x commit -q -m x && rm -rf in/.git/lfs && ln -s ../../../outside in/.git/lfs",
+}
+
+
+@every_row(("name", "script"), PLANTED.items())
+def test_no_look_of_ralphs_writes_a_large_file_elsewhere(tmp_path_factory, name: str, script: str) -> None:
+    program_or_skip("git-lfs")
+    place = tmp_path_factory.mktemp("place")
+    made = cloned(place / "work", place / "home")
+    for key, value in STANDARD.items():
+        made.git("config", "--global", key, value)
+    add(made, "x.bin", CONTENT)
+    (place / "outside").mkdir()
+    shutil.copytree(place / "work", place / "other")
+    made.git("-c", f"alias.plant=!{script}", "plant")
+    before = {path for top in ("outside", "other") for path in (place / top).rglob("*")}
+    for path in place.glob("work/**/x.bin"):
+        path.write_text(CONTENT.upper())  # of the same size, so that git asks git-lfs
+    made.checkout().snapshot()
+    reader = GitReader(made.seams(), Excerpts(Redactor()))
+    assert reader.facts(GitQuestion(made.top, has_uncommitted=True)).files
+    assert {path for top in ("outside", "other") for path in (place / top).rglob("*")} == before
