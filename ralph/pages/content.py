@@ -66,16 +66,16 @@ class AttemptKind(enum.Enum):
 
 
 class Stretch(Struct, frozen=True):
-    """A length of time that has a bar. On the page of a fleet, this is an attempt."""
+    """A length of time that has a bar."""
 
-    kind: StretchKind | AttemptKind
+    kind: StretchKind
     """Where bars share a place, the kinds have the order of their enumeration."""
     began_s: float
     ended_s: float
     label: str
     """A few words, such as `turn 3` or `Bash: make test`."""
     entry: str | None = None
-    """The `id` of the transcript's entry or the `anchor` of the job to jump to, or None."""
+    """The `id` of the transcript's entry to jump to, or None."""
 
 
 class Mark(Struct, frozen=True):
@@ -264,8 +264,8 @@ class PageContent(Struct, frozen=True):
 
 
 # --- The page of a fleet
-# The content of a fleet's report page, as values: one `FleetContent` with its sets, its jobs from the worst to the
-# best, and the time line of their attempts.
+# The content of a fleet's report page, as values: one `FleetContent` with its sets, and its jobs from the worst to the
+# best.
 #
 # `pages/fleet_story.py` makes these values from the rows of a store. `pages/page.py` turns them into HTML. No I/O
 # happens here. All times are seconds since 1970. All texts are as users, models and servers wrote them, apart from
@@ -381,26 +381,6 @@ class SetStory(Struct, frozen=True, kw_only=True):
     commands: tuple[str, ...]
 
 
-class SlotRow(Struct, frozen=True):
-    """A row of the time line: attempts of one machine, one after the other."""
-
-    name: str
-    bars: tuple[Stretch, ...]
-
-
-class Takeover(Struct, frozen=True):
-    """A job that continued at another worker."""
-
-    row: int
-    """The place of the row in `FleetContent.rows`."""
-    at_s: float
-    to_row: int
-    to_s: float
-    label: str
-    is_after_loss: bool
-    """True if the worker before was lost. False if it handed the job back, or the job had a further attempt."""
-
-
 class FleetContent(Struct, frozen=True, kw_only=True):
     made_at_s: float
     version: str
@@ -414,8 +394,6 @@ class FleetContent(Struct, frozen=True, kw_only=True):
     """The number of attempts whose worker was lost."""
     jobs: tuple[JobStory, ...]
     """From the worst to the best. Not all, if there are more than the page has room for."""
-    rows: tuple[SlotRow, ...]
-    takeovers: tuple[Takeover, ...]
     notes: tuple[str, ...] = ()
     """Sentences about the commands on the page."""
     left_out: tuple[str, ...] = ()

@@ -22,10 +22,7 @@ from ralph.pages.content import (
     JobDetails,
     JobStory,
     SetStory,
-    SlotRow,
     StateCount,
-    Stretch,
-    Takeover,
 )
 from ralph.pages.excerpts import Excerpts, PageBudget, size_in_html
 from ralph.values.outcome import Outcome
@@ -38,12 +35,9 @@ if TYPE_CHECKING:
     from ralph.fleet.store.schema import AttemptRow, JobRow
 
 MOST_DETAILS = 300
-MOST_ROWS = 40
-"""The number of rows of the time line."""
 _ROWS_BYTES, _ROW_BYTES = 5_000_000, 420
 """The room of all rows of jobs, and what one takes beside its texts."""
 _MOST_ATTEMPTS = 12
-_MOST_TAKEOVERS = 200
 _MOST_SETS = 200
 _MOST_EXITS = 30
 _NAME_CHARS, _REASON_CHARS, _WORDS_CHARS = 80, 160, 300
@@ -119,7 +113,6 @@ class _FleetFold:
             for row, story in zip(self._jobs, jobs, strict=False)
             if story.details is not None
         }
-        rows, takeovers = self._time_line(stories, anchors)
         sets = self._sets[:_MOST_SETS]
         if len(sets) < len(self._sets):
             self._left_out.append(f"{counted(len(self._sets) - len(sets), 'more set')}: ralph fleet ls")
@@ -132,8 +125,6 @@ class _FleetFold:
             attempts=sum(map(len, stories.values())),
             lost=sum(one.kind is AttemptKind.LOST for attempts in stories.values() for one in attempts),
             jobs=tuple(jobs),
-            rows=tuple(rows),
-            takeovers=tuple(takeovers),
             left_out=tuple(self._left_out),
         )
 
@@ -321,90 +312,6 @@ class _FleetFold:
         ]
         return max(min(ends), row.started_at)
 
-    # --- time line
-
-    def _time_line(
-        self, stories: dict[tuple[str, str], list[AttemptStory]], anchors: dict[tuple[str, str], str]
-    ) -> tuple[list[SlotRow], list[Takeover]]:
-        packed: dict[str, list[_FilledRow]] = defaultdict(list)
-        ordered = sorted(
-            ((one.began_s, key, at) for key, attempts in stories.items() for at, one in enumerate(attempts))
-        )
-        row_of: dict[tuple[tuple[str, str], int], _FilledRow] = {}
-        for _, key, at in ordered:
-            one = stories[key][at]
-            slot = _row_for(packed[one.machine], one)
-            slot.take(one, _bar_of(key, one, anchors.get(key), self._excerpts))
-            row_of[key, at] = slot
-        slots = [slot for machine in sorted(packed) for slot in packed[machine]]
-        kept = sorted(slots, key=lambda slot: slot.interest)[:MOST_ROWS]
-        if len(kept) < len(slots):
-            count = sum(len(slot.bars) for slot in slots) - sum(len(slot.bars) for slot in kept)
-            self._left_out.append(
-                f"{counted(len(slots) - len(kept), 'row')} of the time line with {counted(count, 'attempt')}"
-            )
-        places = {slot: place for place, slot in enumerate(slot for slot in slots if slot in kept)}
-        rows = [
-            SlotRow(f"{machine} {number}" if len(packed[machine]) > 1 else machine, tuple(slot.bars))
-            for machine in sorted(packed)
-            for number, slot in enumerate(packed[machine], 1)
-            if slot in places
-        ]
-        takeovers = [
-            Takeover(
-                places[row_of[key, at]],
-                one.ended_s,
-                places[row_of[key, at + 1]],
-                after.began_s,
-                f"{self._line(key[0], _NAME_CHARS)}/{self._line(key[1], _NAME_CHARS)}: from {one.executor} to "
-                f"{after.executor}",
-                one.kind is AttemptKind.LOST,
-            )
-            for key, attempts in stories.items()
-            for at, (one, after) in enumerate(itertools.pairwise(attempts))
-            if one.executor != after.executor and row_of[key, at] in places and row_of[key, at + 1] in places
-        ]
-        takeovers.sort(key=lambda one: (not one.is_after_loss, one.at_s))
-        if len(takeovers) > _MOST_TAKEOVERS:
-            self._left_out.append(f"{counted(len(takeovers) - _MOST_TAKEOVERS, 'line')} between attempts")
-        return rows, takeovers[:_MOST_TAKEOVERS]
-
-
-class _FilledRow:
-    """A row of the time line while it is filled."""
-
-    def __init__(self) -> None:
-        self.bars: list[Stretch] = []
-        self.executor = ""
-        self.ended_s = 0.0
-
-    def take(self, one: AttemptStory, bar: Stretch) -> None:
-        self.bars.append(bar)
-        self.executor = one.executor
-        self.ended_s = max(one.ended_s, self.ended_s)
-
-    @property
-    def interest(self) -> tuple[int, int, int]:
-        """Rows with lost attempts come first, then those with failures, then those with more attempts."""
-        kinds = Counter(bar.kind for bar in self.bars)
-        return -kinds[AttemptKind.LOST], -kinds[AttemptKind.FAILED], -len(self.bars)
-
-
-def _row_for(slots: list[_FilledRow], one: AttemptStory) -> _FilledRow:
-    """The row of the same executor, else one that is free, else a new one. An executor has one job at a time."""
-    for slot in slots:
-        if slot.executor == one.executor and slot.ended_s <= one.began_s:
-            return slot
-    for slot in slots:
-        if slot.ended_s <= one.began_s:
-            return slot
-    slots.append(_FilledRow())
-    return slots[-1]
-
-
-def _bar_of(key: tuple[str, str], one: AttemptStory, anchor: str | None, excerpts: Excerpts) -> Stretch:
-    label = f"{excerpts.line(key[0], _NAME_CHARS)}/{excerpts.line(key[1], _NAME_CHARS)} attempt {one.attempt}"
-    return Stretch(one.kind, one.began_s, one.ended_s, f"{label} by {one.executor}", anchor)
 
 
 def _next_starts(attempts: Sequence[AttemptRow]) -> dict[tuple[str, float], float]:

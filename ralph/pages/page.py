@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.pages.content import LOOP_WAITS, AttemptKind, MarkKind, Stretch, StretchKind
+from ralph.pages.content import LOOP_WAITS, MarkKind, StretchKind
 from ralph.pages.drawing import Axis, axis_of, bars_of, curve_of, length_s, marks_of, totals_of, with_gaps
-from ralph.pages.page_frame import Block, Join, Lane, Timeline, headline_of, money, rendered, timeline_of
+from ralph.pages.page_frame import Block, Lane, Timeline, headline_of, money, rendered, timeline_of
 from ralph.values.screen_text import counted, dollar_limit, duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from datetime import tzinfo
 
-    from ralph.pages.content import CheckRun, FleetContent, Mark, PageContent, Section, SectionPart, SlotRow
+    from ralph.pages.content import CheckRun, FleetContent, Mark, PageContent, Section, SectionPart, Stretch
 
 KINDS = {
     StretchKind.MODEL: "model",
@@ -274,11 +274,6 @@ def _short(number: float) -> str:
 # --- The page of a fleet
 # Turns a `FleetContent` into one HTML file: the template `fleet.html` in the frame of all pages.
 
-_MOST_FLEET_BARS, _FEWEST_FLEET_BARS, _WIDEST_ROW_BARS = 6_000, 100, 400
-_HEIGHT, _PITCH = 18, 23
-_NAME_CHARS = 12
-"""A longer name has no room beside the time line. The bars say it in full."""
-
 
 class FleetTotals(Struct, frozen=True, kw_only=True):
     """The sums of all sets, for the head of the page."""
@@ -300,15 +295,11 @@ class FleetTotals(Struct, frozen=True, kw_only=True):
 
 def fleet_html_of(content: FleetContent, zone: tzinfo | None = None) -> bytes:
     """The page as one HTML file in UTF-8. `zone` is the time zone of its times, by default the machine's."""
-    time_line = _time_line(content, zone)
-    spent = totals_of(bar for row in content.rows for bar in row.bars)
     return rendered(
         "fleet.html",
         content,
         zone,
         totals=totals_of_sets(content),
-        time_line=time_line,
-        legend=[(kind.value, spent[kind.value]) for kind in AttemptKind if kind.value in spent],
         signs={"done": "✓", "failed": "✗", "blocked": "✗", "cancelled": "✗"},
     )
 
@@ -338,42 +329,6 @@ def totals_of_sets(content: FleetContent) -> FleetTotals:
         began_s=min((one.began_s for one in content.sets), default=content.made_at_s),
         ended_s=max((one.ended_s for one in content.sets), default=content.made_at_s),
     )
-
-
-def _time_line(content: FleetContent, zone: tzinfo | None) -> Timeline | None:
-    bars = [bar for row in content.rows for bar in row.bars]
-    if not bars:
-        return None
-    busy = [Stretch(StretchKind.MODEL, bar.began_s, bar.ended_s, "") for bar in bars]
-    axis = axis_of(min(bar.began_s for bar in bars), max(bar.ended_s for bar in bars), with_gaps(busy))
-    most = min(max(_MOST_FLEET_BARS // len(content.rows), _FEWEST_FLEET_BARS), _WIDEST_ROW_BARS)
-    lanes = [
-        Lane("bars", _short_name(row), place * _PITCH, _HEIGHT, bars=bars_of(row.bars, axis, most))
-        for place, row in enumerate(content.rows)
-    ]
-    joins = [
-        Join(
-            axis.place(one.at_s),
-            _middle_of(one.row),
-            axis.place(one.to_s),
-            _middle_of(one.to_row),
-            one.label,
-            one.is_after_loss,
-        )
-        for one in content.takeovers
-    ]
-    label = f"Time line of {counted(len(bars), 'attempt')} on {counted(len(lanes), 'row')}"
-    return timeline_of("time", label, len(lanes) * _PITCH, lanes, axis=axis, zone=zone, joins=joins)
-
-
-def _middle_of(row: int) -> int:
-    return row * _PITCH + _HEIGHT // 2
-
-
-def _short_name(row: SlotRow) -> str:
-    """The beginning and the end of the name, because the end has the number of the row."""
-    name = row.name
-    return name if len(name) <= _NAME_CHARS else f"{name[:5]}…{name[-6:]}"
 
 
 def headline_of_fleet(content: FleetContent) -> str:

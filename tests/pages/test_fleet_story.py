@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from ralph.fleet.decisions import JobState
 from ralph.pages.content import AttemptKind
 from ralph.pages.excerpts import size_in_html
-from ralph.pages.fleet_story import MOST_DETAILS, MOST_ROWS
+from ralph.pages.fleet_story import MOST_DETAILS
 from ralph.pages.page import fleet_html_of, headline_of_fleet, totals_of_sets
 from tests.pages.fleet_rows import (
     ATTEMPTS,
@@ -76,11 +76,6 @@ def test_an_attempt_that_lost_its_worker_ends_where_another_worker_takes_over() 
     first, second = billing.details.attempts
     assert (first.kind, second.kind) == (AttemptKind.LOST, AttemptKind.DONE)
     assert (first.has_taken_over, second.has_taken_over) == (False, True)
-    (over,) = content.takeovers
-    assert over.is_after_loss
-    assert over.label == "upgrade/billing: from west-202-b to east-102-c"
-    assert (content.rows[over.row].name, content.rows[over.to_row].name) == ("west", "east 2")
-    assert [row.name for row in content.rows] == ["east 1", "east 2", "north", "west"]
 
 
 @every_row(
@@ -160,11 +155,9 @@ def test_ten_thousand_jobs_have_a_row_each_and_the_failed_ones_details() -> None
     assert len(page) < 10_000_000
     assert sum(job.details is not None for job in content.jobs) == MOST_DETAILS
     assert all(job.state == "failed" for job in content.jobs[:400])
-    assert len(content.rows) == MOST_ROWS
     assert (
         "the details of 9700 jobs (the first of them is failed): ralph fleet show SET/ID" in content.left_out
     )
-    assert any("of the time line with" in line for line in content.left_out)
     assert len(content.jobs) == 10_000
     assert page.count(b'<tr><td><span class="badge') == 10_000
 
