@@ -313,7 +313,6 @@ class _FleetFold:
         return max(min(ends), row.started_at)
 
 
-
 def _next_starts(attempts: Sequence[AttemptRow]) -> dict[tuple[str, float], float]:
     """For each executor and the start of each of its attempts, the start of its next attempt."""
     starts: dict[str, list[float]] = defaultdict(list)

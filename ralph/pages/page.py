@@ -106,7 +106,7 @@ def html_of(content: PageContent, zone: tzinfo | None = None) -> bytes:
 
 def _view_of(section: Section, name: str, bars: int, part_bars: int, zone: tzinfo | None) -> SectionView:
     stretches = [*with_gaps(_all_stretches(section))]
-    axis = axis_of(section.began_s, section.ended_s, stretches)
+    axis = axis_of(section.began_s, section.ended_s)
     noun = "iteration" if section.is_loop else "run"
     parts = [
         PartView(
@@ -238,7 +238,7 @@ def _section_timeline(
 def _part_timeline(part: SectionPart, name: str, bars: int, zone: tzinfo | None) -> Timeline | None:
     if not part.stretches or part.began_s is None or part.ended_s is None:
         return None
-    axis = axis_of(part.began_s, part.ended_s, part.stretches)
+    axis = axis_of(part.began_s, part.ended_s)
     rows = [Lane("bars", "work", 0, 28, bars=bars_of(part.stretches, axis, bars))]
     top = _add_marks(rows, [mark for mark in part.marks if mark.kind is not MarkKind.ENDED], axis, 34, bars)
     return timeline_of(name, f"Timeline of {part.number}", top, rows, axis=axis, zone=zone)

@@ -474,15 +474,8 @@ def _answer(run: RunStory) -> str:
 
 
 def _notes_on_times(times: Iterable[TimedSteps]) -> list[str]:
-    notes = []
-    if any(one.is_estimated for one in times):
-        notes.append(
-            "an older ralph wrote a part of this, without the times: they are estimated from the beginning of each "
-            "run and the recorded durations"
-        )
-    if any(one.was_set_back for one in times):
-        notes.append("the clock was set back during the work: later times are moved forward by the same step")
-    return notes
+    lacks = any(one.lacks_times for one in times)
+    return ["an older ralph wrote a part of this, without the times"] if lacks else []
 
 
 def _notes_on_secrets(reads: Iterable[JournalRead]) -> list[str]:
