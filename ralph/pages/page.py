@@ -37,11 +37,8 @@ _ROWS = {
     MarkKind.ENDED: "ends",
 }
 
-# A page has bars in at most so many places of its sections' timelines, and of those of its parts, so that it stays small.
+# A page has bars in at most so many places of its sections' timelines, so that it stays small.
 _MOST_BARS, _FEWEST_BARS = 250, 100
-_MOST_PART_BARS, _FEWEST_PART_BARS = 16_000, 40
-# Parts before the last ones of so many have no timeline of their own, which takes 1 KB or more.
-_MOST_PART_TIMELINES = 1_000
 _MOST_POINTS = 600
 _MOST_MARKS = 600
 _MOST_PROBLEMS = 8
@@ -83,28 +80,24 @@ class PartView(Struct, frozen=True):
     part: SectionPart
     name: str
     headline: str
-    timeline: Timeline | None
 
 
 def html_of(content: PageContent, zone: tzinfo | None = None) -> bytes:
     """The page as one HTML file in UTF-8. `zone` is the time zone of its times, by default the machine's."""
     bars = max(_MOST_BARS // max(len(content.sections), 1), _FEWEST_BARS)
-    parts = sum(len(section.parts) for section in content.sections)
-    part_bars = max(_MOST_PART_BARS // max(parts, 1), _FEWEST_PART_BARS)
     return rendered(
         "page.html",
         content,
         zone,
         views=[
-            _view_of(section, f"work{number}", bars, min(part_bars, 2 * _MOST_BARS), zone)
-            for number, section in enumerate(content.sections)
+            _view_of(section, f"work{number}", bars, zone) for number, section in enumerate(content.sections)
         ],
         kinds=KINDS,
         long_diff=_LONG_DIFF_LINES,
     )
 
 
-def _view_of(section: Section, name: str, bars: int, part_bars: int, zone: tzinfo | None) -> SectionView:
+def _view_of(section: Section, name: str, bars: int, zone: tzinfo | None) -> SectionView:
     stretches = [*with_gaps(_all_stretches(section))]
     axis = axis_of(section.began_s, section.ended_s)
     noun = "iteration" if section.is_loop else "run"
@@ -114,9 +107,6 @@ def _view_of(section: Section, name: str, bars: int, part_bars: int, zone: tzinf
             part,
             f"{noun} {part.number}",
             headline_of(part.outcome),
-            _part_timeline(part, f"{name}-part{at}-time", part_bars, zone)
-            if len(section.parts) - at <= _MOST_PART_TIMELINES
-            else None,
         )
         for at, part in enumerate(section.parts)
     ]
@@ -233,15 +223,6 @@ def _section_timeline(
         top += 78
     label = f"Timeline of {_noun_of(section)}s, model time, tools, checks, waits and outages, with cost and context"
     return timeline_of(name, label, top, rows, axis=axis, zone=zone)
-
-
-def _part_timeline(part: SectionPart, name: str, bars: int, zone: tzinfo | None) -> Timeline | None:
-    if not part.stretches or part.began_s is None or part.ended_s is None:
-        return None
-    axis = axis_of(part.began_s, part.ended_s)
-    rows = [Lane("bars", "work", 0, 28, bars=bars_of(part.stretches, axis, bars))]
-    top = _add_marks(rows, [mark for mark in part.marks if mark.kind is not MarkKind.ENDED], axis, 34, bars)
-    return timeline_of(name, f"Timeline of {part.number}", top, rows, axis=axis, zone=zone)
 
 
 def _add_marks(rows: list[Lane], marks: Sequence[Mark], axis: Axis, top: int, most: int) -> int:
