@@ -52,19 +52,6 @@ class EntryKind(enum.Enum):
     EVENT = "event"
 
 
-class AttemptKind(enum.Enum):
-    """The end of one attempt of a fleet's job."""
-
-    DONE = "done"
-    FAILED = "failed"
-    LATER = "later"
-    """The job continued with another attempt: after an outage, at a limit, or when its worker was told to stop."""
-    CANCELLED = "cancelled"
-    LOST = "lost"
-    """The worker was gone or silent. It recorded no end."""
-    RUNNING = "running"
-
-
 class Stretch(Struct, frozen=True):
     """A length of time that has a bar."""
 
@@ -272,30 +259,7 @@ class PageContent(Struct, frozen=True):
 # redacted credentials: they are not safe as HTML or on a terminal.
 
 
-class AttemptStory(Struct, frozen=True, kw_only=True):
-    """One attempt of a job by one worker."""
-
-    attempt: int
-    machine: str
-    executor: str
-    kind: AttemptKind
-    exit_code: int | None
-    outcome: str
-    """The value of an `Outcome`, or an empty text without an exit code."""
-    reason: str
-    began_s: float
-    ended_s: float
-    """For a lost attempt, the time until which nobody else worked on the job. For a running one, now."""
-    turns: int | None
-    """Turns and cost are those of the job at the end of this attempt. None if they were not recorded."""
-    cost_usd: float | None
-    has_taken_over: bool
-    """True if the attempt before was lost, and another worker took the job over."""
-
-
 class JobStory(Struct, frozen=True, kw_only=True):
-    anchor: str
-    """Unique within the page. Contains only ASCII letters and digits."""
     set_name: str
     id: str
     state: str
@@ -314,35 +278,6 @@ class JobStory(Struct, frozen=True, kw_only=True):
     attempts: int
     machines: str
     """The names of the machines in their order, in one line."""
-    details: JobDetails | None
-    """None if the page has no room for them."""
-
-
-class JobDetails(Struct, frozen=True, kw_only=True):
-    reason: str
-    """The whole reason, or most of it."""
-    repository: str
-    ref: str
-    """The branch, tag or commit that the user named. Empty for the default branch."""
-    branch: str
-    """Empty if this version of ralph cannot read the job."""
-    commit: str
-    """The commit of the job that was pushed last. Empty if none was."""
-    unpushed: str
-    """The commit that the last attempt wanted to push, if it is another one."""
-    prompt: str
-    until: str
-    after: str
-    """The ids of the jobs that had to end before, in one line."""
-    problem: str
-    """Why this version of ralph cannot read the job. Empty if it can."""
-    answer: str
-    """The last answer of the agent. May be cut."""
-    attempts: tuple[AttemptStory, ...]
-    more_attempts: int
-    """The number of attempts before those in `attempts`."""
-    commands: tuple[str, ...]
-    """The commands that a person may want next."""
 
 
 class StateCount(Struct, frozen=True):
@@ -358,8 +293,6 @@ class ExitCount(Struct, frozen=True):
     number: int
     reason: str
     """The reason of the first of them."""
-    anchor: str
-    """The first of them. Empty if the page has no details of it."""
 
 
 class SetStory(Struct, frozen=True, kw_only=True):
@@ -389,9 +322,6 @@ class FleetContent(Struct, frozen=True, kw_only=True):
     sets: tuple[SetStory, ...]
     exits: tuple[ExitCount, ...]
     """The exit codes other than 0, from the worst to the best."""
-    attempts: int
-    lost: int
-    """The number of attempts whose worker was lost."""
     jobs: tuple[JobStory, ...]
     """From the worst to the best. Not all, if there are more than the page has room for."""
     notes: tuple[str, ...] = ()
