@@ -64,7 +64,7 @@ def _check_by(text: str) -> Validator:
             b'{"type": "strnig"}',
             (
                 's.json is not a usable JSON Schema: #/type: expected one of "array", "boolean", "integer", '
-                '"null", "number", "object", "string", got "strnig" (in the closest alternative)'
+                '"null", "number", "object", "string" or an array, got "strnig"'
             ),
         ),
     ],
@@ -250,14 +250,6 @@ LONG = {"name": "x" * 1_000_000}
         (FITS | {"when": "today"}, 'payload.when: expected format "date", got "today"'),
         (FITS | {"tag": "1"}, 'payload.tag: expected pattern "^v[0-9]+$", got "1"'),
         (FITS | {"either": 5}, "payload.either: expected a string or null, got 5"),
-        (
-            FITS | {"shape": {"kind": "line"}},
-            "payload.shape.to: required (a string) (in the closest alternative)",
-        ),
-        (
-            FITS | {"shape": {"kind": "dot", "at": "x"}},
-            'payload.shape.at: expected an integer, got "x" (in the closest alternative)',
-        ),
         (FITS | {"odd key": 1}, 'payload["odd key"]: expected a boolean, got 1'),
         (FITS | {"never": 1}, "payload: expected nothing where the schema says false, got 1"),
         (FITS | {"both": 1}, "payload.both: expected oneOf an array, got 1"),
