@@ -29,7 +29,6 @@ _SOURCES = {
     "DIR": "directories",
     "ID": "sessions",
     "SESSION": "sessions",
-    "LOOP": "loops",
     "MODEL": "models",
     "MODELS": "models",
     "VARIABLE": "variables",

@@ -20,7 +20,6 @@ from ralph import __version__
 from ralph.api.target_clients import HttpSettings
 from ralph.cli.checks import resources
 from ralph.cli.checks.checkout import look_at_claude_rules, look_at_git
-from ralph.cli.checks.endpoints import look_at_endpoints
 from ralph.cli.checks.finding import Finding, Level, exit_code, fail, ok, verdict, warn
 from ralph.cli.checks.machine import (
     look_at_machine,
@@ -38,14 +37,12 @@ from ralph.cli.values import absolute
 from ralph.loop.starter import placeholders_left
 from ralph.machine.files.repository import repository_top
 from ralph.machine.network.trust import trusting, unusable_places
-from ralph.machine.starting import PATIENCE_S
 from ralph.machine.waiter import STOP_SIGNALS, InboxWaiter, SystemClock
 from ralph.output.standard_streams import has_color
 from ralph.run.parts import RunContext, entered, program_keys
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.settings.listing import setting_lines, target_lines
 from ralph.settings.merge import SettingsError, load_with_claude
-from ralph.settings.tables import ClockSettings, Settings
 from ralph.values.credentials import known_secrets
 from ralph.values.events import EventStream
 from ralph.values.outcome import CannotError, Outcome, UsageError
@@ -56,7 +53,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import FrameType
 
+    from ralph.settings.tables import Settings
+
 _COLORS = {Level.OK: "32", Level.NOTE: "36", Level.WARN: "33", Level.FAIL: "31"}
+_NOT_ASKED = "not asked: a run would not start with these settings"
 _LEVEL_WIDTH = max(len(level.value) for level in Level)
 
 
@@ -65,7 +65,7 @@ def doctor(line: DoctorLine, _typed: TypedLine) -> int:
 
     Most options of `ralph run` have the same effect here.
 
-    ralph shows no key, connects to endpoints, and sends requests only with --probe. It starts and stops MCP servers.
+    ralph shows no key, and sends requests only with --probe. It starts and stops MCP servers.
     If a check says FAIL, the exit code is the one that a run would have: 78 for settings, and with --probe also 77, 69
     or 75.
     """
@@ -218,8 +218,7 @@ def _findings(
 ) -> Iterator[Finding]:
     clock = SystemClock()
     waiter = InboxWaiter(clock)
-    lacking = [*look_at_room(waiter, clock)]
-    yield from lacking
+    yield from look_at_room(waiter, clock)
     wanted = SandboxSettings() if settings is None else settings.sandbox
     yield from look_at_machine(environment, __version__, wanted, cwd)
     yield from look_at_sandbox(wanted, environment, cwd)
@@ -241,27 +240,15 @@ def _findings(
     if line.offline:
         return
     if settings is None:
-        yield warn(
-            "endpoints", "not tried: the settings that name them are not valid", "fix the settings first"
-        )
+        if line.probe:
+            yield warn("targets", _NOT_ASKED, "fix the settings first")
         return
     if settings.mcp_servers and cwd is not None:
         yield from look_at_servers(settings, environment, cwd, waiter, clock)
-    ca_file = None if settings.model.ca_file is None else str(settings.model.ca_file)
     if not line.probe:
-        yield from look_at_endpoints(
-            list(dict.fromkeys(target.base_url for target in settings.targets)),
-            ca_file,
-            # 0 means no limit in a run, but doctor must end
-            settings.clocks.connect_s or ClockSettings().connect_s,
-            waiter,
-            clock,
-            patience_s=0.0 if lacking else PATIENCE_S,
-        )
-    elif problem is not None:
-        yield warn(
-            "targets", "not asked: a run would not start with these settings", "fix the settings first"
-        )
+        return
+    if problem is not None:
+        yield warn("targets", _NOT_ASKED, "fix the settings first")
     else:
         yield from _answers_of_targets(settings, environment, cwd, waiter, clock)
 

@@ -274,7 +274,7 @@ def report(
 ) -> int:
     """Write one HTML page about all jobs of the store, or of these sets, the worst jobs first.
 
-    The page says what failed and why, what it cost, which machine worked on what and when, and how to resume. It needs
+    The page says what failed and why, what it cost, which machines worked on what, and how to continue. It needs
     no network and runs only its own script. Works while the jobs run, too.
 
     Exit codes: 0 written, 2 no such set, or no place for the page, 74 the page cannot be written.

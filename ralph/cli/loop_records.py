@@ -2,7 +2,7 @@
 which look at recorded loops.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -49,19 +49,12 @@ INIT = typer_command("loop init", init)
 Directory = Annotated[str | None, option("Look at the loops of this directory.", "DIR", "--cd -C")]
 
 
-def ls(
-    *,
-    all_: Annotated[
-        bool, option("List the loops of all directories, with their directories.", spelled="-a")
-    ] = False,
-    format_: Annotated[Literal["text", "json"], option("text: one line per loop. json: one list.")] = "text",
-    directory: Directory = None,
-) -> int:
+def ls(*, directory: Directory = None) -> int:
     """List the loops of this directory, the newest first: id, begin, outcome, iterations, cost, task.
 
     The outcome is running for a loop that runs, and stopped for a loop that was killed.
     """
-    return list_loops(working_directory(directory), of_all=all_, is_json=format_ == "json")
+    return list_loops(working_directory(directory))
 
 
 def show(
@@ -69,11 +62,10 @@ def show(
         str | None, typer.Argument(metavar="[ID]", help="The number of the loop. Default: the newest.")
     ] = None,
     *,
-    log: Annotated[bool, option("Print the loop's log instead.")] = False,
     directory: Directory = None,
 ) -> int:
     """Show the story of one loop of this directory: its state, iterations, checks, and where its log is."""
-    return show_loop(working_directory(directory), number, prints_log=log)
+    return show_loop(working_directory(directory), number)
 
 
 LIST = typer_command("loop ls", ls)

@@ -87,15 +87,12 @@ def search(
     *,
     all_: AllFlag = False,
     session_dir: SessionDir = None,
-    format_: ListFormat = "text",
 ) -> int:
     """Find a text in titles, prompts, answers, calls and results, and list its sessions with the first matching lines.
 
     Without a match the list is empty (exit 0).
     """
-    return command.search_sessions(
-        command.store_in(absolute(session_dir)), words, of_all=all_, is_json=format_ == "json"
-    )
+    return command.search_sessions(command.store_in(absolute(session_dir)), words, of_all=all_)
 
 
 @sessions.command(short_help="Delete sessions.")

@@ -27,7 +27,6 @@ from ralph.demo.stages import (
 )
 from ralph.demo.workplace import (
     RUN_TESTS,
-    commits_since_the_first,
     has_git,
     make_environment,
     make_project,
@@ -36,16 +35,15 @@ from ralph.demo.workplace import (
 from ralph.loop.command import loop_command
 from ralph.loop.record import LoopStore, RecordError
 from ralph.loop.values import LoopLimits, LoopOptions, LoopPlan
-from ralph.loop.words import judged
 from ralph.mock_api import MockApi, Playable, RecordedRequest, Step, Text, Thinking, ToolUse, Turn
 from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from pathlib import Path
     from types import TracebackType
 
-    from ralph.loop.state import CurrentIteration, IterationRecord, LoopState
+    from ralph.loop.state import CurrentIteration
 
 OUTAGE_BEGINS = (2, 1)
 """The start of the outage: the number of an iteration, and a number of answers. After that many answers in the
@@ -60,14 +58,9 @@ _LOOKS_EVERY_S = 0.02
 
 
 class LoopOutage:
-    """A context manager that runs the demo's server. Inside the context the server runs, except during the outage.
-    The attributes `ended_runs`, `waited_s` and `request_count` are complete when the context has ended.
-    """
+    """A context manager that runs the demo's server. Inside the context the server runs, except during the outage."""
 
     def __init__(self, store: LoopStore, *, has_git: bool) -> None:
-        self.ended_runs = 0
-        self.waited_s = 0.0
-        """The sum of the completed waits in seconds, as the loop has recorded them."""
         self._store = store
         self._has_git = has_git
         self._servers: list[MockApi] = []
@@ -88,18 +81,12 @@ class LoopOutage:
         self._watch.join()
         self._servers[-1].close()
 
-    @property
-    def request_count(self) -> int:
-        return sum(server.request_count for server in self._servers)
-
     def _follow(self) -> None:
         is_gone = False
         while not self._is_over.wait(_LOOKS_EVERY_S):
             current = self._current()
             if current is None:
                 continue
-            self.ended_runs = max(self.ended_runs, current.outages)
-            self.waited_s = max(self.waited_s, current.slept_s)
             if not is_gone and current.outages >= _GONE_AFTER:
                 self._servers[0].close()
                 is_gone = True
@@ -200,27 +187,12 @@ def play_loop(directory: Path, speed: float, say: Callable[[str], None]) -> int:
         plan = _plan(play, config_file)
         say(_about(play, plan, outage.port, config_file.read_text()))
         code = loop_command(LoopOptions(plan), environment)
-    passes = _tell_facts(play, store, outage, environment, say)
-    if not code:
-        say(_NEXT)
-    return code if code or passes else Outcome.TASK_FAILED.exit_code()
-
-
-def _tell_facts(
-    play: _Play, store: LoopStore, outage: LoopOutage, environment: dict[str, str], say: Callable[[str], None]
-) -> bool:
-    """Prints the facts about the loop."""
-    try:
-        state = store.newest().load()
-    except RecordError:
-        return False
-    if state.ended is None or state.ended.outcome is Outcome.INTERRUPTED:
-        return False
+    if code:
+        return code
     passes = tests_pass(play.project, environment)
-    commits = commits_since_the_first(play.project, environment) if play.has_git else []
-    tests = _fact("tests", f"{'pass' if passes else 'FAIL'} (run once more, by the demo itself)")
-    say("\n".join(["", *_facts(play, state, outage, commits), tests]))
-    return passes
+    say(f"\n  tests              {'pass' if passes else 'FAIL'} (run once more, by the demo itself)")
+    say(_NEXT)
+    return 0 if passes else Outcome.TASK_FAILED.exit_code()
 
 
 def _plan(play: _Play, config_file: Path) -> LoopPlan:
@@ -267,41 +239,6 @@ def _about(play: _Play, plan: LoopPlan, port: int, settings: str) -> str:
         no_git="" if play.has_git else _NO_GIT,
         command=_command(plan),
     )
-
-
-def _facts(play: _Play, state: LoopState, outage: LoopOutage, commits: list[str]) -> Iterator[str]:
-    yield _fact("iterations", str(len(state.iterations)))
-    for record in state.iterations:
-        yield _fact("", f"{', '.join(judged(record))} after iteration {record.number}{_exit(record)}")
-    yield from _facts_of_outage(play, outage)
-    yield _fact("requests", f"{outage.request_count} answered")
-    if play.has_git:
-        by_loop = sum(record.has_loop_commit for record in state.iterations)
-        yield _fact(
-            "commits", f"{len(commits)} ({len(commits) - by_loop} by the model, {by_loop} by --commit)"
-        )
-        yield from (_fact("", line) for line in commits)
-    yield _fact("time", f"{state.elapsed_s:.1f} s")
-
-
-def _facts_of_outage(play: _Play, outage: LoopOutage) -> Iterator[str]:
-    if not outage.ended_runs:
-        yield _fact("outage", "none, the loop did not come so far")
-        return
-    runs = f"{outage.ended_runs} processes of it" if outage.ended_runs > 1 else "1 process of it"
-    yield _fact(
-        "outage", f"in iteration {OUTAGE_BEGINS[0]}: {runs} ended with exit 75, its session was resumed"
-    )
-    stands_for_min = outage.waited_s * play.factor / 60
-    yield _fact("seconds waited", f"{round(outage.waited_s, 2):g}, standing for {stands_for_min:.3g} min")
-
-
-def _exit(record: IterationRecord) -> str:
-    return f" (exit {record.exit_code})" if record.exit_code else ""
-
-
-def _fact(name: str, value: str) -> str:
-    return f"  {name:<18} {value}"
 
 
 # --- The scripted model

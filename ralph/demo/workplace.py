@@ -90,14 +90,3 @@ def tests_pass(project: Path, environment: dict[str, str]) -> bool:
         capture_output=True,
     )
     return ran.returncode == 0
-
-
-def commits_since_the_first(project: Path, environment: dict[str, str]) -> list[str]:
-    """The project's commits as texts `id subject`, beginning with the oldest. The first commit is left out. Requires
-    git.
-    """
-    git = _git()
-    assert git is not None  # noqa: S101 - the caller has called `has_git`
-    log = [git, "log", "--reverse", "--format=%h %s"]
-    ran = subprocess.run(log, cwd=project, env=environment, check=True, capture_output=True, text=True)
-    return ran.stdout.splitlines()[1:]

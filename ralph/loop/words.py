@@ -34,7 +34,7 @@ from ralph.values.screen_text import counted, cut_to_columns, dollars, duration,
 from ralph.values.usage import plain, total_usd
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from ralph.loop.state import CurrentIteration, IterationRecord, LoopState
@@ -364,51 +364,21 @@ def continue_command(state: LoopState) -> str:
     return f"ralph loop --continue{where}"
 
 
-_TABLE_HEAD = (
-    "| # | outcome | turns | cost | commits | changed | check | time |",
-    "| --- | --- | --- | --- | --- | --- | --- | --- |",
-)
 # GitHub shows a megabyte of a step; a row has at most some hundred bytes.
 _MOST_ROWS = 1000
 
 
 def step_summary(state: LoopState | None, end: LoopEnd) -> str:
-    """The text for `$GITHUB_STEP_SUMMARY` in Markdown, with a table row for each iteration. `state` is None if none began."""
+    """The text for `$GITHUB_STEP_SUMMARY` in Markdown, with a line for each iteration. `state` is None if none began."""
     lines = [f"### ralph loop: {end.outcome.value}", ""]
     if state is None:
-        return "\n".join([*lines, _cell(end.reason), ""])
-    lines.append(f"{_cell(end.reason)} ({totals(state)})")
-    if state.iterations or state.current is not None:
-        lines += ["", *_TABLE_HEAD, *map(_row, state.iterations[-_MOST_ROWS:]), *_row_of_current(state, end)]
+        return "\n".join([*lines, _plain(end.reason), ""])
+    lines += [f"{_plain(end.reason)} ({totals(state)})", ""]
+    most = state.plan.limits.max_iterations
+    lines += [f"- {_plain(iteration_line(record, most))}" for record in state.iterations[-_MOST_ROWS:]]
     for note in state.warnings:
-        lines += ["", _cell(note)]
+        lines += ["", _plain(note)]
     return "\n".join([*lines, ""])
-
-
-def _row(record: IterationRecord) -> str:
-    cells = (
-        str(record.number),
-        record.outcome.value,
-        str(record.turns),
-        dollars(record.cost_usd),
-        str(record.commits),
-        changed(record),
-        ", ".join(judged(record)).removeprefix("check "),
-        duration(record.duration_s),
-    )
-    return _joined(cells)
-
-
-def _row_of_current(state: LoopState, end: LoopEnd) -> Iterator[str]:
-    current = state.current
-    if current is not None:
-        took = duration(state.elapsed_s - current.elapsed_s)
-        spent = str(current.turns), dollars(current.cost_usd), str(current.commits)
-        yield _joined((str(current.number), end.outcome.value, *spent, "not finished", "", took))
-
-
-def _joined(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(map(_cell, cells))} |"
 
 
 def local(moment: str) -> str:
@@ -431,7 +401,7 @@ def _code(exit_code: int) -> str:
     return f" (exit {exit_code})" if exit_code else ""
 
 
-def _cell(text: str) -> str:
-    """Makes text from a model or a program safe for a cell of a Markdown table, so that it cannot end the cell or the row."""
-    shown = " ".join(in_one_line(text).split()).replace("\\", "\\\\").replace("|", "\\|")
+def _plain(text: str) -> str:
+    """Text from a model or a program as one line of Markdown."""
+    shown = " ".join(in_one_line(text).split()).replace("\\", "\\\\")
     return shown.replace("<", "&lt;").replace("`", "\\`")

@@ -52,30 +52,17 @@ class EntryKind(enum.Enum):
     EVENT = "event"
 
 
-class AttemptKind(enum.Enum):
-    """The end of one attempt of a fleet's job."""
-
-    DONE = "done"
-    FAILED = "failed"
-    LATER = "later"
-    """The job continued with another attempt: after an outage, at a limit, or when its worker was told to stop."""
-    CANCELLED = "cancelled"
-    LOST = "lost"
-    """The worker was gone or silent. It recorded no end."""
-    RUNNING = "running"
-
-
 class Stretch(Struct, frozen=True):
-    """A length of time that has a bar. On the page of a fleet, this is an attempt."""
+    """A length of time that has a bar."""
 
-    kind: StretchKind | AttemptKind
+    kind: StretchKind
     """Where bars share a place, the kinds have the order of their enumeration."""
     began_s: float
     ended_s: float
     label: str
     """A few words, such as `turn 3` or `Bash: make test`."""
     entry: str | None = None
-    """The `id` of the transcript's entry or the `anchor` of the job to jump to, or None."""
+    """The `id` of the transcript's entry to jump to, or None."""
 
 
 class Mark(Struct, frozen=True):
@@ -264,38 +251,15 @@ class PageContent(Struct, frozen=True):
 
 
 # --- The page of a fleet
-# The content of a fleet's report page, as values: one `FleetContent` with its sets, its jobs from the worst to the
-# best, and the time line of their attempts.
+# The content of a fleet's report page, as values: one `FleetContent` with its sets, and its jobs from the worst to the
+# best.
 #
 # `pages/fleet_story.py` makes these values from the rows of a store. `pages/page.py` turns them into HTML. No I/O
 # happens here. All times are seconds since 1970. All texts are as users, models and servers wrote them, apart from
 # redacted credentials: they are not safe as HTML or on a terminal.
 
 
-class AttemptStory(Struct, frozen=True, kw_only=True):
-    """One attempt of a job by one worker."""
-
-    attempt: int
-    machine: str
-    executor: str
-    kind: AttemptKind
-    exit_code: int | None
-    outcome: str
-    """The value of an `Outcome`, or an empty text without an exit code."""
-    reason: str
-    began_s: float
-    ended_s: float
-    """For a lost attempt, the time until which nobody else worked on the job. For a running one, now."""
-    turns: int | None
-    """Turns and cost are those of the job at the end of this attempt. None if they were not recorded."""
-    cost_usd: float | None
-    has_taken_over: bool
-    """True if the attempt before was lost, and another worker took the job over."""
-
-
 class JobStory(Struct, frozen=True, kw_only=True):
-    anchor: str
-    """Unique within the page. Contains only ASCII letters and digits."""
     set_name: str
     id: str
     state: str
@@ -314,35 +278,6 @@ class JobStory(Struct, frozen=True, kw_only=True):
     attempts: int
     machines: str
     """The names of the machines in their order, in one line."""
-    details: JobDetails | None
-    """None if the page has no room for them."""
-
-
-class JobDetails(Struct, frozen=True, kw_only=True):
-    reason: str
-    """The whole reason, or most of it."""
-    repository: str
-    ref: str
-    """The branch, tag or commit that the user named. Empty for the default branch."""
-    branch: str
-    """Empty if this version of ralph cannot read the job."""
-    commit: str
-    """The commit of the job that was pushed last. Empty if none was."""
-    unpushed: str
-    """The commit that the last attempt wanted to push, if it is another one."""
-    prompt: str
-    until: str
-    after: str
-    """The ids of the jobs that had to end before, in one line."""
-    problem: str
-    """Why this version of ralph cannot read the job. Empty if it can."""
-    answer: str
-    """The last answer of the agent. May be cut."""
-    attempts: tuple[AttemptStory, ...]
-    more_attempts: int
-    """The number of attempts before those in `attempts`."""
-    commands: tuple[str, ...]
-    """The commands that a person may want next."""
 
 
 class StateCount(Struct, frozen=True):
@@ -358,8 +293,6 @@ class ExitCount(Struct, frozen=True):
     number: int
     reason: str
     """The reason of the first of them."""
-    anchor: str
-    """The first of them. Empty if the page has no details of it."""
 
 
 class SetStory(Struct, frozen=True, kw_only=True):
@@ -381,26 +314,6 @@ class SetStory(Struct, frozen=True, kw_only=True):
     commands: tuple[str, ...]
 
 
-class SlotRow(Struct, frozen=True):
-    """A row of the time line: attempts of one machine, one after the other."""
-
-    name: str
-    bars: tuple[Stretch, ...]
-
-
-class Takeover(Struct, frozen=True):
-    """A job that continued at another worker."""
-
-    row: int
-    """The place of the row in `FleetContent.rows`."""
-    at_s: float
-    to_row: int
-    to_s: float
-    label: str
-    is_after_loss: bool
-    """True if the worker before was lost. False if it handed the job back, or the job had a further attempt."""
-
-
 class FleetContent(Struct, frozen=True, kw_only=True):
     made_at_s: float
     version: str
@@ -409,13 +322,8 @@ class FleetContent(Struct, frozen=True, kw_only=True):
     sets: tuple[SetStory, ...]
     exits: tuple[ExitCount, ...]
     """The exit codes other than 0, from the worst to the best."""
-    attempts: int
-    lost: int
-    """The number of attempts whose worker was lost."""
     jobs: tuple[JobStory, ...]
     """From the worst to the best. Not all, if there are more than the page has room for."""
-    rows: tuple[SlotRow, ...]
-    takeovers: tuple[Takeover, ...]
     notes: tuple[str, ...] = ()
     """Sentences about the commands on the page."""
     left_out: tuple[str, ...] = ()

@@ -29,19 +29,9 @@ _STEPS_S = (
     *(86_400 * days for days in (1, 2, 7, 14, 28, 91, 364)),
 )
 _MOST_TICKS = 7
-# An idle stretch is drawn as wide as this part of the busy time, and all of them as wide as that.
-_GAP_SHARE, _MOST_GAPS_SHARE = 0.05, 0.3
 _IDLE_FROM_S = 60.0
 # In the year 5138: later times come from a damaged file.
 _LATEST_S = 1e11
-
-
-class Gap(Struct, frozen=True):
-    """A long time without work, of which only a part is drawn."""
-
-    began_s: float
-    ended_s: float
-    left_out_s: float
 
 
 class Axis(Struct, frozen=True):
@@ -49,25 +39,16 @@ class Axis(Struct, frozen=True):
 
     began_s: float
     ended_s: float
-    gaps: tuple[Gap, ...] = ()
 
     @property
     def length_s(self) -> float:
-        """The seconds that are drawn."""
-        return self._drawn_s(self.ended_s)
+        return self.ended_s - self.began_s
 
     def place(self, at_s: float) -> float:
         """The place of a moment in per cent, at the nearest end if the moment is outside the axis."""
         if not math.isfinite(at_s):
             return 0.0
-        return round(min(max(self._drawn_s(at_s) / self.length_s, 0.0), 1.0) * WHOLE, 3)
-
-    def _drawn_s(self, at_s: float) -> float:
-        drawn_s = at_s - self.began_s
-        for gap in self.gaps:
-            within = (at_s - gap.began_s) / (gap.ended_s - gap.began_s)
-            drawn_s -= min(max(within, 0.0), 1.0) * gap.left_out_s
-        return drawn_s
+        return round(min(max((at_s - self.began_s) / self.length_s, 0.0), 1.0) * WHOLE, 3)
 
 
 class Bar(Struct, frozen=True):
@@ -99,21 +80,11 @@ class Curve(Struct, frozen=True):
     """The height at which a limit is drawn, or None."""
 
 
-def axis_of(began_s: float, ended_s: float, stretches: Iterable[Stretch] = ()) -> Axis:
-    """The axis from a beginning to an end, at least a second long. Long idle stretches are drawn shorter than they were.
-    The axis begins in 1970 if the times are none of a clock.
-    """
+def axis_of(began_s: float, ended_s: float) -> Axis:
+    """The axis from a beginning to an end, at least a second long. It begins in 1970 if the times are none of a clock."""
     if not (0 <= began_s < _LATEST_S and ended_s < _LATEST_S):
         return Axis(0.0, 1.0)
-    idle = [stretch for stretch in stretches if stretch.kind is StretchKind.IDLE]
-    busy_s = ended_s - began_s - sum(map(length_s, idle))
-    drawn_s = busy_s * _GAP_SHARE / max(len(idle) * _GAP_SHARE / _MOST_GAPS_SHARE, 1.0)
-    gaps = (
-        Gap(stretch.began_s, stretch.ended_s, length_s(stretch) - drawn_s)
-        for stretch in idle
-        if busy_s > 0 and length_s(stretch) > 2 * drawn_s and began_s <= stretch.began_s <= ended_s
-    )
-    return Axis(began_s, max(ended_s, began_s + 1), tuple(gaps))
+    return Axis(began_s, max(ended_s, began_s + 1))
 
 
 def with_gaps(stretches: Iterable[Stretch]) -> Iterator[Stretch]:
@@ -201,14 +172,7 @@ def ticks_of(axis: Axis, offset_s: float) -> list[Tick]:
     first = math.ceil((axis.began_s + offset_s) / step_s)
     last = math.floor((axis.ended_s + offset_s) / step_s)
     round_times = (number * step_s - offset_s for number in range(first, last + 1))
-    # Ticks within a gap, and of longer times, would overlap.
-    ticks: list[Tick] = []
-    for at_s in round_times:
-        x = axis.place(at_s)
-        is_free = not ticks or x - ticks[-1].x > WHOLE / _MOST_TICKS / 2
-        if is_free and not any(gap.began_s < at_s < gap.ended_s for gap in axis.gaps):
-            ticks.append(Tick(x, at_s))
-    return ticks
+    return [Tick(axis.place(at_s), at_s) for at_s in round_times]
 
 
 def step_of(axis: Axis) -> float:

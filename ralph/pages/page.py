@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.pages.content import LOOP_WAITS, AttemptKind, MarkKind, Stretch, StretchKind
+from ralph.pages.content import LOOP_WAITS, MarkKind, StretchKind
 from ralph.pages.drawing import Axis, axis_of, bars_of, curve_of, length_s, marks_of, totals_of, with_gaps
-from ralph.pages.page_frame import Block, Join, Lane, Timeline, headline_of, money, rendered, timeline_of
+from ralph.pages.page_frame import Block, Lane, Timeline, headline_of, money, rendered, timeline_of
 from ralph.values.screen_text import counted, dollar_limit, duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from datetime import tzinfo
 
-    from ralph.pages.content import CheckRun, FleetContent, Mark, PageContent, Section, SectionPart, SlotRow
+    from ralph.pages.content import CheckRun, FleetContent, Mark, PageContent, Section, SectionPart, Stretch
 
 KINDS = {
     StretchKind.MODEL: "model",
@@ -37,11 +37,8 @@ _ROWS = {
     MarkKind.ENDED: "ends",
 }
 
-# A page has bars in at most so many places of its sections' timelines, and of those of its parts, so that it stays small.
+# A page has bars in at most so many places of its sections' timelines, so that it stays small.
 _MOST_BARS, _FEWEST_BARS = 250, 100
-_MOST_PART_BARS, _FEWEST_PART_BARS = 16_000, 40
-# Parts before the last ones of so many have no timeline of their own, which takes 1 KB or more.
-_MOST_PART_TIMELINES = 1_000
 _MOST_POINTS = 600
 _MOST_MARKS = 600
 _MOST_PROBLEMS = 8
@@ -83,30 +80,26 @@ class PartView(Struct, frozen=True):
     part: SectionPart
     name: str
     headline: str
-    timeline: Timeline | None
 
 
 def html_of(content: PageContent, zone: tzinfo | None = None) -> bytes:
     """The page as one HTML file in UTF-8. `zone` is the time zone of its times, by default the machine's."""
     bars = max(_MOST_BARS // max(len(content.sections), 1), _FEWEST_BARS)
-    parts = sum(len(section.parts) for section in content.sections)
-    part_bars = max(_MOST_PART_BARS // max(parts, 1), _FEWEST_PART_BARS)
     return rendered(
         "page.html",
         content,
         zone,
         views=[
-            _view_of(section, f"work{number}", bars, min(part_bars, 2 * _MOST_BARS), zone)
-            for number, section in enumerate(content.sections)
+            _view_of(section, f"work{number}", bars, zone) for number, section in enumerate(content.sections)
         ],
         kinds=KINDS,
         long_diff=_LONG_DIFF_LINES,
     )
 
 
-def _view_of(section: Section, name: str, bars: int, part_bars: int, zone: tzinfo | None) -> SectionView:
+def _view_of(section: Section, name: str, bars: int, zone: tzinfo | None) -> SectionView:
     stretches = [*with_gaps(_all_stretches(section))]
-    axis = axis_of(section.began_s, section.ended_s, stretches)
+    axis = axis_of(section.began_s, section.ended_s)
     noun = "iteration" if section.is_loop else "run"
     parts = [
         PartView(
@@ -114,9 +107,6 @@ def _view_of(section: Section, name: str, bars: int, part_bars: int, zone: tzinf
             part,
             f"{noun} {part.number}",
             headline_of(part.outcome),
-            _part_timeline(part, f"{name}-part{at}-time", part_bars, zone)
-            if len(section.parts) - at <= _MOST_PART_TIMELINES
-            else None,
         )
         for at, part in enumerate(section.parts)
     ]
@@ -235,15 +225,6 @@ def _section_timeline(
     return timeline_of(name, label, top, rows, axis=axis, zone=zone)
 
 
-def _part_timeline(part: SectionPart, name: str, bars: int, zone: tzinfo | None) -> Timeline | None:
-    if not part.stretches or part.began_s is None or part.ended_s is None:
-        return None
-    axis = axis_of(part.began_s, part.ended_s, part.stretches)
-    rows = [Lane("bars", "work", 0, 28, bars=bars_of(part.stretches, axis, bars))]
-    top = _add_marks(rows, [mark for mark in part.marks if mark.kind is not MarkKind.ENDED], axis, 34, bars)
-    return timeline_of(name, f"Timeline of {part.number}", top, rows, axis=axis, zone=zone)
-
-
 def _add_marks(rows: list[Lane], marks: Sequence[Mark], axis: Axis, top: int, most: int) -> int:
     """Adds a row for each kind of mark that there is. Returns the place of the next row."""
     found = marks_of(marks, axis, most)
@@ -274,11 +255,6 @@ def _short(number: float) -> str:
 # --- The page of a fleet
 # Turns a `FleetContent` into one HTML file: the template `fleet.html` in the frame of all pages.
 
-_MOST_FLEET_BARS, _FEWEST_FLEET_BARS, _WIDEST_ROW_BARS = 6_000, 100, 400
-_HEIGHT, _PITCH = 18, 23
-_NAME_CHARS = 12
-"""A longer name has no room beside the time line. The bars say it in full."""
-
 
 class FleetTotals(Struct, frozen=True, kw_only=True):
     """The sums of all sets, for the head of the page."""
@@ -300,15 +276,11 @@ class FleetTotals(Struct, frozen=True, kw_only=True):
 
 def fleet_html_of(content: FleetContent, zone: tzinfo | None = None) -> bytes:
     """The page as one HTML file in UTF-8. `zone` is the time zone of its times, by default the machine's."""
-    time_line = _time_line(content, zone)
-    spent = totals_of(bar for row in content.rows for bar in row.bars)
     return rendered(
         "fleet.html",
         content,
         zone,
         totals=totals_of_sets(content),
-        time_line=time_line,
-        legend=[(kind.value, spent[kind.value]) for kind in AttemptKind if kind.value in spent],
         signs={"done": "✓", "failed": "✗", "blocked": "✗", "cancelled": "✗"},
     )
 
@@ -338,42 +310,6 @@ def totals_of_sets(content: FleetContent) -> FleetTotals:
         began_s=min((one.began_s for one in content.sets), default=content.made_at_s),
         ended_s=max((one.ended_s for one in content.sets), default=content.made_at_s),
     )
-
-
-def _time_line(content: FleetContent, zone: tzinfo | None) -> Timeline | None:
-    bars = [bar for row in content.rows for bar in row.bars]
-    if not bars:
-        return None
-    busy = [Stretch(StretchKind.MODEL, bar.began_s, bar.ended_s, "") for bar in bars]
-    axis = axis_of(min(bar.began_s for bar in bars), max(bar.ended_s for bar in bars), with_gaps(busy))
-    most = min(max(_MOST_FLEET_BARS // len(content.rows), _FEWEST_FLEET_BARS), _WIDEST_ROW_BARS)
-    lanes = [
-        Lane("bars", _short_name(row), place * _PITCH, _HEIGHT, bars=bars_of(row.bars, axis, most))
-        for place, row in enumerate(content.rows)
-    ]
-    joins = [
-        Join(
-            axis.place(one.at_s),
-            _middle_of(one.row),
-            axis.place(one.to_s),
-            _middle_of(one.to_row),
-            one.label,
-            one.is_after_loss,
-        )
-        for one in content.takeovers
-    ]
-    label = f"Time line of {counted(len(bars), 'attempt')} on {counted(len(lanes), 'row')}"
-    return timeline_of("time", label, len(lanes) * _PITCH, lanes, axis=axis, zone=zone, joins=joins)
-
-
-def _middle_of(row: int) -> int:
-    return row * _PITCH + _HEIGHT // 2
-
-
-def _short_name(row: SlotRow) -> str:
-    """The beginning and the end of the name, because the end has the number of the row."""
-    name = row.name
-    return name if len(name) <= _NAME_CHARS else f"{name[:5]}…{name[-6:]}"
 
 
 def headline_of_fleet(content: FleetContent) -> str:

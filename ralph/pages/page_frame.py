@@ -91,17 +91,6 @@ class Lane(Struct, frozen=True):
     mark: str = ""
 
 
-class Join(Struct, frozen=True):
-    """A line from a bar to a bar of another row."""
-
-    x: float
-    y: int
-    to_x: float
-    to_y: int
-    title: str
-    is_problem: bool
-
-
 class Timeline(Struct, frozen=True):
     id: str
     label: str
@@ -110,7 +99,6 @@ class Timeline(Struct, frozen=True):
     ticks: list[Tick]
     clock: str
     """The form of the times at the ticks."""
-    joins: Sequence[Join] = ()
 
 
 def rendered(template: str, content: PageContent | FleetContent, zone: tzinfo | None, **values: Any) -> bytes:
@@ -169,14 +157,13 @@ def timeline_of(
     *,
     axis: Axis,
     zone: tzinfo | None,
-    joins: Sequence[Join] = (),
 ) -> Timeline:
     """The rows on their axis, with ticks below them. `top` is the place below the last row, in pixels."""
     step_s = step_of(axis)
     form = "%H:%M:%S" if step_s < _MINUTE_S else "%H:%M"
     if axis.ended_s - axis.began_s > _DAY_S:
         form = "%d %b" if step_s >= _DAY_S else "%a %H:%M"
-    return Timeline(name, label, top + 20, rows, ticks_of(axis, _offset_s(axis.began_s, zone)), form, joins)
+    return Timeline(name, label, top + 20, rows, ticks_of(axis, _offset_s(axis.began_s, zone)), form)
 
 
 def headline_of(outcome: str) -> str:

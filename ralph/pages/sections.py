@@ -228,8 +228,7 @@ def _iteration_parts(
         read = facts.journals.get(one.session_id)
         times = TimedSteps() if read is None else _times_of(read)
         all_times.append(times)
-        known = [*outages, *_waits_between(() if read is None else read.story.runs, times.steps)]
-        parts.append(_iteration_part(one, read, times, known, facts, budget=budget, now_s=now_s))
+        parts.append(_iteration_part(one, read, times, outages, facts, budget=budget, now_s=now_s))
     return parts, all_times
 
 
@@ -342,21 +341,6 @@ def _outages(state: LoopState) -> list[Stretch]:
         if began_s is not None and ended_s is not None and began_s < ended_s:
             why = _WAITED_FOR.get(wait.setback, wait.setback)
             found.append(Stretch(StretchKind.OUTAGE, began_s, ended_s, f"waiting: {why}"))
-    return found
-
-
-def _waits_between(runs: Sequence[RunStory], steps: Sequence[TimedStep]) -> list[Stretch]:
-    """The waits between two runs of an iteration, of which the first found the API unavailable. Older versions of
-    ralph do not record a loop's waits.
-    """
-    found = []
-    for (before, its), (_, following) in pairwise(zip(runs, _by_run(steps), strict=True)):
-        if before.ended is not None and before.ended.outcome == Outcome.API_UNAVAILABLE.value:
-            began_s, ended_s = its[-1].at_s, following[0].at_s
-            if began_s < ended_s:
-                found.append(
-                    Stretch(StretchKind.OUTAGE, began_s, ended_s, f"waiting: {_WAITED_FOR['outage']}")
-                )
     return found
 
 
@@ -474,15 +458,8 @@ def _answer(run: RunStory) -> str:
 
 
 def _notes_on_times(times: Iterable[TimedSteps]) -> list[str]:
-    notes = []
-    if any(one.is_estimated for one in times):
-        notes.append(
-            "an older ralph wrote a part of this, without the times: they are estimated from the beginning of each "
-            "run and the recorded durations"
-        )
-    if any(one.was_set_back for one in times):
-        notes.append("the clock was set back during the work: later times are moved forward by the same step")
-    return notes
+    lacks = any(one.lacks_times for one in times)
+    return ["an older ralph wrote a part of this, without the times"] if lacks else []
 
 
 def _notes_on_secrets(reads: Iterable[JournalRead]) -> list[str]:

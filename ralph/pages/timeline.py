@@ -1,9 +1,8 @@
 """Makes the timeline of a session's journal: stretches of time and marks. No I/O happens here.
 
 The journal records moments. An attempt is recorded at its end with its duration, a call when it begins and when it
-ends. Journals of older versions of ralph do not say when their lines were written. Their times are estimated from the
-beginning of the run and the recorded durations. If the clock was set back, the later times are moved forward, so that
-time never runs backwards.
+ends. Journals of older versions of ralph do not say when their lines were written: such lines have the time of the line
+before them.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
 IDLE_FROM_S = 5.0
 """A shorter gap between two records is ralph's own work and is not shown."""
-_BACK_FROM_S = 1.0
-"""A smaller step back of the clock is not reported. Clocks that are kept in time by the network make such steps."""
 
 
 class StepKind(enum.Enum):
@@ -66,55 +63,18 @@ class TimedSteps(Struct, frozen=True):
     """Steps with times that never run backwards."""
 
     steps: tuple[TimedStep, ...] = ()
-    is_estimated: bool = False
+    lacks_times: bool = False
     """True if the journal does not tell all times."""
-    was_set_back: bool = False
-    """True if the clock was set back between two steps."""
 
 
 def timed(steps: Sequence[JournalStep]) -> TimedSteps:
-    """Gives each step a time. The first step must be a run, whose `at_s` is known. If no time is known at all, the
-    steps begin at 0.
-    """
-    placed: list[TimedStep] = []
-    is_estimated = was_set_back = False
+    """Gives each step a time: its own, or that of the step before it. If no time is known at all, this is 0."""
     now_s = next((step.at_s for step in steps if step.at_s is not None), 0.0)
-    moved_s = pending_s = share_s = 0.0
-    has_all_times = all(step.at_s is not None for step in steps)
-    for at, step in enumerate(steps):
-        if step.what is StepKind.RUN:
-            share_s, pending_s = 0.0 if has_all_times else _share_of_calls(steps, at), 0.0
-        if step.at_s is not None:
-            if step.at_s + moved_s < now_s - _BACK_FROM_S:
-                was_set_back = True
-                moved_s = now_s - step.at_s
-            now_s = max(now_s, step.at_s + moved_s)
-        else:
-            is_estimated = True
-            if step.what is StepKind.ATTEMPT:
-                now_s += pending_s + max(step.took_s, 0.0)
-            elif step.what is StepKind.RESULT:
-                now_s += share_s
-        if step.what is StepKind.ATTEMPT:
-            pending_s = max(step.wait_s, 0.0)
+    placed: list[TimedStep] = []
+    for step in steps:
+        now_s = max(now_s, now_s if step.at_s is None else step.at_s)
         placed.append(TimedStep(step, now_s))
-    return TimedSteps(tuple(placed), is_estimated, was_set_back)
-
-
-def _share_of_calls(steps: Sequence[JournalStep], begin: int) -> float:
-    """The estimated duration of each call in the run that begins at the index `begin`: an equal share of the time
-    that was spent neither on requests nor on waits. 0 if the run has no recorded end.
-    """
-    known_s, results = 0.0, 0
-    for step in steps[begin + 1 :]:
-        if step.what is StepKind.RUN:
-            return 0.0
-        if step.what is StepKind.ATTEMPT:
-            known_s += step.took_s + step.wait_s
-        results += step.what is StepKind.RESULT
-        if step.what is StepKind.ENDED:
-            return max(step.took_s - known_s, 0.0) / results if results else 0.0
-    return 0.0
+    return TimedSteps(tuple(placed), any(step.at_s is None for step in steps))
 
 
 def stretches_of(steps: Iterable[TimedStep], until_s: float | None = None) -> list[Stretch]:

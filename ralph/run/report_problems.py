@@ -132,33 +132,17 @@ def _path_text(path: Sequence[str | int]) -> str:
 
 def faults_of(error: ValidationError) -> Iterator[tuple[list[str | int], str]]:
     """Yields the path of each fault, with a description of what the schema expects there and what the report has."""
-    closest = _closest(error)
-    path = list(closest.absolute_path)
-    note = "" if closest is error else " (in the closest alternative)"
-    if closest.validator == "required":
-        properties = closest.schema.get("properties", {}) if isinstance(closest.schema, dict) else {}
-        for name in _missing(closest):
+    path = list(error.absolute_path)
+    if error.validator == "required":
+        properties = error.schema.get("properties", {}) if isinstance(error.schema, dict) else {}
+        for name in _missing(error):
             kind = properties.get(name)
             kinds = kind.get("type") if isinstance(kind, dict) else None
-            yield [*path, name], ("required" if kinds is None else f"required ({type_names(kinds)})") + note
+            yield [*path, name], "required" if kinds is None else f"required ({type_names(kinds)})"
         return
-    alternatives = [_expectation(errors[0]) for errors in _alternatives(closest)]
-    expected = " or ".join(dict.fromkeys(alternatives)) or _expectation(closest)
-    yield path, f"expected {shortened(expected)}, got {_got(closest)}{note}"
-
-
-def _closest(error: ValidationError) -> ValidationError:
-    """Finds the alternative of `anyOf` or `oneOf` that the report fits best, and returns the first fault in that
-    alternative.
-
-    If the alternative contains alternatives itself, they are searched in the same way, as long as one of them fits
-    better than all others. An error without alternatives is returned unchanged.
-    """
-    while alternatives := sorted(_alternatives(error), key=_distance):
-        if len(alternatives) > 1 and _distance(alternatives[0]) == _distance(alternatives[1]):
-            break
-        error = alternatives[0][0]
-    return error
+    alternatives = [_expectation(errors[0]) for errors in _alternatives(error)]
+    expected = " or ".join(dict.fromkeys(alternatives)) or _expectation(error)
+    yield path, f"expected {shortened(expected)}, got {_got(error)}"
 
 
 def _alternatives(error: ValidationError) -> list[list[ValidationError]]:
@@ -166,15 +150,6 @@ def _alternatives(error: ValidationError) -> list[list[ValidationError]]:
     return [
         list(faults) for _, faults in groupby(error.context or (), key=lambda inner: inner.schema_path[0])
     ]
-
-
-def _distance(faults: Sequence[ValidationError]) -> tuple[bool, bool, int]:
-    """A sort key that says how far a report is from one alternative."""
-    return (
-        any(fault.validator == "type" and not fault.path for fault in faults),
-        any(fault.validator in {"const", "enum"} for fault in faults),
-        len(faults),
-    )
 
 
 def _missing(error: ValidationError) -> list[str]:

@@ -209,15 +209,13 @@ def _newest_first(store: SessionStore, *, of_all: bool) -> list[Path]:
     return newest_first
 
 
-def search_sessions(store: SessionStore, words: str, *, of_all: bool, is_json: bool) -> int:
+def search_sessions(store: SessionStore, words: str, *, of_all: bool) -> int:
     """Prints the sessions whose titles, prompts, answers, calls or results contain the words, with the first lines that
     do. Case does not count. Returns the exit code.
     """
     if not words.strip():
         raise UsageError("give the text to look for")
-    view, wanted = _view(), words.casefold()
-    listed = _list(of_all=of_all)
-    objects: list[dict[str, Any]] = []
+    view, wanted, listed = _view(), words.casefold(), _list(of_all=of_all)
 
     def output() -> Iterator[str]:
         paths, has_match = _newest_first(store, of_all=of_all), False
@@ -229,17 +227,12 @@ def search_sessions(store: SessionStore, words: str, *, of_all: bool, is_json: b
             found = _lines_with(wanted, look, view)
             if look.problem is not None:
                 complain(view.redactor.redact_all(f"{look.path} was searched only in part: {look.problem}"))
-            has_match = has_match or bool(found)
-            parts = [around(line, wanted) for line in found[:_MOST_LINES_FOUND]]
-            if found and is_json:
-                objects.append({**session_object(look), "matches": len(found), "lines": parts})
-            elif found:
+            if found:
+                has_match = True
                 yield view.redactor.redact_all(listed.row(look))
-                yield from (f"    > {part}" for part in parts)
+                yield from (f"    > {around(line, wanted)}" for line in found[:_MOST_LINES_FOUND])
                 if len(found) > _MOST_LINES_FOUND:
                     yield f"    ({counted(len(found) - _MOST_LINES_FOUND, 'more line')})"
-        if is_json:
-            yield as_json(redacted(objects, view.redactor.redact_all))
         if paths and not has_match:
             complain(f"the text does not occur in any of {counted(len(paths), 'session')}")
 

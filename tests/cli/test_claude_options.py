@@ -93,7 +93,10 @@ def test_what_ralph_does_not_have_says_what_to_use_instead(row: str) -> None:
             "sessions show --format md",
             "--format is an option of `ralph sessions ls` and `ralph sessions export`, not",
         ),
-        ("run --all", "--all is an option of `ralph loop ls` and `ralph sessions ls`, not of `ralph run`"),
+        (
+            "run --all",
+            "--all is an option of `ralph sessions ls` and `ralph sessions search`, not of `ralph run`",
+        ),
         (
             "sessions ls --model x",
             "--model is an option of `ralph run` and `ralph loop`, not of `ralph sessions ls`",

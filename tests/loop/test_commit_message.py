@@ -33,42 +33,30 @@ def trailers_of(message: str) -> list[str]:
         ("I added hours to the parser. All tests pass.", "I added hours to the parser"),
         ("Done! Hours are read now.", "Hours are read now"),
         ("The parser reads\nhours now.\nAnd minutes.", "The parser reads hours now"),
-        (
-            "## Summary\n\nI've completed the task. Here's a summary of the changes:\n\n1. **Parser**: added `parse_hours`.",
-            "Parser: added parse_hours",
-        ),
-        ("**Result:**\n\n- [x] Added *hours* to __the__ [docs](http://x/y)", "Added hours to __the__ docs"),
-        (
-            "\u2705 **Made `__init__` _really_ lazy** in ~~old~~ src/*.py.",
-            "Made __init__ really lazy in old src/*.py",
-        ),
-        ("```\n$ make test\n```\n| a | b |\n|---|---|\nThe check is green now", "The check is green now"),
-        (
-            "Uses e.g. the parser of v1.2 for 2 * 3 * 4 files. More.",
-            "Uses e.g. the parser of v1.2 for 2 * 3 * 4 files",
-        ),
         ("# Hours in the parser\n\nDone.", "Hours in the parser"),
+        ("Here is what I did:\n\n1. **Parser**: added `parse_hours`.", "Parser: added parse_hours"),
+        ("```\n$ make test\n```\nThe check is green now", "The check is green now"),
         (
             "\u4fee\u590d\u4e86\u89e3\u6790\u5668\u3002\u7b2c\u4e8c\u53e5",
             "\u4fee\u590d\u4e86\u89e3\u6790\u5668",
         ),
-        ("word " * 40, "Word " + "word " * 12 + "word\u2026"),
+        ("word " * 40, "word " * 14 + "w\u2026"),
         (
             f"the key {KEY} works, and sk-**ant-api03-AAAA**{'A' * 30}",
-            "The key [redacted] works, and [redacted]",
+            "the key [redacted] works, and [redacted]",
         ),
         ("It logs in with hunter2-\u200bsecret now", "It logs in with [redacted] now"),
         # No instruction for git, for a service that builds commits, or for a terminal.
-        ("fixup! squash! take the first commit", "Take the first commit"),
-        ("**fixup!** take the first commit", "Take the first commit"),
-        ("\u2705 fixup!take the first commit", "Take the first commit"),
-        ("--amend of the last one", "Amend of the last one"),
+        ("fixup! squash! take the first commit", "take the first commit"),
+        ("**fixup!** take the first commit", "take the first commit"),
+        ("\u2705 fixup!take the first commit", "take the first commit"),
+        ("--amend of the last one", "amend of the last one"),
         ("# #12 is closed", "12 is closed"),
         ("Update [skip ci] the docs", "Update the docs"),
         ("Red\x1b[31m text\x00 and \u202eturned\ud800", "Red text and turned?"),
     ],
 )
-def test_the_subject_is_the_first_sentence_that_says_something(closing_words: str, subject: str) -> None:
+def test_the_subject_is_the_first_sentence_of_the_closing_words(closing_words: str, subject: str) -> None:
     assert subject_of(closing_words, REDACT) == subject
 
 
@@ -78,19 +66,13 @@ def test_the_subject_is_the_first_sentence_that_says_something(closing_words: st
         *(
             "",
             "Done!",
-            "All done.",
-            "Everything is in place.",
-            "The task is now complete.",
-            "Perfect.\n\nDone.",
-        ),
-        *(
-            "I have successfully completed the task.",
             "## Summary",
             "Here is what I did:",
-            '{"files": 3}',
-            "x" * 200,
+            "```\nonly code here\n```",
+            "**Done**",
+            "fixup!",
+            "- \n- \n",
         ),
-        *("```\nonly code here\n```", "**Done**", "fixup!", "<!-- only a comment -->", "- \n- \n"),
     ],
 )
 def test_words_that_say_nothing_leave_the_name_of_the_iteration(closing_words: str) -> None:

@@ -362,11 +362,17 @@ def test_a_check_that_passes_when_the_time_is_over_is_done() -> None:
 
 
 def test_a_commit_is_named_by_the_report_or_else_by_the_answer() -> None:
-    words = {"last_words": "Read hours. More."}
-    played = [ended(Outcome.COMPLETED, **words, summary="Read minutes."), ended(Outcome.COMPLETED, **words)]
+    words = {"last_words": "Hours are read. More."}
+    played = [
+        ended(Outcome.COMPLETED, **words, summary="Minutes are read."),
+        ended(Outcome.COMPLETED, **words),
+    ]
     rig = LoopRig([ScriptedIteration(one) for one in played], limits=iterations(2), options={"commits": True})
     rig.play()
-    assert [message.split("\n")[0] for message in rig.checkout.messages] == ["Read minutes", "Read hours"]
+    assert [message.split("\n")[0] for message in rig.checkout.messages] == [
+        "Minutes are read",
+        "Hours are read",
+    ]
 
 
 def test_commits_that_stayed_here_are_named_in_the_end() -> None:

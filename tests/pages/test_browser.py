@@ -173,7 +173,7 @@ def test_it_can_be_read_without_the_script(opened) -> None:
     shown.ends_quietly()
 
 
-def test_the_page_of_a_fleet_leads_from_a_bar_and_a_row_to_the_job(browser: Browser, tmp_path: Path) -> None:
+def test_the_page_of_a_fleet_fits_a_phone(browser: Browser, tmp_path: Path) -> None:
     file = tmp_path / "fleet.html"
     file.write_bytes(fleet_html_of(Walk(HOSTILE).over(FULL_FLEET), UTC))
     hostile = Opened(browser, file)
@@ -185,17 +185,6 @@ def test_the_page_of_a_fleet_leads_from_a_bar_and_a_row_to_the_job(browser: Brow
     file.write_bytes(fleet_html_of(night_of(), UTC))
     shown = Opened(browser, file, viewport={"width": 390, "height": 844})
     page: Page = shown.page
-    search = page.locator("details.part", has=page.locator("b", has_text="upgrade/search"))
-    page.click("table.jobs >> text=upgrade/search")
-    assert search.evaluate("part => part.open")
-    command = search.locator("pre.command").first
-    assert command.inner_text() == "ralph fleet retry upgrade/search"
-    lost = page.locator("#time rect.k-lost")
-    assert "upgrade/billing attempt 1 by west-202-b: lost, 44m" in (lost.text_content() or "")
-    lost.click()
-    billing = page.locator("details.part", has=page.locator("b", has_text="upgrade/billing"))
-    assert billing.evaluate("part => part.open")
-    assert billing.locator("td", has_text="taken over").is_visible()
-    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    assert page.locator("table.jobs").is_visible()
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     shown.ends_quietly()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from msgspec.structs import replace
 
 from ralph.pages.content import Mark, MarkKind, Point, Stretch, StretchKind
-from ralph.pages.drawing import axis_of, bars_of, curve_of, marks_of, ticks_of, totals_of, with_gaps
+from ralph.pages.drawing import axis_of, bars_of, curve_of, marks_of, ticks_of
 
 MODEL, TOOL, OUTAGE, IDLE = StretchKind.MODEL, StretchKind.TOOL, StretchKind.OUTAGE, StretchKind.IDLE
 BEGAN_S = 1_795_476_600.0  # 2026-11-23 23:30 UTC
@@ -42,18 +41,6 @@ def test_marks_at_one_place_are_one_that_says_how_many() -> None:
     found = marks_of(marks, axis, 1_000)
     assert [(bar.x, bar.title) for bar in found["retry"]] == [(0.01, "at 1 and 2 more"), (50.0, "at 5000")]
     assert [bar.title for bar in found["commit"]] == ["c"]
-
-
-def test_a_day_without_work_takes_little_room() -> None:
-    """A session that was resumed a day later: its two hours of work stay readable."""
-    day_s = 86_400.0
-    section = [stretch(MODEL, 0, 3600), stretch(MODEL, 3600 + day_s, 7200 + day_s)]
-    stretches = [*with_gaps(section)]
-    assert totals_of(stretches) == {"model": 7200.0, "idle": day_s}
-    axis = axis_of(section[0].began_s, section[1].ended_s, stretches)
-    places = [axis.place(at_s) for one in section for at_s in (one.began_s, one.ended_s)]
-    assert places == pytest.approx([0, 47.6, 52.4, 100], abs=0.1)
-    assert not [tick for tick in ticks_of(axis, 0) if 47.7 < tick.x < 52.3]
 
 
 def test_ticks_are_round_times_of_the_readers_day() -> None:

@@ -70,32 +70,6 @@ def test_a_call_without_a_result_lasts_to_the_present_only_while_its_session_run
     assert drawn(RUN, intent(101.0)) == []
 
 
-def test_when_the_clock_is_set_back_time_continues_from_where_it_was() -> None:
-    steps = [RUN, attempt(102.0, 2.0), intent(102.0), result(52.5), attempt(55.5, 3.0)]
-    times = timed(steps)
-    assert times.was_set_back
-    assert [one.at_s for one in times.steps] == [100.0, 102.0, 102.0, 102.0, 105.0]
-    assert drawn(*steps) == [(MODEL, 100.0, 102.0), (MODEL, 102.0, 105.0)]
-    assert not timed([RUN, attempt(99.5, 1.0)]).was_set_back, "clocks that are kept in time do that"
-
-
-def test_without_times_requests_have_their_durations_and_calls_share_the_rest() -> None:
-    ended = JournalStep(StepKind.ENDED, None, took_s=30.0)
-    steps = [
-        RUN,
-        attempt(None, 4.0, wait_s=2.0),
-        attempt(None, 4.0),
-        intent(None),
-        result(None),
-        intent(None, "b"),
-    ]
-    times = timed([*steps, result(None, "b"), ended])
-    assert times.is_estimated
-    assert [one.at_s for one in times.steps] == [100.0, 104.0, 110.0, 110.0, 120.0, 120.0, 130.0, 130.0]
-    killed = timed(steps)
-    assert killed.steps[-1].at_s == 110.0, "nothing says how long the calls took"
-
-
 def test_a_known_wait_takes_the_place_of_idle_time_and_gaps_but_not_of_work() -> None:
     busy = [Stretch(MODEL, 0.0, 10.0, ""), Stretch(IDLE, 10.0, 50.0, ""), Stretch(TOOL, 60.0, 70.0, "")]
     outage = Stretch(StretchKind.OUTAGE, 5.0, 65.0, "away")
@@ -104,3 +78,10 @@ def test_a_known_wait_takes_the_place_of_idle_time_and_gaps_but_not_of_work() ->
     part = replace(outage, began_s=20.0, ended_s=30.0)
     made = [(one.kind, one.began_s, one.ended_s) for one in with_known(busy, [part])]
     assert made[1:4] == [(IDLE, 10.0, 20.0), (StretchKind.OUTAGE, 20.0, 30.0), (IDLE, 30.0, 50.0)]
+
+
+def test_a_step_without_a_time_of_its_own_has_that_of_the_step_before() -> None:
+    times = timed([RUN, attempt(None, 4.0), intent(102.0), result(101.0)])
+    assert times.lacks_times
+    assert [one.at_s for one in times.steps] == [100.0, 100.0, 102.0, 102.0]
+    assert not timed([RUN, attempt(101.0, 1.0)]).lacks_times

@@ -53,7 +53,7 @@ _PATTERNS = (
     (re.compile(r"(/usr)?/bin/bash\b"), "<bash>"),
     (
         re.compile(
-            r"^  (ok|warn|FAIL) +(system|bash|git|rg|bwrap|memory|file confinement|sandbox|unix sockets|disk|process budget): .*"
+            r"^  (ok|warn|FAIL) +(system|bash|git|rg|bwrap|memory|sandbox|unix sockets|disk|process budget): .*"
         ),
         r"  <check> \2",
     ),

@@ -177,7 +177,7 @@ LOOP_SCENES = (
         [Turn("The key is sk-ant-api03-0123456789abcdef.")],
     ),
     scene(
-        "history-is-listed-and-shown-with-its-log",
+        "history-is-listed-and-shown",
         [
             Run(
                 [
@@ -189,9 +189,7 @@ LOOP_SCENES = (
             ),
             Run(["loop", "-f", "TASK.md", "--until", "false", "--max-iterations", "2", "-q"]),
             then("ls"),
-            then("ls", "--format", "json", "--all"),
             then("show"),
-            then("show", "1", "--log"),
             sh(1),
             then("ls"),
             then("show", "1"),

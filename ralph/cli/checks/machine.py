@@ -7,7 +7,6 @@ temporary file there.
 
 from __future__ import annotations
 
-import errno
 import os
 import platform
 import sys
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from ralph.cli.checks.finding import Finding, fail, note, ok, short, warn
 from ralph.machine.command_supervisor import CommandSupervisor
-from ralph.machine.files.repository import HELD_DIRECTORY
 from ralph.machine.own_programs import ProgramSearch, own_program, search_around, unsafe_loads
 from ralph.machine.process_start import DESCRIPTORS, is_memory_private
 from ralph.machine.ripgrep import REINSTALL, RipgrepError, find_ripgrep
@@ -25,7 +23,6 @@ from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.planning import plan_box, refuse_owners_work
 from ralph.sessions.places import places_to_read
 from ralph.sessions.store import SessionStore
-from ralph.tools.files.planned_write import open_by_kernel
 from ralph.values.ports import Clock, JournalError, Waiter
 from ralph.values.shortage import ShortageError, shortage_of
 
@@ -70,7 +67,6 @@ def look_at_machine(
     yield _ripgrep(search)
     yield from _search_paths(environment, search)
     yield _memory()
-    yield _confinement()
     yield _process_limit(environment, wanted.max_processes)
 
 
@@ -193,20 +189,6 @@ def _process_limit(environment: Mapping[str, str], most: int) -> Finding:
     return warn("process limit", f"none for commands: {why}", "run it on Linux where that matters")
 
 
-def _confinement() -> Finding:
-    try:
-        held = os.open(os.sep, HELD_DIRECTORY)
-        try:
-            os.close(open_by_kernel(held, os.curdir))
-        finally:
-            os.close(held)
-    except (OSError, AttributeError):  # AttributeError if the system has no openat2
-        return ok(
-            "file confinement", "ralph follows each path itself, part by part: this system has no openat2"
-        )
-    return ok("file confinement", "the kernel follows paths (openat2)")
-
-
 def look_at_sessions(environment: Mapping[str, str], named: Path | None, cwd: Path | None = None) -> Finding:
     """A finding about the directory for sessions. If the directory is missing, it is created, as a run would do."""
     advice = "name another place with --session-dir DIR or RALPH_STATE_DIR"
@@ -218,8 +200,7 @@ def look_at_sessions(environment: Mapping[str, str], named: Path | None, cwd: Pa
         store = SessionStore.for_user(environment, named, () if cwd is None else (cwd,))
         _write_into(store.root)
     except (JournalError, OSError) as error:
-        cause = error.__cause__ if isinstance(error, JournalError) else error
-        return fail("sessions", f"{where} is not writable: {_reason(error)}", f"{_remedy(cause)}{advice}")
+        return fail("sessions", f"{where} is not writable: {_reason(error)}", advice)
     if store.notice is not None:
         return warn("sessions", store.notice, "set HOME, RALPH_STATE_DIR or --session-dir DIR")
     return ok("sessions", f"{store.root} is writable")
@@ -237,7 +218,7 @@ def look_at_working_directory(cwd: Path | None) -> Finding:
         return warn(
             "working directory",
             f"{cwd} is not writable ({_reason(error)}): the agent can only read here",
-            f"{_remedy(error)}name another one with --cd DIR",
+            "name another one with --cd DIR",
         )
     return ok("working directory", f"{cwd} is writable")
 
@@ -246,23 +227,6 @@ def _write_into(directory: Path) -> None:
     with tempfile.TemporaryFile(dir=directory, prefix=".ralph-doctor-") as file:
         file.write(b"?")
         file.flush()
-
-
-def _remedy(error: BaseException | None) -> str:
-    """The first half of the advice about a directory that cannot be written to, such as "free space on its disk, or
-    ". The second half advises the user to use another directory. Empty if only the second half can help.
-    """
-    match getattr(error, "errno", None):
-        case errno.ENOSPC:
-            return "free space on its disk, or "
-        case errno.EDQUOT:
-            return "remove files of yours there or raise your quota, or "
-        case errno.EROFS:
-            return "mount it for writing, or "
-        case errno.EACCES | errno.EPERM:
-            return "change its permissions, or "
-        case _:
-            return ""
 
 
 def _reason(error: Exception) -> str:

@@ -14,17 +14,16 @@ from ralph.api.client import ApiClient
 from ralph.api.clocks import ClockLimits
 from ralph.api.target_clients import HttpSettings, endpoint_of
 from ralph.api.transport import build_transport, httpx
-from ralph.cli.checks.endpoints import advice_for
 from ralph.cli.checks.finding import Finding, Level, fail, ok, short, warn
 from ralph.conversation.messages import Conversation, user_message
 from ralph.values.answer import Answer, ToolCall, ToolDefinition
 from ralph.values.classify import FailureKind, failure_kind, is_shortage, outcome_of
-from ralph.values.errors import AgentError, Api, HttpError
+from ralph.values.errors import AgentError, Api, HttpError, NetworkCause
 from ralph.values.events import Event, StreamReceived
 from ralph.values.outcome import Outcome
 from ralph.values.servers.endpoint import API_NAMES, KEY_VARIABLES, requests_url
 from ralph.values.shortage import ShortageError, shortage_of
-from ralph.values.usage import TokenUsage, cost_usd, plain, tokens_of
+from ralph.values.usage import TokenUsage, cost_usd, tokens_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -51,7 +50,6 @@ _TOOL = ToolDefinition(
 )
 _SYSTEM = "You are being checked by a program. Answer with one call of the tool tell_word and with no text."
 _PROMPT = "Call the tool tell_word with the word ready."
-_MILLION = 1_000_000
 _ADVICE_BY_KIND = {
     FailureKind.RATE_LIMIT: "try again later; a run waits by itself, and --fallback-model names a spare one",
     FailureKind.USAGE_LIMIT: "add credit to the account of this key or raise its limit, or use another key",
@@ -64,6 +62,20 @@ _ADVICE_BY_KIND = {
     FailureKind.INVALID_REQUEST: "correct what the server names: model, max_tokens, effort, thinking or headers",
     FailureKind.CONTEXT_OVERFLOW: "start the server with a larger context, or choose another model",
 }
+_ADVICE_BY_CAUSE = {
+    NetworkCause.TIMEOUT: "check network, firewall and HTTPS_PROXY; clocks.connect_s gives it more time",
+    NetworkCause.REFUSED: "nothing listens there: start the server, or correct host and port",
+    NetworkCause.RESET: "the other side hung up: check host, port, and whether it speaks TLS",
+    NetworkCause.UNREACHABLE: "check the network; a proxy is named by HTTPS_PROXY",
+    NetworkCause.DNS_TEMPORARY: "check the network and the name server; a proxy is named by HTTPS_PROXY",
+    NetworkCause.DNS_UNKNOWN_HOST: "check the host's name, and whether this machine is online",
+    NetworkCause.NOT_PERMITTED: "look at firewalls, the rules of a container, a sandbox",
+    NetworkCause.CERTIFICATE: "add the authority to this machine's store, or name its PEM file by NODE_EXTRA_CA_CERTS (only that "
+    "file: model.ca_file or SSL_CERT_FILE); check host and date",
+}
+_OTHER_ADVICE = (
+    "check host and port, and that https:// is said to a server that speaks TLS and http:// to others"
+)
 _BY_ITS_WORDS = frozenset({FailureKind.INVALID_REQUEST, FailureKind.SERVER, FailureKind.AUTH})
 """The kinds of failure for which the server's words may say what to do."""
 ONE_PIECE_S = 0.5
@@ -115,18 +127,13 @@ class ProbeTimes:
 
 
 def probe_targets(targets: Sequence[Target], http: HttpSettings) -> Iterator[Finding]:
-    """Yields what the probe may cost, the findings about each target and key, a finding about the clock, and what the
-    probe did cost.
-    """
+    """Yields the findings about each target and key, and a finding about the clock."""
     asked = [(target, key) for target in targets for key in range(target.key_count)]
-    yield _estimate(asked)
     skews: list[float] = []
-    spent: list[float | None] = []
     for target, key in asked:
         seen = ProbeTimes(http.clock)
         answer, tokens = _ask(target, key, http, seen)
         cost = cost_usd(target.facts, tokens)
-        spent.append(cost)
         if seen.skew_s is not None:
             skews.append(seen.skew_s)
         subject = _subject(target, key)
@@ -135,7 +142,6 @@ def probe_targets(targets: Sequence[Target], http: HttpSettings) -> Iterator[Fin
         else:
             yield from _about(subject, target, answer, seen, cost)
     yield _clock(skews)
-    yield _spent(spent)
 
 
 def _ask(
@@ -264,13 +270,20 @@ def _failure(subject: str, target: Target, key: int, error: AgentError) -> Findi
     return fail(subject, text, _advice(target, key, error), outcome=outcome)
 
 
+def _advice_for(cause: NetworkCause, proxy: str) -> str:
+    """The advice about a failed connection. `proxy` is the proxy in words, or empty."""
+    if proxy:
+        return f"start {proxy}, or correct the variable; NO_PROXY names the hosts that need none"
+    return _ADVICE_BY_CAUSE.get(cause, _OTHER_ADVICE)
+
+
 def _advice(target: Target, key: int, error: AgentError) -> str:
     kind = failure_kind(error)
     if kind in _BY_ITS_WORDS and (in_words := hint_in_words(str(error))) is not None:
         return in_words
     variable = target.credentials[key].place if target.credentials else None
     if isinstance(error, Api) and kind is not FailureKind.TIMEOUT:
-        return advice_for(error.cause, error.proxy)
+        return _advice_for(error.cause, error.proxy)
     if isinstance(error, HttpError) and error.status == 407:
         return f"correct the user and the password of {error.proxy or 'the proxy'}"
     if kind is FailureKind.AUTH and variable is None:
@@ -280,35 +293,6 @@ def _advice(target: Target, key: int, error: AgentError) -> str:
     if kind is FailureKind.NOT_FOUND:
         return f"correct the model {target.model} or the base URL, which gives {requests_url(target.base_url, target.api, target.model)}"
     return _ADVICE_BY_KIND[kind].format(api=API_NAMES[target.api])
-
-
-def _estimate(asked: Sequence[tuple[Target, int]]) -> Finding:
-    most: list[float] = []
-    unknown = []
-    for target, _ in asked:
-        size = _conversation(target).size
-        price = target.facts.price_for(size) if target.facts is not None else None
-        if price is None:
-            unknown.append(target.name)
-        else:
-            dearest = max(price.input, price.cache_write)
-            most.append((size * dearest + MOST_TOKENS * price.output) / _MILLION)
-    names = ", ".join(dict.fromkeys(unknown))
-    unpriced = f"; the price of {names} is unknown" if unknown else ""
-    requests = "one request" if len(asked) == 1 else f"{len(asked)} requests"
-    return ok(
-        "probe",
-        f"will send {requests}, each with an answer of at most {MOST_TOKENS} tokens: at most ${sum(most):.4f}{unpriced}",
-        requests=len(asked),
-        most_usd=plain(sum(most)),
-    )
-
-
-def _spent(spent: Sequence[float | None]) -> Finding:
-    known = sum(cost for cost in spent if cost is not None)
-    unknown = sum(cost is None for cost in spent)
-    rest = f", and {unknown} of {len(spent)} at an unknown price" if unknown else ""
-    return ok("cost", f"the probe cost ${known:.4f}{rest}", cost_usd=None if unknown else plain(known))
 
 
 def _clock(skews: Sequence[float]) -> Finding:

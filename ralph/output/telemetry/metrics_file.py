@@ -50,7 +50,6 @@ METRICS = (
         ("model", "target", "outcome"),
         "Requests to the API, every attempt one. outcome: answered, interrupted, or the kind of failure.",
     ),
-    _Metric("ralph_api_seconds_total", (), "Seconds inside requests, failed ones included, waits not."),
     _Metric("ralph_retries_total", ("kind",), "Retries, by the kind of failure that made them necessary."),
     _Metric(
         "ralph_retry_wait_seconds_total",
@@ -75,19 +74,6 @@ METRICS = (
         "Tool calls answered. result: ok or error, refused calls being errors. tool: unknown stands for every "
         "name that the model invented.",
     ),
-    _Metric("ralph_tool_seconds_total", ("tool",), "Seconds inside tools."),
-    _Metric(
-        "ralph_synthetic_retries_total",
-        ("reason",),
-        "Whole answers that were useless and were asked for again. They are not part of ralph_retries_total.",
-    ),
-    _Metric("ralph_malformed_calls_total", (), "Tool calls that could not be run as they were written."),
-    _Metric("ralph_guard_refusals_total", ("guard",), "Tool calls refused because they led nowhere."),
-    _Metric(
-        "ralph_compactions_total",
-        ("trigger", "source"),
-        "Fresh contexts in place of full ones. source: model (it summed up), or cut (done without one).",
-    ),
     _Metric("ralph_retry_collapse_total", ("reason",), "Reports that failed and so shortened their run."),
     _Metric(
         "ralph_final_report_total",
@@ -103,9 +89,7 @@ METRICS = (
     _Metric("ralph_runs_total", ("outcome",), "Tasks that ended. A driver can give one process several."),
     _Metric("ralph_run_outcome", ("outcome",), "1 for how the last task ended; no sample before one has."),
     _Metric("ralph_run_exit_code", (), "Of the last end; no sample before there is one."),
-    _Metric("ralph_run_duration_seconds", (), "Of the last task that ended; no sample before one has."),
     _Metric("ralph_sandbox_info", ("level",), "1 for the level of the sandbox in which commands run."),
-    _Metric("ralph_start_time_seconds", (), "Unix time at which the process started."),
     _Metric(
         "ralph_last_write_time_seconds",
         (),
@@ -127,7 +111,6 @@ class MetricsFile:
         self._metrics = _RunMetrics()
         self._registry = CollectorRegistry()
         self._registry.register(self._metrics)
-        self._metrics.put("ralph_start_time_seconds", clock.utc_now().timestamp())
 
     def emit(self, event: Event) -> None:
         self._metrics.emit(event)
@@ -235,7 +218,6 @@ class _RunMetrics:
                 name = event.call.name if event.call.name in self._tools else UNKNOWN_TOOL
                 result = "error" if event.result.output.is_error else "ok"
                 self.add("ralph_tool_calls_total", tool=name, result=result)
-                self.add("ralph_tool_seconds_total", event.took_s, tool=name)
             case ev.ReportAccepted():
                 self._count_report(event)
             case ev.RunStarted():
@@ -243,28 +225,14 @@ class _RunMetrics:
                 self.put("ralph_sandbox_info", 1, level=event.sandbox)
             case ev.RunEnded():
                 self._count_end(event)
-            case _:
-                self._count_turn(event)
-
-    def _count_turn(self, event: Event) -> None:
-        match event:
             case ev.TurnStarted():
                 self._count_turns(event.turn - 1)
-            case ev.SyntheticRetry():
-                self.add("ralph_synthetic_retries_total", reason=event.reason)
-            case ev.MalformedCallRefused():
-                self.add("ralph_malformed_calls_total")
-            case ev.GuardTripped():
-                self.add("ralph_guard_refusals_total", guard=event.guard)
-            case ev.ContextCompacted():
-                self.add("ralph_compactions_total", trigger=event.trigger, source=event.source)
             case ev.TurnsCollapsed():
                 self.add("ralph_retry_collapse_total", reason=event.reason)
 
     def _count_attempt(self, event: ev.AttemptEnded) -> None:
         tokens, model = event.tokens, event.model
         self.add("ralph_requests_total", model=model, target=event.target, outcome=event.kind or "answered")
-        self.add("ralph_api_seconds_total", event.latency_s)
         if tokens == TokenUsage():
             return
         self.add("ralph_tokens_total", tokens.input, model=model, type="input")
@@ -305,4 +273,3 @@ class _RunMetrics:
         self._numbers["ralph_run_outcome"].clear()
         self.put("ralph_run_outcome", 1, outcome=outcome)
         self.put("ralph_run_exit_code", event.exit_code)
-        self.put("ralph_run_duration_seconds", event.duration_s)

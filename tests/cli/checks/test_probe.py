@@ -131,8 +131,6 @@ def test_each_fault_of_a_server_has_its_finding_remedy_and_exit_code(step, level
     assert remedy in (found["target main"].advice or "")
     assert KEY not in repr(found)
     assert request.json()["max_tokens"] == 128
-    assert found["probe"].figures["most_usd"] < 0.001
-    assert found["cost"].figures["cost_usd"] <= found["probe"].figures["most_usd"]
 
 
 @every_row(

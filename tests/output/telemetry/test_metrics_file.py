@@ -99,7 +99,6 @@ def report(
 
 
 STARTED = ev.RunStarted("/work", OPUS, ("Bash", "Read", "final_report"), "ANTHROPIC_API_KEY")
-CALL = ToolCall("toolu_1", "Bash", {"command": "true"})
 
 EVERYTHING: tuple[Event, ...] = (
     STARTED,
@@ -112,10 +111,6 @@ EVERYTHING: tuple[Event, ...] = (
     finished("Bash", is_error=True, took_s=0.5),
     finished("Frobnicate", is_error=True, took_s=0.0),
     ev.TurnStarted(2),
-    ev.SyntheticRetry(2, 1, "empty"),
-    ev.MalformedCallRefused(2, "Bash", "cut"),
-    ev.GuardTripped(2, "repetition", CALL, 1),
-    ev.ContextCompacted("threshold", "model", 900_000, 20_000),
     ev.TurnsCollapsed(2, "report_failed", None, 3),
     ev.TurnStarted(3),
     ev.ReportAccepted("text", "failure", 3, 2, "turns"),
@@ -125,7 +120,6 @@ EVERYTHING: tuple[Event, ...] = (
 EXPECTED = {
     f"ralph_requests_total{{model={OPUS},outcome=overloaded,target=main}}": 1,
     f"ralph_requests_total{{model={OPUS},outcome=answered,target=main}}": 1,
-    "ralph_api_seconds_total": 2.0,
     "ralph_retries_total{kind=overloaded}": 1,
     "ralph_retry_wait_seconds_total": 2.25,
     f"ralph_tokens_total{{model={OPUS},type=input}}": 1_000_000,
@@ -137,12 +131,6 @@ EXPECTED = {
     "ralph_tool_calls_total{result=ok,tool=Bash}": 1,
     "ralph_tool_calls_total{result=error,tool=Bash}": 1,
     "ralph_tool_calls_total{result=error,tool=unknown}": 1,
-    "ralph_tool_seconds_total{tool=Bash}": 0.75,
-    "ralph_tool_seconds_total{tool=unknown}": 0,
-    "ralph_synthetic_retries_total{reason=empty}": 1,
-    "ralph_malformed_calls_total": 1,
-    "ralph_guard_refusals_total{guard=repetition}": 1,
-    "ralph_compactions_total{source=model,trigger=threshold}": 1,
     "ralph_retry_collapse_total{reason=report_failed}": 1,
     "ralph_final_report_total{forced_final_reason=turns,source=text,status=failure}": 1,
     "ralph_final_report_attempts_total": 2,
@@ -153,9 +141,7 @@ EXPECTED = {
     "ralph_runs_total{outcome=task_failed}": 1,
     "ralph_run_outcome{outcome=task_failed}": 1,
     "ralph_run_exit_code": 1,
-    "ralph_run_duration_seconds": 12.5,
     "ralph_sandbox_info{level=none}": 1,
-    "ralph_start_time_seconds": EPOCH.timestamp(),
     "ralph_last_write_time_seconds": EPOCH.timestamp() + 100,
 }
 
@@ -263,7 +249,6 @@ def test_a_driven_run_has_one_end_for_each_task_and_tells_the_last(counted) -> N
         "ralph_runs_total{outcome=no_progress}": 1,
         "ralph_run_outcome{outcome=no_progress}": 1,
         "ralph_run_exit_code": 4,
-        "ralph_run_duration_seconds": 2.0,
     }
 
 

@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -18,42 +17,8 @@ import pytest
 
 from ralph.mock_api import Fault, Step, ToolUse, Turn
 from ralph.settings.tables import KEYS
-from tests.api.harness import RawServer
 from tests.patience import PATIENCE_S
 from tests.program.conftest import KEY
-from tests.services.certificates import make_certificate
-
-
-class Listener:
-    """Accepts connections, keeps what it receives, and answers nothing."""
-
-    def __init__(self, certificate: Path | None = None) -> None:
-        self.received: list[bytes] = []
-        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if certificate else None
-        if self._tls is not None:
-            self._tls.load_cert_chain(str(certificate))
-        self._server = RawServer(self._serve)
-        self.port = self._server.port
-        self.close = self._server.close
-
-    def _serve(self, sock: socket.socket) -> None:
-        if self._tls is not None:
-            sock = self._tls.wrap_socket(sock, server_side=True)
-        with sock:
-            self.received.append(b"".join(iter(lambda: sock.recv(65536), b"")))
-
-
-@pytest.fixture
-def listen():
-    listeners: list[Listener] = []
-
-    def start(certificate: Path | None = None) -> Listener:
-        listeners.append(Listener(certificate))
-        return listeners[-1]
-
-    yield start
-    for listener in listeners:
-        listener.close()
 
 
 @pytest.fixture
@@ -63,13 +28,6 @@ def silent():
         yield server.getsockname()[1]
 
 
-@pytest.fixture
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
-
-
 def user_settings(ralph, text: str) -> None:
     ralph.user_file.write_text(text)
 
@@ -77,25 +35,17 @@ def user_settings(ralph, text: str) -> None:
 def checks(stdout: str) -> dict[str, tuple[str, str]]:
     """The level and the text of each check, by its subject."""
     lines = stdout[stdout.index("Checks\n") :].splitlines()[1:]
-    found = (
-        re.fullmatch(r"  (ok|warn|FAIL) +((?:endpoint )?[^:]+(?:://[^ ]+(?=:))?): (.*)", line)
-        for line in lines
-    )
+    found = (re.fullmatch(r"  (ok|warn|FAIL) +([^:]+): (.*)", line) for line in lines)
     return {match[2]: (match[1], match[3]) for match in found if match}
-
-
-def endpoint(stdout: str) -> tuple[str, str]:
-    (found,) = [check for subject, check in checks(stdout).items() if subject.startswith("endpoint ")]
-    return found
 
 
 # --- Settings
 
 
-def test_every_setting_is_shown_with_its_value_and_origin(ralph, ralph_here, listen) -> None:
+def test_every_setting_is_shown_with_its_value_and_origin(ralph, ralph_here) -> None:
     user_settings(ralph, '[clocks]\nconnect_s = 2.5\n[tools]\npass_env = ["A", "B"]')
     (ralph.cwd / "ralph.toml").write_text("retry.policy = 'off'\nclocks.response_s = 0")
-    ralph.environment["ANTHROPIC_BASE_URL"] = f"http://127.0.0.1:{listen().port}"
+    ralph.environment["ANTHROPIC_BASE_URL"] = "http://127.0.0.1:1"
     shown = ralph_here("doctor")
     assert (shown.code, shown.stderr) == (0, "")
     rows = {line.split()[0]: line.split()[1:] for line in shown.stdout.split("\n\n")[0].splitlines()[1:]}
@@ -168,19 +118,16 @@ def test_settings_that_cannot_be_used_are_one_line_and_the_other_checks_still_ru
     assert level == "FAIL"
     assert says in text
     assert [subject for subject, (level, _) in found.items() if level == "FAIL"] == ["settings"]
-    assert {"ralph", "bash", "sandbox", "sessions", "working directory", "endpoints"} <= found.keys()
+    assert {"ralph", "bash", "sandbox", "sessions", "working directory"} <= found.keys()
     assert shown.stderr == ""
 
 
-def test_a_missing_key_fails_and_all_else_is_shown_and_tried(ralph, ralph_here, listen, tmp_path) -> None:
+def test_a_missing_key_fails_and_all_else_is_shown_and_tried(ralph, ralph_here) -> None:
     del ralph.environment["ANTHROPIC_API_KEY"]
-    # A proxy of our own, so that nothing leaves this machine.
-    ralph.environment["HTTPS_PROXY"] = f"http://127.0.0.1:{listen().port}"
     shown = ralph_here("doctor", code=78)
     assert "model.base_url" in shown.stdout
     assert checks(shown.stdout)["settings"][0] == "FAIL"
     assert "set ANTHROPIC_API_KEY" in checks(shown.stdout)["settings"][1]
-    assert endpoint(shown.stdout)[0] == "ok"
 
 
 def test_a_config_file_that_is_missing_is_78_and_a_directory_that_is_missing_2(ralph_here) -> None:
@@ -191,36 +138,13 @@ def test_a_config_file_that_is_missing_is_78_and_a_directory_that_is_missing_2(r
     assert "absent" in shown.stderr
 
 
-# --- Endpoints
-
-
-def test_offline_leaves_the_endpoints_out(ralph, ralph_here, closed_port) -> None:
-    ralph.environment["ANTHROPIC_BASE_URL"] = f"http://127.0.0.1:{closed_port}"
-    shown = ralph_here("doctor", "--offline", code=0)
-    assert "endpoint" not in shown.stdout
-
-
-def test_a_certificate_that_nobody_signed_fails_until_its_authority_is_named(
-    ralph, ralph_here, listen, tmp_path
-) -> None:
-    certificate = make_certificate(tmp_path, names="IP:127.0.0.1")
-    server = listen(certificate)
-    ralph.environment["ANTHROPIC_BASE_URL"] = f"https://127.0.0.1:{server.port}"
-    shown = ralph_here("doctor", code=78)
-    assert "certificate not trusted at TLS" in endpoint(shown.stdout)[1]
-    assert "model.ca_file or SSL_CERT_FILE" in endpoint(shown.stdout)[1]
-    ralph.environment["SSL_CERT_FILE"] = str(certificate)
-    shown = ralph_here("doctor", code=0)
-    assert endpoint(shown.stdout) == ("ok", "can be reached (TCP and TLS); nothing was sent")
-
-
 def test_a_ca_file_that_cannot_be_used_fails(ralph, ralph_here, tmp_path) -> None:
     ralph.environment |= {
         "ANTHROPIC_BASE_URL": "https://127.0.0.1:1",
         "SSL_CERT_FILE": str(tmp_path / "absent.pem"),
     }
     shown = ralph_here("doctor", code=78)
-    assert "absent.pem cannot be used: No such file" in endpoint(shown.stdout)[1]
+    assert "absent.pem: No such file" in checks(shown.stdout)["settings"][1]
 
 
 # --- It ends
@@ -230,7 +154,7 @@ def test_a_ca_file_that_cannot_be_used_fails(ralph, ralph_here, tmp_path) -> Non
 def test_a_signal_ends_it_at_once(ralph, silent, number, code) -> None:
     ralph.environment["ANTHROPIC_BASE_URL"] = f"https://127.0.0.1:{silent}"
     user_settings(ralph, "clocks.connect_s = 1e6")
-    process = ralph.start("doctor")
+    process = ralph.start("doctor", "--probe")
     while b"sessions:" not in process.stdout.readline():
         pass
     finished = ralph.stopped_by(process, number)
@@ -279,7 +203,6 @@ def test_the_machine_is_described(ralph) -> None:
         assert found["memory"][0] == "ok"
     assert f"Python {'.'.join(map(str, sys.version_info[:3]))}" in found["ralph"][1]
     assert os.uname().sysname in found["system"][1]
-    assert "openat2" in found["file confinement"][1]
     assert found["sandbox"][1].startswith(
         ("namespaces; network: full; in force: ", "landlock; network: full; in force: ", "none: ")
     )
@@ -405,9 +328,9 @@ def test_a_secret_in_every_place_is_never_shown(ralph, ralph_here, breaks) -> No
     directory = ralph.cwd / "some-pa55word-0123"
     directory.mkdir()
     shown = ralph_here(
-        "doctor", "-C", str(directory), "--session-dir", str(directory / "plain-name-pa55word")
+        *("doctor", "--probe", "-C", str(directory)), "--session-dir", str(directory / "plain-name-pa55word")
     )
-    assert shown.code == 78, "the proxy refuses"
+    assert shown.code == (78 if breaks else 75), "the proxy refuses"
     everything = shown.stdout + shown.stderr
     leaked = ("pa55word", KEY) if not breaks else (*SECRETS.values(), "some-pa55word", "own-pa55word", KEY)
     # If the settings cannot be read, ralph cannot know that PLAIN_NAME holds a key. So it is a directory's name here.

@@ -106,7 +106,6 @@ def test_a_killed_run_leaves_a_whole_file_without_an_end_and_the_next_run_cleans
     wait_until(lambda: server.request_count == 1)
     process.kill()
     ralph.finish(process)
-    assert number(prom, "start_time_seconds") is not None
     assert number(prom, "last_write_time_seconds") is not None
     assert number(prom, "run_exit_code") is None
     assert run(ralph).code == 0
@@ -186,4 +185,3 @@ def test_a_disk_that_is_full_at_the_end_is_told_and_changes_nothing(ralph, serve
     assert ran.last_line.startswith("[ralph] completed")
     assert sorted(path.name for path in kept.iterdir()) == ["filler", "run.prom"]
     assert number(kept / "run.prom", "run_exit_code") is None
-    assert number(kept / "run.prom", "start_time_seconds") is not None

@@ -59,8 +59,6 @@ def test_a_run_arrives_as_one_tree_of_turns_requests_and_tools(ralph, serve, col
         ("invoke_agent ralph", None, UNSET),
     ]
     assert len({span.trace_id for span in collector.spans()}) == 1
-    events = [name for name, _ in collector.span("turn 2").events]
-    assert events == ["api_retry", "retry_recovered", "synthetic_retry"]
     whole = collector.span("invoke_agent ralph").attributes
     assert whole["gen_ai.conversation.id"] == ran.result["session_id"]
     assert (whole["ralph.outcome"], whole["ralph.exit_code"], whole["ralph.turns"]) == ("completed", 0, 3)

@@ -217,10 +217,6 @@ def test_a_search_finds_prompts_answers_calls_and_results_but_no_secret(ralph, r
         assert (ran.code, ran.stderr) == (0, ""), text
         row, *lines = ran.stdout.splitlines()
         assert (row.split()[0], lines) == (only_journal(ralph).stem[:8], [f"    > {line}"]), text
-    found = json.loads(ralph_here("sessions", "search", "hello", "--format", "json").stdout)
-    assert [(one["id"], one["matches"], one["lines"]) for one in found] == [
-        (only_journal(ralph).stem, 1, ["Hello there."])
-    ]
     assert ralph("-c", "tell").code == 0
     none = ralph_here("sessions", "search", KEY)
     assert (none.code, none.stdout) == (0, "")
@@ -229,6 +225,5 @@ def test_a_search_finds_prompts_answers_calls_and_results_but_no_secret(ralph, r
     ralph.cwd.joinpath("below").mkdir()
     elsewhere = ("--cd", "below")
     assert ralph("hello from below", *elsewhere).code == 0
-    assert (
-        len(ralph_here("sessions", "search", "hello", "--all", "--format", "json").stdout.split('"id"')) == 3
-    )
+    found = ralph_here("sessions", "search", "hello", "--all").stdout
+    assert sum(not line.startswith(" ") for line in found.splitlines()) == 2

@@ -200,9 +200,7 @@ def loop(ralph, iterations, checkout) -> None:
     "words",
     [
         ("loop", "ls"),
-        ("loop", "ls", "--format", "json"),
         ("loop", "show"),
-        ("loop", "show", "--log"),
         ("loop", "--status"),
         ("loop", "--status", "--json"),
         ("report", "-o", "-"),
