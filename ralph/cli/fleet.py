@@ -113,7 +113,7 @@ def submit(
     The set and a job's id are the job's key: submitting a file twice adds nothing, and the same key with
     different content is refused (exit 2). Limits of the command line win over those of the file.
 
-    Exit codes: 0 added or known, 2 the file has errors (the first ten are shown), 77 or 78 the store cannot be used.
+    Exit codes: 0 added or known, 2 the file has an error, 77 or 78 the store cannot be used.
     """
     limits = {
         "concurrency": concurrency,
@@ -183,10 +183,10 @@ def list_(
 
 
 @fleet.command(short_help="Show everything that is known about a job.")
-def show(job: OneJob, *, set_name: SetName = None, json_: JsonFlag = False, db: Store = None) -> int:
+def show(job: OneJob, *, set_name: SetName = None, db: Store = None) -> int:
     """Show one job: its state, repository, branch, cost, attempts and last answer."""
     with _opened(db) as store:
-        return store.show(store.jobs_named([job], set_name), is_json=json_)
+        return store.show(store.jobs_named([job], set_name))
 
 
 @fleet.command(short_help="Print the log of a job.")
@@ -255,17 +255,14 @@ def wait(
     sets: SomeSets = None,
     *,
     json_: JsonFlag = False,
-    timeout: Annotated[
-        float | None, option("Wait no longer than this, such as 2h.", "TIME", reads=DURATION.decoded)
-    ] = None,
     db: Store = None,
 ) -> int:
     """Wait until all jobs have ended. The exit code is the worst of the jobs' exit codes.
 
-    From the worst to the best: 70, 74, 77, 78, 69, 2, 4, 1, 3, 124, 75, 128+n, 0. After --timeout it is 124.
+    From the worst to the best: 70, 74, 77, 78, 69, 2, 4, 1, 3, 124, 75, 128+n, 0.
     """
-    with _opened(db, most_wait_s=timeout) as store:
-        return store.wait(tuple(sets or ()), timeout_s=timeout, is_json=json_)
+    with _opened(db, most_wait_s=None) as store:
+        return store.wait(tuple(sets or ()), is_json=json_)
 
 
 @fleet.command(short_help="Write one HTML page about all jobs.")
@@ -294,42 +291,24 @@ def report(
 @fleet.command(short_help="Write jobs for another scheduler.")
 def export(
     file: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[FILE]",
-            help="The jobs file. `-` is standard input. Default: the set named by --set, from the store.",
-        ),
-    ] = None,
+        str, typer.Argument(metavar="FILE", help="The jobs file. `-` is standard input.", show_default=False)
+    ],
     *,
     format_: Annotated[Literal["github-matrix", "kubernetes", "slurm", "parallel"], option("The scheduler.")],
     output: Annotated[
         str | None, option("Write to this file. Default: standard output.", "FILE", "-o")
     ] = None,
-    without_limit: Annotated[
-        list[str] | None,
-        option(
-            "Export without this limit of the set. Repeatable.",
-            "concurrency|per_host|rate|max_budget_usd|max_attempts",
-        ),
-    ] = None,
     set_name: SetName = None,
-    db: Store = None,
 ) -> int:
     """Write jobs for another scheduler: a GitHub workflow, a Kubernetes Job, a Slurm array, or GNU parallel.
 
-    The jobs then need neither a store nor a worker. A limit that the scheduler cannot keep is refused (exit 2), unless
-    you export without it. If a job ends with 75, the scheduler runs it again.
+    The jobs then need neither a store nor a worker. A limit that the scheduler cannot keep is refused (exit 2). If a job
+    ends with 75, the scheduler runs it again.
     """
     from ralph.fleet import export, job_file  # noqa: PLC0415 - not needed for --help
 
-    if file is not None:
-        name, jobs, limits = job_file.read_named_set(file, set_name, os.environ, _check_job)
-    elif set_name is not None:
-        with _opened(db) as store:
-            name, (jobs, limits) = set_name, store.jobs_of(set_name)
-    else:
-        raise UsageError("name the jobs file, or a set of the store with --set")
-    text = export.export(jobs, limits, format_, name, without_limit or ())
+    name, jobs, limits = job_file.read_named_set(file, set_name, os.environ, _check_job)
+    text = export.export(jobs, limits, format_, name)
     target = absolute(output)
     if target is None or target == "-":
         _print_text(text)

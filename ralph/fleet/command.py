@@ -4,7 +4,6 @@ nothing on the disk.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import time
 from contextlib import closing, contextmanager
@@ -17,7 +16,7 @@ from msgspec import Struct
 from ralph.fleet import listing
 from ralph.fleet.decisions import JobState, worst_exit_code
 from ralph.fleet.job_file import jobs_file_bytes, read_jobs
-from ralph.fleet.jobs import SetLimits, UnknownFormatError, faults_of_limits, rate_from, why_no_name
+from ralph.fleet.jobs import SetLimits, faults_of_limits, rate_from, why_no_name
 from ralph.fleet.store.claims import SEEN_WITHIN_S, Claims
 from ralph.fleet.store.database import (
     WaitOptions,
@@ -28,12 +27,11 @@ from ralph.fleet.store.database import (
     refuse_pooler,
 )
 from ralph.values.outcome import Outcome, UsageError
-from ralph.values.screen_text import counted, time_limit, visible
+from ralph.values.screen_text import counted, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from ralph.fleet.jobs import Job
     from ralph.fleet.store.database import Database
     from ralph.fleet.store.fleet_store import SetRow
     from ralph.fleet.store.schema import AttemptRow, JobRow
@@ -171,15 +169,11 @@ class Fleet:
         self._console.write([*lines, *table, *listing.kept_lines(jobs)])
         return 0
 
-    def show(self, chosen: NamedJobs, *, is_json: bool) -> int:
+    def show(self, chosen: NamedJobs) -> int:
         set_name, job = self._found(chosen.names[0], chosen.set_name)
         row = self._row(set_name, job)
         attempts = self._ask(self._store.attempt_rows, set_name, job)
-        if is_json:
-            told = [listing.attempt_object(one) for one in attempts]
-            self._console.write_value({**listing.job_object(row), "attempts": told})
-        else:
-            self._console.write(listing.story_lines(row, attempts, time.time()))
+        self._console.write(listing.story_lines(row, attempts, time.time()))
         return 0
 
     def logs(self, chosen: NamedJobs, *, is_followed: bool) -> int:
@@ -228,17 +222,14 @@ class Fleet:
         if self._stop.is_set():
             raise KeyboardInterrupt
 
-    def wait(self, set_names: Sequence[str], *, timeout_s: float | None, is_json: bool) -> int:
-        """Waits until all jobs of the sets have ended. Returns the worst exit code, or that of a time limit."""
+    def wait(self, set_names: Sequence[str], *, is_json: bool) -> int:
+        """Waits until all jobs of the sets have ended. Returns the worst exit code."""
         begun = time.monotonic()
-        is_told = has_status = is_late = False
+        is_told = has_status = False
         while True:
             sets = self._sets(set_names)
             open_sets = [row for row in sets if row.open_jobs]
             if not open_sets:
-                break
-            if timeout_s is not None and time.monotonic() >= begun + timeout_s:
-                is_late = True
                 break
             if self._console.show_status is not None:
                 self._console.show_status(f"[now] {listing.progress_line(sets)}")
@@ -249,17 +240,12 @@ class Fleet:
                 if idle:
                     is_told = True
                     self._console.tell(f"no worker is running for {', '.join(idle)}: ralph fleet work -j 2")
-            rest_s = _LOOK_EVERY_S if timeout_s is None else begun + timeout_s - time.monotonic()
-            if self._stop.wait(min(max(rest_s, 0.0), _LOOK_EVERY_S)):
+            if self._stop.wait(_LOOK_EVERY_S):
                 raise KeyboardInterrupt
         if has_status and self._console.show_status is not None:
             self._console.show_status("")
         rows = self._rows(sets)
         code = worst_exit_code(row.exit_code for row in rows if row.exit_code is not None)
-        if is_late and timeout_s is not None:
-            code = Outcome.TIMED_OUT.exit_code()
-            left = sum(row.open_jobs for row in sets)
-            self._console.tell(f"{counted(left, 'job')} still open after {time_limit(timeout_s)}")
         if is_json:
             self._console.write_value(listing.wait_object(sets, rows, code))
         else:
@@ -324,16 +310,6 @@ class Fleet:
             attempts += self._ask(self._store.attempt_rows, one.name)
         return sets, jobs, attempts
 
-    # --- export
-
-    def jobs_of(self, set_name: str) -> tuple[tuple[Job, ...], SetLimits]:
-        """The jobs of a set in the store, and its limits. Raises UsageError."""
-        (found,) = self._sets((set_name,))
-        try:
-            return tuple(row.job for row in self._rows([found])), found.limits
-        except UnknownFormatError as error:
-            raise UsageError(str(error)) from None
-
     # --- finding
 
     def _sets(self, names: Sequence[str]) -> list[SetRow]:
@@ -344,7 +320,7 @@ class Fleet:
         known = [row.name for row in rows]
         for name in names:
             if name not in known:
-                raise UsageError(f"there is no set {name}{_near(name, known)}")
+                raise UsageError(f"there is no set {name}")
         return [row for row in rows if not names or row.name in names]
 
     def _rows(self, sets: Sequence[SetRow]) -> list[JobRow]:
@@ -369,8 +345,7 @@ class Fleet:
             choices = " or ".join(f"{one}/{job}" for one in found)
             raise UsageError(f"several sets have a job {job}: write {choices}")
         if not found:
-            ids = [one for row in sets for one in self._ask(self._store.job_ids, row.name)]
-            raise UsageError(f"there is no job {name}{_near(job, ids)}")
+            raise UsageError(f"there is no job {name}")
         return found[0], job
 
     def _chosen(self, chosen: NamedJobs) -> dict[str, list[str] | None]:
@@ -413,10 +388,3 @@ def opened(
     refuse_others_file(database)
     with closing(Claims(database)) as store:
         yield Fleet(database, store, console, stop, most_wait_s=most_wait_s)
-
-
-def _near(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=3)
-    if near:
-        return f"; did you mean {' or '.join(near)}?"
-    return f": there is {', '.join(known)}" if 0 < len(known) <= 5 else ""

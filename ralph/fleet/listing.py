@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from ralph.fleet.decisions import JobState, worst_exit_code
+from ralph.fleet.decisions import JobState
 from ralph.fleet.jobs import UnknownFormatError, branch_of
 from ralph.values.screen_text import (
     columns_of,
@@ -286,24 +286,12 @@ _SAME_OF_JOB = (
     "exit_code outcome reason attempt tries turns cost_usd repository commit base is_cancelled result".split()
 )
 _TIMES_OF_JOB = ("created_at", "started_at", "ended_at", "not_before")
-_SAME_OF_ATTEMPT = ("attempt", "machine", "exit_code", "reason", "turns", "cost_usd")
-
-
-def attempt_object(row: AttemptRow) -> dict[str, Any]:
-    return {
-        **{name: getattr(row, name) for name in _SAME_OF_ATTEMPT},
-        "takeup": row.generation,
-        "worker": row.executor,
-        "started_at": _iso(row.started_at),
-        "ended_at": _iso(row.ended_at),
-    }
 
 
 def wait_object(sets: Sequence[SetRow], rows: Sequence[JobRow], exit_code: int) -> dict[str, Any]:
     """The result of `wait`. `exit_code` is the exit code of the command."""
     return {
         "exit_code": exit_code,
-        "worst_exit_code": worst_exit_code(row.exit_code for row in rows if row.exit_code is not None),
         "sets": [set_object(row) for row in sets],
         "jobs": [job_object(row) for row in rows],
     }

@@ -11,7 +11,6 @@ from ralph.fleet.decisions import JobState, worst_exit_code
 from ralph.fleet.jobs import Job, Rate, SetLimits, content_of
 from ralph.fleet.listing import (
     Workers,
-    attempt_object,
     counts_text,
     end_lines,
     job_lines,
@@ -182,19 +181,18 @@ def test_the_fields_of_the_objects_stay() -> None:
         "not_before": None,
         "result": None,
     }
-    assert attempt_object(attempt_row())["takeup"] == 1
     told = set_object(set_row(running=1), Workers(3, 2))
     assert (told["set"], told["jobs"], told["open"], told["slots"], told["machines"]) == ("s", 1, 1, 3, 2)
     assert told["limits"]["rate"] == {"starts": 50, "period_s": 60.0}
     assert told["states"]["running"] == 1
     waited = wait_object([set_row(done=2)], [ended("a", 3), ended("b", 74)], 124)
-    assert (waited["exit_code"], waited["worst_exit_code"], len(waited["jobs"])) == (124, 74, 2)
+    assert (waited["exit_code"], len(waited["jobs"])) == (124, 2)
 
 
 def test_the_page_of_the_fleet_has_every_state_every_field_and_the_order_of_the_codes() -> None:
     page = " ".join((Path(__file__).parents[2] / "docs/fleet.md").read_text().split())
     fields = {*job_object(row()), *set_object(set_row(), Workers(0, 0)), *wait_object([], [], 0)}
-    words = fields | {state.value for state in JobState} | {"cancelling", "exit N", "attempts"}
+    words = fields | {state.value for state in JobState} | {"cancelling", "exit N"}
     assert {word for word in words if f"`{word}`" not in page and f'"{word}"' not in page} == set()
     worst_first = sorted((0, 143, 70, 74, 77, 78, 69, 2, 4, 1, 3, 124, 75), key=place_of)
     assert ", ".join(map(str, worst_first)).replace("143", "128+n") in page

@@ -119,7 +119,7 @@ def test_a_worker_that_is_to_end_when_all_is_done_refuses_a_mistyped_set(store, 
     assert (empty.code, "there is no fleet store yet" in empty.stderr) == (2, True)
     store.submit("night", SetLimits(), [job("a")])
     ran = ralph_here("fleet", "work", "nigth", "--until-done")
-    assert (ran.code, ran.stderr) == (2, "ralph: there is no set nigth; did you mean night?\n")
+    assert (ran.code, ran.stderr) == (2, "ralph: there is no set nigth\n")
 
 
 @pytest.mark.parametrize("until_done", [True, False])
@@ -148,8 +148,6 @@ def test_wait_ends_with_the_worst_exit_code_of_the_jobs(store, ralph_here) -> No
     store.submit("s", SetLimits(), [job(name) for name in "abc"])
     ended(store, "a", 0)
     ended(store, "b", 4, "no progress")
-    late = ralph_here("fleet", "wait", "--timeout", "0.01s")
-    assert (late.code, "1 job still open" in late.stderr) == (124, True)
     ended(store, "c", 74, f"full {HOSTILE}")
     ran = ralph_here("fleet", "wait", "s", code=74)
     assert (
@@ -185,10 +183,9 @@ def test_a_job_is_named_by_its_id_or_with_its_set(store, ralph_here) -> None:
     shown = ralph_here("fleet", "show", "port-api")
     assert shown.stdout.startswith("s/port-api: queued\n")
     assert "  prompt      Port red.\n" in shown.stdout
-    assert json.loads(ralph_here("fleet", "show", "t/both", "--json").stdout)["repository"].endswith("y.git")
     for words, problem in (
         (["both"], "several sets have a job both: write s/both or t/both"),
-        (["port-app"], "there is no job port-app; did you mean port-api?"),
+        (["port-app"], "there is no job port-app"),
         (["u/both"], "there is no set u"),
     ):
         ran = ralph_here("fleet", "show", *words)
@@ -252,7 +249,6 @@ def test_ctrl_c_ends_a_command_that_waits_for_the_store(ralph) -> None:
         ("cancel", "a"),
         ("retry", "a"),
         ("logs", "a"),
-        ("wait", "--timeout", "1m"),
     ],
 )
 def test_a_command_gives_up_on_a_store_that_does_not_answer_exits_75(
@@ -298,19 +294,14 @@ def test_without_the_extra_one_line_says_what_to_install(ralph, ralph_here, monk
     assert ralph_here("fleet", "export", "night.jsonl", "--format", "parallel").code == 0, "needs no store"
 
 
-def test_a_set_of_the_store_is_exported_as_its_file_is(ralph, ralph_here) -> None:
+def test_a_jobs_file_is_exported_to_a_file_or_to_standard_output(ralph, ralph_here) -> None:
     write_jobs(ralph, {"id": "a"}, {"id": "b"})
-    assert ralph_here("fleet", "submit", "night.jsonl", "--rate", "5/s").code == 0
-    refused = ralph_here("fleet", "export", "--set", "night", "--format", "slurm")
-    assert (refused.code, "--without-limit rate" in refused.stderr) == (2, True)
-    words = ("fleet", "export", "--set", "night", "--format", "slurm", "--without-limit", "rate")
-    of_store = ralph_here(*words, "-o", "night.sh")
-    assert (of_store.code, of_store.stdout) == (0, "")
-    of_file = ralph_here("fleet", "export", "night.jsonl", "--format", "slurm")
-    assert of_file.stdout == (ralph.cwd / "night.sh").read_text()
-    assert of_file.stdout.startswith("#!")
+    words = ("fleet", "export", "night.jsonl", "--format", "slurm")
+    to_file = ralph_here(*words, "-o", "night.sh")
+    assert (to_file.code, to_file.stdout) == (0, "")
+    assert ralph_here(*words).stdout == (ralph.cwd / "night.sh").read_text()
     for name in ("x\ntouch y", "../x", ""):
-        refused = ralph_here("fleet", "export", "night.jsonl", "--set", name, "--format", "parallel")
+        refused = ralph_here(*words, "--set", name)
         assert (refused.code, refused.stdout) == (2, ""), name
 
 
@@ -332,7 +323,6 @@ def test_no_command_shows_a_key_of_a_known_form(store, ralph_here) -> None:
         "ls --json",
         "ls s",
         "show s/a",
-        "show s/a --json",
         "logs s/a",
         "report -o -",
         "wait s --json",
