@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -22,17 +22,15 @@ from ralph.git.runner import git_program
 from ralph.machine.waiter import StopEvent
 from ralph.output.result_file import write_result_file
 from ralph.output.standard_streams import (
-    CLEAR_LINE,
     ErrorLines,
     ReaderLeftError,
-    obeys_controls,
     print_bytes,
     print_lines,
 )
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.redaction import Redactor, redacted
-from ralph.values.screen_text import cut_to_columns, json_for_terminal
+from ralph.values.screen_text import json_for_terminal
 from ralph.values.setting import DURATION
 
 if TYPE_CHECKING:
@@ -128,7 +126,6 @@ def submit(
 
 @fleet.command(short_help="Work on the jobs of the store.")
 def work(
-    sets: SomeSets = None,
     *,
     slots: Annotated[
         int, option("Run this many jobs at once on this machine.", "N", "--jobs -j", reads=COUNT)
@@ -150,16 +147,15 @@ def work(
     Jobs of a worker that is gone are taken over by the others, from their last checkpoint. SIGTERM or Ctrl-C drains;
     a second signal ends at once.
     """
-    named = tuple(sets or ())
     # Without git, each job would end for good within a second.
     git_program(os.environ, ())
     with _opened(db, begins_after=True, most_wait_s=None) as store:
-        store.look_before_work(named, until_done=until_done)
+        store.look_before_work(until_done=until_done)
         database = store.database
     with _extra():
         from ralph.fleet import slot, worker  # noqa: PLC0415 - not needed for --help
 
-    options = slot.WorkOptions(slots=slots, sets=named, until_done=until_done, drain_s=drain)
+    options = slot.WorkOptions(slots=slots, until_done=until_done, drain_s=drain)
     return worker.work(database, options, os.environ, _error_lines().write)
 
 
@@ -398,8 +394,6 @@ def _opened(
         with opened(db, os.environ, console, stop, most_wait_s=most_wait_s) as store:
             yield store
     except (KeyboardInterrupt, WaitStoppedError):
-        if console.show_status is not None:
-            console.show_status("")
         raise typer.Exit(128 + (received[0] if received else signal.SIGINT)) from None
     except ReaderLeftError:
         raise typer.Exit(0) from None
@@ -412,20 +406,13 @@ def _opened(
 
 def _error_lines() -> ErrorLines:
     redact = Redactor(known_secrets(os.environ)).redact_all
-    has_status = sys.stdout.isatty() and obeys_controls(2, os.environ)
-    return ErrorLines("[fleet]", redact=redact, has_color=False, clears_line=has_status)
+    return ErrorLines("[fleet]", redact=redact, has_color=False, clears_line=False)
 
 
 def _console(make: "type[Console]") -> "Console":
     redact = Redactor(known_secrets(os.environ)).redact_all
     # COLUMNS counts without a terminal too. A pipe gets whole lines.
     width = shutil.get_terminal_size((80 if sys.stdout.isatty() else 0, 24)).columns or None
-    has_status = sys.stdout.isatty() and obeys_controls(2, os.environ)
-
-    def show_status(text: str) -> None:
-        line = cut_to_columns(text, (width or 80) - 1)
-        with suppress(OSError):
-            os.write(2, CLEAR_LINE + line.encode("utf-8", "replace"))
 
     def write(lines: Iterable[str]) -> None:
         text = redact("\n".join(lines))  # together, because a private key takes several lines
@@ -439,7 +426,6 @@ def _console(make: "type[Console]") -> "Console":
         ),
         write_text=lambda text: _print_text(redact(text)),
         tell=_error_lines().write,
-        show_status=show_status if has_status else None,
         width=width,
     )
 

@@ -381,7 +381,7 @@ class Repositories:
             if name in above or name.startswith(f"{ref}/"):
                 raise CheckoutError(
                     f"the branch {name.removeprefix('refs/heads/')} exists, and git cannot have {branch} beside it: "
-                    "delete it, or name another branch for the job (branch)"
+                    "delete it"
                 )
         return found.get(ref)
 

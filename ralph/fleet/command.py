@@ -56,8 +56,6 @@ class Console(Struct, frozen=True, kw_only=True):
     """Prints a text on standard output, without a further line break."""
     tell: Callable[[str], None]
     """Prints one line on standard error."""
-    show_status: Callable[[str], None] | None
-    """Replaces the status line on a terminal. An empty text clears it. None without a terminal."""
     width: int | None
     """The width of the terminal. None if lines are not cut."""
 
@@ -203,37 +201,26 @@ class Fleet:
 
     # --- work, wait, cancel, retry
 
-    def look_before_work(self, set_names: Sequence[str], *, until_done: bool) -> None:
-        """Says what a worker would wait for. Raises UsageError if it is to end when all is done, and nothing is there:
-        a mistyped name or a wrong store would look like success. Raises KeyboardInterrupt if a signal came meanwhile.
+    def look_before_work(self, *, until_done: bool) -> None:
+        """Raises UsageError if the worker is to end when all is done, and nothing is there: a wrong store would look like success.
+        Raises KeyboardInterrupt if a signal came meanwhile.
         """
         if until_done:
-            self._sets(set_names)
-            return self._refuse_stopped()
-        known = {row.name for row in self._known_sets()}
-        for name in set_names:
-            if name not in known:
-                self._console.tell(f"there is no set {name} yet: waiting for it")
-        if not known and not set_names:
+            self._sets(())
+        elif not self._known_sets():
             self._console.tell("there are no jobs yet: waiting for ralph fleet submit")
-        return self._refuse_stopped()
-
-    def _refuse_stopped(self) -> None:
         if self._stop.is_set():
             raise KeyboardInterrupt
 
     def wait(self, set_names: Sequence[str], *, is_json: bool) -> int:
         """Waits until all jobs of the sets have ended. Returns the worst exit code."""
         begun = time.monotonic()
-        is_told = has_status = False
+        is_told = False
         while True:
             sets = self._sets(set_names)
             open_sets = [row for row in sets if row.open_jobs]
             if not open_sets:
                 break
-            if self._console.show_status is not None:
-                self._console.show_status(f"[now] {listing.progress_line(sets)}")
-                has_status = True
             if not is_told and time.monotonic() >= begun + _TELLS_OF_NO_WORKER_AFTER_S:
                 workers = self._workers()
                 idle = [row.name for row in open_sets if row.name not in workers]
@@ -242,8 +229,6 @@ class Fleet:
                     self._console.tell(f"no worker is running for {', '.join(idle)}: ralph fleet work -j 2")
             if self._stop.wait(_LOOK_EVERY_S):
                 raise KeyboardInterrupt
-        if has_status and self._console.show_status is not None:
-            self._console.show_status("")
         rows = self._rows(sets)
         code = worst_exit_code(row.exit_code for row in rows if row.exit_code is not None)
         if is_json:

@@ -185,7 +185,7 @@ class JobDelivery:
             self._held.ask(self._held.record, commit=found)
         elif found is not None and not checkout.contains(checkout.commit, found):
             raise CheckoutError(
-                f"the branch {self._branch} exists and does not belong to this job: delete it, or name another one (branch)"
+                f"the branch {self._branch} exists and does not belong to this job: delete it, or give the job another id"
             )
         return found
 

@@ -63,7 +63,7 @@ def set_lines(row: SetRow, workers: Workers) -> Iterator[str]:
     if workers.slots:
         yield f"  {counted(workers.slots, 'slot')} on {counted(workers.machines, 'machine')} at work"
     else:
-        yield f"  no worker: ralph fleet work {row.name}"
+        yield "  no worker: ralph fleet work"
 
 
 def counts_text(row: SetRow) -> str:

@@ -139,8 +139,6 @@ REFUSED: list[tuple[object, str]] = [
     (changed(repository="https://git.example/a?private_token=x"), "$.repository: has a query"),
     (changed(ref="a b"), "$.ref: contains ' '"),
     (changed(ref="@"), "$.ref: is @, which means HEAD"),
-    (changed(branch="a..b"), "$.branch: contains .."),
-    (changed(branch="HEAD"), "$.branch: is HEAD"),
     (changed(until=" "), "$.until: is empty"),
     (changed(until="a\0b"), "$.until: contains NUL"),
     (changed(prompt=" \n"), "$.prompt: is empty"),
@@ -272,14 +270,6 @@ SETS: list[tuple[str, str]] = [
         ),
         "1: $.after: forms a cycle: a -> c -> b -> a",
     ),
-    (
-        lines({"id": "a", "branch": "x"}, {"id": "b", "branch": "x"}),
-        "2: $.branch: x of this repository belongs to the job a",
-    ),
-    (
-        lines({"id": "a", "branch": "ralph"}, {"id": "b"}),
-        "2: $.branch: ralph/b cannot exist beside the branch of the job a",
-    ),
 ]
 
 
@@ -293,14 +283,6 @@ def test_a_chain_of_any_length_is_no_circle_and_an_earlier_job_may_be_waited_for
     # More jobs than Python nests calls.
     path.write_text(lines(*({"id": f"j{n}", "after": [f"j{n + 1}"]} for n in range(1200))))
     assert len(read(path, earlier={"j1200"}).jobs) == 1200
-
-
-def test_jobs_of_two_repositories_may_push_branches_of_one_name(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_text(
-        lines({"id": "a", "branch": "x"}, {"id": "b", "branch": "x", "repository": "git@host:b.git"})
-    )
-    assert [job.repository for job in read(path).jobs] == [GOOD["repository"], "git@host:b.git"]
 
 
 @every_row(

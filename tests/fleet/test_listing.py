@@ -135,7 +135,7 @@ def test_a_set_says_its_counts_its_limits_and_who_works() -> None:
         "  limits: 8 at once, 2 at once for each host, 50/min, 1 attempt",
         "  3 slots on 2 machines at work",
     ]
-    assert list(set_lines(set_row(queued=1), Workers(0, 0)))[-1] == "  no worker: ralph fleet work s"
+    assert list(set_lines(set_row(queued=1), Workers(0, 0)))[-1] == "  no worker: ralph fleet work"
     assert len(list(set_lines(set_row(done=1), Workers(0, 0)))) == 2
     assert progress_line([set_row(running=2, done=1)]) == "2 running, 1 done; $1.25"
     assert limits_text(set_row().limits, has_budget=True).endswith(", 1 attempt, $20")

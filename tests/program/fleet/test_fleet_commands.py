@@ -24,9 +24,8 @@ from ralph.fleet.jobs import Job, SetLimits
 from ralph.fleet.store.claims import Claim, Claims, ClaimWriter
 from ralph.fleet.store.database import database_of, prepare
 from ralph.machine.waiter import StopEvent
-from tests.patience import PATIENCE_S, wait_until
+from tests.patience import wait_until
 from tests.rows import every_row
-from tests.services.small_terminal import PtyReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,12 +113,9 @@ def test_a_command_that_reads_makes_no_store(ralph, ralph_here) -> None:
     assert not state_directory(ralph).exists()
 
 
-def test_a_worker_that_is_to_end_when_all_is_done_refuses_a_mistyped_set(store, ralph_here) -> None:
+def test_a_worker_that_is_to_end_when_all_is_done_refuses_an_empty_store(store, ralph_here) -> None:
     empty = ralph_here("fleet", "work", "--until-done")
     assert (empty.code, "there is no fleet store yet" in empty.stderr) == (2, True)
-    store.submit("night", SetLimits(), [job("a")])
-    ran = ralph_here("fleet", "work", "nigth", "--until-done")
-    assert (ran.code, ran.stderr) == (2, "ralph: there is no set nigth\n")
 
 
 @pytest.mark.parametrize("until_done", [True, False])
@@ -134,14 +130,13 @@ def test_a_worker_that_is_told_to_stop_while_it_asks_the_store_does_not_begin(
         write_value=lambda _: None,
         write_text=lambda _: None,
         tell=lambda _: None,
-        show_status=None,
         width=None,
     )
     with (
         command.opened(None, ralph.environment, console, stop) as fleet,
         pytest.raises(KeyboardInterrupt),
     ):
-        fleet.look_before_work((), until_done=until_done)
+        fleet.look_before_work(until_done=until_done)
 
 
 def test_wait_ends_with_the_worst_exit_code_of_the_jobs(store, ralph_here) -> None:
@@ -160,19 +155,6 @@ def test_wait_ends_with_the_worst_exit_code_of_the_jobs(store, ralph_here) -> No
         "2 jobs will run again\n",
         2,
     )
-
-
-def test_a_terminal_shows_what_wait_waits_for_and_no_trace_of_it_remains(store, ralph) -> None:
-    store.submit("s", SetLimits(), [job(f"job-{number}-of-many") for number in range(3)])
-    terminal = PtyReader(28)
-    process = ralph.start("fleet", "wait", stdout=terminal.theirs, stderr=terminal.theirs)
-    wait_until(lambda: "[now] 3 queued; $0.00" in terminal.lines())
-    store.cancel("s", None)
-    assert process.wait(PATIENCE_S) == 143
-    process.communicate()
-    lines = terminal.close()
-    assert lines[0] == "s: 3 jobs: 3 cancelled; $0.0"
-    assert "[now]" not in "".join(lines)
 
 
 def test_a_job_is_named_by_its_id_or_with_its_set(store, ralph_here) -> None:
