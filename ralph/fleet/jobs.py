@@ -6,6 +6,7 @@ ralph that writes the same `FORMAT`. No I/O happens here.
 from __future__ import annotations
 
 import re
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 from uuid import UUID, uuid5
@@ -353,30 +354,11 @@ def faults_of_set(jobs: Sequence[Job], earlier: Collection[str] = ()) -> Iterato
         for name in job.after:
             if name not in first and name not in earlier:
                 yield index, JobFault("after", f"names {name!r}, which is not a job of this set")
-    cycle = _cycle({job.id: job.after for job in jobs})
-    if cycle:
-        yield first[cycle[0]], JobFault("after", f"forms a cycle: {' -> '.join([*cycle, cycle[0]])}")
-
-
-def _cycle(after: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """The jobs of one circle, in order, or an empty list. Uses no recursion, because a chain may have any length."""
-    done: set[str] = set()
-    for start in after:
-        path: dict[str, None] = {}  # in order, and quick to search
-        waiting = [iter((start,))]
-        while waiting:
-            name = next(waiting[-1], None)
-            if name is None:
-                waiting.pop()
-                if path:
-                    done.add(path.popitem()[0])
-            elif name in path:
-                names = list(path)
-                return names[names.index(name) :]
-            elif name in after and name not in done:
-                path[name] = None
-                waiting.append(iter(after[name]))
-    return []
+    try:
+        TopologicalSorter({job.id: job.after for job in jobs}).prepare()
+    except CycleError as error:
+        cycle = error.args[1][::-1]
+        yield first[cycle[0]], JobFault("after", f"forms a cycle: {' -> '.join(cycle)}")
 
 
 def branch_of(job: Job) -> str:
