@@ -4,7 +4,6 @@ a command runs, and only `work` imports the engine.
 
 import json
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -76,9 +75,7 @@ fleet = command_group(
 def submit(
     file: Annotated[
         str,
-        typer.Argument(
-            metavar="FILE", help="The jobs: .jsonl with one object per line, or .toml. `-` is standard input."
-        ),
+        typer.Argument(metavar="FILE", help="The jobs: .jsonl with one object per line, or .toml."),
     ],
     *,
     set_name: Annotated[
@@ -286,9 +283,7 @@ def report(
 
 @fleet.command(short_help="Write jobs for another scheduler.")
 def export(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="The jobs file. `-` is standard input.", show_default=False)
-    ],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The jobs file.", show_default=False)],
     *,
     format_: Annotated[Literal["github-matrix", "kubernetes", "slurm", "parallel"], option("The scheduler.")],
     output: Annotated[
@@ -411,8 +406,6 @@ def _error_lines() -> ErrorLines:
 
 def _console(make: "type[Console]") -> "Console":
     redact = Redactor(known_secrets(os.environ)).redact_all
-    # COLUMNS counts without a terminal too. A pipe gets whole lines.
-    width = shutil.get_terminal_size((80 if sys.stdout.isatty() else 0, 24)).columns or None
 
     def write(lines: Iterable[str]) -> None:
         text = redact("\n".join(lines))  # together, because a private key takes several lines
@@ -426,7 +419,6 @@ def _console(make: "type[Console]") -> "Console":
         ),
         write_text=lambda text: _print_text(redact(text)),
         tell=_error_lines().write,
-        width=width,
     )
 
 

@@ -56,8 +56,6 @@ class Console(Struct, frozen=True, kw_only=True):
     """Prints a text on standard output, without a further line break."""
     tell: Callable[[str], None]
     """Prints one line on standard error."""
-    width: int | None
-    """The width of the terminal. None if lines are not cut."""
 
 
 class NamedJobs(Struct, frozen=True):
@@ -118,7 +116,7 @@ class Fleet:
             except ValueError as error:
                 raise UsageError(f"--rate {error}") from None
         content = jobs_file_bytes(path)
-        name = set_name or ("jobs" if path == "-" else Path(path).stem)
+        name = set_name or Path(path).stem
         known = next((row for row in self._known_sets() if row.name == name), None)
         earlier = [] if known is None else self._ask(self._store.job_ids, name)
         file = read_jobs(path, content, environment=environment, check_options=check_options, earlier=earlier)
@@ -163,7 +161,7 @@ class Fleet:
             )
             return 0
         lines = [line for row in sets for line in listing.set_lines(row, workers.get(row.name, _NOBODY))]
-        table = listing.job_lines(jobs, now=time.time(), width=self._console.width) if jobs else ()
+        table = listing.job_lines(jobs, now=time.time()) if jobs else ()
         self._console.write([*lines, *table, *listing.kept_lines(jobs)])
         return 0
 

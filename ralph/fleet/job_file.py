@@ -1,9 +1,8 @@
-"""Reads the jobs of a set from a file or from standard input. `jobs.py` judges them."""
+"""Reads the jobs of a set from a file. `jobs.py` judges them."""
 
 from __future__ import annotations
 
 import os
-import sys
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -32,14 +31,13 @@ if TYPE_CHECKING:
 
 MOST_FILE_BYTES = 256 * 1024 * 1024
 """The maximum size of a jobs file: 100,000 jobs of 2.5 KB each."""
-_STDIN = "-"
 
 
 class JobsFile(Struct, frozen=True):
     """The contents of a jobs file."""
 
     name: str
-    """The name of the set, unless the command line names another: the file's name without suffix, or `jobs` for standard input."""
+    """The name of the set, unless the command line names another: the file's name without suffix."""
     jobs: tuple[Job, ...]
     limits: SetLimits
 
@@ -72,20 +70,11 @@ class _Tables(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def jobs_file_bytes(path: str) -> bytes:
-    """The content of a jobs file. `path` is `-` for standard input. Raises UsageError."""
+    """The content of a jobs file. Raises UsageError."""
     try:
-        if path != _STDIN:
-            return read_named_file(str(Path(path).absolute()), (str(Path.cwd()),), MOST_FILE_BYTES)
-        data = sys.stdin.buffer.read(MOST_FILE_BYTES + 1)
+        return read_named_file(str(Path(path).absolute()), (str(Path.cwd()),), MOST_FILE_BYTES)
     except OSError as error:
-        _refuse(_source(path), f"cannot be read: {error.strerror}")
-    if len(data) > MOST_FILE_BYTES:
-        _refuse(_source(path), f"has more than {MOST_FILE_BYTES:,} bytes")
-    return data
-
-
-def _source(path: str) -> str:
-    return "standard input" if path == _STDIN else path
+        _refuse(path, f"cannot be read: {error.strerror}")
 
 
 def _refuse(where: str, problem: str, field: str = "") -> NoReturn:
@@ -100,26 +89,25 @@ def read_jobs(
     check_options: Callable[[Sequence[str], bool], None],
     earlier: Collection[str] = (),
 ) -> JobsFile:
-    """Reads and checks the jobs in the content of a file. `path` is `-` for standard input, and may be relative.
+    """Reads and checks the jobs in the content of a file. `path` may be relative.
 
     `environment` has the credentials that no job may contain. `check_options` takes the words in a job's `options`, and
     whether the job is a loop; it raises UsageError if a worker could not use these words. `earlier` are ids of jobs
     that the set has already. Raises UsageError for the first problem.
     """
-    folder = Path.cwd() if path == _STDIN else Path(path).absolute().parent
-    name, source = "jobs" if path == _STDIN else Path(path).stem, _source(path)
+    folder, name = Path(path).absolute().parent, Path(path).stem
     try:
         text = prompt_text(content)
     except ValueError as error:
-        _refuse(source, str(error))
+        _refuse(path, str(error))
     limits, raws = SetLimits(), list[tuple[str, Any]]()
     if path.endswith(".toml"):
-        limits, tables = _toml(text, source)
-        raws = [(f"{source}: job {number}", table) for number, table in enumerate(tables, start=1)]
+        limits, tables = _toml(text, path)
+        raws = [(f"{path}: job {number}", table) for number, table in enumerate(tables, start=1)]
     else:
-        raws += _lines(text, source)
+        raws += _lines(text, path)
     if not raws:
-        _refuse(source, "has no jobs")
+        _refuse(path, "has no jobs")
     reading = _Reading(folder, check_options, SecretFinder(environment))
     jobs = tuple(reading.job(where, value) for where, value in raws)
     for index, fault in faults_of_set(jobs, earlier):

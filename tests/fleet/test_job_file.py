@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
-import sys
-from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,6 +17,7 @@ from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
 GOOD: dict[str, Any] = {"id": "a", "repository": "https://git.example/a.git", "prompt": "Do it."}
 KEY = "sk-canary-0123456789abcdef"
@@ -87,12 +84,6 @@ options = ["--commit", "--effort", "low"]
     assert (one.prompt, two.prompt) == ("Do it.", "Its own.\n")
     assert one.repository == two.repository == str(tmp_path.parent / "here" / "repo")
     assert one.env == ("NPM_TOKEN",)
-
-
-def test_standard_input_is_read_where_the_path_is_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = SimpleNamespace(buffer=io.BytesIO(json.dumps(GOOD).encode()))
-    monkeypatch.setattr(sys, "stdin", given)
-    assert read(Path("-")) == JobsFile("jobs", (Job(**GOOD),), SetLimits())
 
 
 def changed(**values: object) -> dict[str, object]:

@@ -24,8 +24,6 @@ from ralph.fleet.listing import (
 )
 from ralph.fleet.store.fleet_store import SetRow
 from ralph.fleet.store.schema import AttemptRow, JobRow
-from ralph.values.screen_text import columns_of
-from tests.rows import every_row
 
 NOW = 1_800_000_000.0
 HOSTILE = "\x1b]0;title\x07\x1b[2Jgone\nralph: all is well \u202eesrever"
@@ -57,7 +55,7 @@ def test_a_line_per_job_says_state_tries_turns_cost_time_and_reason() -> None:
         row("d", not_before=NOW + 300, tries=1, started_at=NOW - 400, reason="overloaded"),
         row("e", JobState.WAITING),
     ]
-    assert list(job_lines(rows, now=NOW, width=None)) == [
+    assert list(job_lines(rows, now=NOW)) == [
         "JOB  STATE       TRIES  TURNS     COST      TIME  REASON",
         "a    done            1      3  $0.5000     4m00s",
         "b    exit 74         1      3  $0.5000     4m00s  the disk is full",
@@ -67,23 +65,13 @@ def test_a_line_per_job_says_state_tries_turns_cost_time_and_reason() -> None:
     ]
 
 
-@every_row("width", [20, 30, 52, 80, 200])
-def test_no_line_of_the_table_is_wider_than_the_terminal(width: int) -> None:
-    rows = [ended("a" * 64, 74, "字" * 200), row("b")]
-    lines = list(job_lines(rows, now=NOW, width=width))
-    assert len(lines) == 3
-    assert max(columns_of(line) for line in lines) <= width
-    assert all(line.startswith(("JOB", "aaaaa", "b")) for line in lines)
-    assert width < 80 or "字" in lines[1]
-
-
 def test_foreign_text_cannot_control_the_terminal() -> None:
     hostile = row(
         "a", JobState.DONE, prompt=HOSTILE, reason=HOSTILE, result=HOSTILE, exit_code=1, ended_at=NOW
     )
     attempt = attempt_row(reason=HOSTILE, machine=HOSTILE)
     texts = [
-        *job_lines([hostile], now=NOW, width=None),
+        *job_lines([hostile], now=NOW),
         *story_lines(hostile, [attempt], NOW),
         *end_lines([set_row(done=1)], [hostile]),
     ]

@@ -130,7 +130,6 @@ def test_a_worker_that_is_told_to_stop_while_it_asks_the_store_does_not_begin(
         write_value=lambda _: None,
         write_text=lambda _: None,
         tell=lambda _: None,
-        width=None,
     )
     with (
         command.opened(None, ralph.environment, console, stop) as fleet,
