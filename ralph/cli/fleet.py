@@ -179,7 +179,7 @@ def list_(
 def show(job: OneJob, *, set_name: SetName = None, db: Store = None) -> int:
     """Show one job: its state, repository, branch, cost, attempts and last answer."""
     with _opened(db) as store:
-        return store.show(store.jobs_named([job], set_name))
+        return store.show(job, set_name)
 
 
 @fleet.command(short_help="Print the log of a job.")
@@ -192,7 +192,7 @@ def logs(
 ) -> int:
     """Print the log of a job: what ralph printed while it worked, on whichever machines. Works while the job runs, too."""
     with _opened(db, most_wait_s=None if follow else _LONGEST_WAIT_S) as store:
-        return store.logs(store.jobs_named([job], set_name), is_followed=follow)
+        return store.logs(job, set_name, is_followed=follow)
 
 
 @fleet.command(short_help="Cancel jobs. Their processes end within 10 s.")
@@ -212,7 +212,7 @@ def cancel(
     if bool(jobs) == all_:
         raise UsageError("name the jobs to cancel, or give --all" + (", not both" if jobs else ""))
     with _opened(db) as store:
-        return store.cancel(store.jobs_named(jobs, set_name, is_all=all_))
+        return store.cancel(jobs or None, set_name)
 
 
 @fleet.command(short_help="Run ended jobs again.")
@@ -240,7 +240,7 @@ def retry(
     if bool(jobs) == failed:
         raise UsageError("name the jobs to retry, or give --failed" + (", not both" if jobs else ""))
     with _opened(db) as store:
-        return store.retry(store.jobs_named(jobs, set_name, is_all=failed), discards=discard)
+        return store.retry(jobs or None, set_name, discards=discard)
 
 
 @fleet.command(short_help="Wait until all jobs have ended.")

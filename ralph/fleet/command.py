@@ -58,15 +58,6 @@ class Console(Struct, frozen=True, kw_only=True):
     """Prints one line on standard error."""
 
 
-class NamedJobs(Struct, frozen=True):
-    """The jobs that a command names."""
-
-    names: tuple[str, ...]
-    """Each is ID or SET/ID."""
-    set_name: str | None
-    is_all: bool = False
-
-
 class Fleet:
     """One store, as users see it. All methods wait while the store is away, at most `most_wait_s`, and return exit codes."""
 
@@ -86,10 +77,6 @@ class Fleet:
         self._waiting = WaitOptions(
             database, console.tell, stop, outlasts_full_disk=lambda: most_wait_s is None, most_s=most_wait_s
         )
-
-    @staticmethod
-    def jobs_named(jobs: Sequence[str] | None, set_name: str | None, *, is_all: bool = False) -> NamedJobs:
-        return NamedJobs(tuple(jobs or ()), set_name, is_all)
 
     def _ask(self, call: Callable[..., T], *arguments: object, **named: object) -> T:
         return patiently(functools.partial(call, *arguments, **named), waiting=self._waiting)
@@ -165,16 +152,17 @@ class Fleet:
         self._console.write([*lines, *table, *listing.kept_lines(jobs)])
         return 0
 
-    def show(self, chosen: NamedJobs) -> int:
-        set_name, job = self._found(chosen.names[0], chosen.set_name)
+    def show(self, name: str, in_set: str | None) -> int:
+        """Prints all that is known about a job, which is named as ID or SET/ID."""
+        set_name, job = self._found(name, in_set)
         row = self._row(set_name, job)
         attempts = self._ask(self._store.attempt_rows, set_name, job)
         self._console.write(listing.story_lines(row, attempts, time.time()))
         return 0
 
-    def logs(self, chosen: NamedJobs, *, is_followed: bool) -> int:
+    def logs(self, name: str, in_set: str | None, *, is_followed: bool) -> int:
         """Prints the log of a job, and what comes until the job has ended if `is_followed`."""
-        set_name, job = self._found(chosen.names[0], chosen.set_name)
+        set_name, job = self._found(name, in_set)
         number, is_told, rest = 0, False, ""
         while True:
             row = self._row(set_name, job)
@@ -235,11 +223,11 @@ class Fleet:
             self._console.write(listing.end_lines(sets, rows))
         return code
 
-    def cancel(self, chosen: NamedJobs) -> int:
-        """Cancels jobs, and waits until the workers have stopped those that run."""
+    def cancel(self, names: Sequence[str] | None, in_set: str | None) -> int:
+        """Cancels jobs, and waits until the workers have stopped those that run. None stands for all jobs."""
         idle = 0
         running: list[tuple[str, str]] = []
-        for set_name, ids in self._chosen(chosen).items():
+        for set_name, ids in self._chosen(names, in_set).items():
             rows = self._ask(self._store.job_rows, set_name)
             running += [
                 (set_name, row.id)
@@ -257,8 +245,8 @@ class Fleet:
         self._console.write(
             [f"cancelled: {counted(idle, 'job')} that had not started, {count - len(left)} that ran"]
         )
-        if idle + count < len(chosen.names):
-            self._console.tell(f"{len(chosen.names) - idle - count} had ended already")
+        if names is not None and idle + count < len(names):
+            self._console.tell(f"{len(names) - idle - count} had ended already")
         for row in left:
             self._console.tell(
                 f"{row.set_name}/{row.id} is cancelled, but its worker {row.holder} does not answer: the job ends when "
@@ -270,16 +258,18 @@ class Fleet:
         rows = [self._row(set_name, job) for set_name, job in jobs]
         return [row for row in rows if row.state is JobState.RUNNING]
 
-    def retry(self, chosen: NamedJobs, *, discards: bool) -> int:
-        """Lets ended jobs begin another attempt. What a machine keeps of them is delivered first, or given up with `discards`."""
+    def retry(self, names: Sequence[str] | None, in_set: str | None, *, discards: bool) -> int:
+        """Lets ended jobs begin another attempt. What a machine keeps of them is delivered first, or given up with `discards`. None
+        stands for all jobs that did not end with 0.
+        """
         count = 0
-        found = self._chosen(chosen).items()
+        found = self._chosen(names, in_set).items()
         self._ask(self._store.create)
         for set_name, ids in found:
             count += self._ask(self._store.retry, set_name, ids, discards=discards)
         self._console.write([f"{counted(count, 'job')} will run again"])
-        if chosen.names and count < len(chosen.names):
-            self._console.tell(f"{len(chosen.names) - count} had not ended: only ended jobs are retried")
+        if names is not None and count < len(names):
+            self._console.tell(f"{len(names) - count} had not ended: only ended jobs are retried")
         return 0
 
     # --- report
@@ -331,18 +321,15 @@ class Fleet:
             raise UsageError(f"there is no job {name}")
         return found[0], job
 
-    def _chosen(self, chosen: NamedJobs) -> dict[str, list[str] | None]:
+    def _chosen(self, names: Sequence[str] | None, in_set: str | None) -> dict[str, list[str] | None]:
         """The ids for each set, or None for all of the set."""
-        if chosen.is_all:
-            names = () if chosen.set_name is None else (chosen.set_name,)
-            return {row.name: None for row in self._sets(names)}
-        found: dict[str, list[str] | None] = {}
-        for name in chosen.names:
-            set_name, job = self._found(name, chosen.set_name)
-            ids = found.setdefault(set_name, [])
-            assert ids is not None  # noqa: S101 - only `is_all` has None
-            ids.append(job)
-        return found
+        if names is None:
+            return {row.name: None for row in self._sets(() if in_set is None else (in_set,))}
+        found: dict[str, list[str]] = {}
+        for name in names:
+            set_name, job = self._found(name, in_set)
+            found.setdefault(set_name, []).append(job)
+        return {**found}
 
     def _workers(self) -> dict[str, listing.Workers]:
         machines: dict[str, list[str]] = {}
