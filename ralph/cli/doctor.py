@@ -131,7 +131,7 @@ def _tried_sandbox(line: DoctorLine, environment: Mapping[str, str], cwd: Path |
         raise UsageError(
             "--net full allows every host and --allow-host only the listed ones: leave out one of them"
         )
-    tried = try_sandbox(environment, cwd, wanted, is_offline=line.offline)
+    tried = try_sandbox(environment, cwd, wanted)
     for row in tried.rows:
         page.write(row)
     page.write("Verdict")

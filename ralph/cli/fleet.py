@@ -4,11 +4,10 @@ a command runs, and only `work` imports the engine.
 
 import json
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -22,17 +21,15 @@ from ralph.git.runner import git_program
 from ralph.machine.waiter import StopEvent
 from ralph.output.result_file import write_result_file
 from ralph.output.standard_streams import (
-    CLEAR_LINE,
     ErrorLines,
     ReaderLeftError,
-    obeys_controls,
     print_bytes,
     print_lines,
 )
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.redaction import Redactor, redacted
-from ralph.values.screen_text import cut_to_columns, json_for_terminal
+from ralph.values.screen_text import json_for_terminal
 from ralph.values.setting import DURATION
 
 if TYPE_CHECKING:
@@ -78,9 +75,7 @@ fleet = command_group(
 def submit(
     file: Annotated[
         str,
-        typer.Argument(
-            metavar="FILE", help="The jobs: .jsonl with one object per line, or .toml. `-` is standard input."
-        ),
+        typer.Argument(metavar="FILE", help="The jobs: .jsonl with one object per line, or .toml."),
     ],
     *,
     set_name: Annotated[
@@ -113,7 +108,7 @@ def submit(
     The set and a job's id are the job's key: submitting a file twice adds nothing, and the same key with
     different content is refused (exit 2). Limits of the command line win over those of the file.
 
-    Exit codes: 0 added or known, 2 the file has errors (the first ten are shown), 77 or 78 the store cannot be used.
+    Exit codes: 0 added or known, 2 the file has an error, 77 or 78 the store cannot be used.
     """
     limits = {
         "concurrency": concurrency,
@@ -128,7 +123,6 @@ def submit(
 
 @fleet.command(short_help="Work on the jobs of the store.")
 def work(
-    sets: SomeSets = None,
     *,
     slots: Annotated[
         int, option("Run this many jobs at once on this machine.", "N", "--jobs -j", reads=COUNT)
@@ -150,16 +144,15 @@ def work(
     Jobs of a worker that is gone are taken over by the others, from their last checkpoint. SIGTERM or Ctrl-C drains;
     a second signal ends at once.
     """
-    named = tuple(sets or ())
     # Without git, each job would end for good within a second.
     git_program(os.environ, ())
     with _opened(db, begins_after=True, most_wait_s=None) as store:
-        store.look_before_work(named, until_done=until_done)
+        store.look_before_work(until_done=until_done)
         database = store.database
     with _extra():
         from ralph.fleet import slot, worker  # noqa: PLC0415 - not needed for --help
 
-    options = slot.WorkOptions(slots=slots, sets=named, until_done=until_done, drain_s=drain)
+    options = slot.WorkOptions(slots=slots, until_done=until_done, drain_s=drain)
     return worker.work(database, options, os.environ, _error_lines().write)
 
 
@@ -183,10 +176,10 @@ def list_(
 
 
 @fleet.command(short_help="Show everything that is known about a job.")
-def show(job: OneJob, *, set_name: SetName = None, json_: JsonFlag = False, db: Store = None) -> int:
+def show(job: OneJob, *, set_name: SetName = None, db: Store = None) -> int:
     """Show one job: its state, repository, branch, cost, attempts and last answer."""
     with _opened(db) as store:
-        return store.show(store.jobs_named([job], set_name), is_json=json_)
+        return store.show(job, set_name)
 
 
 @fleet.command(short_help="Print the log of a job.")
@@ -199,7 +192,7 @@ def logs(
 ) -> int:
     """Print the log of a job: what ralph printed while it worked, on whichever machines. Works while the job runs, too."""
     with _opened(db, most_wait_s=None if follow else _LONGEST_WAIT_S) as store:
-        return store.logs(store.jobs_named([job], set_name), is_followed=follow)
+        return store.logs(job, set_name, is_followed=follow)
 
 
 @fleet.command(short_help="Cancel jobs. Their processes end within 10 s.")
@@ -219,7 +212,7 @@ def cancel(
     if bool(jobs) == all_:
         raise UsageError("name the jobs to cancel, or give --all" + (", not both" if jobs else ""))
     with _opened(db) as store:
-        return store.cancel(store.jobs_named(jobs, set_name, is_all=all_))
+        return store.cancel(jobs or None, set_name)
 
 
 @fleet.command(short_help="Run ended jobs again.")
@@ -247,7 +240,7 @@ def retry(
     if bool(jobs) == failed:
         raise UsageError("name the jobs to retry, or give --failed" + (", not both" if jobs else ""))
     with _opened(db) as store:
-        return store.retry(store.jobs_named(jobs, set_name, is_all=failed), discards=discard)
+        return store.retry(jobs or None, set_name, discards=discard)
 
 
 @fleet.command(short_help="Wait until all jobs have ended.")
@@ -255,17 +248,14 @@ def wait(
     sets: SomeSets = None,
     *,
     json_: JsonFlag = False,
-    timeout: Annotated[
-        float | None, option("Wait no longer than this, such as 2h.", "TIME", reads=DURATION.decoded)
-    ] = None,
     db: Store = None,
 ) -> int:
     """Wait until all jobs have ended. The exit code is the worst of the jobs' exit codes.
 
-    From the worst to the best: 70, 74, 77, 78, 69, 2, 4, 1, 3, 124, 75, 128+n, 0. After --timeout it is 124.
+    From the worst to the best: 70, 74, 77, 78, 69, 2, 4, 1, 3, 124, 75, 128+n, 0.
     """
-    with _opened(db, most_wait_s=timeout) as store:
-        return store.wait(tuple(sets or ()), timeout_s=timeout, is_json=json_)
+    with _opened(db, most_wait_s=None) as store:
+        return store.wait(tuple(sets or ()), is_json=json_)
 
 
 @fleet.command(short_help="Write one HTML page about all jobs.")
@@ -293,43 +283,23 @@ def report(
 
 @fleet.command(short_help="Write jobs for another scheduler.")
 def export(
-    file: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[FILE]",
-            help="The jobs file. `-` is standard input. Default: the set named by --set, from the store.",
-        ),
-    ] = None,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The jobs file.", show_default=False)],
     *,
     format_: Annotated[Literal["github-matrix", "kubernetes", "slurm", "parallel"], option("The scheduler.")],
     output: Annotated[
         str | None, option("Write to this file. Default: standard output.", "FILE", "-o")
     ] = None,
-    without_limit: Annotated[
-        list[str] | None,
-        option(
-            "Export without this limit of the set. Repeatable.",
-            "concurrency|per_host|rate|max_budget_usd|max_attempts",
-        ),
-    ] = None,
     set_name: SetName = None,
-    db: Store = None,
 ) -> int:
     """Write jobs for another scheduler: a GitHub workflow, a Kubernetes Job, a Slurm array, or GNU parallel.
 
-    The jobs then need neither a store nor a worker. A limit that the scheduler cannot keep is refused (exit 2), unless
-    you export without it. If a job ends with 75, the scheduler runs it again.
+    The jobs then need neither a store nor a worker. A limit that the scheduler cannot keep is refused (exit 2). If a job
+    ends with 75, the scheduler runs it again.
     """
     from ralph.fleet import export, job_file  # noqa: PLC0415 - not needed for --help
 
-    if file is not None:
-        name, jobs, limits = job_file.read_named_set(file, set_name, os.environ, _check_job)
-    elif set_name is not None:
-        with _opened(db) as store:
-            name, (jobs, limits) = set_name, store.jobs_of(set_name)
-    else:
-        raise UsageError("name the jobs file, or a set of the store with --set")
-    text = export.export(jobs, limits, format_, name, without_limit or ())
+    name, jobs, limits = job_file.read_named_set(file, set_name, os.environ, _check_job)
+    text = export.export(jobs, limits, format_, name)
     target = absolute(output)
     if target is None or target == "-":
         _print_text(text)
@@ -419,8 +389,6 @@ def _opened(
         with opened(db, os.environ, console, stop, most_wait_s=most_wait_s) as store:
             yield store
     except (KeyboardInterrupt, WaitStoppedError):
-        if console.show_status is not None:
-            console.show_status("")
         raise typer.Exit(128 + (received[0] if received else signal.SIGINT)) from None
     except ReaderLeftError:
         raise typer.Exit(0) from None
@@ -433,20 +401,11 @@ def _opened(
 
 def _error_lines() -> ErrorLines:
     redact = Redactor(known_secrets(os.environ)).redact_all
-    has_status = sys.stdout.isatty() and obeys_controls(2, os.environ)
-    return ErrorLines("[fleet]", redact=redact, has_color=False, clears_line=has_status)
+    return ErrorLines("[fleet]", redact=redact, has_color=False, clears_line=False)
 
 
 def _console(make: "type[Console]") -> "Console":
     redact = Redactor(known_secrets(os.environ)).redact_all
-    # COLUMNS counts without a terminal too. A pipe gets whole lines.
-    width = shutil.get_terminal_size((80 if sys.stdout.isatty() else 0, 24)).columns or None
-    has_status = sys.stdout.isatty() and obeys_controls(2, os.environ)
-
-    def show_status(text: str) -> None:
-        line = cut_to_columns(text, (width or 80) - 1)
-        with suppress(OSError):
-            os.write(2, CLEAR_LINE + line.encode("utf-8", "replace"))
 
     def write(lines: Iterable[str]) -> None:
         text = redact("\n".join(lines))  # together, because a private key takes several lines
@@ -460,8 +419,6 @@ def _console(make: "type[Console]") -> "Console":
         ),
         write_text=lambda text: _print_text(redact(text)),
         tell=_error_lines().write,
-        show_status=show_status if has_status else None,
-        width=width,
     )
 
 

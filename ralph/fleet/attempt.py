@@ -375,9 +375,8 @@ class JobAttempt:
             except CheckoutError as error:
                 if error.is_temporary:
                     raise
-        finished = delivery.finished(checkout)
-        commit = delivery.at_branch or finished
-        if commit is not None and delivery.at_branch is None:
+        commit = delivery.finished(checkout)
+        if commit is not None:
             delivered = delivery.branch(checkout, commit, decision, expected)
             is_resumable = is_resumable or delivered is not decision
             decision = delivered
@@ -496,7 +495,7 @@ class JobAttempt:
                 if continues or error.is_temporary:
                     raise
                 self._log.tell(f"no checkpoint: {error}")
-        if work.commit is not None and decision is not None and delivery.at_branch is None:
+        if work.commit is not None and decision is not None:
             delivered = delivery.kept_branch(checkout, work.commit, decision)
             continues = continues and delivered is decision
             decision = delivered
@@ -508,7 +507,7 @@ class JobAttempt:
             return self._plan(end, then)
         self._log.tell("delivered what was kept here")
         is_resumable = then.exit_code not in BEGINS_ANEW
-        return self._tell_delivered(end, then, delivery.at_branch or work.commit, is_resumable=is_resumable)
+        return self._tell_delivered(end, then, work.commit, is_resumable=is_resumable)
 
     def _bundled_later(self, place: Path) -> KeptWork | None:
         if (base := self.claim.base) is None:

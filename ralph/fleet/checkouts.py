@@ -381,7 +381,7 @@ class Repositories:
             if name in above or name.startswith(f"{ref}/"):
                 raise CheckoutError(
                     f"the branch {name.removeprefix('refs/heads/')} exists, and git cannot have {branch} beside it: "
-                    "delete it, or name another branch for the job (branch)"
+                    "delete it"
                 )
         return found.get(ref)
 
@@ -697,24 +697,14 @@ class JobCheckout:
         refs = (line.split(" ", 1) for line in os.fsdecode(listed).splitlines())
         return [commit for commit, ref in refs if ref != f"refs/heads/{branch}"]
 
-    def push_beside(self, commit: str, ref: str, branch: str) -> str:
-        """Pushes work to `ref`, and overwrites nothing: if something else is there, to a ref of its own, and where the host takes
-        branches only, to a branch beside `branch`. Returns the ref. Raises CheckoutError and Interrupted.
+    def push_beside(self, commit: str, ref: str) -> str:
+        """Pushes work to `ref`, and overwrites nothing: if something else is there, to a ref of its own. Returns the ref. Raises
+        CheckoutError and Interrupted.
         """
-        own = f"-{commit[:12]}"
-        end = ref.rpartition("/")[2]
-        refused: CheckoutError | None = None
-        for name in (ref, f"{ref}{own}", f"refs/heads/{branch}-{end}{own}"):
-            try:
-                if isinstance(self._pushed(commit, name, None), Delivered):
-                    return name
-            except CheckoutError as error:
-                if error.outcome is not Outcome.CONFIG:
-                    raise
-                refused = refused or error
-        raise refused or CheckoutError(
-            f"{ref} belongs to somebody else, and so does {ref}{own}", Outcome.IO_ERROR
-        )
+        for name in (ref, other := f"{ref}-{commit[:12]}"):
+            if isinstance(self._pushed(commit, name, None), Delivered):
+                return name
+        raise CheckoutError(f"{ref} belongs to somebody else, and so does {other}", Outcome.IO_ERROR)
 
     def _committed(self, tree: str, parents: Sequence[str], message: str, maker: Mapping[str, str]) -> str:
         words = ("commit-tree", tree, *(word for one in parents for word in ("-p", one)))

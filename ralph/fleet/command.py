@@ -4,7 +4,6 @@ nothing on the disk.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import time
 from contextlib import closing, contextmanager
@@ -17,7 +16,7 @@ from msgspec import Struct
 from ralph.fleet import listing
 from ralph.fleet.decisions import JobState, worst_exit_code
 from ralph.fleet.job_file import jobs_file_bytes, read_jobs
-from ralph.fleet.jobs import SetLimits, UnknownFormatError, faults_of_limits, rate_from, why_no_name
+from ralph.fleet.jobs import SetLimits, faults_of_limits, rate_from, why_no_name
 from ralph.fleet.store.claims import SEEN_WITHIN_S, Claims
 from ralph.fleet.store.database import (
     WaitOptions,
@@ -28,12 +27,11 @@ from ralph.fleet.store.database import (
     refuse_pooler,
 )
 from ralph.values.outcome import Outcome, UsageError
-from ralph.values.screen_text import counted, time_limit, visible
+from ralph.values.screen_text import counted, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from ralph.fleet.jobs import Job
     from ralph.fleet.store.database import Database
     from ralph.fleet.store.fleet_store import SetRow
     from ralph.fleet.store.schema import AttemptRow, JobRow
@@ -58,19 +56,6 @@ class Console(Struct, frozen=True, kw_only=True):
     """Prints a text on standard output, without a further line break."""
     tell: Callable[[str], None]
     """Prints one line on standard error."""
-    show_status: Callable[[str], None] | None
-    """Replaces the status line on a terminal. An empty text clears it. None without a terminal."""
-    width: int | None
-    """The width of the terminal. None if lines are not cut."""
-
-
-class NamedJobs(Struct, frozen=True):
-    """The jobs that a command names."""
-
-    names: tuple[str, ...]
-    """Each is ID or SET/ID."""
-    set_name: str | None
-    is_all: bool = False
 
 
 class Fleet:
@@ -92,10 +77,6 @@ class Fleet:
         self._waiting = WaitOptions(
             database, console.tell, stop, outlasts_full_disk=lambda: most_wait_s is None, most_s=most_wait_s
         )
-
-    @staticmethod
-    def jobs_named(jobs: Sequence[str] | None, set_name: str | None, *, is_all: bool = False) -> NamedJobs:
-        return NamedJobs(tuple(jobs or ()), set_name, is_all)
 
     def _ask(self, call: Callable[..., T], *arguments: object, **named: object) -> T:
         return patiently(functools.partial(call, *arguments, **named), waiting=self._waiting)
@@ -122,7 +103,7 @@ class Fleet:
             except ValueError as error:
                 raise UsageError(f"--rate {error}") from None
         content = jobs_file_bytes(path)
-        name = set_name or ("jobs" if path == "-" else Path(path).stem)
+        name = set_name or Path(path).stem
         known = next((row for row in self._known_sets() if row.name == name), None)
         earlier = [] if known is None else self._ask(self._store.job_ids, name)
         file = read_jobs(path, content, environment=environment, check_options=check_options, earlier=earlier)
@@ -167,24 +148,21 @@ class Fleet:
             )
             return 0
         lines = [line for row in sets for line in listing.set_lines(row, workers.get(row.name, _NOBODY))]
-        table = listing.job_lines(jobs, now=time.time(), width=self._console.width) if jobs else ()
+        table = listing.job_lines(jobs, now=time.time()) if jobs else ()
         self._console.write([*lines, *table, *listing.kept_lines(jobs)])
         return 0
 
-    def show(self, chosen: NamedJobs, *, is_json: bool) -> int:
-        set_name, job = self._found(chosen.names[0], chosen.set_name)
+    def show(self, name: str, in_set: str | None) -> int:
+        """Prints all that is known about a job, which is named as ID or SET/ID."""
+        set_name, job = self._found(name, in_set)
         row = self._row(set_name, job)
         attempts = self._ask(self._store.attempt_rows, set_name, job)
-        if is_json:
-            told = [listing.attempt_object(one) for one in attempts]
-            self._console.write_value({**listing.job_object(row), "attempts": told})
-        else:
-            self._console.write(listing.story_lines(row, attempts, time.time()))
+        self._console.write(listing.story_lines(row, attempts, time.time()))
         return 0
 
-    def logs(self, chosen: NamedJobs, *, is_followed: bool) -> int:
+    def logs(self, name: str, in_set: str | None, *, is_followed: bool) -> int:
         """Prints the log of a job, and what comes until the job has ended if `is_followed`."""
-        set_name, job = self._found(chosen.names[0], chosen.set_name)
+        set_name, job = self._found(name, in_set)
         number, is_told, rest = 0, False, ""
         while True:
             row = self._row(set_name, job)
@@ -209,68 +187,47 @@ class Fleet:
 
     # --- work, wait, cancel, retry
 
-    def look_before_work(self, set_names: Sequence[str], *, until_done: bool) -> None:
-        """Says what a worker would wait for. Raises UsageError if it is to end when all is done, and nothing is there:
-        a mistyped name or a wrong store would look like success. Raises KeyboardInterrupt if a signal came meanwhile.
+    def look_before_work(self, *, until_done: bool) -> None:
+        """Raises UsageError if the worker is to end when all is done, and nothing is there: a wrong store would look like success.
+        Raises KeyboardInterrupt if a signal came meanwhile.
         """
         if until_done:
-            self._sets(set_names)
-            return self._refuse_stopped()
-        known = {row.name for row in self._known_sets()}
-        for name in set_names:
-            if name not in known:
-                self._console.tell(f"there is no set {name} yet: waiting for it")
-        if not known and not set_names:
+            self._sets(())
+        elif not self._known_sets():
             self._console.tell("there are no jobs yet: waiting for ralph fleet submit")
-        return self._refuse_stopped()
-
-    def _refuse_stopped(self) -> None:
         if self._stop.is_set():
             raise KeyboardInterrupt
 
-    def wait(self, set_names: Sequence[str], *, timeout_s: float | None, is_json: bool) -> int:
-        """Waits until all jobs of the sets have ended. Returns the worst exit code, or that of a time limit."""
+    def wait(self, set_names: Sequence[str], *, is_json: bool) -> int:
+        """Waits until all jobs of the sets have ended. Returns the worst exit code."""
         begun = time.monotonic()
-        is_told = has_status = is_late = False
+        is_told = False
         while True:
             sets = self._sets(set_names)
             open_sets = [row for row in sets if row.open_jobs]
             if not open_sets:
                 break
-            if timeout_s is not None and time.monotonic() >= begun + timeout_s:
-                is_late = True
-                break
-            if self._console.show_status is not None:
-                self._console.show_status(f"[now] {listing.progress_line(sets)}")
-                has_status = True
             if not is_told and time.monotonic() >= begun + _TELLS_OF_NO_WORKER_AFTER_S:
                 workers = self._workers()
                 idle = [row.name for row in open_sets if row.name not in workers]
                 if idle:
                     is_told = True
                     self._console.tell(f"no worker is running for {', '.join(idle)}: ralph fleet work -j 2")
-            rest_s = _LOOK_EVERY_S if timeout_s is None else begun + timeout_s - time.monotonic()
-            if self._stop.wait(min(max(rest_s, 0.0), _LOOK_EVERY_S)):
+            if self._stop.wait(_LOOK_EVERY_S):
                 raise KeyboardInterrupt
-        if has_status and self._console.show_status is not None:
-            self._console.show_status("")
         rows = self._rows(sets)
         code = worst_exit_code(row.exit_code for row in rows if row.exit_code is not None)
-        if is_late and timeout_s is not None:
-            code = Outcome.TIMED_OUT.exit_code()
-            left = sum(row.open_jobs for row in sets)
-            self._console.tell(f"{counted(left, 'job')} still open after {time_limit(timeout_s)}")
         if is_json:
             self._console.write_value(listing.wait_object(sets, rows, code))
         else:
             self._console.write(listing.end_lines(sets, rows))
         return code
 
-    def cancel(self, chosen: NamedJobs) -> int:
-        """Cancels jobs, and waits until the workers have stopped those that run."""
+    def cancel(self, names: Sequence[str] | None, in_set: str | None) -> int:
+        """Cancels jobs, and waits until the workers have stopped those that run. None stands for all jobs."""
         idle = 0
         running: list[tuple[str, str]] = []
-        for set_name, ids in self._chosen(chosen).items():
+        for set_name, ids in self._chosen(names, in_set).items():
             rows = self._ask(self._store.job_rows, set_name)
             running += [
                 (set_name, row.id)
@@ -288,8 +245,8 @@ class Fleet:
         self._console.write(
             [f"cancelled: {counted(idle, 'job')} that had not started, {count - len(left)} that ran"]
         )
-        if idle + count < len(chosen.names):
-            self._console.tell(f"{len(chosen.names) - idle - count} had ended already")
+        if names is not None and idle + count < len(names):
+            self._console.tell(f"{len(names) - idle - count} had ended already")
         for row in left:
             self._console.tell(
                 f"{row.set_name}/{row.id} is cancelled, but its worker {row.holder} does not answer: the job ends when "
@@ -301,16 +258,18 @@ class Fleet:
         rows = [self._row(set_name, job) for set_name, job in jobs]
         return [row for row in rows if row.state is JobState.RUNNING]
 
-    def retry(self, chosen: NamedJobs, *, discards: bool) -> int:
-        """Lets ended jobs begin another attempt. What a machine keeps of them is delivered first, or given up with `discards`."""
+    def retry(self, names: Sequence[str] | None, in_set: str | None, *, discards: bool) -> int:
+        """Lets ended jobs begin another attempt. What a machine keeps of them is delivered first, or given up with `discards`. None
+        stands for all jobs that did not end with 0.
+        """
         count = 0
-        found = self._chosen(chosen).items()
+        found = self._chosen(names, in_set).items()
         self._ask(self._store.create)
         for set_name, ids in found:
             count += self._ask(self._store.retry, set_name, ids, discards=discards)
         self._console.write([f"{counted(count, 'job')} will run again"])
-        if chosen.names and count < len(chosen.names):
-            self._console.tell(f"{len(chosen.names) - count} had not ended: only ended jobs are retried")
+        if names is not None and count < len(names):
+            self._console.tell(f"{len(names) - count} had not ended: only ended jobs are retried")
         return 0
 
     # --- report
@@ -324,16 +283,6 @@ class Fleet:
             attempts += self._ask(self._store.attempt_rows, one.name)
         return sets, jobs, attempts
 
-    # --- export
-
-    def jobs_of(self, set_name: str) -> tuple[tuple[Job, ...], SetLimits]:
-        """The jobs of a set in the store, and its limits. Raises UsageError."""
-        (found,) = self._sets((set_name,))
-        try:
-            return tuple(row.job for row in self._rows([found])), found.limits
-        except UnknownFormatError as error:
-            raise UsageError(str(error)) from None
-
     # --- finding
 
     def _sets(self, names: Sequence[str]) -> list[SetRow]:
@@ -344,7 +293,7 @@ class Fleet:
         known = [row.name for row in rows]
         for name in names:
             if name not in known:
-                raise UsageError(f"there is no set {name}{_near(name, known)}")
+                raise UsageError(f"there is no set {name}")
         return [row for row in rows if not names or row.name in names]
 
     def _rows(self, sets: Sequence[SetRow]) -> list[JobRow]:
@@ -369,22 +318,18 @@ class Fleet:
             choices = " or ".join(f"{one}/{job}" for one in found)
             raise UsageError(f"several sets have a job {job}: write {choices}")
         if not found:
-            ids = [one for row in sets for one in self._ask(self._store.job_ids, row.name)]
-            raise UsageError(f"there is no job {name}{_near(job, ids)}")
+            raise UsageError(f"there is no job {name}")
         return found[0], job
 
-    def _chosen(self, chosen: NamedJobs) -> dict[str, list[str] | None]:
+    def _chosen(self, names: Sequence[str] | None, in_set: str | None) -> dict[str, list[str] | None]:
         """The ids for each set, or None for all of the set."""
-        if chosen.is_all:
-            names = () if chosen.set_name is None else (chosen.set_name,)
-            return {row.name: None for row in self._sets(names)}
-        found: dict[str, list[str] | None] = {}
-        for name in chosen.names:
-            set_name, job = self._found(name, chosen.set_name)
-            ids = found.setdefault(set_name, [])
-            assert ids is not None  # noqa: S101 - only `is_all` has None
-            ids.append(job)
-        return found
+        if names is None:
+            return {row.name: None for row in self._sets(() if in_set is None else (in_set,))}
+        found: dict[str, list[str]] = {}
+        for name in names:
+            set_name, job = self._found(name, in_set)
+            found.setdefault(set_name, []).append(job)
+        return {**found}
 
     def _workers(self) -> dict[str, listing.Workers]:
         machines: dict[str, list[str]] = {}
@@ -413,10 +358,3 @@ def opened(
     refuse_others_file(database)
     with closing(Claims(database)) as store:
         yield Fleet(database, store, console, stop, most_wait_s=most_wait_s)
-
-
-def _near(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=3)
-    if near:
-        return f"; did you mean {' or '.join(near)}?"
-    return f": there is {', '.join(known)}" if 0 < len(known) <= 5 else ""

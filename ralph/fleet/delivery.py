@@ -113,8 +113,6 @@ class JobDelivery:
         self._rest: str | None = None
         """The commit with the work that the job has left beside its branch."""
         self._lacks = ""
-        self.at_branch: str | None = None
-        """The checkpoint that was pushed to the job's branch, because the host takes no other refs."""
 
     def _ref(self) -> str:
         return checkpoint_ref(self._claim.set_name, self._claim.id, self._claim.attempt)
@@ -133,7 +131,7 @@ class JobDelivery:
                 if made == self.last_commit and not is_last:
                     return True
                 state = pack_state(process.state, MOST_STATE_BYTES)
-            ref = None if made is None else self._pushed_checkpoint(checkout, made, is_last=is_last)
+            ref = None if made is None else self._push_ref(checkout, made)
         except (CheckoutError, TooLargeError, OSError) as error:
             self._log.tell(f"no checkpoint: {error}")
             self.next_checkpoint = time.monotonic() + self._worker.checkpoint_every_s
@@ -159,35 +157,16 @@ class JobDelivery:
 
     def kept_checkpoint(self, checkout: JobCheckout, commit: str | None, state: bytes) -> None:
         """Pushes and saves the last checkpoint of an earlier claim, which was kept here."""
-        ref = None if commit is None else self._pushed_checkpoint(checkout, commit, is_last=True)
+        ref = None if commit is None else self._push_ref(checkout, commit)
         self._held.ask(self._held.save_checkpoint, ref, commit, state)
 
-    def _pushed_checkpoint(self, checkout: JobCheckout, commit: str, *, is_last: bool) -> str:
-        """Pushes a checkpoint, and returns its ref. The last one goes to the job's branch if the host takes no such refs."""
+    def _push_ref(self, checkout: JobCheckout, commit: str) -> str:
+        """Pushes a checkpoint, and returns its ref. What an earlier holder has pushed is replaced, if the job is still this worker's."""
         ref = self._ref()
-        try:
-            self._push_ref(checkout, commit, ref)
-        except CheckoutError as refused:
-            if not is_last or refused.outcome is not Outcome.CONFIG:
-                raise
-            expected = self._repositories.branch_at(self._job.repository, self._branch)
-            if expected in self._claim.own_commits:
-                self._held.ask(self._held.record, commit=expected)
-            problem = self._pushed(checkout, commit, expected)
-            if problem is not None:
-                advice = f"the host must take a push to {ref} or to {self._branch}: {problem}"
-                raise CheckoutError(f"{refused} ({advice})", refused.outcome) from None
-            self._log.tell(f"the host does not take {ref}: the checkpoint is at {self._branch}")
-            self.at_branch = commit
-            return f"refs/heads/{self._branch}"
-        return ref
-
-    def _push_ref(self, checkout: JobCheckout, commit: str, ref: str) -> None:
-        """Pushes a checkpoint. What an earlier holder has pushed is replaced, if the job is still this worker's."""
         for _ in range(_PUSHES):
             self._held.refuse_lost()
             if isinstance(checkout.push_checkpoint(commit, ref), Delivered):
-                return
+                return ref
         raise CheckoutError(f"{ref} keeps being changed by somebody else", Outcome.IO_ERROR)
 
     def remove_checkpoints(self) -> None:
@@ -206,7 +185,7 @@ class JobDelivery:
             self._held.ask(self._held.record, commit=found)
         elif found is not None and not checkout.contains(checkout.commit, found):
             raise CheckoutError(
-                f"the branch {self._branch} exists and does not belong to this job: delete it, or name another one (branch)"
+                f"the branch {self._branch} exists and does not belong to this job: delete it, or give the job another id"
             )
         return found
 
@@ -246,7 +225,7 @@ class JobDelivery:
 
     def _push_beside(self, checkout: JobCheckout, commit: str, end: str) -> str:
         self._held.refuse_lost()
-        return checkout.push_beside(commit, f"{self._ref()}{end}", self._branch)
+        return checkout.push_beside(commit, f"{self._ref()}{end}")
 
     def rest_of_checkpoint(self, checkout: JobCheckout, decision: D) -> D:
         """As `rest`, after the last checkpoint of an attempt, which has no other branches."""

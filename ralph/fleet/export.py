@@ -14,8 +14,6 @@ from collections import Counter
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from ralph.fleet import export_script
 from ralph.fleet.jobs import content_of, host_of
 from ralph.values.outcome import UsageError
@@ -23,12 +21,11 @@ from ralph.values.servers.vendors import vendor_of
 from ralph.values.setting import duration_s
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from ralph.fleet.jobs import Job, SetLimits
 
 FORMATS = ("github-matrix", "kubernetes", "slurm", "parallel")
-LIMITS = ("concurrency", "per_host", "rate", "max_budget_usd", "max_attempts")
 _KEY = "ANTHROPIC_API_KEY"
 _GIT_TOKEN = "RALPH_GIT_TOKEN"  # noqa: S105 - the name of a variable
 _OF_EACH_MACHINE = ("HOME", "LANG", "PATH", "SHELL", "TMPDIR", "USER")
@@ -51,23 +48,15 @@ _MINUTES_BESIDES = 15
 """The time for a clone, an installation and a push."""
 
 
-def export(
-    jobs: Sequence[Job], limits: SetLimits, format_name: str, set_name: str, without: Collection[str] = ()
-) -> str:
-    """The text of a file for the scheduler. `format_name` is one of `FORMATS`. `without` has the names of limits that the
-    user gives up.
-
-    Raises UsageError if the scheduler cannot keep a limit or express a job.
+def export(jobs: Sequence[Job], limits: SetLimits, format_name: str, set_name: str) -> str:
+    """The text of a file for the scheduler. `format_name` is one of `FORMATS`. Raises UsageError if the scheduler cannot keep a
+    limit or express a job.
     """
-    unknown = sorted(set(without) - set(LIMITS))
-    if unknown:
-        raise UsageError(f"{unknown[0]!r} is not a limit of a set: {', '.join(LIMITS)}")
     if not jobs:
         raise UsageError("there are no jobs to export")
     if format_name not in FORMATS:
         raise UsageError(f"{format_name!r} is not a format: {', '.join(FORMATS)}")
     write = dict(zip(FORMATS, (_github_matrix, _kubernetes, _slurm, _parallel), strict=True))[format_name]
-    limits = replace(limits, **{name: None for name in without if name != "max_attempts"})
     _refuse_lost_limits(jobs, limits, format_name)
     # All of these schedulers start jobs in their order.
     return write(sorted(jobs, key=lambda job: -job.priority), limits, set_name)
@@ -87,8 +76,7 @@ def _refuse_lost_limits(jobs: Sequence[Job], limits: SetLimits, format_name: str
     if lost:
         names = " and ".join(name for name, _ in lost)
         advice = "; ".join(f"{name}: {what}" for name, what in lost)
-        gives_up = " ".join(f"--without-limit {name}" for name, _ in lost)
-        raise UsageError(f"{format_name} cannot keep {names} ({advice}); {gives_up} exports without")
+        raise UsageError(f"{format_name} cannot keep {names} ({advice})")
     if format_name != "parallel":
         for job in jobs:
             if job.after:

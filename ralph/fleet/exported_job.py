@@ -214,7 +214,7 @@ class ExportedJob:
                 )
             self._say(f"pushed {branch}\n")
         if rest is not None:
-            beside = checkout.push_beside(rest, beside, branch)
+            beside = checkout.push_beside(rest, beside)
             self._say(f"pushed what is on other branches, in tags or in a stash as {beside}\n")
 
     @contextmanager

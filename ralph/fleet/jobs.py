@@ -6,6 +6,7 @@ ralph that writes the same `FORMAT`. No I/O happens here.
 from __future__ import annotations
 
 import re
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 from uuid import UUID, uuid5
@@ -37,8 +38,6 @@ class CommonFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     ref: str | None = None
     """A branch, a tag or a commit. None is the remote's default branch."""
-    branch: str | None = None
-    """The branch that is pushed. None is `ralph/ID`."""
     until: str | None = None
     """A shell command. With it the job is a `ralph loop`, which ends when the command ends with 0."""
     model: str | None = None
@@ -172,12 +171,9 @@ def faults_of(job: Job) -> Iterator[JobFault]:
     why = why_wrong_repository(job.repository)
     if why is not None:
         yield JobFault("repository", why)
-    for field, name in (("ref", job.ref), ("branch", job.branch)):
-        why = None if name is None else why_no_ref_name(name)
-        if why is not None:
-            yield JobFault(field, why)
-    if job.branch == "HEAD":
-        yield JobFault("branch", "is HEAD, which no branch may be called")
+    why = None if job.ref is None else why_no_ref_name(job.ref)
+    if why is not None:
+        yield JobFault("ref", why)
     if not job.prompt.strip():
         yield JobFault("prompt", "is empty")
     if job.until is not None and not job.until.strip():
@@ -358,56 +354,16 @@ def faults_of_set(jobs: Sequence[Job], earlier: Collection[str] = ()) -> Iterato
         for name in job.after:
             if name not in first and name not in earlier:
                 yield index, JobFault("after", f"names {name!r}, which is not a job of this set")
-    cycle = _cycle({job.id: job.after for job in jobs})
-    if cycle:
-        yield first[cycle[0]], JobFault("after", f"forms a cycle: {' -> '.join([*cycle, cycle[0]])}")
-    yield from _clashes_of_branches(jobs)
-
-
-def _cycle(after: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """The jobs of one circle, in order, or an empty list. Uses no recursion, because a chain may have any length."""
-    done: set[str] = set()
-    for start in after:
-        path: dict[str, None] = {}  # in order, and quick to search
-        waiting = [iter((start,))]
-        while waiting:
-            name = next(waiting[-1], None)
-            if name is None:
-                waiting.pop()
-                if path:
-                    done.add(path.popitem()[0])
-            elif name in path:
-                names = list(path)
-                return names[names.index(name) :]
-            elif name in after and name not in done:
-                path[name] = None
-                waiting.append(iter(after[name]))
-    return []
-
-
-def _clashes_of_branches(jobs: Sequence[Job]) -> Iterator[tuple[int, JobFault]]:
-    """Yields jobs that would push to a branch of another job, or to one that git cannot keep beside it."""
-    owners: dict[tuple[str, str], str] = {}
-    for index, job in enumerate(jobs):
-        owner = owners.setdefault((job.repository, branch_of(job)), job.id)
-        if owner != job.id:
-            yield index, JobFault("branch", f"{branch_of(job)} of this repository belongs to the job {owner}")
-    for index, job in enumerate(jobs):
-        parts = branch_of(job).split("/")
-        above = ["/".join(parts[:count]) for count in range(1, len(parts))]
-        owner = next(
-            (owners[job.repository, one] for one in above if (job.repository, one) in owners), job.id
-        )
-        if owner != job.id:
-            yield (
-                index,
-                JobFault("branch", f"{branch_of(job)} cannot exist beside the branch of the job {owner}"),
-            )
+    try:
+        TopologicalSorter({job.id: job.after for job in jobs}).prepare()
+    except CycleError as error:
+        cycle = error.args[1][::-1]
+        yield first[cycle[0]], JobFault("after", f"forms a cycle: {' -> '.join(cycle)}")
 
 
 def branch_of(job: Job) -> str:
     """The name of the branch that is pushed at the end of the job."""
-    return job.branch or f"ralph/{job.id}"
+    return f"ralph/{job.id}"
 
 
 # --- Credentials

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from ralph.fleet.decisions import JobState, worst_exit_code
+from ralph.fleet.decisions import JobState
 from ralph.fleet.jobs import UnknownFormatError, branch_of
 from ralph.values.screen_text import (
     columns_of,
     counted,
-    cut_to_columns,
     dollar_limit,
     dollars,
     duration,
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from ralph.fleet.store.fleet_store import SetRow
     from ralph.fleet.store.schema import AttemptRow, JobRow, KeptRow
 
-_WIDEST_ID = 40
-_FEWEST_REASON_COLUMNS = 12
 _MOST_FAILURES = 20
 _HEADER = ("JOB", "STATE", "TRIES", "TURNS", "COST", "TIME", "REASON")
 _RIGHT = (2, 3, 4, 5)
@@ -63,7 +60,7 @@ def set_lines(row: SetRow, workers: Workers) -> Iterator[str]:
     if workers.slots:
         yield f"  {counted(workers.slots, 'slot')} on {counted(workers.machines, 'machine')} at work"
     else:
-        yield f"  no worker: ralph fleet work {row.name}"
+        yield "  no worker: ralph fleet work"
 
 
 def counts_text(row: SetRow) -> str:
@@ -121,20 +118,17 @@ def time_text(row: JobRow, now: float) -> str:
     return duration(max((row.ended_at or now) - row.started_at, 0.0))
 
 
-def job_lines(rows: Sequence[JobRow], *, now: float, width: int | None) -> Iterator[str]:
-    """A table with one line per job. No line is wider than `width` columns. None means that lines are not cut."""
+def job_lines(rows: Sequence[JobRow], *, now: float) -> Iterator[str]:
+    """A table with one line per job."""
     cells = [_HEADER, *(_cells(row, now) for row in rows)]
     widths = [max(columns_of(line[at]) for line in cells) for at in range(len(_HEADER) - 1)]
-    widths[0] = min(widths[0], _WIDEST_ID if width is None else max(width // 3, 8))
-    before_reason = sum(widths) + 2 * len(widths)
-    has_reason = width is None or width - before_reason >= _FEWEST_REASON_COLUMNS
     for line in cells:
-        parts = [
-            _padded(cut_to_columns(text, wide) if at == 0 else text, wide, is_right=at in _RIGHT)
-            for at, (text, wide) in enumerate(zip(line, widths, strict=False))
-        ]
-        text = "  ".join([*parts, line[-1]] if has_reason else parts).rstrip()
-        yield text if width is None else cut_to_columns(text, width)
+        gaps = (" " * (wide - columns_of(text)) for text, wide in zip(line, widths, strict=False))
+        parts = (
+            gap + text if at in _RIGHT else text + gap
+            for at, (text, gap) in enumerate(zip(line, gaps, strict=False))
+        )
+        yield "  ".join([*parts, line[-1]]).rstrip()
 
 
 def kept_lines(rows: Sequence[JobRow]) -> Iterator[str]:
@@ -158,11 +152,6 @@ def _cells(row: JobRow, now: float) -> tuple[str, ...]:
         time_text(row, now),
         in_one_line(row.reason or ""),
     )
-
-
-def _padded(text: str, width: int, *, is_right: bool) -> str:
-    gap = " " * max(width - columns_of(text), 0)
-    return gap + text if is_right else text + gap
 
 
 def story_lines(row: JobRow, attempts: Sequence[AttemptRow], now: float) -> Iterator[str]:
@@ -286,24 +275,12 @@ _SAME_OF_JOB = (
     "exit_code outcome reason attempt tries turns cost_usd repository commit base is_cancelled result".split()
 )
 _TIMES_OF_JOB = ("created_at", "started_at", "ended_at", "not_before")
-_SAME_OF_ATTEMPT = ("attempt", "machine", "exit_code", "reason", "turns", "cost_usd")
-
-
-def attempt_object(row: AttemptRow) -> dict[str, Any]:
-    return {
-        **{name: getattr(row, name) for name in _SAME_OF_ATTEMPT},
-        "takeup": row.generation,
-        "worker": row.executor,
-        "started_at": _iso(row.started_at),
-        "ended_at": _iso(row.ended_at),
-    }
 
 
 def wait_object(sets: Sequence[SetRow], rows: Sequence[JobRow], exit_code: int) -> dict[str, Any]:
     """The result of `wait`. `exit_code` is the exit code of the command."""
     return {
         "exit_code": exit_code,
-        "worst_exit_code": worst_exit_code(row.exit_code for row in rows if row.exit_code is not None),
         "sets": [set_object(row) for row in sets],
         "jobs": [job_object(row) for row in rows],
     }

@@ -76,8 +76,6 @@ _IDLE_EXIT, _LOST_EXIT, _STORE_EXIT, BUG_EXIT = 0, 3, 4, 70
 
 class WorkOptions(Struct, frozen=True, kw_only=True):
     slots: int
-    sets: tuple[str, ...] = ()
-    """The sets to work for. Empty means all."""
     until_done: bool = False
     drain_s: float = DRAIN_S
     terms: GitTerms = GitTerms()
@@ -391,8 +389,7 @@ class Slot:
         if not any(row.name == self._set_name for row in rows):
             return True
         age_s = time.monotonic() - self._began
-        wanted = self._options.sets
-        others = [row for row in rows if row.name != self._set_name and (not wanted or row.name in wanted)]
+        others = [row for row in rows if row.name != self._set_name]
         return any(
             (idle_s > _IDLE_S and row.due_jobs) or (age_s > _TURN_S and not row.workers and row.useful_slots)
             for row in others
@@ -460,7 +457,7 @@ class Courier(Slot):
                     self._tell(f"{error}: check it, then remove it")
         for kept, row, is_due in worker.ask(kept_here):
             # Only this machine's own processes work on a job that it keeps.
-            if is_due and not kept.is_over and is_ours(row, self._options) and self._is_free(worker, row):
+            if is_due and not kept.is_over and is_open(row) and self._is_free(worker, row):
                 claim = functools.partial(self._claim_kept, worker, kept, row)
                 self._work(worker, f"{kept.set_name}/{kept.job}", claim)
         for kept, *_ in worker.ask(kept_here):
@@ -480,10 +477,9 @@ class Courier(Slot):
         return claimed
 
 
-def is_ours(row: JobRow, options: WorkOptions) -> bool:
-    """Whether a worker with these options may deliver this job now, if nobody does."""
-    is_open = row.state in {JobState.QUEUED, JobState.RUNNING}
-    return is_open and (not options.sets or row.set_name in options.sets)
+def is_open(row: JobRow) -> bool:
+    """Whether a worker may deliver this job now, if nobody does."""
+    return row.state in {JobState.QUEUED, JobState.RUNNING}
 
 
 def must_end_now(signals: int, since_drain_s: float) -> bool:

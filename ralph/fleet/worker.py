@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from ralph.fleet.checkouts import git_terms
 from ralph.fleet.decisions import worst_exit_code
 from ralph.fleet.listing import progress_line
-from ralph.fleet.slot import BUG_EXIT, LOOK_AFTER_OTHERS_S, Courier, Slot, WorkOptions, is_ours
+from ralph.fleet.slot import BUG_EXIT, LOOK_AFTER_OTHERS_S, Courier, Slot, WorkOptions, is_open
 from ralph.fleet.store.claims import Claims
 from ralph.fleet.store.database import (
     StoreError,
@@ -132,8 +132,7 @@ class Supervisor:
         return patiently(asked, waiting=waiting)
 
     def _rows(self, store: Claims) -> list[OpenSet]:
-        wanted = self._options.sets
-        return [row for row in store.open_sets() if row.open_jobs and (not wanted or row.name in wanted)]
+        return [row for row in store.open_sets() if row.open_jobs]
 
     def _supervise(self, waiting: WaitOptions) -> Iterable[int]:
         """Returns the exit codes of the jobs, if all have ended and the worker was to end then. If nothing can be done here,
@@ -158,8 +157,7 @@ class Supervisor:
         return ()
 
     def _all_ended(self, store: Claims) -> Iterable[int]:
-        codes = store.exit_codes(self._options.sets)
-        rows = [row for row in store.set_rows() if not self._options.sets or row.name in self._options.sets]
+        codes, rows = store.exit_codes(), store.set_rows()
         advice = (
             "; ralph fleet retry --failed lets those run again that did not end with 0" if any(codes) else ""
         )
@@ -173,9 +171,7 @@ class Supervisor:
         self._may_deliver_at = time.monotonic() + LOOK_AFTER_OTHERS_S
         looks, self._looks_at_all_kept = self._looks_at_all_kept and any(self._undelivered.all()), False
         kept = store.kept_at(self._undelivered.identity())
-        return looks or any(
-            one.is_over or (is_due and is_ours(row, self._options)) for one, row, is_due in kept
-        )
+        return looks or any(one.is_over or (is_due and is_open(row)) for one, row, is_due in kept)
 
     def _is_at_the_bound(self) -> bool:
         was_full, self._is_full = self._is_full, self._undelivered.is_full()

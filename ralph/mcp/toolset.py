@@ -6,8 +6,7 @@ The statements that a server makes about itself are not trusted. The texts of a 
 that a tool is read-only, ralph ignores this.
 
 The API wants a valid schema of the draft 2020-12, and restricts the names of the properties at its top (both with status
-400): a single bad tool would end each run at its first request. `jsonschema` could check the former too, but it takes
-0.1 s to import and 3 ms for a small schema.
+400): a single bad tool would end each run at its first request.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from ralph.values.answer import ToolDefinition
 from ralph.values.nesting import is_deeper
 from ralph.values.redaction import redacted
 from ralph.values.report import shown
-from ralph.values.strict_json import DEEPEST, JSON_TYPES, is_number
+from ralph.values.strict_json import DEEPEST
 from ralph.values.tool_choice import ToolLists, covers, is_chosen, mcp_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from ralph.mcp.configuration import McpServer
     from ralph.mcp.helper_process import ServerProcess
@@ -44,81 +43,21 @@ def why_refused(schema: Mapping[str, Any]) -> str | None:
     size = len(json.dumps(schema))
     if size > LARGEST_BYTES:
         return f"its schema has {size:,} bytes, over {LARGEST_BYTES:,}"
-    fault = next(_faults(schema), None)
-    if fault is not None:
-        return f"its schema is invalid in the draft 2020-12 ({fault})"
+    from jsonschema import Draft202012Validator  # noqa: PLC0415 - 0.1 s, and few runs have servers
+
+    try:
+        errors = Draft202012Validator(Draft202012Validator.META_SCHEMA).iter_errors(schema)
+        error = next(errors, None)
+    except RecursionError:
+        return "its schema is nested too deep"
+    if error is not None:
+        where = error.json_path.removeprefix("$").lstrip(".")
+        return f"its schema is invalid in the draft 2020-12 ({where}: {shown(error.instance)})"
     names = (name for name in schema.get("properties", ()) if not _PROPERTY_NAME.fullmatch(name))
     wrong = next(names, None)
     if wrong is None:
         return None
     return f"the API takes no property named {shown(wrong)} (only 1 to 64 of a-z, A-Z, 0-9, _, . and -)"
-
-
-def _faults(schema: Any) -> Iterator[str]:
-    """The faults of a schema and of all schemas inside it. Each is the path of a wrong value."""
-    waiting = [("", schema)]
-    while waiting:
-        path, one = waiting.pop()
-        if isinstance(one, bool):
-            continue
-        if not isinstance(one, dict):
-            yield f"{path.lstrip('.')}: {shown(one)} is not a schema"
-            continue
-        for keyword, value in one.items():
-            where = f"{path}.{keyword}"
-            if not _KEYWORDS.get(keyword, _is_anything)(value):
-                yield f"{where.lstrip('.')}: {shown(value)}"
-            elif keyword in _ONE:
-                waiting.append((where, value))
-            elif keyword in _NAMED:
-                waiting += [(f"{where}.{name}", inner) for name, inner in value.items()]
-            elif keyword in _SEVERAL:
-                waiting += [(f"{where}[{index}]", inner) for index, inner in enumerate(value)]
-
-
-def _is_anything(_value: Any) -> bool:
-    return True
-
-
-def _is_size(value: Any) -> bool:
-    return is_number(value) and value >= 0 and value == int(value)
-
-
-def _are_names(value: Any) -> bool:
-    is_list = isinstance(value, list) and all(isinstance(one, str) for one in value)
-    return is_list and len(set(value)) == len(value)
-
-
-def _is_type(value: Any) -> bool:
-    several = [value] if isinstance(value, str) else value
-    return _are_names(several) and bool(several) and JSON_TYPES.keys() >= set(several)
-
-
-_ONE = frozenset(
-    "additionalProperties contains contentSchema else if items not propertyNames then "
-    "unevaluatedItems unevaluatedProperties".split()
-)
-_NAMED = frozenset({"$defs", "definitions", "dependentSchemas", "patternProperties", "properties"})
-_SEVERAL = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-_TEXTS = (
-    "$anchor $comment $dynamicAnchor $dynamicRef $id $ref $schema contentEncoding contentMediaType description format "
-    "pattern title".split()
-)
-_KEYWORDS: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(_NAMED, JSON_TYPES["object"]),
-    **dict.fromkeys(_SEVERAL, lambda value: isinstance(value, list) and bool(value)),
-    **dict.fromkeys(_TEXTS, JSON_TYPES["string"]),
-    **dict.fromkeys(("deprecated", "readOnly", "uniqueItems", "writeOnly"), JSON_TYPES["boolean"]),
-    **dict.fromkeys(("exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum"), is_number),
-    **dict.fromkeys(("maxContains", "maxItems", "maxLength", "maxProperties"), _is_size),
-    **dict.fromkeys(("minContains", "minItems", "minLength", "minProperties"), _is_size),
-    **dict.fromkeys(("enum", "examples"), JSON_TYPES["array"]),
-    "dependentRequired": lambda value: isinstance(value, dict) and all(map(_are_names, value.values())),
-    "multipleOf": lambda value: is_number(value) and value > 0,
-    "required": _are_names,
-    "type": _is_type,
-}
-"""For each keyword, whether a value has the form that the draft wants. Schemas in the value are looked at afterwards."""
 
 
 # Claude Code cuts descriptions at the same length.

@@ -101,7 +101,7 @@ def plan_box(wanted: SandboxSettings, environment: Mapping[str, str], roots: Seq
         *_about_means(plan),
         *_about_own_code(written, is_guarded=plan.has_namespaces),
         *(_about_home(home, writable, is_strict=plan.is_strict) if home else ()),
-        *((*_about_gpus(plan.gpus), *_about_sockets(plan, writable)) if plan.is_confined else ()),
+        *(_about_sockets(plan, writable) if plan.is_confined else ()),
     ]
     others = [root for root in real_roots if not is_within_any(root, write)]
     hides = (*plan.read_deny, *hidden)
@@ -314,16 +314,6 @@ def _about_home(home: str, writable: Sequence[str], *, is_strict: bool) -> Itera
         if is_strict:
             raise CannotConfineError(f"--sandbox strict: {told}")
         yield BoxNotice(told, "work in a directory of its own, or allow less")
-
-
-def _about_gpus(gpus: Sequence[str]) -> Iterator[BoxNotice]:
-    """A notice if CUDA finds no node that it would make itself, by a program that needs root's rights."""
-    names = {path.rpartition("/")[2] for path in gpus}
-    if "nvidiactl" in names and "nvidia-uvm" not in names:
-        yield BoxNotice(
-            "commands can start no CUDA program, because /dev/nvidia-uvm is not there, and a command in the sandbox cannot make it",
-            "start any CUDA program before, or `nvidia-modprobe -u -c 0`",
-        )
 
 
 def _about_sockets(plan: BoxPlan, writable: Iterable[str]) -> Iterator[BoxNotice]:

@@ -29,7 +29,6 @@ from ralph.git.answer import CheckoutError
 from ralph.values.outcome import CannotError, Outcome
 from ralph.values.ports import Interrupted
 from tests.fleet.checked_out import checked_out
-from tests.fleet.refusing_host import TAKES_BRANCHES_ONLY
 from tests.git.http_repository import HttpRepository
 from tests.git.repositories import Repository, cloned
 from tests.processes.one_supervisor import SUPERVISOR
@@ -399,7 +398,7 @@ def test_checkpoints_are_removed_but_nothing_of_another_job_and_no_work_that_the
     checkout.finish("Do it", FIRST)
     for attempt in (1, 2):
         checkout.push_checkpoint(checkout.commit, checkpoint_ref("set", "job", attempt))
-    assert checkout.push_beside(commit, f"{REF}{checkouts.WORK}", "ralph/job") == f"{REF}-work"
+    assert checkout.push_beside(commit, f"{REF}{checkouts.WORK}") == f"{REF}-work"
     others = (
         *("refs/heads/x/refs/ralph/set/job/1", "refs/ralph/later/job/1", "refs/ralph/set/job/1-rest"),
         *("refs/ralph/set/job/2-work", "refs/ralph/set/job2/1"),
@@ -599,21 +598,9 @@ def test_work_beside_a_branch_replaces_nothing(world: World) -> None:
         checkout.finish("Do it", FIRST)
     one, two = made
     ref = f"{REF}{checkouts.REST}"
-    assert checkout.push_beside(one, ref, "ralph/job") == ref
-    assert checkout.push_beside(one, ref, "ralph/job") == ref, "the same twice is one"
-    assert checkout.push_beside(two, ref, "ralph/job") == f"{ref}-{two[:12]}"
-    world.hook(TAKES_BRANCHES_ONLY)
-    with HttpRepository(Path(world.remote)) as host:
-        there = world.check_out(repository=host.url)
-        own = world.agent(there)
-        own.write("b.txt")
-        commit = own.commit_all()
-        there.finish("Do it", FIRST)
-        at = f"refs/heads/ralph/job-1-rest-{commit[:12]}"
-        assert there.push_beside(commit, ref, "ralph/job") == at
-        world.hook("exit 1")
-        with pytest.raises(CheckoutError, match="pre-receive hook declined"):
-            there.push_beside(there.commit, ref, "ralph/job")
+    assert checkout.push_beside(one, ref) == ref
+    assert checkout.push_beside(one, ref) == ref, "the same twice is one"
+    assert checkout.push_beside(two, ref) == f"{ref}-{two[:12]}"
 
 
 def test_a_branch_is_pushed_only_from_where_it_was_expected(world: World) -> None:

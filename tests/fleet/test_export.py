@@ -35,7 +35,7 @@ REFUSED = [
         [job("a")],
         SetLimits(rate=Rate(1, 1.0)),
         "slurm",
-        "slurm cannot keep rate (rate: set concurrency); --without-limit",
+        "slurm cannot keep rate (rate: set concurrency)",
     ),
     ([job("a")], SetLimits(rate=Rate(1, 1.0)), "kubernetes", "cannot keep rate"),
     ([job("a")], SetLimits(rate=Rate(1, 1.0)), "github-matrix", "cannot keep rate"),
@@ -86,16 +86,6 @@ REFUSED = [
 def test_a_guard_that_a_scheduler_cannot_keep_is_refused(jobs, limits, name, says) -> None:
     with pytest.raises(UsageError, match=re.escape(says)):
         export(jobs, limits, name, "night")
-
-
-def test_a_limit_can_be_given_up_by_its_name() -> None:
-    limits = SetLimits(max_budget_usd=3, rate=Rate(1, 1.0), max_attempts=2)
-    with pytest.raises(UsageError, match="slurm cannot keep rate "):
-        export([job("a")], limits, "slurm", "night", {"max_budget_usd"})
-    written = export([job("a")], limits, "slurm", "night", {"max_budget_usd", "rate", "max_attempts"})
-    assert "RALPH_ATTEMPTS=2\n" in written
-    with pytest.raises(UsageError, match="'budget' is not a limit of a set: concurrency"):
-        export([job("a")], FREE, "slurm", "night", {"budget"})
 
 
 @every_row(

@@ -327,79 +327,21 @@ def test_a_later_set_with_a_job_of_the_same_id_takes_nothing_from_the_earlier_on
         assert kept.items() <= place.refs().items()
 
 
-# --- A host that takes branches only
-
-
-def test_work_beside_the_branch_is_delivered_as_a_branch(refused: Refused) -> None:
-    place = refused.place
-    place.store.cancel(SET, ["paid"])
-    refused.hook(TAKES_BRANCHES_ONLY)
-    refused.models["short"] = refused.paid
-    refused.command = f"{ASIDE}; echo paid >> kept.txt"
-    place.submit(place.job("short", repository=refused.host.url, max_turns=1))
-    place.worst("a")
-    row = place.row("short")
-    (ref,) = (ref for ref in place.refs() if ref.startswith("refs/heads/ralph/short-1-rest-"))
-    assert (row.state.value, row.exit_code, ref in (row.reason or "")) == ("done", 3, True), row.reason
-    assert place.git("show", f"{ref}^2:aside.txt") == "paid"
-
-
-def test_a_host_that_takes_branches_only_and_a_branch_of_somebody_else_are_both_named(
+def test_a_host_that_takes_branches_only_loses_neither_a_checkpoint_nor_work_beside_the_branch(
     refused: Refused,
 ) -> None:
     place = refused.place
     refused.hook(TAKES_BRANCHES_ONLY)
-
-    def model(asked: Asked) -> Playable:
-        if asked.said == 0:
-            return bash("echo paid >> kept.txt")
-        place.commit_first("ralph/paid", {"theirs.txt": "theirs\n"})
-        return NEVER
-
-    refused.models["paid"] = model
+    refused.command = f"{ASIDE}; echo paid >> kept.txt"
+    refused.models["paid"] = lambda asked: bash(refused.command) if asked.said == 0 else NEVER
     worker = place.work("a", "--drain", "0.1s")
-    wait_until(lambda: BRANCH in place.refs())
+    wait_until(lambda: place.asked("paid", 1) == 1)
     stop(worker)
-    assert len(refused.bundles()) == 1
-    assert "the branch ralph/paid was changed by somebody else meanwhile" in refused.reason
-
-
-@pytest.mark.parametrize("how", ["drained", "kept", "limit"])
-def test_on_a_host_that_takes_branches_only_a_job_continues_from_its_branch_on_any_machine(
-    refused: Refused, how: str
-) -> None:
-    place, host = refused.place, refused.host
-    name = "short" if how == "limit" else "paid"
-
-    def model(asked: Asked) -> Playable:
-        if asked.said == 0:
-            return bash("echo paid >> kept.txt; echo new > new.txt")
-        host.status = 503 if how == "kept" and asked.times == 1 else 200
-        return NEVER if asked.times == 1 and how != "limit" else DONE
-
-    refused.models[name] = model
-    refused.hook(TAKES_BRANCHES_ONLY)
-    if how == "limit":
-        place.store.cancel(SET, ["paid"])
-        place.submit(place.job("short", repository=host.url, max_turns=1))
-        place.work("a", "--until-done").wait(PATIENCE_S)
-        assert (place.row("short").state.value, place.row("short").exit_code) == ("done", 3)
-        assert place.git("show", "ralph/short:kept.txt") == "kept\npaid"
-        place.store.retry(SET, ["short"])
-    else:
-        worker = place.work("a", "--drain", "0.1s")
-        wait_until(lambda: place.asked("paid", 1) == 1)
-        stop(worker)
-        host.status = 200
-        assert (refused.state, len(refused.bundles())) == ("queued", how == "kept")
-        refused.hurry()
-    assert place.worst("a" if how == "kept" else "b") == (143 if how == "limit" else 0)
-    row = place.row(name)
-    assert (row.state.value, row.exit_code, place.asked(name, 0)) == ("done", 0, 1)
-    assert place.refs()[f"refs/heads/ralph/{name}"] == row.commit
-    assert place.git("show", f"ralph/{name}:kept.txt") == "kept\npaid"
-    assert place.git("log", "--format=%s", f"main..ralph/{name}").startswith(f"{name}: ")
-    assert set(place.refs()) == {"refs/heads/main", f"refs/heads/ralph/{name}"}
+    (bundle,) = refused.bundles()
+    assert (refused.state, refused.row.exit_code) == ("undelivered", 78), refused.reason
+    place.git("fetch", "-q", str(bundle), "+refs/ralph/*:refs/ralph/*")
+    assert place.git("show", f"refs/ralph/{SET}/paid/1:kept.txt") == "kept\npaid"
+    assert place.git("show", f"refs/ralph/{SET}/paid/1-rest^2:aside.txt") == "paid"
 
 
 # --- Where the work is kept

@@ -159,8 +159,6 @@ def test_terminals_and_shared_memory_stay_the_commands_own(nodes) -> None:
 def test_strict_gives_gpus_only_to_those_who_ask(monkeypatch, nodes, wanted, count) -> None:
     monkeypatch.setattr(planning, "gpu_devices", lambda wanted: gpu_devices(wanted, str(nodes)))
     assert len(planned(monkeypatch, FULL, wanted).gpus) == count
-    told = [one.line for one in planned(monkeypatch, FULL, wanted).notices if "nvidia-uvm" in one.line]
-    assert len(told) == bool(count), "the stand-in nodes lack it"
     if wanted.mode != "strict":
         assert not planned(monkeypatch, NOTHING, wanted).gpus
 

@@ -21,7 +21,7 @@ from ralph.sandbox.detection import find_means
 from ralph.sandbox.planning import about_git, may_have_overlays, opened_by_settings
 from ralph.sandbox.sandbox_settings import SandboxSettings, absolute_place
 from ralph.sandbox.trial import probe
-from ralph.sandbox.trial.self_test import ProbeError, ProbeResult, ReachedHost, SelfTest
+from ralph.sandbox.trial.self_test import ProbeError, ProbeResult, SelfTest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -42,14 +42,11 @@ class TriedSandbox(Struct, frozen=True):
     findings: tuple[Finding, ...] = ()
 
 
-def try_sandbox(
-    environment: Mapping[str, str], cwd: Path | None, wanted: SandboxSettings, *, is_offline: bool = False
-) -> TriedSandbox:
+def try_sandbox(environment: Mapping[str, str], cwd: Path | None, wanted: SandboxSettings) -> TriedSandbox:
     """Runs the probe in the strongest sandbox of this machine. The probe has the network that `wanted` names, or
     none.
 
-    The probe also tries to read the user's real secrets. It reads one byte of each and shows none. Unless
-    `is_offline` is True, it connects to the listed hosts through the proxy. Takes a few seconds.
+    The probe also tries to read the user's real secrets. It reads one byte of each and shows none. Takes a few seconds.
     """
     if sys.platform != "linux":
         return TriedSandbox(findings=(warn(_SUBJECT, "none: only Linux has the means", "use a container"),))
@@ -60,7 +57,6 @@ def try_sandbox(
     try:
         with SelfTest(means, net, secrets=tuple(_secrets(environment, wanted))) as test:
             results = test.run()
-            reached = test.run_proxy(wanted.allow_hosts, is_offline=is_offline) if net == "proxy" else []
             level = test.level
     except (OSError, ProbeError) as error:
         return TriedSandbox(
@@ -72,27 +68,13 @@ def try_sandbox(
             *_table(results),
             *_what_of_the_home(environment, cwd, wanted),
         ),
-        (*_verdict(level, results), *_about_proxy(reached), *_about_git(environment, cwd)),
+        (*_verdict(level, results), *_about_git(environment, cwd)),
     )
 
 
 def _about_git(environment: Mapping[str, str], cwd: Path | None) -> Iterator[Finding]:
     for notice in () if cwd is None else about_git((os.path.realpath(cwd),), environment):
         yield warn(_SUBJECT, notice.text, notice.advice)
-
-
-def _about_proxy(reached: Sequence[ReachedHost]) -> Iterator[Finding]:
-    for one in reached:
-        where = f"{one.host}:{one.port}"
-        if not one.is_listed:
-            if one.is_reached:
-                yield fail("proxy", f"reaches {where}, which is not listed", "report this as a bug")
-            else:
-                yield ok("proxy", f"refuses a host that is not listed: {one.answer}")
-        elif one.is_reached:
-            yield ok("proxy", f"reaches {where}")
-        else:
-            yield warn("proxy", f"does not reach {where}: {one.answer}", "look at the name and the network")
 
 
 def _secrets(environment: Mapping[str, str], wanted: SandboxSettings) -> Iterator[str]:

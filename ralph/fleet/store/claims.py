@@ -54,7 +54,7 @@ from ralph.fleet.store.schema import (
 from ralph.values.outcome import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ralph.fleet.engine import Engine
     from ralph.fleet.jobs import SetLimits
@@ -307,10 +307,8 @@ class Claims(FleetStore):
             ]
         return [one for one in found if one.open_jobs]
 
-    def exit_codes(self, set_names: Collection[str]) -> set[int]:
-        """The exit codes of the jobs of these sets, or of all."""
-        ours = [jobs.c.set_name.in_(set_names)] if set_names else []
-        query = sa.select(jobs.c.exit_code).where(jobs.c.exit_code.is_not(None), *ours).distinct()
+    def exit_codes(self) -> set[int]:
+        query = sa.select(jobs.c.exit_code).where(jobs.c.exit_code.is_not(None)).distinct()
         with self.reading() as c:
             return set(c.execute(query).scalars())
 

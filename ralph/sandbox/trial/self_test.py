@@ -26,7 +26,6 @@ from ralph.places.places import places_of
 from ralph.sandbox.box_plan import BoxPlan
 from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.levels import box_level
-from ralph.sandbox.network.allowed_hosts import allowed_hosts
 from ralph.sandbox.trial import probe
 
 if TYPE_CHECKING:
@@ -43,20 +42,6 @@ _PARENT = "/var/tmp"  # noqa: S108 - not in /tmp, which is another directory in 
 # linux/ipc.h, linux/shm.h: the numbers of shmget and shmctl, and their flags.
 _SHARED_MEMORY_CALLS = {"x86_64": (29, 31), "aarch64": (194, 195)}
 _IPC_CREAT, _IPC_RMID = 0o1000, 0
-# RFC 2606: nobody has this name.
-_NOT_LISTED = "not-listed.invalid"
-_ASKING = """
-import json, os, socket, sys
-place = os.environ["HTTPS_PROXY"].rpartition("/")[2].split(":")
-def answer(host, port):
-    try:
-        with socket.create_connection((place[0], int(place[1])), 30) as proxy:
-            proxy.sendall(f"CONNECT {host}:{port} HTTP/1.1\\r\\n\\r\\n".encode())
-            return proxy.recv(4096).decode("latin-1").split("\\r\\n")[0]
-    except OSError as error:
-        return str(error)
-print(json.dumps([answer(*one) for one in json.loads(sys.argv[1])]))
-"""
 _IDLE = "import time; time.sleep(600)"
 # Binds sockets by relative names, in another network if that may be made, and when a file asks for it.
 _BINDING = """
@@ -101,20 +86,6 @@ class ProbeResult(Struct, frozen=True):
     @property
     def is_broken(self) -> bool:
         return self.is_promised and self.verdict == probe.ALLOWED
-
-
-class ReachedHost(Struct, frozen=True):
-    """A command's attempt to reach a host through the proxy, and the answer."""
-
-    host: str
-    port: int
-    is_listed: bool
-    answer: str
-    """The first line of the proxy's answer, or an error."""
-
-    @property
-    def is_reached(self) -> bool:
-        return self.answer.split(" ")[1:2] == ["200"]
 
 
 class ProbeError(Exception):
@@ -190,23 +161,6 @@ class SelfTest:
             finally:
                 self._end_daemons()
 
-    def run_proxy(self, hosts: Sequence[str], *, is_offline: bool = False) -> list[ReachedHost]:
-        """Connects through the proxy from inside: first to a host that is not listed, then, unless `is_offline`, to those of
-        `hosts` that are names. Empty without a network namespace, where there is no proxy. Raises ProbeError.
-        """
-        if not self._means.has_own_network:
-            return []
-        listed = allowed_hosts(hosts).hosts
-        named = [(one.name, one.port or 443) for one in listed if not one.name.startswith(".")]
-        asked = [(_NOT_LISTED, 443), *([] if is_offline else named)]
-        with closing(self._box(tuple(hosts))) as box:
-            words = [sys.executable, "-I", "-S", "-c", _ASKING, json.dumps(asked)]
-            answers = json.loads(self._said(words, box.confinement(str(self.directory / "root"))))
-        return [
-            ReachedHost(host, port, host != _NOT_LISTED, answer)
-            for (host, port), answer in zip(asked, answers, strict=True)
-        ]
-
     def run_unconfined(self) -> list[ProbeResult]:
         """Runs the probe without a sandbox, to show what this machine denies by itself. Raises ProbeError."""
         self._make_late_secret()
@@ -218,12 +172,11 @@ class SelfTest:
     def _make_late_secret(self) -> None:
         (self.directory / "secrets" / "late").write_text("secret")
 
-    def _box(self, hosts: tuple[str, ...] = ()) -> CommandBox:
+    def _box(self) -> CommandBox:
         roots, denied = (str(self.directory / "root"),), (str(self.directory / "secrets"), *self._secrets)
         own = {"prefix": python_prefixes(), "package": (PACKAGE,)}
         places = places_of({"root": roots, "denied": denied, **own}, {}, os.path.realpath, os.path.realpath)
-        plan = BoxPlan(self._means, self._net, allow_hosts=hosts)
-        return CommandBox(plan, roots, {}, lambda: places)
+        return CommandBox(BoxPlan(self._means, self._net), roots, {}, lambda: places)
 
     def _results(self, rows: Sequence[str] | None, confinement: Confinement | None) -> Iterator[ProbeResult]:
         watched, leash = os.pipe()

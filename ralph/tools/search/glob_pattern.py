@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
+from fnmatch import translate
 from typing import TYPE_CHECKING
 
 from ralph.machine.files.repository import beginning_of
@@ -24,7 +25,6 @@ _MOST_ALTERNATIVES = 200
 # The maximum length of a path in Linux (PATH_MAX).
 _LONGEST = 4096
 _BRACES = re.compile(r"\{([^{}]*)\}")
-_PIECES = re.compile(r"\*+|\?|\[[!^]?\]?[^\]]*\]|\\.|.", re.DOTALL)
 
 _CLASS = re.compile(r"\[[!^]?+\]?+[^\]]*\]")
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
@@ -94,43 +94,11 @@ def _segments_of(pattern: str) -> list[_Segment]:
 
 
 def _compiled(name: str) -> re.Pattern[str]:
-    """A regular expression for one segment of a pattern, in which brackets are either classes or themselves."""
-    return re.compile(
-        "|".join(dict.fromkeys(_expression(name, has_classes=has) for has in (True, False))), re.DOTALL
-    )
-
-
-def _expression(name: str, *, has_classes: bool) -> str:
-    """It needs linear time: the text after a `*` is matched at the first possible place, and no other place is tried (as in
-    fnmatch).
-    """
-    fixed = [""]
-    for piece in _PIECES.findall(name):
-        if piece[0] == "*":
-            fixed.append("")
-        else:
-            fixed[-1] += _translated(piece, has_classes=has_classes)
-    if len(fixed) == 1:
-        return fixed[0]
-    middle = "".join(f"(?>.*?{part})" for part in fixed[1:-1])
-    return f"{fixed[0]}{middle}.*{fixed[-1]}"
-
-
-def _translated(piece: str, *, has_classes: bool) -> str:
-    if piece == "?":
-        return "."
-    if piece[0] == "[" and len(piece) > 1:
-        if not has_classes:
-            return re.escape(piece)
-        negation = "^" if piece[1] in "!^" else ""
-        members = piece[1 + len(negation) : -1]
-        ranges = re.fullmatch(r"(?:.-.|[^-]|-)*", members, re.DOTALL)
-        escaped = re.sub(r"([\\\]\[^&~|])", r"\\\1", members)
-        try:
-            return re.compile(f"[{negation}{escaped}]").pattern if ranges else re.escape(piece)
-        except re.error:  # an invalid range such as [z-a]
-            return re.escape(piece)
-    return re.escape(piece[-1])
+    """A regular expression for one segment of a pattern, in which brackets are either classes or themselves. It needs linear time."""
+    spelled = (name.replace("[^", "[!"), name.replace("[", "[[]"))
+    # The standard library knows no escapes.
+    plain = (re.sub(r"\\([*?\[])", r"[\1]", one) for one in spelled)
+    return re.compile("|".join(translate(re.sub(r"\\(.)", r"\1", one)) for one in plain))
 
 
 def _segments_match(segments: list[_Segment], parts: list[str]) -> bool:

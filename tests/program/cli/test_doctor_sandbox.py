@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import platform
-import socket
 import sys
 
 import pytest
 
 from ralph.cli.checks.finding import Level
-from ralph.cli.checks.sandbox_probe import _about_proxy, _verdict
+from ralph.cli.checks.sandbox_probe import _verdict
 from ralph.sandbox.kernel.landlock import Support
 from ralph.sandbox.kernel.seccomp import MACHINES
 from ralph.sandbox.levels import Means, box_level
 from ralph.sandbox.trial import probe
-from ralph.sandbox.trial.self_test import ProbeResult, ReachedHost
-from tests.program.namespaces import needs_namespaces
+from ralph.sandbox.trial.self_test import ProbeResult
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="Linux only"),
@@ -50,33 +48,9 @@ def test_every_row_is_shown_and_the_verdict_names_what_is_not_protected(ralph) -
     assert "start more processes than allowed  (not part of this probe: sandbox.max_processes)" in head
 
 
-@needs_namespaces
-def test_the_network_of_the_options_is_tried_and_the_proxy_asked(ralph) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        host = f"localhost:{server.getsockname()[1]}"
-        words = ("--allow-host", host, "--allow-host", "127.0.0.0/8", "--allow-host", "*.example")
-        shown = ralph("doctor", "--sandbox", *words)
-    assert shown.code == 0, shown.stdout + shown.stderr
-    assert shown.stdout.startswith("Sandbox: namespaces with network proxy,")
-    assert f"proxy: reaches {host}\n" in shown.stdout
-    assert "proxy: refuses a host that is not listed: HTTP/1.1 403" in shown.stdout
-    assert shown.stdout.count("proxy: ") == 2
-
-
 def test_the_network_full_is_not_beside_a_list(ralph_here) -> None:
     ran = ralph_here("doctor", "--sandbox", "--net", "full", "--allow-host", "a.example", code=2)
     assert "leave out one of them" in ran.stderr
-
-
-def test_what_the_proxy_answers_decides_about_a_host() -> None:
-    def level_of(answer: str, *, is_listed: bool) -> Level:
-        [finding] = _about_proxy([ReachedHost("a.example", 443, is_listed, answer)])
-        return finding.level
-
-    assert level_of("HTTP/1.1 200 Connection established", is_listed=False) is Level.FAIL
-    assert level_of("HTTP/1.1 403 no", is_listed=False) is Level.OK
-    assert level_of("HTTP/1.1 502 a 200 it is not", is_listed=True) is Level.WARN
-    assert level_of("HTTP/1.1 200 Connection established", is_listed=True) is Level.OK
 
 
 def result(verdict: str, *, is_promised: bool) -> ProbeResult:

@@ -24,9 +24,8 @@ from ralph.fleet.jobs import Job, SetLimits
 from ralph.fleet.store.claims import Claim, Claims, ClaimWriter
 from ralph.fleet.store.database import database_of, prepare
 from ralph.machine.waiter import StopEvent
-from tests.patience import PATIENCE_S, wait_until
+from tests.patience import wait_until
 from tests.rows import every_row
-from tests.services.small_terminal import PtyReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,12 +113,9 @@ def test_a_command_that_reads_makes_no_store(ralph, ralph_here) -> None:
     assert not state_directory(ralph).exists()
 
 
-def test_a_worker_that_is_to_end_when_all_is_done_refuses_a_mistyped_set(store, ralph_here) -> None:
+def test_a_worker_that_is_to_end_when_all_is_done_refuses_an_empty_store(store, ralph_here) -> None:
     empty = ralph_here("fleet", "work", "--until-done")
     assert (empty.code, "there is no fleet store yet" in empty.stderr) == (2, True)
-    store.submit("night", SetLimits(), [job("a")])
-    ran = ralph_here("fleet", "work", "nigth", "--until-done")
-    assert (ran.code, ran.stderr) == (2, "ralph: there is no set nigth; did you mean night?\n")
 
 
 @pytest.mark.parametrize("until_done", [True, False])
@@ -134,22 +130,18 @@ def test_a_worker_that_is_told_to_stop_while_it_asks_the_store_does_not_begin(
         write_value=lambda _: None,
         write_text=lambda _: None,
         tell=lambda _: None,
-        show_status=None,
-        width=None,
     )
     with (
         command.opened(None, ralph.environment, console, stop) as fleet,
         pytest.raises(KeyboardInterrupt),
     ):
-        fleet.look_before_work((), until_done=until_done)
+        fleet.look_before_work(until_done=until_done)
 
 
 def test_wait_ends_with_the_worst_exit_code_of_the_jobs(store, ralph_here) -> None:
     store.submit("s", SetLimits(), [job(name) for name in "abc"])
     ended(store, "a", 0)
     ended(store, "b", 4, "no progress")
-    late = ralph_here("fleet", "wait", "--timeout", "0.01s")
-    assert (late.code, "1 job still open" in late.stderr) == (124, True)
     ended(store, "c", 74, f"full {HOSTILE}")
     ran = ralph_here("fleet", "wait", "s", code=74)
     assert (
@@ -164,19 +156,6 @@ def test_wait_ends_with_the_worst_exit_code_of_the_jobs(store, ralph_here) -> No
     )
 
 
-def test_a_terminal_shows_what_wait_waits_for_and_no_trace_of_it_remains(store, ralph) -> None:
-    store.submit("s", SetLimits(), [job(f"job-{number}-of-many") for number in range(3)])
-    terminal = PtyReader(28)
-    process = ralph.start("fleet", "wait", stdout=terminal.theirs, stderr=terminal.theirs)
-    wait_until(lambda: "[now] 3 queued; $0.00" in terminal.lines())
-    store.cancel("s", None)
-    assert process.wait(PATIENCE_S) == 143
-    process.communicate()
-    lines = terminal.close()
-    assert lines[0] == "s: 3 jobs: 3 cancelled; $0.0"
-    assert "[now]" not in "".join(lines)
-
-
 def test_a_job_is_named_by_its_id_or_with_its_set(store, ralph_here) -> None:
     store.submit("s", SetLimits(), [job("port-api", prompt=f"Port {HOSTILE}.\nAll."), job("both")])
     store.submit("t", SetLimits(), [Job(id="both", repository="https://git.example.org/y.git", prompt="Go.")])
@@ -185,10 +164,9 @@ def test_a_job_is_named_by_its_id_or_with_its_set(store, ralph_here) -> None:
     shown = ralph_here("fleet", "show", "port-api")
     assert shown.stdout.startswith("s/port-api: queued\n")
     assert "  prompt      Port red.\n" in shown.stdout
-    assert json.loads(ralph_here("fleet", "show", "t/both", "--json").stdout)["repository"].endswith("y.git")
     for words, problem in (
         (["both"], "several sets have a job both: write s/both or t/both"),
-        (["port-app"], "there is no job port-app; did you mean port-api?"),
+        (["port-app"], "there is no job port-app"),
         (["u/both"], "there is no set u"),
     ):
         ran = ralph_here("fleet", "show", *words)
@@ -252,7 +230,6 @@ def test_ctrl_c_ends_a_command_that_waits_for_the_store(ralph) -> None:
         ("cancel", "a"),
         ("retry", "a"),
         ("logs", "a"),
-        ("wait", "--timeout", "1m"),
     ],
 )
 def test_a_command_gives_up_on_a_store_that_does_not_answer_exits_75(
@@ -298,19 +275,14 @@ def test_without_the_extra_one_line_says_what_to_install(ralph, ralph_here, monk
     assert ralph_here("fleet", "export", "night.jsonl", "--format", "parallel").code == 0, "needs no store"
 
 
-def test_a_set_of_the_store_is_exported_as_its_file_is(ralph, ralph_here) -> None:
+def test_a_jobs_file_is_exported_to_a_file_or_to_standard_output(ralph, ralph_here) -> None:
     write_jobs(ralph, {"id": "a"}, {"id": "b"})
-    assert ralph_here("fleet", "submit", "night.jsonl", "--rate", "5/s").code == 0
-    refused = ralph_here("fleet", "export", "--set", "night", "--format", "slurm")
-    assert (refused.code, "--without-limit rate" in refused.stderr) == (2, True)
-    words = ("fleet", "export", "--set", "night", "--format", "slurm", "--without-limit", "rate")
-    of_store = ralph_here(*words, "-o", "night.sh")
-    assert (of_store.code, of_store.stdout) == (0, "")
-    of_file = ralph_here("fleet", "export", "night.jsonl", "--format", "slurm")
-    assert of_file.stdout == (ralph.cwd / "night.sh").read_text()
-    assert of_file.stdout.startswith("#!")
+    words = ("fleet", "export", "night.jsonl", "--format", "slurm")
+    to_file = ralph_here(*words, "-o", "night.sh")
+    assert (to_file.code, to_file.stdout) == (0, "")
+    assert ralph_here(*words).stdout == (ralph.cwd / "night.sh").read_text()
     for name in ("x\ntouch y", "../x", ""):
-        refused = ralph_here("fleet", "export", "night.jsonl", "--set", name, "--format", "parallel")
+        refused = ralph_here(*words, "--set", name)
         assert (refused.code, refused.stdout) == (2, ""), name
 
 
@@ -332,7 +304,6 @@ def test_no_command_shows_a_key_of_a_known_form(store, ralph_here) -> None:
         "ls --json",
         "ls s",
         "show s/a",
-        "show s/a --json",
         "logs s/a",
         "report -o -",
         "wait s --json",
