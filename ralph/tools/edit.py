@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from itertools import islice
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -22,7 +22,7 @@ from ralph.tools.files.file_type import (
 )
 from ralph.tools.files.path_guard import refuse_kernel_file
 from ralph.tools.files.planned_write import PlannedWrite, write_target
-from ralph.tools.files.text_match import Places
+from ralph.tools.files.text_match import EditableText, Places
 from ralph.tools.read import open_regular
 from ralph.tools.write import link_note
 from ralph.values.answer import ToolError, ToolOutput, os_error_text
@@ -39,8 +39,13 @@ _MOST_SNIPPET_LINES = 14
 _LONGEST_SNIPPET_LINE = 200
 _MOST_LINES_NAMED = 10
 _NUMBERED = re.compile(r"\s*\d+\t")
-# Keeps the search without white space below a fraction of a second.
+_SHORTEST_TELLING_LINE = 4
+# The limits of the search for similar text. Each limit keeps one step of the search below a fraction of a second.
 _MOST_CHARACTERS_SQUEEZED = 1_000_000
+_MOST_LINES_COMPARED = 2000
+_LONGEST_COMPARED_LINE = 100
+_MOST_LINES_COMPARED_IN_FULL = 200
+_LEAST_RATIO = 0.7
 
 
 def plan(arguments: Arguments, context: ToolContext) -> PlannedWrite:
@@ -54,16 +59,17 @@ def plan(arguments: Arguments, context: ToolContext) -> PlannedWrite:
     context.seen.refuse_changed(target.path, before, digest, shown)
     encoding, text, places = _places(data, old)
     if not places.count:
-        raise ToolError(f"old_string does not occur in {shown} (0 matches). {hint_for_no_match(text, old)}")
+        hint = hint_for_no_match(text.text, old)
+        raise ToolError(f"old_string does not occur in {shown} (0 matches). {hint or 'Read the file again.'}")
     if not arguments.get("replace_all", False):
         _refuse_several(text, places, shown)
     edited = places.replaced(new)
-    if edited == text:
+    if edited == text.text:
         raise ToolError("the edit changes nothing: the file already reads so")
-    first = next(places.starts())
-    line = _line_number(text, first)
+    [first] = places.spans(1)
+    line = text.line_number(first.start)
     where = f"{places.count} places" if places.count > 1 else f"line {line}"
-    snippet = _snippet(edited, first, line, new)
+    snippet = _snippet(edited, first.start, line, new)
     said = ToolOutput(f"Edited {shown} at {where}:\n{snippet}{link_note(before.st_nlink)}")
     return PlannedWrite(target, _encoded(encoding, edited, shown), digest, said, context.seen)
 
@@ -99,22 +105,18 @@ def _content(path: Path, shown: str, context: ToolContext) -> tuple[bytes, os.st
     return data, before
 
 
-def _places(data: bytes, old: str) -> tuple[TextEncoding, str, Places]:
+def _places(data: bytes, old: str) -> tuple[TextEncoding, EditableText, Places]:
     readings = []
     for encoding in possible_encodings(data):
-        text = encoding.decode(data)
-        readings.append((encoding, text, Places(text, old)))
+        text = EditableText(encoding.decode(data))
+        readings.append((encoding, text, text.places(old)))
         if readings[-1][2].count:
             return readings[-1]
     return readings[0]
 
 
-def _line_number(text: str, position: int) -> int:
-    return text.count("\n", 0, position) + 1
-
-
-def _refuse_several(text: str, places: Places, shown: str) -> None:
-    numbers = [_line_number(text, start) for start in islice(places.starts(), _MOST_LINES_NAMED)]
+def _refuse_several(text: EditableText, places: Places, shown: str) -> None:
+    numbers = [text.line_number(span.start) for span in places.spans(_MOST_LINES_NAMED)]
     if places.count == 1:
         if places.overlaps_itself():
             raise ToolError(
@@ -167,7 +169,7 @@ def _lines_around(text: str, position: int, before: int, count: int) -> list[str
 
 
 def hint_for_no_match(text: str, wanted: str) -> str:
-    """A sentence that says why a text was not found, as far as that is known."""
+    """A sentence that helps the model to find the text that it meant. Empty if no text in the file is similar."""
     beginning = text[:_MOST_CHARACTERS_SQUEEZED].split("\n")
     wanted_lines = wanted.strip("\n")[:_MOST_CHARACTERS_SQUEEZED].split("\n")
     at = _first_line_of(beginning, wanted_lines)
@@ -175,7 +177,14 @@ def hint_for_no_match(text: str, wanted: str) -> str:
         return f"It would match at line {at} if white space were ignored: copy the indentation exactly."
     if all(_NUMBERED.match(line) for line in wanted_lines):
         return "Leave out the line numbers that Read puts before each line."
-    return "Read the file again."
+    telling = max(wanted_lines, key=lambda line: len(line.strip())).strip()
+    if len(telling) < _SHORTEST_TELLING_LINE:
+        return ""
+    position = text.find(telling)
+    if position >= 0:
+        at = text.count("\n", 0, position) + 1
+        return f"Its longest line is at line {at}, but the lines around it differ."
+    return _most_similar(beginning[:_MOST_LINES_COMPARED], telling)
 
 
 def _first_line_of(lines: list[str], wanted_lines: list[str]) -> int:
@@ -192,3 +201,24 @@ def _squeezed(lines: list[str]) -> str:
     break before and after it, so the search finds only complete lines.
     """
     return "\n".join(["", *("".join(line.split()) for line in lines), ""])
+
+
+def _most_similar(lines: list[str], telling: str) -> str:
+    """Returns a sentence that quotes the one of `lines` that is most similar to the line `telling` of the text that was
+    not found. Empty if no line is similar enough. An exact comparison is slow, so a fast estimate first selects the few
+    lines to compare.
+    """
+    compared = [line.strip()[:_LONGEST_COMPARED_LINE] for line in lines]
+    matcher = SequenceMatcher(b=telling[:_LONGEST_COMPARED_LINE])
+    bounds = []
+    for line in dict.fromkeys(compared):
+        matcher.set_seq1(line)
+        if matcher.real_quick_ratio() >= _LEAST_RATIO and (bound := matcher.quick_ratio()) >= _LEAST_RATIO:
+            bounds.append((bound, line))
+    best = (_LEAST_RATIO, "")
+    for bound, line in sorted(bounds, reverse=True)[:_MOST_LINES_COMPARED_IN_FULL]:
+        if bound < best[0]:
+            break
+        matcher.set_seq1(line)
+        best = max(best, (matcher.ratio(), line))
+    return f"The most similar line is {compared.index(best[1]) + 1}: {best[1]}" if best[1] else ""

@@ -4,6 +4,7 @@ limited part of a file.
 
 from __future__ import annotations
 
+import difflib
 import os
 import stat
 from itertools import islice
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_LINES = 2000
 _CHUNK_BYTES = 1 << 18
+_MOST_NAMES_COMPARED = 2000
 
 
 def run(arguments: Arguments, context: ToolContext) -> ToolOutput:
@@ -51,7 +53,7 @@ def open_regular(path: Path, shown: str, context: ToolContext) -> tuple[int, str
         # A FIFO may have taken the file's place since the check: do not block on it.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise ToolError(f"{shown} does not exist.") from None
+        raise ToolError(f"{shown} does not exist.{_similar_names(path)}") from None
     except OSError as error:
         raise ToolError(f"{shown}: {os_error_text(error)}") from None
     try:
@@ -109,3 +111,18 @@ def _image(descriptor: int, start: bytes, media_type: str, context: ToolContext)
     # A file that grows meanwhile is read only up to the limit.
     data = b"".join(islice(_chunks(descriptor, start), MAX_IMAGE_BYTES // _CHUNK_BYTES + 1))
     return ToolOutput((shown_image(data, media_type, context.images),))
+
+
+def _similar_names(path: Path) -> str:
+    if not path.parent.is_dir():
+        existing = next(parent for parent in path.parents if parent.is_dir())
+        return f" Its directory does not exist either; {existing} does."
+    try:
+        names = [entry.name for entry in islice(path.parent.iterdir(), _MOST_NAMES_COMPARED)]
+    except OSError:
+        return ""
+    same = [name for name in names if name.lower() == path.name.lower()]
+    similar = same + [
+        name for name in difflib.get_close_matches(path.name, sorted(names)) if name not in same
+    ]
+    return f" Similar names there: {', '.join(similar)}." if similar else ""

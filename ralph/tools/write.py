@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ralph.machine.files.opened_file import open_regular_file
 from ralph.tools.files.file_type import TextEncoding, is_binary, marked_encoding
 from ralph.tools.files.planned_write import PlannedWrite, digest_of, write_target
-from ralph.tools.files.text_match import has_only_crlf
+from ralph.tools.files.text_match import EditableText
 from ralph.values.answer import ToolError, ToolOutput
 
 if TYPE_CHECKING:
@@ -56,10 +56,10 @@ def _as_before(path: Path, content: str) -> tuple[bytes, str]:
     except OSError:  # a file that cannot be read has no form to keep
         start = b""
     mark, codec = marked_encoding(start) or (b"", "utf-8")
+    old = EditableText(start[len(mark) :].decode(codec, "replace"))
     text = given = content.removeprefix("\ufeff") if mark else content
     kept = [f"byte order mark ({codec.upper()})"] if mark else []
-    is_text = bool(mark) or not is_binary(start)
-    if is_text and has_only_crlf(start[len(mark) :].decode(codec, "replace")):
+    if old.has_crlf and not old.is_mixed and (mark or not is_binary(start)):
         text = text.replace("\r\n", "\n").replace("\n", "\r\n")
         if text != given:
             kept.append("CRLF line breaks")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from ralph.places.gather import gather_places
 from ralph.tools.edit import plan
 from ralph.tools.files.path_guard import PathGuard
 from ralph.tools.files.seen_files import SeenFiles
-from ralph.tools.files.text_match import Places
+from ralph.tools.files.text_match import EditableText
 from ralph.tools.tool_context import Roots
 from ralph.values.answer import ToolError
 
@@ -54,6 +55,8 @@ def test_t12_no_match_is_an_error_with_a_hint_and_the_file_untouched(tools, tmp_
     assert hint("     2\t    if ready:\n     3\t        start(engine, 5)").startswith(
         "Leave out the line numbers"
     )
+    assert hint("        start(engine, 5)\n    return True").startswith("Its longest line is at line 3")
+    assert hint("start(engines, 6)") == "The most similar line is 3: start(engine, 5)"
     assert hint("zzz") == "Read the file again."
 
 
@@ -80,7 +83,7 @@ def test_t12_several_matches_are_an_error_with_count_and_lines(tools, tmp_path, 
         ("a", "x", "x", "changes nothing"),
         ("a", "", "x", "use Write"),
         ("a", "x", "\ud800", "surrogate"),
-        ("A", "x", "y", "does not exist."),
+        ("A", "x", "y", "does not exist. Similar names there: a."),
         (".", "x", "y", "is a directory"),
         ("/dev/zero", "x", "y", "is a character device"),
     ],
@@ -96,7 +99,7 @@ def test_an_edit_that_makes_no_sense_is_refused(tools, tmp_path, path, old, new,
         pytest.param(b"a\r\nb\r\nc\r\n", "a\nb", "a\nx\nb", b"a\r\nx\r\nb\r\nc\r\n", id="CRLF"),
         pytest.param(b"a\r\n\r\nb\r\n", "\n\nb", "\nb", b"a\r\nb\r\n", id="an empty line"),
         pytest.param(b"a\r\nb\nc\r\n", "b", "b\nb2", b"a\r\nb\nb2\nc\r\n", id="mixed, at an LF line"),
-        pytest.param(b"a\r\nb\nc\r\n", "a\nb", "a\nx\nb", b"a\r\nx\r\nb\nc\r\n", id="mixed, CRLF lines"),
+        pytest.param(b"a\r\nb\nc\r\n", "c", "c\nc2", b"a\r\nb\nc\r\nc2\r\n", id="mixed, at a CRLF line"),
         pytest.param(b"a\r\nb", "b", "b\nc", b"a\r\nb\r\nc", id="CRLF, last line without an end"),
         pytest.param(b"a\r\nb\r\n", "a\r\nb", "a\nb", b"a\nb\r\n", id="line breaks spelled out are meant"),
         pytest.param(b"a\nb\n", "a\nb", "a\r\nb", b"a\r\nb\n", id="from LF to CRLF"),
@@ -217,14 +220,7 @@ def with_any_line_ends(text: str, encoding: str) -> bytes:
 
 
 @given(st.text(st.sampled_from("ab\r\n")), st.text(st.sampled_from("ab\n"), min_size=1))
-def test_places_never_overlap_and_read_as_what_was_wanted(text, wanted) -> None:
-    try:
-        places = Places(text, wanted)
-    except ToolError:
-        return
-    parts = places.replaced("#").split("#")
-    assert len(parts) == places.count + 1 == len(list(places.starts())) + 1
-    assert any(spelled.join(parts) == text for spelled in (wanted, wanted.replace("\n", "\r\n")))
-    assert all(
-        not part.endswith("\r") or not wanted.startswith("\n") for part in parts[:-1] if "\r\n" in text
-    )
+def test_spans_never_overlap_and_read_as_what_was_wanted(text, wanted) -> None:
+    spans = EditableText(text).places(wanted).spans()
+    assert all(text[span.start : span.end].replace("\r\n", "\n") == wanted for span in spans)
+    assert all(one.end <= two.start for one, two in pairwise(spans))

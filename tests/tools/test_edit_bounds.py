@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
+import random
+import re
 import time
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ralph.tools.edit import hint_for_no_match
-from ralph.tools.files.text_match import Places
+from ralph.tools.edit import _most_similar, hint_for_no_match
+from ralph.tools.files.text_match import EditableText
 from ralph.values.answer import ToolError
 from tests.rows import every_row
 
@@ -30,12 +35,45 @@ def is_fast() -> Iterator[None]:
 
 @every_row("end", ["", "\n"])
 def test_a_long_text_that_nearly_occurs_everywhere_is_not_found_quickly(end) -> None:
-    assert Places("a\r\n" * 350_000 + end, "a\n" * 10_000 + "b").count == 0
+    text = EditableText("a\r\n" * 350_000 + end)
+    assert text.places("a\n" * 10_000 + "b").count == 0
 
 
 def test_the_hint_for_a_large_file_comes_quickly() -> None:
-    assert hint_for_no_match("aa\n" * 200_000, " aa\n" * 50_000 + "b") == "Read the file again."
+    assert hint_for_no_match("aa\n" * 200_000, " aa\n" * 50_000 + "b") == ""
     assert "at line 1 if white space" in hint_for_no_match("aa\n" * 200_000, " aa\n" * 50_000)
+    text = ("x" * 99 + "\n") * 100_000 + "telling line\n"
+    assert "is at line 100001," in hint_for_no_match(text, "telling line\nother")
+    similar = "".join("a" * 90 + f"{number}\n" for number in range(5000))
+    assert "The most similar line is" in hint_for_no_match(similar, "a" * 80 + "bcdefgh")
+
+
+def test_a_hint_compares_at_most_two_hundred_lines_in_full_whatever_the_file(monkeypatch) -> None:
+    class Counting(difflib.SequenceMatcher[str]):
+        bounds = ratios = 0
+
+        def quick_ratio(self) -> float:
+            Counting.bounds += 1
+            return super().quick_ratio()
+
+        def ratio(self) -> float:
+            Counting.ratios += 1
+            return super().ratio()
+
+    monkeypatch.setattr("ralph.tools.edit.SequenceMatcher", Counting)
+    draw = random.Random(1)
+    lines = ["".join(draw.choices("ab", k=50)) for _ in range(2100)]
+    text = ("\n".join(lines) * 98)[:TEN_MB]
+    assert "The most similar line is" in hint_for_no_match(text, "".join(draw.choices("ab", k=49)) + "c")
+    assert (Counting.bounds, Counting.ratios) == (2000, 200)
+
+
+@given(st.lists(st.text("abc d", max_size=12), max_size=8), st.text("abc d", min_size=4, max_size=12))
+def test_the_most_similar_line_is_the_one_with_the_best_ratio(lines, wanted) -> None:
+    compared = [line.strip() for line in lines]
+    found = difflib.get_close_matches(wanted, compared, n=1, cutoff=0.7)
+    hint = f"The most similar line is {compared.index(found[0]) + 1}: {found[0]}" if found else ""
+    assert _most_similar(lines, wanted) == hint
 
 
 def test_all_of_ten_million_places_are_replaced_quickly(tools, tmp_path) -> None:
@@ -48,6 +86,42 @@ def test_all_of_ten_million_places_are_replaced_quickly(tools, tmp_path) -> None
     )
 
 
+def test_a_file_with_both_line_breaks_takes_many_places_but_not_millions() -> None:
+    text = "ab" * 90_000 + "x" * TEN_MB + "\r\n\n"
+    assert EditableText(text).places("ab").replaced("1\n2") == "1\r\n2" * 90_000 + text[180_000:]
+    many = EditableText("x" * 1_000_000 + "\r\n\n").places("x")
+    assert many.replaced("y").startswith("yyy")
+    with pytest.raises(ToolError, match="1,000,000 places are too many at once"):
+        many.replaced("\n")
+
+
 def test_a_result_that_grows_without_bound_is_refused() -> None:
     with pytest.raises(ToolError, match="larger than 20 MB"):
-        Places("x" * 1_000_000, "x").replaced("y" * 1_000_000)
+        EditableText("x" * 1_000_000).places("x").replaced("y" * 1_000_000)
+
+
+@given(
+    st.text(st.sampled_from("ab\r\n")),
+    st.text(st.sampled_from("ab\r\n"), min_size=1, max_size=4),
+    st.text(st.sampled_from("xy\r\n"), max_size=4),
+)
+def test_all_places_are_replaced_as_an_expression_for_either_line_break_would(text, old, new) -> None:
+    pattern = re.escape(old)
+    if "\n" in old and not ("\r" in old and old in text) and "\r\n" in text:
+        pattern = r"\r?\n".join(re.escape(line) for line in old.replace("\r\n", "\n").split("\n"))
+        with_lf = old.replace("\r\n", "\n")
+        if "\r\n" in with_lf or with_lf.endswith("\r"):  # half of an end is wanted: no expression says that
+            return
+
+    def replacement(found):
+        if "\r" in new or "\r" in old:
+            return new
+        at = text.find("\n", found.start())
+        at = text.rfind("\n") if at < 0 else at
+        return new.replace("\n", "\r\n") if at > 0 and text[at - 1] == "\r" else new
+
+    places = EditableText(text).places(old)
+    assert [(span.start, span.end) for span in places.spans()] == [
+        found.span() for found in re.finditer(pattern, text)
+    ]
+    assert places.replaced(new) == re.sub(pattern, replacement, text)

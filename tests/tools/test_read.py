@@ -109,8 +109,13 @@ def test_t11_a_kernel_log_that_never_ends_does_not_hang(tools) -> None:
     tools.call("Read", {"file_path": "/proc/kmsg"})
 
 
-def test_a_missing_file_and_what_is_no_name_are_errors(tools) -> None:
-    assert tools.error("Read", file_path="no/such/file") == "no/such/file does not exist."
+def test_a_missing_file_comes_with_similar_names(tools, tmp_path) -> None:
+    (tmp_path / "README.md").touch()
+    (tmp_path / "settings.py").touch()
+    said = "readme.md does not exist. Similar names there: README.md."
+    assert tools.error("Read", file_path="readme.md") == said
+    assert "settings.py" in tools.error("Read", file_path="setings.py")
+    assert f"{tmp_path} does" in tools.error("Read", file_path="no/such/file")
     for name in ("a\0b", "", "\ud800"):
         assert "cannot be the name of a file" in tools.error("Read", file_path=name)
 

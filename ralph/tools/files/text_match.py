@@ -1,68 +1,158 @@
-"""Finds and replaces text in a file. A line break in the search text matches LF, or CRLF where the file has that. Only methods
-such as `str.find` scan the file, so the time is linear in its size.
+"""Finds and replaces text in a file. A line break in the search text matches both LF and CRLF. Only methods such as
+`str.find` scan the file, so the time is linear in its size.
 """
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
+from itertools import islice
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from ralph.values.answer import ToolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# In a file with both kinds of line breaks, the places are replaced one by one. In all other files, one call of
+# `str.replace` is enough.
+_MOST_MIXED_PLACES = 100_000
 # Bounds the memory: twice the largest file that can be edited.
 _MOST_CHARACTERS = 20 * 1024 * 1024
 
 
-def has_only_crlf(text: str) -> bool:
-    """Whether all line breaks of a text are CRLF, and there is one."""
-    return 0 < text.count("\r\n") == text.count("\n")
+class Span(Struct, frozen=True):
+    start: int
+    end: int
+
+
+class EditableText:
+    """The text of a file. If the file has both LF and CRLF, a text of several lines is searched in a copy that has
+    only LF.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        crlf, lf = text.count("\r\n"), text.count("\n")
+        self.has_crlf = crlf > 0
+        self.is_mixed = 0 < crlf < lf
+
+    def places(self, wanted: str) -> Places:
+        """Finds the places where `wanted` occurs, without overlaps. An LF in `wanted` also matches CRLF."""
+        if "\n" not in wanted or not self.has_crlf or ("\r" in wanted and wanted in self.text):
+            return Places(self, wanted, wanted, None)
+        with_lf = wanted.replace("\r\n", "\n")
+        if self.is_mixed:
+            return Places(self, wanted, with_lf, _LfView(self.text))
+        return Places(self, wanted, with_lf.replace("\n", "\r\n"), None)
+
+    def line_number(self, position: int) -> int:
+        """The number of the line that contains the offset `position`, counted from 1."""
+        return self.text.count("\n", 0, position) + 1
+
+
+class _LfView:
+    """A copy of a text in which each CRLF is replaced by LF. `offset` converts an offset in the copy to an offset in
+    the original text.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text.replace("\r\n", "\n")
+        self._line_breaks = array("I", _line_breaks_in_view(text))
+
+    def offset(self, position: int) -> int:
+        return position + bisect_left(self._line_breaks, position)
+
+
+def _line_breaks_in_view(text: str) -> Iterator[int]:
+    """Yields the offset of each line break that was CRLF in the original text."""
+    removed = 0
+    at = text.find("\r\n")
+    while at >= 0:
+        yield at - removed
+        removed += 1
+        at = text.find("\r\n", at + 2)
 
 
 class Places:
-    """All places, without overlaps, where one text occurs in another."""
+    """All places where one text occurs in another."""
 
-    def __init__(self, text: str, wanted: str) -> None:
-        """`wanted` is the text as the model wrote it. Raises ToolError if it is unclear which line breaks are meant."""
-        self._text = text
-        self._needle = wanted
-        is_crlf = has_only_crlf(text)
-        if "\n" in wanted and "\r\n" in text and not ("\r" in wanted and wanted in text):
-            with_lf = wanted.replace("\r\n", "\n")
-            self._needle = with_lf.replace("\n", "\r\n")
-            if not is_crlf:
-                if with_lf.startswith("\n"):  # it would be found behind the CR of a CRLF
-                    raise ToolError(
-                        "the file has both LF and CRLF line breaks: begin old_string with the text of a line"
-                    )
-                if with_lf in text and self._needle in text:
-                    raise ToolError("old_string occurs with LF and with CRLF line breaks; edit with Bash")
-                self._needle = self._needle if self._needle in text else with_lf
-        self.count = text.count(self._needle)
-        self._has_crlf = is_crlf or "\r\n" in self._needle
-        self._keeps_breaks = "\r" in wanted
+    def __init__(self, whole: EditableText, wanted: str, needle: str, view: _LfView | None) -> None:
+        """`wanted` is the text as the model wrote it. `needle` is the text to search for, with adapted line breaks.
+        The search is done in `view`, or in the original text if `view` is None.
+        """
+        self._whole = whole
+        self._wanted = wanted
+        self._needle = needle
+        self._view = view
+        self._hay = whole.text if view is None else view.text
+        self.count = self._hay.count(needle)
 
-    def starts(self) -> Iterator[int]:
-        at = self._text.find(self._needle)
+    def spans(self, most: int | None = None) -> list[Span]:
+        return list(islice(self._spans(), most))
+
+    def _spans(self) -> Iterator[Span]:
+        size = len(self._needle)
+        at = self._hay.find(self._needle)
         while at >= 0:
-            yield at
-            at = self._text.find(self._needle, at + len(self._needle))
+            yield Span(self._own_offset(at), self._own_offset(at + size))
+            at = self._hay.find(self._needle, at + size)
+
+    def _own_offset(self, position: int) -> int:
+        return position if self._view is None else self._view.offset(position)
 
     def overlaps_itself(self) -> bool:
         """Whether a second occurrence begins inside the first one. Then it is unclear which of the two is meant."""
-        first = self._text.find(self._needle)
+        first = self._hay.find(self._needle)
         size = len(self._needle)
         # Up to the end of a match that begins just before the end of the first.
-        return first >= 0 and self._text.find(self._needle, first + 1, first + 2 * size - 1) >= 0
+        return first >= 0 and self._hay.find(self._needle, first + 1, first + 2 * size - 1) >= 0
 
     def replaced(self, new: str) -> str:
-        """The text with `new` at all places. An LF in `new` becomes a CRLF if the file has no other line breaks, or the replaced
-        text had them, unless the old or the new text contains a CR.
+        """The text with `new` at all places. The line breaks in `new` are adapted to the text around each place. They
+        are left unchanged if the old or the new text contains a CR.
         """
-        size = len(self._text) + self.count * (len(new) + new.count("\n") - len(self._needle))
+        size = len(self._whole.text) + self.count * (len(new) + new.count("\n") - len(self._needle))
         if size > _MOST_CHARACTERS:
             raise ToolError(f"the result would be larger than {_MOST_CHARACTERS >> 20} MB; edit with Bash")
-        if self._has_crlf and "\r" not in new and not self._keeps_breaks:
-            new = new.replace("\n", "\r\n")
-        return self._text.replace(self._needle, new)
+        text = self._whole.text
+        follows_place = "\n" in new and "\r" not in new and "\r" not in self._wanted
+        if self._view is None and not (follows_place and self._whole.is_mixed):
+            as_crlf = follows_place and self._whole.has_crlf
+            return text.replace(self._needle, new.replace("\n", "\r\n") if as_crlf else new)
+        if self.count > _MOST_MIXED_PLACES:
+            raise ToolError(
+                f"{self.count:,} places are too many at once in a file with both LF and CRLF line breaks; "
+                "edit it with Bash, for example sed -i"
+            )
+        return self._replaced_one_by_one(new, follows_place=follows_place)
+
+    def _replaced_one_by_one(self, new: str, *, follows_place: bool) -> str:
+        text = self._whole.text
+        line_break = _LineBreakAt(text)
+        pieces, position = [], 0
+        for span in self._spans():
+            as_crlf = follows_place and line_break.is_crlf(span.start)
+            pieces += [text[position : span.start], new.replace("\n", "\r\n") if as_crlf else new]
+            position = span.end
+        return "".join([*pieces, text[position:]])
+
+
+class _LineBreakAt:
+    """For a text with both LF and CRLF, decides which kind of line break to use at a given offset. It is the kind of
+    the next line break. If no line break follows, it is the kind of the last line break in the text. The offsets must
+    increase from call to call.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._last = text.rfind("\n")
+        self._next = -1
+
+    def is_crlf(self, position: int) -> bool:
+        if self._next < position <= self._last:
+            self._next = self._text.find("\n", position)
+        at = self._next if position <= self._last else self._last
+        return at > 0 and self._text[at - 1] == "\r"

@@ -228,6 +228,7 @@ def test_credentials_and_ralphs_own_are_neither_read_nor_edited_nor_found_exits_
         f"{home}/.ssh/id_ed25519 is not read: {home}/.ssh holds SSH keys. Whoever starts ralph can put what the task "
         "needs of it into the working directory"
     )
+    assert "id_ed25519." not in said[2 * len([*secrets, *ways])][0]  # no similar names of what is there
     for text, is_error in said[len(refusals) :]:
         assert not is_error, text
         found, _, note = text.partition("[left out, as they must not be read: ")
