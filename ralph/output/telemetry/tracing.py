@@ -75,6 +75,7 @@ def open_tracing(
         tracer,
         delivery,
         session_id=session_id,
+        environment=environment,
         tell=tell,
         redact=redact,
         now_ns=now_ns,

@@ -7,6 +7,7 @@ outputs and error messages. If a value is unknown (None), its attribute is left 
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -15,7 +16,9 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from ralph.output.system_events import named_fields
 from ralph.values import events as ev
 from ralph.values.answer import ToolCall, describe_bug
 from ralph.values.servers.endpoint import ANTHROPIC
@@ -27,6 +30,42 @@ if TYPE_CHECKING:
     from ralph.output.telemetry.tracing_delivery import SpanDelivery
 
     Attributes = Mapping[str, Any]
+
+
+def _named(words: str) -> dict[str, str]:
+    """As `named_fields`. A name without a dot is one of ralph's own attributes."""
+    return {key if "." in key else f"ralph.{key}": field for key, field in named_fields(words).items()}
+
+
+# The names of the GenAI conventions, as text. The package no longer has constants for them.
+_SPAN_EVENTS: dict[type, tuple[str, dict[str, str]]] = {
+    ev.RetryScheduled: (
+        "api_retry",
+        _named("retry=attempt max_retries wait_s target error.type=kind http.response.status_code=status"),
+    ),
+    ev.RetryRecovered: ("retry_recovered", _named("attempt retries waited_s=total_wait_s")),
+    ev.RetryExhausted: ("retry_exhausted", _named("attempt retries waited_s=total_wait_s")),
+    ev.ModelFallback: ("model_fallback", _named("attempt from=from_target to=to_target reason")),
+    ev.ModelFallbackSucceeded: ("model_fallback_succeeded", _named("attempt target")),
+    ev.ModelFallbackRecovered: ("model_fallback_recovered", _named("attempt target")),
+    ev.SyntheticRetry: ("synthetic_retry", _named("retry=number reason")),
+    ev.MalformedCallRefused: ("malformed_call", _named("gen_ai.tool.name=tool")),
+    ev.GuardTripped: ("guard", _named("guard refusals gen_ai.tool.name=call.name")),
+    ev.FinalTurnEntered: ("final_turn", _named("reason")),
+    ev.TurnsCollapsed: ("turns_collapsed", _named("reason old_max_turns new_max_turns")),
+    ev.ReportAccepted: ("report_accepted", _named("source status attempts reason=forced_reason")),
+    ev.ContextCompacted: ("compact_boundary", _named("trigger source pre_tokens post_tokens")),
+}
+"""The events that become span events. Maps each type of event to its name in ralph's own output, and to a table that
+gives the event's field for each attribute."""
+
+
+def span_event_of(event: ev.Event) -> tuple[str, Attributes] | None:
+    """The name and the attributes of the span event for an event. None if the event does not become a span event."""
+    if (found := _SPAN_EVENTS.get(type(event))) is None:
+        return None
+    name, fields = found
+    return name, {key: attrgetter(field)(event) for key, field in fields.items()}
 
 
 def provider_of(api: str) -> Attributes:
@@ -152,6 +191,7 @@ class Tracing:
         delivery: SpanDelivery,
         *,
         session_id: str,
+        environment: Mapping[str, str],
         tell: Callable[[str], None],
         redact: Callable[[str], str],
         now_ns: Callable[[], int],
@@ -164,6 +204,9 @@ class Tracing:
         self._tell = tell
         self._redact = redact
         self._now_ns = now_ns
+        carrier = {name.lower(): environment.get(name, "") for name in ("TRACEPARENT", "TRACESTATE")}
+        self._around = TraceContextTextMapPropagator().extract(carrier, Context())
+        """The parent of each run's span. Empty if the environment variables name no valid parent."""
         self._run: _Open | None = None
         self._turn: _Open | None = None
         self._tools: dict[str, _Open] = {}
@@ -221,6 +264,9 @@ class Tracing:
                 run = self._run_span(now_ns - _ns(event.duration_s))
                 run.span.set_attributes(self._fit(result_attributes(event)))
                 self._end_run(now_ns, event.outcome.value if event.outcome.is_error else None)
+            case _ if (span_event := span_event_of(event)) is not None:
+                name, about = span_event
+                self._parent(now_ns).span.add_event(name, self._fit(about), now_ns)
 
     def _attempt_ended(self, event: ev.AttemptEnded, now_ns: int) -> None:
         started_ns = now_ns - _ns(event.latency_s)
@@ -291,7 +337,7 @@ class Tracing:
         kind: SpanKind = SpanKind.INTERNAL,
     ) -> _Open:
         # It always has its own context. No span is ever the current one, so no header is added to a request.
-        around = Context() if parent is None else trace.set_span_in_context(parent.span, Context())
+        around = self._around if parent is None else trace.set_span_in_context(parent.span, Context())
         span = self._tracer.start_span(
             self._shown(name), around, kind=kind, attributes=self._fit(about), start_time=started_ns
         )

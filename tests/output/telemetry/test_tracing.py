@@ -36,6 +36,7 @@ FACTS = ModelFacts(None, None, Price(10, 100, 20, 40, 1))
 TOKENS = TokenUsage(input=100, output=20, cache_write=30, cache_read=50)
 COST_USD = (100 * 10 + 20 * 100 + 30 * 20 + 50 * 1) / 1e6
 CANARY = "canary-3f9a"
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 @pytest.fixture(autouse=True)
@@ -111,11 +112,51 @@ RETRY = ev.RetryScheduled(
 )
 
 
+def about(**fields: Any) -> dict[str, Any]:
+    """Attributes of ralph's own, with those of the conventions, which have dots in their names."""
+    own = {f"ralph.{name}": value for name, value in fields.items() if name != "more"}
+    return {**own, **fields.get("more", {})}
+
+
+BASH = {"gen_ai.tool.name": "Bash"}
+OVERLOADED = {"error.type": "overloaded", "http.response.status_code": 529}
+MOMENTS: list[tuple[ev.Event, str, dict[str, Any]]] = [
+    (RETRY, "api_retry", about(retry=1, max_retries=4, wait_s=2.0, target="main", more=OVERLOADED)),
+    (ev.RetryRecovered(2, 3.5, 1, 3), "retry_recovered", about(attempt=3, retries=2, waited_s=3.5)),
+    (ev.RetryExhausted(2, 3.5, CANARY, 1, 3), "retry_exhausted", about(attempt=3, retries=2, waited_s=3.5)),
+    (
+        ev.ModelFallback("main", "spare", "overloaded", 1, 1),
+        "model_fallback",
+        about(attempt=1, to="spare", reason="overloaded", more={"ralph.from": "main"}),
+    ),
+    (ev.ModelFallbackSucceeded("spare", 1, 2), "model_fallback_succeeded", about(attempt=2, target="spare")),
+    (ev.ModelFallbackRecovered("main", 2, 1), "model_fallback_recovered", about(attempt=1, target="main")),
+    (ev.SyntheticRetry(1, 2, "empty_answer"), "synthetic_retry", about(retry=2, reason="empty_answer")),
+    (ev.MalformedCallRefused(1, "Bash", CANARY), "malformed_call", BASH),
+    (ev.GuardTripped(1, "repetition", call(1), 3), "guard", about(guard="repetition", refusals=3, more=BASH)),
+    (ev.FinalTurnEntered(1, "max_turns"), "final_turn", about(reason="max_turns")),
+    (
+        ev.TurnsCollapsed(1, "report_failed", 10, 3),
+        "turns_collapsed",
+        about(reason="report_failed", old_max_turns=10, new_max_turns=3),
+    ),
+    (
+        ev.TurnsCollapsed(1, "report_failed", None, 3),
+        "turns_collapsed",
+        about(reason="report_failed", new_max_turns=3),
+    ),
+    (
+        ev.ReportAccepted("text", "success", 1, 2, "max_turns"),
+        "report_accepted",
+        about(source="text", status="success", attempts=2, reason="max_turns"),
+    ),
+    (
+        ev.ContextCompacted("threshold", "model", 9000, 800),
+        "compact_boundary",
+        about(trigger="threshold", source="model", pre_tokens=9000, post_tokens=800),
+    ),
+]
 SILENT: list[ev.Event] = [
-    RETRY,
-    ev.RetryExhausted(2, 3.5, CANARY, 1, 3),
-    ev.MalformedCallRefused(1, "Bash", CANARY),
-    ev.GuardTripped(1, "repetition", call(1), 3),
     ev.RunStarted(CANARY, MODEL, ("Bash",), "none"),
     ev.Notice(CANARY),
     ev.Heartbeat(CANARY, 30.0),
@@ -273,6 +314,11 @@ def test_what_a_server_says_of_an_answer_in_another_type_is_left_out(collector, 
     assert stage.told == []
 
 
+def test_what_happens_in_a_turn_is_an_event_of_its_span(collector) -> None:
+    Stage().observed(ev.TurnStarted(1), *(event for event, _, _ in MOMENTS), ended()).close()
+    assert collector.span("turn 1").events == [(name, attributes) for _, name, attributes in MOMENTS]
+
+
 def test_tasks_of_a_driven_run_are_traces_of_their_own_without_the_time_between_them(collector) -> None:
     stage = Stage().observed(*SILENT, 10.0, ev.TurnStarted(1), attempt(), 12.0, ended())
     stage.observed(*SILENT, 60.0, *SILENT, 70.0, ev.TurnStarted(1), attempt(), 71.0, ended())
@@ -315,10 +361,51 @@ def test_no_span_ends_before_it_has_begun_when_the_clock_is_set_back(collector) 
         assert span.to_s >= span.from_s
 
 
+@pytest.mark.parametrize(
+    ("traceparent", "is_taken"),
+    [
+        (PARENT, True),
+        (f"  {PARENT}", True),
+        ("", False),
+        ("no parent", False),
+        (PARENT.upper(), False),
+        (PARENT[:-1], False),
+        (f"{PARENT}-more", False),
+        (PARENT.replace("00-", "ff-"), False),
+        (f"00-{'0' * 32}-b7ad6b7169203331-01", False),
+        (f"00-0af7651916cd43dd8448eb211c80319c-{'0' * 16}-01", False),
+        ("0" * 10_000, False),
+        ("00-\udcff", False),
+    ],
+)
+def test_the_run_is_a_child_of_a_valid_traceparent(
+    collector, monkeypatch, traceparent, is_taken, capfd
+) -> None:
+    monkeypatch.setenv("TRACEPARENT", traceparent)
+    monkeypatch.setenv("TRACESTATE", "vendor=1,,=")
+    stage = Stage().observed(ev.TurnStarted(1), ended())
+    stage.close()
+    run = collector.span("invoke_agent ralph")
+    parent = (run.trace_id, run.parent_id)
+    assert (parent == ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")) is is_taken
+    assert is_taken or parent[1] == ""
+    assert (stage.told, capfd.readouterr()) == ([], ("", ""))
+
+
+def test_a_parent_that_is_not_sampled_sends_nothing_and_loses_nothing(collector, monkeypatch) -> None:
+    monkeypatch.setenv("TRACEPARENT", PARENT.removesuffix("01") + "00")
+    stage = Stage()
+    whole_run(stage)
+    stage.close()
+    assert (collector.received, stage.told) == ([], [])
+
+
 def test_nothing_that_was_said_called_with_or_put_out_is_sent(collector) -> None:
     stage = Stage()
     whole_run(stage)
-    stage.observed(ev.TurnStarted(1), *SILENT, ended(Outcome.TASK_FAILED))
+    stage.observed(
+        ev.TurnStarted(1), *[event for event, _, _ in MOMENTS], *SILENT, ended(Outcome.TASK_FAILED)
+    )
     stage.close()
     sent = b"".join(body for _, _, body in collector.received)
     assert b"invoke_agent ralph" in sent
@@ -465,12 +552,16 @@ def documented(header: str) -> dict[str, set[str]]:
     return rows
 
 
-def test_the_page_lists_every_attribute(collector) -> None:
+def test_the_page_lists_every_attribute_and_every_event(collector) -> None:
     stage = Stage()
     whole_run(stage)
-    stage.observed(ev.TurnStarted(1), ended(Outcome.TASK_FAILED))
+    stage.observed(ev.TurnStarted(1), *[event for event, _, _ in MOMENTS], ended(Outcome.TASK_FAILED))
     stage.close()
     attributes: dict[str, set[str]] = {}
     for span in collector.spans():
         attributes.setdefault(span.name.split()[0], set()).update(span.attributes)
     assert documented("Span") == attributes
+    moments: dict[str, set[str]] = {}
+    for _, name, about in MOMENTS:
+        moments.setdefault(name, set()).update(about)
+    assert documented("Event") == moments
