@@ -29,6 +29,7 @@ _SOURCES = {
     "DIR": "directories",
     "ID": "sessions",
     "SESSION": "sessions",
+    "LOOP": "loops",
     "MODEL": "models",
     "MODELS": "models",
     "VARIABLE": "variables",

@@ -28,6 +28,7 @@ from ralph.cli.values import (
     is_piped,
     json_or_path,
     prompt_not_in_list,
+    refuse_file_as_prompt,
     run_directories,
     working_directory,
 )
@@ -235,6 +236,7 @@ def _plan(line: LoopLine, to_run: RunLine, typed: TypedLine, bare: "LoopPlan") -
         # The commands of a loop have none of its options but --cd, so a word beside one is not a mistyped command.
         is_alone = {one.name for one in typed.given} <= {"prompt", "directory"}
         _refuse_command_word(line.prompt, is_alone=is_alone)
+    refuse_file_as_prompt(line.prompt, "ralph loop")
     _refuse_unknown_command(line.prompt, to_run, bare.directory)
     flags = to_run.flags
     mcp = flags["mcp.config"]

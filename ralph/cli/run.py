@@ -14,6 +14,7 @@ from ralph.cli.values import (
     directories,
     is_piped,
     prompt_not_in_list,
+    refuse_file_as_prompt,
 )
 from ralph.values.outcome import Outcome
 from ralph.values.shortage import ShortageError, shortage_of
@@ -27,6 +28,7 @@ def run(line: RunLine, typed: TypedLine) -> int:
         refuse_command_word([line.prompt, *(["--continue"] if names_session else [])])
         if not (names_session or is_piped()):
             refuse_lone_word(line.prompt, "ralph", "ralph run")
+    refuse_file_as_prompt(line.prompt)
     try:
         from ralph.cli.task_run import do_run  # noqa: PLC0415 - the lack of memory for a run's modules is a result too
     except (OSError, MemoryError, ImportError) as error:

@@ -93,6 +93,22 @@ def run_directories(directory: str | None) -> tuple[str, ...]:
     return (here, str(absolute(directory or "")))
 
 
+def refuse_file_as_prompt(prompt: str | None, command: str = "ralph") -> None:
+    """Raises UsageError if the prompt is the name of an existing text file. In this case, the user probably meant the
+    text in the file. The error suggests the option -f of `command`.
+    """
+    if prompt is None or not prompt.endswith((".md", ".txt")) or len(prompt.split()) != 1:
+        return
+    try:
+        is_file = Path(prompt).is_file()
+    except (OSError, ValueError):  # no name that a file can have
+        return
+    if is_file:
+        raise UsageError(
+            f"`{prompt}` is a file: did you mean `{command} -f {prompt}`? (`echo {prompt} | {command} -` uses the name as the prompt)"
+        )
+
+
 @contextmanager
 def prompt_not_in_list(last_list: str | None, *, has_prompt: bool) -> Iterator[None]:
     """A context manager that adds advice to each UsageError raised inside it. The advice is to put the prompt

@@ -299,6 +299,14 @@ def runner_of_the_work(command: str, *, has_more: bool) -> str:
     return next((name for name in names if name in finding), "")
 
 
+def missing_program(command: str, cwd: Path, environment: Mapping[str, str]) -> str | None:
+    """The path of a program that a hook names and that does not exist, or None."""
+    if not has_parser():
+        return None
+    names = (one.words[0].text for one in _parsed(command, cwd, environment).commands if one.words)
+    return next((name for name in names if name and "/" in name and not (cwd / name).exists()), None)
+
+
 def _parsed(
     command: str, cwd: Path, environment: Mapping[str, str], more: Mapping[str, str] = {}
 ) -> ParsedLine:

@@ -21,7 +21,7 @@ from ralph.machine.waiter import InboxWaiter
 from ralph.permissions.claude_settings import ClaudeSettings, GuardError, HookCommand, read_all
 from ralph.permissions.judge import RulePlaces, places_not_read
 from ralph.permissions.rule import RuleError
-from ralph.run.hooks import doubts, plan_hooks
+from ralph.run.hooks import doubts, missing_program, plan_hooks
 from ralph.run.permission_rules import not_kept
 from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.planning import plan_box, with_denied_reads
@@ -160,6 +160,10 @@ def _about_hooks(
     yield ok(_HOOKS, f"{len(hooks)} run {where if made.is_confined else 'without a sandbox'}")
     for fact, advice in doubts(hooks, made, search.roots, has_more=made is not plan):
         yield warn(_HOOKS, fact, advice)
+    for hook in hooks:
+        missing = missing_program(hook.command, cwd, environment)
+        if missing is not None:
+            yield warn(_HOOKS, f"the {hook.event} hook ({hook.name}) names {missing}", "it does not exist")
 
 
 def _about_denied_reads(

@@ -79,10 +79,10 @@ def _behind_program(words: list[str]) -> list[str]:
 def _found(one: Completion, *, with_titles: bool) -> Values:
     yield from one.choices
     for source in one.sources:
-        if source == "sessions":
-            from ralph.cli.shell.found import sessions  # noqa: PLC0415 - a shell asks for them
+        if source in {"sessions", "loops"}:
+            from ralph.cli.shell.found import loops, sessions  # noqa: PLC0415 - a shell asks for them
 
-            yield from sessions(one, with_titles=with_titles)
+            yield from sessions(one, with_titles=with_titles) if source == "sessions" else loops(one)
         elif source == "models":
             from ralph.cli.shell.models import models  # noqa: PLC0415 - a shell asks for them
 

@@ -1,4 +1,4 @@
-"""Finds the sessions that a shell may offer. Nothing else that `answer.py` answers needs what this imports."""
+"""Finds the sessions and the loops that a shell may offer. Nothing else that `answer.py` answers needs what this imports."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from ralph.sessions.places import (
     journals_in,
     listed,
     places_to_read,
+    state_directory,
     written_at,
 )
 
@@ -69,6 +70,17 @@ def _title(path: Path) -> str:
         # Damaged; the id is offered all the same.
         pass
     return shortened(one_line(title), _TITLE_CHARS)
+
+
+def loops(one: Completion) -> Values:
+    folder = directory_name(_directory(one))
+    numbers = {
+        int(path.name)
+        for place in _places(one)
+        for path in listed(state_directory(place) / "loops" / folder)
+        if path.name.isdecimal()
+    }
+    return [(str(number), "loop of this directory") for number in sorted(numbers, reverse=True)]
 
 
 def _places(one: Completion) -> tuple[Path, ...]:

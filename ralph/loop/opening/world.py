@@ -22,7 +22,7 @@ from ralph.loop.opening.plan import opening_state
 from ralph.loop.ports import LoopWorld
 from ralph.loop.process.check import ShellCheck
 from ralph.loop.process.iterations import LoopPage, RalphIterations
-from ralph.loop.record import PINS_FILE
+from ralph.loop.record import PINS_FILE, RecordError
 from ralph.loop.starter import placeholders_left
 from ralph.machine.own_programs import with_set_aside, without_unsafe_loads
 from ralph.prompt.prompt_input import InputWait, PromptError
@@ -186,8 +186,8 @@ def _waiter_of(context: LoopContext, state: LoopState) -> Waiter:
 
 
 def new_record(context: LoopContext, state: LoopState, checkout: Workplace) -> FileRecord:
-    """Begins the record of a new loop. Removes an old stop file, because it would end the new loop. Raises
-    CannotError, CheckoutError and Interrupted.
+    """Begins the record of a new loop. Removes an old stop file, because it would end the new loop. Warns if the
+    previous loop in this directory is unfinished. Raises CannotError, CheckoutError and Interrupted.
     """
     # A resumed loop does not repeat these notices, because they apply to the whole loop.
     if left := placeholders_left(context.directory):
@@ -198,6 +198,7 @@ def new_record(context: LoopContext, state: LoopState, checkout: Workplace) -> F
     try:
         if not plan.has_only_until:
             StopFileBelow(context.directory).remove()
+        _warn_of_unfinished(context)
         record = context.store.begin()
         if plan.pushes and isinstance(checkout, GitCheckout):
             record.save_pins(checkout.pins_text())
@@ -208,6 +209,18 @@ def new_record(context: LoopContext, state: LoopState, checkout: Workplace) -> F
         said = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
         raise CannotError(f"cannot start a loop: {said}", Outcome.IO_ERROR) from None
     return record
+
+
+def _warn_of_unfinished(context: LoopContext) -> None:
+    try:
+        before = context.store.newest().load()
+    except RecordError:
+        return  # no loop here can be resumed
+    if before.ended is None or before.current is not None:
+        context.warn(
+            f"the last loop here stopped in iteration {len(before.iterations) + 1}; this is a new loop "
+            "(`ralph loop --continue` would have resumed the last one)"
+        )
 
 
 def loop_world(

@@ -138,6 +138,15 @@ def test_a_broken_settings_file_takes_nothing_away(home, capfd) -> None:
     assert answered(capfd, "bash", "ralph --config mine.toml --model o", "o") == ["words", "opus"]
 
 
+def test_loops_of_this_directory_are_offered_by_number(home, capfd) -> None:
+    for number in ("0003", "0012", "log"):
+        (home / ".local/state/ralph/loops" / directory_name(home) / number).mkdir(parents=True)
+    from ralph.cli.shell.found import loops
+    from ralph.cli.shell.words import Completion
+
+    assert [word for word, _ in loops(Completion(""))] == ["12", "3"]
+
+
 def test_files_are_left_to_the_shell(home, capfd) -> None:
     assert answered(capfd, "bash", "ralph -f ", "") == ["files"]
     assert answered(capfd, "fish", "loop", "--cd", "") == ["directories"]

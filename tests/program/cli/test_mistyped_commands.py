@@ -12,6 +12,7 @@ import pytest
 
 from ralph.cli.app import run_cli
 from ralph.cli.command_words import COMMANDS
+from ralph.cli.values import refuse_file_as_prompt
 from ralph.mock_api import Turn
 from tests.patience import PATIENCE_S, wait_until
 from tests.processes.children import is_running
@@ -135,6 +136,33 @@ def test_a_word_that_the_user_calls_a_prompt_is_one(ralph, serve) -> None:
     server = serve(Turn("Hello."))
     assert ralph("status", "-p").code == 0
     assert server.requests[0].json()["messages"][0]["content"][0]["text"] == "status"
+
+
+@every_row(
+    ("words", "instead"),
+    [
+        (("PROMPT.md",), "`ralph -f PROMPT.md`"),
+        (("run", "notes.txt"), "`ralph -f notes.txt`"),
+        (("-p", "PROMPT.md"), "`ralph -f PROMPT.md`"),
+        (("loop", "PROMPT.md", "--max-iterations", "1"), "`ralph loop -f PROMPT.md`"),
+    ],
+)
+def test_a_prompt_that_is_the_name_of_a_text_file_is_exit_2_with_what_was_meant(
+    ralph, ralph_here, serve, words, instead
+) -> None:
+    server = serve(Turn("never"))
+    for name in ("PROMPT.md", "notes.txt"):
+        (ralph.cwd / name).write_text("Do it.")
+    ran = ralph_here(*words, as_typed=True)
+    assert (ran.code, ran.stdout, ran.stderr.count("\n"), server.request_count) == (2, "", 1, 0)
+    assert f"did you mean {instead}" in ran.stderr
+
+
+@every_row("prompt", ["PROMPT.md", "read PROMPT.md", "folder.md", "a\0.md", "x" * 300 + ".md"])
+def test_other_words_about_files_are_prompts(tmp_path, monkeypatch, prompt) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.md").mkdir(exist_ok=True)
+    refuse_file_as_prompt(prompt)
 
 
 @every_row(

@@ -148,7 +148,8 @@ def test_while_an_iteration_that_lost_its_loop_still_ends_no_other_loop_begins_e
     assert f"the loop of process {process.pid}, since " in loop_lines(ran)[-1]
     assert "has ended, but a process that it started still works on this checkout" in loop_lines(ran)[-1]
     wait_until(lambda: not processes_of(ralph))
-    ralph("loop", "go", "--until", "true", code=0)
+    ran = ralph("loop", "go", "--until", "true", code=0)
+    assert "the last loop here stopped in iteration 1; this is a new loop" in loop_lines(ran)[0]
 
 
 def kill_iteration(ralph, number: signal.Signals = signal.SIGKILL) -> None:

@@ -302,14 +302,15 @@ def test_a_hook_that_names_a_file_in_the_machines_tmp_is_told() -> None:
     assert told(replace(private, means=no_means("test"))) == [], "without namespaces, /tmp is the machine's"
 
 
-def test_doctor_says_what_hooks_may_do_and_runs_none(ralph) -> None:
+def test_doctor_says_what_hooks_may_do_and_miss_and_runs_none(ralph) -> None:
     mine = home(ralph) / ".claude" / "settings.json"
     mine.parent.mkdir()
     (ralph.cwd / "check.sh").write_text("")
     sandboxed = "1 run in the sandbox of commands"
     refused = "does not run with what [hooks] in your config.toml gives it"
+    missing = f"the Stop hook (touch ~/ran) names {home(ralph)}/bin/missing"
     for command, settings, told in (
-        ("touch ~/ran", "", (sandboxed,)),
+        ("touch ~/ran; ~/bin/missing --now", "", (sandboxed, missing)),
         ("touch ~/ran", 'write = ["~/done.log"]', (f"{sandboxed}, with {home(ralph)}/done.log",)),
         ("touch ~/ran", "outside = true", ("1 run without a sandbox",)),
         ("sh ./check.sh", "outside = true", (f"the Stop hook (sh ./check.sh) {refused}",)),
