@@ -34,7 +34,6 @@ DOORS: dict[str, tuple[str, ...]] = {
     "ralph.conversation.secret_spans": ("ralph.conversation.secret_spans",),
     "ralph.fleet.jobs": ("ralph.fleet.jobs",),
     "ralph.fleet.job_file": (
-        "ralph.fleet.job_file:_SharedFields",
         "ralph.fleet.job_file:_WrittenJob",
         "ralph.fleet.job_file:_WrittenLimits",
     ),

@@ -158,7 +158,7 @@ def _leading_on(directory: str, *, is_gits: bool) -> Iterator[tuple[str, str]]:
 
 
 def _entries(directory: str) -> list[os.DirEntry[str]]:
-    """What is in a directory. Empty if it is none. Raises OSError if it cannot be listed."""
+    """The entries of a directory. Empty if it is none. Raises OSError if it cannot be listed."""
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory) as listing:
         return list(listing)
     return []
