@@ -602,6 +602,7 @@ LAYERS: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("uv/python", 1, ("$UV_PYTHON_INSTALL_DIR", "{data}/uv/python")),
     ("uv/tools", 1, ("$UV_TOOL_DIR", "{data}/uv/tools")),
     ("virtualenvs", 1, ("$WORKON_HOME", "{data}/virtualenvs")),
+    ("pypoetry/virtualenvs", 1, ("{cache}/pypoetry/virtualenvs",)),
     # PROJECT/HASH/ENVIRONMENT
     ("hatch/env/virtual", 3, ("$HATCH_DATA_DIR/env/virtual", "{data}/hatch/env/virtual")),
     # v1/NAME/VERSION

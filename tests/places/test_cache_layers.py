@@ -22,6 +22,7 @@ OWN = {
     ".triton/cache/hash/kernel": "kernel",
     ".ansible/collections/ansible_collections/community/general/x": "role",
     ".local/share/virtualenvs/work-a/bin/python": "pipenv",
+    ".cache/pypoetry/virtualenvs/work-b/bin/python": "poetry",
     ".local/share/hatch/env/virtual/work/a/work/bin/python": "hatch",
     ".cache/node/corepack/lastKnownGood.json": "{}",
     ".cache/node/corepack/v1/yarn/4.0.0/yarn.js": "yarn",
@@ -76,6 +77,7 @@ def test_directories_and_large_files_are_linked_and_small_files_copied(home, tmp
         "triton/hash": "-> .triton/cache/hash",
         "uv/python/cpython-3": "-> .local/share/uv/python/cpython-3",
         "virtualenvs/work-a": "-> .local/share/virtualenvs/work-a",
+        "pypoetry/virtualenvs/work-b": "-> .cache/pypoetry/virtualenvs/work-b",
     }
     (packages / "hatch/config.toml").write_text("mine")
     # What a command makes stays, and what the user removes or adds is seen.
@@ -96,7 +98,7 @@ def test_nothing_that_commands_must_not_read_or_may_write_is_laid_out(home, tmp_
     (tmp_path / "packages").mkdir()
     made = laid(home, tmp_path / "packages", unreadable="models--a--b")
     assert not any("models--a--b" in name for name in made)
-    assert len(made) == 11
+    assert len(made) == 12
 
 
 @pytest.mark.parametrize("place", ["uv", "uv/python", "huggingface/hub/models--a--b", "ms-playwright"])
