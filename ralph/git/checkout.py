@@ -349,13 +349,7 @@ class GitCheckout:
         if not self._redactor.secrets:
             return []
         before = head or git.change("mktree", given=b"").decode().strip()
-        try:
-            return paths_with_new_credentials(
-                *(self._looking(git), before, tree), self._redactor, self._large_files
-            )
-        except (CheckoutError, OSError) as error:
-            self._warn(f"a commit was not looked through for credentials: {error}")
-            return []
+        return paths_with_new_credentials(self._looking(git), before, tree, self._redactor, self._large_files)
 
     def _refuse_credentials(
         self, git: CheckoutGit, branch: str | None, head: str, known: Sequence[str]

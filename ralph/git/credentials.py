@@ -68,22 +68,18 @@ def why_not_pushed(
     none does. `storage` is as above. Raises CheckoutError, Interrupted and OSError.
     """
     given = "".join((f"{head}\n", *(f"^{one}\n" for one in known))).encode()
-    options = ("--objects", "--no-object-names", "--ignore-missing", "--missing=allow-any", "--stdin")
-    with tempfile.TemporaryFile() as listed:
-        git.change("rev-list", *options, given=given, output_to=listed.fileno(), variables=_NO_GRAFTS)
-        listed.seek(0)
-        found = secrets_of(git, (line.decode().strip() for line in listed), redactor, storage)
-    if not found:
-        return None
-    commits = git.change(
-        "rev-list", "--ignore-missing", "--reverse", "--stdin", given=given, variables=_NO_GRAFTS
-    )
-    told = git.read("diff-tree", "--stdin", "-m", *CHANGES, given=commits)
-    changes = [one for one in changes_in(told) if one.new in found or redactor.spans(one.path)]
+    listed = ("rev-list", "--ignore-missing", "--reverse", "--stdin")
+    commits = git.change(*listed, given=given, variables=_NO_GRAFTS)
+    objects = ("--objects", "--no-object-names", "--missing=allow-any")
+    brought = set(git.change(*listed, *objects, given=given, variables=_NO_GRAFTS).decode().split())
+    # A merge differs from one of its parents by what the other one brought.
+    told = git.change("diff-tree", "--stdin", "-m", *CHANGES, given=commits, variables=_NO_GRAFTS)
+    changes = [one for one in changes_in(told) if one.new in brought or redactor.spans(one.path)]
     with_secrets = [*_with_new_secrets(git, changes, redactor, storage)]
+    messages = secrets_of(git, commits.decode().split(), redactor)
     for commit in commits.decode().split():
         paths = {redactor.redact(one.path) for one in with_secrets if one.commit == commit}
-        if paths or commit in found:
+        if paths or commit in messages:
             place = shown(sorted(paths)) or "its message"
             return (
                 f"commit {commit[:12]} holds a credential that ralph knows ({place}) and is not pushed: take it out of the "
@@ -175,7 +171,7 @@ def _contents(git: Git, identifiers: Iterable[str]) -> Iterator[tuple[str, bytes
 
 
 def _large_file(path: Path) -> Iterator[bytes]:
-    with suppress(FileNotFoundError):
+    with suppress(OSError):  # git-lfs uploads no such file
         descriptor = open_regular_file(path, os.O_RDONLY | os.O_NOFOLLOW)
         with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
             yield from _pieces_of(file, os.fstat(descriptor).st_size)

@@ -58,12 +58,20 @@ def large_file(made: Repository) -> str:
     return "x"
 
 
+def no_large_file(made: Repository) -> str:
+    """A pointer of git-lfs whose object is a directory keeps the search from nothing."""
+    (made.top / ".git/lfs/objects/ab/ab" / ("ab" * 32)).mkdir(parents=True)
+    made.write("pointer", f"version https://git-lfs.github.com/spec/v1\noid sha256:{'ab' * 32}\nsize 1\n")
+    made.write("x", SECRET)
+    return "x"
+
+
 def linked(made: Repository) -> str:
     (made.top / "x").symlink_to(SECRET)
     return "x"
 
 
-FILES = (attribute, nul_byte, wide_characters, second_piece, large_file, linked)
+FILES = (attribute, nul_byte, wide_characters, second_piece, large_file, no_large_file, linked)
 
 
 @pytest.fixture(autouse=True)
@@ -124,15 +132,25 @@ def test_a_merge_of_what_the_remote_has_is_pushed(made: Repository) -> None:
     assert made.checkout(redactor=REDACTOR).push() == 3
 
 
-def test_a_graft_hides_no_commit(made: Repository) -> None:
+@pytest.mark.parametrize("parent", ["an earlier commit", "one with the same files"])
+def test_a_graft_hides_no_commit(made: Repository, parent: str) -> None:
     start = made.git("rev-parse", "HEAD")
     made.write("evil", SECRET)
-    made.commit_all("evil")
-    made.git("rm", "-q", "evil")
-    last = made.commit_all("gone")
-    made.write(".git/info/grafts", f"{last} {start}\n")
+    last = made.commit_all("evil")
+    other = made.git("commit-tree", "-m", "x", "HEAD^{tree}")
+    if parent == "an earlier commit":
+        made.git("rm", "-q", "evil")
+        last, other = made.commit_all("gone"), start
+    made.write(".git/info/grafts", f"{last} {other}\n")
     with pytest.raises(CheckoutError, match=r"holds a credential .*\(evil\)"):
         made.checkout(redactor=REDACTOR).push()
+
+
+def test_a_credential_is_found_in_the_names_of_several_folders(made: Repository) -> None:
+    made.write("MY-known/QWERTY-77/x")
+    made.commit_all("x")
+    with pytest.raises(CheckoutError, match=r"holds a credential .*\(\[redacted\]/x\)"):
+        made.checkout(redactor=Redactor(["MY-known/QWERTY-77"])).push()
 
 
 def test_the_oldest_of_many_commits_is_looked_through(made: Repository) -> None:
