@@ -143,7 +143,11 @@ class FleetStore:
             if known_limits is None:
                 c.execute(sets.insert().values(name=set_name, limits=text, created_at=now))
             elif known_limits != text:
-                _refuse_other_partition(set_name, known_limits, limits)
+                if (limits_from(known_limits).per_host is None) != (limits.per_host is None):
+                    raise UsageError(
+                        f"the set {set_name} was made {'with' if limits.per_host is None else 'without'} --per-host, and that "
+                        "cannot change: submit another set (--set NAME)"
+                    )
                 c.execute(sets.update().where(sets.c.name == set_name).values(limits=text))
             rows = c.execute(sa.select(jobs.c.id, jobs.c.content).where(jobs.c.set_name == set_name)).all()
             known = {row.id: row.content for row in rows}
@@ -267,11 +271,3 @@ def _refuse_others(c: sa.Connection, set_name: str, new: Sequence[Job]) -> None:
                 f"the set {other} has an open job {job.id} on the same repository, and both may push to one branch: "
                 "give this job another id, or wait for that set"
             )
-
-
-def _refuse_other_partition(set_name: str, known: bytes, limits: SetLimits) -> None:
-    if (limits_from(known).per_host is None) != (limits.per_host is None):
-        raise UsageError(
-            f"the set {set_name} was made {'with' if limits.per_host is None else 'without'} --per-host, and that "
-            "cannot change: submit another set (--set NAME)"
-        )
