@@ -574,7 +574,10 @@ class JobCheckout:
         HEAD its branch. Called once, before an agent starts. Raises CheckoutError and Interrupted.
         """
         self._make_own()
-        tree = self._tree(names=_names_of(self._git().read("ls-tree", "-z", files)))
+        listed = os.fsdecode(self._git().read("ls-tree", "-z", files)).split("\0")
+        tree = self._tree(
+            names={name: " blob " in kind for kind, _, name in (one.partition("\t") for one in listed if one)}
+        )
         theirs = self._tree(self.directory / ".git")
         theirs.change("update-ref", f"refs/heads/{branch}", self.commit)
         theirs.change("symbolic-ref", "HEAD", f"refs/heads/{branch}")
@@ -955,12 +958,6 @@ def _refuse_open_programs(tree: FilesGit) -> None:
         raise CheckoutError(
             f"{setting} of your own git configuration would run what the checkout holds; name a program elsewhere, by its path"
         )
-
-
-def _names_of(listing: bytes) -> dict[str, bool]:
-    """The names in the output of `git ls-tree -z`, each with whether it is a file."""
-    lines = (os.fsdecode(line).partition("\t") for line in listing.split(b"\0") if line)
-    return {name: " tree " not in about and " commit " not in about for about, _, name in lines}
 
 
 def other_heads(directory: Path) -> dict[str, str]:

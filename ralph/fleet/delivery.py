@@ -193,7 +193,9 @@ class JobDelivery:
         """The commit for the branch. None if the job has made none."""
         claim = self._claim
         if self._final is None:
-            final = checkout.finish(f"{claim.id}: {_subject(self._job)}", self._maker())
+            line = next(filter(None, map(str.strip, self._job.prompt.splitlines())), "")
+            subject = line if len(line) <= 60 else f"{line[:59]}…"
+            final = checkout.finish(f"{claim.id}: {subject}", self._maker())
             self._find_rest(checkout, final.commit, final.left_out)
             self._final = final.commit
         return None if self._final == (claim.base or checkout.commit) else self._final
@@ -312,9 +314,3 @@ def _turn_lock(path: Path) -> Iterator[bool]:
                     return
                 time.sleep(_LOCK_EVERY_S)
         yield True
-
-
-def _subject(job: Job) -> str:
-    """The beginning of the prompt's first line, for a commit's subject."""
-    line = next((line.strip() for line in job.prompt.splitlines() if line.strip()), "")
-    return line if len(line) <= 60 else f"{line[:59]}…"

@@ -89,7 +89,9 @@ class Engine:
             self._queue,
             worker_concurrency=1,
             global_concurrency=limits.concurrency,
-            partition_concurrency=_smaller(limits.per_host, limits.concurrency),
+            # The engine refuses a limit of a host that is above the one of the queue.
+            partition_concurrency=limits.per_host
+            and min(limits.per_host, limits.concurrency or limits.per_host),
             limiter=None if rate is None else {"limit": rate.starts, "period": rate.period_s},
             polling_interval_sec=POLL_S,
             on_conflict="always_update",
@@ -157,11 +159,6 @@ def _attempt_named(workflow_id: str) -> tuple[str, str, int] | None:
     set_name, _, rest = workflow_id.partition("/")
     job, _, number = rest.partition("/")
     return (set_name, job, int(number)) if job and number.isascii() and number.isdigit() else None
-
-
-def _smaller(per_host: int | None, concurrency: int | None) -> int | None:
-    """The engine refuses a limit of a host that is above the one of the queue."""
-    return per_host if per_host is None or concurrency is None else min(per_host, concurrency)
 
 
 def queue_name(set_name: str) -> str:

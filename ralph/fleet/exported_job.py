@@ -91,8 +91,16 @@ class ExportedJob:
             raise CannotError(f"the variable {missing[0]} is not set")
         terms = git_terms(environment, folder)
         kept = {name: value for name, value in environment.items() if name not in (TOKEN, HOST)}
+        # Its own set and those beside it. What else is there, such as toolchains, stays open.
+        others = {one.parents[1] for one in paths_below(folder.parent.parent, f"*/*/{_KEPT}")}
         self._process = JobProcess(
-            set_name, job, folder, kept, hidden=_sets_beside(folder), told=say, waits_in_outages=True
+            set_name,
+            job,
+            folder,
+            kept,
+            hidden=tuple(sorted({folder.parent, *others})),
+            told=say,
+            waits_in_outages=True,
         )
         secrets = known_secrets(environment)
         ours = child_environment(environment, (), secrets, {*job.env, TOKEN, HOST})
@@ -232,12 +240,6 @@ class ExportedJob:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def _sets_beside(folder: Path) -> tuple[Path, ...]:
-    """The sets of jobs beside the job's folder, its own included. What else is there, such as toolchains, stays open."""
-    own = folder.parent
-    return tuple(sorted({own, *(kept.parents[1] for kept in paths_below(own.parent, f"*/*/{_KEPT}"))}))
 
 
 def _token(environment: Mapping[str, str]) -> GitToken | None:

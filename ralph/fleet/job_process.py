@@ -136,7 +136,11 @@ class JobProcess:
         assert self._process.stderr is not None  # noqa: S101 - asked for above
         self._readers = [
             threading.Thread(target=_each_line, args=(self._process.stdout, self._heard), daemon=True),
-            threading.Thread(target=_each_line, args=(self._process.stderr, self._narrated), daemon=True),
+            threading.Thread(
+                target=_each_line,
+                args=(self._process.stderr, lambda line: self._told(line.decode("utf-8", "replace"))),
+                daemon=True,
+            ),
         ]
         for reader in self._readers:
             reader.start()
@@ -317,9 +321,6 @@ class JobProcess:
             heard = msgspec.json.decode(line, type=_StreamLine)
             if heard.subtype == "api_retry" and heard.kind in _RATE_LIMITS and heard.retry_delay_ms:
                 self._rate_limited(heard.retry_delay_ms / 1000)
-
-    def _narrated(self, line: bytes) -> None:
-        self._told(line.decode("utf-8", "replace"))
 
 
 def exit_code_left(folder: Path) -> int | None:

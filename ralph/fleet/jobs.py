@@ -34,7 +34,7 @@ _SESSIONS = UUID("8f0cbb5e-2d0c-5a52-9a3b-2f9e4f6f2a11")
 
 
 class CommonFields(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The fields that a job and the defaults of a file have, written as stored."""
+    """The fields of a job that are stored as they are written."""
 
     ref: str | None = None
     """A branch, a tag or a commit. None is the remote's default branch."""

@@ -401,7 +401,10 @@ class Slot:
         """
         while not self._hard_stop.is_set():
             if select.select([self._heard], (), (), _TICK_S / 2)[0]:
-                self._count_signals()
+                os.read(self._heard, 512)
+                heard_at = time.monotonic()
+                self._signals += heard_at - self._last_signal_at > ONE_SIGNAL_S  # those of one second are one
+                self._last_signal_at = heard_at
             running, is_busy = self._state()
             if self._lost.is_set() or self._exit_code == _LOST_EXIT:
                 if running is not None:
@@ -426,14 +429,6 @@ class Slot:
         time.sleep(_HARD_STOP_S)  # the main thread ends the process before, unless the engine's library waits
         os._exit(_LOST_EXIT)
 
-    def _count_signals(self) -> None:
-        """Counts the signals that have come, those of one second as one."""
-        os.read(self._heard, 512)
-        now = time.monotonic()
-        if now - self._last_signal_at > ONE_SIGNAL_S:
-            self._signals += 1
-        self._last_signal_at = now
-
 
 class Courier(Slot):
     """Delivers what this machine keeps, beside the slots and without the engine: no model is asked, and no other machine may."""
@@ -457,16 +452,16 @@ class Courier(Slot):
                     self._tell(f"{error}: check it, then remove it")
         for kept, row, is_due in worker.ask(kept_here):
             # Only this machine's own processes work on a job that it keeps.
-            if is_due and not kept.is_over and is_open(row) and self._is_free(worker, row):
+            holder = worker.folder.with_name(row.holder or "none")
+            if kept.is_over or not (is_due and is_open(row)):
+                continue
+            if row.state is JobState.QUEUED or is_gone(holder):
                 claim = functools.partial(self._claim_kept, worker, kept, row)
                 self._work(worker, f"{kept.set_name}/{kept.job}", claim)
         for kept, *_ in worker.ask(kept_here):
             if kept.is_over:
                 self._undelivered.remove(kept)
                 worker.ask(functools.partial(worker.store.forget, kept))
-
-    def _is_free(self, worker: Worker, row: JobRow) -> bool:
-        return row.state is JobState.QUEUED or is_gone(worker.folder.with_name(row.holder or "none"))
 
     def _claim_kept(self, worker: Worker, kept: KeptRow, row: JobRow) -> Claim | None:
         if row.state is JobState.RUNNING:  # its worker was killed, and maybe no slot comes to resume it

@@ -131,9 +131,6 @@ class Supervisor:
 
         return patiently(asked, waiting=waiting)
 
-    def _rows(self, store: Claims) -> list[OpenSet]:
-        return [row for row in store.open_sets() if row.open_jobs]
-
     def _supervise(self, waiting: WaitOptions) -> Iterable[int]:
         """Returns the exit codes of the jobs, if all have ended and the worker was to end then. If nothing can be done here,
         returns the code that says so.
@@ -144,7 +141,7 @@ class Supervisor:
                 self._tell("no job can run with the key and the settings of this machine: this worker ends")
                 self._stop_slots()
                 return (self._refused,)
-            rows = self._from_store(self._rows, waiting)
+            rows = [row for row in self._from_store(Claims.open_sets, waiting) if row.open_jobs]
             delivers = self._from_store(self._has_to_deliver, waiting)
             if not rows and not self._slots and not delivers and self._options.until_done:
                 return self._from_store(self._all_ended, waiting)

@@ -139,7 +139,10 @@ class Ripgrep:
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""  # the program, or a missing directory
             raise RipgrepError(f"ripgrep cannot be started: {where}{error.strerror}") from None
-        _limit_memory(self._process.pid)
+        if sys.platform == "linux":  # mapped files do not count; a `preexec_fn` is unsafe beside threads
+            with suppress(ProcessLookupError, PermissionError):  # it has ended, or has a lower limit already
+                limits = (_MOST_MEMORY_BYTES, _MOST_MEMORY_BYTES)
+                resource.prlimit(self._process.pid, resource.RLIMIT_DATA, limits)
         self._errors = bytearray()
         self.skipped = 0
         """The number of files and directories that could not be read."""
@@ -220,10 +223,3 @@ class Ripgrep:
                 else:
                     self.skipped += chunk.count(b"(os error ")
                     self._errors += chunk[: _MAX_ERROR_BYTES - len(self._errors)]
-
-
-def _limit_memory(pid: int) -> None:
-    """Limits the memory of a running process, but for mapped files. A `preexec_fn` is unsafe beside threads."""
-    if sys.platform == "linux":
-        with suppress(ProcessLookupError, PermissionError):  # it has ended, or has a lower limit already
-            resource.prlimit(pid, resource.RLIMIT_DATA, (_MOST_MEMORY_BYTES, _MOST_MEMORY_BYTES))

@@ -186,7 +186,9 @@ class Connection:
                 head = read_head(self._reader)
                 if head is None:
                     return ConnectionEnding.CLOSE
-                body = read_body(self._reader, head, self._ask_for_body)
+                body = read_body(
+                    self._reader, head, lambda: self._sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+                )
                 plan = self._responder.answer(head, body)
             except BadRequestError as problem:
                 plan = self._responder.refuse(problem)
@@ -195,9 +197,6 @@ class Connection:
                 plan = None
         self._play(plan)
         return plan.ending
-
-    def _ask_for_body(self) -> None:
-        self._sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _play(self, plan: Plan) -> None:
         self._wait(plan.wait_s)

@@ -85,7 +85,8 @@ def message_events(turn: Turn, whole: dict[str, Any]) -> list[Event]:
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
-        "usage": _first_usage(usage),
+        # All input tokens, but at most one output token.
+        "usage": {name: min(1, count) if name == "output_tokens" else count for name, count in usage.items()},
     }
     events: list[Event] = [{"type": "message_start", "message": start}]
     for position, (block, whole_block) in enumerate(zip(turn.blocks(), content, strict=True)):
@@ -188,11 +189,6 @@ def _count_chars(block: Block) -> int:
     if isinstance(block, Thinking):
         return len(block.thinking)
     return len(input_json(block)) if isinstance(block, ToolUse) else 0
-
-
-def _first_usage(usage: dict[str, Any]) -> dict[str, Any]:
-    """The usage in `message_start`. It contains all input tokens, but at most one output token."""
-    return {**usage, "output_tokens": min(1, usage["output_tokens"])} if "output_tokens" in usage else usage
 
 
 def break_order(events: list[Event], fault: Fault) -> list[Event]:

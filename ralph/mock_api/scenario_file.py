@@ -11,13 +11,13 @@ import stat
 import tomllib
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import ValidationError, convert
 from msgspec.structs import asdict
 
-from ralph.mock_api.fault import Fault, Framing, LineEnding, ScenarioError
-from ralph.mock_api.scenario import FOREVER, Block, Model, Scenario, Step, Text, Thinking, ToolUse, Turn
+from ralph.mock_api.fault import Fault, ScenarioError
+from ralph.mock_api.scenario import Block, Model, Scenario, Step, Text, Thinking, ToolUse, Turn
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -48,13 +48,6 @@ class ScenarioTable(Scenario, frozen=True, forbid_unknown_fields=True):
 
 
 _KEYS_OF_A_STEP = {"fault", "repeat"}
-_ALLOWED = {
-    "framing": f"one of {', '.join(get_args(Framing))}",
-    "line_ending": f"one of {', '.join(map(json.dumps, get_args(LineEnding)))}",
-    "repeat": f'an integer or "{FOREVER}"',
-    "type": "one of text, thinking, tool_use (any other block: raw = {...})",
-}
-"""The allowed values of keys that have only a few allowed values. msgspec does not list them in its error messages."""
 
 
 def load_scenario(path: Path | str) -> Scenario:
@@ -138,13 +131,11 @@ def _fault(table: FaultTable | None) -> Fault | None:
 
 def _decoded(value: object, kind: Any, path: str = "$") -> Any:
     """Converts the value to the type `kind`. Raises ScenarioError. Its message is one line that names the path of the
-    wrong value. If only a few values are allowed, the message lists them.
+    wrong value.
     """
     try:
         return convert(value, kind)
     except ValidationError as error:
         sentence, _, inside = str(error).partition(" - at `$")
-        place = path + inside.removesuffix("`")
-        allowed = _ALLOWED.get(place.rpartition(".")[2]) if sentence.startswith("Invalid") else None
         line = "".join(character if character.isprintable() else " " for character in sentence)
-        raise ScenarioError(f"{line}{f', must be {allowed}' if allowed else ''} - at `{place}`") from None
+        raise ScenarioError(f"{line} - at `{path}{inside.removesuffix('`')}`") from None

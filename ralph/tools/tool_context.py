@@ -255,10 +255,6 @@ class ToolContext(Struct, frozen=True, dict=True):
         """The sandbox of MCP servers with credentials. Commands write neither its caches nor its temporary files."""
         return self._new_box(self.settings.box_plan, like=self.box, has_own_caches=True)
 
-    @cached_property
-    def _disk(self) -> DiskWork:
-        return DiskWork(self.waiter, self.clock, OwnDisks())
-
     def _new_box(
         self, plan: BoxPlan, *, like: CommandBox | None = None, has_own_caches: bool = False
     ) -> CommandBox:
@@ -271,7 +267,7 @@ class ToolContext(Struct, frozen=True, dict=True):
             settings.places_environment,
             lambda: self.guard.places,
             lambda: None if self.spill.path is None else str(self.spill.path),
-            disk=self._disk,
+            disk=DiskWork(self.waiter, self.clock, OwnDisks()),
             like=like,
             has_own_caches=has_own_caches,
         )

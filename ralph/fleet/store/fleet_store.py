@@ -27,7 +27,6 @@ from ralph.fleet.store.schema import (
     KeptRow,
     attempts,
     checkpoints,
-    executors,
     job_row,
     jobs,
     kept_row,
@@ -57,7 +56,6 @@ class SubmitResult(Struct, frozen=True):
     new: int
     known: int
     """Jobs that the set had already, with the same content."""
-    has_new_limits: bool
 
 
 class SetRow(Struct, frozen=True, kw_only=True):
@@ -143,7 +141,11 @@ class FleetStore:
             if known_limits is None:
                 c.execute(sets.insert().values(name=set_name, limits=text, created_at=now))
             elif known_limits != text:
-                _refuse_other_partition(set_name, known_limits, limits)
+                if (limits_from(known_limits).per_host is None) != (limits.per_host is None):
+                    raise UsageError(
+                        f"the set {set_name} was made {'with' if limits.per_host is None else 'without'} --per-host, and that "
+                        "cannot change: submit another set (--set NAME)"
+                    )
                 c.execute(sets.update().where(sets.c.name == set_name).values(limits=text))
             rows = c.execute(sa.select(jobs.c.id, jobs.c.content).where(jobs.c.set_name == set_name)).all()
             known = {row.id: row.content for row in rows}
@@ -160,7 +162,7 @@ class FleetStore:
                     )
             if new:
                 c.execute(jobs.insert(), new)
-        return SubmitResult(len(new), len(wanted) - len(new), known_limits not in {None, text})
+        return SubmitResult(len(new), len(wanted) - len(new))
 
     def job_ids(self, set_name: str) -> list[str]:
         query = sa.select(jobs.c.id).where(jobs.c.set_name == set_name).order_by(jobs.c.position)
@@ -228,13 +230,6 @@ class FleetStore:
             row = c.execute(query).one_or_none()
         return None if row is None else StoredCheckpoint(row.ref, row.commit, row.state)
 
-    def executor_rows(self) -> list[tuple[str, str, str, float]]:
-        """Id, machine, set, and how many seconds ago it was seen, of each executor."""
-        with self.reading() as c:
-            now = self.now(c)
-            rows = c.execute(sa.select(executors).order_by(executors.c.id)).all()
-        return [(row.id, row.machine, row.set_name, now - row.seen_at) for row in rows]
-
 
 def _new_row(set_name: str, position: int, job: Job, content: bytes, now: float) -> dict[str, Any]:
     row = JobRow(
@@ -267,11 +262,3 @@ def _refuse_others(c: sa.Connection, set_name: str, new: Sequence[Job]) -> None:
                 f"the set {other} has an open job {job.id} on the same repository, and both may push to one branch: "
                 "give this job another id, or wait for that set"
             )
-
-
-def _refuse_other_partition(set_name: str, known: bytes, limits: SetLimits) -> None:
-    if (limits_from(known).per_host is None) != (limits.per_host is None):
-        raise UsageError(
-            f"the set {set_name} was made {'with' if limits.per_host is None else 'without'} --per-host, and that "
-            "cannot change: submit another set (--set NAME)"
-        )

@@ -42,7 +42,11 @@ def proxy_for(url: str, environment: Mapping[str, str] = os.environ) -> NamedPro
         return None
     parts = urlsplit(url)
     if sys.platform == "darwin" and not any(name.lower().endswith("_proxy") for name in environment):
-        named, name = _of_system(parts.scheme, parts.hostname or ""), "this machine's settings"
+        import urllib.request  # noqa: PLC0415 - few machines have a proxy
+
+        is_bypassed = urllib.request.proxy_bypass(parts.hostname or "")
+        named = "" if is_bypassed else urllib.request.getproxies().get(parts.scheme, "")
+        name = "this machine's settings"
     else:
         named, name = _of_environment(parts.scheme, environment)
         exempt = environment.get(_variable("no", environment), "")
@@ -99,12 +103,6 @@ def _variable(kind: str, environment: Mapping[str, str]) -> str:
     """The name of a variable about proxies. The one in small letters counts first, even if it is empty."""
     small = f"{kind}_proxy"
     return small if small in environment else small.upper()
-
-
-def _of_system(scheme: str, host: str) -> str:
-    import urllib.request  # noqa: PLC0415 - few machines have a proxy
-
-    return "" if urllib.request.proxy_bypass(host) else urllib.request.getproxies().get(scheme, "")
 
 
 def _usable(url: str, name: str) -> NamedProxy:

@@ -7,6 +7,7 @@ import re
 import ssl
 import sys
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,16 +59,14 @@ def _usual_context() -> ssl.SSLContext:
     else:
         context = ssl.create_default_context(cafile=certifi.where())
         known = _certificates(certifi.where())
-        places = [*_places_of_system(ssl.get_default_verify_paths()), *places]
+        built_in = ssl.get_default_verify_paths()
+        # The system's directory of authorities, if OpenSSL can find them there, and its file, which may hold more of them.
+        folders = filter(_hashed_in, (built_in.openssl_capath, "/etc/ssl/certs"))
+        files = (one for one in (built_in.openssl_cafile, *_BUNDLES) if Path(one).is_file())
+        places = [*islice(folders, 1), *islice(files, 1), *places]
     for place in dict.fromkeys(map(os.path.realpath, places)):
         _add(context, place, known)
     return context
-
-
-def _places_of_system(built_in: ssl.DefaultVerifyPaths) -> Iterator[str]:
-    """The system's directory of authorities, if OpenSSL can find them there, and its file, which may hold more of them."""
-    yield from [one for one in (built_in.openssl_capath, "/etc/ssl/certs") if _hashed_in(one)][:1]
-    yield from [one for one in (built_in.openssl_cafile, *_BUNDLES) if Path(one).is_file()][:1]
 
 
 def _named_places(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -284,16 +284,15 @@ class Search(Ripgrep):
         above = Path(real).parents if repository_top(Path(real)) else ()
         read_above = (path for path in (f"{directory}/{IGNORE_FILE}" for directory in above) if blocks(path))
         found = next(read_above, None) or blocking_entry(
-            [real], lambda entry: entry.name == IGNORE_FILE, self._need_not_look
+            [real],
+            lambda entry: entry.name == IGNORE_FILE,
+            lambda: self._has_ended or self._context.clock.now_s() >= self._deadline_s,
         )
         if found is not None:
             self._endless_reading = (
                 f"the search would read {self._context.shown(Path(found))} for ever, which is a pipe, a device or a socket: "
                 "remove it, or search elsewhere"
             )
-
-    def _need_not_look(self) -> bool:
-        return self._has_ended or self._context.clock.now_s() >= self._deadline_s
 
 
 def _started(arguments: list[str], place: SearchPlace, context: ToolContext, deadline_s: float) -> Search:
