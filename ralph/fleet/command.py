@@ -17,7 +17,7 @@ from ralph.fleet import listing
 from ralph.fleet.decisions import JobState, worst_exit_code
 from ralph.fleet.job_file import jobs_file_bytes, read_jobs
 from ralph.fleet.jobs import SetLimits, faults_of_limits, rate_from, why_no_name
-from ralph.fleet.store.claims import Claims
+from ralph.fleet.store.claims import SEEN_WITHIN_S, Claims
 from ralph.fleet.store.database import (
     WaitOptions,
     database_of,
@@ -42,6 +42,7 @@ T = TypeVar("T")
 CANCEL_WITHIN_S = 10.0
 _LOOK_EVERY_S = 1.0
 _LOOK_OFTEN_S = 0.2
+_TELLS_OF_NO_WORKER_AFTER_S = 5.0
 
 
 class Console(Struct, frozen=True, kw_only=True):
@@ -117,6 +118,9 @@ class Fleet:
         done = self._ask(self._store.submit, name, limits, file.jobs)
         parts = [counted(done.new, "new job"), *([f"{done.known} known"] if done.known else [])]
         self._console.write([f"set {name}: {', '.join(parts)}"])
+        if done.has_new_limits:
+            text = listing.limits_text(limits, has_budget=True)
+            self._console.tell(f"the limits of {name} are now: {text or 'none'}")
         self._console.tell(
             f"next: `ralph fleet work -j 2` runs them; `ralph fleet wait {name}` waits for them"
         )
@@ -133,16 +137,17 @@ class Fleet:
     def list_(self, set_name: str | None, *, is_json: bool) -> int:
         """Prints the sets. The jobs are printed for a set that is named, or that is the only one; in JSON, always."""
         sets = self._sets(() if set_name is None else (set_name,))
+        workers = self._workers()
         jobs = self._rows(sets) if is_json or len(sets) == 1 else []
         if is_json:
             self._console.write_value(
                 {
-                    "sets": [listing.set_object(row) for row in sets],
+                    "sets": [listing.set_object(row, workers.get(row.name, _NOBODY)) for row in sets],
                     "jobs": [listing.job_object(row) for row in jobs],
                 }
             )
             return 0
-        lines = [line for row in sets for line in listing.set_lines(row)]
+        lines = [line for row in sets for line in listing.set_lines(row, workers.get(row.name, _NOBODY))]
         table = listing.job_lines(jobs, now=time.time()) if jobs else ()
         self._console.write([*lines, *table, *listing.kept_lines(jobs)])
         return 0
@@ -158,7 +163,7 @@ class Fleet:
     def logs(self, name: str, in_set: str | None, *, is_followed: bool) -> int:
         """Prints the log of a job, and what comes until the job has ended if `is_followed`."""
         set_name, job = self._found(name, in_set)
-        number, rest = 0, ""
+        number, is_told, rest = 0, False, ""
         while True:
             row = self._row(set_name, job)
             lines = self._ask(self._store.log_lines, set_name, job, number)
@@ -170,6 +175,11 @@ class Fleet:
             if end:
                 self._console.write_text(visible(text[:end]))
             number = lines[-1].number if lines else number
+            if not number and not is_told:
+                is_told = True
+                self._console.tell(
+                    f"{set_name}/{job} has no log{'' if is_last else ' yet'}: it is {listing.state_text(row)}"
+                )
             if is_last:
                 return 0
             if self._stop.wait(_LOOK_EVERY_S):
@@ -190,10 +200,21 @@ class Fleet:
 
     def wait(self, set_names: Sequence[str], *, is_json: bool) -> int:
         """Waits until all jobs of the sets have ended. Returns the worst exit code."""
-        while any(row.open_jobs for row in self._sets(set_names)):
+        begun = time.monotonic()
+        is_told = False
+        while True:
+            sets = self._sets(set_names)
+            open_sets = [row for row in sets if row.open_jobs]
+            if not open_sets:
+                break
+            if not is_told and time.monotonic() >= begun + _TELLS_OF_NO_WORKER_AFTER_S:
+                workers = self._workers()
+                idle = [row.name for row in open_sets if row.name not in workers]
+                if idle:
+                    is_told = True
+                    self._console.tell(f"no worker is running for {', '.join(idle)}: ralph fleet work -j 2")
             if self._stop.wait(_LOOK_EVERY_S):
                 raise KeyboardInterrupt
-        sets = self._sets(set_names)
         rows = self._rows(sets)
         code = worst_exit_code(row.exit_code for row in rows if row.exit_code is not None)
         if is_json:
@@ -224,6 +245,8 @@ class Fleet:
         self._console.write(
             [f"cancelled: {counted(idle, 'job')} that had not started, {count - len(left)} that ran"]
         )
+        if names is not None and idle + count < len(names):
+            self._console.tell(f"{len(names) - idle - count} had ended already")
         for row in left:
             self._console.tell(
                 f"{row.set_name}/{row.id} is cancelled, but its worker {row.holder} does not answer: the job ends when "
@@ -245,6 +268,8 @@ class Fleet:
         for set_name, ids in found:
             count += self._ask(self._store.retry, set_name, ids, discards=discards)
         self._console.write([f"{counted(count, 'job')} will run again"])
+        if names is not None and count < len(names):
+            self._console.tell(f"{len(names) - count} had not ended: only ended jobs are retried")
         return 0
 
     # --- report
@@ -305,6 +330,16 @@ class Fleet:
             set_name, job = self._found(name, in_set)
             found.setdefault(set_name, []).append(job)
         return {**found}
+
+    def _workers(self) -> dict[str, listing.Workers]:
+        machines: dict[str, list[str]] = {}
+        for _, machine, set_name, seen_s in self._ask(self._store.executor_rows):
+            if seen_s < SEEN_WITHIN_S:
+                machines.setdefault(set_name, []).append(machine)
+        return {name: listing.Workers(len(found), len(set(found))) for name, found in machines.items()}
+
+
+_NOBODY = listing.Workers(0, 0)
 
 
 @contextmanager

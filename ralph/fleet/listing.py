@@ -8,6 +8,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
 from msgspec.structs import asdict
 
 from ralph.fleet.decisions import JobState
@@ -36,17 +37,30 @@ _RIGHT = (2, 3, 4, 5)
 _PERIODS = {1.0: "s", 60.0: "min", 3600.0: "h"}
 
 
+class Workers(Struct, frozen=True):
+    """The executors that have told the store of themselves in the last half minute."""
+
+    slots: int
+    machines: int
+
+
 # --- Lines for people
 
 
-def set_lines(row: SetRow) -> Iterator[str]:
-    """The lines of a set."""
+def set_lines(row: SetRow, workers: Workers) -> Iterator[str]:
+    """The line of a set, and who works for it."""
     budget = row.limits.max_budget_usd
     of_budget = "" if budget is None else f" of {dollar_limit(budget)}"
     yield f"{row.name}: {counts_text(row)}; {dollars(row.cost_usd)}{of_budget}"
     limits = limits_text(row.limits)
     if limits:
         yield f"  limits: {limits}"
+    if not row.open_jobs:
+        return
+    if workers.slots:
+        yield f"  {counted(workers.slots, 'slot')} on {counted(workers.machines, 'machine')} at work"
+    else:
+        yield "  no worker: ralph fleet work"
 
 
 def counts_text(row: SetRow) -> str:
@@ -68,8 +82,8 @@ def _states_text(counts: Mapping[JobState, int], failed: int) -> str:
     return ", ".join(parts)
 
 
-def limits_text(limits: SetLimits) -> str:
-    """The limits of a set that a user has given, without the budget. Empty if there are none."""
+def limits_text(limits: SetLimits, *, has_budget: bool = False) -> str:
+    """The limits of a set that a user has given. Empty if there are none. The budget is among them if `has_budget`."""
     parts = []
     if limits.concurrency is not None:
         parts.append(f"{limits.concurrency} at once")
@@ -81,6 +95,8 @@ def limits_text(limits: SetLimits) -> str:
         )
     if limits.max_attempts != type(limits)().max_attempts:
         parts.append(counted(limits.max_attempts, "attempt"))
+    if has_budget and limits.max_budget_usd is not None:
+        parts.append(dollar_limit(limits.max_budget_usd))
     return ", ".join(parts)
 
 
@@ -219,8 +235,8 @@ def _local(at: float) -> str:
 # --- JSON
 
 
-def set_object(row: SetRow) -> dict[str, Any]:
-    """A set and its limits."""
+def set_object(row: SetRow, workers: Workers | None = None) -> dict[str, Any]:
+    """A set and its limits. Without `workers`, who works for it is left out."""
     rate = row.limits.rate
     return {
         "set": row.name,
@@ -233,6 +249,7 @@ def set_object(row: SetRow) -> dict[str, Any]:
             **asdict(row.limits),
             "rate": None if rate is None else {"starts": rate.starts, "period_s": rate.period_s},
         },
+        **({} if workers is None else asdict(workers)),
         "created_at": _iso(row.created_at),
     }
 

@@ -10,10 +10,12 @@ from msgspec.structs import replace
 from ralph.fleet.decisions import JobState, worst_exit_code
 from ralph.fleet.jobs import Job, Rate, SetLimits, content_of
 from ralph.fleet.listing import (
+    Workers,
     counts_text,
     end_lines,
     job_lines,
     job_object,
+    limits_text,
     progress_line,
     set_lines,
     set_object,
@@ -115,12 +117,16 @@ def test_a_job_of_another_version_is_shown_as_far_as_it_is_known() -> None:
     assert job_object(strange)["branch"] is None
 
 
-def test_a_set_says_its_counts_and_its_limits() -> None:
-    assert list(set_lines(set_row(running=2, done=1))) == [
+def test_a_set_says_its_counts_its_limits_and_who_works() -> None:
+    assert list(set_lines(set_row(running=2, done=1), Workers(3, 2))) == [
         "s: 3 jobs: 2 running, 1 done; $1.25 of $20",
         "  limits: 8 at once, 2 at once for each host, 50/min, 1 attempt",
+        "  3 slots on 2 machines at work",
     ]
+    assert list(set_lines(set_row(queued=1), Workers(0, 0)))[-1] == "  no worker: ralph fleet work"
+    assert len(list(set_lines(set_row(done=1), Workers(0, 0)))) == 2
     assert progress_line([set_row(running=2, done=1)]) == "2 running, 1 done; $1.25"
+    assert limits_text(set_row().limits, has_budget=True).endswith(", 1 attempt, $20")
     some = replace(set_row(running=2, done=5), failed=2)
     assert counts_text(some) == "7 jobs: 2 running, 3 done, 2 failed"
     assert progress_line([some, replace(set_row(done=1), failed=1)]) == "2 running, 3 done, 3 failed; $2.50"
@@ -163,8 +169,8 @@ def test_the_fields_of_the_objects_stay() -> None:
         "not_before": None,
         "result": None,
     }
-    told = set_object(set_row(running=1))
-    assert (told["set"], told["jobs"], told["open"]) == ("s", 1, 1)
+    told = set_object(set_row(running=1), Workers(3, 2))
+    assert (told["set"], told["jobs"], told["open"], told["slots"], told["machines"]) == ("s", 1, 1, 3, 2)
     assert told["limits"]["rate"] == {"starts": 50, "period_s": 60.0}
     assert told["states"]["running"] == 1
     waited = wait_object([set_row(done=2)], [ended("a", 3), ended("b", 74)], 124)
@@ -173,7 +179,7 @@ def test_the_fields_of_the_objects_stay() -> None:
 
 def test_the_page_of_the_fleet_has_every_state_every_field_and_the_order_of_the_codes() -> None:
     page = " ".join((Path(__file__).parents[2] / "docs/fleet.md").read_text().split())
-    fields = {*job_object(row()), *set_object(set_row()), *wait_object([], [], 0)}
+    fields = {*job_object(row()), *set_object(set_row(), Workers(0, 0)), *wait_object([], [], 0)}
     words = fields | {state.value for state in JobState} | {"cancelling", "exit N"}
     assert {word for word in words if f"`{word}`" not in page and f'"{word}"' not in page} == set()
     worst_first = sorted((0, 143, 70, 74, 77, 78, 69, 2, 4, 1, 3, 124, 75), key=place_of)

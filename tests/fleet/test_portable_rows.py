@@ -126,7 +126,7 @@ def test_a_row_in_another_form_runs_nothing_wherever_it_comes_in(tmp_path: Path,
         worker = place.work("d")
         wait_until(lambda: "working on" in place.log("d"))
         place.submit(place.job("never"), limits=None)
-        wait_until(lambda: any(row.workers for row in place.store.open_sets()))
+        wait_until(lambda: place.store.executor_rows() != [])
         writer.removes_the_guard()
         writer.plants(mark)
         wait_until(lambda: "rows that ralph did not write" in place.log("d"))

@@ -122,7 +122,7 @@ def test_a_key_with_another_content_is_refused_and_nothing_is_added(store) -> No
     with pytest.raises(UsageError, match="has a job j0 with another content"):
         store.submit("s", SetLimits(concurrency=3), [job("new"), job("j0", max_turns=3)])
     assert (store.job_ids("s"), store.limits("s")) == (["j0"], NO_LIMITS)
-    store.submit("s", SetLimits(concurrency=3), [job("new"), *jobs(1)])
+    assert store.submit("s", SetLimits(concurrency=3), [job("new"), *jobs(1)]).has_new_limits
     assert (store.job_ids("s"), store.limits("s").concurrency) == (["j0", "new"], 3)
 
 

@@ -27,6 +27,7 @@ from ralph.fleet.store.schema import (
     KeptRow,
     attempts,
     checkpoints,
+    executors,
     job_row,
     jobs,
     kept_row,
@@ -56,6 +57,7 @@ class SubmitResult(Struct, frozen=True):
     new: int
     known: int
     """Jobs that the set had already, with the same content."""
+    has_new_limits: bool
 
 
 class SetRow(Struct, frozen=True, kw_only=True):
@@ -162,7 +164,7 @@ class FleetStore:
                     )
             if new:
                 c.execute(jobs.insert(), new)
-        return SubmitResult(len(new), len(wanted) - len(new))
+        return SubmitResult(len(new), len(wanted) - len(new), known_limits not in {None, text})
 
     def job_ids(self, set_name: str) -> list[str]:
         query = sa.select(jobs.c.id).where(jobs.c.set_name == set_name).order_by(jobs.c.position)
@@ -229,6 +231,13 @@ class FleetStore:
         with self.reading() as c:
             row = c.execute(query).one_or_none()
         return None if row is None else StoredCheckpoint(row.ref, row.commit, row.state)
+
+    def executor_rows(self) -> list[tuple[str, str, str, float]]:
+        """Id, machine, set, and how many seconds ago it was seen, of each executor."""
+        with self.reading() as c:
+            now = self.now(c)
+            rows = c.execute(sa.select(executors).order_by(executors.c.id)).all()
+        return [(row.id, row.machine, row.set_name, now - row.seen_at) for row in rows]
 
 
 def _new_row(set_name: str, position: int, job: Job, content: bytes, now: float) -> dict[str, Any]:

@@ -159,6 +159,7 @@ def test_wait_ends_with_the_worst_exit_code_of_the_jobs(store, ralph_here) -> No
 def test_a_job_is_named_by_its_id_or_with_its_set(store, ralph_here) -> None:
     store.submit("s", SetLimits(), [job("port-api", prompt=f"Port {HOSTILE}.\nAll."), job("both")])
     store.submit("t", SetLimits(), [Job(id="both", repository="https://git.example.org/y.git", prompt="Go.")])
+    assert ralph_here("fleet", "logs", "port-api").stderr == "[fleet] s/port-api has no log: it is queued\n"
     assert ralph_here("fleet", "logs").stderr.endswith("(see `ralph fleet logs --help`)\n")
     shown = ralph_here("fleet", "show", "port-api")
     assert shown.stdout.startswith("s/port-api: queued\n")
@@ -171,7 +172,7 @@ def test_a_job_is_named_by_its_id_or_with_its_set(store, ralph_here) -> None:
         ran = ralph_here("fleet", "show", *words)
         assert (ran.code, ran.stdout) == (2, "")
         assert problem in ran.stderr
-    assert len(ralph_here("fleet", "ls").stdout.splitlines()) == 2, "sets only, if there are several"
+    assert len(ralph_here("fleet", "ls").stdout.splitlines()) == 4, "sets only, if there are several"
     assert "port-api  queued" in ralph_here("fleet", "ls", "s").stdout
 
 
@@ -197,6 +198,8 @@ def test_cancel_waits_for_the_worker_and_names_one_that_does_not_answer(
     ran = ralph_here("fleet", "cancel", "a", "b")
     answers.join()
     assert (ran.code, ran.stdout) == (0, "cancelled: 1 job that had not started, 1 that ran\n")
+    ended = ralph_here("fleet", "cancel", "a", "b")
+    assert (ended.code, "2 had ended already" in ended.stderr) == (0, True)
     taken(store, "c")
     monkeypatch.setattr(command, "CANCEL_WITHIN_S", 0.0)
     silent = ralph_here("fleet", "cancel", "--all", code=75)
