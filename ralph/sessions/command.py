@@ -332,7 +332,7 @@ def _found(store: SessionStore, prefix: str | None) -> Path:
     if prefix is not None:
         if not prefix.strip():
             raise UsageError("give the title of a session, or the beginning of its id")
-        return named_journal(store, prefix, _here())
+        return named_journal(store, prefix)
     last = store.last_of(_cwd())
     if last is None:
         raise UsageError(f"there is no session of {_cwd()} yet; `ralph sessions ls --all` lists all sessions")
