@@ -126,11 +126,6 @@ MISUSES = {
     "a prompt was swallowed": ("--allowedTools Read 'fix the bug'", f"no prompt: --allowedTools {ADVICE}"),
     "by a list of directories": ("--add-dir . 'fix the bug'", f"no prompt: --add-dir {ADVICE}"),
     "lower case": ("x --disallowedTools bash", "no tool is called 'bash': did you mean Bash?"),
-    "lower case of another program's": ("x --disallowed-tools todowrite", "did you mean TodoWrite?"),
-    "exactly": ("x --tools Bsh", "--tools must contain exact tool names"),
-    "a pattern": ("x --tools 'Bash(git *)' Read", "--tools must contain exact tool names"),
-    "an unfinished pattern": ("x --disallowedTools 'Bash(git:*'", "lacks its closing parenthesis"),
-    "a pattern of no tool": ("x --allowedTools 'Reed(./x)'", "did you mean Read?"),
     "no word": ("x --tools", '--tools needs at least one value; --tools "" is an empty list'),
     "no directory": ("x --add-dir", "--add-dir needs at least one value; for none, leave it out"),
     "an empty directory": (
