@@ -42,14 +42,12 @@ class TriedSandbox(Struct, frozen=True):
     findings: tuple[Finding, ...] = ()
 
 
-def try_sandbox(
-    environment: Mapping[str, str], cwd: Path | None, wanted: SandboxSettings, *, is_offline: bool = False
-) -> TriedSandbox:
+def try_sandbox(environment: Mapping[str, str], cwd: Path | None, wanted: SandboxSettings) -> TriedSandbox:
     """Runs the probe in the strongest sandbox of this machine. The probe has the network that `wanted` names, or
     none.
 
-    The probe also tries to read the user's real secrets. It reads one byte of each and shows none. Unless
-    `is_offline` is True, it connects to the listed hosts through the proxy. Takes a few seconds.
+    The probe also tries to read the user's real secrets. It reads one byte of each and shows none. It
+    connects to the listed hosts through the proxy. Takes a few seconds.
     """
     if sys.platform != "linux":
         return TriedSandbox(findings=(warn(_SUBJECT, "none: only Linux has the means", "use a container"),))
@@ -60,7 +58,7 @@ def try_sandbox(
     try:
         with SelfTest(means, net, secrets=tuple(_secrets(environment, wanted))) as test:
             results = test.run()
-            reached = test.run_proxy(wanted.allow_hosts, is_offline=is_offline) if net == "proxy" else []
+            reached = test.run_proxy(wanted.allow_hosts) if net == "proxy" else []
             level = test.level
     except (OSError, ProbeError) as error:
         return TriedSandbox(

@@ -190,15 +190,15 @@ class SelfTest:
             finally:
                 self._end_daemons()
 
-    def run_proxy(self, hosts: Sequence[str], *, is_offline: bool = False) -> list[ReachedHost]:
-        """Connects through the proxy from inside: first to a host that is not listed, then, unless `is_offline`, to those of
-        `hosts` that are names. Empty without a network namespace, where there is no proxy. Raises ProbeError.
+    def run_proxy(self, hosts: Sequence[str]) -> list[ReachedHost]:
+        """Connects through the proxy from inside: first to a host that is not listed, then to those of `hosts` that are
+        names. Empty without a network namespace, where there is no proxy. Raises ProbeError.
         """
         if not self._means.has_own_network:
             return []
         listed = allowed_hosts(hosts).hosts
         named = [(one.name, one.port or 443) for one in listed if not one.name.startswith(".")]
-        asked = [(_NOT_LISTED, 443), *([] if is_offline else named)]
+        asked = [(_NOT_LISTED, 443), *named]
         with closing(self._box(tuple(hosts))) as box:
             words = [sys.executable, "-I", "-S", "-c", _ASKING, json.dumps(asked)]
             answers = json.loads(self._said(words, box.confinement(str(self.directory / "root"))))

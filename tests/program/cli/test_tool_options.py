@@ -51,9 +51,7 @@ def test_each_form_of_a_list_means_the_same(tmp_path, typed, left) -> None:
 
 
 def test_the_doctor_says_where_the_tools_come_from_and_which_there_are_not(ralph_here) -> None:
-    ran = ralph_here(
-        "doctor", "--offline", "--tools", "Bash", "WebFetch", "--disallowedTools=TodoWrite,mcp__x__y"
-    )
+    ran = ralph_here("doctor", "--tools", "Bash", "WebFetch", "--disallowedTools=TodoWrite,mcp__x__y")
     [row] = [line for line in ran.stdout.splitlines() if line.split()[:1] == ["tools"]]
     assert row.endswith("flag --tools, flag --disallowed-tools")
     assert "warn  settings: --tools names WebFetch: ralph has no such tool" in ran.stdout
