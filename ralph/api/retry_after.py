@@ -22,7 +22,6 @@ _LONGEST_DELAY_S = 365 * 86400.0
 _LARGEST_UNIX_TIME_S = 1e11
 _LONGEST_VALUE = 200
 """A longer value names no time. The limit keeps the search for repetitions short."""
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"  # RFC 9110, 10.2.3, and fractions, which some servers send
 # `6m0s` in OpenAI's headers, `34.5s` in Google's RetryInfo, `5 days 22 hours` in messages.
@@ -183,21 +182,15 @@ def _duration_s(text: str) -> float:
 
 
 def _http_date(value: str) -> datetime | None:
-    """The date and time of an HTTP date, with a time zone. None if the text has none of the three forms of RFC 9110. The
-    module `email.utils` reads more forms, but takes 5 ms of each start.
-    """
-    match value.replace("-", " ").split():
-        case [_, day, month, year, time, "GMT"] | [_, month, day, time, year]:
-            pass
-        case _:
-            return None
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - few runs wait for a server, and it takes 5 ms
+
     try:
-        century = 0 if len(year) > 2 else 1900 if int(year) > 68 else 2000
-        hour, minute, second = map(int, time.split(":"))
-        month_number = _MONTHS.index(month) + 1
-        return datetime(century + int(year), month_number, int(day), hour, minute, second, tzinfo=UTC)
+        moment = parsedate_to_datetime(value)
     except (ValueError, OverflowError):
         return None
+    if moment.tzinfo is None and value[-1:].isdigit():  # the form of asctime, which names no zone
+        return moment.replace(tzinfo=UTC)
+    return moment if moment.tzinfo else None
 
 
 def _iso_date(value: str) -> datetime | None:

@@ -69,10 +69,8 @@ def doctor(line: DoctorLine, _typed: TypedLine) -> int:
     If a check says FAIL, the exit code is the one that a run would have: 78 for settings, and with --probe also 77, 69
     or 75.
     """
-    if line.probe and (line.offline or line.sandbox):
-        raise UsageError(
-            f"--probe and {'--offline' if line.offline else '--sandbox'} cannot be used together"
-        )
+    if line.probe and line.sandbox:
+        raise UsageError("--probe and --sandbox cannot be used together")
     if line.is_json and line.sandbox:
         raise UsageError("--json and --sandbox cannot be used together")
     # Paths on the command line are relative to the directory where ralph was called.
@@ -237,8 +235,6 @@ def _findings(
         yield resources.look_at_limits(settings)
         for remark in settings.remarks:
             yield warn("settings", remark.text, remark.advice)
-    if line.offline:
-        return
     if settings is None:
         if line.probe:
             yield warn("targets", _NOT_ASKED, "fix the settings first")

@@ -237,7 +237,6 @@ class DoctorLine(Struct, frozen=True, kw_only=True):
     config: Config = None
     directory: Directory = None
     session_dir: SessionDir = None
-    offline: Annotated[bool, option("Start no MCP servers, and connect to no host.")] = False
     probe: Annotated[
         bool,
         option(

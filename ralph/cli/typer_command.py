@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import shutil
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +37,6 @@ _MODULES = {
 }
 """For each command, two names: the module in `ralph.cli`, and the command object in this module."""
 HELP_OPTIONS = ["-h", "--help"]
-_FEWEST_COLUMNS, _TYPER_FITS_FROM = 24, 52
-"""Terminals with a width between these numbers of columns need a narrower help page than typer makes."""
 _MOST_OWNERS = 2
 _PLAIN = (("is not a valid int", "is not a whole number"), ("is not a valid float", "is not a number"))
 _FIRST_WORD = {"run": "prompt", "loop": "prompt", "report": "what", "help": "topic"}
@@ -133,10 +130,6 @@ def run_command(name: str, command: Any, words: list[str], *, is_command_inserte
     """
     if name != "run":  # which still imports many modules, and begins garbage collection itself
         begin_garbage_collection()
-    columns = shutil.get_terminal_size().columns
-    narrow: dict[str, Any] = (
-        {"terminal_width": columns - 2} if _FEWEST_COLUMNS <= columns < _TYPER_FITS_FROM else {}
-    )
     try:
         code = command.main(
             args=words,
@@ -144,7 +137,6 @@ def run_command(name: str, command: Any, words: list[str], *, is_command_inserte
             standalone_mode=False,
             help_option_names=HELP_OPTIONS,
             obj=is_command_inserted,
-            **narrow,
         )
     except TyperException as error:
         raise line_error(error, name) from None

@@ -7,10 +7,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ralph.output.standard_streams import ReaderLeftError, print_bytes
-from ralph.values.screen_text import columns_of, cut_to_columns
+from ralph.values.screen_text import cut_to_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 # ECMA-48: ED, EL, CUP. DEC: DECTCEM.
 _HOME, _CLEAR_BELOW, _CLEAR_TO_END = "\x1b[H", "\x1b[J", "\x1b[K"
@@ -19,21 +19,8 @@ _USUAL_SIZE = (80, 24)
 
 
 def fit_to_screen(lines: Sequence[str], columns: int, rows: int) -> list[str]:
-    """The lines as a terminal of this size can show them. Long lines are folded if all text fits then. Otherwise long
-    lines are cut, and so is the list.
-    """
-    folded = [part for line in lines for part in _folded(line, columns)]
-    return folded if len(folded) <= rows else [cut_to_columns(line, columns) for line in lines[:rows]]
-
-
-def _folded(text: str, columns: int) -> Iterator[str]:
-    part = ""
-    for character in text:
-        if part and columns_of(part + character) > columns:
-            yield part
-            part = ""
-        part += character
-    yield part
+    """The lines as a terminal of this size can show them: long lines are cut, and so is the list."""
+    return [cut_to_columns(line, columns) for line in lines[:rows]]
 
 
 def terminal_size(descriptor: int) -> tuple[int, int]:

@@ -78,7 +78,7 @@ def find_subject(
             raise UsageError(f"there is no loop {what} in {directory}, and no such session; {there}")
     elif os.sep in what or what in {os.curdir, os.pardir} or _is_directory_only(what, store):
         return _everything_of(directory / what, environment, session_directory)
-    path = named_journal(store, what, directory)
+    path = named_journal(store, what)
     return ReportSubject(f"session {path.stem}", directory, sessions=(path,))
 
 

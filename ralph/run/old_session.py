@@ -114,7 +114,7 @@ class _Opening:
 
     def _found(self) -> Path:
         if self._options.resume is not None:
-            return named_journal(self._store, self._options.resume, self._cwd)
+            return named_journal(self._store, self._options.resume)
         last = last_resumable(self._store, self._cwd)
         if last is None:
             raise NoSessionError(f"there is no session of {self._cwd} to resume")

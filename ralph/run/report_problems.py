@@ -70,18 +70,10 @@ def _checker(tool_input_schema: Mapping[str, Any]) -> Checker:
     schema = {key: tool_input_schema[key] for key in ("$schema", "properties") if key in tool_input_schema}
     known = validators.validator_for(schema, default=validators.Draft202012Validator)
     extend: Any = validators.extend  # jsonschema has no types for it
-    draft = extend(known, {"uniqueItems": _unique_items, "multipleOf": _multiple_of})
+    draft = extend(known, {"multipleOf": _multiple_of})
     # An empty registry knows no other document and cannot fetch one.
     checker: Checker = draft(schema, registry=Registry(), format_checker=known.FORMAT_CHECKER)
     return checker
-
-
-def _unique_items(
-    _checker: Checker, wanted: object, instance: object, _schema: object
-) -> Iterator[ValidationError]:
-    """Checks `uniqueItems` in linear time."""
-    if wanted is True and isinstance(instance, list) and len(set(map(_hashable, instance))) < len(instance):
-        yield ValidationError("the items are not all different")
 
 
 def _multiple_of(
@@ -94,15 +86,6 @@ def _multiple_of(
 
 def _exact(number: Any) -> Fraction:
     return Fraction(number if isinstance(number, int) else repr(number))
-
-
-def _hashable(value: Any) -> object:
-    """A hashable key for a JSON value."""
-    if isinstance(value, dict):
-        return dict, frozenset((name, _hashable(inner)) for name, inner in value.items())
-    if isinstance(value, list):
-        return list, *map(_hashable, value)
-    return (bool, value) if isinstance(value, bool) else value
 
 
 def _payload_problems(checker: Checker, payload: Any) -> list[str]:

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 
 _LONGEST_DIRECTORY = 28
-_SHORTEST_DIRECTORY = 12
-_SHORTEST_TITLE = 20
 _TASK_JSON_CHARS = 400
 _GAP = "  "
 
@@ -60,14 +58,10 @@ _COLUMNS = {
     "turns": _Column("TURNS", 5, is_right=True),
     "cost": _Column("COST", 8, is_right=True),
 }
-_LESS_NEEDED = ("turns", "time", "directory", "cost")
-"""The columns that a narrow terminal does not show, the least needed first."""
 
 
 class SessionList:
-    """Formats one row per session. The columns have fixed widths, and the title takes the remaining width. On a
-    narrow terminal, the directory is cut and columns are left out, so that no row is wider than the terminal.
-    """
+    """Formats one row per session. The columns have fixed widths, and the title takes the remaining width."""
 
     def __init__(self, *, now: datetime, width: int | None, has_directory: bool, has_color: bool) -> None:
         """`now` is the current time in the local time zone. `width` is the number of columns of the terminal. None
@@ -79,14 +73,6 @@ class SessionList:
         self._columns = {
             key: column.width for key, column in _COLUMNS.items() if has_directory or key != "directory"
         }
-        if width is None:
-            return
-        lacking = _SHORTEST_TITLE - (width - self._before_title())
-        if "directory" in self._columns and lacking > 0:
-            self._columns["directory"] -= min(lacking, _LONGEST_DIRECTORY - _SHORTEST_DIRECTORY)
-        for name in _LESS_NEEDED:
-            if width - self._before_title() < _SHORTEST_TITLE:
-                self._columns.pop(name, None)
 
     def _before_title(self) -> int:
         return sum(self._columns.values()) + len(_GAP) * len(self._columns)
@@ -332,7 +318,7 @@ def _found(store: SessionStore, prefix: str | None) -> Path:
     if prefix is not None:
         if not prefix.strip():
             raise UsageError("give the title of a session, or the beginning of its id")
-        return named_journal(store, prefix, _here())
+        return named_journal(store, prefix)
     last = store.last_of(_cwd())
     if last is None:
         raise UsageError(f"there is no session of {_cwd()} yet; `ralph sessions ls --all` lists all sessions")

@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -170,7 +169,6 @@ def _is_locked(path: Path) -> bool:
 # --- Finding a session
 # Finds the session that the user means: by the beginning of its id, by its title, or as the newest one.
 
-_MOST_NAMED = 3
 _MOST_AMBIGUOUS = 5
 
 
@@ -194,17 +192,16 @@ def _has_message(path: Path) -> bool:
     return look.problem is not None or look.story.has_message
 
 
-def named_journal(store: SessionStore, name: str, cwd: Path | None) -> Path:
+def named_journal(store: SessionStore, name: str) -> Path:
     """The journal whose id begins with `name`, or whose session has it as its title. Raises UsageError if there is no
-    such journal, or more than one. If there is none, the error suggests similar ids or the newest sessions of `cwd`.
-    `cwd` is None if the working directory is gone.
+    such journal, or more than one.
     """
     found = store.starting_with(name)
     titled = [] if len(found) == 1 and len(name) >= SHORT_ID_CHARS else _titled(store, name)
     both = [*dict.fromkeys((*found, *titled))]
     if not both:
         none = f"no session has an id that begins with {name!r}, or this title (in {store.root})"
-        raise UsageError(f"{none}{_suggestion(store, name, cwd)}")
+        raise UsageError(none)
     if len(both) > 1:
         newest = sorted(both, key=written_at, reverse=True)[:_MOST_AMBIGUOUS]
         names = _names(newest) if titled else ", ".join(path.stem for path in found[:_MOST_AMBIGUOUS])
@@ -228,16 +225,6 @@ def _titled(store: SessionStore, title: str) -> list[Path]:
             if plain(look_to_list(path).story.title) == wanted != "":
                 found.append(path)
     return found
-
-
-def _suggestion(store: SessionStore, prefix: str, cwd: Path | None) -> str:
-    """Ids that are similar to `prefix`. If no id is similar, the newest sessions of the working directory."""
-    beginnings = {path.stem[: len(prefix)]: path for path in store.all()}
-    alike = get_close_matches(prefix.lower(), beginnings, _MOST_NAMED)
-    if alike:
-        return f"; similar ids: {_names([beginnings[each] for each in alike])}"
-    newest = sorted(store.of(cwd) if cwd is not None else (), key=written_at, reverse=True)[:_MOST_NAMED]
-    return f"; the newest sessions of this directory: {_names(newest)}" if newest else ""
 
 
 def _names(paths: Iterable[Path]) -> str:

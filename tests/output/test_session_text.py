@@ -7,7 +7,6 @@ import re
 from datetime import UTC, datetime
 
 from ralph.conversation.records import EventRecord
-from ralph.sessions.command import SessionList
 from ralph.sessions.document import as_json, markdown, session_export
 from ralph.sessions.story import KILLED, RUNNING
 from ralph.sessions.story_text import SessionText
@@ -149,17 +148,3 @@ def test_the_json_object_holds_messages_runs_events_and_totals() -> None:
     assert exported["events"][0] | {"run": 1, "seq": 8, "kind": "overloaded"} == exported["events"][0]
     assert exported["totals"]["turns"] == 2
     assert exported["damage"] is None
-
-
-def test_a_line_of_the_list_fits_its_width() -> None:
-    listed = SessionList(now=NOW, width=80, has_directory=False, has_color=False)
-    journal = (
-        JournalBuilder().run().prompt("a\x1b[31m task of several words that is longer than any line " * 3)
-    )
-    journal.ends(Outcome.API_UNAVAILABLE)
-    line = listed.row(journal.look("api_unavailable", NOW.timestamp()))
-    assert line == "3f2a9c1e  11-22 09:00  api_unavailable      2   $0.0030  a task of several word…"
-    assert len(line) <= 80
-    assert len(listed.header()) <= 80
-    old = listed.row(journal.look(written_at_s=NOW.timestamp() - 400 * 86_400))
-    assert old.split()[1] == "2025-10-18"

@@ -28,8 +28,6 @@ def listed(width: int | None, *, has_directory: bool) -> list[str]:
         (160, True, ["ID", "WRITTEN", "DIRECTORY", "OUTCOME", "TURNS", "COST", "TITLE"]),
         (100, True, ["ID", "WRITTEN", "DIRECTORY", "OUTCOME", "TURNS", "COST", "TITLE"]),
         (80, False, ["ID", "WRITTEN", "OUTCOME", "TURNS", "COST", "TITLE"]),
-        (80, True, ["ID", "DIRECTORY", "OUTCOME", "COST", "TITLE"]),
-        (50, True, ["ID", "OUTCOME", "TITLE"]),
     ],
 )
 def test_rows_fit_the_terminal_and_their_columns_are_below_their_names(width, has_directory, columns) -> None:

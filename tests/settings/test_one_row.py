@@ -120,7 +120,7 @@ class Copy:
 
     def listed(self, *flags: str, **environment: str) -> dict[str, list[str]]:
         """The rows of the new settings in doctor's listing, without their sections: value and origin."""
-        shown = self("ralph", "doctor", "--offline", *flags, **environment).stdout
+        shown = self("ralph", "doctor", *flags, **environment).stdout
         rows = [line.split() for line in shown.splitlines() if line.startswith("  ")]
         return {row[0].partition(".")[2]: row[1:] for row in rows if row[0] in NEW}
 
@@ -152,7 +152,7 @@ def test_what_cannot_be_its_value_is_refused(copy: Copy) -> None:
     copy.user_file.write_text("clocks.bow_s = -1")
     says = f"{copy.user_file}: clocks.bow_s must be a number of seconds from 0 to 31536000, not -1"
     try:
-        assert says in copy("ralph", "doctor", "--offline").stdout
+        assert says in copy("ralph", "doctor").stdout
     finally:
         copy.user_file.write_text("")
 

@@ -57,7 +57,7 @@ def test_what_is_posted_to_is_said_by_doctor_and_where_the_address_may_be_wrong(
     ran = ralph("hi")
     assert ran.code == 69
     assert f"POST {address}" in ran.stderr
-    shown = ralph_here("doctor", "--offline").stdout.splitlines()
+    shown = ralph_here("doctor").stdout.splitlines()
     assert ["posts", "to", address] in [line.split() for line in shown]
 
 

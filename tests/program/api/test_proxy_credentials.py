@@ -56,7 +56,7 @@ def test_a_proxy_without_a_credential_reaches_commands(ralph, serve) -> None:
     assert {f"{name}=http://proxy.test:3128" for name in NAMES} <= set(seen)
 
 
-@pytest.mark.parametrize("command", [("run", "go"), ("doctor", "--offline")])
+@pytest.mark.parametrize("command", [("run", "go"), ("doctor",)])
 def test_a_base_url_with_a_credential_is_refused_without_repeating_it(ralph, command) -> None:
     config = ralph.cwd.parent / "config.toml"
     config.write_text(f"[model]\nbase_url = 'http://{TOKENS[0]}@127.0.0.1:9'\n")

@@ -83,7 +83,7 @@ def test_each_target_is_shown_with_what_is_known_of_it(ralph, ralph_here) -> Non
         """,
     )
     ralph.environment["SECOND"] = "second-key-0123"
-    shown = ralph_here("doctor", "--offline", code=0)
+    shown = ralph_here("doctor", code=0)
     main, own, priced = re.split(r"\n  (?=\S)", shown.stdout.split("\n\n")[1])[1:]
     for part in ("claude-opus-5-5", "https://api.anthropic.com", "X-Team", "1000000 tokens", "output 20,"):
         assert part in main
@@ -131,7 +131,7 @@ def test_a_missing_key_fails_and_all_else_is_shown_and_tried(ralph, ralph_here) 
 
 
 def test_a_config_file_that_is_missing_is_78_and_a_directory_that_is_missing_2(ralph_here) -> None:
-    shown = ralph_here("doctor", "--offline", "--config", "absent.toml", code=78)
+    shown = ralph_here("doctor", "--config", "absent.toml", code=78)
     assert "no such file" in checks(shown.stdout)["settings"][1]
     shown = ralph_here("doctor", "-C", "absent")
     assert (shown.code, shown.stdout) == (2, "")
@@ -164,14 +164,14 @@ def test_a_signal_ends_it_at_once(ralph, silent, number, code) -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_an_output_that_cannot_be_written_is_74(ralph) -> None:
-    with Path("/dev/full").open("wb") as full, ralph.start("doctor", "--offline", stdout=full) as process:
+    with Path("/dev/full").open("wb") as full, ralph.start("doctor", stdout=full) as process:
         assert process.stderr.read() == b"ralph: cannot write: No space left on device\n"
         assert process.wait(timeout=PATIENCE_S) == 74
 
 
 def test_a_reader_that_leaves_is_no_error_and_the_exit_code_stays_true(ralph) -> None:
     user_settings(ralph, "[model]\nnam = 1")
-    with ralph.start("doctor", "--offline") as process:
+    with ralph.start("doctor") as process:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(timeout=PATIENCE_S) == 78
@@ -184,7 +184,7 @@ def test_programs_that_are_missing_are_said_with_what_is_missing_without_them(
     ralph, ralph_here, tmp_path
 ) -> None:
     ralph.environment["PATH"] = str(tmp_path)
-    shown = ralph_here("doctor", "--offline", code=0)
+    shown = ralph_here("doctor", code=0)
     found = checks(shown.stdout)
     for program, without in (("bash", "/bin/sh"), ("git", "cannot commit")):
         level, text = found[program]
@@ -198,7 +198,7 @@ def test_programs_that_are_missing_are_said_with_what_is_missing_without_them(
 
 
 def test_the_machine_is_described(ralph) -> None:
-    found = checks(ralph("doctor", "--offline").stdout)
+    found = checks(ralph("doctor").stdout)
     if sys.platform == "linux":  # on other systems the memory cannot be protected
         assert found["memory"][0] == "ok"
     assert f"Python {'.'.join(map(str, sys.version_info[:3]))}" in found["ralph"][1]
@@ -219,7 +219,7 @@ def test_search_paths_that_lead_into_the_checkout_are_warnings_and_its_programs_
     entry = entry.format(cwd=ralph.cwd)
     for name in ("PATH", "PYTHONPATH"):
         ralph.environment[name] = f"{entry}:{ralph.environment[name]}"
-    found = checks(ralph("doctor", "--offline").stdout)
+    found = checks(ralph("doctor").stdout)
     assert found["bash"] == ("ok", shutil.which("bash"))
     assert ("PATH" in found) != entry.startswith("/"), (
         "what is in a PATH by its full name was put there on purpose"
@@ -229,7 +229,7 @@ def test_search_paths_that_lead_into_the_checkout_are_warnings_and_its_programs_
 
 def test_a_sessions_directory_that_cannot_be_made_fails(ralph, ralph_here, tmp_path) -> None:
     (tmp_path / "file").write_text("")
-    shown = ralph_here("doctor", "--offline", "--session-dir", str(tmp_path / "file" / "sessions"), code=78)
+    shown = ralph_here("doctor", "--session-dir", str(tmp_path / "file" / "sessions"), code=78)
     level, text = checks(shown.stdout)["sessions"]
     assert level == "FAIL"
     assert f"{tmp_path}/file/sessions is not writable: a file is in the way" in text
@@ -237,7 +237,7 @@ def test_a_sessions_directory_that_cannot_be_made_fails(ralph, ralph_here, tmp_p
 
 
 def test_where_sessions_are_kept_is_said_and_nothing_is_left_there(ralph, ralph_here, tmp_path) -> None:
-    shown = ralph_here("doctor", "--offline", "--session-dir", "kept")
+    shown = ralph_here("doctor", "--session-dir", "kept")
     assert checks(shown.stdout)["sessions"] == ("ok", f"{ralph.cwd}/kept is writable")
     assert [path.name for path in ralph.cwd.rglob("*")] == ["kept"]
 
@@ -247,7 +247,7 @@ def test_without_a_usable_home_the_place_that_may_be_cleared_is_a_warning(
 ) -> None:
     ralph.environment["HOME"] = __file__
     ralph.environment["TMPDIR"] = str(tmp_path)
-    shown = ralph_here("doctor", "--offline", code=0)
+    shown = ralph_here("doctor", code=0)
     level, text = checks(shown.stdout)["sessions"]
     assert level == "warn"
     assert "may be cleared at any time" in text
@@ -278,7 +278,7 @@ def test_a_working_directory_that_is_gone_fails_and_the_rest_is_looked_at(ralph)
 def test_colour_is_for_terminals_that_can_show_it_without_no_color(ralph, environment, has_color) -> None:
     ralph.environment |= environment
     ours, theirs = pty.openpty()
-    process = ralph.start("doctor", "--offline", stdout=theirs, stderr=subprocess.DEVNULL)
+    process = ralph.start("doctor", stdout=theirs, stderr=subprocess.DEVNULL)
     os.close(theirs)
     shown = b""
     try:
@@ -341,16 +341,16 @@ def test_a_secret_in_every_place_is_never_shown(ralph, ralph_here, breaks) -> No
 
 
 def test_options_of_a_run_count_here_too_and_are_named_as_their_source(ralph, ralph_here) -> None:
-    told = ralph_here("doctor", "--offline", "--model", "opus", "--max-time", "2h").stdout
+    told = ralph_here("doctor", "--model", "opus", "--max-time", "2h").stdout
     assert re.search(r"model\.name +claude-opus-5-5 .*flag --model", told)
     assert re.search(r"limits\.max_time_s +7200.* flag --max-time", told)
-    refused = ralph_here("doctor", "--offline", "--max-time", "never")
+    refused = ralph_here("doctor", "--max-time", "never")
     assert (refused.code, len(refused.stderr.splitlines())) == (2, 1)
 
 
 def test_a_variable_that_names_no_authority_is_a_warning(ralph, ralph_here) -> None:
     ralph.environment["NODE_EXTRA_CA_CERTS"] = "/nonexistent.pem"
-    told = ralph_here("doctor", "--offline", code=0)
+    told = ralph_here("doctor", code=0)
     assert "NODE_EXTRA_CA_CERTS names /nonexistent.pem, which contains no certificate" in told.stdout
 
 
@@ -412,7 +412,7 @@ def test_the_probe_asks_each_target_tries_a_push_and_ends_in_a_verdict(
 def test_a_budget_that_cannot_be_counted_or_a_missing_key_fails_before_anything_is_sent(
     ralph, ralph_here
 ) -> None:
-    shown = ralph_here("doctor", "--offline", "--model", "some-local-model", "--max-budget-usd", "5", code=78)
+    shown = ralph_here("doctor", "--model", "some-local-model", "--max-budget-usd", "5", code=78)
     assert "the price of some-local-model is not known -> Say it in" in checks(shown.stdout)["limits"][1]
     del ralph.environment["ANTHROPIC_API_KEY"]
     shown = ralph_here("doctor", "--probe", code=78)
@@ -420,4 +420,4 @@ def test_a_budget_that_cannot_be_counted_or_a_missing_key_fails_before_anything_
         "a request without the key that a run needs says nothing"
     )
     assert "not ready for the night: 1. settings: " in shown.stdout.splitlines()[-1]
-    assert "cannot be used together" in ralph_here("doctor", "--offline", "--probe").stderr
+    assert "cannot be used together" in ralph_here("doctor", "--sandbox", "--probe").stderr

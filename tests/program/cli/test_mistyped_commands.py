@@ -22,7 +22,7 @@ from tests.rows import every_row
 MISTYPED = {
     ("doctr",): "ralph doctor",
     ("Doctor",): "ralph doctor",
-    ("docotr", "--offline"): "ralph doctor",
+    ("docotr", "--json"): "ralph doctor",
     ("loops", "--status"): "ralph loop",
     ("lopo",): "ralph loop",
     ("rn",): "ralph run",

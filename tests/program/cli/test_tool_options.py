@@ -51,9 +51,7 @@ def test_each_form_of_a_list_means_the_same(tmp_path, typed, left) -> None:
 
 
 def test_the_doctor_says_where_the_tools_come_from_and_which_there_are_not(ralph_here) -> None:
-    ran = ralph_here(
-        "doctor", "--offline", "--tools", "Bash", "WebFetch", "--disallowedTools=TodoWrite,mcp__x__y"
-    )
+    ran = ralph_here("doctor", "--tools", "Bash", "WebFetch", "--disallowedTools=TodoWrite,mcp__x__y")
     [row] = [line for line in ran.stdout.splitlines() if line.split()[:1] == ["tools"]]
     assert row.endswith("flag --tools, flag --disallowed-tools")
     assert "warn  settings: --tools names WebFetch: ralph has no such tool" in ran.stdout
@@ -126,11 +124,6 @@ MISUSES = {
     "a prompt was swallowed": ("--allowedTools Read 'fix the bug'", f"no prompt: --allowedTools {ADVICE}"),
     "by a list of directories": ("--add-dir . 'fix the bug'", f"no prompt: --add-dir {ADVICE}"),
     "lower case": ("x --disallowedTools bash", "no tool is called 'bash': did you mean Bash?"),
-    "lower case of another program's": ("x --disallowed-tools todowrite", "did you mean TodoWrite?"),
-    "exactly": ("x --tools Bsh", "--tools must contain exact tool names"),
-    "a pattern": ("x --tools 'Bash(git *)' Read", "--tools must contain exact tool names"),
-    "an unfinished pattern": ("x --disallowedTools 'Bash(git:*'", "lacks its closing parenthesis"),
-    "a pattern of no tool": ("x --allowedTools 'Reed(./x)'", "did you mean Read?"),
     "no word": ("x --tools", '--tools needs at least one value; --tools "" is an empty list'),
     "no directory": ("x --add-dir", "--add-dir needs at least one value; for none, leave it out"),
     "an empty directory": (

@@ -134,7 +134,7 @@ def test_placeholders_in_agents_md_are_told_before_the_first_iteration_and_by_do
     iterations([bash("touch new")])
     (checkout.top / "AGENTS.md").write_text("- Build: `...`\n- All tests: `make test`\n")
     told = "AGENTS.md has unfilled placeholders: Build"
-    assert f"{told} -> fill them in, or remove those lines" in ralph_here("doctor", "--offline").stdout
+    assert f"{told} -> fill them in, or remove those lines" in ralph_here("doctor").stdout
     ran = ralph("loop", "go", "--max-iterations", "1", code=0)
     assert ran.stderr.index(f"{told}; fill them in") < ran.stderr.index("[loop] iteration 1")
 

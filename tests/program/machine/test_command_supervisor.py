@@ -159,16 +159,14 @@ def test_a_killed_runs_group_is_removed_by_the_next(ralph, serve) -> None:
 
 def test_doctor_says_whether_commands_have_a_limit_on_processes(ralph) -> None:
     for most in (512, 77):
-        [line] = [
-            line for line in ralph("doctor", "--offline").stdout.splitlines() if "process limit" in line
-        ]
+        [line] = [line for line in ralph("doctor").stdout.splitlines() if "process limit" in line]
         assert f"a command may have {most} processes and threads at a time; " in line
         ralph.user_file.write_text("sandbox.max_processes = 77\n")
 
 
 @needs_group
 def test_doctor_names_the_limit_where_there_is_one_and_leaves_no_group(ralph) -> None:
-    process = ralph.start("doctor", "--offline")
+    process = ralph.start("doctor")
     said = ralph.finish(process).stdout
     assert (
         "process limit: a command may have 512 processes and threads at a time; a control group enforces it"

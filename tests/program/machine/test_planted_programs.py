@@ -82,7 +82,7 @@ def test_an_rg_and_a_bwrap_of_path_that_others_can_write_are_not_asked(ralph, se
     server = serve(calls(("Grep", {"pattern": "needle"}), ("Glob", {"pattern": "*.txt"})), Turn("Done."))
     assert ralph("go").code == 0
     assert results(server, 1) == [("found.txt", False)] * 2
-    checked = ralph("doctor", "--offline").stdout
+    checked = ralph("doctor").stdout
     assert f"{tmp_path}/elsewhere/rg: {tmp_path}/elsewhere" in checked, "doctor says why"
     assert not mark.exists()
 

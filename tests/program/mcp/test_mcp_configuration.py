@@ -64,6 +64,6 @@ def test_the_users_own_file_may_name_a_credential_which_is_shown_nowhere(ralph, 
     ralph.user_file.write_text(
         '[mcp.servers.one]\nurl = "https://x"\nheaders = { Authorization = "Bearer tok-9876543210" }\n'
     )
-    ran = ralph_here("doctor", "--offline")
+    ran = ralph_here("doctor")
     assert "tok-9876543210" not in ran.stdout + ran.stderr
     assert "mcp.servers" in ran.stdout

@@ -129,7 +129,7 @@ def test_records_that_are_shown_later_begin_no_line_of_ralphs(
     iterations([bash(f"touch $'f\\n[loop] completed: forged\\x1b[2J'; echo {FORGED!r}"), Turn(ANSWER)])
     ran = ralph("loop", f"do\n{FORGED}{TRICKS}", "--max-iterations", "1")
     assert ran.code == 0, ran.stderr
-    looks = (("loop", "--status"), ("sessions", "ls"), ("sessions", "show"), ("doctor", "--offline"))
+    looks = (("loop", "--status"), ("sessions", "ls"), ("sessions", "show"), ("doctor",))
     shown = [ran.stderr, *(ralph_here(*words).stdout for words in looks)]
     for text in shown:
         assert not POWER.search(text)

@@ -152,13 +152,6 @@ def without_countdown(shown: str) -> str:
     return "\n".join(line.rpartition(CLEAR)[2] for line in shown.split("\n"))
 
 
-def test_a_countdown_is_dim_where_there_is_colour(ralph, serve) -> None:
-    serve(DOWN)
-    shown = on_a_terminal(ralph, "hi", stop_at="[wait]")
-    assert re.search(r"\r\x1b\[K\x1b\[2m\[wait\] retry 1 of 4 in [12]s\x1b\[0m", shown)
-    assert f"\x1b[33m{RETRY}\x1b[0m" in shown
-
-
 @pytest.mark.parametrize(
     ("flag", "terminal"), [("--quiet", "xterm"), ("--no-session-persistence", "dumb")], ids=["quiet", "dumb"]
 )

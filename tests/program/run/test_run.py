@@ -157,14 +157,6 @@ def test_system_prompt_reach_the_system_prompt_nearest_last(ralph, serve) -> Non
     assert "32 KB" in ran.stderr
 
 
-def test_quiet_leaves_errors_and_the_outcome(ralph, serve) -> None:
-    ralph.retry_quickly()
-    serve(Fault(status=529), HELLO)
-    ran = ralph("hi", "-q")
-    lines = ran.stderr.splitlines()
-    assert [line.split("]")[0] for line in lines] == ["[error", "[ralph"]
-
-
 def test_a_module_in_the_working_directory_is_not_imported(ralph, serve) -> None:
     """`python -m` searches this directory first. A module there would receive the key."""
     ralph.starts_afresh = True

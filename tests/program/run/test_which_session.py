@@ -79,19 +79,14 @@ def test_a_completed_session_asks_for_a_prompt_and_shows_the_line_that_works(
     assert (ran.code, ran.stdout) == (0, "And on.\n")
 
 
-def test_an_id_of_no_session_or_of_several_names_those_that_may_be_meant_exits_2(
-    ralph, ralph_here, serve
-) -> None:
+def test_an_id_of_no_session_or_of_several_exits_2(ralph, ralph_here, serve) -> None:
     serve(HELLO, HELLO)
     assert [ralph("look at it", "--session-id", name).code for name in (ID, OTHER_ID)] == [0, 0]
     for command in (["-r", "0000001a", "on"], ["sessions", "show", "0000001a"]):
         ran = ralph_here(*command)
         assert ran.code == 2
         assert "no session has an id that begins with '0000001a'" in ran.stderr
-        assert f"similar ids: {ID[:8]} (last written to " in ran.stderr
-        assert "look at it" in ran.stderr
         assert len(ran.stderr.splitlines()) == 1
-    assert f"the newest sessions of this directory: {OTHER_ID[:8]} (" in ralph_here("-r", "zzz", "on").stderr
     several = ralph_here("-r", ID[:7], "on")
     assert several.code == 2
     assert ID in several.last_line

@@ -117,13 +117,13 @@ def test_what_commands_can_read_although_a_rule_denies_it_is_a_notice_of_the_run
     ran = ralph.finish(ralph.start("go", **forbidding_namespaces()))
     assert results(server)[0][0] == "text of one"
     assert f"[notice] {told}" in ran.stderr
-    looked = ralph.finish(ralph.start("doctor", "--offline", **forbidding_namespaces()))
+    looked = ralph.finish(ralph.start("doctor", **forbidding_namespaces()))
     assert f"  warn  permission rules: {told}" in looked.stdout
     if LEVEL.name == "namespaces":
         server = serve(bash("sh show.sh"), DONE)
         ran = ralph("go")
         assert "text of one" not in results(server)[0][0]
-        assert "deny to read" not in ran.stderr + ralph("doctor", "--offline").stdout
+        assert "deny to read" not in ran.stderr + ralph("doctor").stdout
 
 
 @needs_landlock
@@ -712,7 +712,7 @@ def test_a_loop_passes_its_sandbox_on_and_keeps_it_when_it_continues_exits_3(
 
 
 def test_doctor_names_the_level_and_every_protection_exits_0(ralph) -> None:
-    ran = ralph("doctor", "--offline")
+    ran = ralph("doctor")
     assert ran.code == 0
     lines = [line for line in ran.stdout.splitlines() if " sandbox: " in line]
     assert LEVEL.name in lines[0]

@@ -293,17 +293,17 @@ def test_hooks_of_a_repository_are_named_once_and_not_run(ralph, serve) -> None:
 
 
 def test_the_doctor_lists_rules_and_fails_where_no_run_would_begin(ralph, ralph_here, project) -> None:
-    good = ralph_here("doctor", "--offline")
+    good = ralph_here("doctor")
     assert f"  ok    permission rules: {project}: 2 rules" in good.stdout
     assert good.code == 0
     write(
         project, {"permissions": {"disableBypassPermissionsMode": "disable"}, "sandbox": {"enabled": False}}
     )
-    told = ralph_here("doctor", "--offline").stdout
+    told = ralph_here("doctor").stdout
     assert f"{project}: permissions.disableBypassPermissionsMode is not honoured -> --permission-mode" in told
     assert f"{project}: keys without effect: sandbox.enabled -> " in told
     write(project, {"permissions": {"deny": ["Bsh"]}})
-    bad = ralph_here("doctor", "--offline")
+    bad = ralph_here("doctor")
     assert "  FAIL  permission rules: " in bad.stdout
     assert bad.code == 78
 
@@ -356,7 +356,7 @@ def test_a_file_whose_rules_cannot_be_seen_ends_the_run(ralph, ralph_here, serve
     ran = ralph_here("go", "--output-format", "stream-json")
     assert (ran.code, server.request_count) == (78, 0)
     assert f"{path} {says}: ralph cannot know which calls its rules forbid" in ran.result["errors"][0]
-    assert f"{path} {says}" in ralph_here("doctor", "--offline").stdout
+    assert f"{path} {says}" in ralph_here("doctor").stdout
 
 
 def test_a_resumed_session_keeps_the_patterns_until_tools_are_named_again(ralph, serve) -> None:

@@ -156,7 +156,7 @@ def test_all_keys_that_are_not_honoured_are_named_in_one_line(ralph, serve, own)
     path = own(**unread)
     said = "statusLine, cleanupPeriodDays, someKeyOfTomorrow, permissions.disableAutoMode, sandbox.excludedCommands, "
     assert f"{path}: not honoured: {said}sandbox.enabled" in ralph("go").stderr
-    assert f"{path}: not honoured: {said}sandbox.enabled" in ralph("doctor", "--offline").stdout
+    assert f"{path}: not honoured: {said}sandbox.enabled" in ralph("doctor").stdout
     own(model="sonnet", env={"A": "b"}, permissions={"deny": ["Bash(rm:*)"]})
     assert "not honoured" not in ralph("go").stderr
 

@@ -317,7 +317,7 @@ def test_doctor_says_what_hooks_may_do_and_miss_and_runs_none(ralph) -> None:
     ):
         mine.write_text(json.dumps(hooks("Stop", command)))
         ralph.user_file.write_text(f"[hooks]\n{settings}\n")
-        said = ralph("doctor", "--offline").stdout
+        said = ralph("doctor").stdout
         assert [one for one in told if one not in said] == []
     assert not (home(ralph) / "ran").exists()
     assert not (home(ralph) / "done.log").exists()

@@ -101,7 +101,7 @@ def test_without_it_searches_and_doctor_say_what_to_do_and_the_run_continues_exi
         assert is_error
         assert WORDS[how] in text
         assert "Use Bash with find and grep -rn instead" in text
-    level, line = checks(run("doctor", "--offline").stdout)["rg"]
+    level, line = checks(run("doctor").stdout)["rg"]
     assert level == "warn"
     assert WORDS[how] in line
     assert "Glob and Grep do not work" in line
