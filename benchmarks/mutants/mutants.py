@@ -306,6 +306,13 @@ MUTANTS = (
         CLOUDS,
     ),
     Mutant(
+        "listed-as-first",
+        "the window is that of the model, not of another one in the server's list",
+        'if isinstance(entry, dict) and entry.get("id") == model:',
+        "if isinstance(entry, dict):",
+        ("api/test_describe_model.py",),
+    ),
+    Mutant(
         "set-model-elsewhere",
         "a driver gets no model of another vendor at a vendor's own server",
         "if elsewhere is not None and target not in self._roster.targets:",

@@ -43,6 +43,13 @@ if TYPE_CHECKING:
     from ralph.retry.call_site import CallSite, TurnRequests
     from ralph.values.answer import Answer, Block
 
+_ASKS_FROM_SHARE = 0.1
+"""Ralph assumes a size for most context windows. When the context fills this share of the assumed window, ralph asks
+the server for the real size."""
+_ASKS_FROM_TOKENS = 4_000
+"""If ralph assumes no size for the context window, it asks the server when the context has this many tokens. Short
+tasks stay below this number."""
+
 _TASKS_SHARE = 4
 """In a new context, the user's prompts may have at most a quarter of the old context's tokens, and at most a quarter
 of the context window. The newest prompt is always kept."""
@@ -105,10 +112,17 @@ class Asking:
 
         None if the context window is unknown.
         """
+        if self._site.roster.window is None:
+            self._describe()  # because a single result can be larger than a small window
         return room_for(self.estimate(), self._site.roster.window)
 
     def is_crowded(self) -> bool:
         """Whether the next request is so large that the context must be compacted first."""
+        roster = self._site.roster
+        window = roster.window
+        enough = _ASKS_FROM_TOKENS if window is None else window * _ASKS_FROM_SHARE
+        if self.estimate() >= enough:
+            self._describe()
         return self._site.is_crowded(self._conversation())
 
     @property
@@ -277,3 +291,10 @@ class Asking:
 
     def _conversation(self) -> Conversation:
         return self._log.with_notices(self._notices)
+
+    def _describe(self) -> None:
+        """Asks the server for a description of the current model, unless the server was asked before."""
+        client, roster = self._site.client, self._site.roster
+        if not roster.target.is_described:
+            self._log.settle()
+            roster.describe(client.describe_model(roster.target, roster.state.route.key))

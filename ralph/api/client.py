@@ -1,27 +1,31 @@
 """A client of a model's API over HTTP, for one endpoint. The API is the Messages API, or one that a dialect translates.
 
 It sends a request once, and returns a complete answer or raises one of the five errors in `values/errors.py`. It
-never retries and never follows a redirect. `Exchange` carries the bytes, and `Reception` parses the answer.
+never retries and never follows a redirect. `Exchange` carries the bytes, and `Reception` parses the answer. The
+client can also ask the server for its description of a model.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph import __version__
 from ralph.api.clocks import ClockLimits, ResponseClocks
-from ralph.api.exchange import Wire
+from ralph.api.exchange import BodyEnd, Exchange, Failed, ResponseHead, Wire
 from ralph.api.network_causes import shortage_error
 from ralph.api.reception import Reception
 from ralph.api.transport import httpx
 from ralph.conversation.messages import RequestBody, RequestHead
+from ralph.conversation.target import ModelDescription, description_in_list, description_of
 from ralph.machine.network.proxies import proxy_in_words
 from ralph.values.errors import Api, HttpError, NetworkCause
 from ralph.values.events import RequestSent
+from ralph.values.ports import TIMED_OUT, Clock, Events, Waiter
 from ralph.values.servers.endpoint import (
     ANTHROPIC,
     API_VERSION,
@@ -31,17 +35,22 @@ from ralph.values.servers.endpoint import (
     requests_url,
 )
 from ralph.values.shortage import ShortageError
+from ralph.values.strict_json import strict_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from ralph.values.answer import Answer
     from ralph.values.credentials import Headers
-    from ralph.values.ports import Clock, Events, Waiter
 
 # The HTTP library's time limit for connecting exceeds ralph's own limit by this much, so that ralph's limit is always
 # reached first.
 _CONNECT_GRACE_S = 1.0
+DESCRIPTION_S = 5.0
+"""The time limit in seconds for a request for a model's description, from the name lookup to the last byte. It is
+short, because a run can work without the description."""
+DESCRIPTION_BYTES = 2 * 1024 * 1024
+"""The maximum size of a description, or of a list of them: OpenRouter's has several hundred. A longer one is ignored."""
 
 
 class Endpoint(Struct, frozen=True):
@@ -135,6 +144,31 @@ class ApiClient:
         exchange.leave()
         return answer
 
+    def describe_model(self, model: str, *, within_s: float = DESCRIPTION_S) -> ModelDescription | None:
+        """Asks the server once for its description of `model`, and waits at most `within_s` seconds.
+
+        Returns None if the server sends no usable description in time. Raises only `Interrupted`.
+        """
+        if self._is_vertex:
+            return None  # it describes models in another form
+        until_s = self._clock.now_s() + within_s
+        try:
+            path = f"/v1/models/{quote(model, safe='')}" if self._dialect is None else "/models"
+            request = self._request(
+                "GET", self._endpoint.base_url + path, {"accept": "application/json"}, connect_s=within_s
+            )
+        except (Api, ValueError):
+            return None
+        waiting_for = f"what {host_of(request.url)} says of its model"
+        try:
+            exchange = self._wire.start(request)
+        except ShortageError:
+            return None
+        listed = None if self._dialect is None else model
+        return receive_description(
+            exchange, self._clock, until_s=until_s, waiting_for=waiting_for, listed=listed
+        )
+
     def close(self) -> None:
         self._wire.close()
 
@@ -186,6 +220,47 @@ class ApiClient:
 def host_of(url: httpx.URL) -> str:
     """The host, with the port if the URL contains one."""
     return url.netloc.decode("ascii", "replace")
+
+
+def receive_description(
+    exchange: Exchange, clock: Clock, *, until_s: float, waiting_for: str, listed: str | None = None
+) -> ModelDescription | None:
+    """Receives a model's description from an exchange that has begun. Ends the exchange. If the answer is a list of models,
+    `listed` is the model.
+
+    Returns None if the server sends no usable description before `until_s`, a time of `clock`. If the whole body was
+    read, the connection can be used again. Raises only `Interrupted`.
+    """
+    try:
+        body = _body_of_success(exchange, clock, until_s, waiting_for)
+    finally:
+        exchange.abort()
+    try:
+        document = None if body is None else strict_json(body.decode())
+        return description_of(document) if listed is None else description_in_list(document, listed)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _body_of_success(exchange: Exchange, clock: Clock, until_s: float, waiting_for: str) -> bytes | None:
+    """The body of a 2xx answer."""
+    is_success = False
+    body = bytearray()
+    # A wait returns an available item even after its deadline. Without this check, a server that never stops sending
+    # would postpone the deadline for ever.
+    while clock.now_s() < until_s:
+        item = exchange.next_item(until_s, waiting_for)
+        if item is TIMED_OUT or isinstance(item, Failed):
+            return None
+        if isinstance(item, BodyEnd):
+            return bytes(body) if is_success else None
+        if isinstance(item, ResponseHead):
+            is_success = 200 <= item.status < 300
+        if isinstance(item, bytes):
+            body += item
+            if len(body) > DESCRIPTION_BYTES:
+                return None
+    return None
 
 
 # --- The dialects

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ralph.api.clocks import ClockLimits
     from ralph.conversation.messages import RequestBody
-    from ralph.conversation.target import Target
+    from ralph.conversation.target import ModelDescription, Target
     from ralph.values.answer import Answer
     from ralph.values.ports import Clock, Events, Waiter
 
@@ -101,6 +101,13 @@ class TargetClients:
             if is_bad_key(error) and self._connecting.keys is not None:
                 self._connecting.keys.refuse(target.credentials[key])
             raise
+
+    def describe_model(self, target: Target, key: int) -> ModelDescription | None:
+        try:
+            client = self.prepare(target, key)
+        except (OSError, ValueError):
+            return None
+        return client.describe_model(target.model)
 
     def close(self) -> None:
         for client in self._clients.values():

@@ -1,4 +1,5 @@
-"""The type of a target: one model at one endpoint, with its keys, limits and prices.
+"""The type of a target: one model at one endpoint, with its keys, limits and prices. A server may
+describe a model. The numbers in such a description replace the built-in ones. Implausible numbers in it are ignored.
 
 `retry/targets.py` decides which target gets a request.
 """
@@ -13,10 +14,84 @@ from msgspec.structs import replace
 from ralph.conversation.messages import RequestShape
 from ralph.values.credentials import NO_HEADERS, Credential, Headers, secret_header_values
 from ralph.values.servers.endpoint import ANTHROPIC
-from ralph.values.servers.models import ModelFacts, Price, facts_of
+from ralph.values.servers.models import MOST_TOKENS, ModelFacts, Price, facts_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ralph.values.answer import ToolDefinition
+
+
+class ModelDescription(Struct, frozen=True):
+    context_window: int | None
+    """The maximum number of tokens of prompt and answer together, or None if the server does not say."""
+    max_output: int | None
+    """The largest `max_tokens` that the server accepts, or None if the server does not say."""
+
+
+def description_of(document: object) -> ModelDescription | None:
+    """The description in an answer to `GET /v1/models/{id}`. None if the answer contains no usable number.
+
+    `max_input_tokens` is read as the size of the whole context window, as Anthropic documents it. Another server may
+    mean the prompt alone. Ralph then assumes a window that is too small, and compacts contexts early. They do not
+    overflow.
+    """
+    # In documents of another `type`, the same names have other meanings: LiteLLM's `max_tokens` may be a window.
+    if not isinstance(document, dict) or document.get("type") != "model":
+        return None
+    return _of_fields(document, ("max_input_tokens",), ("max_tokens",))
+
+
+_WINDOWS = ("max_model_len", "context_window", "context_length", "max_context_length")
+"""The fields with the window of a model: of vLLM and SGLang, Groq, OpenRouter, Mistral."""
+_LONGEST = ("max_completion_tokens",)
+
+
+def description_in_list(document: object, model: str) -> ModelDescription | None:
+    """The description of `model` in an answer to `GET /models` of a server that speaks one of OpenAI's APIs. None if the
+    answer contains no usable number about it.
+    """
+    models = document.get("data") if isinstance(document, dict) else None
+    for entry in models if isinstance(models, list) else ():
+        if isinstance(entry, dict) and entry.get("id") == model:
+            # OpenRouter tells what its first server can do in an object of its own.
+            provider = entry.get("top_provider")
+            return _of_fields(
+                {**(provider if isinstance(provider, dict) else {}), **entry}, _WINDOWS, _LONGEST
+            )
+    return None
+
+
+def _of_fields(
+    fields: dict[str, object], windows: Iterable[str], longest: Iterable[str]
+) -> ModelDescription | None:
+    description = ModelDescription(
+        context_window=next(filter(None, (_tokens(fields.get(name)) for name in windows)), None),
+        max_output=next(filter(None, (_tokens(fields.get(name)) for name in longest)), None),
+    )
+    return None if description == ModelDescription(None, None) else description
+
+
+def described(facts: ModelFacts | None, description: ModelDescription | None) -> ModelFacts:
+    """The facts about a model. The context window and the longest answer come from the server's description.
+
+    If the description lacks one of these numbers, the number is taken from `facts`, or is None if `facts` is None.
+    Prices never come from a server.
+    """
+    known = facts or ModelFacts(context_window=None, max_output=None, price=None)
+    if description is None:
+        return known
+    return replace(
+        known,
+        context_window=description.context_window or known.context_window,
+        max_output=description.max_output or known.max_output,
+    )
+
+
+def _tokens(value: object) -> int | None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if 1 <= value <= MOST_TOKENS else None
 
 
 THINKING_CHOICES = ("adaptive", "between_tools", "disabled", "none")
@@ -44,6 +119,10 @@ class Target(Struct, frozen=True):
     model is known to need, or leaves the field out."""
     price: Price | None = None
     """The price as set by the user. None means the known price of the model."""
+    description: ModelDescription | None = None
+    """The server's description of the model. None if the server gave no description, or was not asked yet."""
+    is_described: bool = False
+    """True if ralph has asked the server for the description. The server may have given none."""
     api: str = ANTHROPIC
     """The API of the server, one of `values/servers/endpoint.APIS`."""
 
@@ -62,10 +141,12 @@ class Target(Struct, frozen=True):
 
     @property
     def facts(self) -> ModelFacts | None:
-        """The known facts about the model, or None if nothing is known. Settings of the user take precedence over ralph's
-        built-in facts.
+        """The known facts about the model, or None if nothing is known. Settings of the user take precedence over the
+        server's description. The description takes precedence over ralph's built-in facts.
         """
         known = facts_of(self.model)
+        if self.description is not None:
+            known = described(known, self.description)
         if self.price is None and self.context_window is None:
             return known
         facts = known or ModelFacts(context_window=None, max_output=None, price=None)

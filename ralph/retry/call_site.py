@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ralph.conversation.session import Session
-    from ralph.conversation.target import Target
+    from ralph.conversation.target import ModelDescription, Target
     from ralph.retry.backoff import RetryPolicy
     from ralph.retry.roster import Roster
     from ralph.values.answer import Answer
@@ -62,6 +62,14 @@ class Client(Protocol):
         from 0. `is_whole` is True if the body asks for one JSON object and not for a stream: such an answer may stay away
         until its time limit. `events` receives a RequestSent when the request is on its way, and the answer's events while it
         arrives. Raises only `AgentError`, `Interrupted` and the errors of `events`.
+        """
+        ...
+
+    def describe_model(self, target: Target, key: int) -> ModelDescription | None:
+        """Asks the server once for its description of the target's model, and waits at most a few seconds.
+
+        `key` is the index of the target's key, counted from 0. Returns None if the server gave no description. Raises
+        only `Interrupted`. The client does not store the description.
         """
         ...
 

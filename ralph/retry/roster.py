@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ralph.conversation.messages import Conversation, RequestBody, RequestShape
-    from ralph.conversation.target import Target
+    from ralph.conversation.target import ModelDescription, Target
     from ralph.values.answer import ToolDefinition
 
 
@@ -158,6 +158,9 @@ class Roster:
         self._told[model] = meter.counts.get(model), SizeCount(prompt_tokens, self.view(conversation).size)
         return True
 
+    def describe(self, description: ModelDescription | None) -> None:
+        self._know(replace(self.target, description=description, is_described=True))
+
     def find(self, name: str | None) -> Target:
         """The target with this name, or the first configured one. If `can_grow` is True, `name` may also be a
         model or an alias, and the target a new one that is not yet in `targets`. Raises ValueError.
@@ -181,6 +184,8 @@ class Roster:
             name=name,
             model=named.id,
             context_window=named.context_window,
+            description=None,
+            is_described=False,
         )
 
     def prefer(self, name: str | None) -> Target:

@@ -34,10 +34,11 @@ from tests.fakes import (
 from tests.fakes.played import agent_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ralph.conversation.messages import RequestBody
     from ralph.conversation.session import Session
+    from ralph.conversation.target import ModelDescription
     from ralph.values.answer import Answer, Block, ToolCall
     from ralph.values.ports import Events
 
@@ -91,6 +92,7 @@ class SmallServer:
         summaries: Iterable[Answer | BaseException] | None = None,
         window: int | None = None,
         bytes_per_token: float = 4,
+        descriptions: Mapping[str, ModelDescription] | None = None,
     ) -> None:
         """`summaries` are the answers to requests for a summary, in order. If it is None, all get the same
         answer.
@@ -99,7 +101,9 @@ class SmallServer:
         self._summaries = None if summaries is None else list(summaries)
         self._window = window
         self._bytes_per_token = bytes_per_token
+        self._descriptions = descriptions or {}
         self.requests: list[Request] = []
+        self.described: list[str] = []
 
     @property
     def bodies(self) -> list[bytes]:
@@ -129,6 +133,10 @@ class SmallServer:
         output = len(json.dumps(step.message["content"])) // 4
         usage = {"input_tokens": tokens, "output_tokens": output}
         return answer_from_message({**step.message, "usage": usage})
+
+    def describe_model(self, target: Target, key: int) -> ModelDescription | None:
+        self.described.append(target.name)
+        return self._descriptions.get(target.model)
 
 
 class LargeToolbox(FakeToolbox):

@@ -78,6 +78,10 @@ class InOrder(Played):
                 order.append("request")
                 return super().send_message(*where, **how)
 
+            def describe_model(self, *where: Any) -> Any:
+                order.append("describe")
+                return super().describe_model(*where)
+
         class Waiter(FakeWaiter):
             def sleep(self, seconds: float, *, waiting_for: str) -> None:
                 order.append("sleep")
@@ -139,6 +143,9 @@ def test_a_lock_is_held_from_the_intent_of_a_call_to_its_result_and_not_for_requ
 
 def test_the_last_result_is_synced_before_anything_else_is_waited_for() -> None:
     synced = ["run b", "tool_result", "sync", "finished"]
+    many_tokens = answer(call("b", "Bash"), usage={"input_tokens": 500_000, "output_tokens": 10})
+    described = InOrder(many_tokens, DONE).order
+    assert described[7:12] == [*synced, "describe"]
     too_long = InOrder(ONE, run_ends_s=0.5).order
     assert too_long[7:12] == [*synced, "sleep"], "which raises TimeIsUp"
 

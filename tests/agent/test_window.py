@@ -1,9 +1,12 @@
-"""The context window in the real agent loop: results are cut to fit it."""
+"""The context window in the real agent loop: which source of its size counts, when a server is asked for it, and
+that results are cut to fit it.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -11,12 +14,42 @@ from msgspec.structs import replace
 from ralph.agent.compaction import LEAST_BYTES, MOST_FILLED_PERCENT
 from ralph.values.outcome import Outcome
 from tests.agent.small_windows import SmallServer, World, target, works
-from tests.fakes import answer, call
+from tests.fakes import answer, call, text
 from tests.fakes.played import DONE
 from tests.rows import every_row
 
 if TYPE_CHECKING:
     from ralph.conversation.target import Target
+
+READ = answer(call("a"))
+HELLO = answer(text("Hello."))
+
+
+def local(**more: Any) -> Target:
+    return target(**{"window": None, "model": "local", **more})
+
+
+@every_row(
+    ("asked", "script", "result_bytes", "questions"),
+    [
+        pytest.param(target(window=None), [HELLO], 0, 0, id="a hello"),
+        pytest.param(target(window=None), [READ, HELLO], 9_000, 0, id="a short run on a known model"),
+        pytest.param(target(window=None), [READ, HELLO], 190_000, 0, id="under a tenth of its window"),
+        pytest.param(target(window=None), [READ, HELLO], 210_000, 1, id="over it"),
+        pytest.param(local(), [HELLO], 0, 0, id="a hello to an unknown model"),
+        pytest.param(local(), [READ, HELLO], 10, 1, id="a result for an unknown model"),
+        pytest.param(
+            local(), [READ, answer(call("b")), HELLO], 9_000, 1, id="once, also where it says nothing"
+        ),
+        pytest.param(local(window=8_000), [HELLO], 0, 0, id="the user has said it"),
+    ],
+)
+def test_a_server_is_asked_about_its_model_when_that_begins_to_matter(
+    asked, script, result_bytes, questions
+) -> None:
+    server = SmallServer(script)
+    assert World(server, asked, result_bytes=result_bytes).ended.outcome is Outcome.COMPLETED
+    assert server.described == ["main"] * questions
 
 
 def tokens_of(request: Any) -> int:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     import httpx
 
+    from ralph.conversation.target import ModelDescription
     from ralph.values.answer import Answer
 
 HEAD = RequestHead.of_fields({"model": "claude-test", "max_tokens": 100, "stream": True})
@@ -96,6 +97,9 @@ class Rig:
 
     def send(self, message: bytes = MESSAGE) -> Answer:
         return self.api.send_message(RequestBody(HEAD, (message + b",",), (message,)), self.events)
+
+    def describe(self, model: str = "claude-test", **bound: float) -> ModelDescription | None:
+        return self.api.describe_model(model, **bound)
 
     def close(self) -> None:
         self.api.close()

@@ -83,6 +83,7 @@ def test_a_request_to_a_cloud_is_that_of_its_official_client(
     ours = rig(server.base_url + path, headers=credential.headers)
     head = RequestHead.of_fields({"model": model, "max_tokens": 100, "stream": not is_whole})
     ours.api.send_message(RequestBody(head, loose=(MESSAGE,)), ours.events, is_whole=is_whole)
+    assert ours.describe(model) is None
     made = client(server.base_url + path).messages.create(model=model, stream=not is_whole, **AS_SENT)
     if not is_whole:
         list(made)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ralph.api.client import ApiClient
     from ralph.conversation.messages import RequestBody
-    from ralph.conversation.target import Target
+    from ralph.conversation.target import ModelDescription, Target
     from ralph.values.answer import Answer
     from ralph.values.events import RunEnded
     from ralph.values.ports import Clock, Events
@@ -61,6 +61,9 @@ class OneTarget:
         except AgentError as error:
             self.was_idle.append(isinstance(error, Api) and error.was_idle)
             raise
+
+    def describe_model(self, target: Target, _key: int) -> ModelDescription | None:
+        return self._api.describe_model(target.model)
 
 
 class WholeRun:

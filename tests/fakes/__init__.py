@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from ralph.conversation.messages import RequestBody, RequestShape
     from ralph.conversation.records import Record
+    from ralph.conversation.target import ModelDescription
     from ralph.values.answer import Answer
     from ralph.values.errors import AgentError
     from ralph.values.events import Event
@@ -186,13 +187,18 @@ class ScriptedClient:
     def __init__(
         self,
         script: Iterable[Answer | AgentError | BaseException],
+        descriptions: Mapping[str, ModelDescription] | None = None,
     ) -> None:
+        """`descriptions` has the description of each model by its name. For other models there is none."""
         self._script = list(script)
+        self._descriptions = descriptions or {}
         self.bodies: list[bytes] = []
         self.how: list[dict[str, Any]] = []
         """The further arguments of each request."""
         self.asked: list[tuple[str, int]] = []
         """The name of the target and the number of the key, for each call."""
+        self.described: list[tuple[str, int]] = []
+        """The name of the target and the number of the key, for each question about a model."""
         self._took_s, self._clock = 0.0, FakeClock()
 
     def takes(self, seconds: float, clock: FakeClock) -> None:
@@ -209,6 +215,10 @@ class ScriptedClient:
         if isinstance(step, BaseException):
             raise step
         return step
+
+    def describe_model(self, target: Target, key: int) -> ModelDescription | None:
+        self.described.append((target.name, key))
+        return self._descriptions.get(target.model)
 
 
 ECHO = ToolDefinition(

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ralph.conversation.context_size import ContextMeter
 from ralph.conversation.messages import Conversation, user_message
-from ralph.conversation.target import Target
+from ralph.conversation.target import ModelDescription, Target
 from ralph.retry.roster import Roster
 from ralph.values.limits import SHORTEST_ANSWER
 from ralph.values.servers.models import DEFAULT_MAX_TOKENS
@@ -36,36 +36,54 @@ def talk(of: Roster, *messages: Message) -> Conversation:
 
 
 @every_row(
-    ("target", "window"),
+    ("target", "description", "window"),
     [
-        pytest.param(KNOWN, 1_000_000, id="the table"),
-        pytest.param(LOCAL, None, id="nobody"),
-        pytest.param(replace(KNOWN, context_window=4_096), 4_096, id="the user"),
+        pytest.param(KNOWN, None, 1_000_000, id="the table"),
+        pytest.param(LOCAL, None, None, id="nobody"),
+        pytest.param(LOCAL, ModelDescription(8_192, None), 8_192, id="the server"),
+        pytest.param(KNOWN, ModelDescription(200_000, None), 200_000, id="the server over the table"),
+        pytest.param(KNOWN, ModelDescription(None, 9_000), 1_000_000, id="the server on something else"),
+        pytest.param(
+            replace(LOCAL, context_window=4_096), ModelDescription(8_192, None), 4_096, id="the user"
+        ),
     ],
 )
-def test_the_window_is_the_users_or_the_tables(target, window) -> None:
-    assert roster(target).window == window
+def test_the_window_is_the_users_the_servers_or_the_tables(target, description, window) -> None:
+    asked = roster(target)
+    asked.describe(description)
+    assert asked.window == window
+    assert asked.target.is_described
 
 
 @every_row(
-    ("target", "prompt_tokens", "most_tokens", "longest"),
+    ("target", "description", "prompt_tokens", "most_tokens", "longest"),
     [
-        pytest.param(KNOWN, 1_000, None, DEFAULT_MAX_TOKENS, id="what is set"),
-        pytest.param(KNOWN, 1_000, 16_000, 16_000, id="what is asked of it"),
-        pytest.param(KNOWN, 968_000, None, DEFAULT_MAX_TOKENS, id="just room"),
-        pytest.param(KNOWN, 968_001, None, DEFAULT_MAX_TOKENS - 1, id="a token less"),
-        pytest.param(KNOWN, 999_999, None, SHORTEST_ANSWER, id="never less than this"),
-        pytest.param(KNOWN, 2_000_000, None, SHORTEST_ANSWER, id="over the window"),
-        pytest.param(KNOWN, 2_000_000, 500, 500, id="unless less is asked"),
-        pytest.param(LOCAL, 2_000_000, None, DEFAULT_MAX_TOKENS, id="no window known"),
-        pytest.param(replace(LOCAL, max_tokens=2_000), 10, None, 2_000, id="less is set"),
-        pytest.param(replace(LOCAL, context_window=8_000), 5_000, None, 3_000, id="what the window leaves"),
+        pytest.param(KNOWN, None, 1_000, None, DEFAULT_MAX_TOKENS, id="what is set"),
+        pytest.param(KNOWN, None, 1_000, 16_000, 16_000, id="what is asked of it"),
+        pytest.param(KNOWN, None, 968_000, None, DEFAULT_MAX_TOKENS, id="just room"),
+        pytest.param(KNOWN, None, 968_001, None, DEFAULT_MAX_TOKENS - 1, id="a token less"),
+        pytest.param(KNOWN, None, 999_999, None, SHORTEST_ANSWER, id="never less than this"),
+        pytest.param(KNOWN, None, 2_000_000, None, SHORTEST_ANSWER, id="over the window"),
+        pytest.param(KNOWN, None, 2_000_000, 500, 500, id="unless less is asked"),
+        pytest.param(LOCAL, None, 2_000_000, None, DEFAULT_MAX_TOKENS, id="no window known"),
+        pytest.param(LOCAL, ModelDescription(None, 4_096), 10, None, 4_096, id="the server's cap"),
+        pytest.param(
+            replace(LOCAL, max_tokens=2_000), ModelDescription(None, 4_096), 10, None, 2_000, id="less is set"
+        ),
+        pytest.param(
+            replace(LOCAL, max_tokens=9_000), ModelDescription(None, 4_096), 10, None, 4_096, id="more is set"
+        ),
+        pytest.param(
+            replace(LOCAL, context_window=8_000), None, 5_000, None, 3_000, id="what the window leaves"
+        ),
     ],
 )
-def test_an_answer_may_get_as_long_as_settings_and_window_allow(
-    target, prompt_tokens, most_tokens, longest
+def test_an_answer_may_get_as_long_as_settings_server_and_window_allow(
+    target, description, prompt_tokens, most_tokens, longest
 ) -> None:
-    assert roster(target).longest_answer(prompt_tokens, most_tokens) == longest
+    asked = roster(target)
+    asked.describe(description)
+    assert asked.longest_answer(prompt_tokens, most_tokens) == longest
 
 
 UNCOUNTED = ContextMeter()

@@ -139,7 +139,11 @@ def test_another_failure_in_words_that_are_alike_compacts_nothing(row, tmp_path)
 
 # --- Words that ralph does not know
 
+WINDOW = {"id": "local", "type": "model", "max_input_tokens": 30_000, "max_tokens": 4_096}
 LOCAL = ("--model", "local")
+SMALL, LARGE = step(1, 5), step(2, 30)
+"""After both, a request has 20,000 tokens, estimated from its bytes: four times the last one that was answered, and more
+than 60 percent of the window."""
 REJECTED = message("The request was rejected.")
 BROKEN = {"type": "error", "error": {"type": "api_error", "message": "upstream said no"}}
 GUESS = "much larger than the last one that it answered"
@@ -147,26 +151,18 @@ BOTH = "1\n2\n"
 
 
 def many(calls: int) -> bytes:
-    """An answer with so many commands that each print 30 KB. The first one adds a line to `notes.txt`."""
+    """An answer with so many commands that each print 30 KB."""
     prints = "head -c 30000 /dev/zero | tr '\\0' x"
-    each = [
-        ToolUse(
-            "Bash",
-            {"command": f"{': ' if call else ''}echo 2 >> notes.txt; {prints}; : {call}"},
-            id=f"m{call}",
-        )
-        for call in range(calls)
-    ]
+    each = [ToolUse("Bash", {"command": f"{prints}; : {call}"}, id=f"m{call}") for call in range(calls)]
     return stream(Turn([Text("I look."), *each], id="many"))
 
 
-SMALL, LARGE = step(1, 30), many(8)
-"""After both, a request has more than 100,000 tokens, estimated from its bytes. The window is unknown."""
+MANY = many(8)
 
 
 def guess(name: str, *answers: Any, **fields: Any) -> Row:
-    refused = sum(answer not in {SUMMED_UP, DONE} for answer in answers)
-    settled = {"words": LOCAL, "notes": BOTH, "errors": ("",) * refused, **fields}
+    refused = sum(answer not in {MANY, SUMMED_UP, DONE} for answer in answers)
+    settled = {"words": LOCAL, "model": WINDOW, "notes": BOTH, "errors": ("",) * refused, **fields}
     return Row(name, "kind of MoonshotAI/Kimi-K2.5#20", (SMALL, LARGE, *answers), **settled)
 
 
@@ -174,13 +170,22 @@ GUESSES = [
     guess("400", refusal(400, REJECTED), SUMMED_UP, DONE),
     guess("400 in a stream", in_stream(REJECTED), SUMMED_UP, DONE),
     guess("500 with the same text twice", refusal(500, BROKEN), refusal(500, BROKEN), SUMMED_UP, DONE),
+    guess(
+        "no window, but over 100,000 tokens by the bytes",
+        MANY,
+        refusal(400, REJECTED),
+        SUMMED_UP,
+        DONE,
+        words=("--model", "unheard-of"),
+        model=None,
+    ),
 ]
 
 
 @pytest.mark.parametrize("row", GUESSES, ids=lambda row: row.name)
 def test_an_unknown_refusal_of_a_much_larger_request_is_answered_with_one_compaction(row, tmp_path) -> None:
     played = play(row, tmp_path)
-    answered, summary = played.requests[1], played.requests[-2]
+    answered, summary = played.requests[1 if row.model else 2], played.requests[-2]
     assert asks_for_summary(summary)
     assert size(summary) <= size(answered), "the server takes a request of this size"
     assert boundaries(played) == ["overflow"]
@@ -191,28 +196,29 @@ def size(request: dict[str, Any]) -> int:
     return len(json.dumps(request))
 
 
-# name, answers, exit code, requests
-NO_GUESSES: list[tuple[str, tuple[Any, ...], int, int]] = [
-    ("a first request", (refusal(400, REJECTED),), 69, 1),
-    ("429", (SMALL, LARGE, refusal(429, REJECTED)), 75, 7),
-    ("no answer at all", (SMALL, LARGE, None), 75, 7),
+# name, answers, exit code, requests, description of the model
+NO_GUESSES: list[tuple[str, tuple[Any, ...], int, int, dict[str, Any] | None]] = [
+    ("a first request", (refusal(400, REJECTED),), 69, 1, WINDOW),
+    ("429", (SMALL, LARGE, refusal(429, REJECTED)), 75, 7, WINDOW),
+    ("no answer at all", (SMALL, LARGE, None), 75, 7, WINDOW),
     (
         "500 with another text each time",
         (SMALL, LARGE, *(refusal(500, {"error": f"no {number}"}) for number in range(5))),
         75,
         7,
+        WINDOW,
     ),
-    ("500 without a text", (SMALL, LARGE, refusal(500, b"")), 75, 7),
-    ("500 once", (SMALL, LARGE, refusal(500, BROKEN), DONE), 0, 4),
+    ("500 without a text", (SMALL, LARGE, refusal(500, b"")), 75, 7, WINDOW),
+    ("500 once", (SMALL, LARGE, refusal(500, BROKEN), DONE), 0, 4, WINDOW),
 ]
 
 
 @pytest.mark.parametrize(
-    ("answers", "code", "requests"), [pytest.param(*rest, id=name) for name, *rest in NO_GUESSES]
+    ("answers", "code", "requests", "model"), [pytest.param(*rest, id=name) for name, *rest in NO_GUESSES]
 )
-def test_another_refusal_compacts_nothing(answers, code, requests, tmp_path) -> None:
+def test_another_refusal_compacts_nothing(answers, code, requests, model, tmp_path) -> None:
     ralph = ralph_in(tmp_path)
-    with answering(answers) as (server, asked):
+    with answering(answers, model) as (server, asked):
         ran = run(ralph, server, *LOCAL)
     assert (ran.code, len(asked)) == (code, requests), ran.stderr
     assert not any(map(asks_for_summary, asked))
@@ -221,10 +227,10 @@ def test_another_refusal_compacts_nothing(answers, code, requests, tmp_path) -> 
 
 def test_a_summary_that_fails_leaves_the_conversation_as_it_was(tmp_path) -> None:
     ralph = ralph_in(tmp_path)
-    with answering((SMALL, LARGE, refusal(400, REJECTED))) as (server, asked):
+    with answering((SMALL, LARGE, refusal(400, REJECTED)), WINDOW) as (server, asked):
         ran = run(ralph, server, *LOCAL)
     assert (ran.code, len(asked)) == (69, 4), ran.stderr
-    with answering((DONE,)) as (server, again):
+    with answering((DONE,), WINDOW) as (server, again):
         ran = run(ralph, server, "--continue", "--base-url", server.base_url)
     assert ran.code == 0, ran.stderr
     assert again[0]["messages"][:-1] == asked[2]["messages"][:-1]
@@ -233,10 +239,9 @@ def test_a_summary_that_fails_leaves_the_conversation_as_it_was(tmp_path) -> Non
 def test_after_a_summary_that_fails_a_failure_of_the_server_gets_all_its_retries(tmp_path) -> None:
     ralph = ralph_in(tmp_path)
     broken = refusal(500, BROKEN)
-    with answering((SMALL, LARGE, broken, broken, refusal(400, REJECTED), broken, broken, broken, DONE)) as (
-        server,
-        asked,
-    ):
+    with answering(
+        (SMALL, LARGE, broken, broken, refusal(400, REJECTED), broken, broken, broken, DONE), WINDOW
+    ) as (server, asked):
         ran = run(ralph, server, *LOCAL)
     assert (ran.code, len(asked)) == (0, 9), ran.stderr
     assert asks_for_summary(asked[4])
@@ -246,10 +251,10 @@ def test_after_a_summary_that_fails_a_failure_of_the_server_gets_all_its_retries
 def test_a_run_guesses_once(tmp_path) -> None:
     ralph = ralph_in(tmp_path)
     refused = refusal(400, REJECTED)
-    with answering((SMALL, LARGE, refused, SUMMED_UP, step(3, 5), LARGE, refused)) as (server, asked):
+    with answering((SMALL, LARGE, refused, SUMMED_UP, step(3, 5), LARGE, refused), WINDOW) as (server, asked):
         ran = run(ralph, server, *LOCAL)
     assert (ran.code, len(asked)) == (69, 7), ran.stderr
-    with answering((refused, SUMMED_UP, DONE)) as (server, again):
+    with answering((refused, SUMMED_UP, DONE), WINDOW) as (server, again):
         ran = run(ralph, server, "--continue", "--base-url", server.base_url)
     assert (ran.code, len(again)) == (0, 3), "another run may guess"
     assert asks_for_summary(again[1])
@@ -274,10 +279,10 @@ def killed(ralph: Ralph, server: RawServer, asked: list[Any], requests: int, *wo
 def test_p1_a_run_that_is_killed_while_it_waits_for_the_summary_asks_again_exits_0(refused, tmp_path) -> None:
     ralph = ralph_in(tmp_path)
     silence = Silence()
-    with answering((SMALL, LARGE, refused, silence)) as (server, asked):
+    with answering((SMALL, LARGE, refused, silence), WINDOW) as (server, asked):
         killed(ralph, server, asked, 4, *LOCAL)
         silence.end()
-    with answering((refused, SUMMED_UP, DONE)) as (server, again):
+    with answering((refused, SUMMED_UP, DONE), WINDOW) as (server, again):
         ran = run(ralph, server, "--continue", "--base-url", server.base_url)
     assert (ran.code, len(again)) == (0, 3), ran.stderr
     assert again[0]["messages"][:-1] == asked[2]["messages"][:-1]
@@ -288,10 +293,10 @@ def test_p1_a_run_that_is_killed_while_it_waits_for_the_summary_asks_again_exits
 def test_p1_a_run_that_is_killed_in_the_new_context_stays_in_it_exits_0(tmp_path) -> None:
     ralph = ralph_in(tmp_path)
     silence = Silence()
-    with answering((SMALL, LARGE, refusal(400, REJECTED), SUMMED_UP, silence)) as (server, asked):
+    with answering((SMALL, LARGE, refusal(400, REJECTED), SUMMED_UP, silence), WINDOW) as (server, asked):
         killed(ralph, server, asked, 5, *LOCAL)
         silence.end()
-    with answering((DONE,)) as (server, again):
+    with answering((DONE,), WINDOW) as (server, again):
         ran = run(ralph, server, "--continue", "--base-url", server.base_url)
     assert (ran.code, len(again)) == (0, 1), ran.stderr
     assert (
@@ -315,9 +320,11 @@ def test_a_count_that_is_always_100_is_no_count(tmp_path) -> None:
         return lambda request: SUMMED_UP if asks_for_summary(request) else answer
 
     ralph = ralph_in(tmp_path)
-    with answering([*steps, summary_or(DONE), DONE]) as (server, asked):
-        target = f'name = "m"\nmodel = "m"\nbase_url = "{server.base_url}"\nmax_tokens = 4096\ncontext_window = 36000'
-        ran = run(ralph, server, settings=f"{QUICKLY}[[targets]]\n{target}\n")
+    with answering([*steps, summary_or(DONE), DONE], {**WINDOW, "max_input_tokens": 36_000}) as (
+        server,
+        asked,
+    ):
+        ran = run(ralph, server, *LOCAL)
     assert (ran.code, len(asked)) == (0, 6), ran.stderr
     assert asks_for_summary(asked[4])
     assert "compacted (threshold)" in ran.stderr

@@ -124,6 +124,8 @@ class Row:
     settings: str = QUICKLY
     """The user's settings file."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    model: Mapping[str, Any] | None = None
+    """The server's description of its model. None means that it has none (404)."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ class Played:
 def play(row: Row, directory: Path) -> Played:
     """Plays the row to a new `ralph` in `directory` and checks what the row says."""
     ralph = ralph_in(directory)
-    with answering(row.answers) as (server, requests):
+    with answering(row.answers, row.model) as (server, requests):
         ran = run(ralph, server, *row.words, settings=row.settings, environment=row.environment)
     played = Played(ralph, ran, requests)
     told = f"{ran.stderr}\n{ran.stdout}"
@@ -180,7 +182,9 @@ def run(
 
 
 @contextmanager
-def answering(answers: Iterable[Any]) -> Iterator[tuple[RawServer, list[dict[str, Any]]]]:
+def answering(
+    answers: Iterable[Any], model: Mapping[str, Any] | None = None
+) -> Iterator[tuple[RawServer, list[dict[str, Any]]]]:
     """Serves the answers as `Row.answers` says. Yields the server and the list of the requests for messages."""
     script = list(answers)
     requests: list[dict[str, Any]] = []
@@ -188,7 +192,9 @@ def answering(answers: Iterable[Any]) -> Iterator[tuple[RawServer, list[dict[str
     def serve(sock: socket.socket) -> None:
         head, _, body = read_request(sock).partition(b"\r\n\r\n")
         answer: Any = None
-        if head:
+        if head.startswith(b"GET"):
+            answer = refusal(404, {}) if model is None else refusal(200, model)
+        elif head:
             requests.append(json.loads(body))
             answer = script[min(len(requests), len(script)) - 1]
         if callable(answer):

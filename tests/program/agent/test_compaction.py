@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ralph.agent.compaction import FROM_HERE, MOST_SUMMARY_TOKENS, SUMMARIZE
 from ralph.conversation.session import replay
-from ralph.mock_api import Fault, Step, Text, Thinking, ToolUse, Turn
+from ralph.mock_api import Fault, Model, Step, Text, Thinking, ToolUse, Turn
 from tests.journals.reading import read_lines
 from tests.patience import wait_until
 from tests.program.kept_sessions import only_journal
@@ -152,6 +152,31 @@ def test_d8_a_long_run_in_a_small_window_keeps_task_rules_and_files_exits_0(ralp
         assert request.body_bytes / 3 + sent(request)["max_tokens"] <= window, (
             "a server that reserves the answer"
         )
+
+
+@pytest.mark.parametrize(("own", "window"), [(None, 8_000), (900_000, 900_000)])
+def test_d8_the_window_that_a_server_names_is_kept_to_unless_the_user_names_one_exits_0(
+    ralph, serve, notes, own, window
+) -> None:
+    fills = {"input_tokens": 7_000, "output_tokens": 50}
+    steps = [Turn(SUMMARY)] if own is None else []
+    server = serve(
+        works(1),
+        works(2, **fills),
+        *steps,
+        DONE,
+        models=[Model("local", max_input_tokens=8_000, max_tokens=2_000)],
+    )
+    named = {} if own is None else {"context_window": own}
+    config = str(settings(ralph, at("main", server.base_url, "local", **named)))
+    ran = ralph(TASK, "--config", config, "--output-format", "stream-json")
+    assert ran.code == 0, ran.stderr
+    assert len(server.lookups) == (1 if own is None else 0), "once, and not before it matters"
+    compactions = ran.of("compact_boundary")
+    assert len(compactions) == (1 if own is None else 0)
+    longest = 2_000 if own is None else 32_000
+    assert sent(server.requests[-1])["max_tokens"] == longest
+    assert ran.result["modelUsage"]["local"]["contextWindow"] == window
 
 
 def test_d8_a_task_that_fills_the_window_gets_a_closing_answer_exits_3(ralph, serve, notes) -> None:
