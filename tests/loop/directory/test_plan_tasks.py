@@ -21,17 +21,25 @@ from tests.rows import every_row
         ("a [ ] b\n[ ] c\n-[ ] d\n- [] e\n- [ ]f\n- [y] g\n- [a](b)\n", None),
         ("- [ ]\n", 1),
         ("- a\n  - [ ] b\n    - [ ] c\n\n      - [ ] d\n\t- [ ] e\n", 4),
-        ("> - [ ] quoted\n", 1),
+        ("- a\n        - [ ] too deep, and a task for all who read it\n", 1),
+        ("> - [ ] quoted\n- - [ ] nested\n", 2),
         # Code blocks.
         ("```\n- [ ] a\n```\n- [x] b\n", 0),
         ("~~~~ md\n- [ ] a\n~~~\n```\n- [ ] b\n~~~~\n- [ ] c\n", 1),
         ("````\n- [ ] a\n```\n- [ ] b\n`````  \n- [ ] c\n", 1),
         ("```\nnever closed\n- [ ] a\n", None),
         ("``` not `code`\n- [ ] a\n", 1),
+        ("- a\n  ```\n  - [ ] b\n- [ ] the item has ended, and its code too\n", 1),
         ("- ```\n  - [ ] b\n  ```\n- [ ] c\n", 1),
+        ("> ```\n> - [ ] a\n- [ ] the quotation has ended\n", 1),
+        ("```\n> ```\n- [ ] a\n```\n- [ ] b\n", 1),
+        ("Such as:\n\n    - [ ] a\n\t- [ ] b\n\n- [ ] c\n", 1),
+        ("-     [ ] code in an item\n- [ ] b\n", 1),
+        # Comments.
+        ("<!-- - [ ] a -->\n<!--\n- [ ] b\n-->\n- [ ] c\n", 1),
     ],
 )
-def test_a_task_is_an_item_with_a_box_outside_of_fenced_code(text: str, count: int | None) -> None:
+def test_a_task_is_an_item_with_a_box_outside_of_code_and_comments(text: str, count: int | None) -> None:
     assert open_tasks(text) == count
     assert open_tasks(text.replace("\n", "\r\n")) == count
 
