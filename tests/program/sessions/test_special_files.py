@@ -122,11 +122,12 @@ def test_a_state_directory_that_is_a_file_is_told_as_that_exits_74(
 def test_no_session_is_kept_where_a_link_that_commands_can_make_leads_exits_74(
     ralph, ralph_here, serve, tmp_path
 ) -> None:
-    elsewhere, added = tmp_path / "elsewhere", tmp_path / "added"
-    elsewhere.mkdir()
-    added.mkdir()
+    elsewhere, added, written = (tmp_path / name for name in ("elsewhere", "added", "written"))
+    for place in (elsewhere, added, written):
+        place.mkdir()
+    ralph.user_file.write_text(f"[sandbox]\nwrite = ['{written}']\n")
     server = serve(HELLO)
-    for where in (ralph.cwd, added):
+    for where in (ralph.cwd, added, written):
         link = where / "s"
         link.symlink_to(elsewhere)
         ran = ralph_here("go", "--add-dir", str(added), "--session-dir", str(link))
