@@ -230,7 +230,9 @@ def _plan(line: LoopLine, to_run: RunLine, typed: TypedLine, bare: "LoopPlan") -
         )
     names_prompt = line.prompt is not None or line.prompt_file is not None
     with prompt_not_in_list(typed.last_list, has_prompt=names_prompt):
-        added_directories = _check_values(to_run, line.directory)
+        added_directories = directories("--add-dir", to_run.add_dir)
+        untrusted = run_directories(line.directory, added_directories)
+        _check_values(to_run, untrusted)
     _check_conditions(line)
     if not to_run.print_:
         # The commands of a loop have none of its options but --cd, so a word beside one is not a mistyped command.
@@ -250,7 +252,7 @@ def _plan(line: LoopLine, to_run: RunLine, typed: TypedLine, bare: "LoopPlan") -
         mcp_files=tuple(word for word in mcp if word.startswith("/")) if isinstance(mcp, tuple) else (),
         claude_settings=json_or_path(to_run.claude_settings),
         setting_sources=tuple(sorted(to_run.sources)),
-        report_file=_report_file(line),
+        report_file=_report_file(line.report, untrusted),
         metrics_file=absolute(to_run.metrics_file),
         added_directories=added_directories,
         pass_env=to_run.settings["tools.pass_env"] or (),
@@ -276,13 +278,13 @@ def _plan(line: LoopLine, to_run: RunLine, typed: TypedLine, bare: "LoopPlan") -
     )
 
 
-def _report_file(line: LoopLine) -> str | None:
-    if line.report == "-":
+def _report_file(report: str | None, untrusted: tuple[str, ...]) -> str | None:
+    if report == "-":
         raise wrong_value("--report", "must be a file: it is rewritten after each iteration")
-    path = writable_file("--report", line.report, line.directory)
+    path = writable_file("--report", report, untrusted)
     if path is None:
         return None
-    problem = why_protected(path, run_directories(line.directory), os.environ)
+    problem = why_protected(path, untrusted, os.environ)
     if problem is not None:
         raise wrong_value("--report", problem)
     return path
@@ -349,19 +351,17 @@ def _refuse_unknown_command(prompt: str | None, to_run: RunLine, directory: str)
         raise UsageError(why)
 
 
-def _check_values(to_run: RunLine, directory: str | None) -> tuple[str, ...]:
+def _check_values(to_run: RunLine, untrusted: tuple[str, ...]) -> None:
     check_settings(to_run.flags)
     refuse_contradictions(to_run)
     for name, text, file in (
         ("system-prompt", to_run.system_prompt, to_run.system_prompt_file),
         ("append-system-prompt", to_run.append_system_prompt, to_run.append_system_prompt_file),
     ):
-        text_or_file(name, text, file, directory, takes_pipe=False)
-    writable = directories("--add-dir", to_run.add_dir)
-    writable_file("--metrics-file", to_run.metrics_file, directory)
-    writable_file("--debug-file", to_run.debug_file, directory)
-    requested_report(to_run.json_schema, directory, is_required=False, takes_pipe=False)
-    return writable
+        text_or_file(name, text, file, untrusted, takes_pipe=False)
+    writable_file("--metrics-file", to_run.metrics_file, untrusted)
+    writable_file("--debug-file", to_run.debug_file, untrusted)
+    requested_report(to_run.json_schema, untrusted, is_required=False, takes_pipe=False)
 
 
 _FIRST = """

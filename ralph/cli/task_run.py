@@ -34,7 +34,10 @@ def do_run(line: RunLine, writable: tuple[str, ...]) -> int:
 
 def _run_options(line: RunLine, writable: tuple[str, ...]) -> RunOptions:
     bypasses = line.permission_mode is None and line.dangerously_skip_permissions
-    session_dir = absolute(line.session_dir)
+    session_dir, of_loop = absolute(line.session_dir), _of_loop(line.iteration)
+    files = (line.system_prompt_file, line.append_system_prompt_file, line.json_schema)
+    reach = writable if of_loop is None else (*writable, *of_loop.directories)
+    directories = run_directories(line.directory, reach)
     return RunOptions(
         prompt=line.prompt,
         prompt_file=absolute(line.prompt_file),
@@ -61,18 +64,17 @@ def _run_options(line: RunLine, writable: tuple[str, ...]) -> RunOptions:
             directory=Path(session_dir) if session_dir else None,
             is_kept=not line.no_session_persistence,
         ),
-        system_prompt=text_or_file(
-            "system-prompt", line.system_prompt, line.system_prompt_file, line.directory
-        ),
+        system_prompt=text_or_file("system-prompt", line.system_prompt, line.system_prompt_file, directories),
         append_system_prompt=text_or_file(
-            "append-system-prompt", line.append_system_prompt, line.append_system_prompt_file, line.directory
+            "append-system-prompt", line.append_system_prompt, line.append_system_prompt_file, directories
         ),
-        report=requested_report(line.json_schema, line.directory, is_required=line.require_report),
-        of_loop=_of_loop(line.iteration),
-        metrics_file=writable_file("--metrics-file", line.metrics_file, line.directory),
+        files_read=tuple(one for one in map(json_or_path, files) if one and one.startswith("/")),
+        report=requested_report(line.json_schema, directories, is_required=line.require_report),
+        of_loop=of_loop,
+        metrics_file=writable_file("--metrics-file", line.metrics_file, directories),
         exports_traces=line.otel,
         has_diagnostics=line.debug or line.debug_file is not None,
-        debug_file=writable_file("--debug-file", line.debug_file, line.directory),
+        debug_file=writable_file("--debug-file", line.debug_file, directories),
         replays_messages=line.replay_user_messages,
         includes_hook_events=line.include_hook_events,
         title=line.name,
@@ -80,8 +82,8 @@ def _run_options(line: RunLine, writable: tuple[str, ...]) -> RunOptions:
             output_format=line.output_format,
             include_partial=line.include_partial_messages,
             is_quiet=line.quiet,
-            result_file=writable_file("--result-file", line.result_file, line.directory),
-            directories=run_directories(line.directory),
+            result_file=writable_file("--result-file", line.result_file, directories),
+            directories=directories,
         ),
         settings=line.flags,
         is_restricted=line.restricted,

@@ -5,9 +5,10 @@ write, and the report that is required.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ralph.cli.command_words import wrong_value
-from ralph.cli.values import absolute, run_directories
+from ralph.cli.values import absolute
 from ralph.output.result_file import result_file_problem
 from ralph.output.standard_streams import has_closed_output
 from ralph.prompt.named_file import read_named_file
@@ -15,17 +16,20 @@ from ralph.prompt.prompt_input import argument_text, prompt_text
 from ralph.run.options import RequestedReport
 from ralph.values.outcome import CannotError, Outcome
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 _MOST_TEXT_BYTES = 16 * 1024 * 1024
 """The maximum size of a file with a system prompt. A text of this size exceeds any model's context window."""
 
 
 def text_or_file(
-    option: str, text: str | None, path: str | None, directory: str | None, *, takes_pipe: bool = True
+    option: str, text: str | None, path: str | None, directories: Sequence[str], *, takes_pipe: bool = True
 ) -> str | None:
     """The text given with `--OPTION`, or the text of the file given with `--OPTION-file`. None if the user gave
     neither.
 
-    `directory` is the value of `--cd`. `takes_pipe` is False if the file will be read again later. A pipe is then
+    `directories` are those of `run_directories`. `takes_pipe` is False if the file will be read again later. A pipe is then
     refused, because it can be read only once.
     """
     if text is not None and path is not None:
@@ -35,10 +39,8 @@ def text_or_file(
     try:
         if path is None:
             return argument_text(text or "")
-        where, directories_of_run = str(absolute(path)), run_directories(directory)
-        return prompt_text(
-            read_named_file(where, directories_of_run, _MOST_TEXT_BYTES, takes_pipe=takes_pipe)
-        )
+        where = str(absolute(path))
+        return prompt_text(read_named_file(where, directories, _MOST_TEXT_BYTES, takes_pipe=takes_pipe))
     except ValueError as error:
         hint, subject = (f"--{option}", "the text") if path is None else (f"--{option}-file", path)
         raise wrong_value(hint, f"{subject} {error}") from None
@@ -46,13 +48,13 @@ def text_or_file(
         raise wrong_value(f"--{option}-file", f"cannot read {path}: {error.strerror}") from None
 
 
-def writable_file(option: str, path: str | None, directory: str | None) -> str | None:
+def writable_file(option: str, path: str | None, directories: Sequence[str]) -> str | None:
     if path is None:
         return None
     if path == "-":
         raise wrong_value(option, "must be a file: standard output belongs to the result")
     where = str(absolute(path))
-    problem = result_file_problem(where, run_directories(directory))
+    problem = result_file_problem(where, directories)
     if problem is not None:
         raise wrong_value(option, problem)
     return where
@@ -69,9 +71,9 @@ def check_output_is_open(result_file: str | None = None) -> None:
 
 
 def requested_report(
-    schema: str | None, directory: str | None, *, is_required: bool, takes_pipe: bool = True
+    schema: str | None, directories: Sequence[str], *, is_required: bool, takes_pipe: bool = True
 ) -> RequestedReport | None:
-    """The final report that the user requires, or None if the user requires none. `directory` and `takes_pipe` are as
+    """The final report that the user requires, or None if the user requires none. `directories` and `takes_pipe` are as
     in `text_or_file`.
     """
     if schema is None:
@@ -79,7 +81,7 @@ def requested_report(
     from ralph.run.report_schema import read_schema  # noqa: PLC0415 - a schema library is slow to load
 
     try:
-        return RequestedReport(read_schema(schema, Path.cwd(), directory, takes_pipe=takes_pipe))
+        return RequestedReport(read_schema(schema, Path.cwd(), directories, takes_pipe=takes_pipe))
     except FileNotFoundError:
         raise wrong_value("--json-schema", "the working directory is gone") from None
     except ValueError as error:

@@ -17,7 +17,7 @@ from ralph.values.ports import WORKING_DIRECTORY_GONE
 from ralph.values.setting import at_least
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
 COUNT = partial(at_least(1).decoded, is_text=True)
@@ -85,12 +85,12 @@ def existing_directory(text: str) -> str:
     return text
 
 
-def run_directories(directory: str | None) -> tuple[str, ...]:
-    """The directory where ralph was called and the working directory (`--cd`), as absolute paths. Links in these
-    directories are not trusted, because a repository may contain them.
+def run_directories(directory: str | None, writable: Sequence[str] = ()) -> tuple[str, ...]:
+    """The directory where ralph was called, the working directory (`--cd`) and those of `--add-dir`, as absolute paths. Links in
+    these directories are not trusted, because a repository may contain them, or a command may have made them.
     """
     here = str(absolute(""))
-    return (here, str(absolute(directory or "")))
+    return (here, str(absolute(directory or "")), *writable)
 
 
 def refuse_file_as_prompt(prompt: str | None, command: str = "ralph") -> None:

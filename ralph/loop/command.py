@@ -55,7 +55,7 @@ def loop_command(options: LoopOptions, environment: Mapping[str, str] = os.envir
         if obeys_controls(2, environment):
             erase_before_suspension(inbox.wake)  # an iteration draws the line
         log = LoopLog(clock)
-        events = event_stream(options, environment, Redactor(known_secrets(environment)), log)
+        events = event_stream(options.plan, environment, Redactor(known_secrets(environment)), log)
         opened = _ended_by(lambda: open_context(options, environment, inbox, clock, early=events, log=log))
         if isinstance(opened, LoopEnded):
             ended = opened

@@ -23,7 +23,7 @@ from ralph.sessions.store import SessionStore, make_private
 from ralph.values.outcome import CannotError, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from ralph.loop.state import IterationRecord, LoopState
@@ -201,7 +201,8 @@ KEPT_DAYS = 30
 class LoopStore:
     """The recorded loops of one directory."""
 
-    def __init__(self, sessions: SessionStore, directory: Path) -> None:
+    def __init__(self, sessions: SessionStore, directory: Path, reach: Sequence[str] = ()) -> None:
+        """`reach` is where commands may write besides `directory`."""
         self.roots = sessions.beside(LOOPS)
         """Folders with the loops of all directories. New loops are stored in the first one."""
         self.notice = None
@@ -209,13 +210,16 @@ class LoopStore:
         if sessions.notice is not None:
             self.notice = sessions.notice.replace("sessions are", "the loop's record and its sessions are", 1)
         self._directory = directory.resolve()
+        self._writable: tuple[Path | str, ...] = (self._directory, *reach)
         self._places = [root / directory_name(self._directory) for root in self.roots]
 
     @classmethod
-    def for_user(cls, environment: Mapping[str, str], directory: Path) -> LoopStore:
+    def for_user(
+        cls, environment: Mapping[str, str], directory: Path, reach: Sequence[str] = ()
+    ) -> LoopStore:
         """Finds the user's store and makes its folder if it is missing. Raises JournalError if no place is writable."""
-        store = cls(SessionStore.for_user(environment, writable=(directory,)), directory)
-        make_private(store.place, (directory,))
+        store = cls(SessionStore.for_user(environment, writable=(directory, *reach)), directory, reach)
+        make_private(store.place, store._writable)
         return store
 
     @classmethod
@@ -237,7 +241,7 @@ class LoopStore:
         """Makes the folder of a new loop, and removes old ones. The record is not on disk until its first `save`. The caller
         must hold the checkout's lock. Raises OSError and JournalError.
         """
-        make_private(self.place, (self._directory,))
+        make_private(self.place, self._writable)
         numbers = list(_numbers(self.place))
         folder = self.place / f"{max(numbers, default=0) + 1:04d}"
         folder.mkdir(mode=0o700)

@@ -24,9 +24,8 @@ from ralph.loop.events import (
     Pushed,
 )
 from ralph.loop.words import line_of
-from ralph.machine.files.planted_link import planted_link, repositories
-from ralph.machine.files.repository import is_within_any
 from ralph.output.iteration_log import LogFiles
+from ralph.output.result_file import opened_to_append
 from ralph.output.standard_streams import ErrorLines
 from ralph.output.system_events import system_fields
 from ralph.values.events import Heartbeat, LoopEvent, Notice
@@ -168,7 +167,7 @@ class LoopNotices(Struct, frozen=True):
 
 class StepSummary(Struct, frozen=True):
     """Appends a table about the ended loop to a file that a CI system displays. Only to a regular file, because another kind
-    could block, and through no link out of the repository, because a model's text must not get into the user's other files.
+    could block, and through no link, because a model's text must not get into the user's other files.
     """
 
     path: str
@@ -189,15 +188,10 @@ class StepSummary(Struct, frozen=True):
 
 
 def append_text(path: str, text: str, directories: Sequence[str]) -> None:
-    """Appends text to a file, which may be missing. `directories` are those where the loop was started and where it works.
-    Raises OSError, also for files that `StepSummary` does not write to.
+    """Appends text to a file, which may be missing. `directories` are as in `result_file_problem`. Raises OSError, also for
+    files that `StepSummary` does not write to.
     """
-    tops = repositories(directories)
-    link = planted_link(os.path.abspath(path), tops)  # noqa: PTH100 - links are to be seen
-    if link is not None and not is_within_any(os.path.realpath(path), tops):
-        raise OSError(errno.EPERM, f"{link} is a link that leads out of its repository", path)
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o644)
+    descriptor = opened_to_append(os.path.abspath(path), directories, 0o644)  # noqa: PTH100 - links are to be seen
     with os.fdopen(descriptor, "wb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", path)

@@ -71,6 +71,8 @@ class LoopPlan(Struct, frozen=True):
     """The absolute path of the page that is rewritten after each iteration, or None."""
     added_directories: tuple[str, ...] = ()
     """The directories of `--add-dir`, and those that settings files for Claude Code add."""
+    written: tuple[str, ...] = ()
+    """The absolute paths of `sandbox.write`."""
     pass_env: tuple[str, ...] = ()
     """Variables that the agent's commands get, and the check and git too."""
     sandbox: dict[str, str | tuple[str, ...]] = field(default_factory=dict)
@@ -103,6 +105,16 @@ class LoopPlan(Struct, frozen=True):
     `--continue` uses them, and who looks at the loop may not know the secrets."""
     own_paths: tuple[str, ...] = ()
     """Absolute paths other than `OWN_DIRECTORY` that ralph itself writes to, or that receive its output."""
+
+    @property
+    def reach(self) -> tuple[str, ...]:
+        """Where an iteration's commands may write besides the working directory."""
+        return (*self.added_directories, *self.written)
+
+    @property
+    def directories(self) -> tuple[str, ...]:
+        """The directory where the loop was started, and those where commands may write: links there are not trusted."""
+        return (self.launch_directory, self.directory, *self.reach)
 
     @property
     def option_texts(self) -> tuple[str, ...]:

@@ -9,11 +9,12 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from ralph.output.result_file import opened_to_append
 from ralph.output.system_events import journal_fields
 from ralph.values import events as ev
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ralph.values.ports import Clock
 
@@ -44,10 +45,9 @@ class DiagnosticsFile:
     because a repository may have put the link there. If a line cannot be written, it is lost and the run continues.
     """
 
-    def __init__(self, path: str, redact: Callable[[str], str]) -> None:
-        """Opens the file. Raises OSError if that fails."""
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        self._descriptor = os.open(path, flags, 0o600)
+    def __init__(self, path: str, redact: Callable[[str], str], directories: Sequence[str] = ()) -> None:
+        """Opens the file. Raises OSError if that fails. `path` and `directories` are as in `result_file_problem`."""
+        self._descriptor = opened_to_append(path, directories, 0o600)
         self._redact = redact
 
     def write(self, line: str) -> None:

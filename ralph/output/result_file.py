@@ -1,8 +1,9 @@
-"""Writes the files that the user named with `--result-file` or `--metrics-file`. A regular file is replaced as a
-whole or not at all.
+"""Writes the files that the user named, with `--result-file` or `--debug-file` for example. A regular file is replaced as a
+whole or not at all, unless it is one to append to.
 
 If the path is a symbolic link, the link itself is replaced and its target is not changed, because an agent could have
-made the link. A path inside a repository is refused if it leads out of the repository through a link.
+made the link. A path inside a directory that commands may write, or its repository, is refused if it leads out through a link.
+What was opened counts, and not what was there before.
 """
 
 from __future__ import annotations
@@ -11,18 +12,20 @@ import errno
 import os
 import select
 import stat
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ralph.machine.files.atomic_write import replace_at
-from ralph.machine.files.opened_file import LINKS_OF_THE_SYSTEM, opened_path
-from ralph.machine.files.planted_link import planted_link, repositories
+from ralph.machine.files.opened_file import LINKS_OF_THE_SYSTEM, opened, opened_path
+from ralph.machine.files.planted_link import followed_link, repositories
 from ralph.machine.files.repository import HELD_DIRECTORY, is_within_any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 _PRIVATE = 0o600
+_REPLACED = (stat.S_IFREG, stat.S_IFLNK)  # others, such as /dev/null, are written to
 _READER_S = 5.0  # as the writer of standard output waits for its reader at the end
 
 
@@ -30,8 +33,8 @@ def result_file_problem(path: str, directories: Sequence[str | Path] = ()) -> st
     """The reason why the file cannot be written, or None if it can be written. Ralph checks this before it sends any
     request.
 
-    `path` is absolute. `directories` are the directory where ralph was called and the working directory. A link
-    inside the repositories of these directories must not lead out of the repository.
+    `path` is absolute. `directories` are the directory where ralph was called and those where commands may write. A link
+    inside the repositories of these directories must not lead out of them.
     """
     if os.path.isdir(path):  # noqa: PTH112 - strings throughout
         return f"{path} is a directory"
@@ -43,7 +46,7 @@ def result_file_problem(path: str, directories: Sequence[str | Path] = ()) -> st
     problem = problem_of_directory(above, os.path.realpath(above), directories)
     if problem is not None:
         return problem
-    if os.path.exists(path) and not _is_replaced(path):  # noqa: PTH110 - strings throughout
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.islink(path):  # noqa: PTH110, PTH113, PTH114 - strings throughout
         return None
     return (
         None if os.access(above, os.W_OK) else f"the directory {os.path.realpath(above)} cannot be written to"
@@ -57,23 +60,43 @@ def write_result_file(
     link is replaced atomically. If `path` is a pipe or a device, the data is written into it. With `is_private`, only
     the user can read the new file, whoever could read the old one.
     """
-    if _is_of_the_system(path):
-        path = os.path.realpath(path) if _leads_to_file(path) else path
-    if not _is_replaced(path):
-        _write_into(path, data)
-        return
+    is_of_system = _is_of_the_system(path)
+    if is_of_system and _leads_to_file(path):
+        path, is_of_system = os.path.realpath(path), False
+    with _judged_directory(path, directories) as (directory, name):
+        before = _status(directory, name)
+        if before is not None and (is_of_system or stat.S_IFMT(before.st_mode) not in _REPLACED):
+            _write_into(directory, name, data, 0 if is_of_system else os.O_NOFOLLOW)
+        elif is_private:
+            replace_at(directory, name, data, None, new_mode=_PRIVATE)
+        else:
+            replace_at(directory, name, data, before if before and stat.S_ISREG(before.st_mode) else None)
+
+
+def opened_to_append(path: str, directories: Sequence[str | Path], mode: int) -> int:
+    """Opens a file for appending, without waiting, and makes it with `mode` if it is missing. Raises OSError, also for a link.
+    `path` and `directories` are as in `result_file_problem`.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with _judged_directory(path, directories) as (directory, name):
+        try:
+            return os.open(name, flags, mode, dir_fd=directory)
+        except OSError as error:
+            why = (
+                "it is a link, which ralph does not follow" if error.errno == errno.ELOOP else error.strerror
+            )
+            raise OSError(error.errno, why, path) from None
+
+
+@contextmanager
+def _judged_directory(path: str, directories: Sequence[str | Path]) -> Iterator[tuple[int, str]]:
+    """The opened directory of a file, and the file's name in it. Raises OSError for one where ralph must not write."""
     above, name = os.path.split(path)
-    directory = os.open(above, HELD_DIRECTORY)
-    try:
+    with opened(above, HELD_DIRECTORY) as directory:
         problem = problem_of_directory(above, opened_path(directory, above) or "", directories)
         if problem is not None:
             raise OSError(errno.EPERM, problem, path)
-        if is_private:
-            replace_at(directory, name, data, None, new_mode=_PRIVATE)
-        else:
-            replace_at(directory, name, data, _regular_file(directory, name))
-    finally:
-        os.close(directory)
+        yield directory, name
 
 
 def problem_of_directory(above: str, real: str, directories: Sequence[str | Path]) -> str | None:
@@ -82,19 +105,16 @@ def problem_of_directory(above: str, real: str, directories: Sequence[str | Path
     The reason is a link in the path that leads out of a repository, because an agent may have made the link. `real` is the
     path of the directory with all links resolved, and `directories` are as in `result_file_problem`.
     """
-    if real == above:
-        return None
     tops = repositories(directories)
-    link = planted_link(above, tops)
-    is_planted = link is not None or is_within_any(os.path.normpath(above), tops)
-    if is_within_any(real, tops) or not is_planted:
+    link = None if real == above else followed_link(above, real, tops)
+    if link is None or is_within_any(real, tops):
         return None
-    where = f"{link or above} is a link that leads out of its repository, to {real}"
+    where = f"{link} is a link that leads out of its repository, to {real}"
     return f"{where}; name that directory itself if it is meant"
 
 
 def _is_of_the_system(path: str) -> bool:
-    above = os.path.realpath(os.path.dirname(path))  # noqa: PTH120 - strings throughout
+    above = os.path.dirname(os.path.normpath(path))  # noqa: PTH120 - a command could make a link to such a place
     return above in LINKS_OF_THE_SYSTEM or above.startswith("/proc/")
 
 
@@ -103,32 +123,20 @@ def _leads_to_file(path: str) -> bool:
     return os.path.isfile(path) and os.path.exists(os.path.realpath(path))  # noqa: PTH110, PTH113 - strings throughout
 
 
-def _is_replaced(path: str) -> bool:
+def _status(directory: int, name: str) -> os.stat_result | None:
     try:
-        mode = os.lstat(path).st_mode
-    except FileNotFoundError:
-        return True
-    return stat.S_ISREG(mode) or (stat.S_ISLNK(mode) and not _is_of_the_system(path))
-
-
-def _regular_file(directory: int, name: str) -> os.stat_result | None:
-    """The status of the regular file that will be replaced, or None if there is no regular file. The new file gets
-    the mode and owner of the old file.
-    """
-    try:
-        before = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        return os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
         return None
-    return before if stat.S_ISREG(before.st_mode) else None
 
 
-def _write_into(path: str, data: bytes) -> None:
+def _write_into(directory: int, name: str, data: bytes, link: int) -> None:
     """Writes all data to a special file. Raises OSError (EPIPE) if a pipe is full and nobody reads it for
     `_READER_S` seconds. A device such as /dev/null must not be replaced by a regular file, because that would damage
     the system.
     """
-    link = 0 if _is_of_the_system(path) else os.O_NOFOLLOW  # it was not a link a moment ago
-    descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | link)
+    flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | link
+    descriptor = os.open(name, flags, dir_fd=directory)
     try:
         rest = memoryview(data)
         while rest:
@@ -136,6 +144,6 @@ def _write_into(path: str, data: bytes) -> None:
                 rest = rest[os.write(descriptor, rest) :]
             except BlockingIOError:
                 if not select.select([], [descriptor], [], _READER_S)[1]:
-                    raise OSError(errno.EPIPE, "the reader of the pipe has stopped reading", path) from None
+                    raise OSError(errno.EPIPE, "the reader of the pipe has stopped reading", name) from None
     finally:
         os.close(descriptor)

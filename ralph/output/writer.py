@@ -51,7 +51,7 @@ class OutputOptions(Struct, frozen=True):
     """The path of a file to which the `result` object is also written. The file is replaced by an atomic rename. None
     if there is no such file."""
     directories: tuple[str, ...] = ()
-    """The directory where ralph was called and the working directory, as absolute paths. `result_file_problem`
+    """The directory where ralph was called and those where commands may write, as absolute paths. `result_file_problem`
     explains why they are needed."""
 
 

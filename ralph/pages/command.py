@@ -197,7 +197,7 @@ def put_page(
                 complain(line)
             return True
         try:
-            write_result_file(str(path), html, directories, is_private=True)
+            write_result_file(str(path), html, (*directories, *writable), is_private=True)
         except OSError as error:
             complain(f"cannot write {path}: {error.strerror}")
             return False

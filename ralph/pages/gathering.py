@@ -235,7 +235,7 @@ class _Gathering:
                 *(() if state.current is None else state.current.looked),
             ),
             is_unmarked=any(one.looked is None for one in state.iterations),
-            writable=state.plan.added_directories,
+            writable=state.plan.reach,
         )
 
     def _session(self, read: JournalRead, git: GitReader, budget: PageBudget) -> list[Section]:

@@ -13,8 +13,8 @@ import time
 from typing import TYPE_CHECKING
 
 from ralph.machine.files.opened_file import is_made_by_kernel, opened_path
-from ralph.machine.files.planted_link import planted_link, repositories
-from ralph.machine.files.repository import is_within_any
+from ralph.machine.files.planted_link import followed_link, repositories
+from ralph.machine.files.repository import is_within, is_within_any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,16 +27,17 @@ _SILENT_S = 30.0
 
 
 def open_named_file(path: str, directories: Sequence[str | Path]) -> int:
-    """Opens a file by its absolute path for reading, without waiting. `directories` are those where ralph was started and where
-    it works: links in the repositories around them are not trusted. Raises OSError.
+    """Opens a file by its absolute path for reading, without waiting. `directories` are those where ralph was started and those
+    where commands may write: links in the repositories around them are not trusted. Raises OSError.
     """
     descriptor = os.open(path, FLAGS)
     try:
         refuse_kernel_file(descriptor, path)
         tops = repositories(directories)
-        link = planted_link(path, tops)
+        real = opened_path(descriptor, path)
+        link = followed_link(path, real, tops)
         if link is not None:
-            _refuse_way_out(descriptor, path, link, tops)
+            _refuse_way_out(real, path, link, tops)
     except OSError:
         os.close(descriptor)
         raise
@@ -92,15 +93,14 @@ def why_not_inside(
     return _why_secret(real, real_top, denied, status)
 
 
-def _refuse_way_out(descriptor: int, path: str, link: str, tops: Sequence[str]) -> None:
-    real = opened_path(descriptor, path)
-    top = max((top for top in tops if is_within_any(link, (top,))), key=len)
-    if real is None or not is_within_any(real, tops):
-        out = f"{link} is a link that leads out of {top}, and may have come with it"
+def _refuse_way_out(real: str | None, path: str, link: str, tops: Sequence[str]) -> None:
+    around = [top for top in tops if real is not None and is_within(real, top)]
+    if real is None or not around:
+        out = f"{link} is a link that leads out of its repository, and may have come with it"
         raise OSError(
             errno.EPERM, f"{out}; name what it leads to ({real or 'no file'}) if that is meant", path
         )
-    why = _why_secret(real, top)
+    why = _why_secret(real, max(around, key=len))
     if why is not None:
         raise OSError(errno.EPERM, f"{link} is a link, and {why}", path)
 

@@ -20,6 +20,7 @@ from ralph.output.diagnostics import Diagnostics, DiagnosticsFile
 from ralph.output.spool import is_one_stream
 from ralph.output.standard_streams import complain, has_color, obeys_controls
 from ralph.output.writer import Writer
+from ralph.prompt.named_file import open_named_file
 from ralph.run.parts import RunContext, entered, refuse_uncountable_budget
 from ralph.run.run import Run
 from ralph.run.telemetry import SessionNotes, Telemetry, open_metrics
@@ -97,10 +98,9 @@ def assemble(
 ) -> Run:
     """Makes the run. Wrong settings raise no error here, but when the run works."""
     started_s, new_id = clock.now_s(), options.session.session_id or str(uuid.uuid4())
-    metrics, cwd, settings, problem = _begin(options, environment, clock)
+    options, metrics, cwd, settings, problem = _begin(options, environment, clock)
     if problem is None:
         environment = {**environment, **settings.variables.plain}
-        options = replace(options, writable=tuple(dict.fromkeys((*options.writable, *settings.directories))))
     controls, of_loop = _controls(options, settings), options.of_loop
     secrets = known_secrets(environment, settings.secrets)
     redactor = Redactor(secrets) if of_loop is None else Redactor(secrets | of_loop.secrets, of_loop.tell)
@@ -151,18 +151,38 @@ def assemble(
 
 def _begin(
     options: RunOptions, environment: Mapping[str, str], clock: Clock
-) -> tuple[MetricsFile | None, Path, Settings, Exception | None]:
-    """Enters the working directory, opens the metrics file, and then reads the settings: so the metrics file does not
-    keep the numbers of an earlier run if wrong settings end this one. The last value is the exception because of which
-    no run is possible. The others are then as far as they are known.
+) -> tuple[RunOptions, MetricsFile | None, Path, Settings, Exception | None]:
+    """Enters the working directory, reads the settings, and opens the metrics file even if they are wrong: so it does not keep
+    the numbers of an earlier run. The options get the directories of the settings. The last value is the exception because of
+    which no run is possible. The others are then as far as they are known.
     """
-    metrics, cwd = None, Path("/")
+    metrics, cwd, settings, problem = None, Path("/"), Settings(), None
     try:
         cwd = entered(options.directory)
-        metrics = open_metrics(options.metrics_file, clock, options.output.directories)
-        return metrics, cwd, _read_settings(options, environment, cwd), None
+        try:
+            settings = _read_settings(options, environment, cwd)
+            options = _with_directories(options, settings, environment)
+        finally:
+            metrics = open_metrics(options.metrics_file, clock, options.output.directories)
     except Exception as error:  # noqa: BLE001 - reported as the run's result, once there is a writer
-        return metrics, cwd, Settings(), error
+        problem = error
+    return options, metrics, cwd, settings, problem
+
+
+def _with_directories(options: RunOptions, settings: Settings, environment: Mapping[str, str]) -> RunOptions:
+    """The options with the directories of the settings, in which links are not trusted either. Raises UsageError if a file that
+    was read already is behind such a link.
+    """
+    writable = tuple(dict.fromkeys((*options.writable, *settings.directories)))
+    untrusted = (*options.output.directories, *writable, *settings.sandbox.written(environment))
+    output = replace(options.output, directories=tuple(dict.fromkeys(untrusted)))
+    if output != options.output:
+        for path in options.files_read:
+            try:
+                os.close(open_named_file(path, output.directories))
+            except OSError as error:
+                raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    return replace(options, writable=writable, output=output)
 
 
 def _read_settings(options: RunOptions, environment: Mapping[str, str], cwd: Path) -> Settings:
@@ -279,7 +299,7 @@ def _diagnostics(
     write = writer.write_line
     if options.debug_file is not None:
         try:
-            write = DiagnosticsFile(options.debug_file, redactor.redact_all).write
+            write = DiagnosticsFile(options.debug_file, redactor.redact_all, options.output.directories).write
         except OSError as error:
             problem = (
                 f"cannot write {options.debug_file} ({error.strerror}): writing diagnostics here instead"

@@ -26,6 +26,7 @@ from ralph.conversation.records import (
 from ralph.conversation.secret_spans import marked_secrets
 from ralph.conversation.session import NoMessageError, Session, apply, replay
 from ralph.run.opening import OpenSession, journal_errors_told, store_of
+from ralph.run.parts import patterns_of_tools
 from ralph.sessions.journal import FileJournal, SessionLockedError
 from ralph.sessions.looking import holder_of, last_resumable, named_journal
 from ralph.sessions.naming import named_session
@@ -86,7 +87,7 @@ class _Opening:
             self._refuse_another_directory(old)  # first, because other settings may apply in that directory
             again = story.runs[-1].opening.again if story.runs else {}
             _refuse_another_server(old, self._context.settings, again)
-            self._refuse_directories(old)
+            notices += self._about_rights(old, path)
             if move is not None:
                 there, here = shell_word(old.cwd), shell_word(str(self._cwd))
                 has = "has moved" if self._options.has_moved else "is gone"
@@ -102,15 +103,29 @@ class _Opening:
             raise
         return OpenSession(old.id, journal, old, tuple(notices), total)
 
-    def _refuse_directories(self, old: Session) -> None:
-        """Raises CannotError if directories of the journal would count, and commands could have written them into it."""
+    def _about_rights(self, old: Session, path: Path) -> Iterator[str]:
+        """Raises CannotError if directories or patterns of the journal would count, and commands could have written them into it.
+        Yields a notice if they could have removed some.
+        """
         context, given = self._context, self._context.options.writable
-        added = {*old.writable} - {*given} if given == context.settings.directories else ()
-        if added and (why := context.search().why_open(str(self._store.root))):
+        added = {*old.writable} - {*given} if given == context.settings.directories else set[str]()
+        why = context.search((*given, *old.writable)).why_open(str(path))
+        if why is None:
+            return
+        ignores = f"because the session is in {self._store.root}, and {why}: keep sessions elsewhere, or"
+        if added:
             raise CannotError(
-                f"ralph ignores the session's directories, because the session is in {self._store.root}, and {why}: keep "
-                f"sessions elsewhere, or name the directories again: {' '.join(f'--add-dir {shell_word(one)}' for one in sorted(added))}"
+                f"ralph ignores the session's directories, {ignores} name the directories again: "
+                f"{' '.join(f'--add-dir {shell_word(one)}' for one in sorted(added))}"
             )
+        if context.options.names_tools:
+            return
+        own = patterns_of_tools(context)
+        if any({*patterns}.difference(own.get(name, ())) for name, patterns in old.tool_patterns.items()):
+            raise CannotError(
+                f"ralph ignores the session's patterns of tools, {ignores} give --allowed-tools or --disallowed-tools again"
+            )
+        yield f"commands could have changed the session in {self._store.root}: limits on tools count only if you give them again"
 
     def _found(self) -> Path:
         if self._options.resume is not None:

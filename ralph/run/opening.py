@@ -158,7 +158,9 @@ def journal_errors_told(context: RunContext, new_id: str) -> Iterator[None]:
 
 
 def store_of(context: RunContext) -> SessionStore:
-    return SessionStore.for_user(context.environment, context.options.session.directory, context.roots())
+    options = context.options
+    writable: tuple[Path | str, ...] = (*context.roots(), *options.output.directories)
+    return SessionStore.for_user(context.environment, options.session.directory, writable)
 
 
 def open_new_session(context: RunContext, new_id: str) -> OpenSession:

@@ -73,6 +73,8 @@ class RunOptions(Struct, frozen=True):
     session: SessionOptions = SessionOptions()
     system_prompt: str | None = None
     append_system_prompt: str | None = None
+    files_read: tuple[str, ...] = ()
+    """The absolute paths of the files whose content is in these options."""
     claude_settings: str | None = None
     """The value of `--settings`: a JSON text, or the absolute path of a settings file made for Claude Code."""
     setting_sources: frozenset[str] = ALL_SOURCES

@@ -42,12 +42,12 @@ _DRAFTS = (
 
 
 def read_schema(
-    text_or_path: str, cwd: Path | str, works_in: Path | str | None = None, *, takes_pipe: bool = True
+    text_or_path: str, cwd: Path | str, directories: Sequence[Path | str] = (), *, takes_pipe: bool = True
 ) -> dict[str, Any]:
     """Reads a schema. If the text begins with `{`, it is the schema itself. Any other text is the path of a file,
     relative to `cwd`.
 
-    `works_in` is the working directory of the run, if that differs from `cwd`. `takes_pipe` is False if the file must
+    `directories` are as in `open_named_file`. `takes_pipe` is False if the file must
     not be a pipe, because ralph will read the file again. Raises ValueError with one line that names the fault and
     its place.
     """
@@ -57,7 +57,6 @@ def read_schema(
             raise ValueError(f"the schema is longer than {MOST_SCHEMA_BYTES} bytes")
     else:
         where = shortened(text_or_path) if text_or_path.isprintable() else shown(text_or_path)
-        directories = (cwd, works_in or cwd)
         text = _text_of(Path(cwd, text_or_path), where, directories, takes_pipe=takes_pipe)
     try:
         schema = strict_json(text)

@@ -22,6 +22,7 @@ from ralph.values.events import Event, EventStream, Notice, RunEnded, StreamRece
 from ralph.values.limits import LimitSettings
 from ralph.values.outcome import Delivery, Outcome
 from ralph.values.redaction import LookedCommit, redacted
+from ralph.values.tool_choice import TOOL_SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,6 +73,8 @@ class SessionRun:
         self._began_s = context.clock.utc_now().timestamp()
         self._looked: tuple[LookedCommit, ...] = ()
         self._total = parts.session.total
+        self._again = {**context.options.needed_again, **_ignored_in_journal(parts)}
+        """The options that a resume needs again."""
         gate = self._gate(hooks, asker)
         self.loop = AgentLoop(
             parts.roster,
@@ -163,7 +166,7 @@ class SessionRun:
         now, first = context.clock.utc_now().isoformat(), parts.roster.first.name
         opening = replace(
             run_record(parts.roster.first_shape, now, os.getpid(), target=first, writable=parts.writable),
-            again=context.options.needed_again,
+            again=self._again,
             title=title and context.redactor.redact(title),
             tool_patterns=dict(parts.tool_patterns),
         )
@@ -263,7 +266,7 @@ class SessionRun:
                 self.session,
                 options.session,
                 cwd=cwd if options.directory is not None and cwd.is_dir() else None,
-                again=options.needed_again,
+                again=self._again,
                 prompt=prompt,
             )
         except (OSError, MemoryError, ImportError):
@@ -305,6 +308,22 @@ class SessionRun:
         self.session.journal.close()
         if self.parts.turn_lock is not None:
             self.parts.turn_lock.close()
+
+
+def _ignored_in_journal(parts: SessionParts) -> dict[str, str]:
+    """The options whose values a resume does not take from the journal, because commands may write it."""
+    context, path = parts.context, parts.session.journal_path
+    if not path or context.search(parts.writable).why_open(path) is None:
+        return {}
+    of_tools = ("--tools", "--allowed-tools", "--disallowed-tools") if parts.tool_patterns else ()
+    lists = {
+        option: context.options.settings.get(name)
+        for option, name in zip(of_tools, TOOL_SETTINGS, strict=False)
+    }
+    lists["--add-dir"] = tuple(one for one in parts.writable if one not in context.settings.directories)
+    return {
+        option: ",".join(values) for option, values in lists.items() if isinstance(values, tuple) and values
+    }
 
 
 def _text_of(prompt: Prompt | None) -> str:

@@ -79,6 +79,8 @@ class LoopHandover(Struct, frozen=True):
     the iteration has no prompt."""
     guards: dict[str, str] = {}
     """The files of hooks that commands could change, each with the digest of its content when the loop began."""
+    directories: tuple[str, ...] = ()
+    """Where commands may write besides the working directory."""
     secrets: frozenset[str] = frozenset()
     descriptor: int = -1
     """Where the iteration writes the secrets that it knows. It is the descriptor from which it has read these values."""

@@ -83,8 +83,7 @@ BEGIN = """# Sandbox
 
 Look up what the model's commands may touch: less than you may, and how much less depends on the machine. The first line
 of a run names the level of its sandbox, and `ralph doctor --sandbox` tries on your machine all that the level denies.
-[Trust](trust.md#protected-paths) says which files are secret, protected or writable. This page is made from what is
-tried.
+[Trust](trust.md#protected-paths) says which files are secret, protected or writable. This page is made from trials.
 
 | Level | Needs | Found |
 | --- | --- | --- |

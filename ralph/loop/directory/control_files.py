@@ -198,7 +198,7 @@ class PromptReader:
         self, plan: LoopPlan, *, warn: Callable[[str], None], redact: Callable[[str], str] = str
     ) -> None:
         self._file = plan.prompt_file
-        self._directories = (plan.launch_directory, plan.directory)
+        self._directories = plan.directories
         self._last = plan.prompt
         self._warn = warn
         self._redact = redact

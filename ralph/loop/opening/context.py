@@ -119,7 +119,7 @@ class LoopContext(Struct, frozen=True):
 
 
 def event_stream(
-    options: LoopOptions,
+    plan: LoopPlan,
     environment: Mapping[str, str],
     redactor: Redactor,
     log: LoopLog,
@@ -139,8 +139,7 @@ def event_stream(
     path = environment.get(STEP_SUMMARY)
     if not path:
         return told
-    directories = (options.plan.launch_directory, options.plan.directory)
-    summary = StepSummary(path, directories, redact=redactor.redact_all, narration=told)
+    summary = StepSummary(path, plan.directories, redact=redactor.redact_all, narration=told)
     return EventStream(summary, told)  # so a problem with the summary is told before the loop's end
 
 
@@ -176,7 +175,7 @@ def open_context(
     secrets = known_secrets(environment, (*settings.secrets, *plan.secrets()))
     redactor = Redactor(secrets)
     plan = replace(plan, secret_places=_secret_places(plan, redactor))
-    events = event_stream(options, environment, redactor, log, is_quiet=plan.is_quiet)
+    events = event_stream(plan, environment, redactor, log, is_quiet=plan.is_quiet)
     ours = child_environment(environment, settings.tools.pass_env, secrets, settings.key_variables)
     waiter = _waiter(inbox, clock, events, settings)
     search = _search(plan, settings, ours)
@@ -222,7 +221,7 @@ def _entered_store(options: LoopOptions, environment: Mapping[str, str]) -> Loop
     except OSError as error:
         raise CannotError(f"cannot work in {directory}: {error.strerror}", Outcome.USAGE) from None
     try:
-        store = LoopStore.for_user(environment, directory)
+        store = LoopStore.for_user(environment, directory, options.plan.reach)
         if options.has_moved:
             store.take_over()
     except JournalError as error:
@@ -238,7 +237,8 @@ def _with_wishes(plan: LoopPlan, environment: Mapping[str, str], settings: Setti
     search = _search(plan, settings, environment)
     directories = tuple(dict.fromkeys((*plan.added_directories, *settings.directories)))
     files = judged(plan.claude_files or (), search, environment)
-    return replace(plan, added_directories=directories, claude_files=files)
+    written = settings.sandbox.written(environment)
+    return replace(plan, added_directories=directories, written=written, claude_files=files)
 
 
 def _search(plan: LoopPlan, settings: Settings, environment: Mapping[str, str]) -> ProgramSearch:

@@ -59,9 +59,8 @@ def with_prompt(context: LoopContext, state: LoopState) -> tuple[LoopState, Sile
     started_s = clock.now_s()
     waiter = context.waiter_until(None if max_time_s is None else started_s + max_time_s)
     wait = InputWait(waiter, clock, context.settings.clocks.input_s, context.tell)
-    directories = (state.plan.launch_directory, state.plan.directory)
     try:
-        found = find_prompt(named.argument, named.file, directories=directories, wait=wait)
+        found = find_prompt(named.argument, named.file, directories=state.plan.directories, wait=wait)
     except PromptError as error:
         raise CannotError(str(error), Outcome.USAGE) from None
     for notice in found.notices:
@@ -133,7 +132,7 @@ def locked_checkout(context: LoopContext, plan: LoopPlan) -> Iterator[tuple[Work
     try:
         for notice in filter(None, (lock.notice, store.notice)):
             context.warn(notice)
-        if store.place.resolve().is_relative_to(checkout.top):
+        if context.search.why_open(str(store.place)):
             context.warn(
                 f"the loop's record is in {store.place}, where a command of the agent may write it: what "
                 "--continue runs is there; name another place (RALPH_STATE_DIR)"
@@ -235,7 +234,6 @@ def loop_world(
     """Makes an implementation of each port that the loop uses. Raises CannotError."""
     if plan.limits == type(plan.limits)():
         context.tell("no limit is set: see --max-iterations, --max-budget-usd and --max-time")
-    directories = (plan.launch_directory, plan.directory)
     iterations: Iterations
     if context.agent is not None:
         iterations = _agent_iterations(context, context.agent, record)
@@ -263,7 +261,7 @@ def loop_world(
         gate=_check("gate", plan.gate, context, record),
         open_tasks=None
         if plan.plan is None
-        else partial(read_open_tasks, Path(plan.directory, plan.plan), directories),
+        else partial(read_open_tasks, Path(plan.directory, plan.plan), plan.directories),
         stop_file=StopFileBelow(context.directory),
         record=record,
         events=context.events,

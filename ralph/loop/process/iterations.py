@@ -198,6 +198,7 @@ class RalphIterations(Struct, frozen=True):
                 folder=str(self.folder),
                 number=order.number,
                 guards=dict(self.guards),
+                directories=self.plan.reach,
                 secrets=self.redactor.secrets,
                 task_chars=None if order.prompt is None else order.task_chars,
             )

@@ -44,6 +44,17 @@ def planted_link(path: str, tops: Sequence[str]) -> str | None:
     return None
 
 
+def followed_link(path: str, real: str | None, tops: Sequence[str]) -> str | None:
+    """As `planted_link`, of a path by which `real` was opened, without links or unknown. It is `path` itself if the way leads
+    elsewhere by now: a command has exchanged something in one of `tops`.
+    """
+    link = planted_link(path, tops)
+    has_changed = (
+        link is None and real is not None and leads_into(path, tops) and LinkResolver()(path) != real
+    )
+    return path if has_changed else link
+
+
 def links_and_file(path: str) -> list[str]:
     """The links on the way to a file, and then the file, if it is one. No path contains links but as its last part."""
     found, last = [], "/"

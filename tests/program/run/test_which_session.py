@@ -4,6 +4,7 @@ line must say why not.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -15,6 +16,7 @@ import pytest
 
 from ralph.mock_api import Fault, Step, ToolUse, Turn
 from tests.program.kept_sessions import HELLO, listed, only_journal
+from tests.program.model_answers import calls
 
 if TYPE_CHECKING:
     from tests.program.conftest import Finished
@@ -275,3 +277,21 @@ def test_a_place_of_sessions_that_does_not_exist_has_none_to_resume_and_is_not_m
         ran = ralph_here(*words, "--session-dir", str(nowhere), "go on")
         assert (ran.code, ran.stdout, nowhere.exists()) == (2, "", False)
         assert f"--session-dir: {nowhere} does not exist, so it has no session to resume" in ran.stderr
+
+
+def test_the_printed_command_names_the_rights_again_that_a_resume_would_not_take_exits_0(
+    ralph, serve, tmp_path
+) -> None:
+    added = tmp_path / "added"
+    added.mkdir()
+    server = serve(*(calls(("Bash", {"command": "touch x"})) for _ in range(4)))
+    rights = ("--add-dir", str(added), "--disallowed-tools", "Write,Bash(touch:*),Bash(git log -n 1)")
+    for kept, again in ((("--session-dir", "kept"), rights), ((), ())):
+        ran = ralph("go", *kept, *rights, "--max-turns", "1", code=3)
+        command = hinted(ran)
+        assert not {*again}.difference(command)
+        assert ("--add-dir" in command) == bool(again)
+        assert ralph("run", *command, "--max-turns", "1").code == 3
+        tools = [{tool["name"] for tool in json.loads(one.body)["tools"]} for one in server.requests[-2:]]
+        assert tools[0] == tools[1]
+    assert not (ralph.cwd / "x").exists()

@@ -224,6 +224,102 @@ def test_a_prompt_file_that_an_iteration_makes_a_link_says_what_it_said_before_e
     assert prompt.is_symlink()
 
 
+@pytest.fixture(params=["--add-dir", "additionalDirectories", "sandbox.write"])
+def extra(request, ralph: Any, tmp_path: Path) -> tuple[Path, tuple[str, ...]]:
+    """A directory besides the working directory that commands may write, and the options that say so."""
+    place = tmp_path / "extra"
+    (place / "sub").mkdir(parents=True)
+    if request.param == "--add-dir":
+        return place, ("--add-dir", str(place))
+    if request.param == "sandbox.write":
+        ralph.user_file.write_text(f"[sandbox]\nwrite = ['{place}']\n")
+        return place, ()
+    own = Path(ralph.environment["HOME"], ".claude/settings.json")
+    own.parent.mkdir(parents=True)
+    own.write_text(json.dumps({"permissions": {"additionalDirectories": [str(place)]}}))
+    return place, ()
+
+
+def test_a_prompt_file_elsewhere_that_an_iteration_makes_a_link_says_what_it_said_before_exits_0(
+    ralph, iterations, outside, extra
+) -> None:
+    place, words = extra
+    prompt = ("-f", str(place / "PR.md"))
+    (place / "PR.md").write_text("the task")
+    outside.write_text(f"- [x] {CANARY}\n")
+    server = iterations([bash(f"ln -sf {outside} {place}/PR.md; echo 1 > one")], [write("two", "2")])
+    ran = ralph("loop", *prompt, "--max-iterations", "2", *words, code=0)
+    assert all("the task" in first_prompt(request) for request in server.requests)
+    asked = len(server.requests)
+    again = ralph("loop", *prompt, "--max-iterations", "1", *words, code=2)
+    planned = ralph("loop", "go", "--plan", prompt[1], "--max-iterations", "1", *words)
+    assert planned.code != 0, "a plan that cannot be read is not done"
+    assert len(server.requests) == asked
+    for one in (ran, again, planned):
+        assert f"{place}/PR.md is a link that leads out of its repository" in one.stderr
+    for text in (sent(server), journals(ralph), ran.stderr, planned.stderr):
+        assert CANARY not in text
+
+
+@pytest.mark.parametrize("option", ["--system-prompt-file", "--append-system-prompt-file", "--json-schema"])
+def test_a_file_elsewhere_that_a_command_makes_a_link_is_not_read_again_exits_2(
+    ralph, serve, iterations, outside, extra, option
+) -> None:
+    place, words = extra
+    outside.write_text(json.dumps({"type": "object", "description": CANARY}))
+    file = place / "sub" / "file"
+    file.write_text('{"type": "object"}')
+    there = outside.with_name("file")
+    there.write_bytes(outside.read_bytes())
+    replaced = bash(f"cd {place} && rm -r sub && ln -s {there.parent} sub")
+    server = iterations([replaced, write("one", "1")])
+    ran = ralph("loop", "go", option, str(file), "--max-iterations", "2", *words)
+    assert ran.code == 2
+    assert f"{place}/sub is a link that leads out of its repository" in ran.stderr
+    again = serve(Turn("Done."))
+    ran = ralph("go", option, str(file), *words)
+    assert ran.code == 2
+    assert f"{place}/sub is a link that leads out of its repository" in ran.stderr
+    assert CANARY not in sent(server)
+    assert not again.requests
+
+
+def test_files_of_a_directory_elsewhere_that_a_command_makes_a_link_are_not_written(
+    ralph, serve, iterations, outside, extra
+) -> None:
+    place, words = extra
+    home = outside.parent.parent
+    replaced = bash(f"cd {place} && rm -r sub && ln -s {home} sub")
+    for option, code in (("--result-file", 74), ("--metrics-file", 0)):
+        serve(replaced, Turn("Done."))
+        ran = ralph("go", option, str(place / "sub/f.made"), *words, code=code)
+        assert f"{place}/sub is a link that leads out of its repository, to {home}" in ran.stderr
+        (place / "sub").unlink()
+        (place / "sub").mkdir()
+    ralph.environment["GITHUB_STEP_SUMMARY"] = str(place / "sub/s.made")
+    iterations([replaced])
+    options = ("--report", str(place / "sub/r.made"), "--debug-file", str(place / "sub/d.made"))
+    ran = ralph("loop", "go", *options, "--max-iterations", "2", *words)
+    assert ran.stderr.count(f"{place}/sub is a link that leads out of its repository, to {home}") >= 2
+    assert not [*home.rglob("*.made")]
+
+
+def test_what_the_user_links_elsewhere_and_what_is_no_link_is_read_and_written_exits_0(
+    ralph, serve, outside, extra, tmp_path
+) -> None:
+    place, words = extra
+    server = serve(Turn("Done."))
+    (tmp_path / "mine.md").symlink_to(place / "link.md")
+    (place / "link.md").symlink_to("sub/real.md")
+    (place / "sub/real.md").write_text("the task")
+    (tmp_path / "system").symlink_to(outside)
+    options = ("--append-system-prompt-file", str(tmp_path / "system"), "--result-file", str(place / "sub/r"))
+    assert ralph("-f", str(tmp_path / "mine.md"), *options, *words).code == 0
+    assert first_prompt(server.requests[0]) == "the task"
+    assert CANARY in sent(server)
+    assert (place / "sub/r").is_file()
+
+
 @pytest.mark.parametrize("option", ["--result-file", "--metrics-file"])
 def test_a_link_where_a_file_is_to_be_written_is_replaced_exits_0(ralph, serve, outside, option) -> None:
     home = outside.parent.parent
@@ -293,5 +389,5 @@ def test_a_planted_step_summary_is_not_followed_out_exits_0(ralph, iterations, o
     ralph.environment["GITHUB_STEP_SUMMARY"] = str(ralph.cwd / "summary.md")
     ran = ralph("loop", "go", "--max-iterations", "1")
     assert ran.code == 0
-    assert "summary.md is a link that leads out of its repository" in ran.stderr
+    assert "it is a link, which ralph does not follow" in ran.stderr
     assert mine.read_text() == "mine\n"

@@ -122,11 +122,12 @@ def test_a_state_directory_that_is_a_file_is_told_as_that_exits_74(
 def test_no_session_is_kept_where_a_link_that_commands_can_make_leads_exits_74(
     ralph, ralph_here, serve, tmp_path
 ) -> None:
-    elsewhere, added = tmp_path / "elsewhere", tmp_path / "added"
-    elsewhere.mkdir()
-    added.mkdir()
+    elsewhere, added, written = (tmp_path / name for name in ("elsewhere", "added", "written"))
+    for place in (elsewhere, added, written):
+        place.mkdir()
+    ralph.user_file.write_text(f"[sandbox]\nwrite = ['{written}']\n")
     server = serve(HELLO)
-    for where in (ralph.cwd, added):
+    for where in (ralph.cwd, added, written):
         link = where / "s"
         link.symlink_to(elsewhere)
         ran = ralph_here("go", "--add-dir", str(added), "--session-dir", str(link))
@@ -134,6 +135,55 @@ def test_no_session_is_kept_where_a_link_that_commands_can_make_leads_exits_74(
         assert f"{link} is a link that leads out of its repository, to {elsewhere}" in ran.stderr
     assert not server.requests
     assert not [*elsewhere.iterdir()]
+
+
+def changed_run(journal: Path, **changes: object) -> None:
+    """Changes the record of the run in a journal as a command can."""
+    lines = [json.loads(line) for line in journal.read_bytes().splitlines()]
+    [run] = [line for line in lines if line["kind"] == "run"]
+    run |= changes
+    for line in lines:
+        del line["crc"]
+    journal.write_bytes(b"".join(map(sealed, lines)))
+
+
+@pytest.mark.parametrize("place", ["kept", "../added"])
+def test_patterns_of_tools_that_a_command_may_have_written_into_a_journal_do_not_count_exits_78(
+    ralph, serve, place, tmp_path
+) -> None:
+    (tmp_path / "added").mkdir()
+    touch = calls(("Bash", {"command": "touch x"}))
+    server = serve(HELLO, touch, HELLO, HELLO)
+    kept, denied = ("--session-dir", place), ("--disallowed-tools", "Bash(touch:*)")
+    words = ("--add-dir", "../added", *kept)
+    assert ralph("go", *words, *denied).code == 0
+    [journal] = ralph.cwd.glob(f"{place}/*/*.jsonl")
+    changed_run(journal, tool_patterns={"disallowed": ["Bash(tough:*)"]})
+    ran = ralph("-c", "go on", *words)
+    assert ran.code == 78
+    assert "ralph ignores the session's patterns of tools, because the session is in " in ran.last_line
+    assert "give --allowed-tools or --disallowed-tools again" in ran.last_line
+    assert len(server.requests) == 1
+    assert ralph("-c", "go on", *words, *denied).code == 0
+    assert not (ralph.cwd / "x").exists()
+    [journal] = ralph.cwd.glob(f"{place}/*/*.jsonl")
+    lines = [json.loads(line) for line in journal.read_bytes().splitlines()]
+    for line in lines:
+        del line["crc"]
+        line.pop("tool_patterns", None)
+    journal.write_bytes(b"".join(map(sealed, lines)))
+    ran = ralph("-c", "go on", *words)
+    assert ran.code == 0, "it has none, as far as anybody knows"
+    assert "limits on tools count only if you give them again" in ran.stderr
+
+
+def test_patterns_that_the_settings_repeat_still_count_where_commands_may_write_exits_0(ralph, serve) -> None:
+    server = serve(HELLO, calls(("Bash", {"command": "touch x"})), HELLO)
+    ralph.user_file.write_text("[tools]\ndisallowed = ['Bash(touch:*)']\n")
+    assert ralph("go", "--session-dir", "kept").code == 0
+    assert ralph("-c", "go on", "--session-dir", "kept").code == 0
+    assert not (ralph.cwd / "x").exists()
+    assert len(server.requests) == 3
 
 
 @pytest.mark.parametrize("forks", [False, True])
@@ -146,12 +196,7 @@ def test_directories_that_a_command_may_have_written_into_a_journal_do_not_count
     kept = ("--session-dir", "kept")
     assert ralph("go", *kept).code == 0
     [journal] = ralph.cwd.glob("kept/*/*.jsonl")
-    lines = [json.loads(line) for line in journal.read_bytes().splitlines()]
-    [run] = [line for line in lines if line["kind"] == "run"]
-    run["writable"] = [str(victim)]
-    for line in lines:
-        del line["crc"]
-    journal.write_bytes(b"".join(map(sealed, lines)))
+    changed_run(journal, writable=[str(victim)])
     resume = ("-c", "go on", *kept, *(["--fork-session"] if forks else []))
     ran = ralph(*resume)
     assert ran.code == 78
