@@ -313,7 +313,8 @@ def _changeable_files(
     absolute = tuple(one for one in started if one.startswith("/"))
     for place, word in product(line.places, line.words):
         is_started = word in started or word.startswith(absolute)
-        if place == line.places[0] and word in line.searched - named and "/" not in word:
+        # Behind a runner or an unknown option, a name may also be that of a script.
+        if place == line.places[0] and "/" not in word and word == line.first in line.searched - named:
             continue
         for name in (word, word.replace("::", "/").replace(".", "/"))[: 1 + is_started]:
             for end in ("", *_ENDS)[: 1 + is_started * len(_ENDS)]:

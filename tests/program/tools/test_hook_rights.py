@@ -154,6 +154,10 @@ cd $CLAUDE_PROJECT_DIR/tools && python3 later.py || true
 flock /dev/null sh later.sh || true
 sh -o errexit later.sh || true
 node --require ./later.js ~/hook.js || true
+bash -O extglob script
+uv run --script script
+uv run -q script
+pipx run script
 """.strip().splitlines()
 # What a hook outside may do with the work, beside a file `package.json` there.
 DATA = """
