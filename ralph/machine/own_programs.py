@@ -92,9 +92,12 @@ class ProgramSearch(Struct, frozen=True):
         clause with the place that is theirs. None if they may not.
         """
         try:
-            for place, _, _ in way_to(path):
+            for place, _, ahead in way_to(path):
                 root = place if self._is_of_session(place) else None
-                if root or (root := next((one for one in self.roots if is_within(place, one)), None)):
+                # Commands cannot replace a root itself, so that `..` after it leads to the same place.
+                left = place if ahead[-1:] == [os.pardir] else None
+                around = (one for one in self.roots if is_within(place, one) and one != left)
+                if root or (root := next(around, None)):
                     return f"an agent or a repository's author may write {root}, through which it is found"
         except OSError:
             return "more links lead to it than the system follows"

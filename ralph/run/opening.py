@@ -159,7 +159,7 @@ def journal_errors_told(context: RunContext, new_id: str) -> Iterator[None]:
 
 def store_of(context: RunContext) -> SessionStore:
     options = context.options
-    writable = (*context.roots(), *options.output.directories)
+    writable: tuple[Path | str, ...] = (*context.roots(), *options.output.directories)
     return SessionStore.for_user(context.environment, options.session.directory, writable)
 
 

@@ -31,6 +31,8 @@ ROWS = {
     "elsewhere": ("proj", (), "mine/c", ""),
     "in the checkout above the work": ("proj/sub", (), "proj/c", "proj"),
     "in the checkout above an added directory": ("mine", ("=proj/sub",), "proj/c", "proj"),
+    "beside the work, on a way through it": ("proj", (), "proj/../mine/c", ""),
+    "on a way through a directory in the work": ("proj", (), "proj/sub/../../mine/c", "proj"),
     "in another place": ("proj", ("mine",), "mine/c", "mine"),
     "the place itself": ("proj", ("mine/c",), "mine/c", "mine/c"),
     "not there yet": ("proj", ("new",), "new/c", "new"),
