@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ralph.permissions.judge import Broken, KnownRule, RulePlaces
-    from ralph.permissions.shell import ParsedLine, SimpleCommand
+    from ralph.permissions.shell import ParsedLine
+    from ralph.permissions.shell_syntax import SimpleCommand
 
 
 # Commands that only print their words. A path in them is a text.

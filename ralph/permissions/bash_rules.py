@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from ralph.permissions.harmless import HarmlessCommands
     from ralph.permissions.judge import Broken, KnownRule
-    from ralph.permissions.shell import ParsedLine, SimpleCommand
+    from ralph.permissions.shell import ParsedLine
+    from ralph.permissions.shell_syntax import SimpleCommand
     from ralph.permissions.shell_words import Word
 
 _PIECE = re.compile(r"[\w.+@%:*-]+")

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from ralph.permissions.command_table import Form
     from ralph.permissions.judge import RulePlaces
-    from ralph.permissions.shell import ParsedLine, SimpleCommand
+    from ralph.permissions.shell import ParsedLine
+    from ralph.permissions.shell_syntax import SimpleCommand
     from ralph.permissions.shell_words import Word
 
 NOTES = {

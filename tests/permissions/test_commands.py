@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
+
+import pytest
 
 from ralph.permissions.command_table import FORMS, NOTES
-from ralph.permissions.shell import ParsedLine, parse_line
+from ralph.permissions.shell import parse_line
+from ralph.values.answer import ToolCall
+from tests.patience import within_s
 from tests.permissions.worlds import denies, permissions, verdict
 from tests.rows import every_row
 
@@ -53,7 +58,7 @@ TABLE = [
     ("time (rm x)", True, False),
     ("time (git diff && (cd a; rm x))", True, False),
     ("time (git diff && make lint)", False, False),
-    ("env (git diff)", True, False),
+    ("env (git diff)", False, False),
     ("{ rm x; }", True, False),
     ("! rm x", True, False),
     ("if true; then rm x; fi", True, False),
@@ -114,7 +119,7 @@ TABLE = [
     ("echo ${x/<(rm y)/}", True, False),
     ("echo ${x/a/b}", False, True),
     ("0<&-rm x", True, False),
-    ("2>&1 x=1 ", True, False),
+    ("2>&1 x=1 ", False, False),
     # Assignments of any name
     ("env a.b=1 rm x", True, False),
     ("env =~ rm x", True, False),
@@ -206,8 +211,10 @@ TABLE = [
     ("bash <<'E' 0<&3\nls\nE", True, False),
     ("{ bash; } <<'E'\nls\nE", True, False),
     ("cat <<'E' | bash\nls\nE", True, False),
-    ("bash <<'E'; sh <<'F'\nls\nE\nls\nF", True, False),
-    ("echo `bash <<'E'\nls\nE\n`", True, False),
+    ("bash <<'E'; sh <<'F'\nls\nE\nls\nF", False, False),
+    ("bash <<'E'; sh <<'F'\nls\nE\nrm x\nF", True, False),
+    ("echo `bash <<'E'\nls\nE\n`", False, False),
+    ("echo `bash <<'E'\nrm x\nE\n`", True, False),
     ("bash <<'E' && sh\nls\nE", True, False),
     ("cat <<EOF\n$(rm x)\nEOF", True, False),
     ("cat <<'EOF'\n$(rm x)\nEOF", False, True),
@@ -932,14 +939,14 @@ def test_rules_are_not_in_the_way_of_ordinary_commands(command) -> None:
     assert verdict(judge, "Bash", command=command).denied is None
 
 
-@every_row("command", ["exec 3<>f", "cat <<A <<B\na\nA\nb\nB", "cat <<E >out; echo x\na\nE"])
-def test_of_what_bash_takes_and_the_parser_does_not_the_refusal_says_no_more_than_that(command) -> None:
+@every_row("command", ["cat <<E\\\n\nE"])
+def test_of_what_bash_takes_and_ralph_does_not_the_refusal_says_no_more_than_that(command) -> None:
     checked = subprocess.run(["bash", "-n", "-c", command], capture_output=True, check=False)
     assert (checked.returncode, checked.stderr) == (0, b"")
-    allowed, denied = permissions(allow=["Bash(cat *)", "Bash(exec *)"]), permissions(deny=["Bash(rm:*)"])
+    allowed, denied = permissions(allow=["Bash(cat *)"]), permissions(deny=["Bash(rm x:*)"])
     told = str(verdict(allowed, "Bash", command=command).denied)
     assert "and syntax that ralph does not understand in it cannot be judged" in told
-    told = str(verdict(denied, "Bash", command=f"{command}\n: rm").denied)
+    told = str(verdict(denied, "Bash", command=f"{command}\n: rm x").denied)
     assert "Syntax that ralph does not understand in it cannot be judged, and it names that" in told
 
 
@@ -989,17 +996,25 @@ def test_a_deeply_nested_and_a_long_command_get_a_verdict(command) -> None:
     assert denies(permissions(deny=["Bash(rm:*)"]), "Bash", command=command)
 
 
-def test_nested_backquotes_are_each_read_once() -> None:
-    nested = "rm x"
-    for _ in range(40):
-        nested = f'`echo \\" $({nested})`'
-    line = ParsedLine(nested)
-    assert len(line.texts) < 50
-    assert any(one.name == "rm" for one in line.commands)
-    assert denies(permissions(deny=["Bash(rm:*)"]), "Bash", command=nested)
-
-
-@every_row(("count", "is_denied"), [(100, False), (300, True)])
-def test_more_backquotes_than_are_read_may_be_anything(count, is_denied) -> None:
-    command = " ".join(["echo", *(f'"`echo \\"{number}\\"`"' for number in range(count))])
-    assert denies(permissions(deny=["Bash(rm:*)"]), "Bash", command=command) is is_denied
+@pytest.mark.parametrize(
+    "text",
+    [
+        " ".join(["echo", *(f'"`echo \\"{number}\\"`"' for number in range(5_000))]),
+        '`echo \\" $(' * 5_000 + "rm x" + ")`" * 5_000,
+        "$((" * 20_000 + ")) " * 20_000,
+        "((a) " * 20_000,
+        "a[$(" * 20_000,
+        "${x:-" * 20_000,
+        '"$(echo ' * 20_000,
+        "cat <<E\n" + "\\\n" * 60_000,
+        "cat <<E\n" * 10_000,
+        "echo " + "<(a) " * 25_000,
+        "[ " * 60_000,
+        "{a," * 40_000,
+        "x='" + "[" * 120_000 + "'",
+    ],
+)
+def test_no_line_is_read_longer_than_in_proportion_to_its_length(text) -> None:
+    began_s = time.process_time()
+    permissions(deny=["Bash(rm:*)"]).judge(ToolCall("1", "Bash", {"command": text}))
+    assert time.process_time() - began_s < within_s(10)
