@@ -44,10 +44,7 @@ class BashPattern:
         """Whether a word in the pattern may be the path of a file."""
 
     def denies(self, line: ParsedLine) -> bool:
-        return all(
-            part.is_beside(line) or any(part.may_match(one, line) for one in line.commands)
-            for part in self._parts
-        )
+        return all(part.denies(line) for part in self._parts)
 
     def occurs_in(self, words: frozenset[str]) -> bool:
         """Whether all words of the pattern are among `words`."""
@@ -97,16 +94,25 @@ class _Part:
     def surely_matches(self, words: Sequence[Word]) -> bool:
         return self._exact.surely_matches(_joined(words))
 
-    def may_match(self, command: SimpleCommand, line: ParsedLine) -> bool:
+    def denies(self, line: ParsedLine) -> bool:
+        occurs = self.occurs_in(line.everywhere)
+        words = [*line.other_words] if self._set else []
+        words += [word for one in line.commands if one.name in _SET_VARIABLES for word in one.words[1:]]
+        unset = [one for one in self._set if not _may_be_among(one, words)]
+        return self._is_beside(line) or any(
+            self._may_match(command, line, occurs)
+            for command in line.commands
+            if all(_may_be_among(one, command.assignments) for one in unset)
+        )
+
+    def _may_match(self, command: SimpleCommand, line: ParsedLine, occurs: bool) -> bool:
+        """`occurs` says whether the line has all words of the pattern."""
         words = command.words
         name = plain((command.name or "").lower())
-        if self._set and not self._sets(command, line):
-            return False
-        if (self._is_anywhere or self._is_path) and self._is_in_text(command, line):
+        if (self._is_anywhere or self._is_path) and self._is_in_text(command, line, occurs):
             return True
         if command.name is None or self._is_path or ("*" not in self._name and name.known != self._name):
             return False
-        occurs = self.occurs_in(line.everywhere)
         if self._takes_options:
             return self._may_match_words((name, *words[1:]), line, is_named=occurs)
         return any(
@@ -118,13 +124,7 @@ class _Part:
     def _may_match_words(self, words: Sequence[Word], line: ParsedLine, *, is_named: bool) -> bool:
         return any(one.may_match_words(words, line.options, is_named=is_named) for one in self._loose)
 
-    def _sets(self, command: SimpleCommand, line: ParsedLine) -> bool:
-        """Whether the line may give all variables before the pattern's command their values."""
-        found = [*command.assignments, *line.other_words]
-        found += [word for one in line.commands if one.name in _SET_VARIABLES for word in one.words[1:]]
-        return all(any(one.may_match(_joined([word])) for word in found) for one in self._set)
-
-    def _is_in_text(self, command: SimpleCommand, line: ParsedLine) -> bool:
+    def _is_in_text(self, command: SimpleCommand, line: ParsedLine, occurs: bool) -> bool:
         """Whether the pattern matches the text of a command. An unknown part counts if the line has all words of the pattern."""
         if not command.words:
             return False
@@ -132,12 +132,11 @@ class _Part:
         words = [first if first.text is not None else plain(first.parts[-1] or ""), *rest]
         if self._is_anywhere:
             words = [*command.assignments, *words]
-        if self._text.surely_matches(_joined(words)):
-            return True
-        occurs = self.occurs_in(line.everywhere)
-        return occurs and self._text.may_match_words(words, line.options, is_named=True)
+        return self._text.surely_matches(_joined(words)) or (
+            occurs and self._text.may_match_words(words, line.options, is_named=True)
+        )
 
-    def is_beside(self, line: ParsedLine) -> bool:
+    def _is_beside(self, line: ParsedLine) -> bool:
         """Whether a pattern that begins with any text matches what the line has beside its commands, such as `< .env`."""
         if not self._is_anywhere:
             return False
@@ -165,6 +164,10 @@ class _Part:
 
 def _pieces_of(words: Sequence[str]) -> list[str]:
     return [piece.lower() for word in words for piece in _PIECE.findall(word)]
+
+
+def _may_be_among(pattern: Wildcard, words: Sequence[Word]) -> bool:
+    return any(pattern.may_match(_joined([word])) for word in words)
 
 
 def _is_among(words: frozenset[str], piece: str) -> bool:

@@ -110,8 +110,8 @@ class ParsedLine:
         """A description of a part that may run commands with other words than the line has. Empty if there is none."""
         self._lost: list[str] = []
         """Descriptions of the parts that were not read, so that any word may be a command."""
-        self._suspects: list[tuple[str, str]] = []
-        """Descriptions of the commands that may run others, each with the command's name if it may run itself."""
+        self._suspects: dict[str, str] = {}
+        """A description of a command that may run others, by its name if it may run itself."""
         self._data: list[Word] = []
         """The words of commands that are no names of commands in the list."""
         self.runner = ""
@@ -165,8 +165,8 @@ class ParsedLine:
         """Descriptions of the parts that may run commands which are not in the list, each with all words that such commands have."""
         others = [*self.other_words, *self._heredocs, *(one.target for one in self.redirections)]
         data = frozenset(_words_anywhere(_known_texts([*self._data, *others]), ()) if self._suspects else ())
-        yield from ((problem, data | {name}) for problem, name in self._suspects)
-        yield from ((problem, self.everywhere) for problem in self._lost)
+        yield from ((problem, data | {name}) for name, problem in self._suspects.items())
+        yield from ((problem, self.everywhere) for problem in self._lost[:1])
         texts = (one.known for one in (*self._data, *self.other_words))
         if self._evaluates() and any(re.search(r"\$\(|`", text) for text in texts):
             yield "a text with a substitution", self.everywhere
@@ -273,7 +273,7 @@ class ParsedLine:
             self.hides_any = found.not_understood
         problem = found.suspect or (found.not_understood if found.hides else "")
         if problem:
-            self._suspects.append((problem, name))
+            self._suspects.setdefault(name, problem)
 
     def _lose(self, *problems: str) -> None:
         self.not_understood += problems

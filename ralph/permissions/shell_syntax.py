@@ -31,6 +31,7 @@ _RESERVED = re.compile(
 )
 _IN = re.compile(rf"in{_ENDS_WORD}")
 _OPERATOR = re.compile(r"&&|\|\||\|&|;;&|;;|;&|;|&(?!>)|\|")
+_OPTIONS_OF_TIME = re.compile(rf"(?:(?:-p|--){_ENDS_WORD}[ \t]*)*")
 _OF_FUNCTION = re.compile(r"\([ \t]*\)")
 # A compound command follows.
 _NAME_OF_COPROCESS = re.compile(r"\w+[ \t]+(?=[({]|\[\[|(?:if|for|select|while|until|case)\s)")
@@ -57,7 +58,7 @@ _VALUE = re.compile(r"(?:\[[^]]*\])?(:?[-=+?])(.*)", re.DOTALL)
 _EVALUATED = re.compile(r"\[(?!(?:\d+|[@*])\])|(?:\[[^]]*\])?:(?![-=+?]|\s*-?\d+(?::\s*-?\d+)?\Z)")
 # A here-document with a quoted word, between double quotes: nothing in it is expanded, so it is a text.
 _CONSTANT = re.compile(
-    r"\$\([ \t\n]*cat[ \t]*<<[ \t]*(['\"])(\w+)\1[ \t]*\n((?:(?!\2\n)[^\n]*\n)*)\2\n[ \t\n]*\)"
+    r"\$\([ \t\n]*cat[ \t]*<<[ \t]*(['\"])(\w+)\1[ \t]*\n((?:(?!\2(?:\n|[^\n]*\)))[^\n]*\n)*)\2\n[ \t\n]*\)"
 )
 # The bash 3.2 of macOS looks for the end of `$(...)` in the text of a here-document too.
 _ENDS_EARLY = re.compile(r"[()'\"`\\#$]" if sys.platform == "darwin" else r"(?!)")
@@ -88,6 +89,8 @@ class SimpleCommand(Struct, frozen=True):
     has_heredoc: bool = False
     input: Document | None = None
     """The here-document that the command reads, if there is no doubt about that."""
+    is_substituted: bool = False
+    """True if the command stands in `$(...)` or backquotes, so that its output becomes words."""
     is_needed: bool = False
     """True if the command must match an allowed pattern if only allowed commands may run. A command that another one
     runs needs no match of its own, unless the other one changes nothing about it, as `timeout` does.
@@ -270,7 +273,8 @@ class _Reader:
             script.not_understood.append("`coproc`")
             self._take(_NAME_OF_COPROCESS)
         elif word == "time":
-            self._simple([plain(word)])
+            options = self._take(_OPTIONS_OF_TIME)
+            self._simple([plain(word), *(plain(one) for one in (options[0] if options else "").split())])
         elif word == "[[":
             self._comparison()
 
@@ -343,7 +347,9 @@ class _Reader:
         )
         has_heredoc = any(operator.startswith("<<") for _, operator, _ in redirected)
         given = documents[0] if is_sure else None
-        self._script.commands.append(SimpleCommand(tuple(words), tuple(assignments), has_heredoc, given))
+        self._script.commands.append(
+            SimpleCommand(tuple(words), tuple(assignments), has_heredoc, given, self._opened > 0)
+        )
 
     def _redirect(self, redirected: list[tuple[str, str, Document | None]]) -> bool:
         """Reads a redirection, if one is here."""

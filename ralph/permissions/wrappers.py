@@ -49,8 +49,13 @@ _FAMILIES = frozenset(name.rpartition(" ")[0] for name in FORMS)
 """The beginnings of names of several words, such as `uv` for `uv run`."""
 
 
-_CONTINUE = ("then", "do", "else", "elif")
 SHELLS = frozenset("sh bash dash zsh ksh ash mksh yash fish csh tcsh rbash".split())
+# The words of a shell that runs nothing but its input. Others than options may follow only `-s`.
+_READS_ONLY_INPUT = re.compile(
+    r"(?: [-+][aefhuvxl]+| [-+][aefhuvxl]*o \w+| --(?:login|norc|noprofile|posix))*"
+    r"(?: -[aefhuvxl]*s(?: --.*| [^-+\0].*)?)?",
+    re.DOTALL,
+)
 _INPUTS = re.compile(r"-|/dev/stdin|/dev/fd/.*|/proc/.*/fd/.*")
 
 # Commands that run other commands in ways that have too many forms to know.
@@ -66,24 +71,14 @@ _RUN_OTHERS = frozenset(
     cprofile pdb runpy timeit trace opam stack cabal composer fnm jobs ssh-agent gpg-agent
     """.split()
 )
-_AWKS, _SEDS = ("awk", "gawk", "mawk", "nawk"), ("sed", "gsed")
-# What a program for awk needs to run a command or to read a file that is no operand, and the commands and flags of sed that do.
-_AWK_RUNS, _SED_RUNS = re.compile(r"system|(?<!\|)\|(?!\|)|getline|@|ARG[VC]"), re.compile(r"[erRwW]")
-# Texts in a program for sed. The systems differ in whether a delimiter in brackets ends one.
-_SED_TEXTS = [
-    re.compile(
-        rf"[sy]([^\w\s\\])(?:\\.|{brackets}(?!\1)[^\\])*\1(?:\\.|(?!\1)[^\\])*\1"
-        rf"|(?:\\([^\n\\])|(/))(?:\\.|{brackets}(?!\2|\3)[^\\])*(?:\2|\3)",
-        re.DOTALL,
-    )
-    for brackets in ("", r"\[\^?\]?[^]]*\]|")
-]
-_CODE_OPTION = re.compile(r"-[nrEsuz]*e|--(?:e|so)[a-z]*")
-_ATTACHED_CODE = re.compile(r"(?:-[nrEsuz]*e|--(?:e|so)[a-z]*=)(.+)", re.DOTALL)
-_CODE_FILE, _CODE_INPUT = (
-    re.compile(r"-[a-zA-Z]*f|--fi[a-z]*"),
-    re.compile(r"(?:-[a-zA-Z]*f|--fi[a-z]*=)(?:-|/dev/.*)"),
-)
+# What programs for awk and sed contain that run a command or read a file which is no operand.
+_RUNS_BY_CODE = {
+    **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), re.compile(r"system|(?<!\|)\|(?!\|)|getline|@|ARG[VC]")),
+    **dict.fromkeys(
+        ("sed", "gsed"),
+        re.compile(r"(?:^|[^\w\s\\.])\s*[\dgpiIMm]*[erRwW](?:[\s}./~;]|$)|(?:^|[;{}])\s*[\d$]*[sy]\w"),
+    ),
+}
 _LOADERS = ("ld-linux", "ld-musl-", "ld64.so")  # ld.so(8)
 # Builtins that change what later words mean, or run their words later.
 _CHANGE_SHELL = frozenset("alias complete compgen mapfile readarray bind enable hash fc shopt".split())
@@ -174,11 +169,10 @@ def inner_commands(
     if name not in _INTERPRETERS:  # some file systems do not tell upper from lower case
         name = name.lower()
     name = name[1:] if name[:1] == "g" and name[1:] in _WITH_G else name
-    if name == "case":  # behind `!`, where the parser does not find its commands
-        return InnerCommands(runs_unknown=True)
     if name in SHELLS:
         found = _of_shell(words[1:])
-        if document is not None and found == _FROM_INPUT and _reads_only_input(words[1:]):
+        given = " ".join(["", *(word.text or f"{word.known}\0" for word in words[1:])])
+        if document is not None and found == _FROM_INPUT and _READS_ONLY_INPUT.fullmatch(given):
             return InnerCommands(scripts=(document,))
         return found
     if name in ("eval", "trap", "source", "."):
@@ -248,7 +242,9 @@ def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> InnerC
         return InnerCommands(not_understood="an option of `git` that can run another command", hides=hides)
     if name in _RUN_OTHERS or name.startswith(_LOADERS):
         return InnerCommands(suspect=f"`{name}`, which can run other commands,")
-    if _is_code(name, words[1:], has_heredoc=has_heredoc) or _runs_by_code(name, words):
+    runs = _RUNS_BY_CODE.get(name)
+    has_program = runs and any(text is None or _INPUTS.fullmatch(text) or runs.search(text) for text in texts)
+    if has_program or _is_code(name, words[1:], has_heredoc=has_heredoc):
         return InnerCommands(suspect=f"code for `{name}`")
     return NOTHING
 
@@ -282,10 +278,6 @@ def _by_form(name: str, form: Form, words: Sequence[Word]) -> InnerCommands:
     if "more" in form.notes:
         replaced = _replaced_by_xargs(words)
         rest = [_filled(word, replaced) for word in rest] + [UNKNOWN]
-    if name == "coproc":  # a name and a whole block may follow
-        return InnerCommands(commands=(tuple(rest), tuple(rest[1:])), not_understood="`coproc`")
-    if "reserved" in form.notes and any(word.text in _CONTINUE for word in rest[1:]):
-        return InnerCommands(runs_unknown=True)
     command = (*map(plain, form.beginning), *(_program_of(form, word) for word in rest[:1]), *rest[1:])
     # A word that is known only when it runs may be several, and the other command begin in it.
     is_known = all(word.text is not None for word in words[: len(words) - len(rest)])
@@ -384,22 +376,6 @@ def _of_shell(words: Sequence[Word]) -> InnerCommands:
     return _FROM_INPUT
 
 
-def _reads_only_input(words: Sequence[Word]) -> bool:
-    """Whether a shell with these words runs nothing but its input. Words that are no options may follow only `-s`."""
-    rest = iter(words)
-    for word in rest:
-        text = word.text or ""
-        if re.fullmatch(r"-[aefhuvxl]*s", text):
-            after = next(rest, plain("--"))
-            return after.text == "--" or re.match(r"[^-+]", (after.parts or ("",))[0] or "") is not None
-        if re.fullmatch(r"[-+][aefhuvxl]*o", text):
-            if next(rest, UNKNOWN).text is None:
-                return False
-        elif not re.fullmatch(r"[-+][aefhuvxl]+|--(?:login|norc|noprofile|posix)", text):
-            return False
-    return True
-
-
 def _evaluated(name: str, words: Sequence[Word]) -> InnerCommands:
     """The commands that the shell itself runs from a text or a file."""
     if words and words[0].text == "--":
@@ -446,31 +422,6 @@ def _of_find(words: Sequence[Word]) -> InnerCommands:
     return InnerCommands(
         commands=tuple(commands), not_understood="`find` with an option in braces" if is_hidden else ""
     )
-
-
-def _runs_by_code(name: str, words: Sequence[Word]) -> bool:
-    """Whether a program for awk or sed in the words may run a command or read a file that is no operand."""
-    if name not in (*_AWKS, *_SEDS):
-        return False
-    given, operands = [], []
-    for before, word in pairwise(words):
-        attached = _ATTACHED_CODE.fullmatch(word.known)
-        if _CODE_FILE.fullmatch(before.known):
-            if word.text is None or _INPUTS.fullmatch(word.text):
-                return True
-        elif attached or _CODE_OPTION.fullmatch(before.known):
-            given.append((word, attached[1] if attached else word.known))
-        elif word.known.startswith("-"):
-            if _CODE_INPUT.fullmatch(word.known):
-                return True
-        elif word.text != "" and before.known not in ("-v", "-F", "-l", "--assign", "--field-separator"):
-            operands.append((word, word.known))
-    for word, code in given or operands[:1]:
-        texts = [code] if name in _AWKS else [each.sub(" ", code) for each in _SED_TEXTS]
-        runs = _AWK_RUNS if name in _AWKS else _SED_RUNS
-        if word.text is None or any(map(runs.search, texts)):
-            return True
-    return False
 
 
 def evaluates_values(words: Sequence[Word]) -> bool:

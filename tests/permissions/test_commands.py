@@ -218,6 +218,10 @@ TABLE = [
     ("bash <<'E' && sh\nls\nE", True, False),
     ("cat <<EOF\n$(rm x)\nEOF", True, False),
     ("cat <<'EOF'\n$(rm x)\nEOF", False, True),
+    # In `$(...)`, bash ends a here-document with a line that begins with its word, if a closing parenthesis follows
+    ("echo \"$(cat <<'E'\nx\nE 2>/dev/null; rm y; (true)\nE\n)\"", True, False),
+    ('echo "$(cat <<E\nx\nEE; rm y)\nE\n)"', True, False),
+    ("echo \"$(cat <<'E'\nx\nE 2\nE\n)\"", False, True),
     ("echo <<'EOF'\nrm x\nEOF", False, True),
     ("cat <<< rm", False, True),
     ('cat <<< "$(rm x)"', True, False),
@@ -1008,13 +1012,31 @@ def test_a_deeply_nested_and_a_long_command_get_a_verdict(command) -> None:
         '"$(echo ' * 20_000,
         "cat <<E\n" + "\\\n" * 60_000,
         "cat <<E\n" * 10_000,
-        "echo " + "<(a) " * 25_000,
-        "[ " * 60_000,
+        "echo " + "<(a) " * 10_000,
+        "[ " * 30_000,
         "{a," * 40_000,
         "x='" + "[" * 120_000 + "'",
+        "sed '1i items: " + "[a], " * 20_000 + "' f",
+        "sed 's/" + "[^]" * 40_000 + "' f",
+        "awk '" + "||" * 60_000 + "' f",
+        "echo " + "'a'" * 40_000,
+        "echo " + "$x" * 60_000,
+        "find . " + "-name x " * 15_000 + "| xargs cat",
+        "cat $x; " * 10_000,
+        "read x; cat $x; " * 6_000,
+        "x=1; rm -r $x; " * 5_000,
+        "A=1 b; " * 10_000,
+        "cd a; " * 10_000,
+        "ssh x; " * 10_000,
+        "; ".join(f"a{number} --exec" for number in range(6_000)),
+        "$x; " * 10_000,
+        "cat \"$(cat <<'E'\n" + "x\n" * 60_000 + 'E\n)"',
     ],
 )
 def test_no_line_is_read_longer_than_in_proportion_to_its_length(text) -> None:
     began_s = time.process_time()
-    permissions(deny=["Bash(rm:*)"]).judge(ToolCall("1", "Bash", {"command": text}))
+    judge = permissions(
+        deny=["Bash(rm:*)", "Bash(* --x y*)", "Bash(A=2 c)", "Read(./x)", "Edit(*.y)"], allow=["Bash(a *)"]
+    )
+    judge.judge(ToolCall("1", "Bash", {"command": text}))
     assert time.process_time() - began_s < within_s(10)
