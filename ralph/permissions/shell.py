@@ -230,35 +230,29 @@ class ParsedLine:
     def _named_by_values(self, words: Sequence[Word]) -> Sequence[tuple[Word, ...]]:
         """The words of a command that a variable names, with each value that the line gives it. Empty if there may be others."""
         name = words[0].variable if words else ""
-        may_be_set = rf"\$\{{{name}:?=|\bIFS=|\b(?:declare|local|typeset)\s+-\w*n"
-        is_long = len(self._read_commands) > _MOST_COMMANDS
-        if (
-            not name
-            or is_long
-            or any(re.search(may_be_set, text) for text in self.texts)
-            or self._is_read(name)
-        ):
+        if not name or len(self._read_commands) > _MOST_COMMANDS:
             return ()
         values = [value for variable, value in self._in_loops if variable == name]
         others = (one for command in self._read_commands for one in (*command.words, *command.assignments))
         for word in (*self.other_words, *others):
-            first = word.parts[0] if word.parts else ""
-            if first and re.match(rf"{name}(?:\+=|\[)", first):
-                return ()
-            if first and first.startswith(f"{name}="):
+            first = (word.parts[0] if word.parts else "") or ""
+            if first.startswith(f"{name}="):
                 values.append(Word((first.removeprefix(f"{name}="), *word.parts[1:])))
-        found = [_split(value, is_one=words[0].is_one) for value in values]
-        named = [(*value, *words[1:]) for value in found if value is not None]
-        return named if len(named) == len(values) else ()
-
-    def _is_read(self, name: str) -> bool:
-        """Whether a command may give a variable a value that it reads or makes."""
-        return any(
-            command.name in _SETTERS
-            and (command.name != "printf" or any(word.known.startswith("-v") for word in command.words))
-            and any(word.text in (name, None) for word in command.words[1:])
-            for command in self._read_commands
+        may_be_set = re.compile(
+            rf"\$\{{{name}:?=|\bIFS=|\b(?:declare|local|typeset)\s+-\w*n|(?<!\w){name}(?:\+=|\[)"
         )
+        is_read = any(
+            one.name in _SETTERS
+            and (one.name != "printf" or (one.words[1:][:1] and one.words[1].known.startswith("-v")))
+            and any(word.text in (name, f"-v{name}", None) for word in one.words[1:])
+            for one in self._read_commands
+        )
+        found = [_split(value, is_one=words[0].is_one) for value in values]
+        if not values or is_read or None in found or any(map(may_be_set.search, self.texts)):
+            return ()
+        # It may also have no value where it is used.
+        without = [tuple(words[1:])] if words[1:] and not words[0].is_one else []
+        return [*((*value, *words[1:]) for value in found if value is not None), *without]
 
     def _evaluates(self) -> bool:
         """Whether the shell may evaluate the value of a variable, and run what `$(...)` in it names."""
