@@ -12,6 +12,8 @@ from functools import cache, cached_property
 from itertools import islice, pairwise, product, takewhile
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from ralph.permissions.command_table import FORMS, TRAITS
 from ralph.permissions.patterns import ANY, NAME, Element
 from ralph.permissions.shell_syntax import UNKNOWN_SYNTAX, SimpleCommand
@@ -35,8 +37,11 @@ _MOST_NAMED = 50_000
 _MOST_ASKED = 20
 """The maximum number of denied files of which each is asked whether git tracks it. With more, one of them counts as tracked."""
 _NOTHING = re.compile(r"(?!)")
-# `${x#y}` and the like, which make a text of another one, and builtins that take one from a list.
-_COMPUTED = re.compile(r"\+=|\bprintf\s+-v|\$\{\w+(?:\[[^]]*\])?[#%/:^,]|\b(?:read|mapfile|readarray)\s")
+# `${x#y}` and the like, which make a text of another one.
+_COMPUTED = re.compile(r"\+=|\bprintf\s+-v|\$\{\w+(?:\[[^]]*\])?[#%/:^,]")
+# A word that may be any name in a directory.
+_IS_ANY_NAME = re.compile(r"(?:\.\.?/)*\0+")
+_EXECUTES = re.compile(r"-(?:exec|ok)(?:dir)?")
 # What these name depends on the shell and the process: `~+`, `~user` and `/proc/self/cwd`.
 _ELSEWHERE = re.compile(r"~[^/]|(?:/+\.|/+dev/+\.\.)*/+proc/|/+dev/+(?:fd|std\w+)/")
 _IN_WORD = re.compile(r"[=@:,]")
@@ -47,12 +52,13 @@ _CHANGES_IN_CODE = re.compile(
     r"|['\"](?:[wax][bt]*\+?[bt]*|r[bt]*\+[bt]*)['\"]|\bprint\s[^|\n]{0,200}>"
 )
 # Parts of find's expression with which `-name` limits not all that it finds.
-_WIDENS = re.compile(r" (?:-or?|,|(?:!|-not) \() ")
+_WIDENS = re.compile(r" (?:,|(?:!|-not) \() ")
 # rg(1) and ag(1) read no hidden files without one of these, and git-grep(1) only tracked ones.
 _READS_HIDDEN = re.compile(r"-[a-zA-Z]*[gGtu.].*|--(?:hidden|no-ignore|unrestricted|i?glob|type).*")
 _READS_UNTRACKED = re.compile(r"--(?:no-index|untracked|no-exclude-standard)")
 # The options of searches behind which a text stands, and those of archivers that name a list of files.
 _IS_TEXT = re.compile(r"-[a-zA-Z]*[ef]|--(?:regexp|file)")
+_TO_DIRECTORY = re.compile(r"-[a-zA-Z]*t.*|--target.*")
 _IS_LIST = re.compile(r"-[a-zA-Z]*T.*|--files-from.*")
 # A line that does nothing where it cannot enter a directory.
 _ENTERS_FIRST = re.compile(r"\s*cd [^\s;&|()<>`$'\"\\]+ *&&((?:[^;&|\n()`]|&&|\|(?!\|)|>&\d)*)")
@@ -60,6 +66,18 @@ _HIDDEN = re.compile(r"/\.")
 _MOST_DIRECTORIES = 16
 """The maximum number of directories in which ralph looks for a relative path. If a command changes the directory more
 often, ralph compares only the names in the command's words with the rules."""
+
+
+class _Source(Struct, frozen=True):
+    """A search or a list that gives names of files to other commands."""
+
+    directories: Sequence[str]
+    names: Sequence[str] = ()
+    """The patterns of names to which it is limited, if there are any."""
+    is_read: Callable[[str], bool] = bool
+    """Tells whether it gives the name of a file."""
+    is_search: bool = False
+    """True if it surely gives names of files. A text may do so too."""
 
 
 class PathJudge:
@@ -78,7 +96,9 @@ class PathJudge:
         self._reading = reading
         self._changing = changing
         self._bases, self._is_lost = directories_of(line, places)
-        self._has_judged_values = False
+        self._asked = 0
+        self._judged: set[tuple[bool, int]] = set()
+        """The kinds of commands that have been compared with the sources."""
         self._below, self._names_in = cache(places.disk.paths_below), cache(places.disk.names_in)
 
     def broken(self) -> Broken | None:
@@ -115,92 +135,120 @@ class PathJudge:
     def _in_command(self, command: SimpleCommand, changing: Sequence[KnownRule]) -> Iterator[Broken]:
         """`changing` are the rules about changing paths that count even if the command changes none."""
         rules = (*self._reading, *(self._changing if _has(command, "changes") else changing))
-        for word in command.words:
+        # Of what is copied, only the last word is changed.
+        is_copy = _has(command, "to") and command.name != "mv" and not _has_option(command, _TO_DIRECTORY)
+        at = len(command.words) - 1 if is_copy else 0
+        for number, word in enumerate(command.words):
             for piece in _pieces(word):
-                yield from self._in_word(piece, rules)
-        if self._may_be_found(command.name or "") and any(word.is_unknown for word in command.words[1:]):
-            yield from self._in_directories(*self._searched, rules)
+                yield from self._in_word(piece, rules if number >= at else (*self._reading, *changing))
+        # What is not known may be any name that a search or a list gives.
+        if any(word.is_any and _IS_ANY_NAME.fullmatch(_marked(word)) for word in command.words[1:]):
+            is_shown = _has(command, "shows")
+            key = (is_shown, len(rules))
+            is_judged = key in self._judged or not (is_shown or command.name not in TRAITS)
+            self._judged.add(key)
+            for one in () if is_judged else self._sources:
+                if one.is_search or is_shown:
+                    yield from self._in_directories(one.directories, one.names, rules, is_read=one.is_read)
         if self._changing and _has(command, "below") and _has(command, "changes"):
             yield from self._below_changed(command)
         if _has(command, "tree"):
             yield from self._below_read(command)
 
-    def _may_be_found(self, name: str) -> bool:
-        """Whether an unknown word of the command `name` may be any file, because a search or a list makes it."""
-        is_shown = "shows" in TRAITS.get(name, ())
-        return (is_shown and self._has_list) or (self._finds and (is_shown or name not in TRAITS))
-
     @cached_property
-    def _finds(self) -> bool:
-        return any(_has(command, "finds") for command in self._line.commands)
-
-    @cached_property
-    def _has_list(self) -> bool:
-        commands, texts = self._line.commands, self._line.texts
-        is_listed = any(one.is_substituted and not _has(one, "nameless") for one in commands)
-        return is_listed or any(map(_COMPUTED.search, texts))
-
-    @cached_property
-    def _searched(self) -> tuple[Sequence[str], Sequence[str]]:
-        """The directories from which the line's searches may take names, and the patterns of names to which all of them are limited."""
-        directories: list[str] = []
-        names: list[str] = []
-        is_limited = True
-        for command in self._line.commands:
-            words = command.words[1:]
-            if command.name == "find":
-                starts = [*takewhile(lambda word: not re.match(r"[-(!]", word.known), words)]
-                known = ("", *(word.known for word in words), "")
-                tests = zip(known, words, words[1:], strict=False)
-                only = [
-                    _pattern(after)
-                    for before, test, after in tests
-                    if test.text in ("-name", "-iname") and before not in ("!", "-not")
-                ]
-                is_limited = is_limited and not _WIDENS.search(" ".join(known))
-            elif any(word.is_unknown for word in words) or _has(command, "passes"):
+    def _sources(self) -> Sequence[_Source]:
+        """The searches and lists from which words of the line may come."""
+        line = self._line
+        commands = [*line.commands]
+        takes_input = any(_has(command, "takes") for command in commands)
+        if takes_input:
+            read = (one.target for one in line.redirections if not (one.writes or one.target.is_stream))
+            commands += [SimpleCommand((plain("cat"), target), output="|") for target in read]
+        found = [_Source(self._bases)] * any(map(_COMPUTED.search, line.texts))
+        for command in commands:
+            is_taken = takes_input and (command.output == "|" or line.pipes_blocks)
+            if command.name == "find" and (command.output or is_taken or _has_option(command, _EXECUTES)):
+                found.append(self._found_by_find(command))
+            elif not (command.output == "$" or is_taken) or command.name == "find":
                 continue
-            elif command.name in TRAITS and "grep" in command.name:
-                starts, only = (
-                    _operands(command.words)[not _has_option(command, _IS_TEXT) :],
-                    _included(command),
-                )
-                if not starts and not _has(command, "tree"):
-                    continue  # it reads its input
-            else:
-                return self._bases, ()
-            if any(word.text is None for word in starts):
-                return self._bases, ()
-            directories += [path for word in starts for path in self._paths(word)] if starts else self._bases
-            is_limited = is_limited and bool(only)
-            names += only
-        return directories or self._bases, names if is_limited else ()
+            elif _has(command, "lists"):
+                found += self._listed(command)
+            elif command.name not in TRAITS or "shows" in TRAITS[command.name]:
+                is_passing = _has(command, "passes") or any(word.is_unknown for word in command.words)
+                found += [] if is_passing else [_Source(self._bases)]
+        return found
+
+    def _found_by_find(self, command: SimpleCommand) -> _Source:
+        starts = [*takewhile(lambda word: not re.match(r"[-(!]", word.known), command.words[1:])]
+        if any(word.text is None for word in starts):
+            return _Source(self._bases, is_search=True)
+        known = [word.known for word in command.words]
+        names: list[str] | None = []
+        for at in (0, *(at for at, word in enumerate(known) if word in ("-o", "-or"))):
+            rest = [*takewhile(lambda at: known[at] not in ("-o", "-or"), range(at + 1, len(known)))]
+            only = [
+                _pattern(command.words[at])
+                for at in rest
+                if known[at - 1] in ("-name", "-iname") and known[at - 2] not in ("!", "-not")
+            ]
+            names = [*names, *only] if only and names is not None else None
+        is_wide = names is None or _WIDENS.search(" ".join(known)) is not None
+        directories = [path for word in starts for path in self._paths(word)] or self._bases
+        return _Source(directories, () if is_wide else names or (), is_search=True)
+
+    def _listed(self, command: SimpleCommand) -> Iterator[_Source]:
+        """The names which a command such as `ls` and `grep -l` gives."""
+        is_text_first = _has(command, "search") and not _has_option(command, _IS_TEXT)
+        operands = _operands(command)[is_text_first + (command.name == "git") :]
+        is_read = self._places.disk.may_be_tracked if command.name == "git" else bool
+        only = _included(command)
+        if (command.name or "").endswith("grep") and not (operands or _has(command, "tree")):
+            return  # it reads its input
+        for word in operands:
+            marked = re.sub(r"[*?[\0]", "\0", _marked(word))
+            if "\0" in marked and (word.is_glob or word.text is not None):
+                directory = self._places.joined(f"{_known_directory(f'./{marked}')}", self._bases[0])
+                yield _Source([directory], [_pattern(word).rpartition("/")[2]], is_read, is_search=True)
+            elif word.text is not None:
+                yield _Source(self._paths(word), only, is_read, is_search=True)
+        if not operands or any(word.text is None and not word.is_glob for word in operands):
+            yield _Source(self._bases, only, is_read, is_search=True)
 
     def _below_changed(self, command: SimpleCommand) -> Iterator[Broken]:
         """The rules about files in directories that the command changes as a whole."""
         if command.name == "find":
-            yield from self._in_directories(*self._searched, self._changing, _OF_PACKAGES)
+            found = self._found_by_find(command)
+            yield from self._in_directories(found.directories, found.names, self._changing, _OF_PACKAGES)
             return
         # What is moved into a directory changes nothing else there.
-        words = command.words[1 : -1 if command.name == "mv" and len(command.words) > 2 else None]
-        if any(word.text is None and not word.is_glob for word in words) and not self._has_judged_values:
-            self._has_judged_values = True
-            words = (*words, *self._line.other_words)  # as in `x=src; rm -r $x`
+        is_copy = _has(command, "to") and len(command.words) > 2 and not _has_option(command, _TO_DIRECTORY)
+        words = command.words[1:-1] if command.name == "mv" else command.words[-1 if is_copy else 1 :]
+        if any(word.text is None and not word.is_glob for word in words):
+            words = (*words, *self._values())
         words = (*words, *(_glob_word(choice) for word in words for choice in word.choices))
         pieces = (one for word in words for one in _pieces(word) if one.is_glob or one.text is not None)
         joined = (self._places.joined(_marked(one), base) for base, one in product(self._bases, pieces))
         paths = [f"{path}/" for path in joined if not _OF_PACKAGES.search(f"{path}/")]
         yield from self._in_directories(paths, (), self._changing, _OF_PACKAGES)
 
+    def _values(self) -> Sequence[Word]:
+        """The words that may be values of variables, as in `x=src; rm -r $x`, for the first command that asks."""
+        self._asked += 1
+        words = self._line.other_words if self._asked == 1 else ()
+        return [piece for word in words for piece in _pieces(word)]
+
     def _below_read(self, command: SimpleCommand) -> Iterator[Broken]:
         """The rules about files in directories that the command reads as a whole."""
         name = command.name or ""
         is_search, is_grep, is_to = _has(command, "search"), bool(name.endswith("grep")), _has(command, "to")
-        operands = _operands(command.words)[: -1 if is_to else None]
+        operands = _operands(command)[: -1 if is_to else None]
         directories = [path for word in operands for path in self._paths(word)]
         # One operand may be the text to search for, and one that is not known may be any directory.
-        is_anywhere = len(operands) < 2 - (is_search and _has_option(command, _IS_TEXT)) - is_to
-        is_anywhere |= any(word.text is None for word in operands) or _has_option(command, _IS_LIST)
+        has_text = is_search and not _has_option(command, _IS_TEXT)
+        is_anywhere = len(operands) < 1 + has_text + (name == "git") or _has_option(command, _IS_LIST)
+        if any(word.text is None for word in operands[has_text and operands[0].is_one :]):
+            is_anywhere = True
+            directories += [path for word in self._values() for path in self._paths(word)]
         if is_search and not is_grep:  # some options have a value, so that the last operand may be the text
             is_anywhere |= not (operands and any(map(self._below, self._paths(operands[-1]))))
         is_hidden_left_out = name in ("rg", "ag") and not _has_option(command, _READS_HIDDEN)
@@ -406,12 +454,11 @@ def _pieces(word: Word) -> Iterator[Word]:
         yield _from_marked(attached[1], word)
 
 
-def _operands(words: Sequence[Word]) -> list[Word]:
+def _operands(command: SimpleCommand) -> list[Word]:
     """The words of a command without its name, its options, and the texts behind the options of a search."""
-    pairs = pairwise(words)
-    return [
-        word for before, word in pairs if not (word.known.startswith("-") or _IS_TEXT.fullmatch(before.known))
-    ]
+    is_text = _IS_TEXT if _has(command, "search") else _NOTHING
+    pairs = pairwise(command.words)
+    return [one for before, one in pairs if not (one.known[:1] == "-" or is_text.fullmatch(before.known))]
 
 
 def _included(command: SimpleCommand) -> list[str]:

@@ -273,23 +273,26 @@ FORMS = {**dict(forms(_WRAPPERS, is_runner=False)), **dict(forms(_RUNNERS, is_ru
 # What commands do with the files that they are given. A trait with a sign of equality holds with one of these options.
 # `prints`: it only prints its words, so that a path in them is a text; `shows`: it shows the content or puts it elsewhere;
 # `changes`: it may change them; `below`, `tree`: it changes or reads whole directories; `to`: it does not read the last one;
-# `search`: one operand may be a text; `finds`: it gives names of files to others; `passes`: it hands on the names which it
-# gets; `nameless`: it names no file. Commands that are not here may show what they are given.
+# `search`: one operand may be a text; `lists`: it gives names of files; `takes`: it takes words from its input; `passes`: it
+# hands on the names which it gets. Commands that are not here may show what they are given.
 _ALL = r"-[a-zA-Z]*[rRa].*|--recursive|--archive"
 _IN_PLACE = r"-[a-zA-Z]*i.*|--i.*|--write|--fix|-o.*|--o.*"
 _TRAITS = rf"""
 echo printf true false : cd pushd popd | prints
-ls stat du basename dirname realpath readlink test [ md5sum sha1sum sha256sum |
-mktemp date uname pwd whoami id hostname nproc seq expr | nameless
+ls | lists
+stat du basename dirname realpath readlink test [ md5sum sha1sum sha256sum |
+mktemp date uname pwd whoami id hostname nproc seq expr |
 cat tac less more nl od xxd hexdump strings base64 base32 cut paste join comm fold expand fmt pr column rev cmp zcat bat
     jq source . | shows
 head tail uniq | shows passes
 wc tr | passes
-xargs parallel | passes finds
+xargs parallel | passes takes
+read mapfile readarray | takes
 touch truncate chmod chown chgrp setfacl chattr | changes below=-[a-zA-Z]*R.*|--recursive
 shred unlink rmdir mkdir patch emacs nano split csplit gunzip bzip2 xz sponge mkfifo prettier black gofmt rename dos2unix
     unix2dos link script fallocate objcopy strip | changes
-tee vi vim nvim ed ex gzip dd curl wget | changes shows
+tee vi vim nvim ed ex gzip dd wget | changes shows
+curl | changes shows=-[a-zA-Z]*[FT].*|--(?:form|upload).*|.*@.*
 install | changes shows to
 unzip | changes below
 rm | changes below={_ALL}
@@ -297,17 +300,18 @@ cp scp | changes shows to below={_ALL} tree={_ALL}
 mv | changes shows to below
 ln | changes shows to tree
 rsync | changes shows to below tree
-tar | changes shows below tree
+tar | changes shows below=-[a-zA-Z]*x.*|x[a-zA-Z]*|--(?:ex|get).* tree=-[a-zA-Z]*[cru].*|[cru][a-zA-Z]*|--(?:cr|ap|up).*
 zip | changes shows tree
 7z 7za bsdtar cpio pax | shows tree
-ruby perl gsed shuf iconv openssl clang-format autopep8 ruff | shows changes={_IN_PLACE}
+ruby perl gsed shuf iconv openssl | shows changes={_IN_PLACE}
+clang-format autopep8 ruff | changes={_IN_PLACE}
 sed awk gawk yq | shows changes={_IN_PLACE}
 sort | shows passes changes={_IN_PLACE}
 diff | shows tree=-[a-zA-Z]*r.*|--recursive
-grep egrep fgrep zgrep | shows search tree=-[a-zA-Z]*[rRd].*|--(?:dereference-)?recursive|--directories.*
-rg ag ack ugrep | shows search tree
-git | shows search changes=checkout|restore|rm|mv|apply|reset|clean|stash|am|-o.*|--output(?:=.*)? below=rm tree=grep
-find | finds changes=-delete|-fl?s|-fprintf? below=-delete|-fl?s|-fprintf?
+grep egrep fgrep zgrep | shows lists search tree=-[a-zA-Z]*[rRd].*|--(?:dereference-)?recursive|--directories.*
+rg ag ack ugrep | shows lists search tree
+git | search=grep lists=grep|ls-files|diff|status changes=checkout|restore|rm|mv|apply|reset|clean|stash|am|-o.*|--output(?:=.*)? below=rm tree=grep
+find | changes=-delete|-fl?s|-fprintf? below=-delete|-fl?s|-fprintf?
 """
 TRAITS = {
     name: {trait: re.compile(options) for trait, _, options in (one.partition("=") for one in traits.split())}

@@ -16,7 +16,6 @@ from ralph.permissions.shell_syntax import (
     INDIRECT,
     NESTING,
     UNKNOWN_SYNTAX,
-    Redirection,
     Script,
     SimpleCommand,
 )
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 _MOST_LEVELS_OF_COMMANDS = 20
 """The maximum depth to which commands within commands, such as `sh -c`, are searched."""
-_LONGEST_BYTES = 131_072
 _ANY_WORD = re.compile(r"[\w.+@%:-]+")
 _MAY_MAKE_NAMES = re.compile(r"[*?\[{$`]")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[.*\])?\+?=", re.DOTALL)
@@ -92,24 +90,17 @@ def _with_assignments(command: SimpleCommand, words: Sequence[Word]) -> SimpleCo
     return replace(command, words=tuple(words[at:]), assignments=(*command.assignments, *words[:at]))
 
 
-class ParsedLine:
+class ParsedLine(Script):
     """A parsed shell line, with all texts in it that a shell in it runs."""
 
     def __init__(self, text: str) -> None:
+        super().__init__()
         self.commands: list[SimpleCommand] = []
-        self.redirections: list[Redirection] = []
-        self.other_words: list[Word] = []
-        """Words that are not part of a simple command, such as the values in a loop or an assignment."""
-        self.texts: list[str] = []
-        """The line itself, and each text that the line runs as a shell command."""
-        self.not_understood: list[str] = []
-        """Descriptions of the parts that cannot be understood."""
+        """The commands of all texts, and those that another one runs by its words."""
         self.suspect = ""
         """A description of an ordinary command that may run other commands. Empty if there is none."""
         self.hides_any = ""
         """A description of a part that may run commands with other words than the line has. Empty if there is none."""
-        self._lost: list[str] = []
-        """Descriptions of the parts that were not read, so that any word may be a command."""
         self._suspects: dict[str, str] = {}
         """A description of a command that may run others, by its name if it may run itself."""
         self._data: list[Word] = []
@@ -122,14 +113,6 @@ class ParsedLine:
         shell."""
         self.runs_any = False
         """True if the line does so, and no description says what may be run."""
-        self.sets_variables = False
-        """True if the line sets variables for later commands."""
-        self.has_loop = False
-        self._heredocs: list[Word] = []
-        self._read_commands: list[SimpleCommand] = []
-        """The commands of all texts so far, without those that another one runs by its words."""
-        self._in_loops: list[tuple[str, Word]] = []
-        """The variables of loops, each with one of its values."""
         self._read_script(text, 0)
         words = self._words()
         self.has_glob = any(word.has_glob for word in words)
@@ -139,7 +122,7 @@ class ParsedLine:
 
     def _words(self, silent: frozenset[str] = frozenset()) -> list[Word]:
         """All words of the line, without the options of the commands `silent`."""
-        words = [*self.other_words, *self._heredocs, *(one.target for one in self.redirections)]
+        words = [*self.other_words, *self.heredocs, *(one.target for one in self.redirections)]
         for one in self.commands:
             words += one.assignments
             words += [word for word in one.words if one.name not in silent or word.known[:1] != "-"]
@@ -159,39 +142,28 @@ class ParsedLine:
     def given_texts(self) -> Sequence[Word]:
         """The here-documents, unless all go to commands that only copy them."""
         takers = (one.name for one in self.commands if one.has_heredoc)
-        return () if all(name in ("cat", "tee") for name in takers) else self._heredocs
+        return () if all(name in ("cat", "tee") for name in takers) else self.heredocs
 
     def hiding(self) -> Iterator[tuple[str, frozenset[str]]]:
         """Descriptions of the parts that may run commands which are not in the list, each with all words that such commands have."""
-        others = [*self.other_words, *self._heredocs, *(one.target for one in self.redirections)]
+        others = [*self.other_words, *self.heredocs, *(one.target for one in self.redirections)]
         data = frozenset(_words_anywhere(_known_texts([*self._data, *others]), ()) if self._suspects else ())
         yield from ((problem, data | {name}) for name, problem in self._suspects.items())
-        yield from ((problem, self.everywhere) for problem in self._lost[:1])
+        yield from ((problem, self.everywhere) for problem in self.lost[:1])
         texts = (one.known for one in (*self._data, *self.other_words))
         if self._evaluates() and any(re.search(r"\$\(|`", text) for text in texts):
             yield "a text with a substitution", self.everywhere
 
     def _read_script(self, text: str, level: int, *, is_inner: bool = False) -> None:
         """Reads a text that a shell runs, with `level` commands around it. `is_inner`: no command in it needs a match of its own."""
-        self.texts.append(text)
-        if len(text.encode("utf-8", "replace")) > _LONGEST_BYTES:
-            self._lose("its length")
-            return
-        found = Script(text)
-        self.texts += found.texts
-        self.redirections += found.redirections
-        self.other_words += found.other_words
-        self._heredocs += found.heredocs
-        self._in_loops += found.loops
-        self.not_understood += found.not_understood
-        self.sets_variables |= found.sets_variables
-        self.has_loop |= found.has_loop
-        self._lose(*found.lost)
-        self.runs_any |= bool(found.lost) and _MAY_MAKE_NAMES.search(text) is not None
-        self._read_commands += found.commands
-        named = (word for one in found.commands for word in (*one.assignments, *one.words))
-        assigned = [*found.other_words, *named]
-        for command in found.commands:
+        known, beside, lost = len(self.read_commands), len(self.other_words), len(self.lost)
+        self.read(text)
+        commands = self.read_commands[known:]
+        self.not_understood += self.lost[lost:]
+        self.runs_any |= len(self.lost) > lost and _MAY_MAKE_NAMES.search(text) is not None
+        named = (word for one in commands for word in (*one.assignments, *one.words))
+        assigned = [*self.other_words[beside:], *named]
+        for command in commands:
             self._add(command, level, is_inner=is_inner)
         for one in map(commands_in_assignment, assigned if level < _MOST_LEVELS_OF_COMMANDS else ()):
             self.not_understood += filter(None, (one.not_understood,))
@@ -202,7 +174,8 @@ class ParsedLine:
     def _add(self, command: SimpleCommand, level: int, *, is_inner: bool = False) -> None:
         """Adds a command, and those that it runs. `is_inner`: another command runs it."""
         if level > _MOST_LEVELS_OF_COMMANDS:
-            self._lose(NESTING)
+            self.lost.append(NESTING)
+            self.not_understood.append(NESTING)
             self.runs_any = True
             return
         found = inner_commands(command.words, has_heredoc=command.has_heredoc, document=command.document)
@@ -230,10 +203,10 @@ class ParsedLine:
     def _named_by_values(self, words: Sequence[Word]) -> Sequence[tuple[Word, ...]]:
         """The words of a command that a variable names, with each value that the line gives it. Empty if there may be others."""
         name = words[0].variable if words else ""
-        if not name or len(self._read_commands) > _MOST_COMMANDS:
+        if not name or len(self.read_commands) > _MOST_COMMANDS:
             return ()
-        values = [value for variable, value in self._in_loops if variable == name]
-        others = (one for command in self._read_commands for one in (*command.words, *command.assignments))
+        values = [value for variable, value in self.loops if variable == name]
+        others = (one for command in self.read_commands for one in (*command.words, *command.assignments))
         for word in (*self.other_words, *others):
             first = (word.parts[0] if word.parts else "") or ""
             if first.startswith(f"{name}="):
@@ -245,7 +218,7 @@ class ParsedLine:
             one.name in _SETTERS
             and (one.name != "printf" or (one.words[1:][:1] and one.words[1].known.startswith("-v")))
             and any(word.text in (name, f"-v{name}", None) for word in one.words[1:])
-            for one in self._read_commands
+            for one in self.read_commands
         )
         found = [_split(value, is_one=words[0].is_one) for value in values]
         if not values or is_read or None in found or any(map(may_be_set.search, self.texts)):
@@ -268,7 +241,3 @@ class ParsedLine:
         problem = found.suspect or (found.not_understood if found.hides else "")
         if problem:
             self._suspects.setdefault(name, problem)
-
-    def _lose(self, *problems: str) -> None:
-        self.not_understood += problems
-        self._lost += problems

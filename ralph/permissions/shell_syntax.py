@@ -19,6 +19,7 @@ UNKNOWN_SYNTAX = "syntax that ralph does not understand"
 NESTING = "its nesting"
 INDIRECT, CALCULATION = "an indirect expansion", "arithmetic"
 _SUBSTITUTION = "a substitution"
+_LONGEST_BYTES = 131_072
 _MOST_LEVELS = 50
 """The maximum depth of substitutions and compound commands. Real commands are much less deep."""
 _MOST_TRIES = 20
@@ -31,6 +32,7 @@ _RESERVED = re.compile(
 )
 _IN = re.compile(rf"in{_ENDS_WORD}")
 _OPERATOR = re.compile(r"&&|\|\||\|&|;;&|;;|;&|;|&(?!>)|\|")
+_PIPE = re.compile(r"\|(?!\|)")
 _OPTIONS_OF_TIME = re.compile(rf"(?:(?:-p|--){_ENDS_WORD}[ \t]*)*")
 _OF_FUNCTION = re.compile(r"\([ \t]*\)")
 # A compound command follows.
@@ -89,8 +91,8 @@ class SimpleCommand(Struct, frozen=True):
     has_heredoc: bool = False
     input: Document | None = None
     """The here-document that the command reads, if there is no doubt about that."""
-    is_substituted: bool = False
-    """True if the command stands in `$(...)` or backquotes, so that its output becomes words."""
+    output: str = ""
+    """`$` if the command stands in a substitution, so that its output becomes words, `|` if it stands before a pipe."""
     is_needed: bool = False
     """True if the command must match an allowed pattern if only allowed commands may run. A command that another one
     runs needs no match of its own, unless the other one changes nothing about it, as `timeout` does.
@@ -130,10 +132,10 @@ class _SyntaxError(Exception):
 
 
 class Script:
-    """A text that a shell runs, and all that is in it."""
+    """What has been read of texts that a shell runs."""
 
-    def __init__(self, text: str) -> None:
-        self.commands: list[SimpleCommand] = []
+    def __init__(self) -> None:
+        self.read_commands: list[SimpleCommand] = []
         self.redirections: list[Redirection] = []
         self.other_words: list[Word] = []
         """Words that are not part of a simple command, such as the values in a loop or an assignment."""
@@ -141,26 +143,33 @@ class Script:
         self.loops: list[tuple[str, Word]] = []
         """The variables of loops, each with one of its values."""
         self.texts: list[str] = []
-        """The commands in backquotes with a backslash, as the shell reads them."""
+        """Each text that the shell runs, and the commands in backquotes with a backslash, as the shell reads them."""
         self.not_understood: list[str] = []
         """Descriptions of the parts whose effect on what follows, or whose content, is not known before the command runs."""
         self.lost: list[str] = []
-        """Descriptions of why the rest of the text was not read."""
+        """Descriptions of why the rest of a text was not read, so that any word may be a command."""
         self.sets_variables = False
+        """True if a text sets variables for later commands."""
         self.has_loop = False
+        self.pipes_blocks = False
+        """True if a compound command may stand before a pipe."""
         self.tries = _MOST_TRIES
+
+    def read(self, text: str) -> None:
+        """Reads a text. Of syntax that the reader does not know, `lost` says so, and no error is raised."""
+        self.texts.append(text)
         if re.search(r"[\0\1\r\x0b\x0c]", text) or "\udc80" <= max(text, default="") <= "\udfff":
             self.lost.append("a control character")
         if _PARTED.search(text):
             self.lost.append("a word that continues on the next line")
         try:
-            _Reader(text.replace("\0", "\ufffd").replace("\1", "\ufffd"), self, 0).read()
+            _Reader(text.replace(ONE, "\ufffd").replace(SEVERAL, "\ufffd"), self, 0).read()
         except _SyntaxError as error:
             self.lost.append(str(error))
 
     def lists(self) -> tuple[list[Any], ...]:
-        found = (self.commands, self.redirections, self.other_words, self.heredocs, self.loops, self.texts)
-        return (*found, self.not_understood)
+        found = (self.read_commands, self.redirections, self.other_words, self.heredocs, self.loops)
+        return (*found, self.texts, self.not_understood)
 
 
 class _Reader:
@@ -168,6 +177,8 @@ class _Reader:
 
     def __init__(self, text: str, script: Script, level: int) -> None:
         self._text, self._script, self._level = text, script, level
+        if len(text.encode("utf-8", "replace")) > _LONGEST_BYTES:
+            raise _SyntaxError("its length")
         self._at = 0
         self._documents: list[Document] = []
         """The here-documents that have begun in this line."""
@@ -217,13 +228,17 @@ class _Reader:
         """Reads commands up to this sign, or the end of the text. Of compound commands, only what a command stands behind counts."""
         self._deeper(1)
         around: list[str] = []
+        is_block = False
         while True:
             self._blank(lines=True)
             char = self._next()
+            self._script.pipes_blocks |= is_block and _PIPE.match(self._text, self._at) is not None
+            is_block = char == ")"
             if found := self._take(_OPERATOR):
                 if found[0] in _ENDS_CASE and around[-1:] == ["case"]:
                     self._patterns(around)
             elif reserved := self._take(_RESERVED):
+                is_block = True
                 self._behind(reserved[1], around)
             elif self._calculation("(("):
                 continue
@@ -309,7 +324,7 @@ class _Reader:
             self._blank(lines=True)
             operator = self._take(_OF_COMPARISON)
             words.append(plain(operator[0]) if operator else self._word(is_pattern=words[-1].text == "=~"))
-        self._script.commands.append(SimpleCommand(tuple(words)))
+        self._script.read_commands.append(SimpleCommand(tuple(words)))
 
     def _simple(self, before: Sequence[Word]) -> None:
         """Reads a simple command. `before` are words such as `time`, behind which assignments may stand."""
@@ -347,8 +362,9 @@ class _Reader:
         )
         has_heredoc = any(operator.startswith("<<") for _, operator, _ in redirected)
         given = documents[0] if is_sure else None
-        self._script.commands.append(
-            SimpleCommand(tuple(words), tuple(assignments), has_heredoc, given, self._opened > 0)
+        output = "$" if self._opened else "|" if _PIPE.match(self._text, self._at) else ""
+        self._script.read_commands.append(
+            SimpleCommand(tuple(words), tuple(assignments), has_heredoc, given, output)
         )
 
     def _redirect(self, redirected: list[tuple[str, str, Document | None]]) -> bool:
@@ -491,7 +507,7 @@ class _Reader:
             constant = _CONSTANT.match(self._text, self._at) if in_quotes and not self._opened else None
             if constant and not (self._documents or _ENDS_EARLY.search(constant[3])):
                 self._at = constant.end()
-                self._script.commands.append(SimpleCommand((plain("cat"),), has_heredoc=True))
+                self._script.read_commands.append(SimpleCommand((plain("cat"),), has_heredoc=True))
                 return hidden(constant[3].rstrip("\n"))
             self._at += 2
             self._substitution()

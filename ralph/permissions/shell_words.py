@@ -51,7 +51,12 @@ class Word(Struct, frozen=True):
     @property
     def is_unknown(self) -> bool:
         """Whether the word is known only at run time, with no part of it known before."""
-        return self.parts == (ANY,) and not (self.has_glob or self.choices or self.is_stream)
+        return self.parts == (ANY,) and self.is_any
+
+    @property
+    def is_any(self) -> bool:
+        """Whether what is not known of the word is the value of a variable or the output of a command."""
+        return not (self.is_glob or self.has_glob or self.choices or self.is_stream)
 
     def elements(self) -> Iterator[Part]:
         for part in self.parts:
