@@ -513,7 +513,9 @@ OTHER_PATTERNS = [
     ("Bash(*--force*)", "npm install --fo$X", True),
     ("Bash(*--force*)", "mv a-$X-$Y a--$X", False),
     ("Bash(*-rf*)", "rm $X$Y", False),
-    ("Bash(*-prod*)", "deploy $X", True),
+    ("Bash(*-prod*)", "deploy $X", False),
+    ("Bash(*-prod*)", "deploy x-pr$X", True),
+    ("Bash(*-prod*)", "deploy $X; echo a-prod", True),
     ("Bash(* --force)", "ls **/*.py [ab]* ${X}*", False),
     ("Bash(* --force)", "F=--force; npm install $X$F", True),
 ]
