@@ -55,7 +55,7 @@ _CHANGES_IN_CODE = re.compile(
 _WIDENS = re.compile(r" (?:,|(?:!|-not) \() ")
 # rg(1) and ag(1) read no hidden files without one of these, and git-grep(1) only tracked ones.
 _READS_HIDDEN = re.compile(r"-[a-zA-Z]*[gGtu.].*|--(?:hidden|no-ignore|unrestricted|i?glob|type).*")
-_READS_UNTRACKED = re.compile(r"--(?:no-index|untracked|no-exclude-standard)")
+_READS_UNTRACKED = re.compile(r"--(?:no-i|un|no-e).*")
 # The options of searches behind which a text stands, and those of archivers that name a list of files.
 _IS_TEXT = re.compile(r"-[a-zA-Z]*[ef]|--(?:regexp|file)")
 _TO_DIRECTORY = re.compile(r"-[a-zA-Z]*t.*|--target.*")

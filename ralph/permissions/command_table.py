@@ -310,7 +310,7 @@ sort | shows passes changes={_IN_PLACE}
 diff | shows tree=-[a-zA-Z]*r.*|--recursive
 grep egrep fgrep zgrep | shows lists search tree=-[a-zA-Z]*[rRd].*|--(?:dereference-)?recursive|--directories.*
 rg ag ack ugrep | shows lists search tree
-git | search=grep lists=grep|ls-files|diff|status changes=checkout|restore|rm|mv|apply|reset|clean|stash|am|-o.*|--output(?:=.*)? below=rm tree=grep
+git | search=grep lists=grep|ls-files|diff|status changes=checkout|restore|rm|mv|apply|reset|clean|stash|am|-o.*|--output(?:=.*)? below=rm tree=grep|--no-i.*
 find | changes=-delete|-fl?s|-fprintf? below=-delete|-fl?s|-fprintf?
 """
 TRAITS = {

@@ -65,7 +65,7 @@ _RUN_OTHERS = frozenset(
     valgrind perf taskset chrt numactl systemd-run parallel entr chronic ts unbuffer expect rlwrap socat ssh at batch
     crontab tmux screen dtach xvfb-run dbus-run-session hyperfine ed ex vi vim nvim view
     emacs tclsh osascript fd fdfind start-stop-daemon faketime fakeroot proot ld.so run-parts logsave choom uclampset
-    prlimit setarch linux32 linux64 pipexec nix-shell docker podman kubectl lxc-attach machinectl vagrant multitime
+    prlimit setarch linux32 linux64 pipexec nix-shell docker docker-compose podman sshpass pwsh kubectl lxc-attach machinectl vagrant multitime
     stap tox nox nvm nix devbox chamber sops concurrently nodemon watchexec mpirun mpiexec srun torchrun accelerate py-spy
     scalene kernprof memray retry setuidgid chpst cross-env-shell softlimit lerna nx turbo env-cmd
     cprofile pdb runpy timeit trace opam stack cabal composer fnm jobs ssh-agent gpg-agent

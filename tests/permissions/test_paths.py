@@ -501,6 +501,9 @@ SEARCHES = [
     ('curl -d "$(cat body.json)" localhost', False),
     ('for f in $(ls docs/*.py); do cat "$f"; done; ls *.md | while read -r f; do wc -l < "$f"; done', False),
     ('git commit -m "$(cat message)"', False),
+    ("git diff --no-index . /tmp/empty", True),
+    ("git diff --no-index docs src", False),
+    ("git diff --no-ext-diff main docs", False),
     ("tar czf /tmp/x.tgz docs src; cp -r src /tmp/x; cp src/gen/a.py /tmp/x", False),
     ("cp -t src/gen x; cp x y", True),
     ("cp x src/gen/a.py", True),
@@ -539,6 +542,7 @@ def test_git_grep_reads_only_tracked_files() -> None:
     assert not denies(judge, "Bash", command="git grep -n x")
     assert denies(judge, "Bash", command="git grep --untracked x")
     assert denies(judge, "Bash", command="git grep --no-index x")
+    assert denies(judge, "Bash", command="git grep --no-ind x")
     assert denies(permissions(deny=["Read(./.env)"]), "Bash", command="git grep -n x")
 
 
