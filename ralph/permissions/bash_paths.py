@@ -54,12 +54,12 @@ _CHANGES_IN_CODE = re.compile(
 # Parts of find's expression with which `-name` limits not all that it finds.
 _WIDENS = re.compile(r" (?:,|(?:!|-not) \() ")
 # rg(1) and ag(1) read no hidden files without one of these, and git-grep(1) only tracked ones.
-_READS_HIDDEN = re.compile(r"-[a-zA-Z]*[gGtu.].*|--(?:hidden|no-ignore|unrestricted|i?glob|type).*")
+_READS_HIDDEN = re.compile(r"(?s)-[a-zA-Z]*[gGtu.].*|--(?:hidden|no-ignore|unrestricted|i?glob|type).*")
 _READS_UNTRACKED = re.compile(r"--(?:no-i|un|no-e).*")
 # The options of searches behind which a text stands, and those of archivers that name a list of files.
 _IS_TEXT = re.compile(r"-[a-zA-Z]*[ef]|--(?:regexp|file)")
-_TO_DIRECTORY = re.compile(r"-[a-zA-Z]*t.*|--target.*")
-_IS_LIST = re.compile(r"-[a-zA-Z]*T.*|--files-from.*")
+_TO_DIRECTORY = re.compile(r"(?s)-[a-zA-Z]*t.*|--target.*")
+_IS_LIST = re.compile(r"(?s)-[a-zA-Z]*T.*|--files-from.*")
 # A line that does nothing where it cannot enter a directory.
 _ENTERS_FIRST = re.compile(r"\s*cd [^\s;&|()<>`$'\"\\]+ *&&((?:[^;&|\n()`]|&&|\|(?!\|)|>&\d)*)")
 _HIDDEN = re.compile(r"/\.")
@@ -318,6 +318,7 @@ class PathJudge:
         if rest and _MANY not in rest and not rest.endswith("/"):
             found = [around]
             for part in rest.split("/"):
+                found = [*map(self._places.disk.real, found)]
                 shape = re.compile(_shape(part), re.DOTALL)
                 names = ((above, one) for above in found for one in self._names_in(above or "/"))
                 further = (f"{above}/{name}" for above, name in names if shape.fullmatch(name))
@@ -362,11 +363,17 @@ class PathJudge:
         is_wide = not word.is_glob or {"dotglob", "GLOBIGNORE"} & self._line.everywhere
         for base in self._bases:
             path = self._places.joined(marked, base)
-            elements = [(ANY if is_wide else NAME) if char == "\0" else char for char in path]
-            near = [one for one in rules if one.path.may_match(elements)]
-            whole = [one for one in near if not word.is_glob and one.path.holds(_known_directory(path))]
-            yield from whole
-            yield from self._about_files(path, near)
+            around = _known_directory(path)
+            real = self._places.disk.real(around)
+            # A pattern that stands for directories may name a link.
+            is_deep = word.is_glob and "/" in path.partition("\0")[2]
+            for each in dict.fromkeys((path, f"{real}{path[len(around) :]}")):
+                elements = [(ANY if is_wide else NAME) if char == "\0" else char for char in each]
+                near = [one for one in rules if is_deep or one.path.may_match(elements)]
+                yield from (
+                    one for one in near if not word.is_glob and one.path.holds(_known_directory(each))
+                )
+                yield from self._about_files(each, near)
 
     def _by_names(self, names: Sequence[str], rules: Sequence[KnownRule]) -> Iterator[KnownRule]:
         """Judges a path whose directory is unknown, by the names in it, and by the files that exist if only a part of a name is known."""

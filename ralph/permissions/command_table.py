@@ -314,7 +314,10 @@ git | search=grep lists=grep|ls-files|diff|status changes=checkout|restore|rm|mv
 find | changes=-delete|-fl?s|-fprintf? below=-delete|-fl?s|-fprintf?
 """
 TRAITS = {
-    name: {trait: re.compile(options) for trait, _, options in (one.partition("=") for one in traits.split())}
+    name: {
+        trait: re.compile(options, re.DOTALL)
+        for trait, _, options in (one.partition("=") for one in traits.split())
+    }
     for names, traits in (line.split(" |", 1) for line in re.sub(r"\n +", " ", _TRAITS).strip().splitlines())
     for name in names.split()
 }

@@ -84,7 +84,7 @@ _SETTERS = frozenset(
     unalias trap bind complete pushd popd exec
     """.split()
 )
-_FORMAT = re.compile(r"(?!-)(?:[^%]|%%|%[-+ #0]*\d*(?:\.\d+)?[sdiouxXeEfFgGcbq])*", re.DOTALL)
+_FORMAT = re.compile(r"(?!-)(?:[^%]|%%|%[-+ #0]*+\d*(?:\.\d+)?[sdiouxXeEfFgGcbq])*", re.DOTALL)
 # What is surely the value of the option before it. Numbers may be negative.
 _VALUE = re.compile(r"-|-\d+|(?!-).*", re.DOTALL)
 _NOT_BELOW = re.compile(r"-?|.*(?:^|/)\.\.(?:/|$).*|~.*", re.DOTALL)

@@ -152,7 +152,7 @@ archive                 | --exec.*
 config                  | (?i:alias\..*)
 """
 _GIT_RUNNING = [
-    (re.compile("|".join(commands.split())), re.compile(option.strip()))
+    (re.compile("|".join(commands.split())), re.compile(option.strip(), re.DOTALL))
     for commands, option in (line.split(" | ", 1) for line in _GIT_OPTIONS.strip().split("\n"))
 ]
 
@@ -226,7 +226,7 @@ def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> InnerC
     if name in _CHANGE_SHELL:
         return InnerCommands(not_understood=f"`{name}`, which changes the meaning of later words,")
     short = _SHORT_RUNNING.get(name, "(?!)")
-    if any(re.fullmatch(short, text) or _RUNNING_OPTION.fullmatch(text) for text in texts if text):
+    if any(re.fullmatch(short, text, re.DOTALL) or _RUNNING_OPTION.fullmatch(text) for text in texts if text):
         return InnerCommands(not_understood=f"an option of `{name}` that runs another command")
     known = [text for text in texts if text]
     # Of an option or a command of git, or what may be one.

@@ -161,6 +161,34 @@ def test_a_link_is_judged_by_its_target_and_a_denied_link_denies_its_target() ->
     assert not denies(judge, "Read", file_path="/keys/other")
 
 
+@every_row(
+    ("command", "is_denied"),
+    [
+        ("cat docs/sec/*", True),
+        ("cat docs/*/*", True),
+        ("cat docs/sec/$f", True),
+        ("cat docs/sec/k*", True),
+        ("cat docs/sec/x*", False),
+        ("cat docs/*.md docs/$f", False),
+        ("sed -i s/a/b/ docs/gh/*.yml", True),
+        ("rm docs/gh/*", True),
+        ("d=docs/gh; echo x > $d/x", True),
+        ("echo x > docs/gh/$N", True),
+        ("cat docs/gh/*", False),
+    ],
+)
+def test_a_pattern_behind_a_link_is_judged_by_the_target(command, is_denied) -> None:
+    top = {f"{CWD}/docs/sec": f"{CWD}/secrets", f"{CWD}/docs/gh": f"{CWD}/.github"}
+    links = {
+        **top,
+        **{f"{link}/{name}": f"{to}/{name}" for link, to in top.items() for name in ("key", "a.yml")},
+    }
+    names = ("secrets/key", ".github/a.yml", "docs/sec/key", "docs/gh/a.yml", "docs/x.md")
+    files = tuple(f"{CWD}/{name}" for name in names)
+    judge = permissions(deny=["Read(./secrets/**)", "Edit(.github/**)"], links=links, files=files)
+    assert denies(judge, "Bash", command=command) is is_denied
+
+
 def test_what_only_asks_is_not_found_by_a_search_either() -> None:
     judge = permissions(ask=["Read(.env)"])
     assert judge.why_not_read(f"{CWD}/.env") == "Read(.env) (the file)"
