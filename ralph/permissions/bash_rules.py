@@ -12,12 +12,11 @@ import shlex
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from ralph.permissions.command_table import FORMS, WITH_VALUE
 from ralph.permissions.patterns import ANY, WORD_END, Element, Wildcard
 from ralph.permissions.shell_words import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from ralph.permissions.harmless import HarmlessCommands
     from ralph.permissions.judge import Broken, KnownRule
@@ -79,8 +78,6 @@ class _Part:
         self._name = (first if self._is_path else name).lower()
         self._named = [*_pieces_of(set_first), self._name]
         self._pieces = _pieces_of([*set_first, self._name, *words[1:]])
-        # A wildcard in the place of the first operand stands for options too.
-        self._takes_options = any("*" in word for word in words[:1]) or words[1:2] == ["*"]
         is_text = self._is_anywhere or bool(words and words[-1].endswith("*"))
         self._text = _wildcard(words, is_open=is_open, is_text=is_text)
         # People do not expect that `/bin/rm` or `RM` gets past a rule for `rm`.
@@ -113,13 +110,7 @@ class _Part:
             return True
         if command.name is None or self._is_path or ("*" not in self._name and name.known != self._name):
             return False
-        if self._takes_options:
-            return self._may_match_words((name, *words[1:]), line, is_named=occurs)
-        return any(
-            self._may_match_words((name, *words[at:]), line, is_named=occurs)
-            for at, is_sure in _after_options(name.known, words)
-            if is_sure or occurs or words[at].parts[:1] != (ANY,)
-        )
+        return self._may_match_words((name, *words[1:]), line, is_named=occurs)
 
     def _may_match_words(self, words: Sequence[Word], line: ParsedLine, *, is_named: bool) -> bool:
         return any(one.may_match_words(words, line.options, is_named=is_named) for one in self._loose)
@@ -222,30 +213,6 @@ def _is_allowed(words: Sequence[Word], rules: Sequence[KnownRule], *, is_moved: 
 
 def shown(words: Sequence[Word]) -> str:
     return " ".join("".join("..." if part is ANY else part for part in word.parts) for word in words)[:200]
-
-
-def _after_options(name: str, words: Sequence[Word]) -> Iterator[tuple[int, bool]]:
-    """Yields the index of each word that may be the first operand, such as that of `push` in `git -C x push`, and whether it is none
-    rather than the value of the option before it.
-    """
-    yield 1, True
-    form, at = FORMS.get(name.lower()), 1
-    while at < len(words) and (words[at].known.startswith(("-", "+")) or words[at].parts[:1] == (ANY,)):
-        if words[at].known.startswith("+"):  # a toolchain, as in `cargo +nightly publish`
-            at += 1
-            if at < len(words):
-                yield at, True
-            continue
-        option = form.read(words[at].text or "") if form and words[at].text else None
-        at += 1
-        if option and option[0] and option[0][-1] in WITH_VALUE and option[1] is None:
-            at += 1
-        if at < len(words):
-            yield at, option is not None
-        if at + 1 < len(words) and option is None and not words[at].known.startswith("-"):
-            yield at + 1, words[at - 1].known != ""  # the word before may be the value of the option
-            if words[at + 1].known.startswith("-"):
-                at += 1
 
 
 def _joined(words: Sequence[Word]) -> list[Element]:

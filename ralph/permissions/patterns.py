@@ -69,8 +69,8 @@ class Wildcard:
             if is_text and one == WORD_END and ANY not in (kept[at - 1], *(kept[at + 1 : at + 2] or [ANY])):
                 self._literal[" "] = self._literal.get(" ", 0) | 1 << at
         ends = [at for at, one in enumerate(kept) if one == WORD_END]
-        # The places between words behind which the text may have options. What follows the first word is the caller's.
-        self._gaps = sum(1 << at + 1 for at in ends[1:] if kept[at + 1 : at + 2] not in ([], [ANY]))
+        # The places between words behind which the text may have options.
+        self._gaps = sum(1 << at + 1 for at in ends if kept[at + 1 : at + 2] not in ([], [ANY]))
         found = [*_options_behind_wildcards(kept)]
         self._options = sum(1 << at for span in found for at in span)
         """The characters (bits) of options that stand behind a wildcard, as in `*--force`."""
@@ -121,10 +121,10 @@ class Wildcard:
             surely = places
             places |= 0 if is_unknown and not is_named else behind
             skipped = places if word.parts == (ANY,) and not word.is_one else 0  # it may be no word at all
-            is_option = not is_unknown and word.known.startswith("-")
+            is_option = not is_unknown and word.known.startswith(("-", "+"))
             if not is_option:  # the value of an option
                 skipped |= behind & self._gaps
-            if is_option and (word.text == "--" or "=" in word.known):
+            if is_option and (word.text == "--" or "=" in word.known or word.known[0] == "+"):
                 skipped, behind = skipped | (places | behind) & self._gaps, 0
             elif is_option:
                 behind = (places | behind) & self._gaps
