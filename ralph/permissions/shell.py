@@ -238,6 +238,5 @@ class ParsedLine(Script):
     def _suspect(self, found: InnerCommands, name: str) -> None:
         if found.by_name:
             self.hides_any = found.not_understood
-        problem = found.suspect or (found.not_understood if found.hides else "")
-        if problem:
-            self._suspects.setdefault(name, problem)
+        if found.suspect:
+            self._suspects.setdefault(name, found.suspect)

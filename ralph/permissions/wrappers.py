@@ -30,15 +30,18 @@ class InnerCommands(Struct, frozen=True):
     """True if a pattern that allows the wrapper by name allows what it runs."""
     not_understood: str = ""
     """A description of a part that cannot be understood, so that no pattern allows it. Empty if there is none."""
-    hides: bool = True
-    """Whether that part may run what is neither in `commands` nor in `scripts`."""
     by_name: bool = False
     """True if the words of the line do not say what that part may run, so that the name of a command is enough to deny it."""
     suspect: str = ""
-    """A description of a part that may run other commands although a pattern may allow it. Empty if there is no such part."""
+    """A description of a part that may run what is neither in `commands` nor in `scripts`. Empty if there is none."""
     runs_unknown: bool = False
     """True if the wrapper runs something that cannot be known, such as a shell that reads commands from standard
     input. With `suspect`, only what words of the line name counts as that."""
+
+
+def _opaque(description: str, *, by_name: bool = False) -> InnerCommands:
+    """No pattern allows what cannot be understood, and it may run what a pattern denies."""
+    return InnerCommands(not_understood=description, by_name=by_name, suspect=description)
 
 
 NOTHING = InnerCommands()
@@ -191,7 +194,6 @@ def inner_commands(
     return replace(
         found,
         not_understood=found.not_understood or others.not_understood,
-        hides=bool(found.not_understood) or others.hides,
         suspect=found.suspect or others.suspect,
         runs_unknown=found.runs_unknown or others.runs_unknown,
     )
@@ -203,14 +205,10 @@ def commands_in_assignment(word: Word) -> InnerCommands:
     if not equals or value in ("", "/dev/null"):
         return NOTHING
     if _CONFIGURATION.fullmatch(name):
-        return InnerCommands(not_understood=f"`{name}`, by which a program gets configuration,", by_name=True)
+        return _opaque(f"`{name}`, by which a program gets configuration,", by_name=True)
     if not _COMMAND_VARIABLE.fullmatch(name):
         return NOTHING
-    return (
-        InnerCommands(not_understood=f"the value of `{name}`")
-        if word.text is None
-        else InnerCommands(scripts=(value,))
-    )
+    return _opaque(f"the value of `{name}`") if word.text is None else InnerCommands(scripts=(value,))
 
 
 def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> InnerCommands:
@@ -221,13 +219,13 @@ def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> InnerC
         named = "" if is_any else f"a word of `{name}` that is known only when it runs"
         return InnerCommands(runs_unknown=True, suspect=named)
     if name in _EVALUATE and any(re.search(r"\$\(|`", text) for text in texts if text):
-        hides = _takes_names(name, words)
-        return InnerCommands(not_understood=f"a text that `{name}` evaluates", hides=hides)
+        found = _opaque(f"a text that `{name}` evaluates")
+        return found if _takes_names(name, words) else replace(found, suspect="")
     if name in _CHANGE_SHELL:
-        return InnerCommands(not_understood=f"`{name}`, which changes the meaning of later words,")
+        return _opaque(f"`{name}`, which changes the meaning of later words,")
     short = _SHORT_RUNNING.get(name, "(?!)")
     if any(re.fullmatch(short, text, re.DOTALL) or _RUNNING_OPTION.fullmatch(text) for text in texts if text):
-        return InnerCommands(not_understood=f"an option of `{name}` that runs another command")
+        return _opaque(f"an option of `{name}` that runs another command")
     known = [text for text in texts if text]
     # Of an option or a command of git, or what may be one.
     running = [option for of, option in _GIT_RUNNING if any(map(of.fullmatch, known))]
@@ -239,7 +237,8 @@ def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> InnerC
         is_bisect = not {"run", None} & set(texts)
         left = _GIT_RUNS - {"-c" if only_sets else "", "bisect" if is_bisect else ""}
         hides = bool(left & set(known)) or any(any(map(one.fullmatch, known)) for one in running)
-        return InnerCommands(not_understood="an option of `git` that can run another command", hides=hides)
+        found = _opaque("an option of `git` that can run another command")
+        return found if hides else replace(found, suspect="")
     if name in _RUN_OTHERS or name.startswith(_LOADERS):
         return InnerCommands(suspect=f"`{name}`, which can run other commands,")
     runs = _RUNS_BY_CODE.get(name)
@@ -269,7 +268,7 @@ def _by_form(name: str, form: Form, words: Sequence[Word]) -> InnerCommands:
         return NOTHING
     if "1" in form.notes:
         if following is None:
-            return InnerCommands(not_understood=f"`{name}` with a word that is known only when it runs,")
+            return _opaque(f"`{name}` with a word that is known only when it runs,")
         rest = rest[2:] if len(rest) > 1 and rest[1].text == "--" else rest[1:]
     if not rest and not form.beginning:
         is_asking = any(word.text in _ASKING for word in words)
@@ -298,7 +297,7 @@ def _program_of(form: Form, word: Word) -> Word:
 def _after_options(form: Form, words: Sequence[Word]) -> list[Word] | InnerCommands:
     """The words behind the options of a command that runs another one. Or what it runs if an option says that, or is not understood."""
     rest = list(words)
-    unknown = InnerCommands(not_understood=_UNKNOWN_OPTIONS, by_name=True)
+    unknown = _opaque(_UNKNOWN_OPTIONS, by_name=True)
     while rest and (rest[0].known.startswith("-") or "dashes" in form.notes):
         word, rest = rest[0], rest[1:]
         text = word.text
@@ -366,7 +365,7 @@ def _of_shell(words: Sequence[Word]) -> InnerCommands:
                 return _FROM_INPUT
             # zsh takes what follows the letter in the word, bash the next word; `--command` is fish's.
             if "o" in letters[:-1] or text.startswith(("--command", "--init-command")):
-                return InnerCommands(not_understood="a shell with such options")
+                return _opaque("a shell with such options")
             is_value = letters.endswith("o") or text in ("--rcfile", "--init-file")
             has_text = has_text or "c" in letters
         elif has_text:
@@ -383,9 +382,9 @@ def _evaluated(name: str, words: Sequence[Word]) -> InnerCommands:
     if name == "trap":
         words = words[:1]
         if not words or words[0].known.startswith("-"):
-            return InnerCommands(not_understood="`trap`", hides=False)
+            return InnerCommands(not_understood="`trap`")
     found = _of_file(words) if name in ("source", ".") else _of_text(words, f"a text for `{name}`")
-    return replace(found, not_understood=f"`{name}`", hides=False)
+    return replace(found, not_understood=f"`{name}`")
 
 
 def _of_text(words: Sequence[Word], description: str) -> InnerCommands:
@@ -419,9 +418,7 @@ def _of_find(words: Sequence[Word]) -> InnerCommands:
             inner = takewhile(lambda one: one.text not in (";", "+"), rest)
             commands.append(tuple(UNKNOWN if one.text is None else _filled(one, "{}") for one in inner))
     is_hidden = any(choice in _FIND_EXECUTES for word in words for choice in word.choices)
-    return InnerCommands(
-        commands=tuple(commands), not_understood="`find` with an option in braces" if is_hidden else ""
-    )
+    return _opaque("`find` with an option in braces") if is_hidden else InnerCommands(tuple(commands))
 
 
 def evaluates_values(words: Sequence[Word]) -> bool:
