@@ -1762,8 +1762,8 @@ MUTANTS = (
     Mutant(
         "a-command-ends-with-its-first-word",
         "a line is read as bash reads it, also behind an escaped line end",
-        '"" if escaped == "\\n" else hidden(escaped or char)',
-        "hidden(escaped or char)",
+        'return "" if escaped == "\\n" else hidden(',
+        "return hidden(",
         ("test_commands.py",),
     ),
     Mutant(

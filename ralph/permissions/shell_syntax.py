@@ -189,12 +189,8 @@ class _Reader:
         """Reads a text that is expanded, and is no command: that of a here-document, or of an expression in quotes."""
         self._opened = 1
         while self._next():
-            if self._next() == "$":
-                self._dollar(in_quotes=True)
-            elif self._next() == "`":
-                self._backquoted(in_quotes=False)
-            elif not self._take(_IN_DOUBLE_QUOTES):
-                self._at += 2 if self._next() == "\\" else 1
+            if not self._take(_IN_DOUBLE_QUOTES) and self._quoted(in_quotes=self._next() != "`") is None:
+                self._at += 1
 
     def _next(self) -> str:
         return self._text[self._at : self._at + 1]
@@ -424,18 +420,8 @@ class _Reader:
             char = self._next()
             if bare := self._take(_BARE):
                 marked.append(bare[0])
-            elif char == "\\":
-                escaped = self._text[self._at + 1 : self._at + 2]
-                marked.append("" if escaped == "\n" else hidden(escaped or char))
-                self._at += 2
-            elif char == "'":
-                marked.append(hidden(self._until("'")))
-            elif char == '"':
-                marked.append(self._double_quoted())
-            elif char == "$":
-                marked.append(self._dollar(in_quotes=False))
-            elif char == "`":
-                marked.append(self._backquoted(in_quotes=False))
+            elif (quoted := self._quoted()) is not None:
+                marked.append(quoted)
             elif self._take(_PROCESS):
                 self._substitution()
                 marked.append(ONE)
@@ -450,7 +436,6 @@ class _Reader:
                 break
         if self._at == begin:
             raise _SyntaxError(UNKNOWN_SYNTAX)
-        self._at = min(self._at, len(self._text))
         return word_of("".join(marked), self._text[begin : self._at], is_assigned=may_assign)
 
     def _beginning_of_assignment(self) -> str:
@@ -479,23 +464,31 @@ class _Reader:
         self._at = end + 1
         return self._text[begin:end]
 
+    def _quoted(self, *, in_quotes: bool = False) -> str | None:
+        """Reads an escaped character, a text in quotes or an expansion, if one is here."""
+        char = self._next()
+        if char == "\\":
+            escaped = self._text[self._at + 1 : self._at + 2]
+            self._at = min(self._at + 2, len(self._text))
+            is_kept = not escaped or (in_quotes and escaped not in '$`"\\')
+            return "" if escaped == "\n" else hidden(f"{char}{escaped}" if is_kept else escaped)
+        if char == "$":
+            return self._dollar(in_quotes=in_quotes)
+        if char == "`":
+            return self._backquoted(in_quotes=in_quotes)
+        if in_quotes or char not in ("'", '"'):
+            return None
+        return hidden(self._until(char)) if char == "'" else self._double_quoted()
+
     def _double_quoted(self) -> str:
         self._at += 1
         marked = []
-        while (char := self._next()) != '"':
-            if text := self._take(_IN_DOUBLE_QUOTES):
-                marked.append(hidden(text[0]))
-            elif char == "$":
-                marked.append(self._dollar(in_quotes=True))
-            elif char == "`":
-                marked.append(self._backquoted(in_quotes=True))
-            elif not char:
+        while self._next() != '"':
+            text = self._take(_IN_DOUBLE_QUOTES)
+            piece = hidden(text[0]) if text else self._quoted(in_quotes=True)
+            if piece is None:
                 raise _SyntaxError(UNKNOWN_SYNTAX)
-            else:
-                escaped = self._text[self._at + 1 : self._at + 2]
-                kept = escaped if escaped in '$`"\\' else f"\\{escaped}"
-                marked.append("" if escaped == "\n" else hidden(kept))
-                self._at += 2
+            marked.append(piece)
         self._at += 1
         return "".join(marked)
 
@@ -601,22 +594,16 @@ class _Reader:
             char = self._next()
             if self._take(_PLAIN_INSIDE):
                 continue
-            if char == '"':
-                self._double_quoted()
-            elif char == "'":
-                text = self._until("'")
-                if in_quotes:
-                    _Reader(text, self._script, self._level + 1).read_expansions()
-            elif char == "$":
-                self._dollar(in_quotes=in_quotes)
-            elif char == "`":
-                self._backquoted(in_quotes=False)
+            if char == "'" and in_quotes:
+                _Reader(self._until(char), self._script, self._level + 1).read_expansions()
+            elif char and char in "\\'\"`$":
+                self._quoted(in_quotes=in_quotes and char == "$")
             elif closes == "}" and self._take(_PROCESS):
                 self._substitution()
             elif not char:
                 raise _SyntaxError(UNKNOWN_SYNTAX)
             else:
                 depth += (char == opens) - (char == closes)
-                self._at += 2 if char == "\\" else 1
+                self._at += 1
         self._deeper(-1)
         return self._text[begin : self._at - 1]
