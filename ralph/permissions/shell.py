@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _MOST_LEVELS_OF_COMMANDS = 20
 """The maximum depth to which commands within commands, such as `sh -c`, are searched."""
 _ANY_WORD = re.compile(r"[\w.+@%:-]+")
-_MAY_MAKE_NAMES = re.compile(r"[*?\[{$`]")
+_MAY_MAKE_NAMES = re.compile(r"[*?\[{$`]|[!@+]\(")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[.*\])?\+?=", re.DOTALL)
 # What the shell evaluates once more: values of variables in arithmetic and in subscripts, and of those with prompts.
 _EVALUATES_VALUES = re.compile(r"\bPS[0-4]\b|\bPROMPT_COMMAND\b|\$\{[^{}]*@P\}")

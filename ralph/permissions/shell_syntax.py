@@ -37,7 +37,7 @@ _OPTIONS_OF_TIME = re.compile(rf"(?:(?:-p|--){_ENDS_WORD}[ \t]*)*")
 _OF_FUNCTION = re.compile(r"\([ \t]*\)")
 # A compound command follows.
 _NAME_OF_COPROCESS = re.compile(r"\w+[ \t]+(?=[({]|\[\[|(?:if|for|select|while|until|case)\s)")
-_OF_COMPARISON = re.compile(r"&&|\|\||[<>](?!\()|[()]")
+_OF_COMPARISON = re.compile(rf"\]\]{_ENDS_WORD}|&&|\|\||[<>](?!\()|[()]")
 _ENDS_CASE = (";;", ";&", ";;&")
 _REDIRECTION = re.compile(
     r"(\d+|\{[A-Za-z_]\w*(?:\[[^]]*\])?\})?(<<<|<<-?|<>|[<>]&|>>|>\||[<>](?!\())|(?P<both>&>>?)"
@@ -132,7 +132,7 @@ class _SyntaxError(Exception):
 
 
 class Script:
-    """What has been read of texts that a shell runs."""
+    """All that has been read of texts that a shell runs."""
 
     def __init__(self) -> None:
         self.read_commands: list[SimpleCommand] = []
@@ -258,6 +258,8 @@ class _Reader:
         script = self._script
         script.has_loop |= word in ("while", "until", "for", "select")
         self._blank()
+        if word == "!" and self._is_at("(") and "extglob" in self._text:  # it may be a pattern
+            raise _SyntaxError(UNKNOWN_SYNTAX)
         if word in ("for", "select") and not self._calculation("(("):
             name = self._word().text or ""
             script.sets_variables |= _LOOP_VARIABLE.fullmatch(name) is None
@@ -316,7 +318,8 @@ class _Reader:
 
     def _comparison(self) -> None:
         words = [plain("[[")]
-        while words[-1].text != "]]":
+        operator = None
+        while operator is None or operator[0][:2] != "]]":
             self._blank(lines=True)
             operator = self._take(_OF_COMPARISON)
             words.append(plain(operator[0]) if operator else self._word(is_pattern=words[-1].text == "=~"))

@@ -118,6 +118,10 @@ TABLE = [
     ("[[ a =~ ^x.*[0-9]$ ]] && echo a", False, False),
     ("echo ${x/<(rm y)/}", True, False),
     ("echo ${x/a/b}", False, True),
+    ("[[ a == ']]' && b < $(rm y) ]]", True, False),
+    ("[[ a == ']]' ]] && rm y", True, False),
+    ("shopt -s extglob\n!(x) y", True, False),
+    ("echo \"${x:-'}'}\" && rm y", True, False),
     ("0<&-rm x", True, False),
     ("2>&1 x=1 ", False, False),
     # Assignments of any name
