@@ -54,10 +54,11 @@ _CHANGES_IN_CODE = re.compile(
 # Parts of find's expression with which `-name` limits not all that it finds.
 _WIDENS = re.compile(r" (?:,|(?:!|-not) \() ")
 # rg(1) and ag(1) read no hidden files without one of these, and git-grep(1) only tracked ones.
-_READS_HIDDEN = re.compile(r"(?s)-[a-zA-Z]*[gGtu.].*|--(?:hidden|no-ignore|unrestricted|i?glob|type).*")
+_READS_HIDDEN = re.compile(r"(?s)-[a-zA-Z]*[gGu.].*|--(?:hidden|no-ignore|unrestricted|i?glob|type-add).*")
 _READS_UNTRACKED = re.compile(r"--(?:no-i|un|no-e).*")
 # The options of searches behind which a text stands, and those of archivers that name a list of files.
 _IS_TEXT = re.compile(r"-[a-zA-Z]*[ef]|--(?:regexp|file)")
+_FOLLOWS_LINKS = re.compile(r"(?s)(?:-[a-zA-Z]*[LRh]|[cru][a-z]*h|--deref|--follow|--copy-l).*")
 _TO_DIRECTORY = re.compile(r"(?s)-[a-zA-Z]*t.*|--target.*")
 _IS_LIST = re.compile(r"(?s)-[a-zA-Z]*T.*|--files-from.*")
 # A line that does nothing where it cannot enter a directory.
@@ -251,6 +252,9 @@ class PathJudge:
             directories += [path for word in self._values() for path in self._paths(word)]
         if is_search and not is_grep:  # some options have a value, so that the last operand may be the text
             is_anywhere |= not (operands and any(map(self._below, self._paths(operands[-1]))))
+        if _has_option(command, _FOLLOWS_LINKS):
+            below = (path for directory in directories for path in self._below(directory) or ())
+            directories += [real for path in below if (real := self._places.disk.real(path)) != path]
         is_hidden_left_out = name in ("rg", "ag") and not _has_option(command, _READS_HIDDEN)
         is_tracked = name == "git" and not _has_option(command, _READS_UNTRACKED)
         yield from self._in_directories(

@@ -175,6 +175,10 @@ def test_a_link_is_judged_by_its_target_and_a_denied_link_denies_its_target() ->
         ("d=docs/gh; echo x > $d/x", True),
         ("echo x > docs/gh/$N", True),
         ("cat docs/gh/*", False),
+        ("cp -rL docs /tmp/x", True),
+        ("tar chf x.tar docs", True),
+        ("grep -R x docs", True),
+        ("cp -r docs /tmp/x", False),
     ],
 )
 def test_a_pattern_behind_a_link_is_judged_by_the_target(command, is_denied) -> None:
@@ -183,7 +187,15 @@ def test_a_pattern_behind_a_link_is_judged_by_the_target(command, is_denied) -> 
         **top,
         **{f"{link}/{name}": f"{to}/{name}" for link, to in top.items() for name in ("key", "a.yml")},
     }
-    names = ("secrets/key", ".github/a.yml", "docs/sec/key", "docs/gh/a.yml", "docs/x.md")
+    names = (
+        "secrets/key",
+        ".github/a.yml",
+        "docs/sec",
+        "docs/sec/key",
+        "docs/gh",
+        "docs/gh/a.yml",
+        "docs/x.md",
+    )
     files = tuple(f"{CWD}/{name}" for name in names)
     judge = permissions(deny=["Read(./secrets/**)", "Edit(.github/**)"], links=links, files=files)
     assert denies(judge, "Bash", command=command) is is_denied
@@ -557,7 +569,7 @@ def test_a_word_with_an_unknown_part_is_compared_with_the_files_that_exist(comma
 
 def test_a_search_that_reads_no_hidden_files_reads_none_that_a_rule_denies() -> None:
     judge = permissions(deny=["Read(./.env)"])
-    for command in ("rg x", "ag x .", "rg -n x src"):
+    for command in ("rg x", "ag x .", "rg -n x src", "rg -t py x"):
         assert not denies(judge, "Bash", command=command), command
     for command in ("rg -u x", "rg --hidden x", "ag -u x", "ack x", "rg x -g '*env*'", "rg --iglob '*ENV' x"):
         assert denies(judge, "Bash", command=command), command
