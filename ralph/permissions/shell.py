@@ -113,6 +113,8 @@ class ParsedLine(Script):
         shell."""
         self.runs_any = False
         """True if the line does so, and no description says what may be run."""
+        self._tried: set[tuple[Word, ...]] = set()
+        """The commands that variables name and that have been judged."""
         self._read_script(text, 0)
         words = self._words()
         self.has_glob = any(word.has_glob for word in words)
@@ -186,7 +188,9 @@ class ParsedLine(Script):
         self._suspect(found, "git" if command.name == "git" else "")
         named = () if command.name is not None else self._named_by_values(command.words)
         for words in named:
-            self._add(replace(command, words=words), level + 1, is_inner=True)
+            if words not in self._tried:
+                self._tried.add(words)
+                self._add(replace(command, words=words), level + 1, is_inner=True)
         if found.runs_unknown:
             self.runs_unknown, self.runs_any = True, self.runs_any or not (found.suspect or named)
         inner = {*found.scripts, *(words[0].text for words in found.commands if words)}

@@ -339,13 +339,8 @@ def _filled(word: Word, placeholder: str) -> Word:
 
 def _replaced_by_xargs(words: Sequence[Word]) -> str:
     """The placeholder that xargs replaces by words from its input, or an empty text."""
-    texts = [word.text or "" for word in words]
-    for at, text in enumerate(texts):
-        if text in ("-I", "--replace"):
-            return (texts[at + 1] if at + 1 < len(texts) and text == "-I" else "") or "{}"
-        if text.startswith(("-I", "--replace=")):
-            return text.removeprefix("--replace=").removeprefix("-I")
-    return ""
+    found = re.search(r" (?:-I *(\S+)|--replace(?:=(\S+))?)", "".join(f" {word.known}" for word in words))
+    return (found[1] or found[2] or "{}") if found else ""
 
 
 def _of_shell(words: Sequence[Word]) -> InnerCommands:
