@@ -32,10 +32,14 @@ _MOST_LEVELS_OF_COMMANDS = 20
 _ANY_WORD = re.compile(r"[\w.+@%:-]+")
 _MAY_MAKE_NAMES = re.compile(r"[*?\[{$`]|[!@+]\(")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[.*\])?\+?=", re.DOTALL)
-# What the shell evaluates once more: values of variables in arithmetic and in subscripts, and of those with prompts.
-_EVALUATES_VALUES = re.compile(r"\bPS[0-4]\b|\bPROMPT_COMMAND\b|\$\{[^{}]*@P\}")
+# What the shell evaluates once more: values of variables in arithmetic and in subscripts, and of those with prompts and numbers.
+_EVALUATES_VALUES = re.compile(
+    r"\b(?:PS[0-4]|PROMPT_COMMAND|RANDOM|OPTIND|HISTCMD|SECONDS|LINENO)\b|\$\{[^{}]*@P\}"
+)
 _OPTION = re.compile(r"(?<![^\s=,'\"({:])-[^\s'\",;|&)}]*")
-_SETTERS = frozenset("read mapfile readarray getopts printf let wait".split())
+# Commands that set variables by their names, and those that do so with an option.
+_SETTERS = frozenset("read mapfile readarray getopts let declare typeset local".split())
+_MAY_SET = frozenset("printf wait export readonly unset".split())
 _SILENT = frozenset(
     "[ [[ test grep egrep find xargs ls cp mv rm mkdir chmod tar head tail wc sort kill curl".split()
 )
@@ -215,17 +219,16 @@ class ParsedLine(Script):
             first = (word.parts[0] if word.parts else "") or ""
             if first.startswith(f"{name}="):
                 values.append(Word((first.removeprefix(f"{name}="), *word.parts[1:])))
-        may_be_set = re.compile(
-            rf"\$\{{{name}:?=|\bIFS=|\b(?:declare|local|typeset)\s+-\w*n|(?<!\w){name}(?:\+=|\[)"
-        )
-        is_read = any(
+        # Whatever else may set a variable, or what splits values.
+        may_be_set = re.compile(rf"\$\{{{name}:?=|IFS|\b{name}(?:\+=|\[)")
+        is_set = any(
             one.name in _SETTERS
-            and (one.name != "printf" or (one.words[1:][:1] and one.words[1].known.startswith("-v")))
-            and any(word.text in (name, f"-v{name}", None) for word in one.words[1:])
+            or (one.name in _MAY_SET and any(word.known[:1] == "-" for word in one.words))
             for one in self.read_commands
         )
         found = [_split(value, is_one=words[0].is_one) for value in values]
-        if not values or is_read or None in found or any(map(may_be_set.search, self.texts)):
+        texts = (re.sub(r"[\\\"']", "", text) for text in self.texts)
+        if not values or is_set or None in found or any(map(may_be_set.search, texts)):
             return ()
         # It may also have no value where it is used.
         without = [tuple(words[1:])] if words[1:] and not words[0].is_one else []

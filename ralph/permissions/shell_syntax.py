@@ -42,7 +42,7 @@ _ENDS_CASE = (";;", ";&", ";;&")
 _REDIRECTION = re.compile(
     r"(\d+|\{[A-Za-z_]\w*(?:\[[^]]*\])?\})?(<<<|<<-?|<>|[<>]&|>>|>\||[<>](?!\())|(?P<both>&>>?)"
 )
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\+?=|(?=\[))")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\+?=|(?=\[))", re.ASCII)
 _SIGN = re.compile(r"\+?=")
 _BARE = re.compile(r"[^ \t\n;&|()<>\\'\"$`]+")
 _IN_DOUBLE_QUOTES = re.compile(r"[^\"\\$`]+")
@@ -52,9 +52,9 @@ _PLAIN_INSIDE = re.compile(r"[^()\[\]{}<>\\'\"$`]+")
 _DELIMITER = re.compile(r"(?:\\[^\n]|'[^'\n]*'|\"[^\"\n\\$`]*\"|[^ \t\n;&|()<>\\'\"$`])+")
 _ANSI = re.compile(r"\$'((?:\\.|[^'\\])*)'", re.DOTALL)
 _PROCESS = re.compile(r"[<>]\(")
-_PARAMETER = re.compile(r"\$(?:[A-Za-z_]\w*|[0-9@*#?$!-])")
+_PARAMETER = re.compile(r"\$(?:[A-Za-z_]\w*|[0-9@*#?$!-])", re.ASCII)
 # The name in `${...}`, and what follows it.
-_EXPANSION = re.compile(r"\$\{([!#]?)(\w+|[@*#?$!-])")
+_EXPANSION = re.compile(r"\$\{([!#]?)(\w+|[@*#?$!-])", re.ASCII)
 _VALUE = re.compile(r"(?:\[[^]]*\])?(:?[-=+?])(.*)", re.DOTALL)
 # bash(1), Arithmetic Evaluation: the value of a variable in a subscript or an offset is evaluated, with its substitutions.
 _EVALUATED = re.compile(r"\[(?!(?:\d+|[@*])\])|(?:\[[^]]*\])?:(?![-=+?]|\s*-?\d+(?::\s*-?\d+)?\Z)")
@@ -72,7 +72,7 @@ _IN_QUOTED_BACKQUOTES = re.compile(r"\\([$`\\\"])")
 _PARTED = re.compile(r"[$<>](?:\\\n)+\S|[&|;(](?:\\\n)+[&|;(<>]")
 # Variables that a loop or a redirection sets and that decide which program a name means, such as PATH, are in upper case.
 _LOOP_VARIABLE = re.compile(r"(?!.*_proxy$)[a-z_][a-z0-9_]*")
-DECLARATIONS = frozenset("declare typeset local export readonly alias eval".split())
+DECLARATIONS = frozenset("declare typeset local export readonly".split())
 _OUTPUTS = frozenset((">", ">>", ">|", "&>", "&>>", ">&"))
 
 
@@ -342,7 +342,9 @@ class _Reader:
                 self._script.not_understood.append("a function")
                 return
             may_assign = not is_begun or words[0].text in DECLARATIONS
-            is_assignment = may_assign and _ASSIGNMENT.match(self._text, self._at) is not None
+            found = _ASSIGNMENT.match(self._text, self._at) if may_assign else None
+            # Only before a command, and before redirections, a subscript may have any text.
+            is_assignment = found is not None and (found[0][-1] == "=" or not (is_begun or redirected))
             word = self._word(may_assign=is_assignment)
             is_assignment &= "=" in word.known
             if is_assignment and not is_begun:
@@ -372,6 +374,8 @@ class _Reader:
         if found is None:
             return False
         number, operator = found[1] or "", found[2] or found["both"]
+        if "[" in number:
+            raise _SyntaxError(UNKNOWN_SYNTAX)
         if number.startswith("{"):
             self._script.not_understood.append("a redirection that sets a variable")
         self._take(_BLANK)
@@ -447,14 +451,18 @@ class _Reader:
         self._take(_ASSIGNMENT)
         if self._next() == "[" and self._text[self._at - 1] != "=":
             self._at += 1
-            self._inside("[", "]")
+            inside = self._inside("[", "]")
+            self._script.not_understood += [] if inside.isdigit() else [CALCULATION]
             if not self._take(_SIGN):
                 return f"{self._text[begin : self._text.index('[', begin)]}*"
         name = hidden(self._text[begin : self._at])
         if self._next() != "(":
             return name
         self._at += 1
-        self._script.other_words += self._words(")")
+        values = self._words(")")
+        self._script.other_words += values
+        has_subscript = re.search(r"[(\s]\[", self._text[begin : self._at]) is not None
+        self._script.not_understood += [CALCULATION] * has_subscript
         self._at += 1
         return name + SEVERAL
 
@@ -597,8 +605,14 @@ class _Reader:
             char = self._next()
             if self._take(_PLAIN_INSIDE):
                 continue
-            if char == "'" and in_quotes:
-                _Reader(self._until(char), self._script, self._level + 1).read_expansions()
+            ansi = self._take(_ANSI)
+            if (
+                ansi or char == "'"
+            ):  # quotes do not keep the shell from evaluating a subscript, an offset or arithmetic
+                if in_quotes and closes == "}" and "posix" in self._text.lower():
+                    raise _SyntaxError(UNKNOWN_SYNTAX)  # there, such a quote is a letter
+                text = decoded_escapes(ansi[1]) if ansi else self._until(char)
+                _Reader(text, self._script, self._level + 1).read_expansions()
             elif char and char in "\\'\"`$":
                 self._quoted(in_quotes=in_quotes and char == "$")
             elif closes == "}" and self._take(_PROCESS):

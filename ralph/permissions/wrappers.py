@@ -419,7 +419,7 @@ def _of_find(words: Sequence[Word]) -> InnerCommands:
 def evaluates_values(words: Sequence[Word]) -> bool:
     """Whether a command of the shell may evaluate the value of a variable as arithmetic or as a subscript."""
     name = name_of(words) or ""
-    is_sure = name in ("[[", "[", "test", "let", "declare", "typeset", "local")
+    is_sure = name in ("[[", "[", "test", "let", "declare", "typeset", "local", "unset")
     return _takes_names(name, words) and (is_sure or any(word.text is None for word in words[1:]))
 
 

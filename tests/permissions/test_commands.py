@@ -381,6 +381,77 @@ def test_the_verdict_about_a_command(command, is_denied, is_allowed) -> None:
     assert denies(permissions(allow=ALLOWED), "Bash", command=command) is not is_allowed
 
 
+# Lines with which bash runs `zap`: quotes that another reader takes otherwise, and values that the shell evaluates.
+ZAPPED = [
+    'set -o posix\necho "${x:-\'}"; zap 1; echo "\'}"',
+    'POSIXLY_CORRECT=1\necho "${x:-\'}"; zap 1; echo "\'}"',
+    "echo \"${x#$'\\''}\"; zap 1; echo \"'}\"",
+    '"declare" a[1; zap 1; ok]=3',
+    "\\declare a[1; zap 1; ok]=3",
+    "dec\\\nlare a[1; zap 1; ok]=3",
+    "> f declare a[1; zap 1; b]=3",
+    "x=1 > f a[1; zap 1; b]=3",
+    "eval a[1; zap 1; b]=3",
+    "export a[1; zap 1; b]=3",
+    "x=1 export a[1; zap 1; b]=3",
+    ">f export a[1; zap 1; b]=3",
+    "export -p a[1; zap 1; b]=3",
+    "export x a[1; zap 1; b]=3",
+    "export >f a[1; zap 1; b]=3",
+    "export x=(1) a[1; zap 1; b]=3",
+    "local a[1; zap 1; b]=3",
+    "readonly a[1; zap 1; b]=3",
+    "aé[1; zap 1; b]=3",
+    "a٣[1; zap 1; b]=3",
+    "export aé[1; zap 1; b]=3",
+    "x=1 aé[1; zap 1; b]=3",
+    "RANDOM='a[$(zap 1)]'",
+    "OPTIND='a[$(zap 1)]'",
+    "HISTCMD='a[$(zap 1)]'",
+    "read RANDOM <<< 'a[$(zap 1)]'",
+    "for RANDOM in 'a[$(zap 1)]'; do ok; done",
+    "x='a[$(zap 1)]'; RANDOM=$x",
+    "ok {a[$(zap 1)]}> f",
+    "exec {a[$(zap 1)]}>f",
+    "exec {a[`zap 1`]}>f",
+    "{a[$(zap 1)]}>f",
+    "x=abc; echo ${x:'a[$(zap 1)]'}",
+    "x=abc; echo ${x:$'a[\\x24(zap 1)]'}",
+    "echo ${a['$(zap 1)']}",
+    "a['$(zap 1)']=1",
+    "a=(1); echo ${a['$(zap 1)']}",
+    "a=(1); echo ${a['a[$(zap 1)]']}",
+    "(( $'a[\\x24(zap 1)]' ))",
+    "x='a[`zap 1`]'; y[x]=1",
+    "x='a[`zap 1`]'; y=([x]=1)",
+    "x='a[`zap 1`]'; y+=([x]=1)",
+    "x='a[`zap 1`]'; y=(1 2); unset 'y[x]'",
+    "x='a[`zap 1`]'; RANDOM=x",
+    "x='a[`zap 1`]'; exec {y[x]}>f",
+    "read PS4 <<< '`zap 1`'; set -x; ok",
+    "x=ok; read -ax <<< zap; $x 1",
+    'x=za; declare "x"+=p; $x 1',
+    "x=za; export 'x'+=p; $x 1",
+    "x='zapx1'; read IFS <<< x; $x",
+    "x='zapx1'; for IFS in x; do $x; done",
+    "x='zapx1'; unset IFS; : ${IFS:=x}; $x",
+    "x='zapx1'; declare \"I\"FS=x; $x",
+    "x='zapx1'; export I\\FS=x; $x",
+    "x=ok; declare -g -n r=x; r=zap; $x 1",
+    'x=ok; declare "-n" r=x; r=zap; $x 1',
+    "x=ok; typeset +x -n r=x; r=zap; $x 1",
+    "x=ok; for r in x; do declare -g -n r; r=zap; done; $x 1",
+    'eval a={1,"y zap"}',
+    'eval a={1,"y zap 1"}',
+]
+
+
+@every_row("command", ZAPPED)
+def test_what_bash_runs_by_quotes_subscripts_and_values_is_denied(command) -> None:
+    assert denies(permissions(deny=["Bash(zap:*)"]), "Bash", command=command)
+    assert denies(permissions(allow=["Bash(ok:*)"]), "Bash", command=command)
+
+
 # Lines that run the program `see`, some of them in backquotes.
 BACKQUOTED = [
     r"""echo "`see \"a b\"`" """,
