@@ -37,8 +37,9 @@ _MOST_NAMED = 50_000
 _MOST_ASKED = 20
 """The maximum number of denied files of which each is asked whether git tracks it. With more, one of them counts as tracked."""
 _NOTHING = re.compile(r"(?!)")
-# `${x#y}` and the like, which make a text of another one.
-_COMPUTED = re.compile(r"\+=|\bprintf\s+-v|\$\{\w+(?:\[[^]]*\])?[#%/:^,]")
+# `${x#y}` and the like, which make a text of another one, and what makes it the value of a variable.
+_COMPUTED = re.compile(r"\$\{\w+(?:\[[^]]*\])?[#%/:^,]")
+_SET_TO_COMPUTED = re.compile(rf"\+=|\bprintf\s+-v|=[^\s;&|]{{0,200}}?{_COMPUTED.pattern}")
 # A word that may be any name in a directory.
 _IS_ANY_NAME = re.compile(r"(?:\.\.?/)*\0+")
 _EXECUTES = re.compile(r"-(?:exec|ok)(?:dir)?")
@@ -60,6 +61,7 @@ _READS_UNTRACKED = re.compile(r"--(?:no-i|un|no-e).*")
 _IS_TEXT = re.compile(r"-[a-zA-Z]*[ef]|--(?:regexp|file)")
 _FOLLOWS_LINKS = re.compile(r"(?s)(?:-[a-zA-Z]*[LRh]|[cru][a-z]*h|--deref|--follow|--copy-l).*")
 _TO_DIRECTORY = re.compile(r"(?s)-[a-zA-Z]*t.*|--target.*")
+_ARCHIVES = (".tar", ".tgz", ".zip", ".gz", ".bz2", ".xz", ".zst")
 _IS_LIST = re.compile(r"(?s)-[a-zA-Z]*T.*|--files-from.*")
 # A line that does nothing where it cannot enter a directory.
 _ENTERS_FIRST = re.compile(r"\s*cd [^\s;&|()<>`$'\"\\]+ *&&((?:[^;&|\n()`]|&&|\|(?!\|)|>&\d)*)")
@@ -98,7 +100,7 @@ class PathJudge:
         self._changing = changing
         self._bases, self._is_lost = directories_of(line, places)
         self._asked = 0
-        self._judged: set[tuple[bool, int]] = set()
+        self._judged: set[tuple[bool, bool, int]] = set()
         """The kinds of commands that have been compared with the sources."""
         self._below, self._names_in = cache(places.disk.paths_below), cache(places.disk.names_in)
 
@@ -142,13 +144,16 @@ class PathJudge:
         for number, word in enumerate(command.words):
             for piece in _pieces(word):
                 yield from self._in_word(piece, rules if number >= at else (*self._reading, *changing))
-        # What is not known may be any name that a search or a list gives.
-        if any(word.is_any and _IS_ANY_NAME.fullmatch(_marked(word)) for word in command.words[1:]):
-            is_shown = _has(command, "shows")
-            key = (is_shown, len(rules))
-            is_judged = key in self._judged or not (is_shown or command.name not in TRAITS)
+        # What is not known may be any name that a search or a list gives, but for a destination and a text to search for.
+        has_text = _has(command, "search") and not _has_option(command, _IS_TEXT)
+        words = _operands(command)[1:] if has_text else command.words[1 : -1 if _has(command, "to") else None]
+        unknown = [word for word in words if word.is_any and _IS_ANY_NAME.fullmatch(_marked(word))]
+        is_shown, is_computed = _has(command, "shows"), any(not word.variable for word in unknown)
+        key = (is_shown, is_computed, len(rules))
+        if unknown and (is_shown or command.name not in TRAITS) and key not in self._judged:
             self._judged.add(key)
-            for one in () if is_judged else self._sources:
+            computed = is_computed and any(map(_COMPUTED.search, self._line.texts))
+            for one in (*self._sources, *([_Source(self._bases)] * computed)):
                 if one.is_search or is_shown:
                     yield from self._in_directories(one.directories, one.names, rules, is_read=one.is_read)
         if self._changing and _has(command, "below") and _has(command, "changes"):
@@ -165,7 +170,7 @@ class PathJudge:
         if takes_input:
             read = (one.target for one in line.redirections if not (one.writes or one.target.is_stream))
             commands += [SimpleCommand((plain("cat"), target), output="|") for target in read]
-        found = [_Source(self._bases)] * any(map(_COMPUTED.search, line.texts))
+        found = [_Source(self._bases)] * any(map(_SET_TO_COMPUTED.search, line.texts))
         for command in commands:
             is_taken = takes_input and (command.output == "|" or line.pipes_blocks)
             if command.name == "find" and (command.output or is_taken or _has_option(command, _EXECUTES)):
@@ -247,7 +252,8 @@ class PathJudge:
         # One operand may be the text to search for, and one that is not known may be any directory.
         has_text = is_search and not _has_option(command, _IS_TEXT)
         is_anywhere = len(operands) < 1 + has_text + (name == "git") or _has_option(command, _IS_LIST)
-        if any(word.text is None for word in operands[has_text and operands[0].is_one :]):
+        places = operands[has_text and operands[0].is_one :] if operands else []
+        if any(word.text is None and not word.known.endswith(_ARCHIVES) for word in places):
             is_anywhere = True
             directories += [path for word in self._values() for path in self._paths(word)]
         if is_search and not is_grep:  # some options have a value, so that the last operand may be the text

@@ -300,7 +300,7 @@ cp scp | changes shows to below={_ALL} tree={_ALL}
 mv | changes shows to below
 ln | changes shows to tree
 rsync | changes shows to below tree
-tar | changes shows below=-[a-zA-Z]*x.*|x[a-zA-Z]*|--(?:ex|get).* tree=-[a-zA-Z]*[cru].*|[cru][a-zA-Z]*|--(?:cr|ap|up).*
+tar | changes shows below=-[a-zA-Z]*x.*|x[a-zA-Z]*|--(?:extr|get).* tree=-[a-zA-Z]*[cru].*|[cru][a-zA-Z]*|--(?:cr|ap|up).*
 zip | changes shows tree
 7z 7za bsdtar cpio pax | shows tree
 ruby perl gsed shuf iconv openssl | shows changes={_IN_PLACE}
