@@ -208,8 +208,7 @@ DECIDES = (
     ),
 )
 
-# What the others may use: nothing of it looks at a clock, a disk, a socket or the environment. tree-sitter parses a text
-# that it is given.
+# What the others may use: nothing of it looks at a clock, a disk, a socket or the environment.
 PURE = {
     "__future__",
     "array",
@@ -249,8 +248,6 @@ PURE = {
     "sys",
     "textwrap",
     "tomllib",
-    "tree_sitter",
-    "tree_sitter_bash",
     "types",
     "typing",
     "unicodedata",

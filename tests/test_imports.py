@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.mock_api import MockApi, Scenario, Turn
-from tests.program.model_answers import bash
 from tests.rows import every_row
 
 if TYPE_CHECKING:
@@ -123,19 +122,12 @@ def test_the_help_of_fleet_imports_nothing_of_it_and_only_work_imports_the_engin
 RULES = {"permissions": {"deny": ["Bash(rm:*)"]}}
 
 
-@every_row(
-    ("turns", "packages"),
-    [([Turn("Hello.")], set()), ([bash("true"), Turn("Done.")], {"tree_sitter", "tree_sitter_bash"})],
-)
-def test_rules_are_loaded_where_there_are_some_and_the_parser_with_the_first_command(
-    turns: list[Turn], packages: set[str], tmp_path: Path
-) -> None:
-    (tmp_path / ".claude").mkdir(exist_ok=True)
+def test_rules_are_loaded_where_there_are_some(tmp_path: Path) -> None:
+    (tmp_path / ".claude").mkdir()
     (tmp_path / ".claude" / "settings.json").write_text(json.dumps(RULES))
-    with MockApi(Scenario(turns)) as server:
+    with MockApi(Scenario([Turn("Hello.")])) as server:
         loaded = loaded_by("run hi", server.base_url, tmp_path)
     assert "ralph.permissions.judge" in loaded
-    assert {name for name in loaded if name in {"tree_sitter", "tree_sitter_bash"}} == packages
 
 
 def loaded_by(command: str, base_url: str, directory: Path, *, code: int = 0) -> set[str]:

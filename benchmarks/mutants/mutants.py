@@ -1760,10 +1760,10 @@ MUTANTS = (
         ("test_harmless.py",),
     ),
     Mutant(
-        "two-lines-are-read-as-one",
-        "what the parser reads as one line, and bash as two, is not understood",
-        "            if ends_line or is_one_word",
-        "            if is_one_word",
+        "a-command-ends-with-its-first-word",
+        "a line is read as bash reads it, also behind an escaped line end",
+        'return "" if escaped == "\\n" else hidden(',
+        "return hidden(",
         ("test_commands.py",),
     ),
     Mutant(

@@ -12,16 +12,16 @@ import shlex
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from ralph.permissions.command_table import FORMS, WITH_VALUE
 from ralph.permissions.patterns import ANY, WORD_END, Element, Wildcard
 from ralph.permissions.shell_words import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from ralph.permissions.harmless import HarmlessCommands
     from ralph.permissions.judge import Broken, KnownRule
-    from ralph.permissions.shell import ParsedLine, SimpleCommand
+    from ralph.permissions.shell import ParsedLine
+    from ralph.permissions.shell_syntax import SimpleCommand
     from ralph.permissions.shell_words import Word
 
 _PIECE = re.compile(r"[\w.+@%:*-]+")
@@ -43,10 +43,7 @@ class BashPattern:
         """Whether a word in the pattern may be the path of a file."""
 
     def denies(self, line: ParsedLine) -> bool:
-        return all(
-            part.is_beside(line) or any(part.may_match(one, line) for one in line.commands)
-            for part in self._parts
-        )
+        return all(part.denies(line) for part in self._parts)
 
     def occurs_in(self, words: frozenset[str]) -> bool:
         """Whether all words of the pattern are among `words`."""
@@ -81,8 +78,6 @@ class _Part:
         self._name = (first if self._is_path else name).lower()
         self._named = [*_pieces_of(set_first), self._name]
         self._pieces = _pieces_of([*set_first, self._name, *words[1:]])
-        # A wildcard in the place of the first operand stands for options too.
-        self._takes_options = any("*" in word for word in words[:1]) or words[1:2] == ["*"]
         is_text = self._is_anywhere or bool(words and words[-1].endswith("*"))
         self._text = _wildcard(words, is_open=is_open, is_text=is_text)
         # People do not expect that `/bin/rm` or `RM` gets past a rule for `rm`.
@@ -96,34 +91,31 @@ class _Part:
     def surely_matches(self, words: Sequence[Word]) -> bool:
         return self._exact.surely_matches(_joined(words))
 
-    def may_match(self, command: SimpleCommand, line: ParsedLine) -> bool:
+    def denies(self, line: ParsedLine) -> bool:
+        occurs = self.occurs_in(line.everywhere)
+        words = [*line.other_words] if self._set else []
+        words += [word for one in line.commands if one.name in _SET_VARIABLES for word in one.words[1:]]
+        unset = [one for one in self._set if not _may_be_among(one, words)]
+        return self._is_beside(line) or any(
+            self._may_match(command, line, occurs)
+            for command in line.commands
+            if all(_may_be_among(one, command.assignments) for one in unset)
+        )
+
+    def _may_match(self, command: SimpleCommand, line: ParsedLine, occurs: bool) -> bool:
+        """`occurs` says whether the line has all words of the pattern."""
         words = command.words
         name = plain((command.name or "").lower())
-        if self._set and not self._sets(command, line):
-            return False
-        if (self._is_anywhere or self._is_path) and self._is_in_text(command, line):
+        if (self._is_anywhere or self._is_path) and self._is_in_text(command, line, occurs):
             return True
         if command.name is None or self._is_path or ("*" not in self._name and name.known != self._name):
             return False
-        occurs = self.occurs_in(line.everywhere)
-        if self._takes_options:
-            return self._may_match_words((name, *words[1:]), line, is_named=occurs)
-        return any(
-            self._may_match_words((name, *words[at:]), line, is_named=occurs)
-            for at, is_sure in _after_options(name.known, words)
-            if is_sure or occurs or words[at].parts[:1] != (ANY,)
-        )
+        return self._may_match_words((name, *words[1:]), line, is_named=occurs)
 
     def _may_match_words(self, words: Sequence[Word], line: ParsedLine, *, is_named: bool) -> bool:
         return any(one.may_match_words(words, line.options, is_named=is_named) for one in self._loose)
 
-    def _sets(self, command: SimpleCommand, line: ParsedLine) -> bool:
-        """Whether the line may give all variables before the pattern's command their values."""
-        found = [*command.assignments, *line.other_words]
-        found += [word for one in line.commands if one.name in _SET_VARIABLES for word in one.words[1:]]
-        return all(any(one.may_match(_joined([word])) for word in found) for one in self._set)
-
-    def _is_in_text(self, command: SimpleCommand, line: ParsedLine) -> bool:
+    def _is_in_text(self, command: SimpleCommand, line: ParsedLine, occurs: bool) -> bool:
         """Whether the pattern matches the text of a command. An unknown part counts if the line has all words of the pattern."""
         if not command.words:
             return False
@@ -131,12 +123,11 @@ class _Part:
         words = [first if first.text is not None else plain(first.parts[-1] or ""), *rest]
         if self._is_anywhere:
             words = [*command.assignments, *words]
-        if self._text.surely_matches(_joined(words)):
-            return True
-        occurs = self.occurs_in(line.everywhere)
-        return occurs and self._text.may_match_words(words, line.options, is_named=True)
+        return self._text.surely_matches(_joined(words)) or (
+            occurs and self._text.may_match_words(words, line.options, is_named=True)
+        )
 
-    def is_beside(self, line: ParsedLine) -> bool:
+    def _is_beside(self, line: ParsedLine) -> bool:
         """Whether a pattern that begins with any text matches what the line has beside its commands, such as `< .env`."""
         if not self._is_anywhere:
             return False
@@ -164,6 +155,10 @@ class _Part:
 
 def _pieces_of(words: Sequence[str]) -> list[str]:
     return [piece.lower() for word in words for piece in _PIECE.findall(word)]
+
+
+def _may_be_among(pattern: Wildcard, words: Sequence[Word]) -> bool:
+    return any(pattern.may_match(_joined([word])) for word in words)
 
 
 def _is_among(words: frozenset[str], piece: str) -> bool:
@@ -218,30 +213,6 @@ def _is_allowed(words: Sequence[Word], rules: Sequence[KnownRule], *, is_moved: 
 
 def shown(words: Sequence[Word]) -> str:
     return " ".join("".join("..." if part is ANY else part for part in word.parts) for word in words)[:200]
-
-
-def _after_options(name: str, words: Sequence[Word]) -> Iterator[tuple[int, bool]]:
-    """Yields the index of each word that may be the first operand, such as that of `push` in `git -C x push`, and whether it is none
-    rather than the value of the option before it.
-    """
-    yield 1, True
-    form, at = FORMS.get(name.lower()), 1
-    while at < len(words) and (words[at].known.startswith(("-", "+")) or words[at].parts[:1] == (ANY,)):
-        if words[at].known.startswith("+"):  # a toolchain, as in `cargo +nightly publish`
-            at += 1
-            if at < len(words):
-                yield at, True
-            continue
-        option = form.read(words[at].text or "") if form and words[at].text else None
-        at += 1
-        if option and option[0] and option[0][-1] in WITH_VALUE and option[1] is None:
-            at += 1
-        if at < len(words):
-            yield at, option is not None
-        if at + 1 < len(words) and option is None and not words[at].known.startswith("-"):
-            yield at + 1, words[at - 1].known != ""  # the word before may be the value of the option
-            if words[at + 1].known.startswith("-"):
-                at += 1
 
 
 def _joined(words: Sequence[Word]) -> list[Element]:

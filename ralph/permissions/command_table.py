@@ -31,7 +31,6 @@ NOTES = {
     "programs": "that command is never one of its own",
     "1": "one operand precedes the other command",
     "as": "the next words are the beginning of the other command",
-    "reserved": "the shell may begin a command behind a later word, as in `if [[ a ]] then make`",
 }
 
 # They count only for rules that deny: for rules that allow, only those with the note `same` are looked through. The note is
@@ -44,9 +43,7 @@ nohup   |                                                      |                
 stdbuf  |                                                      | ioe --input --output --error | same | stdbuf(1)
 command | p                                                    |                            | same   | bash(1)
 exec    | cl                                                   | a                          |        | bash(1)
-builtin/coproc | | | | bash(1)
-!/{/}/(/then/do/else/elif/if/while/until/fi/done/esac | | | reserved | bash(1): the parser takes reserved words for names behind `time` and `!`
-function | | | 1 reserved | bash(1), as a name behind `time` and `!`
+builtin | | | | bash(1)
 busybox/toybox |                                               |                            |        | busybox(1)
 setsid  | cfw --ctty --fork --wait                             |                            | same   | setsid(1)
 ionice  | t --ignore                                           | cn --class --classdata     | same   | ionice(1)
@@ -271,3 +268,56 @@ def forms(table: str, *, is_runner: bool) -> Iterator[tuple[str, Form]]:
 
 
 FORMS = {**dict(forms(_WRAPPERS, is_runner=False)), **dict(forms(_RUNNERS, is_runner=True))}
+
+
+# What commands do with the files that they are given. A trait with a sign of equality holds with one of these options.
+# `prints`: it only prints its words, so that a path in them is a text; `shows`: it shows the content or puts it elsewhere;
+# `changes`: it may change them; `below`, `tree`: it changes or reads whole directories; `to`: it does not read the last one;
+# `search`: one operand may be a text; `lists`: it gives names of files; `takes`: it takes words from its input; `passes`: it
+# hands on the names which it gets. Commands that are not here may show what they are given.
+_ALL = r"-[a-zA-Z]*[rRa].*|--recursive|--archive"
+_IN_PLACE = r"-[a-zA-Z]*i.*|--i.*|--write|--fix|-o.*|--o.*"
+_TRAITS = rf"""
+echo printf true false : cd pushd popd | prints
+ls | lists
+stat du basename dirname realpath readlink test [ md5sum sha1sum sha256sum |
+mktemp date uname pwd whoami id hostname nproc seq expr |
+cat tac less more nl od xxd hexdump strings base64 base32 cut paste join comm fold expand fmt pr column rev cmp zcat bat
+    jq source . | shows
+head tail uniq | shows passes
+wc tr | passes
+xargs parallel | passes takes
+read mapfile readarray | takes
+touch truncate chmod chown chgrp setfacl chattr | changes below=-[a-zA-Z]*R.*|--recursive
+shred unlink rmdir mkdir patch emacs nano split csplit gunzip bzip2 xz sponge mkfifo prettier black gofmt rename dos2unix
+    unix2dos link script fallocate objcopy strip | changes
+tee vi vim nvim ed ex gzip dd wget | changes shows
+curl | changes shows=-[a-zA-Z]*[FT].*|--(?:form|upload).*|.*@.*
+install | changes shows to
+unzip | changes below
+rm | changes below={_ALL}
+cp scp | changes shows to below={_ALL} tree={_ALL}
+mv | changes shows to below
+ln | changes shows to tree
+rsync | changes shows to below tree
+tar | changes shows below=-[a-zA-Z]*x.*|x[a-zA-Z]*|--(?:extr|get).* tree=-[a-zA-Z]*[cru].*|[cru][a-zA-Z]*|--(?:cr|ap|up).*
+zip | changes shows tree
+7z 7za bsdtar cpio pax | shows tree
+ruby perl gsed shuf iconv openssl | shows changes={_IN_PLACE}
+clang-format autopep8 ruff | changes={_IN_PLACE}
+sed awk gawk yq | shows changes={_IN_PLACE}
+sort | shows passes changes={_IN_PLACE}
+diff | shows tree=-[a-zA-Z]*r.*|--recursive
+grep egrep fgrep zgrep | shows lists search tree=-[a-zA-Z]*[rRd].*|--(?:dereference-)?recursive|--directories.*
+rg ag ack ugrep | shows lists search tree
+git | search=grep lists=grep|ls-files|diff|status changes=checkout|restore|rm|mv|apply|reset|clean|stash|am|-o.*|--output(?:=.*)? below=rm tree=grep|--no-i.*
+find | changes=-delete|-fl?s|-fprintf? below=-delete|-fl?s|-fprintf?
+"""
+TRAITS = {
+    name: {
+        trait: re.compile(options, re.DOTALL)
+        for trait, _, options in (one.partition("=") for one in traits.split())
+    }
+    for names, traits in (line.split(" |", 1) for line in re.sub(r"\n +", " ", _TRAITS).strip().splitlines())
+    for name in names.split()
+}

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from ralph.permissions.command_table import Form
     from ralph.permissions.judge import RulePlaces
-    from ralph.permissions.shell import ParsedLine, SimpleCommand
+    from ralph.permissions.shell import ParsedLine
+    from ralph.permissions.shell_syntax import SimpleCommand
     from ralph.permissions.shell_words import Word
 
 NOTES = {
@@ -83,7 +84,7 @@ _SETTERS = frozenset(
     unalias trap bind complete pushd popd exec
     """.split()
 )
-_FORMAT = re.compile(r"(?!-)(?:[^%]|%%|%[-+ #0]*\d*(?:\.\d+)?[sdiouxXeEfFgGcbq])*", re.DOTALL)
+_FORMAT = re.compile(r"(?!-)(?:[^%]|%%|%[-+ #0]*+\d*(?:\.\d+)?[sdiouxXeEfFgGcbq])*", re.DOTALL)
 # What is surely the value of the option before it. Numbers may be negative.
 _VALUE = re.compile(r"-|-\d+|(?!-).*", re.DOTALL)
 _NOT_BELOW = re.compile(r"-?|.*(?:^|/)\.\.(?:/|$).*|~.*", re.DOTALL)
@@ -104,6 +105,7 @@ class HarmlessCommands:
         directories = set(map(places.disk.real, self._bases))
         self.moves = not directories <= set(places.roots)
         """Whether a command of the line may run in another directory than a root."""
+        self._uses_git = any(_USES_GIT.fullmatch(one.name or "") for one in line.commands)
         self._is_off = (
             is_lost
             or (line.has_loop and len(self._bases) > 1)  # each round may lead one directory further
@@ -170,9 +172,8 @@ class HarmlessCommands:
 
     def _may_change_to(self, word: Word) -> bool:
         """Whether `cd` is harmless with this word. That it leads below a root is looked at for the whole line."""
-        uses_git = any(_USES_GIT.fullmatch(one.name or "") for one in self._line.commands)
         is_below = word.text is not None and _NOT_BELOW.fullmatch(word.text) is None
-        return is_below and not (self.moves and uses_git)
+        return is_below and not (self.moves and self._uses_git)
 
     def _may_be_read(self, word: Word) -> bool:
         """Whether a word names files below the roots, wherever the line runs."""

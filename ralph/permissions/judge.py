@@ -152,16 +152,6 @@ class Permissions:
         self._narrow = [KnownRule(rule, places) for rule in narrow]
 
     @property
-    def needs_parser(self) -> bool:
-        """Whether commands must be parsed. They must be parsed if a rule may apply to a part of a command."""
-        lists = (self._denying, self._asking, *self._always, self._narrow)
-        return any(
-            not rule.is_whole and (rule.is_about_commands or rule.is_about_paths)
-            for one in lists
-            for rule in one
-        )
-
-    @property
     def guards_of_reading(self) -> list[KnownRule]:
         """The rules that deny to read something, or want somebody to be asked first."""
         rules = (*self._denying, *self._asking)

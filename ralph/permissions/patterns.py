@@ -69,11 +69,14 @@ class Wildcard:
             if is_text and one == WORD_END and ANY not in (kept[at - 1], *(kept[at + 1 : at + 2] or [ANY])):
                 self._literal[" "] = self._literal.get(" ", 0) | 1 << at
         ends = [at for at, one in enumerate(kept) if one == WORD_END]
-        # The places between words behind which the text may have options. What follows the first word is the caller's.
-        self._gaps = sum(1 << at + 1 for at in ends[1:] if kept[at + 1 : at + 2] not in ([], [ANY]))
+        # The places between words behind which the text may have options.
+        self._gaps = sum(1 << at + 1 for at in ends if kept[at + 1 : at + 2] not in ([], [ANY]))
         found = [*_options_behind_wildcards(kept)]
         self._options = sum(1 << at for span in found for at in span)
         """The characters (bits) of options that stand behind a wildcard, as in `*--force`."""
+        is_text = len(kept) > 1 and kept[0] is ANY
+        self._first = 2 if is_text else 0
+        """The first character (bit) of a text behind a wildcard at the beginning, as in `*prod*`."""
         self._dashes = sum(3 << span[0] for span in found)
         """The first two characters (bits) of each."""
 
@@ -118,22 +121,25 @@ class Wildcard:
             surely = places
             places |= 0 if is_unknown and not is_named else behind
             skipped = places if word.parts == (ANY,) and not word.is_one else 0  # it may be no word at all
-            is_option = not is_unknown and word.known.startswith("-")
+            is_option = not is_unknown and word.known.startswith(("-", "+"))
             if not is_option:  # the value of an option
                 skipped |= behind & self._gaps
-            if is_option and (word.text == "--" or "=" in word.known):
+            if is_option and (word.text == "--" or "=" in word.known or word.known[0] == "+"):
                 skipped, behind = skipped | (places | behind) & self._gaps, 0
             elif is_option:
                 behind = (places | behind) & self._gaps
             else:
                 behind = surely & self._gaps if is_unknown and options != frozenset() else 0
-            places = self._over(WORD_END, self._over_word(word, places, options)) | skipped
+            places = (
+                self._over(WORD_END, self._over_word(word, places, options, 0 if is_named else self._first))
+                | skipped
+            )
             if not places | behind:
                 return False
         return bool(places & self._end)
 
-    def _over_word(self, word: Word, places: int, options: Collection[str] | None) -> int:
-        """The places (bits) that can be reached from `places` over a word without its end."""
+    def _over_word(self, word: Word, places: int, options: Collection[str] | None, first: int) -> int:
+        """The places (bits) that can be reached from `places` over a word without its end. `first` is in no value."""
         before: str | None = ""
         for at, part in enumerate(word.parts):
             if part is not ANY:
@@ -143,7 +149,9 @@ class Wildcard:
                 begins = before in ("", "-")
                 is_option = at == 1 and before.startswith("-") and "=" not in before
                 kept = 0 if options is None else self._dashes if is_option else self._options
-                places = self._over_value(places, options, kept, begins=begins, may_split=not word.is_one)
+                places = self._over_value(
+                    places, options, kept | first, begins=begins, may_split=not word.is_one
+                )
             before = part
         return places
 
@@ -162,7 +170,9 @@ class Wildcard:
                 for char in option:
                     reached = self._over(char, reached)
                 closed |= reached
-            inside |= self._over_unknown(inside & ~(end | kept)) | self._over_unknown(starts & ~(end | dash))
+            inside |= self._over_unknown(inside & ~(end | kept)) | self._over_unknown(
+                starts & ~(end | dash | kept & 2)
+            )
             if may_split and (begins or options is None or options):
                 starts |= self._over(WORD_END, inside | closed)
         return starts | inside | closed  # the value may be empty

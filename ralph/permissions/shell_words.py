@@ -1,16 +1,16 @@
-"""Removes the quotes from the words of a shell command, and marks the parts of words that are known only at run time."""
+"""The words of a shell command without their quotes, in which the parts are marked that are known only at run time."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from ralph.permissions.patterns import ANY, expanded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 Part = str | None
 """A known text, or `ANY` for a text that is known only at run time."""
@@ -21,7 +21,6 @@ _ANSI = re.compile(
     r"\\(?:x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})|([0-7]{1,3})|c(.)|(.))", re.DOTALL
 )
 _MOST_CHOICES = 500
-_IN_QUOTES = re.compile(r'\\([$`"\\\n])')
 
 
 class Word(Struct, frozen=True):
@@ -52,7 +51,12 @@ class Word(Struct, frozen=True):
     @property
     def is_unknown(self) -> bool:
         """Whether the word is known only at run time, with no part of it known before."""
-        return self.parts == (ANY,) and not (self.has_glob or self.choices or self.is_stream)
+        return self.parts == (ANY,) and self.is_any
+
+    @property
+    def is_any(self) -> bool:
+        """Whether what is not known of the word is the value of a variable or the output of a command."""
+        return not (self.is_glob or self.has_glob or self.choices or self.is_stream)
 
     def elements(self) -> Iterator[Part]:
         for part in self.parts:
@@ -62,12 +66,13 @@ class Word(Struct, frozen=True):
                 yield from part
 
 
-_BARE = frozenset("word number variable_name special_variable_name extglob_pattern regex [ ]".split())
-"""The types of syntax nodes that stand for text outside quotes."""
-
-_QUOTED = frozenset("string raw_string ansi_c_string translated_string".split())
-_VARIABLE = re.compile(r"(?:\"?)\$(?:\{(?=\w+\}))?([A-Za-z_]\w*)\}?\"?")
-_MANY = re.compile(rb"\$\{?!?(?:\w+\[)?@")
+ONE, SEVERAL = "\0", "\1"
+"""They stand in a text for a part that is known only at run time, and for one that the shell may split into several words."""
+# Characters that are literal in quotes. There, others for private use stand for them.
+_HIDDEN = {ord(char): 0xE000 + ord(char) for char in "*?[]{},"}
+_SHOWN = {hidden: char for char, hidden in _HIDDEN.items()}
+_VARIABLE = re.compile(r"\"?\$(?:\{(?=\w+\}))?([A-Za-z_]\w*)\}?\"?")
+_PART = re.compile(r"[\0\1*?]|\[[^\]]*\]")
 
 UNKNOWN = Word((ANY,))
 
@@ -87,106 +92,32 @@ def name_of(words: Sequence[Word]) -> str | None:
     return last.rpartition("/")[2] if last and "/" in last else None
 
 
-def word_of(node: Any, source: bytes) -> Word:
-    """Makes the word for a node of the syntax tree."""
-    raw = source[node.start_byte : node.end_byte].decode("utf-8", "replace")
-    bare = "".join(_bare_texts(node, source))
-    has_glob = re.search(r"[*?]|\[.*\]", bare, re.DOTALL) is not None
-    # The shell may expand the word to several, because of `{a,b}` or `{1..3}`.
-    if any(child.type == "brace_expression" for child in node.children) or (
-        "{" in bare and ("," in bare or ".." in bare)
-    ):
-        done, rest = expanded(re.sub(r"[\"'\\]", "", raw), _MOST_CHOICES)
-        return Word((ANY,), has_glob=has_glob, choices=(*done, *rest))
-    is_known = not any("expansion" in one.type or "substitution" in one.type for one in _below(node))
-    is_glob = is_known and re.search(r"[*?\[]", bare) is not None
-    parts = tuple(_joined(_parts(node, source)))
-    is_stream = node.type == "process_substitution"
+def hidden(text: str) -> str:
+    """A text in quotes, for `word_of`."""
+    return text.translate(_HIDDEN)
+
+
+def word_of(marked: str, raw: str, *, is_assigned: bool = False) -> Word:
+    """Makes a word from its text without quotes, as it was `hidden` and with marks in it. `raw` is how it is written. The shell does
+    not expand braces and patterns in an assigned value.
+    """
+    has_glob = re.search(r"[*?]|\[.*\]", marked, re.DOTALL) is not None
+    if "{" in marked and ("," in marked or ".." in marked) and not is_assigned:
+        done, rest = expanded(marked.replace(SEVERAL, ONE), _MOST_CHOICES)
+        choices = tuple(one.translate(_SHOWN) for one in (*done, *rest))
+        return Word((ANY,), has_glob=has_glob, choices=choices)
+    parts = [part for one in _PART.split(marked) for part in (ANY, one.translate(_SHOWN))][1:]
     variable = _VARIABLE.fullmatch(raw)
-    name = variable[1] if variable else ""
-    return Word(parts, is_glob, has_glob, is_one=_is_one(node, source), variable=name, is_stream=is_stream)
-
-
-def _is_one(node: Any, source: bytes) -> bool:
-    """Whether no part of a word can become several words. `"$@"` and `"${x[@]}"` can although they are in quotes."""
-    if node.type in _QUOTED:
-        return _MANY.search(source[node.start_byte : node.end_byte]) is None
-    if node.type in ("concatenation", "command_name"):
-        return all(_is_one(child, source) for child in node.children)
-    return node.type in _BARE or node.type == "process_substitution"
-
-
-def _joined(parts: Iterable[Part]) -> Iterator[Part]:
-    text = ""
-    for part in parts:
-        if part is not ANY:
-            text += part
-            continue
-        if text:
-            yield text
-        text = ""
-        yield ANY
-    if text:
-        yield text
-
-
-def _parts(node: Any, source: bytes) -> Iterator[Part]:
-    raw = source[node.start_byte : node.end_byte].decode("utf-8", "replace")
-    match node.type:
-        case kind if kind in _BARE:
-            yield from _unquoted(raw)
-        case "raw_string":
-            yield raw[1:-1]
-        case "ansi_c_string":
-            yield decoded_escapes(raw[2:-1])
-        case "string" | "translated_string":
-            yield from _quoted(node, source)
-        case "concatenation" | "command_name":
-            yield from _in_order(node, source)
-        case _:
-            yield ANY
-
-
-def _in_order(node: Any, source: bytes) -> Iterator[Part]:
-    """The parts of a word of several nodes. Neighbours outside quotes are read as one text: `[a]` consists of three nodes."""
-    bare = at = node.start_byte
-    for child in node.children:
-        if child.type not in _BARE:
-            yield from _unquoted(source[bare : child.start_byte].decode("utf-8", "replace"))
-            yield from _parts(child, source)
-            bare = child.end_byte
-        at = child.end_byte
-    yield from _unquoted(source[bare : max(at, node.end_byte)].decode("utf-8", "replace"))
-
-
-def _quoted(node: Any, source: bytes) -> Iterator[Part]:
-    """The parts of a text in double quotes. Text that lies between two syntax nodes is included."""
-    begin = source.index(b'"', node.start_byte) + 1
-    end = node.end_byte - 1
-    string = node if node.type == "string" else next(iter(node.named_children), node)
-    at = begin
-    for child in string.named_children:
-        if child.type == "string_content":
-            continue
-        yield _IN_QUOTES.sub(_kept, source[at : child.start_byte].decode("utf-8", "replace"))
-        yield ANY
-        at = child.end_byte
-    yield _IN_QUOTES.sub(_kept, source[at:end].decode("utf-8", "replace"))
-
-
-def _kept(escape: re.Match[str]) -> str:
-    return "" if escape[1] == "\n" else escape[1]
-
-
-def _unquoted(raw: str) -> Iterator[Part]:
-    """Yields the literal parts of an unquoted text, without backslashes, and ANY for a wildcard, such as `*` or `[ab]`."""
-    for piece in re.findall(r"\\.|[*?]|\[[^\]]*\]|.", raw, re.DOTALL):
-        if piece[0] == "\\" and len(piece) > 1:
-            yield "" if piece[1] == "\n" else piece[1]
-        elif piece in ("*", "?") or (piece[0] == "[" and len(piece) > 1):
-            yield ANY
-        else:
-            yield piece
+    return Word(
+        tuple(part for part in parts if part != ""),
+        is_glob=re.search(r"[\0\1]", marked) is None
+        and re.search(r"[*?\[]", marked) is not None
+        and not is_assigned,
+        has_glob=has_glob,
+        is_one=SEVERAL not in marked and not is_assigned,
+        variable=variable[1] if variable else "",
+        is_stream=marked == ONE and raw[:2] in ("<(", ">("),
+    )
 
 
 def decoded_escapes(raw: str) -> str:
@@ -204,18 +135,3 @@ def decoded_escapes(raw: str) -> str:
         return _ESCAPES.get(letter, "\\" + letter)
 
     return _ANSI.sub(char, raw).split("\0")[0]
-
-
-def _below(node: Any) -> Iterator[Any]:
-    yield node
-    for child in node.children:
-        yield from _below(child)
-
-
-def _bare_texts(node: Any, source: bytes) -> Iterator[str]:
-    if node.type in ("concatenation", "command_name"):
-        for child in node.children:
-            yield from _bare_texts(child, source)
-    elif node.type in _BARE:
-        raw = source[node.start_byte : node.end_byte].decode("utf-8", "replace")
-        yield re.sub(r"\\.", "", raw, flags=re.DOTALL)

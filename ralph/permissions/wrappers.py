@@ -30,15 +30,18 @@ class InnerCommands(Struct, frozen=True):
     """True if a pattern that allows the wrapper by name allows what it runs."""
     not_understood: str = ""
     """A description of a part that cannot be understood, so that no pattern allows it. Empty if there is none."""
-    hides: bool = True
-    """Whether that part may run what is neither in `commands` nor in `scripts`."""
     by_name: bool = False
     """True if the words of the line do not say what that part may run, so that the name of a command is enough to deny it."""
     suspect: str = ""
-    """A description of a part that may run other commands although a pattern may allow it. Empty if there is no such part."""
+    """A description of a part that may run what is neither in `commands` nor in `scripts`. Empty if there is none."""
     runs_unknown: bool = False
     """True if the wrapper runs something that cannot be known, such as a shell that reads commands from standard
     input. With `suspect`, only what words of the line name counts as that."""
+
+
+def _opaque(description: str, *, by_name: bool = False) -> InnerCommands:
+    """No pattern allows what cannot be understood, and it may run what a pattern denies."""
+    return InnerCommands(not_understood=description, by_name=by_name, suspect=description)
 
 
 NOTHING = InnerCommands()
@@ -49,8 +52,13 @@ _FAMILIES = frozenset(name.rpartition(" ")[0] for name in FORMS)
 """The beginnings of names of several words, such as `uv` for `uv run`."""
 
 
-_CONTINUE = ("then", "do", "else", "elif")
 SHELLS = frozenset("sh bash dash zsh ksh ash mksh yash fish csh tcsh rbash".split())
+# The words of a shell that runs nothing but its input. Others than options may follow only `-s`.
+_READS_ONLY_INPUT = re.compile(
+    r"(?: [-+][aefhuvxl]+| [-+][aefhuvxl]*o \w+| --(?:login|norc|noprofile|posix))*"
+    r"(?: -[aefhuvxl]*s(?: --.*| [^-+\0].*)?)?",
+    re.DOTALL,
+)
 _INPUTS = re.compile(r"-|/dev/stdin|/dev/fd/.*|/proc/.*/fd/.*")
 
 # Commands that run other commands in ways that have too many forms to know.
@@ -60,30 +68,20 @@ _RUN_OTHERS = frozenset(
     valgrind perf taskset chrt numactl systemd-run parallel entr chronic ts unbuffer expect rlwrap socat ssh at batch
     crontab tmux screen dtach xvfb-run dbus-run-session hyperfine ed ex vi vim nvim view
     emacs tclsh osascript fd fdfind start-stop-daemon faketime fakeroot proot ld.so run-parts logsave choom uclampset
-    prlimit setarch linux32 linux64 pipexec nix-shell docker podman kubectl lxc-attach machinectl vagrant multitime
+    prlimit setarch linux32 linux64 pipexec nix-shell docker docker-compose podman sshpass pwsh kubectl lxc-attach machinectl vagrant multitime
     stap tox nox nvm nix devbox chamber sops concurrently nodemon watchexec mpirun mpiexec srun torchrun accelerate py-spy
     scalene kernprof memray retry setuidgid chpst cross-env-shell softlimit lerna nx turbo env-cmd
     cprofile pdb runpy timeit trace opam stack cabal composer fnm jobs ssh-agent gpg-agent
     """.split()
 )
-_AWKS, _SEDS = ("awk", "gawk", "mawk", "nawk"), ("sed", "gsed")
-# What a program for awk needs to run a command or to read a file that is no operand, and the commands and flags of sed that do.
-_AWK_RUNS, _SED_RUNS = re.compile(r"system|(?<!\|)\|(?!\|)|getline|@|ARG[VC]"), re.compile(r"[erRwW]")
-# Texts in a program for sed. The systems differ in whether a delimiter in brackets ends one.
-_SED_TEXTS = [
-    re.compile(
-        rf"[sy]([^\w\s\\])(?:\\.|{brackets}(?!\1)[^\\])*\1(?:\\.|(?!\1)[^\\])*\1"
-        rf"|(?:\\([^\n\\])|(/))(?:\\.|{brackets}(?!\2|\3)[^\\])*(?:\2|\3)",
-        re.DOTALL,
-    )
-    for brackets in ("", r"\[\^?\]?[^]]*\]|")
-]
-_CODE_OPTION = re.compile(r"-[nrEsuz]*e|--(?:e|so)[a-z]*")
-_ATTACHED_CODE = re.compile(r"(?:-[nrEsuz]*e|--(?:e|so)[a-z]*=)(.+)", re.DOTALL)
-_CODE_FILE, _CODE_INPUT = (
-    re.compile(r"-[a-zA-Z]*f|--fi[a-z]*"),
-    re.compile(r"(?:-[a-zA-Z]*f|--fi[a-z]*=)(?:-|/dev/.*)"),
-)
+# What programs for awk and sed contain that run a command or read a file which is no operand.
+_RUNS_BY_CODE = {
+    **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), re.compile(r"system|(?<!\|)\|(?!\|)|getline|@|ARG[VC]")),
+    **dict.fromkeys(
+        ("sed", "gsed"),
+        re.compile(r"(?:^|[^\w\s\\.])\s*[\dgpiIMm]*[erRwW](?:[\s}./~;]|$)|(?:^|[;{}])\s*[\d$]*[sy]\w"),
+    ),
+}
 _LOADERS = ("ld-linux", "ld-musl-", "ld64.so")  # ld.so(8)
 # Builtins that change what later words mean, or run their words later.
 _CHANGE_SHELL = frozenset("alias complete compgen mapfile readarray bind enable hash fc shopt".split())
@@ -157,7 +155,7 @@ archive                 | --exec.*
 config                  | (?i:alias\..*)
 """
 _GIT_RUNNING = [
-    (re.compile("|".join(commands.split())), re.compile(option.strip()))
+    (re.compile("|".join(commands.split())), re.compile(option.strip(), re.DOTALL))
     for commands, option in (line.split(" | ", 1) for line in _GIT_OPTIONS.strip().split("\n"))
 ]
 
@@ -174,11 +172,10 @@ def inner_commands(
     if name not in _INTERPRETERS:  # some file systems do not tell upper from lower case
         name = name.lower()
     name = name[1:] if name[:1] == "g" and name[1:] in _WITH_G else name
-    if name == "case":  # behind `!`, where the parser does not find its commands
-        return InnerCommands(runs_unknown=True)
     if name in SHELLS:
         found = _of_shell(words[1:])
-        if document is not None and found == _FROM_INPUT and _reads_only_input(words[1:]):
+        given = " ".join(["", *(word.text or f"{word.known}\0" for word in words[1:])])
+        if document is not None and found == _FROM_INPUT and _READS_ONLY_INPUT.fullmatch(given):
             return InnerCommands(scripts=(document,))
         return found
     if name in ("eval", "trap", "source", "."):
@@ -197,7 +194,6 @@ def inner_commands(
     return replace(
         found,
         not_understood=found.not_understood or others.not_understood,
-        hides=bool(found.not_understood) or others.hides,
         suspect=found.suspect or others.suspect,
         runs_unknown=found.runs_unknown or others.runs_unknown,
     )
@@ -209,14 +205,10 @@ def commands_in_assignment(word: Word) -> InnerCommands:
     if not equals or value in ("", "/dev/null"):
         return NOTHING
     if _CONFIGURATION.fullmatch(name):
-        return InnerCommands(not_understood=f"`{name}`, by which a program gets configuration,", by_name=True)
+        return _opaque(f"`{name}`, by which a program gets configuration,", by_name=True)
     if not _COMMAND_VARIABLE.fullmatch(name):
         return NOTHING
-    return (
-        InnerCommands(not_understood=f"the value of `{name}`")
-        if word.text is None
-        else InnerCommands(scripts=(value,))
-    )
+    return _opaque(f"the value of `{name}`") if word.text is None else InnerCommands(scripts=(value,))
 
 
 def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> InnerCommands:
@@ -227,13 +219,13 @@ def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> InnerC
         named = "" if is_any else f"a word of `{name}` that is known only when it runs"
         return InnerCommands(runs_unknown=True, suspect=named)
     if name in _EVALUATE and any(re.search(r"\$\(|`", text) for text in texts if text):
-        hides = _takes_names(name, words)
-        return InnerCommands(not_understood=f"a text that `{name}` evaluates", hides=hides)
+        found = _opaque(f"a text that `{name}` evaluates")
+        return found if _takes_names(name, words) else replace(found, suspect="")
     if name in _CHANGE_SHELL:
-        return InnerCommands(not_understood=f"`{name}`, which changes the meaning of later words,")
+        return _opaque(f"`{name}`, which changes the meaning of later words,")
     short = _SHORT_RUNNING.get(name, "(?!)")
-    if any(re.fullmatch(short, text) or _RUNNING_OPTION.fullmatch(text) for text in texts if text):
-        return InnerCommands(not_understood=f"an option of `{name}` that runs another command")
+    if any(re.fullmatch(short, text, re.DOTALL) or _RUNNING_OPTION.fullmatch(text) for text in texts if text):
+        return _opaque(f"an option of `{name}` that runs another command")
     known = [text for text in texts if text]
     # Of an option or a command of git, or what may be one.
     running = [option for of, option in _GIT_RUNNING if any(map(of.fullmatch, known))]
@@ -245,10 +237,13 @@ def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> InnerC
         is_bisect = not {"run", None} & set(texts)
         left = _GIT_RUNS - {"-c" if only_sets else "", "bisect" if is_bisect else ""}
         hides = bool(left & set(known)) or any(any(map(one.fullmatch, known)) for one in running)
-        return InnerCommands(not_understood="an option of `git` that can run another command", hides=hides)
+        found = _opaque("an option of `git` that can run another command")
+        return found if hides else replace(found, suspect="")
     if name in _RUN_OTHERS or name.startswith(_LOADERS):
         return InnerCommands(suspect=f"`{name}`, which can run other commands,")
-    if _is_code(name, words[1:], has_heredoc=has_heredoc) or _runs_by_code(name, words):
+    runs = _RUNS_BY_CODE.get(name)
+    has_program = runs and any(text is None or _INPUTS.fullmatch(text) or runs.search(text) for text in texts)
+    if has_program or _is_code(name, words[1:], has_heredoc=has_heredoc):
         return InnerCommands(suspect=f"code for `{name}`")
     return NOTHING
 
@@ -273,7 +268,7 @@ def _by_form(name: str, form: Form, words: Sequence[Word]) -> InnerCommands:
         return NOTHING
     if "1" in form.notes:
         if following is None:
-            return InnerCommands(not_understood=f"`{name}` with a word that is known only when it runs,")
+            return _opaque(f"`{name}` with a word that is known only when it runs,")
         rest = rest[2:] if len(rest) > 1 and rest[1].text == "--" else rest[1:]
     if not rest and not form.beginning:
         is_asking = any(word.text in _ASKING for word in words)
@@ -282,10 +277,6 @@ def _by_form(name: str, form: Form, words: Sequence[Word]) -> InnerCommands:
     if "more" in form.notes:
         replaced = _replaced_by_xargs(words)
         rest = [_filled(word, replaced) for word in rest] + [UNKNOWN]
-    if name == "coproc":  # a name and a whole block may follow
-        return InnerCommands(commands=(tuple(rest), tuple(rest[1:])), not_understood="`coproc`")
-    if "reserved" in form.notes and any(word.text in _CONTINUE for word in rest[1:]):
-        return InnerCommands(runs_unknown=True)
     command = (*map(plain, form.beginning), *(_program_of(form, word) for word in rest[:1]), *rest[1:])
     # A word that is known only when it runs may be several, and the other command begin in it.
     is_known = all(word.text is not None for word in words[: len(words) - len(rest)])
@@ -306,7 +297,7 @@ def _program_of(form: Form, word: Word) -> Word:
 def _after_options(form: Form, words: Sequence[Word]) -> list[Word] | InnerCommands:
     """The words behind the options of a command that runs another one. Or what it runs if an option says that, or is not understood."""
     rest = list(words)
-    unknown = InnerCommands(not_understood=_UNKNOWN_OPTIONS, by_name=True)
+    unknown = _opaque(_UNKNOWN_OPTIONS, by_name=True)
     while rest and (rest[0].known.startswith("-") or "dashes" in form.notes):
         word, rest = rest[0], rest[1:]
         text = word.text
@@ -348,13 +339,8 @@ def _filled(word: Word, placeholder: str) -> Word:
 
 def _replaced_by_xargs(words: Sequence[Word]) -> str:
     """The placeholder that xargs replaces by words from its input, or an empty text."""
-    texts = [word.text or "" for word in words]
-    for at, text in enumerate(texts):
-        if text in ("-I", "--replace"):
-            return (texts[at + 1] if at + 1 < len(texts) and text == "-I" else "") or "{}"
-        if text.startswith(("-I", "--replace=")):
-            return text.removeprefix("--replace=").removeprefix("-I")
-    return ""
+    found = re.search(r" (?:-I *(\S+)|--replace(?:=(\S+))?)", "".join(f" {word.known}" for word in words))
+    return (found[1] or found[2] or "{}") if found else ""
 
 
 def _of_shell(words: Sequence[Word]) -> InnerCommands:
@@ -374,7 +360,7 @@ def _of_shell(words: Sequence[Word]) -> InnerCommands:
                 return _FROM_INPUT
             # zsh takes what follows the letter in the word, bash the next word; `--command` is fish's.
             if "o" in letters[:-1] or text.startswith(("--command", "--init-command")):
-                return InnerCommands(not_understood="a shell with such options")
+                return _opaque("a shell with such options")
             is_value = letters.endswith("o") or text in ("--rcfile", "--init-file")
             has_text = has_text or "c" in letters
         elif has_text:
@@ -384,22 +370,6 @@ def _of_shell(words: Sequence[Word]) -> InnerCommands:
     return _FROM_INPUT
 
 
-def _reads_only_input(words: Sequence[Word]) -> bool:
-    """Whether a shell with these words runs nothing but its input. Words that are no options may follow only `-s`."""
-    rest = iter(words)
-    for word in rest:
-        text = word.text or ""
-        if re.fullmatch(r"-[aefhuvxl]*s", text):
-            after = next(rest, plain("--"))
-            return after.text == "--" or re.match(r"[^-+]", (after.parts or ("",))[0] or "") is not None
-        if re.fullmatch(r"[-+][aefhuvxl]*o", text):
-            if next(rest, UNKNOWN).text is None:
-                return False
-        elif not re.fullmatch(r"[-+][aefhuvxl]+|--(?:login|norc|noprofile|posix)", text):
-            return False
-    return True
-
-
 def _evaluated(name: str, words: Sequence[Word]) -> InnerCommands:
     """The commands that the shell itself runs from a text or a file."""
     if words and words[0].text == "--":
@@ -407,9 +377,9 @@ def _evaluated(name: str, words: Sequence[Word]) -> InnerCommands:
     if name == "trap":
         words = words[:1]
         if not words or words[0].known.startswith("-"):
-            return InnerCommands(not_understood="`trap`", hides=False)
+            return InnerCommands(not_understood="`trap`")
     found = _of_file(words) if name in ("source", ".") else _of_text(words, f"a text for `{name}`")
-    return replace(found, not_understood=f"`{name}`", hides=False)
+    return replace(found, not_understood=f"`{name}`")
 
 
 def _of_text(words: Sequence[Word], description: str) -> InnerCommands:
@@ -443,40 +413,13 @@ def _of_find(words: Sequence[Word]) -> InnerCommands:
             inner = takewhile(lambda one: one.text not in (";", "+"), rest)
             commands.append(tuple(UNKNOWN if one.text is None else _filled(one, "{}") for one in inner))
     is_hidden = any(choice in _FIND_EXECUTES for word in words for choice in word.choices)
-    return InnerCommands(
-        commands=tuple(commands), not_understood="`find` with an option in braces" if is_hidden else ""
-    )
-
-
-def _runs_by_code(name: str, words: Sequence[Word]) -> bool:
-    """Whether a program for awk or sed in the words may run a command or read a file that is no operand."""
-    if name not in (*_AWKS, *_SEDS):
-        return False
-    given, operands = [], []
-    for before, word in pairwise(words):
-        attached = _ATTACHED_CODE.fullmatch(word.known)
-        if _CODE_FILE.fullmatch(before.known):
-            if word.text is None or _INPUTS.fullmatch(word.text):
-                return True
-        elif attached or _CODE_OPTION.fullmatch(before.known):
-            given.append((word, attached[1] if attached else word.known))
-        elif word.known.startswith("-"):
-            if _CODE_INPUT.fullmatch(word.known):
-                return True
-        elif word.text != "" and before.known not in ("-v", "-F", "-l", "--assign", "--field-separator"):
-            operands.append((word, word.known))
-    for word, code in given or operands[:1]:
-        texts = [code] if name in _AWKS else [each.sub(" ", code) for each in _SED_TEXTS]
-        runs = _AWK_RUNS if name in _AWKS else _SED_RUNS
-        if word.text is None or any(map(runs.search, texts)):
-            return True
-    return False
+    return _opaque("`find` with an option in braces") if is_hidden else InnerCommands(tuple(commands))
 
 
 def evaluates_values(words: Sequence[Word]) -> bool:
     """Whether a command of the shell may evaluate the value of a variable as arithmetic or as a subscript."""
     name = name_of(words) or ""
-    is_sure = name in ("[[", "[", "test", "let", "declare", "typeset", "local")
+    is_sure = name in ("[[", "[", "test", "let", "declare", "typeset", "local", "unset")
     return _takes_names(name, words) and (is_sure or any(word.text is None for word in words[1:]))
 
 

@@ -35,7 +35,6 @@ from ralph.places.own_commands import (
     scripts_of,
     why_changeable,
 )
-from ralph.run.permission_rules import has_parser
 from ralph.sandbox.box_plan import BoxPlan, CannotConfineError
 from ralph.sandbox.bubblewrap import TEMPORARY
 from ralph.sandbox.planning import with_hook_places
@@ -240,10 +239,6 @@ def why_not_outside(
     """The reason why a hook must not run with more rights than commands: they could change what it runs, and so have these rights
     too. None if they cannot, as far as the words of the hook tell.
     """
-    if not has_parser():
-        return (
-            f"cannot be looked through for {MORE}: tree-sitter and tree-sitter-bash are missing; install them"
-        )
     line = _parsed(command, cwd, environment)
     names = [one.words[0].text for one in line.commands if one.words]
     if None in names or line.runs_unknown:
@@ -293,7 +288,7 @@ def runner_of_the_work(command: str, *, has_more: bool) -> str:
     """
     finding = FINDS_BY_ITSELF | {"git"} if has_more else FINDS_BY_ITSELF
     words = {*_WORDS.findall(command)}
-    if finding.isdisjoint(words) or "--script" in words or not has_parser():
+    if finding.isdisjoint(words) or "--script" in words:
         return ""
     names = (one.words[0].text for one in parse_line(command).commands if one.words)
     return next((name for name in names if name in finding), "")
@@ -301,8 +296,6 @@ def runner_of_the_work(command: str, *, has_more: bool) -> str:
 
 def missing_program(command: str, cwd: Path, environment: Mapping[str, str]) -> str | None:
     """The path of a program that a hook names and that does not exist, or None."""
-    if not has_parser():
-        return None
     names = (one.words[0].text for one in _parsed(command, cwd, environment).commands if one.words)
     return next((name for name in names if name and "/" in name and not (cwd / name).exists()), None)
 

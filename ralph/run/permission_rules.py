@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ralph.machine.files.trees import LocalDisk
@@ -50,11 +49,6 @@ def built_guards(
     except RuleError as error:
         raise SettingsError(str(error), from_flag=True) from error
     hooks = tuple(hook for found in read if _is_chosen(found, options) for hook in found.hooks)
-    if (judge.needs_parser or any(hook.calls.rules for hook in hooks)) and not has_parser():
-        raise SettingsError(
-            "permission rules cannot be kept: the packages tree-sitter and tree-sitter-bash are missing, which parse "
-            "commands; install them, or remove the rules"
-        )
     told = _about_rules(
         read, counting if is_narrow else (), left_out_are_told=is_narrow and not options.names_sources
     )
@@ -108,18 +102,8 @@ def verdict_by(rule: PermissionRule, call: ToolCall, context: RunContext) -> Rul
 def judge_of_command(
     denied: Sequence[PermissionRule], allowed: Sequence[PermissionRule] | None, cwd: str, home: str
 ) -> Permissions:
-    """Applies the rules in a command file. Raises ValueError if they cannot be kept."""
-    judge = Permissions(denied, allowed, RulePlaces(cwd, home, LocalDisk()))
-    if judge.needs_parser and not has_parser():
-        raise ValueError(
-            "its patterns need the packages tree-sitter and tree-sitter-bash, which are missing; nothing was run"
-        )
-    return judge
-
-
-def has_parser() -> bool:
-    """Whether the packages that parse shell commands are installed. It does not import them."""
-    return all(find_spec(name) is not None for name in ("tree_sitter", "tree_sitter_bash"))
+    """Applies the rules in a command file."""
+    return Permissions(denied, allowed, RulePlaces(cwd, home, LocalDisk()))
 
 
 def _is_chosen(found: ClaudeSettings, options: RunOptions) -> bool:

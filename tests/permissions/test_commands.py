@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
+
+import pytest
 
 from ralph.permissions.command_table import FORMS, NOTES
-from ralph.permissions.shell import ParsedLine, parse_line
+from ralph.permissions.shell import parse_line
+from ralph.values.answer import ToolCall
+from tests.patience import within_s
 from tests.permissions.worlds import denies, permissions, verdict
 from tests.rows import every_row
 
@@ -53,7 +58,7 @@ TABLE = [
     ("time (rm x)", True, False),
     ("time (git diff && (cd a; rm x))", True, False),
     ("time (git diff && make lint)", False, False),
-    ("env (git diff)", True, False),
+    ("env (git diff)", False, False),
     ("{ rm x; }", True, False),
     ("! rm x", True, False),
     ("if true; then rm x; fi", True, False),
@@ -113,8 +118,12 @@ TABLE = [
     ("[[ a =~ ^x.*[0-9]$ ]] && echo a", False, False),
     ("echo ${x/<(rm y)/}", True, False),
     ("echo ${x/a/b}", False, True),
+    ("[[ a == ']]' && b < $(rm y) ]]", True, False),
+    ("[[ a == ']]' ]] && rm y", True, False),
+    ("shopt -s extglob\n!(x) y", True, False),
+    ("echo \"${x:-'}'}\" && rm y", True, False),
     ("0<&-rm x", True, False),
-    ("2>&1 x=1 ", True, False),
+    ("2>&1 x=1 ", False, False),
     # Assignments of any name
     ("env a.b=1 rm x", True, False),
     ("env =~ rm x", True, False),
@@ -206,11 +215,17 @@ TABLE = [
     ("bash <<'E' 0<&3\nls\nE", True, False),
     ("{ bash; } <<'E'\nls\nE", True, False),
     ("cat <<'E' | bash\nls\nE", True, False),
-    ("bash <<'E'; sh <<'F'\nls\nE\nls\nF", True, False),
-    ("echo `bash <<'E'\nls\nE\n`", True, False),
+    ("bash <<'E'; sh <<'F'\nls\nE\nls\nF", False, False),
+    ("bash <<'E'; sh <<'F'\nls\nE\nrm x\nF", True, False),
+    ("echo `bash <<'E'\nls\nE\n`", False, False),
+    ("echo `bash <<'E'\nrm x\nE\n`", True, False),
     ("bash <<'E' && sh\nls\nE", True, False),
     ("cat <<EOF\n$(rm x)\nEOF", True, False),
     ("cat <<'EOF'\n$(rm x)\nEOF", False, True),
+    # In `$(...)`, bash ends a here-document with a line that begins with its word, if a closing parenthesis follows
+    ("echo \"$(cat <<'E'\nx\nE 2>/dev/null; rm y; (true)\nE\n)\"", True, False),
+    ('echo "$(cat <<E\nx\nEE; rm y)\nE\n)"', True, False),
+    ("echo \"$(cat <<'E'\nx\nE 2\nE\n)\"", False, True),
     ("echo <<'EOF'\nrm x\nEOF", False, True),
     ("cat <<< rm", False, True),
     ('cat <<< "$(rm x)"', True, False),
@@ -366,6 +381,77 @@ def test_the_verdict_about_a_command(command, is_denied, is_allowed) -> None:
     assert denies(permissions(allow=ALLOWED), "Bash", command=command) is not is_allowed
 
 
+# Lines with which bash runs `zap`: quotes that another reader takes otherwise, and values that the shell evaluates.
+ZAPPED = [
+    'set -o posix\necho "${x:-\'}"; zap 1; echo "\'}"',
+    'POSIXLY_CORRECT=1\necho "${x:-\'}"; zap 1; echo "\'}"',
+    "echo \"${x#$'\\''}\"; zap 1; echo \"'}\"",
+    '"declare" a[1; zap 1; ok]=3',
+    "\\declare a[1; zap 1; ok]=3",
+    "dec\\\nlare a[1; zap 1; ok]=3",
+    "> f declare a[1; zap 1; b]=3",
+    "x=1 > f a[1; zap 1; b]=3",
+    "eval a[1; zap 1; b]=3",
+    "export a[1; zap 1; b]=3",
+    "x=1 export a[1; zap 1; b]=3",
+    ">f export a[1; zap 1; b]=3",
+    "export -p a[1; zap 1; b]=3",
+    "export x a[1; zap 1; b]=3",
+    "export >f a[1; zap 1; b]=3",
+    "export x=(1) a[1; zap 1; b]=3",
+    "local a[1; zap 1; b]=3",
+    "readonly a[1; zap 1; b]=3",
+    "aé[1; zap 1; b]=3",
+    "a٣[1; zap 1; b]=3",
+    "export aé[1; zap 1; b]=3",
+    "x=1 aé[1; zap 1; b]=3",
+    "RANDOM='a[$(zap 1)]'",
+    "OPTIND='a[$(zap 1)]'",
+    "HISTCMD='a[$(zap 1)]'",
+    "read RANDOM <<< 'a[$(zap 1)]'",
+    "for RANDOM in 'a[$(zap 1)]'; do ok; done",
+    "x='a[$(zap 1)]'; RANDOM=$x",
+    "ok {a[$(zap 1)]}> f",
+    "exec {a[$(zap 1)]}>f",
+    "exec {a[`zap 1`]}>f",
+    "{a[$(zap 1)]}>f",
+    "x=abc; echo ${x:'a[$(zap 1)]'}",
+    "x=abc; echo ${x:$'a[\\x24(zap 1)]'}",
+    "echo ${a['$(zap 1)']}",
+    "a['$(zap 1)']=1",
+    "a=(1); echo ${a['$(zap 1)']}",
+    "a=(1); echo ${a['a[$(zap 1)]']}",
+    "(( $'a[\\x24(zap 1)]' ))",
+    "x='a[`zap 1`]'; y[x]=1",
+    "x='a[`zap 1`]'; y=([x]=1)",
+    "x='a[`zap 1`]'; y+=([x]=1)",
+    "x='a[`zap 1`]'; y=(1 2); unset 'y[x]'",
+    "x='a[`zap 1`]'; RANDOM=x",
+    "x='a[`zap 1`]'; exec {y[x]}>f",
+    "read PS4 <<< '`zap 1`'; set -x; ok",
+    "x=ok; read -ax <<< zap; $x 1",
+    'x=za; declare "x"+=p; $x 1',
+    "x=za; export 'x'+=p; $x 1",
+    "x='zapx1'; read IFS <<< x; $x",
+    "x='zapx1'; for IFS in x; do $x; done",
+    "x='zapx1'; unset IFS; : ${IFS:=x}; $x",
+    "x='zapx1'; declare \"I\"FS=x; $x",
+    "x='zapx1'; export I\\FS=x; $x",
+    "x=ok; declare -g -n r=x; r=zap; $x 1",
+    'x=ok; declare "-n" r=x; r=zap; $x 1',
+    "x=ok; typeset +x -n r=x; r=zap; $x 1",
+    "x=ok; for r in x; do declare -g -n r; r=zap; done; $x 1",
+    'eval a={1,"y zap"}',
+    'eval a={1,"y zap 1"}',
+]
+
+
+@every_row("command", ZAPPED)
+def test_what_bash_runs_by_quotes_subscripts_and_values_is_denied(command) -> None:
+    assert denies(permissions(deny=["Bash(zap:*)"]), "Bash", command=command)
+    assert denies(permissions(allow=["Bash(ok:*)"]), "Bash", command=command)
+
+
 # Lines that run the program `see`, some of them in backquotes.
 BACKQUOTED = [
     r"""echo "`see \"a b\"`" """,
@@ -502,7 +588,9 @@ OTHER_PATTERNS = [
     ("Bash(*--force*)", "npm install --fo$X", True),
     ("Bash(*--force*)", "mv a-$X-$Y a--$X", False),
     ("Bash(*-rf*)", "rm $X$Y", False),
-    ("Bash(*-prod*)", "deploy $X", True),
+    ("Bash(*-prod*)", "deploy $X", False),
+    ("Bash(*-prod*)", "deploy x-pr$X", True),
+    ("Bash(*-prod*)", "deploy $X; echo a-prod", True),
     ("Bash(* --force)", "ls **/*.py [ab]* ${X}*", False),
     ("Bash(* --force)", "F=--force; npm install $X$F", True),
 ]
@@ -932,14 +1020,14 @@ def test_rules_are_not_in_the_way_of_ordinary_commands(command) -> None:
     assert verdict(judge, "Bash", command=command).denied is None
 
 
-@every_row("command", ["exec 3<>f", "cat <<A <<B\na\nA\nb\nB", "cat <<E >out; echo x\na\nE"])
-def test_of_what_bash_takes_and_the_parser_does_not_the_refusal_says_no_more_than_that(command) -> None:
+@every_row("command", ["cat <<E\\\n\nE"])
+def test_of_what_bash_takes_and_ralph_does_not_the_refusal_says_no_more_than_that(command) -> None:
     checked = subprocess.run(["bash", "-n", "-c", command], capture_output=True, check=False)
     assert (checked.returncode, checked.stderr) == (0, b"")
-    allowed, denied = permissions(allow=["Bash(cat *)", "Bash(exec *)"]), permissions(deny=["Bash(rm:*)"])
+    allowed, denied = permissions(allow=["Bash(cat *)"]), permissions(deny=["Bash(rm x:*)"])
     told = str(verdict(allowed, "Bash", command=command).denied)
     assert "and syntax that ralph does not understand in it cannot be judged" in told
-    told = str(verdict(denied, "Bash", command=f"{command}\n: rm").denied)
+    told = str(verdict(denied, "Bash", command=f"{command}\n: rm x").denied)
     assert "Syntax that ralph does not understand in it cannot be judged, and it names that" in told
 
 
@@ -989,17 +1077,57 @@ def test_a_deeply_nested_and_a_long_command_get_a_verdict(command) -> None:
     assert denies(permissions(deny=["Bash(rm:*)"]), "Bash", command=command)
 
 
-def test_nested_backquotes_are_each_read_once() -> None:
-    nested = "rm x"
-    for _ in range(40):
-        nested = f'`echo \\" $({nested})`'
-    line = ParsedLine(nested)
-    assert len(line.texts) < 50
-    assert any(one.name == "rm" for one in line.commands)
-    assert denies(permissions(deny=["Bash(rm:*)"]), "Bash", command=nested)
-
-
-@every_row(("count", "is_denied"), [(100, False), (300, True)])
-def test_more_backquotes_than_are_read_may_be_anything(count, is_denied) -> None:
-    command = " ".join(["echo", *(f'"`echo \\"{number}\\"`"' for number in range(count))])
-    assert denies(permissions(deny=["Bash(rm:*)"]), "Bash", command=command) is is_denied
+@pytest.mark.parametrize(
+    "text",
+    [
+        " ".join(["echo", *(f'"`echo \\"{number}\\"`"' for number in range(5_000))]),
+        '`echo \\" $(' * 5_000 + "rm x" + ")`" * 5_000,
+        "$((" * 20_000 + ")) " * 20_000,
+        "((a) " * 20_000,
+        "a[$(" * 20_000,
+        "${x:-" * 20_000,
+        '"$(echo ' * 20_000,
+        "cat <<E\n" + "\\\n" * 60_000,
+        "cat <<E\n" * 10_000,
+        "echo " + "<(a) " * 10_000,
+        "[ " * 30_000,
+        "{a," * 40_000,
+        "x='" + "[" * 120_000 + "'",
+        "sed '1i items: " + "[a], " * 20_000 + "' f",
+        "sed 's/" + "[^]" * 40_000 + "' f",
+        "awk '" + "||" * 60_000 + "' f",
+        "echo " + "'a'" * 40_000,
+        "echo " + "$x" * 60_000,
+        "find . " + "-name x " * 15_000 + "| xargs cat",
+        "sed '-" + "i" * 60_000 + "\n'",
+        "printf '%" + "0" * 60_000 + "z'",
+        "".join(f"c{number} x;" for number in range(8_000)),
+        "".join(f"cd d{number};" for number in range(8_000)),
+        "".join(f"x=c{number};" for number in range(8_000)) + "$x y",
+        "".join(f"cat a{number}*;" for number in range(5_000)),
+        "! " * 20_000 + "a",
+        "eval " * 3_000 + "a",
+        "".join(f"alias a{number}='b';" for number in range(5_000)),
+        "env A=1 " * 4_000 + "a",
+        "x='timeout 5'; x=nice; x=nohup; " + "$x " * 30 + "a",
+        "x=nice; y='$x'; " + "$x $y " * 30 + "a",
+        "sh -c '" + "timeout 5 find . -exec " * 2_000 + "a'",
+        "uv run " * 4_000 + "a",
+        "cat $x; " * 10_000,
+        "read x; cat $x; " * 6_000,
+        "x=1; rm -r $x; " * 5_000,
+        "A=1 b; " * 10_000,
+        "cd a; " * 10_000,
+        "ssh x; " * 10_000,
+        "; ".join(f"a{number} --exec" for number in range(6_000)),
+        "$x; " * 10_000,
+        "cat \"$(cat <<'E'\n" + "x\n" * 60_000 + 'E\n)"',
+    ],
+)
+def test_no_line_is_read_longer_than_in_proportion_to_its_length(text) -> None:
+    began_s = time.process_time()
+    judge = permissions(
+        deny=["Bash(rm:*)", "Bash(* --x y*)", "Bash(A=2 c)", "Read(./x)", "Edit(*.y)"], allow=["Bash(a *)"]
+    )
+    judge.judge(ToolCall("1", "Bash", {"command": text}))
+    assert time.process_time() - began_s < within_s(10)

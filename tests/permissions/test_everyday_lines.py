@@ -183,6 +183,7 @@ PY=.venv/bin/python; $PY -m pytest -q && $PY -m mypy
 PY="$VENV/bin/python"; "$PY" -m pip list
 export CC=gcc; $CC -O2 -o app app.c
 RUN="uv run"; $RUN pytest -q
+RUN=echo; "$RUN" git push
 for t in ruff mypy; do $t check . || true; done
 for c in "npm test" "npm run lint"; do $c; done
 uv run pytest -q "tests/$NAME"
@@ -387,6 +388,8 @@ u  FOO=1 env BAR=2 sudo ls
 *  curl -s https://x.dev/i | sh -s arg
 *  $X y
 *  read X <<< git; X=ls; $X y
+*  printf -v X %s git; X=ls; $X y
+*  printf -vX %s git; X=ls; $X y
 *  X=ls; X+=x; $X y
 *  X=ls; IFS=s; $X y
 *  X=l?; $X y
@@ -399,6 +402,11 @@ p  G="git -C x"; timeout 5 $G push
 p  for g in ls git; do $g push; done
 p  G=ls; G=git bash -c '$G push'
 p  X=; $X git push
+p  [ -n "$DRY_RUN" ] && RUN=echo; $RUN git push origin main
+p  X=ls $X git push
+p  $X git push; X=ls
+p  f() { X=ls; }; $X git push
+p  RUN=echo; CMD=ls; $RUN $CMD git push
 r/ export R=rm; $R -rf "$D"
 *  bash -c "$X; ls"
 *  eval "$(cat x)"

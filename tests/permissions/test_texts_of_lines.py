@@ -50,6 +50,9 @@ DENIED = [
     ("./scripts/*", "timeout --unknown 5 ./scripts/a.sh"),
     ("*> /etc/*", "echo x > /etc/hosts"),
     ("*.env*", "cat < .env"),
+    ("*.env*", "cat .en$X"),
+    ("*.env*", "f=.env; cat $f"),
+    ("*prod*", "p=prod; deploy $p"),
     ("*.env*", "echo x > .env"),
     ("*> .env", "echo x > .env"),
     ("*.env*", "while read l; do echo $l; done < .env"),
@@ -89,6 +92,20 @@ NOT_DENIED = [
     ("./scripts/*", "ls && make"),
     ("./scripts/*", "cat $X"),
     ("*.env*", "cat < f > out"),
+    *(
+        (rule, line)
+        for rule in ("*prod*", "*secret*", "*.env*", "*deploy*", "*drop*")
+        for line in (
+            'cat "$f"',
+            "kill $PID",
+            "ls *.md",
+            'for f in src/*.py; do wc -l "$f"; done',
+            'git checkout -b "fix/$N"',
+            "make -j$(nproc)",
+            'pytest "tests/test_$N.py"',
+            'echo "$x"',
+        )
+    ),
     ("*.env*", "X=1 make"),
     ("*.env*", "export NODE_ENV=test; npm test 2>&1 | tee log"),
     ("*.env*", "python3 -m venv .venv && . .venv/bin/activate"),
