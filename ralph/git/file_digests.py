@@ -30,11 +30,20 @@ _LOOKS_UP_EVERY = 100
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
+class TooMuchToReadError(Exception):
+    """All files together have more bytes than may be read for one snapshot."""
+
+
 class FileDigests:
     """Computes the digests of many files for one snapshot. Handles signals from time to time while it works."""
 
-    def __init__(self, waiter: Waiter, clock: Clock, *, most_bytes: float = math.inf) -> None:
-        """When `most_bytes` of all files together have been read, the others are compared by size and modification time."""
+    def __init__(
+        self, waiter: Waiter, clock: Clock, *, is_by_time: bool = False, most_bytes: float = math.inf
+    ) -> None:
+        """With `is_by_time`, files are compared by size and modification time. `of` raises TooMuchToReadError when more than
+        `most_bytes` of all files together would have to be read.
+        """
+        self._is_by_time = is_by_time
         self._left_bytes = most_bytes
         self._waiter = waiter
         self._clock = clock
@@ -43,7 +52,7 @@ class FileDigests:
 
     def of(self, path: str) -> str:
         """The digest of a file, or for a link of the name of its target. `ABSENT` if there is no file, or if it vanishes while it
-        is read. Raises Interrupted.
+        is read. Raises Interrupted and TooMuchToReadError.
         """
         self._count += 1
         if self._count % _LOOKS_UP_EVERY == 0:
@@ -56,7 +65,7 @@ class FileDigests:
                 return f"{mode} {hashlib.sha256(target).hexdigest()}"
             if not stat.S_ISREG(status.st_mode):
                 return mode
-            if status.st_size > min(MOST_READ_BYTES, self._left_bytes):
+            if self._is_by_time or status.st_size > MOST_READ_BYTES:
                 return of_unread(status)
         except (FileNotFoundError, NotADirectoryError):
             return ABSENT
@@ -81,6 +90,8 @@ class FileDigests:
                 hashed.update(chunk)
                 left -= len(chunk)
                 self._left_bytes -= len(chunk)
+                if self._left_bytes < 0:
+                    raise TooMuchToReadError
                 if len(chunk) == _CHUNK_BYTES:
                     self.look_up()
         return hashed.hexdigest()

@@ -25,6 +25,8 @@ _PLACE = re.compile(
     r"\$ARGUMENTS\[(?P<index>\d+)\]|\$\{?(?P<all>ARGUMENTS)\b\}?|\$(?P<number>\d+)"
     r"|\$\{(?P<fact>CLAUDE_\w+)\}|\$(?P<name>[A-Za-z][\w-]*)"
 )
+_COUNTED_FROM_1 = re.compile(r"\$1(?!\d)")
+_COUNTS_FROM_0 = re.compile(r"\$0(?!\d)|\$ARGUMENTS\[")
 
 
 class ShellLine(Struct, frozen=True):
@@ -61,6 +63,11 @@ def expand(command: Command, arguments: str, facts: Mapping[str, str]) -> Expans
     if arguments and not filling.has_place:
         parts.append(f"\n\nARGUMENTS: {arguments}")
     return Expansion(tuple(part for part in parts if part))
+
+
+def may_count_from_1(body: str) -> bool:
+    """Whether a command's text has `$1` and not `$0`, as for ralph 0.1.0, which counted from 1."""
+    return _COUNTED_FROM_1.search(body) is not None and _COUNTS_FROM_0.search(body) is None
 
 
 class _Filling:

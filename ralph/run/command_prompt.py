@@ -18,7 +18,7 @@ from ralph.agent.tool_turn import PromptCalls, PromptRefusedError
 from ralph.permissions.gate import CommandRules, RulesInForce
 from ralph.permissions.rule import Effect, parse_rule
 from ralph.prompt.commands import Command, CommandCall, read_command
-from ralph.prompt.expansion import ShellLine, expand
+from ralph.prompt.expansion import ShellLine, expand, may_count_from_1
 from ralph.prompt.frontmatter import as_names, as_text
 from ralph.prompt.judged_file import path_of_file
 from ralph.prompt.memory import imported_paths, is_meant_as_path
@@ -106,6 +106,10 @@ class CommandPrompt(Struct, frozen=True):
         ignored = [f"{key}: {as_text(command.fields[key])}" for key in _NOT_HONOURED if key in command.fields]
         if ignored:
             self._tell(f"{self.name} asks for {', '.join(ignored)}, which has no effect")
+        if may_count_from_1(command.body):
+            self._tell(
+                f"{self.name} uses $1 and not $0: the first argument is $0 now, as in Claude Code, and $1 the second"
+            )
 
     def _tell(self, text: str) -> None:
         self.events.emit(Notice(text))

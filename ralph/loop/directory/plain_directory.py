@@ -1,5 +1,5 @@
-"""A loop's directory that is not under git. Its files are compared before and after an iteration. Commits and pushes are
-refused.
+"""A loop's directory that is not under git. Its files are compared before and after an iteration, less exactly if they cannot
+be listed in time or have too many bytes, of which the user is warned once. Commits and pushes are refused.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ralph.git.file_digests import (
     Changes,
     FileDigests,
     Snapshot,
+    TooMuchToReadError,
     differing,
     of_unread,
 )
@@ -58,6 +59,7 @@ class PlainDirectory:
         clock: Clock,
         search: ProgramSearch = PACKAGES_ONLY,
         own_paths: tuple[Path, ...] = (),
+        warn: Callable[[str], None] = lambda _text: None,
         start: Callable[..., Popen[bytes]] = start_process,
     ) -> None:
         """`directory` must be the working directory. `search` says where ripgrep may lie. `own_paths` are as in `OwnPaths`.
@@ -69,7 +71,31 @@ class PlainDirectory:
         self._own = OwnPaths(directory, directory, own_paths)
         self._waiter = waiter
         self._clock = clock
+        self._warn = warn
         self._start = start
+        self._warned: set[str] = set()
+        self._is_by_time = False
+        self._follows_rules = True
+
+    def snapshot(self) -> Snapshot:
+        """Raises CheckoutError, Interrupted and ShortageError."""
+        while True:
+            try:
+                return self._look()
+            except TooMuchToReadError:
+                self._is_by_time = True  # stays so, because two snapshots must be comparable
+                self._warn_once(
+                    f"the files of {self.top} hold more than {MOST_READ_OF_ALL_BYTES // 2**30} GB: progress is judged by "
+                    "size and time of each, not by content"
+                )
+            except ListingEndedError:
+                if not self._follows_rules:
+                    raise CheckoutError(f"the files of {self.top} cannot be listed within bounds") from None
+                self._follows_rules = False  # stays so, because two snapshots must be comparable
+                self._warn_once(
+                    f"the files of {self.top} cannot be listed by its .gitignore files (they are too big, or no files): "
+                    "what they name counts as progress too"
+                )
 
     def changes(self, before: Snapshot, after: Snapshot) -> Changes:
         return Changes(files=tuple(sorted(differing(before.files, after.files))))
@@ -92,8 +118,7 @@ class PlainDirectory:
     def tracks(self, path: Path) -> bool:  # noqa: ARG002 - `GitCheckout.tracks` has this parameter
         return False
 
-    def snapshot(self) -> Snapshot:
-        """Raises CheckoutError, Interrupted and ShortageError."""
+    def _look(self) -> Snapshot:
         self._refuse_unreadable()
         hashed = hashlib.sha256()
         files: dict[str, str] = {}
@@ -105,12 +130,15 @@ class PlainDirectory:
                 if len(files) <= MOST_FILES_TOLD_APART:
                     files[path] = digest
 
-        digests = FileDigests(self._waiter, self._clock, most_bytes=MOST_READ_OF_ALL_BYTES)
+        digests = FileDigests(
+            self._waiter, self._clock, is_by_time=self._is_by_time, most_bytes=MOST_READ_OF_ALL_BYTES
+        )
         listing = Listing(
             self._waiter,
             self._clock,
             digests.look_up,
             self.search,
+            follows_rules=self._follows_rules,
             start=self._start,
         )
         for path in listing.paths():
@@ -131,6 +159,11 @@ class PlainDirectory:
             problem = f"the loop's directory {self.top} cannot be listed: {error.strerror}"
             raise CheckoutError(problem, Outcome.IO_ERROR) from None
 
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            self._warn(text)
+
 
 def _of_unlisted(path: str, error: OSError) -> str:
     try:
@@ -140,13 +173,17 @@ def _of_unlisted(path: str, error: OSError) -> str:
 
 
 # --- The files
-# Lists with ripgrep the files of a directory that is in no git repository, by its .gitignore files.
+# Lists with ripgrep the files of a directory that is in no git repository, by its .gitignore files or without them.
 
 SILENCE_S = 20.0
-"""After so long without output, a listing fails: a .gitignore file may be a named pipe, or a very long list."""
+"""After so long without output, a listing by .gitignore files fails: one may be a named pipe, or a very long list."""
 
 # `./closed: IO error for operation on ./closed: Permission denied (os error 13)`
 _UNLISTED = re.compile(rb"\./(.*?): (?:IO error for operation on .*: )?(.*) \(os error (\d+)\)", re.DOTALL)
+
+
+class ListingEndedError(Exception):
+    """The listing is incomplete: ripgrep printed nothing for too long, was cut short, or was killed."""
 
 
 class Listing:
@@ -159,43 +196,36 @@ class Listing:
         look_up: Callable[[], None],
         search: ProgramSearch,
         *,
+        follows_rules: bool = True,
         start: Callable[..., Popen[bytes]] = start_process,
     ) -> None:
         """`look_up` is called again and again while ripgrep runs, and may raise an exception. `search` says where ripgrep may
-        lie. `start` starts ripgrep.
+        lie. With `follows_rules`, files that .gitignore excludes are not listed. `start` starts ripgrep.
         """
         self._waiter = waiter
         self._search = search
         self._clock = clock
         self._look_up = look_up
+        self._follows_rules = follows_rules
         self._start_program = start
         self._heard_at_s = clock.now_s()
         self.unlisted: list[tuple[str, OSError]] = []
         """Directories that could not be listed, each with its error. Complete after the last of `paths`."""
 
     def paths(self) -> Iterator[str]:
-        """The relative paths of regular files, sorted. Raises CheckoutError and ShortageError."""
+        """The relative paths of regular files, sorted. Raises CheckoutError, ListingEndedError and ShortageError."""
         with patiently(self._start, self._waiter, self._clock) as walk:
             self._heard_at_s = self._clock.now_s()
             for record, _size in walk.records(b"\0"):
                 self._heard_at_s = self._clock.now_s()
                 yield os.fsdecode(record).removeprefix("./")
             if walk.is_cut_short or walk.ending_signal():
-                raise CheckoutError(
-                    "the files of the loop's directory cannot be listed by its .gitignore files: they are too big, or no files"
-                )
+                raise ListingEndedError
             self.unlisted += _unlisted(walk.complaints())
 
     def _start(self) -> Ripgrep:
-        command = [
-            *FILES_AS_GIT_SEES_THEM,
-            *SORTED,
-            *OUTSIDE_OF_REPOSITORIES,
-            "--files",
-            "--null",
-            "--",
-            "./",
-        ]
+        rules = OUTSIDE_OF_REPOSITORIES if self._follows_rules else ("--no-ignore",)
+        command = [*FILES_AS_GIT_SEES_THEM, *SORTED, *rules, "--files", "--null", "--", "./"]
         try:
             return Ripgrep(
                 ripgrep_path(self._search),
@@ -209,7 +239,7 @@ class Listing:
 
     def _is_over(self) -> bool:
         self._look_up()
-        return self._clock.now_s() >= self._heard_at_s + SILENCE_S
+        return self._follows_rules and self._clock.now_s() >= self._heard_at_s + SILENCE_S
 
 
 def refuse_without_ripgrep(search: ProgramSearch) -> None:

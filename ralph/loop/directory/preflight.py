@@ -55,6 +55,7 @@ def open_checkout(
             clock=seams.clock,
             search=search,
             own_paths=own_paths,
+            warn=warn,
             start=start,
         )
     return GitCheckout(

@@ -30,9 +30,10 @@ def here(tmp_path: Path, monkeypatch) -> Path:
     return tmp_path
 
 
-def plain(here: Path) -> PlainDirectory:
+def plain(here: Path, told: list[str] | None = None) -> PlainDirectory:
     waiter = Repository(here, here / ".ralph").waiter
-    return PlainDirectory(here, plan_file="ignored-plan", waiter=waiter, clock=CLOCK)
+    warn = print if told is None else told.append
+    return PlainDirectory(here, plan_file="ignored-plan", waiter=waiter, clock=CLOCK, warn=warn)
 
 
 @pytest.mark.parametrize(
@@ -84,22 +85,28 @@ def test_a_signal_ends_a_listing_that_comes_to_no_end(here: Path, monkeypatch) -
     monkeypatch.setattr(plain_directory, "SILENCE_S", 0.5)
     (here / ".gitignore").unlink()
     os.mkfifo(here / ".gitignore")
-    checkout = plain(here)
+    told: list[str] = []
+    checkout = plain(here, told)
     checkout._waiter.inbox.note_signal(signal.SIGTERM)  # type: ignore[attr-defined]
     with pytest.raises(SignalReceived):
         checkout.snapshot()
+    assert told == [], "it was heard before the rules were given up"
 
 
-def test_what_is_more_than_is_read_in_one_look_is_compared_by_size_and_time(here: Path, monkeypatch) -> None:
+def test_more_than_is_read_in_one_look_is_told_by_size_and_time_from_then_on(here: Path, monkeypatch) -> None:
     monkeypatch.setattr(plain_directory, "MOST_READ_OF_ALL_BYTES", 100)
-    checkout = plain(here)
+    told: list[str] = []
+    checkout = plain(here, told)
+    checkout.snapshot()
     (here / "b").write_bytes(b"x" * 100)
     before = checkout.snapshot()
+    assert len(told) == 1
+    assert "progress is judged by size and time of each" in told[0]
     assert checkout.snapshot().digest == before.digest
     os.utime(here / "a", (1, 1))
-    assert checkout.snapshot().digest == before.digest
-    os.utime(here / "b", (1, 1))
-    assert checkout.changes(before, checkout.snapshot()).files == ("b",)
+    after = checkout.snapshot()
+    assert checkout.changes(before, after).files == ("a",)
+    assert len(told) == 1
 
 
 def test_of_too_many_files_it_is_known_that_something_changed_and_not_what(here: Path, monkeypatch) -> None:
@@ -113,21 +120,37 @@ def test_of_too_many_files_it_is_known_that_something_changed_and_not_what(here:
     assert checkout.changes(before, after).files == ()
 
 
-def test_rules_without_end_are_not_waited_for(here: Path, monkeypatch) -> None:
+def test_a_pipe_in_the_place_of_rules_is_not_waited_for_and_what_rules_name_counts_then(
+    here: Path, monkeypatch
+) -> None:
     monkeypatch.setattr(plain_directory, "SILENCE_S", 0.2)
     (here / "sub").mkdir()
     os.mkfifo(here / "sub/.gitignore")
-    with pytest.raises(CheckoutError, match="cannot be listed by its"):
-        plain(here).snapshot()
+    told: list[str] = []
+    checkout = plain(here, told)
+    before = checkout.snapshot()
+    assert checkout.snapshot().digest == before.digest
+    (here / "ignored").write_text("1")
+    assert checkout.changes(before, checkout.snapshot()).files == ("ignored",)
+    assert len(told) == 1
+    assert "cannot be listed by its .gitignore files" in told[0]
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere ripgrep has no limit of memory")
-def test_rules_take_bounded_memory(here: Path, monkeypatch) -> None:
+def test_rules_that_take_too_much_memory_are_given_up_and_what_they_name_counts_then(
+    here: Path, monkeypatch
+) -> None:
     monkeypatch.setattr(ripgrep, "_MOST_MEMORY_BYTES", 64 * 1024**2)
-    with (here / ".gitignore").open("wb") as rules:
+    (here / "sub").mkdir()
+    with (here / "sub/.gitignore").open("wb") as rules:
         rules.truncate(1024**3)  # a sparse file, which ripgrep reads as one line
-    with pytest.raises(CheckoutError, match="cannot be listed by its"):
-        plain(here).snapshot()
+    told: list[str] = []
+    checkout = plain(here, told)
+    before = checkout.snapshot()
+    (here / "ignored").write_text("1")
+    assert checkout.changes(before, checkout.snapshot()).files == ("ignored",)
+    assert len(told) == 1
+    assert "cannot be listed by its .gitignore files" in told[0]
 
 
 def test_a_directory_that_cannot_be_listed_is_told_by_what_it_is(here: Path) -> None:

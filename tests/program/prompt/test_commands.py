@@ -313,6 +313,16 @@ def test_what_ralph_does_not_honour_is_said(ralph, serve) -> None:
     assert "/fix asks for model: haiku, context: fork, which has no effect" in notices(ralph("/fix", *OUTPUT))
 
 
+def test_a_command_that_may_count_its_arguments_from_1_is_said(ralph, serve) -> None:
+    server = serve(DONE, DONE)
+    command(ralph, "old", "Fix $1.")
+    command(ralph, "new", "Fix $0 and $1.")
+    said = "/old uses $1 and not $0: the first argument is $0 now, as in Claude Code, and $1 the second"
+    assert said in notices(ralph("/old a b", *OUTPUT))
+    assert not [text for text in notices(ralph("/new a b", *OUTPUT)) if "uses $1" in text]
+    assert [first_prompt(request) for request in server.requests] == ["Fix b.", "Fix a and b."]
+
+
 def test_a_signal_during_a_shell_line_ends_the_run_and_leaves_the_call_in_the_journal_exits_143(
     ralph, serve
 ) -> None:
