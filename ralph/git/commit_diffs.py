@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import re
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ralph.git.answer import CheckoutError
 from ralph.git.credentials import CHANGES, changes_in, secrets_of, sizes_of
@@ -20,7 +20,7 @@ from ralph.values.redaction import LookedCommit
 from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from ralph.git.credentials import ChangedPath
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
 MOST_COMMITS = 300
 """The maximum number of commits on a page. No more are looked through at once. If there are more, these are the last ones."""
-_MOST_LOOKED_BYTES = 16 * 1024 * 1024
 _MOST_SEARCHED_BYTES = 128 * 1024 * 1024
-_LOOK_LIMIT_S = 20.0
+_LIMITS = {"most_bytes": 16 * 1024 * 1024, "limit_s": 20.0}
+AS_STORED = {"variables": {"GIT_GRAFT_FILE": os.devnull}}
+"""Git compares commits with no other parents than those that they name themselves."""
 
 _ID_LINE = re.compile(rb"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _DIFF = b"diff --git "
@@ -58,15 +59,12 @@ def look_through(git: Git, revisions: Sequence[str], redactor: Redactor) -> tupl
     and OSError.
     """
     options = ("--reverse", "--topo-order", f"--max-count={MOST_COMMITS}", "--ignore-missing")
-    output = _bounded(git, "rev-list", *options, "--format=%B%x00", *revisions)
-    parts = [part.removeprefix(b"commit ").partition(b"\n") for part in output.split(b"\0\n")[:-1]]
-    messages = {identifier.decode(): message for identifier, _, message in parts}
-    if not messages:
+    contents = contents_of(git, _bounded(git, "rev-list", *options, *revisions).decode().split(), **_LIMITS)
+    if not contents:
         return ()
-    output = _bounded(
-        git, "diff-tree", "--stdin", *CHANGES, given="".join(f"{one}\n" for one in messages).encode()
-    )
-    changes: dict[str, list[ChangedPath]] = {one: [] for one in messages}
+    listed = with_parents(git, contents)
+    output = git.change("diff-tree", "--stdin", *CHANGES, given=listed, **_LIMITS, **AS_STORED)
+    changes: dict[str, list[ChangedPath]] = {line.split()[0]: [] for line in listed.decode().splitlines()}
     for change in changes_in(output):
         changes[change.commit].append(change)
     sizes = sizes_of(git, {one for its in changes.values() for change in its for one in change.objects})
@@ -74,7 +72,9 @@ def look_through(git: Git, revisions: Sequence[str], redactor: Redactor) -> tupl
     found = secrets_of(
         git, {one for each in whole for change in changes[each] for one in change.objects}, redactor
     )
-    return tuple(_looked(one, messages[one], changes[one], found.keys(), redactor) for one in whole)
+    return tuple(
+        _looked(one, message_in(contents[one]), changes[one], found.keys(), redactor) for one in whole
+    )
 
 
 def _within(changes: Mapping[str, Sequence[ChangedPath]], sizes: Mapping[str, int]) -> Iterator[str]:
@@ -97,8 +97,48 @@ def _looked(
     return LookedCommit(identifier, tuple(files), is_secret, has_names)
 
 
-def _bounded(git: Git, *arguments: str, given: bytes | None = None) -> bytes:
-    return git.read(*arguments, given=given, most_bytes=_MOST_LOOKED_BYTES, limit_s=_LOOK_LIMIT_S)
+def contents_of(git: Git, commits: Iterable[str], **limits: Any) -> dict[str, bytes]:
+    """What git stores of each of these commits, without those that the repository lacks. `limits` are as in `Git.call`. Raises
+    CheckoutError and Interrupted.
+    """
+    output = git.read("cat-file", "--batch", given="".join(f"{one}\n" for one in commits).encode(), **limits)
+    found: dict[str, bytes] = {}
+    at = 0
+    while (end := output.find(b"\n", at)) >= 0:
+        fields = output[at:end].split(b" ")
+        if len(fields) != 3 or not fields[2].isdigit():  # it is missing
+            at = end + 1
+            continue
+        size = int(fields[2])
+        found[fields[0].decode()] = output[end + 1 : end + 1 + size]
+        at = end + 1 + size + 1
+    return found
+
+
+def message_in(content: bytes) -> bytes:
+    """The message of a stored commit."""
+    return content.partition(b"\n\n")[2]
+
+
+def with_parents(git: Git, contents: Mapping[str, bytes]) -> bytes:
+    """The commits as `git diff-tree --stdin` takes them, each with the parents that are stored in it: a fetch, or a command, may
+    have changed what git takes for its parents. Without commits whose parents are missing. Raises CheckoutError and Interrupted.
+    """
+    parents = {
+        commit: [
+            line[7:].decode()
+            for line in content.partition(b"\n\n")[0].split(b"\n")
+            if line.startswith(b"parent ")
+        ]
+        for commit, content in contents.items()
+    }
+    known = sizes_of(git, {one for its in parents.values() for one in its})
+    lines = (" ".join((commit, *its)) + "\n" for commit, its in parents.items() if known.keys() >= {*its})
+    return "".join(lines).encode()
+
+
+def _bounded(git: Git, *arguments: str) -> bytes:
+    return git.read(*arguments, **_LIMITS)
 
 
 def files_in(output: bytes) -> dict[str, list[NumberedFile]]:

@@ -210,7 +210,9 @@ class Git:
 
     def names_writable(self, value: str, names: Mapping[str, bool] | None = None) -> bool:
         """Whether commands can decide what a setting of the user's runs or reads (`why_changeable`). `names` are as there."""
-        return _names_agents(value, self.agents_places, self.environment, str(self.directory), names)
+        # With the user's own PATH: git does not run what only places of commands have, and what it leaves out must be known.
+        search = search_outside(self.seams.environment, (self.directory, *self.seams.writable))
+        return _names_agents(value, search, self.environment, str(self.directory), names)
 
     def settings_of(self, listing: bytes, names: Mapping[str, bool] | None = None) -> GitSettings:
         """As `settings_from`, for this directory and what the seams tell about the user. `names` are as in `why_changeable`.
@@ -359,7 +361,7 @@ def _names_agents(
 ) -> bool:
     held = {} if STANDARD_LFS.fullmatch(value) else names
     known = {**environment, "GIT_WORK_TREE": directory}
-    return bool(why_changeable([value], directory, known, search, names=held, programs=()))
+    return bool(why_changeable([value], directory, known, search, names=held))
 
 
 def _refuse_unreadable(top: Path, may_read: Callable[[str], bool]) -> None:

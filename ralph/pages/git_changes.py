@@ -18,14 +18,17 @@ from msgspec.structs import replace
 from ralph.git.answer import CheckoutError, shown
 from ralph.git.checkout import kept_commits
 from ralph.git.commit_diffs import (
+    AS_STORED,
     DIFF_OF_EACH,
     FOR_ALL,
     MOST_COMMITS,
     PLAINLY,
     NumberedFile,
+    contents_of,
     diffs_in,
     files_in,
     numbers_in,
+    with_parents,
 )
 from ralph.git.own_paths import OWN_DIRECTORY
 from ralph.git.runner import CheckoutGit, GitSeams
@@ -59,6 +62,7 @@ _MARKUP_OF_LINE_BYTES = 12
 _MOST_LINES = 600
 _SUBJECT_CHARS, _BODY_CHARS = 300, 4_000
 _CALL_LIMIT_S = 20.0
+_LIMITS = {"most_bytes": _MOST_OUTPUT_BYTES, "limit_s": _CALL_LIMIT_S}
 _NO_MESSAGE = b"(the message is left out)"
 _NO_NAME = "(a name is left out)"
 
@@ -257,10 +261,11 @@ class GitReader:
     ) -> list[Commit]:
         if not made:
             return []
-        listed = b"".join(f"{one}\n".encode() for one, _ in made)
-        contents = _objects_in(_read(git, "cat-file", "--batch", given=listed))
-        files = files_in(_read(git, *DIFF_OF_EACH, "--numstat", "-z", given=listed))
-        output = _read(git, *DIFF_OF_EACH, "-p", given=listed, most_bytes=_MOST_DIFF_BYTES)
+        contents = contents_of(git, (one for one, _ in made), **_LIMITS)
+        listed = with_parents(git, contents)
+        compare = partial(git.change, *DIFF_OF_EACH, given=listed, **AS_STORED)
+        files = files_in(compare("--numstat", "-z", **_LIMITS))
+        output = compare("-p", most_bytes=_MOST_DIFF_BYTES, limit_s=_CALL_LIMIT_S)
         diffs = self._without_secrets(git.top, diffs_in(output), marks)
         shown = sum(min(len(its), _MOST_FILES_OF_COMMIT) for its in files.values())
         most_bytes = max(self._diffs_bytes // max(shown, 1), _LEAST_DIFF_BYTES)
@@ -383,7 +388,7 @@ def git_reader(environment: Mapping[str, str], excerpts: Excerpts, *, sections: 
 
 def _read(git: CheckoutGit, *arguments: str, **options: Any) -> bytes:
     """As `Git.read`, but within the limits of a page: the output is cut off behind them."""
-    return git.read(*arguments, **{"most_bytes": _MOST_OUTPUT_BYTES, "limit_s": _CALL_LIMIT_S, **options})
+    return git.read(*arguments, **_LIMITS, **options)
 
 
 def _ancestors(identifier: str, parents: Mapping[str, Sequence[str]], assigned: set[str]) -> list[str]:
@@ -406,18 +411,3 @@ def _ends_of(git: CheckoutGit, question: GitQuestion, made: Sequence[str]) -> tu
     before = question.ranges[0].before if question.ranges else git.resolved(f"{made[0]}^") or ""
     is_known = not before or kept_commits(partial(_read, git), [before])
     return (before, made[-1]) if is_known else None
-
-
-def _objects_in(output: bytes) -> dict[str, bytes]:
-    """The content of each object in the output of `git cat-file --batch`."""
-    found: dict[str, bytes] = {}
-    at = 0
-    while (end := output.find(b"\n", at)) >= 0:
-        fields = output[at:end].split(b" ")
-        if len(fields) != 3 or not fields[2].isdigit():  # the object is missing
-            at = end + 1
-            continue
-        size = int(fields[2])
-        found[fields[0].decode()] = output[end + 1 : end + 1 + size]
-        at = end + 1 + size + 1
-    return found

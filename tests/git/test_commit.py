@@ -14,6 +14,7 @@ import pytest
 from ralph.git.answer import CheckoutError
 from tests.git.repositories import Repository
 from tests.git.test_snapshot import change_in_every_way, conflict, nested
+from tests.processes.scripts import script
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -347,3 +348,17 @@ def test_after_a_snapshot_what_it_saw_is_committed_and_later_files_by_the_next_c
     assert files_of(repository) == {".gitignore", "a.txt", "dir/b.txt", "seen"}
     assert checkout.commit("second", seen), "a look is used once"
     assert "later" in files_of(repository)
+
+
+@pytest.mark.parametrize("place", ["bin", ".venv/bin"])
+def test_a_named_filter_that_only_the_work_has_is_refused_and_not_left_out(
+    repository: Repository, place: str
+) -> None:
+    script(repository.top / place / "hide", "sed s/SECRET/xxx/")
+    repository.environment["PATH"] = f"{repository.top}/{place}:{repository.environment['PATH']}"
+    repository.git("config", "--global", "filter.hide.clean", "hide")
+    repository.write(".gitattributes", "*.t filter=hide\n")
+    repository.write("a.t", "SECRET\n")
+    repository.filters = ("hide",)
+    with pytest.raises(CheckoutError, match="goes through the filter 'hide'"):
+        repository.checkout().commit("x")

@@ -279,3 +279,26 @@ def test_a_page_does_not_wait_for_minutes_for_the_recorded_commits(repository, t
     assert facts.notes == (
         "git could not list the commits: git cat-file took longer than 20 s and was stopped",
     )
+
+
+PARENTS = {
+    "a shallow fetch": "git -c protocol.file.allow=always fetch -q --depth=1 file://$PWD main",
+    "a shallow commit": "git rev-parse HEAD > .git/shallow",
+    "a graft": "echo $(git rev-parse HEAD) $(git rev-list HEAD | tail -1) > .git/info/grafts",
+    "attributes": "echo 'leaked.txt -diff' > .gitattributes",
+}
+
+
+@pytest.mark.parametrize("script", PARENTS.values(), ids=[*PARENTS])
+def test_a_page_compares_a_commit_with_the_parents_that_were_searched(repository, script: str) -> None:
+    before = repository.git("rev-parse", "HEAD")
+    repository.write("leaked.txt", "of old: MY-known-QWERTY-77\n")
+    repository.commit_all("one")
+    repository.write("y")
+    after = repository.commit_all("two")
+    marks = looked(repository, "HEAD", f"^{before}", secrets=["MY-known-QWERTY-77"])
+    repository.git("-c", f"alias.plant=!{script}", "plant")
+    facts = told(repository, CommitRange(1, before, after), looked=marks)
+    assert facts.commits
+    assert "QWERTY" not in str(facts)
+    assert [file.path for file in facts.commits[-1].files] == ["y"]
