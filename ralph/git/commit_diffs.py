@@ -98,7 +98,7 @@ def _looked(
 
 
 def contents_of(git: Git, commits: Iterable[str], **limits: Any) -> dict[str, bytes]:
-    """What git stores of each of these commits, without those that the repository lacks. `limits` are as in `Git.call`. Raises
+    """The stored content of each of these commits, without those that the repository lacks. `limits` are as in `Git.call`. Raises
     CheckoutError and Interrupted.
     """
     output = git.read("cat-file", "--batch", given="".join(f"{one}\n" for one in commits).encode(), **limits)

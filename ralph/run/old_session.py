@@ -104,20 +104,17 @@ class _Opening:
         return OpenSession(old.id, journal, old, tuple(notices), total)
 
     def _about_rights(self, old: Session, path: Path) -> Iterator[str]:
-        """Raises CannotError if directories or patterns of the journal would count, and commands could have written them into it.
-        Yields a notice if they could have removed some.
+        """Yields notices about what does not count any more. Raises CannotError if patterns of the journal would count, and commands
+        could have written them into it.
         """
         context, given = self._context, self._context.options.writable
-        added = {*old.writable} - {*given} if given == context.settings.directories else set[str]()
+        if closed := sorted({*old.writable} - {*given}):
+            words = " ".join(f"--add-dir {shell_word(one)}" for one in closed)
+            yield f"directories of the session's earlier runs are closed now: name them again ({words})"
         why = context.search((*given, *old.writable)).why_open(str(path))
         if why is None:
             return
         ignores = f"because the session is in {self._store.root}, and {why}: keep sessions elsewhere, or"
-        if added:
-            raise CannotError(
-                f"ralph ignores the session's directories, {ignores} name the directories again: "
-                f"{' '.join(f'--add-dir {shell_word(one)}' for one in sorted(added))}"
-            )
         if context.options.names_tools:
             return
         own = patterns_of_tools(context)

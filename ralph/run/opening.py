@@ -8,7 +8,6 @@ import os
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from errno import EACCES, EROFS
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -43,7 +42,7 @@ from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.planning import refuse_owners_work, with_denied_reads
 from ralph.sessions.journal import FileJournal, NoJournal
 from ralph.sessions.store import SessionStore
-from ralph.settings.merge import SettingsError, refuse_resumed
+from ralph.settings.merge import SettingsError
 from ralph.values.answer import ToolError
 from ralph.values.events import Notice, RunStarted, SessionTotal
 from ralph.values.outcome import CannotError, Outcome, UsageError
@@ -53,6 +52,7 @@ from ralph.values.tool_choice import MCP_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from ralph.conversation.session import Session
     from ralph.mcp.ports import ServerGroup
@@ -210,7 +210,7 @@ class SessionParts:
             self.session = _open_session(self.context, new_id, has_prompt=has_prompt)
             opened.callback(self.session.journal.close)
             self.hooks, about_rules = self._take_rules(guards)
-            self._take_places_of_session()
+            self._take_places()
             self.toolbox, about_hooks = self._make_toolbox()
             opened.callback(self._close_toolbox)
             self._connect()
@@ -257,19 +257,10 @@ class SessionParts:
         """The commands and skills that the rules let ralph read."""
         return guards.hooks, guards.notices
 
-    def _take_places_of_session(self) -> None:
-        """Sets the directories outside the working directory in which tools may write, and closes what rules deny to
-        read. A resumed session keeps its directories, unless the command line names some.
-        """
-        context, old, writable = self.context, self.session.old, self.context.options.writable
-        if old is not None and writable == context.settings.directories:  # none of the command line
-            writable = tuple(dict.fromkeys((*old.writable, *writable)))
-        if writable != context.options.writable:
-            config_file = context.options.config_file
-            path = None if config_file is None else Path(config_file)
-            refuse_resumed(context.settings, context.environment, context.roots(), path, writable)
-            self.plan = plan_sandbox(context, writable)
-        self.writable = writable
+    def _take_places(self) -> None:
+        """Sets the directories outside the working directory in which tools may write, and closes what rules deny to read."""
+        context = self.context
+        self.writable = writable = context.options.writable
         if self._judge is not None and self.plan.is_confined:
             # What rules deny to read as a whole, commands do not see.
             roots = context.roots(writable)

@@ -17,6 +17,7 @@ from jsonschema import validators
 
 from ralph.agent.report_tool import (
     DEFAULT_DRAFT,
+    direct_subschemas,
     is_draft_4,
     leads_to,
     own_fragment,
@@ -99,11 +100,10 @@ def _fault_of(schema: dict[str, Any]) -> str | None:
     draft = schema.get("$schema", DEFAULT_DRAFT)
     if not isinstance(draft, str) or draft.rstrip("#") not in _DRAFTS:
         return f"$schema is {shown(draft)}; known are {', '.join(_DRAFTS)}"
-    faults = (
-        fault for pointer, one in schemas_within(schema) for fault in _keyword_faults(schema, pointer, one)
-    )
-    # Cheap checks for common mistakes come first, then the draft's own rules.
-    return next(faults, None) or _draft_fault(schema)
+    within = schemas_within(schema)
+    faults = (fault for pointer, one in within for fault in _keyword_faults(schema, pointer, one))
+    # Cheap checks for common mistakes come first, then the draft's own rules, then loops.
+    return next(faults, None) or _draft_fault(schema, within) or _loop(schema, within)
 
 
 # These keywords give a schema a name, or refer to a schema by its name. The names would not be valid any more,
@@ -137,14 +137,56 @@ def _is_regular_expression(pattern: str) -> bool:
     return True
 
 
-def _draft_fault(schema: dict[str, Any]) -> str | None:
+def _draft_fault(schema: dict[str, Any], within: Sequence[tuple[str, dict[str, Any]]]) -> str | None:
     draft = validators.validator_for(schema)
     checker = draft(draft.META_SCHEMA, format_checker=draft.FORMAT_CHECKER)
+    # The draft's own schema does not check places that only a `$ref` leads to.
+    places = [within[0], *_only_referred_to(within)]
     try:
-        error = next(checker.iter_errors(schema), None)
+        for pointer, one in places:
+            error = next(checker.iter_errors(one), None)
+            if error is not None:
+                path, sentence = next(faults_of(error))
+                inside = "".join(f"/{part}" for part in path)
+                return f"{shortened(pointer + inside)}: {sentence}"
     except RecursionError:
         return "it is nested too deeply"
-    if error is None:
-        return None
-    path, sentence = next(faults_of(error))
-    return f"{shortened('#' + ''.join(f'/{part}' for part in path))}: {sentence}"
+    return None
+
+
+def _only_referred_to(within: Sequence[tuple[str, dict[str, Any]]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    by_keyword = {id(inner) for pointer, one in within for _, inner in direct_subschemas(pointer, one)}
+    return ((pointer, one) for pointer, one in within[1:] if id(one) not in by_keyword)
+
+
+# Keywords whose schemas apply to the same value as the schema around them: a cycle of these never ends.
+_IN_PLACE = re.compile(r"/((allOf|anyOf|oneOf)/\d+|not|if|then|else|(dependentSchemas|dependencies)/[^/]*)")
+
+
+def _loop(schema: dict[str, Any], within: Sequence[tuple[str, dict[str, Any]]]) -> str | None:
+    nexts = {id(one): list(_in_place(schema, pointer, one)) for pointer, one in within}
+    pointers = {id(one): pointer for pointer, one in within}
+    done: set[int] = set()
+    for start, first in nexts.items():
+        path = {} if start in done else {start: iter(first)}
+        while path:
+            here = next(reversed(path))
+            following = next(path[here], None)
+            if following is None:
+                done.add(here)
+                path.popitem()
+            elif following in path:
+                return f"{shortened(pointers[following])}: $ref leads back to itself without end"
+            elif following not in done:
+                path[following] = iter(nexts[following])
+    return None
+
+
+def _in_place(root: dict[str, Any], pointer: str, schema: dict[str, Any]) -> Iterator[int]:
+    for inner_pointer, inner in direct_subschemas(pointer, schema):
+        if isinstance(inner, dict) and _IN_PLACE.fullmatch(inner_pointer, len(pointer)):
+            yield id(inner)
+    fragment = own_fragment(root, schema.get("$ref"))
+    target = None if fragment is None else leads_to(root, fragment)
+    if isinstance(target, dict):
+        yield id(target)

@@ -311,11 +311,10 @@ class SessionRun:
 
 
 def _ignored_in_journal(parts: SessionParts) -> dict[str, str]:
-    """The options whose values a resume does not take from the journal, because commands may write it."""
+    """The options whose values a resume does not take from the journal: directories, and patterns if commands may write it."""
     context, path = parts.context, parts.session.journal_path
-    if not path or context.search(parts.writable).why_open(path) is None:
-        return {}
-    of_tools = ("--tools", "--allowed-tools", "--disallowed-tools") if parts.tool_patterns else ()
+    is_open = bool(path) and context.search(parts.writable).why_open(path) is not None
+    of_tools = ("--tools", "--allowed-tools", "--disallowed-tools") if is_open and parts.tool_patterns else ()
     lists = {
         option: context.options.settings.get(name)
         for option, name in zip(of_tools, TOOL_SETTINGS, strict=False)

@@ -317,26 +317,6 @@ def refuse_reached(
         )
 
 
-def refuse_resumed(
-    settings: Settings,
-    environment: Mapping[str, str],
-    roots: Sequence[Path],
-    config_file: Path | None,
-    more: Sequence[str],
-) -> None:
-    """As `refuse_reached`, for the directories `more` of the session that is resumed. They decide neither what the user's file for
-    Claude Code says, nor a file of `--mcp-config` that names a credential.
-    """
-    refuse_reached(settings, environment, roots, config_file, more)
-    search = search_around(environment, roots, more)
-    trusted = (one.name for one in settings.claude_files if one.is_trusted and one.name.startswith("/"))
-    _refuse_reached_wishes(trusted, search)
-    if settings.mcp_servers and _servers(settings, environment, roots[0], search) != settings.mcp_servers:
-        raise SettingsError(
-            "--mcp-config: commands of the resumed session may write a file that names a credential"
-        )
-
-
 def _servers(
     settings: Settings,
     environment: Mapping[str, str],

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import astuple, replace
 
 from benchmarks import settings_page
-from ralph.settings.merge import SettingsError, load_settings, load_with_claude, refuse_resumed
+from ralph.settings.merge import SettingsError, load_settings
 from ralph.settings.tables import ALL_KEYS, KEYS, TABLES, Settings
 from ralph.settings.toml_file import MAX_BYTES, user_settings_path
 from ralph.values.setting import MAX_SECONDS
@@ -437,22 +437,6 @@ def test_a_users_file_that_came_with_the_checkout_above_does_not_count(world: Wo
         load_settings({}, environment, sub, None)
 
 
-def test_a_resumed_sessions_directories_do_not_decide_what_the_users_files_say(
-    world: World, tmp_path: Path
-) -> None:
-    home, dotfiles = tmp_path / "home", tmp_path / "dotfiles"
-    (dotfiles / "claude").mkdir(parents=True)
-    (home / ".claude").symlink_to(dotfiles / "claude")
-    settings = load_with_claude({}, world.environment, world.cwd, None)
-    refuse_resumed(settings, world.environment, (world.cwd,), None, [str(dotfiles)])
-    (dotfiles / "claude/settings.json").write_text("{}")
-    settings = load_with_claude({}, world.environment, world.cwd, None)
-    added = load_with_claude({}, world.environment, world.cwd, None, reach=(dotfiles,))
-    refuse_resumed(added, world.environment, (world.cwd, dotfiles), None, [str(dotfiles)])
-    with pytest.raises(SettingsError, match=f"may write {dotfiles}, .*by --add-dir"):
-        refuse_resumed(settings, world.environment, (world.cwd,), None, [str(dotfiles)])
-
-
 # Where the file is, as it is named, what else commands may write, and whether its servers get a credential.
 SERVER_FILES = {
     "elsewhere": ("named/m.json", "", "", "", True),
@@ -486,11 +470,6 @@ def test_a_server_gets_a_credential_only_from_a_file_that_nobody_else_writes(
     if is_given:
         [server] = load_settings(flags, world.environment, sub, None, reach=reach).mcp_servers
         assert server.environment.plain == {"K": KEY}
-        settings = load_settings(flags, world.environment, sub, None)
-        with pytest.raises(
-            SettingsError, match="gets no credential"
-        ):  # the session that is resumed may write it
-            refuse_resumed(settings, world.environment, (sub,), None, [str(file.parent)])
     else:
         with pytest.raises(SettingsError, match="needs the variable ANTHROPIC_API_KEY") as caught:
             load_settings(flags, world.environment, sub, None, reach=reach)

@@ -186,22 +186,23 @@ def test_patterns_that_the_settings_repeat_still_count_where_commands_may_write_
     assert len(server.requests) == 3
 
 
-@pytest.mark.parametrize("forks", [False, True])
-def test_directories_that_a_command_may_have_written_into_a_journal_do_not_count_exits_78(
-    ralph, serve, tmp_path, forks
-) -> None:
-    victim = tmp_path / "victim"
-    victim.mkdir()
-    server = serve(HELLO, calls(("Write", {"file_path": str(victim / "x"), "content": "x"})), HELLO)
-    kept = ("--session-dir", "kept")
-    assert ralph("go", *kept).code == 0
-    [journal] = ralph.cwd.glob("kept/*/*.jsonl")
-    changed_run(journal, writable=[str(victim)])
-    resume = ("-c", "go on", *kept, *(["--fork-session"] if forks else []))
-    ran = ralph(*resume)
-    assert ran.code == 78
-    assert f"name the directories again: --add-dir {victim}" in ran.last_line
-    assert len(server.requests) == 1
-    assert [*ralph.cwd.glob("kept/*/*.jsonl")] == [journal]
-    assert ralph(*resume, "--add-dir", str(victim)).code == 0
-    assert (victim / "x").exists(), "the user has named it"
+def test_a_resumed_session_writes_in_no_directory_that_is_not_named_again(ralph, serve, tmp_path) -> None:
+    added = tmp_path / "added"
+    added.mkdir()
+    write = calls(("Write", {"file_path": str(added / "x"), "content": "x"}))
+    serve(HELLO, write, HELLO, write, HELLO)
+    first = ralph("go", "--add-dir", "../added", "--max-turns", "1")
+    assert ralph("-c", "go on").code == 0
+    assert not (added / "x").exists()
+    again = ralph("-c", "go on", "--add-dir", "../added")
+    assert again.code == 0
+    assert (added / "x").exists()
+    assert first.code == 0
+
+
+def test_the_directories_of_earlier_runs_are_named(ralph, serve, tmp_path) -> None:
+    (tmp_path / "added").mkdir()
+    serve(HELLO, HELLO)
+    assert ralph("go", "--add-dir", "../added").code == 0
+    ran = ralph("-c", "go on")
+    assert "are closed now: name them again (--add-dir /" in ran.stderr
