@@ -384,7 +384,7 @@ class _Reader:
             word = self._take(_DELIMITER)
             if word is None or self._next() in ("\\", "'", '"', "$", "`"):
                 raise _SyntaxError(UNKNOWN_SYNTAX)
-            delimiter = re.sub(r"\\(.)|['\"]", r"\1", word[0])
+            delimiter = re.sub(r"\\(.)|'(.*?)'|\"(.*?)\"", r"\1\2\3", word[0])
             is_literal = re.search(r"[\\'\"]", word[0]) is not None
             document = Document(delimiter, is_literal=is_literal, is_indented=operator == "<<-")
             self._documents.append(document)

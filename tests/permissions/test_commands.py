@@ -443,6 +443,7 @@ ZAPPED = [
     "x=ok; for r in x; do declare -g -n r; r=zap; done; $x 1",
     'eval a={1,"y zap"}',
     'eval a={1,"y zap 1"}',
+    "cat <<'E\\\\'\nE\\\\\nzap 1",
 ]
 
 
