@@ -19,6 +19,7 @@ UNKNOWN_SYNTAX = "syntax that ralph does not understand"
 NESTING = "its nesting"
 INDIRECT, CALCULATION = "an indirect expansion", "arithmetic"
 _SUBSTITUTION = "a substitution"
+_CONTINUED = "a word that continues on the next line"
 _LONGEST_BYTES = 131_072
 _MOST_LEVELS = 50
 """The maximum depth of substitutions and compound commands. Real commands are much less deep."""
@@ -30,6 +31,7 @@ _ENDS_WORD = r"(?:\\\n)*(?=[ \t\n;&|()<>]|\Z)"
 _RESERVED = re.compile(
     rf"(if|then|elif|else|fi|for|select|while|until|do|done|case|esac|function|time|coproc|\{{|\}}|!|\[\[){_ENDS_WORD}"
 )
+_BETWEEN_WORDS = re.compile(r"(?:\\\n)*(?=[ \t\n;&|)]|\Z)")
 _IN = re.compile(rf"in{_ENDS_WORD}")
 _OPERATOR = re.compile(r"&&|\|\||\|&|;;&|;;|;&|;|&(?!>)|\|")
 _PIPE = re.compile(r"\|(?!\|)")
@@ -161,7 +163,7 @@ class Script:
         if re.search(r"[\0\1\r\x0b\x0c]", text) or "\udc80" <= max(text, default="") <= "\udfff":
             self.lost.append("a control character")
         if _PARTED.search(text):
-            self.lost.append("a word that continues on the next line")
+            self.lost.append(_CONTINUED)
         try:
             _Reader(text.replace(ONE, "\ufffd").replace(SEVERAL, "\ufffd"), self, 0).read()
         except _SyntaxError as error:
@@ -481,6 +483,8 @@ class _Reader:
         if char == "\\":
             escaped = self._text[self._at + 1 : self._at + 2]
             self._at = min(self._at + 2, len(self._text))
+            if escaped == "\n" and not in_quotes and not self._take(_BETWEEN_WORDS):
+                self._script.lost.append(_CONTINUED)
             is_kept = not escaped or (in_quotes and escaped not in '$`"\\')
             return "" if escaped == "\n" else hidden(f"{char}{escaped}" if is_kept else escaped)
         if char == "$":

@@ -443,7 +443,18 @@ ZAPPED = [
     "x=ok; for r in x; do declare -g -n r; r=zap; done; $x 1",
     'eval a={1,"y zap"}',
     'eval a={1,"y zap 1"}',
-    "cat <<'E\\\\'\nE\\\\\nzap 1",
+    "cat <<'E\\'\nE\\\nzap 1",
+    "i\\\nf zap 1; then ok; fi",
+    "cop\\\nroc zap 1",
+    "for x in 1; d\\\no zap 1; done",
+    "x\\\n=1 zap 1",
+    "x+\\\n=1 zap 1",
+    "funct\\\nion f { zap 1; }; f",
+    "1\\\n>f zap 1",
+    "1\\\n2>f zap 1",
+    "{v\\\n}>f zap 1",
+    "{v}\\\n>f zap 1",
+    "x='a[$(zap 1)]'; y=abc; echo ${y\\\n:x}",
 ]
 
 
