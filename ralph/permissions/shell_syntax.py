@@ -323,8 +323,12 @@ class _Reader:
         operator = None
         while operator is None or operator[0][:2] != "]]":
             self._blank(lines=True)
-            operator = self._take(_OF_COMPARISON)
-            words.append(plain(operator[0]) if operator else self._word(is_pattern=words[-1].text == "=~"))
+            is_pattern = words[-1].text == "=~"  # parentheses in it are no operators
+            operator = None if is_pattern else self._take(_OF_COMPARISON)
+            word = plain(operator[0]) if operator else self._word(is_pattern=is_pattern)
+            if is_pattern and word.text == "]]":
+                raise _SyntaxError(UNKNOWN_SYNTAX)
+            words.append(word)
         self._script.read_commands.append(SimpleCommand(tuple(words)))
 
     def _simple(self, before: Sequence[Word]) -> None:

@@ -455,6 +455,8 @@ ZAPPED = [
     "{v\\\n}>f zap 1",
     "{v}\\\n>f zap 1",
     "x='a[$(zap 1)]'; y=abc; echo ${y\\\n:x}",
+    "[[ a =~ (a # ) ]]; zap 1\n) ]]",
+    "[[ =~ ]] && zap 1\n[[ a ]]",
 ]
 
 
