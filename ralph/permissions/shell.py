@@ -156,7 +156,7 @@ class ParsedLine(Script):
         data = frozenset(_words_anywhere(_known_texts([*self._data, *others]), ()) if self._suspects else ())
         yield from ((problem, data | {name}) for name, problem in self._suspects.items())
         yield from ((problem, self.everywhere) for problem in self.lost[:1])
-        texts = (one.known for one in (*self._data, *self.other_words))
+        texts = (one.known for one in (*self._data, *self.other_words, *self.given_texts))
         if self._evaluates() and any(re.search(r"\$\(|`", text) for text in texts):
             yield "a text with a substitution", self.everywhere
 

@@ -37,8 +37,8 @@ _OPERATOR = re.compile(r"&&|\|\||\|&|;;&|;;|;&|;|&(?!>)|\|")
 _PIPE = re.compile(r"\|(?!\|)")
 _OPTIONS_OF_TIME = re.compile(rf"(?:(?:-p|--){_ENDS_WORD}[ \t]*)*")
 _OF_FUNCTION = re.compile(r"\([ \t]*\)")
-# A compound command follows.
-_NAME_OF_COPROCESS = re.compile(r"\w+[ \t]+(?=[({]|\[\[|(?:if|for|select|while|until|case)\s)")
+_BEGINS_BLOCK = re.compile(rf"\(|(?:\{{|\[\[|if|for|select|while|until|case){_ENDS_WORD}")
+_NAME_OF_COPROCESS = re.compile(rf"\w+[ \t]+(?={_BEGINS_BLOCK.pattern})")
 _OF_COMPARISON = re.compile(rf"\]\]{_ENDS_WORD}|&&|\|\||[<>](?!\()|[()]")
 _ENDS_CASE = (";;", ";&", ";;&")
 _REDIRECTION = re.compile(
@@ -286,12 +286,24 @@ class _Reader:
             script.not_understood.append("a function")
         elif word == "coproc":
             script.not_understood.append("`coproc`")
-            self._take(_NAME_OF_COPROCESS)
+            self._name_of_coprocess()
         elif word == "time":
             options = self._take(_OPTIONS_OF_TIME)
             self._simple([plain(word), *(plain(one) for one in (options[0] if options else "").split())])
         elif word == "[[":
             self._comparison()
+
+    def _name_of_coprocess(self) -> None:
+        """Reads a name, which any word before a compound command is."""
+        at = self._at
+        if self._take(_NAME_OF_COPROCESS) or _BEGINS_BLOCK.match(self._text, at):
+            return
+        if self._next() not in ("", *"\n;&|()<>"):
+            self._word()
+            self._blank()
+            if _BEGINS_BLOCK.match(self._text, self._at):
+                raise _SyntaxError(UNKNOWN_SYNTAX)
+        self._at = at
 
     def _patterns(self, around: list[str]) -> None:
         """Reads the patterns of a case up to its commands, or the end of all cases."""
@@ -401,6 +413,10 @@ class _Reader:
             if operator == "<<<":
                 self._script.other_words.append(target)
             else:
+                if operator == ">&" and number.lstrip("0") in ("", "1"):  # bash expands such a target twice
+                    if re.search(r"[$`]", target.known):
+                        raise _SyntaxError(UNKNOWN_SYNTAX)
+                    self._script.not_understood += [INDIRECT] * (target.text is None)
                 self._script.redirections.append(Redirection(operator, target))
         redirected.append((number, operator, document))
         return True

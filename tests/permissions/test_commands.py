@@ -457,6 +457,17 @@ ZAPPED = [
     "x='a[$(zap 1)]'; y=abc; echo ${y\\\n:x}",
     "[[ a =~ (a # ) ]]; zap 1\n) ]]",
     "[[ =~ ]] && zap 1\n[[ a ]]",
+    'coproc "x" { zap 1; }',
+    "coproc x=1 [[ a\nzap 1\n]]",
+    "ok >&'$(zap 1)'",
+    "ok >& '$(zap 1)'",
+    "x='$(zap 1)'; ok >&\"$x\"",
+    "ok >&\\$\\(zap\\ 1\\)",
+    "ok >&$'\\x24(zap 1)'",
+    "read x <<< '$(zap 1)'; ok >&\"$x\"",
+    "ok 1>&'a[$(zap 1)]'",
+    "read x <<'E'\n$(zap 1)\nE\nok >&\"$x\"",
+    "read x <<'E'\na[$(zap 1)]\nE\necho $((x))",
 ]
 
 
