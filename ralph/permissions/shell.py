@@ -78,7 +78,7 @@ def _known_texts(words: Iterable[Word]) -> list[str]:
 def _words_anywhere(texts: Iterable[str], words: Iterable[Word]) -> Iterator[str]:
     """All words in the texts, without the quotes and operators around them."""
     for text in texts:
-        text = re.sub(r"(?<=[<>]&)-", " ", text)  # noqa: PLW2901 - `0<&-rm` closes a descriptor, and a word may follow
+        text = re.sub(r"([<>](?:\\\n)*&(?:[ \t]|\\\n)*)-", r"\1 ", text)  # noqa: PLW2901 - `0<&-rm` closes a descriptor, and a word may follow
         without_quotes = re.sub(r"\\\n|\$(?=['\"])|[\"'\\]", "", text)
         without_escapes = re.sub(r"\\[abefnrtv]", " ", text)
         decoded = re.sub(r"\$?['\"]", "", decoded_escapes(text))

@@ -633,9 +633,10 @@ class _Reader:
             if (
                 ansi or char == "'"
             ):  # quotes do not keep the shell from evaluating a subscript, an offset or arithmetic
-                if in_quotes and closes == "}" and "posix" in self._text.lower():
-                    raise _SyntaxError(UNKNOWN_SYNTAX)  # there, such a quote is a letter
-                text = decoded_escapes(ansi[1]) if ansi else self._until(char)
+                text = ansi[1] if ansi else self._until(char)
+                if in_quotes and closes == "}" and re.search(r"[}\"]", text):
+                    raise _SyntaxError(UNKNOWN_SYNTAX)  # in a POSIX shell, such a quote is a letter
+                text = decoded_escapes(text) if ansi else text
                 _Reader(text, self._script, self._level + 1).read_expansions()
             elif char and char in "\\'\"`$":
                 self._quoted(in_quotes=in_quotes and char == "$")

@@ -468,6 +468,10 @@ ZAPPED = [
     "ok 1>&'a[$(zap 1)]'",
     "read x <<'E'\n$(zap 1)\nE\nok >&\"$x\"",
     "read x <<'E'\na[$(zap 1)]\nE\necho $((x))",
+    "<\\\n&-zap 1",
+    "bash --posix -c 'echo \"${x:-'\"'\"'}\"; zap 1; echo \"'\"'\"'}\"'",
+    "POSIXLY_CORRECT= bash -c 'echo \"${x:-'\"'\"'}\"; zap 1; echo \"'\"'\"'}\"'",
+    "sh -c 'echo \"${x:-'\"'\"'}\"; zap 1; echo \"'\"'\"'}\"'",
 ]
 
 
