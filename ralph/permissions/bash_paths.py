@@ -165,14 +165,16 @@ class PathJudge:
     def _sources(self) -> Sequence[_Source]:
         """The searches and lists from which words of the line may come."""
         line = self._line
-        commands = [*line.commands]
-        takes_input = any(_has(command, "takes") for command in commands)
-        if takes_input:
-            read = (one.target for one in line.redirections if not (one.writes or one.target.is_stream))
-            commands += [SimpleCommand((plain("cat"), target), output="|") for target in read]
+        read = (one.target for one in line.redirections if not (one.writes or one.target.is_stream))
+        commands = [SimpleCommand((plain("cat"), target), output="|") for target in read]
+        commands += line.commands
+        takers = [at for at, command in enumerate(commands, start=1) if _has(command, "takes")]
+        # In a plain line, a command gives names only to those behind it.
+        is_plain = not (line.not_understood or line.has_loop or line.pipes_blocks)
+        last = (takers[-1] if is_plain else len(commands) + 1) if takers else 0
         found = [_Source(self._bases)] * any(map(_SET_TO_COMPUTED.search, line.texts))
-        for command in commands:
-            is_taken = takes_input and (command.output == "|" or line.pipes_blocks)
+        for at, command in enumerate(commands, start=1):
+            is_taken = at < last and (command.output == "|" or line.pipes_blocks)
             if command.name == "find" and (command.output or is_taken or _has_option(command, _EXECUTES)):
                 found.append(self._found_by_find(command))
             elif not (command.output == "$" or is_taken) or command.name == "find":
