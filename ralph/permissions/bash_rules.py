@@ -189,7 +189,7 @@ def broken_by(line: ParsedLine, rules: Sequence[KnownRule]) -> Broken | None:
 def why_not_allowed(line: ParsedLine, rules: Sequence[KnownRule], harmless: HarmlessCommands) -> str | None:
     """Tells the model why the rules for Bash do not allow the line. None if they allow all but what is harmless."""
     unknown = "a command that is known only when it runs" if line.runs_unknown else ""
-    problem = next(iter(line.not_understood), line.runner or unknown)
+    problem = next(iter((*line.not_understood, *line.evaluated)), line.runner or unknown)
     if problem:
         return f"{problem} in it cannot be judged"
     if line.sets_variables:

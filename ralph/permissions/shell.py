@@ -36,6 +36,8 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\[.*\])?\+?=", re.DOTALL)
 _EVALUATES_VALUES = re.compile(
     r"\b(?:PS[0-4]|PROMPT_COMMAND|RANDOM|OPTIND|HISTCMD|SECONDS|LINENO)\b|\$\{[^{}]*@P\}"
 )
+# With it, assignments may stand anywhere among the words of later commands.
+_SETS_KEYWORDS = re.compile(r"-[A-Za-z]*k[A-Za-z]*|keyword")
 _OPTION = re.compile(r"(?<![^\s=,'\"({:])-[^\s'\",;|&)}]*")
 # Commands that set variables by their names, and those that do so with an option.
 _SETTERS = frozenset("read mapfile readarray getopts let declare typeset local".split())
@@ -150,15 +152,20 @@ class ParsedLine(Script):
         takers = (one.name for one in self.commands if one.has_heredoc)
         return () if all(name in ("cat", "tee") for name in takers) else self.heredocs
 
+    @cached_property
+    def evaluated(self) -> Sequence[str]:
+        """A description of a text that the shell may evaluate, with what it names. Empty if there is none."""
+        texts = (one.known for one in (*self._data, *self.other_words, *self.given_texts))
+        is_found = self._evaluates() and any(re.search(r"\$\(|`", text) for text in texts)
+        return ["a text with a substitution"] * is_found
+
     def hiding(self) -> Iterator[tuple[str, frozenset[str]]]:
         """Descriptions of the parts that may run commands which are not in the list, each with all words that such commands have."""
         others = [*self.other_words, *self.heredocs, *(one.target for one in self.redirections)]
         data = frozenset(_words_anywhere(_known_texts([*self._data, *others]), ()) if self._suspects else ())
         yield from ((problem, data | {name}) for name, problem in self._suspects.items())
         yield from ((problem, self.everywhere) for problem in self.lost[:1])
-        texts = (one.known for one in (*self._data, *self.other_words, *self.given_texts))
-        if self._evaluates() and any(re.search(r"\$\(|`", text) for text in texts):
-            yield "a text with a substitution", self.everywhere
+        yield from ((problem, self.everywhere) for problem in self.evaluated)
 
     def _read_script(self, text: str, level: int, *, is_inner: bool = False) -> None:
         """Reads a text that a shell runs, with `level` commands around it. `is_inner`: no command in it needs a match of its own."""
@@ -188,6 +195,9 @@ class ParsedLine(Script):
         is_needed = not (is_inner or found.is_transparent)
         self.commands.append(replace(command, is_needed=is_needed))
         self.not_understood += filter(None, (found.not_understood,))
+        if command.name == "set" and any(_SETS_KEYWORDS.fullmatch(word.known) for word in command.words):
+            self.lost.append("`set -k`")
+            self.not_understood.append("`set -k`")
         self.suspect = self.suspect or found.suspect
         self._suspect(found, "git" if command.name == "git" else "")
         named = () if command.name is not None else self._named_by_values(command.words)
