@@ -45,13 +45,15 @@ def test_a_session_that_might_only_read_does_not_run_commands_when_it_continues(
     assert answered["content"] == "There is no tool 'Bash'. The tools are: Glob, Grep, Read."
 
 
-def test_a_directory_that_might_be_written_to_still_may_when_it_continues(ralph, serve, tmp_path) -> None:
+def test_a_directory_that_the_command_names_again_may_still_be_written_when_it_continues(
+    ralph, serve, tmp_path
+) -> None:
     other = tmp_path / "other"
     other.mkdir()
     target = other / "new.txt"
     serve(DOWN.fault, Turn([ToolUse("Write", {"file_path": str(target), "content": "x"})]), DONE)
     assert ralph("go", "--retry", "off", "--add-dir", str(other)).code == 75
-    assert ralph("-c").code == 0
+    assert ralph("-c", "--add-dir", str(other)).code == 0
     assert target.read_text() == "x"
 
 
