@@ -187,5 +187,4 @@ def _pieces_of(file: BinaryIO, size: int) -> Iterator[bytes]:
 
 def _secrets_in(content: bytes, redactor: Redactor) -> frozenset[str]:
     text = content.decode("utf-8", "replace")
-    texts = (text, text.replace("\0", "")) if "\0" in text else (text,)  # UTF-16 of ASCII too
-    return frozenset(one[begin:end] for one in texts for begin, end in redactor.spans(one))
+    return frozenset(text[begin:end] for begin, end in redactor.spans(text))
