@@ -64,16 +64,23 @@ def look_through(git: Git, revisions: Sequence[str], redactor: Redactor) -> tupl
         return ()
     listed = with_parents(git, contents)
     output = git.change("diff-tree", "--stdin", *CHANGES, given=listed, **_LIMITS, **AS_STORED)
-    changes: dict[str, list[ChangedPath]] = {line.split()[0]: [] for line in listed.decode().splitlines()}
-    for change in changes_in(output):
-        changes[change.commit].append(change)
+    found = changes_in(output)
+    commits = [line.split()[0] for line in listed.decode().splitlines()]
+    if (
+        len(output) >= _LIMITS["most_bytes"]
+    ):  # the last one may be incomplete, and those behind it had no turn
+        commits = commits[: commits.index(found[-1].commit)] if found else []
+    changes: dict[str, list[ChangedPath]] = {one: [] for one in commits}
+    for change in found:
+        if change.commit in changes:
+            changes[change.commit].append(change)
     sizes = sizes_of(git, {one for its in changes.values() for change in its for one in change.objects})
     whole = [*_within(changes, sizes)]
-    found = secrets_of(
+    holding = secrets_of(
         git, {one for each in whole for change in changes[each] for one in change.objects}, redactor
     )
     return tuple(
-        _looked(one, message_in(contents[one]), changes[one], found.keys(), redactor) for one in whole
+        _looked(one, message_in(contents[one]), changes[one], holding.keys(), redactor) for one in whole
     )
 
 
@@ -110,6 +117,8 @@ def contents_of(git: Git, commits: Iterable[str], **limits: Any) -> dict[str, by
             at = end + 1
             continue
         size = int(fields[2])
+        if end + 1 + size > len(output):  # it is cut off
+            break
         found[fields[0].decode()] = output[end + 1 : end + 1 + size]
         at = end + 1 + size + 1
     return found

@@ -8,12 +8,13 @@ import os
 import re
 import tempfile
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ralph.git.answer import shown
+from ralph.git.answer import CheckoutError, shown
 from ralph.git.large_files import path_in, pointer_in
+from ralph.git.runner import MOST_OUTPUT_BYTES
 from ralph.machine.files.opened_file import open_regular_file
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def paths_with_new_credentials(
     """The files of the tree `after` that hold a secret which `redactor` knows, in their content or name, where the tree `before` does
     not. git-lfs keeps large files in `storage`. Raises CheckoutError, Interrupted and OSError.
     """
-    changes = changes_in(git.read("diff-tree", *CHANGES, before, after))
+    changes = changes_in(_whole(git, "diff-tree", *CHANGES, before, after))
     return [change.path for change in _with_new_secrets(git, changes, redactor, storage)]
 
 
@@ -69,11 +70,11 @@ def why_not_pushed(
     """
     given = "".join((f"{head}\n", *(f"^{one}\n" for one in known))).encode()
     listed = ("rev-list", "--ignore-missing", "--reverse", "--stdin")
-    commits = git.change(*listed, given=given, variables=_NO_GRAFTS)
+    commits = _whole(git, *listed, given=given, variables=_NO_GRAFTS)
     objects = ("--objects", "--no-object-names", "--missing=allow-any")
-    brought = set(git.change(*listed, *objects, given=given, variables=_NO_GRAFTS).decode().split())
+    brought = set(_whole(git, *listed, *objects, given=given, variables=_NO_GRAFTS).decode().split())
     # A merge differs from one of its parents by what the other one brought.
-    told = git.change("diff-tree", "--stdin", "-m", *CHANGES, given=commits, variables=_NO_GRAFTS)
+    told = _whole(git, "diff-tree", "--stdin", "-m", *CHANGES, given=commits, variables=_NO_GRAFTS)
     changes = [one for one in changes_in(told) if one.new in brought or redactor.spans(one.path)]
     with_secrets = [*_with_new_secrets(git, changes, redactor, storage)]
     messages = secrets_of(git, commits.decode().split(), redactor)
@@ -88,6 +89,14 @@ def why_not_pushed(
     return None
 
 
+def _whole(git: Git, *arguments: str, **options: Any) -> bytes:
+    """The output of git. Raises CheckoutError if it is so long that it is cut off: what is not searched is not published."""
+    output = git.change(*arguments, **options)
+    if len(output) >= MOST_OUTPUT_BYTES:
+        raise CheckoutError(f"git {arguments[0]} lists more than can be searched for credentials")
+    return output
+
+
 def changes_in(output: bytes) -> list[ChangedPath]:
     """The changed files in the output of `git diff-tree --raw -z`. With `--stdin`, a line with its id precedes those of a commit."""
     found: list[ChangedPath] = []
@@ -99,7 +108,7 @@ def changes_in(output: bytes) -> list[ChangedPath]:
             continue
         old, new = (change[one] if change[f"has_{one}"] else None for one in ("old", "new"))
         found.append(
-            ChangedPath(commit, os.fsdecode(next(parts)), (old or b"").decode(), (new or b"").decode())
+            ChangedPath(commit, os.fsdecode(next(parts, b"")), (old or b"").decode(), (new or b"").decode())
         )
     return found
 

@@ -69,7 +69,7 @@ _LEAST_LIMIT_S = 0.05
 _GRACE_S = 1.0
 # Git answers sooner, unless the repository is large or something blocks it.
 _SEARCHES_AFTER_S = 2.0
-_MOST_OUTPUT_BYTES = 256 * 1024 * 1024  # names and ids of two million files
+MOST_OUTPUT_BYTES = 256 * 1024 * 1024  # names and ids of two million files
 
 # These would make git use another checkout or index, or read paths in another way: `git rev-parse
 # --local-env-vars` lists most of them.
@@ -264,7 +264,7 @@ class Git:
         environment = {**self.environment, **(variables or {})}
         token = seams.token if is_remote else None
         options = self.options if token is None else (*self.options, *token.options)
-        capture = MemoryCapture(most_bytes or _MOST_OUTPUT_BYTES)
+        capture = MemoryCapture(most_bytes or MOST_OUTPUT_BYTES)
         try:
             with (
                 KeptErrors() as errors,
@@ -449,7 +449,7 @@ def _refuse_other_ends(command: str, ending: CommandEnding, limit_s: float) -> N
             raise CheckoutError(problem, Outcome.API_UNAVAILABLE)
         case EndCause.TOO_MUCH_OUTPUT:
             raise CheckoutError(
-                f"git {command} printed more than {_MOST_OUTPUT_BYTES:,} bytes and was stopped"
+                f"git {command} printed more than {MOST_OUTPUT_BYTES:,} bytes and was stopped"
             )
         case EndCause.WITHOUT_SUPERVISOR:
             raise CheckoutError(f"git {command}: {UNSEEN_END}", Outcome.API_UNAVAILABLE)

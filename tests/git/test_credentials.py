@@ -196,3 +196,13 @@ def test_nothing_is_pushed_that_could_not_be_looked_through(made: Repository, mo
     monkeypatch.setattr(credentials, "_contents", full)
     with pytest.raises(CheckoutError, match=r"could not be looked through for credentials .* No space left"):
         made.checkout(redactor=REDACTOR).push()
+
+
+def test_nothing_is_pushed_or_committed_of_which_the_list_is_cut_off(made: Repository, monkeypatch) -> None:
+    made.write("x")
+    made.commit_all("x")
+    made.write("y")
+    monkeypatch.setattr(credentials, "MOST_OUTPUT_BYTES", 20)
+    for act in (made.checkout(redactor=REDACTOR).push, lambda: made.checkout(redactor=REDACTOR).commit("y")):
+        with pytest.raises(CheckoutError, match="lists more than can be searched for credentials"):
+            act()

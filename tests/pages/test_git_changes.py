@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
+from ralph.git import commit_diffs
 from ralph.git.commit_diffs import FOR_ALL, look_through
 from ralph.git.runner import CheckoutGit
 from ralph.machine.waiter import InboxWaiter
@@ -235,6 +236,12 @@ def test_secrets_are_found_over_several_lines_and_only_in_what_was_read_to_its_e
     )
     monkeypatch.setattr("ralph.git.commit_diffs._MOST_SEARCHED_BYTES", 4_000)
     assert looked(*given, secrets=[key, "secret-7777"]) == found[:2]
+    monkeypatch.undo()
+    for most in (100, 300, 500):  # git's lists are cut off within a commit
+        monkeypatch.setitem(commit_diffs._LIMITS, "most_bytes", most)
+        some = looked(*given, secrets=[key, "secret-7777"])
+        assert some == found[: len(some)]
+        assert len(some) < len(found)
 
 
 def test_a_commit_is_shown_as_it_is_pushed_whatever_is_in_its_place(repository) -> None:
