@@ -164,7 +164,9 @@ _ANYWHERE = ("SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "APIKEY
 _TOGETHER = ("_API_KEY_", "_PRIVATE_KEY_", "_ACCESS_KEY_", "_CONNECTION_STRING_", "_WEBHOOK_URL_")
 # These are compared as whole words, because GIT_AUTHOR_NAME is not a credential. AUTHENTICATE is missing, because the
 # header WWW-Authenticate only asks for a credential.
-_AUTH_WORDS = frozenset({"AUTH", "AUTHN", "AUTHZ", "OAUTH", "OAUTH2", "AUTHORIZATION", "AUTHENTICATION"})
+_AUTH_WORDS = frozenset(
+    {"AUTH", "AUTHN", "AUTHZ", "OAUTH", "OAUTH2", "AUTHORIZATION", "AUTHENTICATION", "TOTP"}
+)
 _LAST_WORDS = frozenset(
     {
         "BEARER",
@@ -174,17 +176,23 @@ _LAST_WORDS = frozenset(
         "CREDS",
         "COOKIE",
         "COOKIES",
-        "SSHPASS",
-        "DBPASS",
         "WEBHOOK",
         "MNEMONIC",
-        "USERPWD",
     }
-    | {"PRIVKEY", "ACCESSKEY"}
 )
 # These words mark a credential only at the end of a longer name, such as DB_PASS, or NEXUS_PSW (Jenkins). Alone, PWD is a
 # directory, and the others are ordinary names.
 _LAST_OF_SEVERAL = frozenset({"KEY", "PASS", "PWD", "PW", "PSW"})
+# As words of their own in one: ROOTPASS, BINDPW.
+_ENDS_JOINED = re.compile(
+    r"(?:ADMIN|ROOT|USER|FTP|PG|MYSQL|POSTGRES|REDIS|SMTP|MAIL|IMAP|LDAP|BIND|DB|KEY|KEYSTORE|STORE|SUDO|RPC|PROXY|SSH)(?:PASS|PWD|PW)"
+    r"|(?:PRIVATE|PRIV|ACCESS|WRITE|ENCRYPTION|DEPLOY|OPENAI|LICENSE)KEY|.*AUTHKEY"
+)
+# One of several credentials may have a number or one of these behind its name: OPENAI_API_KEY2, DB_PASS_PROD, SSH_KEY_BASE64.
+_QUALIFIERS = frozenset(
+    {"PROD", "PRODUCTION", "DEV", "DEVELOPMENT", "TEST", "LIVE", "STAGING", "STAGE", "OLD", "NEW", "BACKUP"}
+    | {"B64", "BASE64", "HEX", "PEM", "RAW", "JSON", "ENC"}
+)
 # A name that ends with one of these says where a credential is, not the credential itself: SSH_AUTH_SOCK,
 # AWS_WEB_IDENTITY_TOKEN_FILE.
 _PLACES = frozenset({"SOCK", "SOCKET", "FILE", "PATH", "DIR", "HOME"})
@@ -197,6 +205,8 @@ _ABOUT = frozenset(
 _COUNTED = frozenset(
     {"MAX", "MIN", "NUM", "INPUT", "OUTPUT", "THINKING", "CONTEXT", "TOTAL", "LIMIT", "REMAINING", "RESET"}
 )
+# A setting of git is in two variables with a number (git-config(1), GIT_CONFIG_COUNT).
+_GIT_VALUE, _NAME_FOR_GIT = "GIT_CONFIG_VALUE_", ("GIT", "CONFIG", "KEY")
 # Bundler's names for the credentials of a host, with `__` for each dot (bundler.io/man/bundle-config.1.html), but not those of
 # its other settings with a dot. The 1Password and Bitwarden programs keep an open vault's key in the other two.
 _NAMES_OF_PROGRAMS = r"BUNDLE_(?!BUILD__|LOCAL__|MIRROR__|GEM__(?!.*__)).*__.*|OP_SESSION_.*|BW_SESSION"
@@ -207,8 +217,8 @@ _KEYS_NOT_SECRET = frozenset({"PUBLIC", "CACHE", "SORT", "PRIMARY", "FOREIGN", "
 
 def looks_like_credential_name(name: str) -> bool:
     """Whether the name of a variable or a header suggests that its value is secret."""
-    words = _words(name)
-    if not words or words[-1] in _PLACES:
+    words = _without_qualifiers(_words(name))
+    if not words or words[-1] in _PLACES or words == _NAME_FOR_GIT:
         return False
     if is_header_list(name) or (name.startswith(("B", "O")) and re.fullmatch(_NAMES_OF_PROGRAMS, name)):
         return True
@@ -220,9 +230,16 @@ def looks_like_credential_name(name: str) -> bool:
         return _COUNTED.isdisjoint(words)
     if last in _LAST_OF_SEVERAL:
         return len(words) > 1 and words[-2] not in _KEYS_NOT_SECRET
-    if last in _LAST_WORDS or last.endswith("AUTHKEY"):
+    if last in _LAST_WORDS or _ENDS_JOINED.fullmatch(last):
         return True
     return last not in _ABOUT and any(word in _AUTH_WORDS or word.endswith("TOKEN") for word in words)
+
+
+def _without_qualifiers(words: tuple[str, ...]) -> tuple[str, ...]:
+    """The words of a name without what tells one of several credentials from the others. At least one is left."""
+    while len(words) > 1 and (words[-1].isdecimal() or words[-1] in _QUALIFIERS):
+        words = words[:-1]
+    return (*words[:-1], *(last.rstrip("0123456789") or last for last in words[-1:]))
 
 
 def credential_files(environment: Mapping[str, str]) -> Iterator[str]:
@@ -273,6 +290,23 @@ SHAPES = (
     (("hf_",), r"(?<![A-Za-z0-9])hf_[A-Za-z0-9]{30,}"),
     (("xai-",), r"(?<![A-Za-z0-9])xai-[A-Za-z0-9]{30,}"),
     (("gsk_",), r"(?<![A-Za-z0-9])gsk_[A-Za-z0-9]{30,}"),
+    (
+        (
+            "hvs.",
+            "dop_v1_",
+            "shpat_",
+            "dckr_pat_",
+            "gocspx-",
+            "ya29.",
+            "glrt-",
+            "atatt3",
+            "lin_api_",
+            "ntn_",
+            "pplx-",
+        ),
+        r"(?<![A-Za-z0-9])(?:hvs\.|dop_v1_|shpat_|dckr_pat_|GOCSPX-|ya29\.|glrt-|ATATT3|lin_api_|ntn_|pplx-)[\w-]{20,}",
+    ),
+    (("age-secret-key-1",), r"AGE-SECRET-KEY-1[A-Z0-9]{40,}"),
     (("k_live_", "k_test_"), r"(?<![A-Za-z0-9])[rs]k_(?:live|test)_[A-Za-z0-9]{16,}"),
     (
         ("bearer ", "basic "),
@@ -425,9 +459,14 @@ def child_environment(
             or any(True for _ in _secrets_of(name, value, login_names))
         )
 
-    return {
+    kept = {
         name: value for name, value in environment.items() if name in pass_env or is_harmless(name, value)
     }
+    # Without one of them, git does not start.
+    for name in environment.keys() - kept.keys():
+        if name.startswith(_GIT_VALUE):
+            kept |= {name: "", name.replace(_GIT_VALUE, "GIT_CONFIG_KEY_"): "ralph.withheld"}
+    return kept
 
 
 def known_secrets(environment: Mapping[str, str], extra: Iterable[str] = ()) -> frozenset[str]:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import traceback
 
 from hypothesis import given
@@ -37,7 +39,9 @@ NAMES = """
     AWS_CREDS SSHPASS ERLANG_COOKIE DEPLOY_PRIVATE_KEY AWS_ACCESS_KEY_ID TS_AUTHKEY
     AZURE_STORAGE_CONNECTION_STRING AUTH NPM_AUTH DOCKER_AUTH_CONFIG Authorization Proxy-Authorization
     OAUTH_CODE GITHUB_PAT SENTRY_DSN DATABASE_DSN SUPABASE_JWT Set-Cookie LDAP_BIND_PW NEXUS_PSW
-    SLACK_WEBHOOK_URL DISCORD_WEBHOOK
+    SLACK_WEBHOOK_URL DISCORD_WEBHOOK OPENAI_API_KEY2 GH_TOKEN2 TOKEN1 DOCKER_PAT2 DB_PASS_1 DB_PASS_PROD STRIPE_KEY_LIVE
+    ENCRYPTION_KEY_BASE64 SSH_KEY_2 KEYSTORE_PASS2 WEBHOOK1 DEPLOY_KEY_OLD_2 ROOTPASS ADMINPASS MYSQLPASS LDAP_BINDPW DBPWD PRIVATEKEY
+    WRITEKEY TOTP_SEED OAUTH2
 """.split()
 
 
@@ -52,7 +56,8 @@ OTHER_NAMES = """
     PASSWORD_STORE_DIR TOKENIZERS_PARALLELISM MAX_OUTPUT_TOKENS TOKEN_LIMIT AWS_WEB_IDENTITY_TOKEN_FILE
     ACTIONS_ID_TOKEN_REQUEST_URL GIT_AUTHOR_NAME GIT_AUTHOR_EMAIL AUTHORS AUTH_TYPE WWW-Authenticate
     request-id content-type Idempotency-Key DBUS_SESSION_BUS_ADDRESS anthropic-ratelimit-tokens-remaining
-    x-ratelimit-remaining-tokens anthropic-version
+    x-ratelimit-remaining-tokens anthropic-version GIT_CONFIG_KEY_0 PASS_1 KEY2 BYPASS TEST CI_TEST PWD2 RANDOM_SEED HOTKEY_1
+    TOKEN_LIMIT_2 TOKEN_FILE_2 NUM_TOKENS_1
 """.split()
 
 
@@ -81,6 +86,11 @@ EXAMPLES = [
     "hf_" + "a1B2" * 9,
     "xai-" + "a1B2" * 9,
     "gsk_" + "a1B2" * 9,
+    *(
+        f"{begin}{'a1B2' * 9}"
+        for begin in "hvs. dop_v1_ shpat_ dckr_pat_ GOCSPX- ya29. glrt- ATATT3 lin_api_ ntn_ pplx-".split()
+    ),
+    "AGE-SECRET-KEY-1" + "A1B2" * 12,
     "sk_live_" + "a1B2" * 6,
     "rk_test_" + "a1B2" * 6,
     "Bearer abcdefghijklmnop1234",
@@ -413,3 +423,23 @@ def test_secrets_are_equal_by_what_they_hold() -> None:
     assert Secret("a") == Secret("a")
     assert Secret("a") != Secret("b")
     assert len({Secret("a"), Secret("a")}) == 1
+
+
+def test_git_starts_without_a_setting_that_holds_a_credential() -> None:
+    given = {
+        "GIT_CONFIG_COUNT": "2",
+        "GIT_CONFIG_KEY_0": "http.extraHeader",
+        "GIT_CONFIG_VALUE_0": "Authorization: Basic dXNlcjpwYXNzd29yZDE=",
+        "GIT_CONFIG_KEY_1": "core.abbrev",
+        "GIT_CONFIG_VALUE_1": "9",
+    }
+    kept = child_environment(given, (), known_secrets(given))
+    listed = subprocess.run(
+        ["git", "config", "--list"],
+        env=kept | {"PATH": os.defpath, "GIT_CONFIG_NOSYSTEM": "1"},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert listed.stdout.splitlines() == ["ralph.withheld=", "core.abbrev=9"]
