@@ -28,7 +28,7 @@ from ralph.fleet.checkouts import (
 )
 from ralph.fleet.job_file import MOST_FILE_BYTES
 from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, wait_for_end
-from ralph.fleet.jobs import UnknownFormatError, branch_of, faults_of, job_from, why_no_name
+from ralph.fleet.jobs import UnknownFormatError, branch_of, job_from, why_no_name
 from ralph.fleet.undelivered import BUNDLE, paths_below, write_file
 from ralph.git.token import GitToken, TokenError
 from ralph.machine.command_supervisor import CommandSupervisor
@@ -264,8 +264,6 @@ def do_job_in_file(
         raise CannotError(str(error)) from None
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from None
-    for fault in faults_of(job):
-        raise CannotError(f"the job cannot be done: {fault.field} {fault.problem}")
     if why := why_no_name(set_name):
         raise UsageError(f"--set: {why}")
     return do_exported_job(set_name, job, place, environment, say)

@@ -86,7 +86,7 @@ class SetLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class UnknownFormatError(Exception):
-    """A stored job was written by another version of ralph, and this version cannot read it. The message is one line."""
+    """A stored job was written by another version of ralph, or by somebody else, and cannot be done. The message is one line."""
 
 
 def content_of(job: Job) -> bytes:
@@ -100,7 +100,7 @@ def content_of(job: Job) -> bytes:
 
 
 def job_from(content: bytes) -> Job:
-    """Decodes what `content_of` has written. Raises UnknownFormatError."""
+    """Decodes what `content_of` has written. Raises UnknownFormatError, also for a job that `faults_of` would refuse."""
     try:
         values: dict[str, Any] = msgspec.json.decode(content, type=dict[str, Any])
     except (ValueError, RecursionError) as error:
@@ -112,9 +112,12 @@ def job_from(content: bytes) -> Job:
             "that submitted it"
         )
     try:
-        return msgspec.convert(values, Job)
+        job = msgspec.convert(values, Job)
     except msgspec.ValidationError as error:
         raise UnknownFormatError(f"the stored job does not fit format {FORMAT}: {error}") from None
+    for fault in faults_of(job):
+        raise UnknownFormatError(f"the stored job cannot be done: {fault.field} {fault.problem}")
+    return job
 
 
 def priority_of(content: bytes) -> int:

@@ -4,6 +4,7 @@ systems. No I/O happens here. Times are in the local time zone.
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -403,5 +404,5 @@ def _code(exit_code: int) -> str:
 
 def _plain(text: str) -> str:
     """Text from a model or a program as one line of Markdown."""
-    shown = " ".join(in_one_line(text).split()).replace("\\", "\\\\")
-    return shown.replace("<", "&lt;").replace("`", "\\`")
+    shown = " ".join(in_one_line(text).split())
+    return re.sub(r"([\\`*_\[~])", r"\\\1", shown).replace("<", "&lt;")

@@ -28,6 +28,11 @@ def test_a_job_is_read_as_it_was_stored() -> None:
         (b"[]", "is not a JSON object"),
         (b"\xff", "is not a JSON object"),
         (b'{"format":1,"id":"a","repository":"/x","prompt":"x","new":1}', "does not fit format 1"),
+        (b'{"format":1,"id":"../a","repository":"/x","prompt":"x"}', "cannot be done: id must have"),
+        (
+            b'{"format":1,"id":"a","repository":"ext::x","prompt":"x"}',
+            "cannot be done: repository names a transport",
+        ),
     ],
 )
 def test_another_format_is_refused_and_not_guessed(content: bytes, says: str) -> None:

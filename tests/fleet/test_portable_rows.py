@@ -49,12 +49,12 @@ class Writer:
     """Somebody who may write to the store."""
 
     def __init__(self, database: Database) -> None:
-        self._engine = make_engine(database)
+        self.engine = make_engine(database)
         self._is_postgres = database.is_postgres
         self._tables = 'dbos."workflow_status"' if database.is_postgres else '"workflow_status"'
 
     def runs(self, statement: str, **values: object) -> None:
-        with self._engine.begin() as connection:
+        with self.engine.begin() as connection:
             connection.execute(sa.text(statement), values)
 
     def plants(self, place: Path, form: str = "py_pickle") -> None:
@@ -79,7 +79,7 @@ class Writer:
         self.runs(f"DELETE FROM {self._tables}")
 
     def close(self) -> None:
-        self._engine.dispose()
+        self.engine.dispose()
 
 
 @contextmanager
@@ -133,6 +133,42 @@ def test_a_row_in_another_form_runs_nothing_wherever_it_comes_in(tmp_path: Path,
         worker.kill()
         assert worker.wait(PATIENCE_S) != 0
     assert not mark.exists()
+
+
+@every_row(
+    ("set_name", "job", "path"),
+    [
+        ("$HERE", "victim", "/x/1.executor"),
+        (SET, "../../../../victim", "/x/1.executor"),
+        (SET, "one", "$HERE/victim"),
+        (SET, "one", "/x/1.executor/.."),
+    ],
+)
+def test_a_row_about_kept_work_leads_to_no_other_directory(tmp_path_factory, set_name, job, path) -> None:
+    folder = tmp_path_factory.mktemp("place")
+    with a_night(folder, "") as (place, _database, writer):
+        for kept in (folder / "victim/1.executor", place.state("a") / "fleet/undelivered/kept/1.executor"):
+            kept.mkdir(parents=True)
+        tables = {"set_name": set_name, "job": job, "path": path}
+        values = {name: text.replace("$HERE", str(folder)) for name, text in tables.items()}
+        before = sorted(folder.rglob("*/1.executor"))
+        copied = [column["name"] for column in sa.inspect(writer.engine).get_columns("jobs")]
+        chosen = ", ".join({"set_name": ":set_name", "id": ":job"}.get(one, f'"{one}"') for one in copied)
+        if (values["set_name"], values["job"]) != (SET, "one"):
+            writer.runs(
+                f"INSERT INTO jobs SELECT {chosen} FROM jobs LIMIT 1",
+                set_name=values["set_name"],
+                job=values["job"],
+            )
+        writer.runs(
+            "INSERT INTO undelivered VALUES (:set_name, :job, 1, :place, 'm', :path, 0, FALSE, TRUE)",
+            place=(place.state("a") / "fleet/undelivered/machine").read_text(),
+            **values,
+        )
+        place.submit(place.job("two"))
+        assert place.worst("a") == 78
+        assert "ralph did not write this; find out who can write to the store" in place.log("a")
+        assert sorted(folder.rglob("*/1.executor")) == before
 
 
 def test_a_slot_unpickles_no_function() -> None:

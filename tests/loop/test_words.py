@@ -156,10 +156,12 @@ def test_the_way_on_names_the_directory_where_it_is_not_the_shells() -> None:
 
 
 def test_what_a_model_named_is_plain_text_in_the_summary() -> None:
-    record = replace(RECORD, files=("a|b\n`c`<script>",), file_count=1, check="timed out | after 9 s")
+    record = replace(
+        RECORD, files=("a|b\n`c`<script>![x](y)**d**__e__~~f~~",), file_count=1, check="timed out | after 9 s"
+    )
     text = words.step_summary(replace(STATE, iterations=(record,)), LoopEnd(Outcome.COMPLETED, 0, "done"))
     [row] = [line for line in text.splitlines() if line.startswith("- iteration 1")]
-    assert "\\`c\\`&lt;script>" in row
+    assert r"\`c\`&lt;script>!\[x](y)\*\*d\*\*\_\_e\_\_\~\~f\~\~" in row
 
 
 def test_a_running_loop_is_shown_as_it_is_now() -> None:

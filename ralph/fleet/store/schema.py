@@ -5,6 +5,7 @@ seconds since 1970 by the clock of the store.
 from __future__ import annotations
 
 import pickle
+import re
 import sys
 from contextlib import closing
 from types import NoneType
@@ -16,13 +17,16 @@ from msgspec import Struct
 from sqlalchemy.exc import DBAPIError
 
 from ralph.fleet.decisions import JobState
-from ralph.fleet.jobs import Job, SetLimits, job_from
+from ralph.fleet.jobs import Job, SetLimits, job_from, why_no_name
 from ralph.fleet.store.database import SCHEMA, Database, StoreError, make_engine, reading
 from ralph.values.screen_text import in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+_KEPT_PATH = re.compile(r"/[0-9]+\.[A-Za-z0-9_-]+(?:/work\.bundle)?\Z")
+"""The end of a path that `undelivered.py` makes."""
+_NOT_OURS = "ralph did not write this; find out who can write to the store, and delete the row"
 FINAL_STATES = tuple(state.value for state in JobState if state.is_final)
 
 
@@ -187,11 +191,25 @@ def of_job(set_name: str, job: str, table: sa.Table = jobs) -> tuple[Any, ...]:
 
 
 def job_row(row: Any, kept: KeptRow | None = None) -> JobRow:
+    """Raises StoreError for names that would lead to another directory than the job's."""
+    _refuse_names(row.set_name, row.id)
     return JobRow(**{**row._mapping, "state": JobState(row.state), "kept": kept})  # noqa: SLF001 - SQLAlchemy's public name
 
 
 def kept_row(row: Any) -> KeptRow:
+    """Raises StoreError as `job_row` does."""
+    _refuse_names(row.set_name, row.job)
+    if not _KEPT_PATH.search(row.path):
+        raise StoreError(f"the store says that {_short(row.path)} has undelivered work: {_NOT_OURS}")
     return KeptRow(**row._mapping)  # noqa: SLF001 - SQLAlchemy's public name
+
+
+def _refuse_names(set_name: str, job: str) -> None:
+    for name in (set_name, job):
+        if (why := why_no_name(name)) is not None:
+            raise StoreError(
+                f"the store has the name {_short(name)} in a job's row, which {why}: {_NOT_OURS}"
+            )
 
 
 def limits_from(text: bytes) -> SetLimits:
