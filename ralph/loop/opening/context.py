@@ -38,6 +38,7 @@ from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.disk_work import DiskWork, OwnDisks
 from ralph.sandbox.planning import plan_box, refuse_owners_work, with_denied_reads
 from ralph.sandbox.sandbox_limits import restricted
+from ralph.sessions.store import refuse_open
 from ralph.sessions.turn_lock import FileTurnLock, TurnLockError
 from ralph.settings.claude_files import judged
 from ralph.values.credentials import TURN_LOCK, child_environment, known_secrets
@@ -179,6 +180,7 @@ def open_context(
     ours = child_environment(environment, settings.tools.pass_env, secrets, settings.key_variables)
     waiter = _waiter(inbox, clock, events, settings)
     search = _search(plan, settings, ours)
+    refuse_open(store.place, search.roots, is_old=options.continues)
     if settings.notify.command is not None:
         notifier = Notifier(
             settings.notify.command,
@@ -221,7 +223,7 @@ def _entered_store(options: LoopOptions, environment: Mapping[str, str]) -> Loop
     except OSError as error:
         raise CannotError(f"cannot work in {directory}: {error.strerror}", Outcome.USAGE) from None
     try:
-        store = LoopStore.for_user(environment, directory, options.plan.reach)
+        store = LoopStore.for_user(environment, directory, options.plan.reach, is_old=options.continues)
         if options.has_moved:
             store.take_over()
     except JournalError as error:
