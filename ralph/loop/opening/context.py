@@ -33,6 +33,7 @@ from ralph.permissions.hook_answers import GUARDED
 from ralph.permissions.rule import RuleError
 from ralph.places.gather import gather_places
 from ralph.places.own_commands import guarding_files
+from ralph.prompt.named_file import refuse_planted
 from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.disk_work import DiskWork, OwnDisks
@@ -172,6 +173,9 @@ def open_context(
     settings = settings_of(plan, environment, files)
     environment = {**environment, **settings.variables.plain}
     plan = _with_wishes(plan, environment, settings)
+    if not options.continues:
+        named = (plan.config_file, plan.claude_settings, *plan.mcp_files)
+        refuse_planted((one for one in named if one and one.startswith("/")), plan.directories)
     # The settings have nothing of the options that only the iterations read, such as MCP servers in JSON.
     secrets = known_secrets(environment, (*settings.secrets, *plan.secrets()))
     redactor = Redactor(secrets)
