@@ -35,7 +35,10 @@ def do_run(line: RunLine, writable: tuple[str, ...]) -> int:
 def _run_options(line: RunLine, writable: tuple[str, ...]) -> RunOptions:
     bypasses = line.permission_mode is None and line.dangerously_skip_permissions
     session_dir, of_loop = absolute(line.session_dir), _of_loop(line.iteration)
-    files = (line.system_prompt_file, line.append_system_prompt_file, line.json_schema)
+    files = [line.system_prompt_file, line.append_system_prompt_file, line.json_schema]
+    if of_loop is None:  # else the loop has read them
+        servers = line.flags["mcp.config"]
+        files += [line.config, line.claude_settings, *(servers if isinstance(servers, tuple) else ())]
     reach = writable if of_loop is None else (*writable, *of_loop.directories)
     directories = run_directories(line.directory, reach)
     return RunOptions(

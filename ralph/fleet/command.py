@@ -23,6 +23,7 @@ from ralph.fleet.store.database import (
     database_of,
     patiently,
     prepare,
+    refuse_open_store,
     refuse_others_file,
     refuse_pooler,
 )
@@ -356,5 +357,6 @@ def opened(
     """
     database = database_of(named, environment)
     refuse_others_file(database)
+    refuse_open_store(database, environment)
     with closing(Claims(database)) as store:
         yield Fleet(database, store, console, stop, most_wait_s=most_wait_s)

@@ -18,6 +18,7 @@ from ralph.machine.files.atomic_write import remove_leftovers, replace_at
 from ralph.machine.files.opened_file import opened, read_regular_file
 from ralph.machine.files.repository import HELD_DIRECTORY
 from ralph.machine.files.trees import remove_tree_if_possible
+from ralph.machine.own_programs import search_around
 from ralph.sessions.places import directory_name, written_at
 from ralph.sessions.store import SessionStore, make_private
 from ralph.values.outcome import CannotError, Outcome
@@ -215,10 +216,20 @@ class LoopStore:
 
     @classmethod
     def for_user(
-        cls, environment: Mapping[str, str], directory: Path, reach: Sequence[str] = ()
+        cls,
+        environment: Mapping[str, str],
+        directory: Path,
+        reach: Sequence[str] = (),
+        *,
+        is_old: bool = False,
     ) -> LoopStore:
-        """Finds the user's store and makes its folder if it is missing. Raises JournalError if no place is writable."""
-        store = cls(SessionStore.for_user(environment, writable=(directory, *reach)), directory, reach)
+        """Finds the user's store and makes its folder if it is missing. Raises as `SessionStore.for_user` does, also of a loop that
+        `is_old`.
+        """
+        writable: tuple[Path | str, ...] = (directory, *reach)
+        roots = search_around(environment, writable).roots
+        sessions = SessionStore.for_user(environment, writable=writable, roots=roots, is_old=is_old)
+        store = cls(sessions, directory, reach)
         make_private(store.place, store._writable)
         return store
 

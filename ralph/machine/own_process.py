@@ -64,7 +64,7 @@ def leave_working_directory_out(arguments: list[str]) -> list[str]:
         here = os.sep
     given = os.environ.get("PYTHONPATH")
     named = {os.path.normpath(os.path.join(here, one)) for one in given.split(os.pathsep)} if given else set()
-    works = (*("", *_named_directories(arguments)), SHARED_MEMORY, package_caches(os.environ) or "")
+    works = ("", *_named_directories(arguments), *written_by_all(os.environ))
     # If the directory is the root of the file system, only the root itself counts: every path is below it.
     inside = tuple(os.path.realpath(os.path.join(here, path)) + os.sep for path in works)
 
@@ -127,6 +127,14 @@ def link_target(place: str) -> str | None:
         return os.readlink(place)
     except OSError:
         return None
+
+
+def written_by_all(environment: "Mapping[str, str]") -> "list[str]":
+    """The places that the commands of every run may write: shared memory, and the caches for their packages, also those that were
+    used before a variable named others.
+    """
+    caches = map(package_caches, (environment, {"HOME": environment.get("HOME", "")}))
+    return list(dict.fromkeys((SHARED_MEMORY, *filter(None, caches))))
 
 
 def package_caches(environment: "Mapping[str, str]") -> str | None:

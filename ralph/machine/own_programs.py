@@ -29,7 +29,7 @@ from ralph.machine.files.repository import (
     repository_top,
     status_of,
 )
-from ralph.machine.own_process import READ_LATER, SHARED_MEMORY, package_caches, way_to
+from ralph.machine.own_process import READ_LATER, way_to, written_by_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -255,10 +255,8 @@ def search_outside(environment: Mapping[str, str], places: Iterable[Path | str])
     """A search in the PATH of `environment`, outside `places`, of the directories for temporary files, and of the caches for
     commands' packages, also of one that was used before a variable named another.
     """
-    caches = map(package_caches, (environment, {"HOME": environment.get("HOME", "")}))
-    roots = _with_other_paths(
-        tuple(dict.fromkeys(map(os.path.realpath, (*map(str, places), SHARED_MEMORY, *filter(None, caches)))))
-    )
+    written = (*map(str, places), *written_by_all(environment))
+    roots = _with_other_paths(tuple(dict.fromkeys(map(os.path.realpath, written))))
     given = environment.get("TMPDIR", "")
     temporary = dict.fromkeys(map(os.path.realpath, (*_TEMPORARY, given) if given else _TEMPORARY))
     search_path = environment.get("PATH", os.defpath)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from ralph.machine.files.atomic_write import replace_at
 from ralph.machine.files.opened_file import LINKS_OF_THE_SYSTEM, opened, opened_path
-from ralph.machine.files.planted_link import followed_link, repositories
-from ralph.machine.files.repository import HELD_DIRECTORY, is_within_any
+from ralph.machine.files.planted_link import followed_link
+from ralph.machine.files.repository import HELD_DIRECTORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -105,9 +105,8 @@ def problem_of_directory(above: str, real: str, directories: Sequence[str | Path
     The reason is a link in the path that leads out of a repository, because an agent may have made the link. `real` is the
     path of the directory with all links resolved, and `directories` are as in `result_file_problem`.
     """
-    tops = repositories(directories)
-    link = None if real == above else followed_link(above, real, tops)
-    if link is None or is_within_any(real, tops):
+    link, around = (None, "") if real == above else followed_link(above, real, directories)
+    if link is None or around:
         return None
     where = f"{link} is a link that leads out of its repository, to {real}"
     return f"{where}; name that directory itself if it is meant"

@@ -13,11 +13,12 @@ import time
 from typing import TYPE_CHECKING
 
 from ralph.machine.files.opened_file import is_made_by_kernel, opened_path
-from ralph.machine.files.planted_link import followed_link, repositories
-from ralph.machine.files.repository import is_within, is_within_any
+from ralph.machine.files.planted_link import link_inside
+from ralph.machine.files.repository import is_within_any
+from ralph.values.outcome import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -33,15 +34,20 @@ def open_named_file(path: str, directories: Sequence[str | Path]) -> int:
     descriptor = os.open(path, FLAGS)
     try:
         refuse_kernel_file(descriptor, path)
-        tops = repositories(directories)
-        real = opened_path(descriptor, path)
-        link = followed_link(path, real, tops)
-        if link is not None:
-            _refuse_way_out(real, path, link, tops)
+        _refuse_link(descriptor, path, directories)
     except OSError:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def refuse_planted(paths: Iterable[str], directories: Sequence[str | Path]) -> None:
+    """Raises UsageError if `open_named_file` refuses one of these files, which were read before all `directories` were known."""
+    for path in paths:
+        try:
+            os.close(open_named_file(path, directories))
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {error.strerror}") from error
 
 
 def read_named_file(
@@ -93,15 +99,12 @@ def why_not_inside(
     return _why_secret(real, real_top, denied, status)
 
 
-def _refuse_way_out(real: str | None, path: str, link: str, tops: Sequence[str]) -> None:
-    around = [top for top in tops if real is not None and is_within(real, top)]
-    if real is None or not around:
-        out = f"{link} is a link that leads out of its repository, and may have come with it"
-        raise OSError(
-            errno.EPERM, f"{out}; name what it leads to ({real or 'no file'}) if that is meant", path
-        )
-    why = _why_secret(real, max(around, key=len))
-    if why is not None:
+def _refuse_link(descriptor: int, path: str, directories: Sequence[str | Path]) -> None:
+    inside = link_inside(descriptor, path, directories)
+    if inside is None:
+        return
+    link, real, around = inside
+    if why := _why_secret(real, around):
         raise OSError(errno.EPERM, f"{link} is a link, and {why}", path)
 
 

@@ -20,7 +20,7 @@ from ralph.output.diagnostics import Diagnostics, DiagnosticsFile
 from ralph.output.spool import is_one_stream
 from ralph.output.standard_streams import complain, has_color, obeys_controls
 from ralph.output.writer import Writer
-from ralph.prompt.named_file import open_named_file
+from ralph.prompt.named_file import refuse_planted
 from ralph.run.parts import RunContext, entered, refuse_uncountable_budget
 from ralph.run.run import Run
 from ralph.run.telemetry import SessionNotes, Telemetry, open_metrics
@@ -171,17 +171,12 @@ def _begin(
 
 def _with_directories(options: RunOptions, settings: Settings, environment: Mapping[str, str]) -> RunOptions:
     """The options with the directories of the settings, in which links are not trusted either. Raises UsageError if a file that
-    was read already is behind such a link.
+    was read already is behind such a link, or another that is not trusted.
     """
     writable = tuple(dict.fromkeys((*options.writable, *settings.directories)))
     untrusted = (*options.output.directories, *writable, *settings.sandbox.written(environment))
     output = replace(options.output, directories=tuple(dict.fromkeys(untrusted)))
-    if output != options.output:
-        for path in options.files_read:
-            try:
-                os.close(open_named_file(path, output.directories))
-            except OSError as error:
-                raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    refuse_planted(options.files_read, output.directories)
     return replace(options, writable=writable, output=output)
 
 

@@ -26,7 +26,6 @@ from ralph.conversation.records import (
 from ralph.conversation.secret_spans import marked_secrets
 from ralph.conversation.session import NoMessageError, Session, apply, replay
 from ralph.run.opening import OpenSession, journal_errors_told, store_of
-from ralph.run.parts import patterns_of_tools
 from ralph.sessions.journal import FileJournal, SessionLockedError
 from ralph.sessions.looking import holder_of, last_resumable, named_journal
 from ralph.sessions.naming import named_session
@@ -87,7 +86,7 @@ class _Opening:
             self._refuse_another_directory(old)  # first, because other settings may apply in that directory
             again = story.runs[-1].opening.again if story.runs else {}
             _refuse_another_server(old, self._context.settings, again)
-            notices += self._about_rights(old, path)
+            notices += self._about_rights(old)
             if move is not None:
                 there, here = shell_word(old.cwd), shell_word(str(self._cwd))
                 has = "has moved" if self._options.has_moved else "is gone"
@@ -103,33 +102,19 @@ class _Opening:
             raise
         return OpenSession(old.id, journal, old, tuple(notices), total)
 
-    def _about_rights(self, old: Session, path: Path) -> Iterator[str]:
-        """Yields notices about what does not count any more. Raises CannotError if patterns of the journal would count, and commands
-        could have written them into it.
-        """
-        context, given = self._context, self._context.options.writable
-        if closed := sorted({*old.writable} - {*given}):
+    def _about_rights(self, old: Session) -> Iterator[str]:
+        """Yields a notice about directories that do not count any more."""
+        if closed := sorted({*old.writable} - {*self._context.options.writable}):
             words = " ".join(f"--add-dir {shell_word(one)}" for one in closed)
             yield f"directories of the session's earlier runs are closed now: name them again ({words})"
-        why = context.search((*given, *old.writable)).why_open(str(path))
-        if why is None:
-            return
-        ignores = f"because the session is in {self._store.root}, and {why}: keep sessions elsewhere, or"
-        if context.options.names_tools:
-            return
-        own = patterns_of_tools(context)
-        if any({*patterns}.difference(own.get(name, ())) for name, patterns in old.tool_patterns.items()):
-            raise CannotError(
-                f"ralph ignores the session's patterns of tools, {ignores} give --allowed-tools or --disallowed-tools again"
-            )
-        yield f"commands could have changed the session in {self._store.root}: limits on tools count only if you give them again"
 
     def _found(self) -> Path:
         if self._options.resume is not None:
             return named_journal(self._store, self._options.resume)
         last = last_resumable(self._store, self._cwd)
         if last is None:
-            raise NoSessionError(f"there is no session of {self._cwd} to resume")
+            instead = f" ({self._store.notice})" if self._store.notice else ""
+            raise NoSessionError(f"there is no session of {self._cwd} to resume{instead}")
         return last
 
     def _read(self, path: Path, records: _Records) -> tuple[FileJournal, Session]:

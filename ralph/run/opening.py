@@ -160,7 +160,13 @@ def journal_errors_told(context: RunContext, new_id: str) -> Iterator[None]:
 def store_of(context: RunContext) -> SessionStore:
     options = context.options
     writable: tuple[Path | str, ...] = (*context.roots(), *options.output.directories)
-    return SessionStore.for_user(context.environment, options.session.directory, writable)
+    return SessionStore.for_user(
+        context.environment,
+        options.session.directory,
+        writable,
+        roots=context.search().roots,
+        is_old=options.session.is_old,
+    )
 
 
 def open_new_session(context: RunContext, new_id: str) -> OpenSession:

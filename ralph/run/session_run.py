@@ -22,7 +22,6 @@ from ralph.values.events import Event, EventStream, Notice, RunEnded, StreamRece
 from ralph.values.limits import LimitSettings
 from ralph.values.outcome import Delivery, Outcome
 from ralph.values.redaction import LookedCommit, redacted
-from ralph.values.tool_choice import TOOL_SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -311,18 +310,9 @@ class SessionRun:
 
 
 def _ignored_in_journal(parts: SessionParts) -> dict[str, str]:
-    """The options whose values a resume does not take from the journal: directories, and patterns if commands may write it."""
-    context, path = parts.context, parts.session.journal_path
-    is_open = bool(path) and context.search(parts.writable).why_open(path) is not None
-    of_tools = ("--tools", "--allowed-tools", "--disallowed-tools") if is_open and parts.tool_patterns else ()
-    lists = {
-        option: context.options.settings.get(name)
-        for option, name in zip(of_tools, TOOL_SETTINGS, strict=False)
-    }
-    lists["--add-dir"] = tuple(one for one in parts.writable if one not in context.settings.directories)
-    return {
-        option: ",".join(values) for option, values in lists.items() if isinstance(values, tuple) and values
-    }
+    """The option with the directories, which a resume does not take from the journal."""
+    added = tuple(one for one in parts.writable if one not in parts.context.settings.directories)
+    return {"--add-dir": ",".join(added)} if added else {}
 
 
 def _text_of(prompt: Prompt | None) -> str:

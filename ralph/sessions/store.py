@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.machine.files.opened_file import open_regular_file
+from ralph.machine.files.planted_link import leads_into
 from ralph.output.result_file import problem_of_directory
 from ralph.sessions.journal import FileJournal, SessionLockedError, lock_file, lock_patiently
 from ralph.sessions.places import (
@@ -64,27 +65,38 @@ class SessionStore:
 
     @classmethod
     def for_user(
-        cls, environment: Mapping[str, str], named: Path | None = None, writable: Sequence[Path | str] = ()
+        cls,
+        environment: Mapping[str, str],
+        named: Path | None = None,
+        writable: Sequence[Path | str] = (),
+        *,
+        roots: Sequence[str] = (),
+        is_old: bool = False,
     ) -> SessionStore:
         """Finds the store and makes its directory. If the user named a place (`--session-dir`, RALPH_STATE_DIR), the
-        store is there. Otherwise it is at the first usable place. `writable` are the directories that commands may write, as in
-        `make_private`. Raises JournalError if no place is usable.
+        store is there. Otherwise it is at the first usable place. `writable` are as in `make_private`, `roots` and `is_old` as in
+        `refuse_open`. Raises JournalError if no place is usable, and CannotError for one in `roots`.
         """
         chosen = chosen_place(environment, named)
         if chosen is not None:
+            refuse_open(chosen, roots, is_old=is_old)
             make_private(chosen, writable)
             return cls(chosen, writable=writable)
-        usual = usual_place(environment)
+        usual, others = usual_place(environment), temporary_if_ours()
         try:
             if usual is not None:
+                refuse_open(usual, roots, is_old=is_old)
                 make_private(usual, writable)
-                return cls(usual, others=temporary_if_ours(), writable=writable)
+                others = tuple(one for one in others if not leads_into(str(one), roots))
+                return cls(usual, others=others, writable=writable)
             why = "there is no HOME"
-        except JournalError as error:
+        except (CannotError, JournalError) as error:
             why = str(error)
+        refuse_open(temporary_path(), roots, is_old=is_old)
         fallback = _temporary_place(writable)
         notice = f"sessions are kept in {fallback}, which may be cleared at any time: {why}"
-        return cls(fallback, notice, others=() if usual is None else (usual,), writable=writable)
+        others = () if usual is None or leads_into(str(usual), roots) else (usual,)
+        return cls(fallback, notice, others=others, writable=writable)
 
     @classmethod
     def to_read(cls, environment: Mapping[str, str], named: Path | None = None) -> SessionStore:
@@ -170,6 +182,17 @@ def _temporary_place(writable: Sequence[Path | str]) -> Path:
     if not is_ours_alone(place):
         raise JournalError(place, PermissionError("it belongs to somebody else, or is open to others"))
     return place
+
+
+def refuse_open(place: Path, roots: Sequence[str], *, is_old: bool) -> None:
+    """Raises CannotError if a store is in one of `roots`, directories that commands may write. If they may write the root directory,
+    no place is better, so that only a session or loop that `is_old` is refused: it would believe what they have written.
+    """
+    if leads_into(str(place.absolute()), roots) and (is_old or os.sep not in roots):
+        raise CannotError(
+            f"commands may write where {place} is, and so change what a resumed session or loop may do: keep sessions and loops "
+            "elsewhere (--session-dir, RALPH_STATE_DIR)"
+        )
 
 
 def make_private(directory: Path, writable: Sequence[Path | str] = ()) -> None:

@@ -10,21 +10,29 @@ import pickle
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
 
 from ralph.fleet.engine import _attempt_named
-from ralph.fleet.store.database import StoreError, database_of, make_engine, prepare, refuse_others_file
+from ralph.fleet.store.database import (
+    StoreError,
+    database_of,
+    make_engine,
+    prepare,
+    refuse_open_store,
+    refuse_others_file,
+)
 from ralph.fleet.store.schema import PortableRows, refuse_other_forms
+from ralph.machine.own_process import SHARED_MEMORY
 from tests.fleet.scripted import DONE, SET, Place
 from tests.patience import PATIENCE_S, wait_until
 from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from ralph.fleet.store.database import Database
 
@@ -267,6 +275,24 @@ def test_no_command_reads_the_file_of_another_user(tmp_path: Path) -> None:
     os.chown(database.folder, 65534, 65534)
     with pytest.raises(StoreError, match="another user"):
         refuse_others_file(database)
+
+
+def test_no_command_reads_a_store_that_an_agent_may_have_written(tmp_path: Path, monkeypatch) -> None:
+    home, work, checkout = (tmp_path / name for name in ("home", "work", "checkout"))
+    for place in (home, work, checkout / ".git"):
+        place.mkdir(parents=True)
+    monkeypatch.chdir(work)
+    variables = {"HOME": str(home)}
+    refuse_open_store(database_of(None, variables), variables)
+    caches = home / ".cache/ralph/packages"
+    for place in (work, checkout, Path(SHARED_MEMORY), caches):
+        state = {**variables, "RALPH_STATE_DIR": str(place / "state")}
+        for named, environment in ((None, state), (f"sqlite:///{place}/jobs", variables)):
+            with pytest.raises(StoreError, match="where commands of an agent may write"):
+                refuse_open_store(database_of(named, environment), environment)
+    for place in (home, tmp_path):
+        monkeypatch.chdir(place)
+        refuse_open_store(database_of(None, variables), variables)
 
 
 def test_a_store_that_others_may_replace_is_not_read(tmp_path: Path) -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
 
 from ralph.machine.files.planted_link import followed_link
-from ralph.output.result_file import write_result_file
+from ralph.machine.own_process import SHARED_MEMORY
+from ralph.output.result_file import result_file_problem, write_result_file
 from ralph.prompt.named_file import read_named_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 
 class Exchanging(list[str]):
@@ -75,6 +78,26 @@ def test_a_pipe_behind_a_planted_link_is_not_written(tmp_path: Path) -> None:
     os.close(reading)
 
 
+def test_a_link_where_all_commands_may_write_is_a_commands(tmp_path: Path, monkeypatch) -> None:
+    """A command of another run may have made or exchanged it."""
+    (tmp_path / "key").write_text("secret")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    caches = tmp_path / "home/.cache/ralph/packages/x"
+    caches.mkdir(parents=True)
+    with ExitStack() as opened:
+        memory = Path(opened.enter_context(TemporaryDirectory(dir=SHARED_MEMORY)))
+        for place in (caches, memory):
+            (place / "prompt").symlink_to(tmp_path / "key")
+            (place / "out").symlink_to(tmp_path)
+            with pytest.raises(OSError, match="is a link that leads out"):
+                read_named_file(str(place / "prompt"), (tmp_path / "work",), 100)
+            with pytest.raises(OSError, match="is a link that leads out"):
+                write_result_file(str(place / "out/result"), b"x", (tmp_path / "work",))
+            assert "is a link that leads out" in (result_file_problem(str(place / "out/result")) or "")
+    assert not (tmp_path / "result").exists()
+
+
 def test_a_way_of_the_user_through_the_work_is_no_link_of_a_command(tmp_path: Path) -> None:
     work, mine = tmp_path / "work", tmp_path / "mine"
     work.mkdir()
@@ -82,5 +105,6 @@ def test_a_way_of_the_user_through_the_work_is_no_link_of_a_command(tmp_path: Pa
     (tmp_path / "link").symlink_to(mine)
     tops = (str(work),)
     for path in (f"{work}/../mine", f"{work}/../link", str(tmp_path / "link")):
-        assert followed_link(path, str(mine), tops) is None
-    assert followed_link(str(work / "gone"), str(mine), tops) == str(work / "gone")
+        assert followed_link(path, str(mine), tops) == (None, "")
+    assert followed_link(str(work / "gone"), str(mine), tops) == (str(work / "gone"), "")
+    assert followed_link(str(work / "gone"), str(work / "x"), tops) == (str(work / "gone"), str(work))

@@ -31,6 +31,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from ralph.fleet.jobs import VARIABLE
+from ralph.machine.files.planted_link import leads_into
+from ralph.machine.files.repository import is_within, repository_top
+from ralph.machine.own_programs import search_around
 from ralph.sessions.places import chosen_place, state_directory, temporary_path, usual_place
 from ralph.sessions.store import make_private
 from ralph.values.credentials import Secret
@@ -239,6 +242,24 @@ def refuse_others_file(database: Database) -> None:
     status = database.file.lstat()
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
         raise _not_ours(database.file)
+
+
+def refuse_open_store(database: Database, environment: Mapping[str, str]) -> None:
+    """Raises StoreError if commands of an agent could have written jobs, or the records of their work: where ralph is started, unless
+    the home is there, in a checkout, or where all commands may write.
+    """
+    home = os.path.realpath(environment.get("HOME") or os.sep)
+    here = home
+    with suppress(FileNotFoundError):  # it is gone
+        here = str(Path.cwd())
+    for place in filter(None, (database.folder, database.file)):
+        around = (here, str(repository_top(place.parent) or home))
+        work = [one for one in around if not is_within(home, one)]
+        if leads_into(str(place), search_around(environment, work).roots):
+            raise StoreError(
+                f"{place} is where commands of an agent may write, and the fleet runs what it says: keep it elsewhere "
+                "(RALPH_STATE_DIR, --db)"
+            )
 
 
 def prepare(database: Database) -> None:

@@ -33,11 +33,13 @@ from ralph.permissions.hook_answers import GUARDED
 from ralph.permissions.rule import RuleError
 from ralph.places.gather import gather_places
 from ralph.places.own_commands import guarding_files
+from ralph.prompt.named_file import refuse_planted
 from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.disk_work import DiskWork, OwnDisks
 from ralph.sandbox.planning import plan_box, refuse_owners_work, with_denied_reads
 from ralph.sandbox.sandbox_limits import restricted
+from ralph.sessions.store import refuse_open
 from ralph.sessions.turn_lock import FileTurnLock, TurnLockError
 from ralph.settings.claude_files import judged
 from ralph.values.credentials import TURN_LOCK, child_environment, known_secrets
@@ -171,6 +173,9 @@ def open_context(
     settings = settings_of(plan, environment, files)
     environment = {**environment, **settings.variables.plain}
     plan = _with_wishes(plan, environment, settings)
+    if not options.continues:
+        named = (plan.config_file, plan.claude_settings, *plan.mcp_files)
+        refuse_planted((one for one in named if one and one.startswith("/")), plan.directories)
     # The settings have nothing of the options that only the iterations read, such as MCP servers in JSON.
     secrets = known_secrets(environment, (*settings.secrets, *plan.secrets()))
     redactor = Redactor(secrets)
@@ -179,6 +184,7 @@ def open_context(
     ours = child_environment(environment, settings.tools.pass_env, secrets, settings.key_variables)
     waiter = _waiter(inbox, clock, events, settings)
     search = _search(plan, settings, ours)
+    refuse_open(store.place, search.roots, is_old=options.continues)
     if settings.notify.command is not None:
         notifier = Notifier(
             settings.notify.command,
@@ -221,7 +227,7 @@ def _entered_store(options: LoopOptions, environment: Mapping[str, str]) -> Loop
     except OSError as error:
         raise CannotError(f"cannot work in {directory}: {error.strerror}", Outcome.USAGE) from None
     try:
-        store = LoopStore.for_user(environment, directory, options.plan.reach)
+        store = LoopStore.for_user(environment, directory, options.plan.reach, is_old=options.continues)
         if options.has_moved:
             store.take_over()
     except JournalError as error:

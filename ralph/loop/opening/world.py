@@ -132,11 +132,6 @@ def locked_checkout(context: LoopContext, plan: LoopPlan) -> Iterator[tuple[Work
     try:
         for notice in filter(None, (lock.notice, store.notice)):
             context.warn(notice)
-        if context.search.why_open(str(store.place)):
-            context.warn(
-                f"the loop's record is in {store.place}, where a command of the agent may write it: what "
-                "--continue runs is there; name another place (RALPH_STATE_DIR)"
-            )
         yield checkout, lock
     finally:
         lock.close()

@@ -6,6 +6,7 @@ and are allowed.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from contextlib import suppress
@@ -15,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.files.opened_file import KERNEL_PLACES, LINKS_OF_THE_SYSTEM
+from ralph.machine.files.opened_file import KERNEL_PLACES, LINKS_OF_THE_SYSTEM, opened_path
 from ralph.machine.files.repository import is_within, is_within_any, repository_top
-from ralph.machine.own_process import link_target, way_to
+from ralph.machine.own_process import link_target, way_to, written_by_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,9 +26,12 @@ if TYPE_CHECKING:
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
-def repositories(directories: Sequence[str | Path]) -> tuple[str, ...]:
-    """The top of the repository around each directory, without links, or the directory itself outside a repository."""
-    tops = (repository_top(Path(directory)) or os.path.realpath(directory) for directory in directories)
+def untrusted_places(directories: Sequence[str | Path]) -> tuple[str, ...]:
+    """The top of the repository around each directory, without links, or the directory itself outside a repository, and what the
+    commands of every run may write.
+    """
+    places = (*directories, *written_by_all(os.environ))
+    tops = (repository_top(Path(place)) or os.path.realpath(place) for place in places)
     return tuple(dict.fromkeys(map(str, tops)))
 
 
@@ -44,15 +48,34 @@ def planted_link(path: str, tops: Sequence[str]) -> str | None:
     return None
 
 
-def followed_link(path: str, real: str | None, tops: Sequence[str]) -> str | None:
-    """As `planted_link`, of a path by which `real` was opened, without links or unknown. It is `path` itself if the way leads
-    elsewhere by now: a command has exchanged something in one of `tops`.
+def followed_link(path: str, real: str | None, directories: Sequence[str | Path]) -> tuple[str | None, str]:
+    """As `planted_link`, in the `untrusted_places` of `directories`, of a path by which `real` was opened, without links or unknown.
+    It is `path` itself if the way leads elsewhere by now: a command has exchanged something there. The second value is the
+    innermost of these places in which `real` is, or empty if it is in none.
     """
+    tops = untrusted_places(directories)
+    around = max((top for top in tops if real is not None and is_within(real, top)), key=len, default="")
     link = planted_link(path, tops)
     has_changed = (
         link is None and real is not None and leads_into(path, tops) and LinkResolver()(path) != real
     )
-    return path if has_changed else link
+    return (path if has_changed else link), around
+
+
+def link_inside(descriptor: int, path: str, directories: Sequence[str | Path]) -> tuple[str, str, str] | None:
+    """The link by which a file was opened for reading, with the real path and the place around it, as `followed_link` finds them, or
+    None. Raises OSError if it leads out.
+    """
+    real = opened_path(descriptor, path)
+    link, around = followed_link(path, real, directories)
+    if link is None:
+        return None
+    if real is None or not around:
+        out = f"{link} is a link that leads out of its repository, and may have come with it"
+        raise OSError(
+            errno.EPERM, f"{out}; name what it leads to ({real or 'no file'}) if that is meant", path
+        )
+    return link, real, around
 
 
 def links_and_file(path: str) -> list[str]:

@@ -176,11 +176,11 @@ def test_a_session_that_continues_needs_no_prompt_beside_a_list(ralph, serve) ->
     assert "there is no session of" in ran.stderr
 
 
-def test_an_iteration_has_the_tools_that_the_loops_list_leaves(ralph, iterations) -> None:
+def test_an_iteration_has_the_tools_that_the_loops_list_leaves(ralph, iterations, tmp_path) -> None:
     server = iterations([])
-    ran = ralph(
-        "loop", "--max-iterations", "1", "--disallowedTools", "Bash", "Write", "--add-dir", "..", stdin=b"go"
-    )
+    (tmp_path / "added").mkdir()
+    words = ("--disallowedTools", "Bash", "Write", "--add-dir", "../added")
+    ran = ralph("loop", "--max-iterations", "1", *words, stdin=b"go")
     assert ran.code == 0
     assert tools_of(server) == "Read Edit Glob Grep"
     assert sent_prompt(server).endswith("go")

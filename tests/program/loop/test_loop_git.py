@@ -220,10 +220,7 @@ def test_what_ralph_itself_writes_into_the_checkout_is_no_progress_and_in_no_com
     nothing.
     """
     iterations()
-    ralph.environment |= {
-        "RALPH_STATE_DIR": str(ralph.cwd / ".state"),
-        "GITHUB_STEP_SUMMARY": str(ralph.cwd / "summary.md"),
-    }
+    ralph.environment["GITHUB_STEP_SUMMARY"] = str(ralph.cwd / "summary.md")
     (ralph.cwd / "ralph-report.html").write_text("a page that was made between two loops")
     with (ralph.cwd / "loop.log").open("wb") as log:
         options = ("--commit", "--metrics-file", "m.prom", "--max-iterations", "9")
@@ -231,6 +228,6 @@ def test_what_ralph_itself_writes_into_the_checkout_is_no_progress_and_in_no_com
         assert process.wait(PATIENCE_S) == 4
     assert checkout.git("rev-list", "--count", "HEAD").strip() == "1"
     untracked = checkout.git("status", "--porcelain").splitlines()
-    own = {".state/", "loop.log", "m.prom", "summary.md", "ralph-report.html"}
+    own = {"loop.log", "m.prom", "summary.md", "ralph-report.html"}
     assert {line.split()[1] for line in untracked} == own
     assert "4 iterations in a row made no progress" in (ralph.cwd / "loop.log").read_text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import stat
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ralph.loop.record import FileRecord
@@ -103,18 +104,16 @@ def test_a_record_in_the_checkout_is_not_followed_and_one_line_says_how_to_begin
     assert not thief.requests
 
 
-def test_a_state_directory_in_the_checkout_works_is_warned_of_and_a_tracked_record_is_not_followed(
+def test_a_tracked_record_is_not_followed_where_the_home_is_a_checkout(
     ralph, checkout, iterations, serve
 ) -> None:
     iterations([write("one")])
-    state = ralph.cwd / ".state"
-    ralph.environment["RALPH_STATE_DIR"] = str(state)
-    ran = ralph("loop", "go", "--max-iterations", "1", code=0)
-    [warned] = [line for line in loop_lines(ran) if "where a command of the agent may write it" in line]
-    assert str(state / "loops") in warned
-    assert "RALPH_STATE_DIR" in warned
+    ralph.environment["HOME"] = str(ralph.cwd)
+    (ralph.cwd / "below").mkdir()
+    ralph = replace(ralph, cwd=ralph.cwd / "below")
+    assert ralph("loop", "go", "--max-iterations", "1").code == 0
     assert ralph("loop", "--continue", "--max-iterations", "2").code == 0
-    [record] = state.glob("loops/*/0001/loop.json")
+    [record] = ralph.cwd.parent.glob(".local/state/ralph/loops/*/0001/loop.json")
     told = json.loads(record.read_text())
     assert len(FileRecord(record.parent).load().iterations) == 2
 

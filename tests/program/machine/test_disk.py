@@ -290,9 +290,9 @@ def test_p17_an_empty_environment_is_enough_exits_0(ralph, serve) -> None:
     server = serve(bash("echo hi"), DONE)
     needed = ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "PYTHONPATH")
     ralph.environment = {name: ralph.environment[name] for name in needed}
-    ran = ralph("go", "--session-dir", "own")
+    ran = ralph("go", "--session-dir", "../own")
     assert (ran.code, len(server.requests)) == (0, 2)
-    assert len(journals(ralph.cwd / "own")) == 1
+    assert len(journals(ralph.cwd / "../own")) == 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody without a passwd entry")

@@ -286,12 +286,11 @@ def test_the_printed_command_names_the_rights_again_that_a_resume_would_not_take
     added.mkdir()
     server = serve(*(calls(("Bash", {"command": "touch x"})) for _ in range(4)))
     rights = ("--add-dir", str(added), "--disallowed-tools", "Write,Bash(touch:*),Bash(git log -n 1)")
-    for kept, again in ((("--session-dir", "kept"), rights), ((), rights[:2])):
+    for kept in (("--session-dir", "../kept"), ()):
         ran = ralph("go", *kept, *rights, "--max-turns", "1", code=3)
         command = hinted(ran)
-        assert not {*again}.difference(command)
-        assert "--add-dir" in command
-        assert ("--disallowed-tools" in command) == (again is rights)
+        assert not {*rights[:2]}.difference(command)
+        assert "--disallowed-tools" not in command
         assert ralph("run", *command, "--max-turns", "1").code == 3
         tools = [{tool["name"] for tool in json.loads(one.body)["tools"]} for one in server.requests[-2:]]
         assert tools[0] == tools[1]

@@ -261,6 +261,29 @@ def test_a_prompt_file_elsewhere_that_an_iteration_makes_a_link_says_what_it_sai
         assert CANARY not in text
 
 
+@pytest.mark.parametrize("option", ["--config", "--settings", "--mcp-config"])
+def test_a_settings_file_is_not_read_behind_a_link_that_a_command_can_make_exits_2(
+    ralph, ralph_here, serve, tmp_path, extra, option
+) -> None:
+    place, words = extra
+    there = tmp_path / "there"
+    there.write_text("" if option == "--config" else "{}" if option == "--settings" else '{"mcpServers": {}}')
+    server = serve(Turn("Done."), Turn("Done."), Turn("Done."))
+    for link in (place / "file", ralph.cwd / "file"):
+        link.symlink_to(there)
+        for command in ((), ("loop", "--max-iterations", "1")):
+            ran = ralph_here(*command, "go", option, str(link), *words)
+            assert ran.code == 2
+            assert f"cannot read {link}: {link} is a link that leads out of its repository" in ran.stderr
+        link.unlink()
+        link.write_bytes(there.read_bytes())
+    assert not server.requests
+    mine = tmp_path / "mine"
+    mine.symlink_to(there)
+    assert ralph("go", option, str(mine), *words).code == 0
+    assert ralph("loop", "go", "--max-iterations", "1", option, str(mine), *words).code == 0
+
+
 @pytest.mark.parametrize("option", ["--system-prompt-file", "--append-system-prompt-file", "--json-schema"])
 def test_a_file_elsewhere_that_a_command_makes_a_link_is_not_read_again_exits_2(
     ralph, serve, iterations, outside, extra, option

@@ -4,16 +4,19 @@ directory: what is not a file is left out with a line, and nothing waits for it.
 
 from __future__ import annotations
 
-import json
 import os
+import shutil
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.conversation.journal_lines import sealed
+from ralph.machine.own_process import SHARED_MEMORY
 from ralph.mock_api import Turn
+from ralph.sessions.places import temporary_name
+from ralph.sessions.store import SessionStore
+from ralph.values.outcome import CannotError
 from tests.program.conftest import loop_folder
 from tests.program.kept_sessions import HELLO, only_journal
 from tests.program.model_answers import calls
@@ -119,7 +122,7 @@ def test_a_state_directory_that_is_a_file_is_told_as_that_exits_74(
     assert not server.requests
 
 
-def test_no_session_is_kept_where_a_link_that_commands_can_make_leads_exits_74(
+def test_no_session_is_kept_where_a_link_that_commands_can_make_leads_exits_78(
     ralph, ralph_here, serve, tmp_path
 ) -> None:
     elsewhere, added, written = (tmp_path / name for name in ("elsewhere", "added", "written"))
@@ -131,59 +134,87 @@ def test_no_session_is_kept_where_a_link_that_commands_can_make_leads_exits_74(
         link = where / "s"
         link.symlink_to(elsewhere)
         ran = ralph_here("go", "--add-dir", str(added), "--session-dir", str(link))
-        assert ran.code == 74
-        assert f"{link} is a link that leads out of its repository, to {elsewhere}" in ran.stderr
+        assert ran.code == 78
+        assert f"commands may write where {link} is" in ran.stderr
     assert not server.requests
     assert not [*elsewhere.iterdir()]
 
 
-def changed_run(journal: Path, **changes: object) -> None:
-    """Changes the record of the run in a journal as a command can."""
-    lines = [json.loads(line) for line in journal.read_bytes().splitlines()]
-    [run] = [line for line in lines if line["kind"] == "run"]
-    run |= changes
-    for line in lines:
-        del line["crc"]
-    journal.write_bytes(b"".join(map(sealed, lines)))
-
-
-@pytest.mark.parametrize("place", ["kept", "../added"])
-def test_patterns_of_tools_that_a_command_may_have_written_into_a_journal_do_not_count_exits_78(
-    ralph, serve, place, tmp_path
+@pytest.mark.parametrize("place", ["work", "added", "written", SHARED_MEMORY])
+def test_no_session_or_loop_is_kept_or_resumed_where_commands_may_write_exits_78(
+    ralph, ralph_here, serve, place, tmp_path
 ) -> None:
-    (tmp_path / "added").mkdir()
-    touch = calls(("Bash", {"command": "touch x"}))
-    server = serve(HELLO, touch, HELLO, HELLO)
-    kept, denied = ("--session-dir", place), ("--disallowed-tools", "Bash(touch:*)")
-    words = ("--add-dir", "../added", *kept)
-    assert ralph("go", *words, *denied).code == 0
-    [journal] = ralph.cwd.glob(f"{place}/*/*.jsonl")
-    changed_run(journal, tool_patterns={"disallowed": ["Bash(tough:*)"]})
-    ran = ralph("-c", "go on", *words)
+    """A command could change what a resumed session may do, and remove from it that it could."""
+    for one in ("added", "written"):
+        (tmp_path / one).mkdir()
+    ralph.user_file.write_text(f"[sandbox]\nwrite = ['{tmp_path}/written']\n")
+    server = serve(HELLO)
+    state, words = tmp_path / place / "state", ("go", "--add-dir", "../added")
+    ralph.environment["RALPH_STATE_DIR"] = str(state)
+    for more in (words, ("-c", *words), ("-r", ID, *words), ("loop", *words)):
+        ran = ralph_here(*more)
+        assert ran.code == 78
+        assert f"commands may write where {state}/" in ran.last_line
+    assert not state.is_dir() or not [*state.glob("*/*/*")]
+    del ralph.environment["RALPH_STATE_DIR"]
+    if place != SHARED_MEMORY:
+        state.mkdir(exist_ok=True)
+        for options in ((), ("-c",), ("-r", ID)):
+            assert ralph_here(*options, *words, "--session-dir", str(state)).code == 78
+    assert not server.requests
+
+
+def test_a_record_in_the_work_is_not_continued_exits_78(ralph, ralph_here, serve) -> None:
+    serve(HELLO)
+    assert ralph("loop", "go", "--until", "test -e done", "--max-iterations", "1").code == 3
+    usual = Path(ralph.environment["HOME"], ".local/state/ralph")
+    usual.rename(ralph.cwd / "state")
+    ralph.environment["RALPH_STATE_DIR"] = str(ralph.cwd / "state")
+    ran = ralph_here("loop", "--continue", "--max-iterations", "2")
     assert ran.code == 78
-    assert "ralph ignores the session's patterns of tools, because the session is in " in ran.last_line
-    assert "give --allowed-tools or --disallowed-tools again" in ran.last_line
-    assert len(server.requests) == 1
-    assert ralph("-c", "go on", *words, *denied).code == 0
-    assert not (ralph.cwd / "x").exists()
-    [journal] = ralph.cwd.glob(f"{place}/*/*.jsonl")
-    lines = [json.loads(line) for line in journal.read_bytes().splitlines()]
-    for line in lines:
-        del line["crc"]
-        line.pop("tool_patterns", None)
-    journal.write_bytes(b"".join(map(sealed, lines)))
-    ran = ralph("-c", "go on", *words)
-    assert ran.code == 0, "it has none, as far as anybody knows"
-    assert "limits on tools count only if you give them again" in ran.stderr
+    assert "commands may write where" in ran.last_line
 
 
-def test_patterns_that_the_settings_repeat_still_count_where_commands_may_write_exits_0(ralph, serve) -> None:
-    server = serve(HELLO, calls(("Bash", {"command": "touch x"})), HELLO)
-    ralph.user_file.write_text("[tools]\ndisallowed = ['Bash(touch:*)']\n")
-    assert ralph("go", "--session-dir", "kept").code == 0
-    assert ralph("-c", "go on", "--session-dir", "kept").code == 0
-    assert not (ralph.cwd / "x").exists()
-    assert len(server.requests) == 3
+def test_where_the_home_is_the_work_sessions_and_loops_are_kept_elsewhere_and_resumed_exits_0(
+    ralph, ralph_here, serve
+) -> None:
+    ralph.environment["HOME"] = str(ralph.cwd)
+    own = Path(ralph.environment["TMPDIR"], temporary_name())
+    server = serve(*[HELLO] * 4)
+    planted = ralph.cwd / ".local/state/ralph"
+    first = ralph("go")
+    assert first.code == 0
+    assert f"sessions are kept in {own}, which may be cleared at any time: commands may write" in first.stderr
+    [journal] = own.glob("*/*.jsonl")
+    # As a command could make it.
+    forged = planted / "sessions" / journal.parent.name / f"{ID}.jsonl"
+    forged.parent.mkdir(parents=True)
+    forged.write_bytes(journal.read_bytes())
+    assert ralph_here("-r", ID, "go on").code == 2
+    assert ralph("-c", "go on").code == 0
+    assert len([*own.glob("*/*.jsonl")]) == 1
+
+    assert ralph("loop", "go", "--until", "test -e done", "--max-iterations", "1").code == 3
+    record = next(own.glob("loops/*/*"))
+    assert not [*planted.glob("loops/*/*")]
+    forged = planted / "loops" / record.parent.name / "9999"
+    shutil.copytree(record, forged)
+    text = (forged / "loop.json").read_text()
+    assert "test -e done" in text
+    (forged / "loop.json").write_text(text.replace("test -e done", "touch forged"))
+    asked = len(server.requests)
+    assert ralph("loop", "--continue", "--max-iterations", "2").code == 3
+    assert not (ralph.cwd / "forged").exists()
+    assert len(server.requests) == asked + 1
+
+
+def test_in_the_root_directory_a_session_is_kept_and_not_resumed_exits_78(tmp_path) -> None:
+    """Commands that may write everything can replace ralph itself: no other place would be better."""
+    place = tmp_path / "kept"
+    assert SessionStore.for_user({}, place, roots=["/"]).root == place
+    for named in (place, None):
+        with pytest.raises(CannotError, match="commands may write where"):
+            SessionStore.for_user({"HOME": str(tmp_path)}, named, roots=["/"], is_old=True)
 
 
 def test_a_resumed_session_writes_in_no_directory_that_is_not_named_again(ralph, serve, tmp_path) -> None:
