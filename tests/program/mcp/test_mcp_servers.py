@@ -499,6 +499,7 @@ def test_what_a_server_does_to_protected_files_at_any_time_is_undone_and_told(ra
             "did not start within 3 s; its last words: waiting for a key",
         ),
         ("echo no database >&2; exit 3", "did not start: Connection closed; its last words: no database"),
+        ("exit 3", "did not start: Connection closed; it wrote nothing to its standard error"),
         ("echo this is no protocol; exec sleep 600", "did not start within 3 s"),
     ],
 )
