@@ -179,6 +179,8 @@ _LONE_WORD = r"[a-z][a-z-]*"
 
 LEAST_ALIKE = 0.75
 """Two words of four letters, of which two are swapped or one is another."""
+_BEFORE_PROMPT = 0.66
+"""Two words of three letters, of which two are swapped or one is another."""
 
 
 def refuse_command_word(arguments: Sequence[str]) -> None:
@@ -218,6 +220,12 @@ def instead_of(arguments: Sequence[str], commands: Sequence[str]) -> str | None:
     return f"`{word}` is not a ralph command: {instead} (to use it as a prompt: `ralph run {word}`)"
 
 
+def meant_before_prompt(word: str) -> str:
+    """What a message about words without quotes adds if the first one may be a mistyped command. Empty if not."""
+    near = _alike(word, COMMANDS, _BEFORE_PROMPT)
+    return "" if near is None else f", or did you mean `ralph {near}`?"
+
+
 def instead_of_in_loop(word: str) -> str | None:
     """The error message if the user probably meant `word`, which follows `ralph loop`, as a command. None if the word
     is a prompt.
@@ -228,7 +236,7 @@ def instead_of_in_loop(word: str) -> str | None:
     return f"`{word}` is not a `ralph loop` command: did you mean {_IN_LOOP[known]}? (to use it as a prompt: `ralph loop -p {word}`)"
 
 
-def _alike(word: str, commands: Iterable[str]) -> str | None:
+def _alike(word: str, commands: Iterable[str], least: float = LEAST_ALIKE) -> str | None:
     from difflib import get_close_matches  # noqa: PLC0415 - few prompts are one word
 
-    return next(iter(get_close_matches(word, commands, 1, LEAST_ALIKE)), None)
+    return next(iter(get_close_matches(word, commands, 1, least)), None)

@@ -12,7 +12,7 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 from ralph.cli.claude_options import instead_of
-from ralph.cli.command_words import ROOT_HELP, LineError, wrong_value
+from ralph.cli.command_words import ROOT_HELP, LineError, meant_before_prompt, wrong_value
 from ralph.cli.shell.answer import table
 from ralph.machine.loading import begin_garbage_collection
 from ralph.values.outcome import UsageError
@@ -167,7 +167,10 @@ def line_error(error: Any, command: str) -> UsageError:
         before, begins = {"loop": ("loop ", ""), "report": ("", "report "), "help": ("", "help ")}.get(
             path, ("", "")
         )
-        return LineError(f'put the prompt in quotes: ralph {before}"{begins}{first} {others[1]}"', path)
+        meant = meant_before_prompt(first) if path == "run" else ""
+        return LineError(
+            f'put the prompt in quotes: ralph {before}"{begins}{first} {others[1]}"{meant}', path
+        )
     for technical, plain in _PLAIN:
         message = message.replace(technical, plain)
     return LineError(message, path)

@@ -195,7 +195,11 @@ class OwnServers:
         name = link.server.name
         while link.tools is None:
             if link.why_lost is not None:
-                raise ServerFailedError(f"the MCP server {name!r} did not start: {link.epitaph}")
+                is_silent = link.process is not None and not link.last_words
+                said = (
+                    f"{link.epitaph}; it wrote nothing to its standard error" if is_silent else link.epitaph
+                )
+                raise ServerFailedError(f"the MCP server {name!r} did not start: {said}")
             if self._next(until_s, f"the MCP server {name}") is TIMED_OUT:
                 self._give_up(link)
                 link.why_lost = f"it was not ready within {self._start_s:g} s"

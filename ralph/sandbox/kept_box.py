@@ -4,7 +4,7 @@ bubblewrap runs a shell that only waits, and is ended as soon as this process ho
 runs that a command could reach, and the box ends with this process. Each command makes namespaces of its own from it
 (`machine/namespaces.py`). Only what commands share keeps a bubblewrap, whose first process adopts their orphans. That one
 ends with the thread that has started it. All boxes of a run are made in the user namespace of the first one, so that a command
-can enter namespaces of two of them.
+can enter namespaces of two of them, and they have its network: commands and MCP servers find each other on the loopback.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ class KeptBox:
         """That of the user namespace that a command enters last, or -1 if it is among the first ones."""
         with ExitStack() as kept, _Bubblewrap(words, program, before) as running:
             (self._mounts,) = running.opened(kept, "mnt")
-            self._network = running.opened(kept, "net")
             root = os.open(f"/proc/{running.holder}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             self.root = _kept(kept, root)
             """That of the box's root directory, through which this process can look at the mounts of the box."""
             if before is None:
+                self._network = running.opened(kept, "net")
                 # The others may belong to one around it: bubblewrap makes two where it needs user id 0 for a moment.
                 owner = _kept(kept, fcntl.ioctl(self._mounts, _NS_GET_USERNS))
                 self.owner = -1 if _is_own(owner, "user") else owner  # root has none
@@ -78,6 +78,8 @@ class KeptBox:
                     if not os.path.samestat(os.fstat(user), os.fstat(owner)):
                         self.inner = user
             else:
+                # What runs meanwhile, such as a server, stays in it.
+                self._network = tuple(_kept(kept, os.dup(one)) for one in before._network)  # noqa: SLF001 - another of this class
                 self.owner, self.inner = (
                     one if one < 0 else _kept(kept, os.dup(one)) for one in (before.owner, before.inner)
                 )
@@ -110,8 +112,8 @@ class KeptBox:
 
     def spaces(self, shared: SharedSpaces | None = None) -> tuple[int, ...]:
         """The descriptors of the namespaces that a command enters first, in this order. The last one has the mounts."""
-        others = self._network if shared is None else shared.spaces
-        return (*((self.owner,) if self.owner >= 0 else ()), *others, self._mounts)
+        others = () if shared is None else shared.spaces
+        return (*((self.owner,) if self.owner >= 0 else ()), *others, *self._network, self._mounts)
 
     def close(self) -> None:
         """Ends the box. Commands in namespaces of their own keep what they have."""
@@ -121,7 +123,7 @@ class KeptBox:
 
 
 class SharedSpaces:
-    """The process, IPC and network namespaces, `/proc` and shared memory of commands that can find one another."""
+    """The process and IPC namespaces, `/proc` and shared memory of commands that can find one another."""
 
     def __init__(self, words: Sequence[str], program: bytes, box: KeptBox) -> None:
         """As `KeptBox`, and on a thread that outlives the commands, which enter them with `box` or a later one. Raises OSError."""
@@ -129,7 +131,7 @@ class SharedSpaces:
             running = kept.enter_context(_Bubblewrap(words, program, box))
             self.holder, self._hold = running.holder, running.hold
             """The pid of a process of ralph's whose parent is the first process in the namespaces."""
-            self.spaces = running.opened(kept, "mnt", "net", "ipc", "pid")
+            self.spaces = running.opened(kept, "mnt", "ipc", "pid")
             """The descriptors of these namespaces. The first one has `/proc` and the shared memory."""
             # Linux before 5.3, a Python built there, or killed meanwhile.
             with suppress(OSError, AttributeError):

@@ -98,7 +98,9 @@ def printable(text: str) -> str:
     Raises ValueError if the text is empty or contains characters that are not printable.
     """
     text = text.strip()
-    if not text or not text.isprintable():
+    if not text:
+        raise ValueError("must not be empty")
+    if not text.isprintable():
         raise ValueError("must be a text of printable characters")
     return text
 

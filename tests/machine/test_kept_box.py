@@ -364,6 +364,37 @@ def test_what_must_be_alone_has_namespaces_of_its_own_also_then(run) -> None:
     end()
 
 
+def test_an_mcp_server_and_commands_find_each_other_on_the_loopback_while_the_run_lasts(run) -> None:
+    """Whichever began first, in the background or not, and after a change of what is mounted."""
+    listen = "import socket, time; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], file=open(sys.argv[1], 'w'), flush=True); "
+    connect = "socket.create_connection(('127.0.0.1', int(open(sys.argv[1]).read())), 5); print('connected', flush=True)"
+    python = f"{sys.executable} -I -S -c"
+    waiting = "until [ -s dev ]; do sleep 0.01; done"
+    alone = CommandSupervisor(
+        run.environment, most_processes=0, confinement=run.box.confine(lasts=True, is_alone=True)
+    )
+    run.supervisors.append(alone)
+    server = run.start(
+        f'{python} "import sys; {listen}time.sleep(600)" own & {waiting}; {python} "import socket, sys; {connect}" dev; kill $!',
+        alone,
+        lasts=True,
+    )
+    wait_until(lambda: (run.work / "own").exists() and (run.work / "own").read_text().endswith("\n"))
+    client = f'{python} "import socket, sys; {connect}" own'
+    assert run.said(client) == "connected"
+    (run.work / ".mcp.json").write_text("{}")  # as by the user: makes another box
+    assert run.said(f"{client}; echo x > .mcp.json").startswith("connected")
+    end = run.box.share_namespaces()
+    background = run.background(f'{python} "import sys; {listen}time.sleep(600)" new')
+    assert run.said(client) == "connected"
+    wait_until(lambda: (run.work / "new").exists() and (run.work / "new").read_text().endswith("\n"))
+    (run.work / "new").rename(run.work / "dev")
+    assert ended(server) == "connected"
+    background.ask_to_stop()
+    ended(background)
+    end()
+
+
 # As ps(1) and pgrep(1) look for processes.
 LIST = "for one in /proc/[0-9]*; do tr '\\0' ' ' 2>/dev/null < $one/cmdline && echo; done"
 

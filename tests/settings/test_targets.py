@@ -216,7 +216,7 @@ def test_a_price_has_bounds(world: World, cost: str) -> None:
         ("[[targets]]\nmodel = 'm'", "targets entry 1: needs name, model; missing: name"),
         ("[[targets]]\nname = 'a'", "targets 'a': needs name, model; missing: model"),
         ("[[targets]]\nname = 5\nmodel = 'm'", "targets entry 1: name must be a text"),
-        ("[[targets]]\nname = ' '\nmodel = 'm'", "targets entry 1: name must be a text"),
+        ("[[targets]]\nname = ' '\nmodel = 'm'", "targets entry 1: name must not be empty"),
         ('[[targets]]\nname = "a\\u001Bb"\nmodel = "m"', "targets entry 1: name must be a text"),
         ("[[targets]]\nname = 'a,b'\nmodel = 'm'", "targets entry 1: name must not contain a comma"),
         ("[[targets]]\nname = 'a'\nmodel = 7", "targets 'a': model must be a text"),

@@ -172,6 +172,7 @@ def test_other_words_about_files_are_prompts(tmp_path, monkeypatch, prompt) -> N
         ("run fix -q it", 'ralph "fix it"'),
         ("loop fix the test", 'ralph loop "fix the test"'),
         ("report the bug", 'ralph "report the bug"'),
+        ("rnu fix it", 'ralph "rnu fix it", or did you mean `ralph run`?'),
     ],
 )
 def test_a_prompt_without_quotes_is_exit_2_with_the_quotes(capfd, typed: str, says: str) -> None:

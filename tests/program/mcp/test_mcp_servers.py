@@ -20,6 +20,7 @@ from ralph.values.tool_choice import TOOL_NAMES
 from tests.patience import wait_until
 from tests.program.conftest import KEY, Ralph, processes_of
 from tests.program.model_answers import DONE, bash, calls, results
+from tests.program.namespaces import needs_namespaces
 from tests.services.outside_programs import EVERYTHING, folder_or_skip
 from tests.services.ports import free_port
 
@@ -392,6 +393,39 @@ def test_a_server_over_stdio_needs_no_network(ralph, serve, stdio, network) -> N
     assert result(server, 3) == ("The sum of 1 and 1 is 2.", False)
 
 
+# Opens an address, as a browser does.
+OPENING = """
+import json, sys, urllib.request
+for line in sys.stdin:
+    message = json.loads(line)
+    answers = {
+        "initialize": lambda: {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"}},
+        "tools/list": lambda: {"tools": [{"name": "open", "inputSchema": {"type": "object"}}]},
+        "tools/call": lambda: {"content": [{"type": "text", "text": str(urllib.request.urlopen(message["params"]["arguments"]["url"]).status)}]},
+    }
+    if message["method"] in answers:
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": answers[message["method"]]()}), flush=True)
+"""
+
+
+@pytest.mark.sandboxed
+@needs_namespaces
+@pytest.mark.parametrize("network", [("--net", "off"), ("--allow-host", "example.com")])
+def test_a_server_opens_what_a_command_in_the_background_serves_on_loopback(ralph, serve, network) -> None:
+    port = free_port()
+    serving = f"{sys.executable} -m http.server -b 127.0.0.1 {port}"
+    await_it = f"until (: < /dev/tcp/127.0.0.1/{port}) 2>/dev/null; do sleep 0.1; done; echo serves"
+    server = serve(
+        calls(("Bash", {"command": serving, "run_in_background": True})),
+        bash(await_it),
+        calls(("mcp__b__open", {"url": f"http://127.0.0.1:{port}/"})),
+        DONE,
+    )
+    ran = run(ralph, "--mcp-config", config(b={"command": "python3", "args": ["-c", OPENING]}), *network)
+    assert ran.code == 0, ran.stderr
+    assert result(server, 3) == ("200", False)
+
+
 # Makes protected files: at its start, in each call, when somebody asks for it by a file, and when its input ends.
 CHANGING = """
 import json, os, sys, threading, time
@@ -465,6 +499,7 @@ def test_what_a_server_does_to_protected_files_at_any_time_is_undone_and_told(ra
             "did not start within 3 s; its last words: waiting for a key",
         ),
         ("echo no database >&2; exit 3", "did not start: Connection closed; its last words: no database"),
+        ("exit 3", "did not start: Connection closed; it wrote nothing to its standard error"),
         ("echo this is no protocol; exec sleep 600", "did not start within 3 s"),
     ],
 )
