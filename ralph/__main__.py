@@ -2,8 +2,9 @@
 commands, secures the process and then runs `cli`.
 """
 
-# Nothing may be imported here, `__future__` included, that the interpreter has not loaded already: it could come from
-# the working directory.
+# Nothing may be imported here, `__future__` included, that the interpreter has not loaded already and that is not built
+# into it: it could come from the working directory.
+import errno
 import os
 import sys
 
@@ -89,8 +90,6 @@ def _end_if_too_short(error: BaseException, too_few: str | None) -> None:
     that was raised. Code 75 says that the failure is temporary. Returns after any other error. `too_few` is that of
     `why_too_few_descriptors`. If it is not None, exits with 78, because the limit stays.
     """
-    import errno  # noqa: PLC0415 - built into the interpreter, so that no file can take its place
-
     words = str(error)  # the error of an extension module that cannot be loaded has no errno
     if (
         isinstance(error, MemoryError)

@@ -76,6 +76,7 @@ MAY_KNOW: dict[str, set[str]] = {
 }
 MAY_KNOW["cli"] = {*MAY_KNOW, "loop", "run", "driven", "demo", "mock_api"}
 MOST_PACKAGES = 25
+MOST_LATE_IMPORTS = 70
 MOST_MODULES_FLAT, MOST_TESTS_FLAT = 20, 25
 
 # The folders of `tests/` that are not named after a package: what tests use, and tests of several packages.
@@ -359,6 +360,17 @@ def test_a_function_imports_only_what_its_module_does_not_load_anyway() -> None:
             loaded |= new
             new = set().union(*(at_start[one] for one in new)) & MODULE_NAMES - loaded
         assert not imported & loaded - packages, f"{module} imports them a second time"
+
+
+def test_few_functions_import_anything() -> None:
+    """Each is for a feature that most runs do not use, or loads what would be more than 3 % of a turn."""
+    late = {
+        (path, node.lineno)
+        for path in MODULES
+        for node in nodes_in_functions(path)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+    assert len(late) <= MOST_LATE_IMPORTS
 
 
 def test_no_two_packages_import_each_other() -> None:

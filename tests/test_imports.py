@@ -41,8 +41,8 @@ main()
 """
 
 HELP = """
-    collections contextlib copyreg enum errno fcntl functools gc importlib itertools keyword operator re reprlib resource
-    signal types typing warnings
+    collections contextlib copyreg enum errno fcntl functools gc importlib itertools keyword operator pwd re reprlib
+    resource signal types typing warnings
 """
 # What runs and loops share. msgspec imports `datetime`, `decimal`, `textwrap` and `uuid`; typer `inspect` with `dis` and `token`.
 START = """
@@ -57,7 +57,7 @@ HTTPX = "atexit dataclasses encodings logging stringprep"
 TYPER = "annotated_doc typer"
 SESSIONS = """
     collections contextlib copyreg enum errno fcntl fnmatch functools gc importlib ipaddress itertools json keyword math ntpath
-    operator pathlib re reprlib types typing unicodedata urllib warnings
+    operator pathlib pwd re reprlib types typing unicodedata urllib warnings
 """
 LOOP = "ast glob hashlib hmac locale platform secrets subprocess"
 PACKAGES_OF_RUN = "agent api cli conversation machine output permissions places prompt retry run sandbox sessions settings tools values"
@@ -65,9 +65,9 @@ PACKAGES_OF_LOOP = "api cli conversation git loop machine output permissions pla
 
 # The command line, ralph's packages, libraries, modules of the standard library.
 COMMANDS = [
-    ("--version", "", "", ""),
+    ("--version", "", "", "errno"),
     # A person waits for these two: neither typer nor msgspec, and for the first not even `typing`.
-    ("--complete zsh run --permission-mode=", "cli machine", "", ""),
+    ("--complete zsh run --permission-mode=", "cli machine", "", "errno pwd"),
     ("--complete zsh sessions show --session-dir . x", "cli machine places sessions values", "", SESSIONS),
     ("--help", "cli machine values", "", HELP),
     (

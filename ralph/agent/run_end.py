@@ -28,6 +28,7 @@ from ralph.values.events import (
     TurnsCollapsed,
 )
 from ralph.values.outcome import Outcome
+from ralph.values.report import synthetic_report
 from ralph.values.screen_text import counted, dollar_limit, time_limit
 from ralph.values.servers.endpoint import API_NAMES, API_VERSION, URL_VARIABLES, requests_url
 from ralph.values.shortage import ADVICE
@@ -95,8 +96,6 @@ class Ending(Struct, frozen=True):
         """The synthetic report of a run with the counts of `tally`. `receiver` is the object that checked the model's
         reports. It is None if no report was required.
         """
-        from ralph.values.report import synthetic_report  # noqa: PLC0415 - most runs have an answer
-
         error = self.error
         lacks_report = self.outcome is Outcome.TASK_FAILED or (self.limit in FORCES and self.cause is None)
         if receiver is not None and lacks_report:

@@ -1,5 +1,5 @@
 """Reads how long a server asks ralph to wait: in the headers of an answer, in the fields of its error, or in the words of the
-error's message. Malformed values raise no error.
+error's message. Malformed values raise no error. `retry/backoff.py` decides how much of that a run waits.
 """
 
 from __future__ import annotations

@@ -136,6 +136,7 @@ class OpenBlock:
         return True
 
     def _take_other(self, delta: dict[str, Any]) -> bool:
+        """Adds a delta that has no type of its own here: a malformed one, or a newer one. Returns what `extend` does."""
         if delta.get("type") in KNOWN_DELTAS:
             return self.kind not in _KINDS_WITH_DELTAS
         if delta.get("type") == "compaction_delta" and self.kind == "compaction":

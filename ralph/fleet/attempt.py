@@ -574,7 +574,9 @@ class JobAttempt:
         raise MachineError(f"{self._worker.machine} cannot hold a job's files") from error
 
     def _end_stopped(self) -> None:
-        """Ends a claim whose git call was stopped."""
+        """Ends a claim whose git call was stopped: the job as cancelled, otherwise it is handed back to the store. Raises LostError if
+        this worker may not, or need not, write anything more.
+        """
         if self._stop is Stop.LOST or (self._stop is Stop.AT_ONCE and self._kept is None):
             raise LostError
         end = ProcessEnd(exit_code=_CANCELLED.exit_code, cost_usd=self.claim.cost_usd)

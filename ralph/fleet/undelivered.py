@@ -27,7 +27,7 @@ from ralph.fleet.decisions import Final  # noqa: TC001 - msgspec decodes it
 from ralph.fleet.job_process import exit_code_left
 from ralph.fleet.locked_file import is_locked, locked_file
 from ralph.machine.files.atomic_write import sync_directory
-from ralph.machine.files.opened_file import opened, read_regular_file
+from ralph.machine.files.opened_file import closed_after, opened, read_regular_file
 from ralph.machine.files.trees import entries_below, remove_tree, remove_tree_if_possible
 
 if TYPE_CHECKING:
@@ -291,10 +291,8 @@ def clean_up(folder: Path, undelivered: Undelivered) -> None:
     with suppress(OSError):
         descriptor = locked_file(lock_of(folder))
         if descriptor is not None:
-            try:
+            with closed_after(descriptor):
                 remove_work(folder, undelivered)
-            finally:
-                os.close(descriptor)
 
 
 def remove_work(folder: Path, undelivered: Undelivered) -> None:

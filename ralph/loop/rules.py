@@ -1,5 +1,6 @@
 """The rules of `ralph loop`: when it ends, which limits an iteration gets, and how long it waits in an outage. The
-rules use exit codes and snapshots, never the model's text. No I/O happens here.
+rules use exit codes and snapshots, never the model's text. No I/O happens here: `iterate.py` commits and pushes, or keeps work
+that did not pass the gate on a branch of its own.
 """
 
 from __future__ import annotations
@@ -189,8 +190,10 @@ def end_of_unusable(state: LoopState) -> LoopEnd | None:
     """The loop's end if a new loop's gate or check can never say that the work is done. In a resumed loop, the agent's
     work may be the cause, and None is returned.
     """
+    if _was_begun(state):
+        return None
     for name, result in (("check", state.last_check), ("gate", state.last_gate)):
-        if not _was_begun(state) and result is not None and result.why_not_run is not None:
+        if result is not None and result.why_not_run is not None:
             last_line = result.tail.rpartition("\n")[2].strip()
             said = f": {last_line}" if last_line else ""
             reason = f"the {name} cannot be run (exit {result.exit_code}: {result.why_not_run}){said}"

@@ -11,6 +11,8 @@ import _socket
 import errno
 import fcntl
 import os
+import select
+import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,9 +62,6 @@ def start(restrict: Callable[[], None]) -> Socket:
 
 
 def _make_sockets(channel: Socket, restrict: Callable[[], None]) -> None:
-    import select  # noqa: PLC0415 - only where GPUs are given
-    import struct  # noqa: PLC0415 - only where GPUs are given
-
     for before, after in ((0, channel.fileno()), (channel.fileno() + 1, _MOST_DESCRIPTORS)):
         os.closerange(before, after)
     restrict()

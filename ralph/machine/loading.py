@@ -65,9 +65,11 @@ def load_typer() -> None:
 
 @contextmanager
 def load_late(modules: Mapping[str, str]) -> Iterator[None]:
-    """Libraries that are loaded inside get stand-ins for `modules`, which load their module when first used. The value of each
-    names the classes and functions that libraries take out of it while they are loaded, which load it when first called. A module
-    that is already loaded stays, and outside, everybody imports the usual ones.
+    """While this context is open, `import` of one of `modules` gives a placeholder, which loads the module when it is first used.
+    If the module is loaded already, `import` gives the module itself.
+
+    `modules` maps the name of a module to the names, separated by spaces, that libraries import from it (`from NAME import ...`).
+    These are placeholders too, and load the module when first called.
     """
     stand_ins = {name: _LazyModule(name, taken.split()) for name, taken in modules.items()}
     with _replaced(stand_ins):

@@ -1,12 +1,13 @@
 """Secures this process before it imports anything else. From then on nothing is imported from where commands may write,
 core dumps are forbidden, and on Linux other processes cannot read its memory. Also follows the links of a path one by one.
 
-At its top, this module may import only modules that the interpreter has already loaded, because other modules could
-come from the working directory. Python may run code before ralph's first line if `PYTHONPATH` names it
+At its top, this module may import only modules that the interpreter has already loaded or that are built into it,
+because other modules could come from the working directory. Python may run code before ralph's first line if `PYTHONPATH` names it
 (`sitecustomize.py`). This module cannot undo what such code has done.
 """
 
 import os
+import pwd
 import sys
 
 TYPE_CHECKING = False
@@ -28,8 +29,6 @@ def know_home() -> None:
     """
     if os.environ.get("HOME"):
         return
-    import pwd  # noqa: PLC0415 - nearly everybody has HOME
-
     try:
         home = pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:  # a container's user need not be known to the system

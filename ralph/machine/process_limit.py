@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
 
-from ralph.machine.files.opened_file import opened
+from ralph.machine.files.opened_file import closed_after, opened
 from ralph.machine.files.repository import is_within
 from ralph.machine.launcher import children_of
 from ralph.machine.output_capture import locked, new_locked
@@ -198,12 +198,8 @@ def place_of(groups: str, mounts: str, controller: str) -> ControlGroup | None:
 def remove_left_over(directory: Path) -> None:
     """Removes groups in `directory` that belonged to ralph processes that were killed."""
     for group in directory.glob(f"{_PREFIX}*"):
-        with suppress(OSError):
-            lock = locked(str(group))
-            try:
-                _remove(group)
-            finally:
-                os.close(lock)
+        with suppress(OSError), closed_after(locked(str(group))):
+            _remove(group)
 
 
 def _remove_when_empty(group: Path) -> None:

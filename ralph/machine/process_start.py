@@ -3,6 +3,7 @@ descriptors that it may open, and takes the usual signals. `own_process.py` clea
 before this module is imported.
 """
 
+import _signal  # type: ignore[import-not-found]  # is built in: `signal` would be read from the import path
 import os
 
 from ralph.machine.launcher import PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl
@@ -52,11 +53,9 @@ def take_usual_signals() -> None:
     Restores the default action of SIGCHLD: a parent may have left it ignored. The system would then drop the exit codes of
     children, and bubblewrap would never end.
     """
-    import signal  # noqa: PLC0415 - not before core dumps are forbidden
-
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+    if _signal.getsignal(_signal.SIGINT) != _signal.SIG_IGN:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
 
 def keep_memory_private(core_limit: int | None = None) -> None:
@@ -83,11 +82,9 @@ def end_with_parent(parent_pid: int, number: int | None = None) -> None:
     Only on Linux; elsewhere the process outlives a killed parent. The kernel sends the signal when the *thread* that started this
     process ends, so that thread must be the parent's main thread.
     """
-    import signal  # noqa: PLC0415 - not before core dumps are forbidden
-
-    for restored in (signal.SIGTERM, signal.SIGCHLD):
-        signal.signal(restored, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    prctl(PR_SET_PDEATHSIG, number or signal.SIGTERM)
+    for restored in (_signal.SIGTERM, _signal.SIGCHLD):
+        _signal.signal(restored, _signal.SIG_DFL)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+    prctl(PR_SET_PDEATHSIG, number or _signal.SIGTERM)
     if os.getppid() != parent_pid:  # the parent died before the call above
-        os._exit(128 + signal.SIGTERM)
+        os._exit(128 + _signal.SIGTERM)

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -101,7 +100,6 @@ class OwnedProcess:
         self._others = set(launcher.children_of(os.getpid()))
         self._process = start_process(
             arguments,
-            stdin=subprocess.DEVNULL,
             cwd=cwd,
             env=dict(environment),
             start_new_session=True,

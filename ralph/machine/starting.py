@@ -126,11 +126,13 @@ os.register_at_fork(after_in_child=_idle.clear)
 
 
 def start_process(arguments: Sequence[str], **options: Any) -> Popen[bytes]:
-    """As `subprocess.Popen`. Raises ShortageError if the machine is short of a resource, otherwise OSError."""
+    """As `subprocess.Popen`, but without `stdin` the process gets no input. Raises ShortageError if the machine is short of a
+    resource, otherwise OSError.
+    """
     import subprocess  # noqa: PLC0415 - 8 ms that only a run with processes pays
 
     try:
-        return subprocess.Popen(arguments, **options)
+        return subprocess.Popen(arguments, **{"stdin": subprocess.DEVNULL, **options})
     except OSError as error:
         raise start_error(error) from None
 

@@ -85,7 +85,6 @@ def _started(control: int, environment: Mapping[str, str]) -> Popen[bytes]:
     protect_this_process()
     return start_process(
         own_python(_PROGRAM, str(control), str(os.getpid())),
-        stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env=dict(environment),

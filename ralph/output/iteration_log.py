@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.machine.files.opened_file import read_regular_file
+from ralph.machine.files.opened_file import opened, read_regular_file
 from ralph.output.live import LiveRun, live_after
 from ralph.output.narration import Narration
 from ralph.output.result_object import result_object
@@ -235,12 +235,9 @@ class LiveFile:
         self._next_s = self._clock.now_s() + _WRITES_APART_S
         temporary = f"{self._path}.tmp"
         with suppress(OSError):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            descriptor = os.open(temporary, flags, _PRIVATE)
-            try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
+            with opened(temporary, flags, _PRIVATE) as descriptor:
                 os.write(descriptor, _to_json(msgspec.to_builtins(self._live)).encode("utf-8", "replace"))
-            finally:
-                os.close(descriptor)
             os.replace(temporary, self._path)  # noqa: PTH105 - the paths are texts
 
 

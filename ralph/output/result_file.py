@@ -134,9 +134,8 @@ def _write_into(directory: int, name: str, data: bytes, link: int) -> None:
     `_READER_S` seconds. A device such as /dev/null must not be replaced by a regular file, because that would damage
     the system.
     """
-    flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | link
-    descriptor = os.open(name, flags, dir_fd=directory)
-    try:
+    flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | link
+    with opened(name, flags, dir_fd=directory) as descriptor:
         rest = memoryview(data)
         while rest:
             try:
@@ -144,5 +143,3 @@ def _write_into(directory: int, name: str, data: bytes, link: int) -> None:
             except BlockingIOError:
                 if not select.select([], [descriptor], [], _READER_S)[1]:
                     raise OSError(errno.EPIPE, "the reader of the pipe has stopped reading", name) from None
-    finally:
-        os.close(descriptor)

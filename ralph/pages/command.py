@@ -272,7 +272,6 @@ def _open(
     try:
         process = start_process(
             [program, path.as_uri()],
-            stdin=DEVNULL,
             stdout=DEVNULL,
             stderr=DEVNULL,
             env=safe,

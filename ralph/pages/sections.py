@@ -351,17 +351,17 @@ def _iteration_check(
     if not isinstance(one, IterationRecord):
         return None
     state = facts.state
-    name, words, last = "check", one.check, state.last_check
-    if words is None:
-        name, words, last = "gate", one.gate, state.last_gate
-    tasks = [] if state.plan.plan is None else [tasks_text(one.open_tasks)]
-    if words is None:
-        return CheckRun(tasks[0], one.open_tasks == 0, "", "plan") if tasks else None
+    tasks = None if state.plan.plan is None else tasks_text(one.open_tasks)
+    name, verdict, last = "check", one.check, state.last_check
+    if verdict is None:
+        name, verdict, last = "gate", one.gate, state.last_gate
+    if verdict is None:
+        return None if tasks is None else CheckRun(tasks, one.open_tasks == 0, "", "plan")
     output = facts.checks.get(one.number, "")
-    if not output and one is state.last and last is not None and last.words == words:
+    if not output and one is state.last and last is not None and last.words == verdict:
         output = last.tail
-    shown = budget.excerpts.plain(", ".join([words, *tasks]))
-    return CheckRun(shown, words == "passed", budget.check(output), name)
+    shown = budget.excerpts.plain(", ".join(filter(None, (verdict, tasks))))
+    return CheckRun(shown, verdict == "passed", budget.check(output), name)
 
 
 def _check(result: CheckResult | None, budget: PageBudget) -> CheckRun | None:

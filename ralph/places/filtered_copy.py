@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from typing import TYPE_CHECKING, Any
 
 from ralph.places.git_config import UNREADABLE, plain_value, raw_settings, text_of
@@ -101,8 +102,6 @@ def _without_secret_settings(name: str, text: str) -> str:
 
 
 def _without_secret_tables(text: str) -> str:
-    import tomllib  # noqa: PLC0415 - few homes have such a file
-
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ralph.machine.files.opened_file import closed_after
 from ralph.machine.files.repository import is_within, up_to_repository_root
 from ralph.prompt.frontmatter import split_frontmatter
 from ralph.prompt.judged_file import ALL_SOURCES, Place, markdown_below, open_for_model, why_not_for_model
@@ -180,11 +181,9 @@ class MemoryReader:
             if os.path.lexists(path):
                 self.notices.append(f"{path} is left out: it cannot be opened")
             return []
-        try:
+        with closed_after(descriptor):
             file = MemoryFile(path, "", is_users=place.is_users, is_rule=is_rule, paths=paths)
             return self._read(descriptor, file, place, 0)
-        finally:
-            os.close(descriptor)
 
     def _read(self, descriptor: int, file: MemoryFile, place: Place, depth: int) -> list[MemoryFile]:
         status = os.fstat(descriptor)
@@ -241,12 +240,10 @@ class MemoryReader:
                 if is_meant_as_path(name):
                     self.notices.append(f"{file.path} imports {name}, which cannot be opened")
                 continue
-            try:
+            with closed_after(descriptor):
                 if self._has_room(name, file, depth):
                     imported = MemoryFile(path, "", file.path, file.is_users)
                     yield from self._read(descriptor, imported, place, depth + 1)
-            finally:
-                os.close(descriptor)
 
     def _has_room(self, name: str, importer: MemoryFile, depth: int) -> bool:
         """Whether one more import may be read. If it may not, adds a notice with the name of the import."""

@@ -12,7 +12,7 @@ import stat
 import time
 from typing import TYPE_CHECKING
 
-from ralph.machine.files.opened_file import is_made_by_kernel, opened_path
+from ralph.machine.files.opened_file import closed_after, is_made_by_kernel, opened_path
 from ralph.machine.files.planted_link import link_inside
 from ralph.machine.files.repository import is_within_any
 from ralph.values.outcome import UsageError
@@ -57,8 +57,7 @@ def read_named_file(
     end, as that of `<(command)` has: nobody may ever write to one that has a name. Raises OSError: EINVAL for another kind of
     file, or any pipe without `takes_pipe`, EFBIG beyond `most_bytes`, and ETIMEDOUT if a pipe sends nothing for 30 s.
     """
-    descriptor = open_named_file(path, directories)
-    try:
+    with closed_after(open_named_file(path, directories)) as descriptor:
         mode = os.fstat(descriptor).st_mode
         if takes_pipe and stat.S_ISFIFO(mode):
             if _has_name(descriptor, path):
@@ -68,8 +67,6 @@ def read_named_file(
                 errno.EINVAL, "it is not a regular file" + (" and no pipe" if takes_pipe else ""), path
             )
         return _read_to_end(descriptor, path, most_bytes)
-    finally:
-        os.close(descriptor)
 
 
 def refuse_kernel_file(descriptor: int, path: str) -> None:

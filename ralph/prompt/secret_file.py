@@ -1,4 +1,6 @@
-"""Recognises a secret file behind a link, by its place, its name, and for a hard link by its identity."""
+"""Recognises a secret file behind a link, by its place, its name, and for a hard link by its identity. `places/table.py` lists the
+secret places and names.
+"""
 
 from __future__ import annotations
 

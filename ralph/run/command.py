@@ -17,8 +17,11 @@ from ralph import __version__
 from ralph.machine.process_start import why_too_few_descriptors
 from ralph.machine.waiter import ONE_SIGNAL_S, Heartbeats, Inbox, InboxWaiter, SystemClock, catch_stop_signals
 from ralph.output.diagnostics import Diagnostics, DiagnosticsFile
+from ralph.output.iteration_log import IterationLog, LiveFile, LiveIteration, LogFiles
+from ralph.output.live import LiveRun
 from ralph.output.spool import is_one_stream
 from ralph.output.standard_streams import complain, has_color, obeys_controls
+from ralph.output.status_line import StatusLine
 from ralph.output.writer import Writer
 from ralph.prompt.named_file import refuse_planted
 from ralph.run.parts import RunContext, entered, refuse_uncountable_budget
@@ -39,9 +42,7 @@ from ralph.values.shortage import line_with_advice, shortage_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ralph.output.iteration_log import IterationLog, LiveFile
     from ralph.output.notifier import Notifier
-    from ralph.output.status_line import StatusLine
     from ralph.output.telemetry.metrics_file import MetricsFile
     from ralph.run.options import RunOptions
     from ralph.run.run import MakeDriver
@@ -256,18 +257,16 @@ def _loop_sinks(  # noqa: PLR0917 - they are what `assemble` has made
     """The log of the loop that started the run, and the file that says what its iteration does now."""
     if of_loop is None:
         return None, None
-    from ralph.output import iteration_log, live  # noqa: PLC0415 - for iterations alone
-
     now_s, limits = clock.utc_now().timestamp(), settings.limits
-    first = iteration_log.LiveIteration(
-        *(os.getpid(), of_loop.number, new_id, now_s, live.LiveRun(now_s)),
+    first = LiveIteration(
+        *(os.getpid(), of_loop.number, new_id, now_s, LiveRun(now_s)),
         max_turns=limits.max_turns,
         max_budget_usd=limits.max_budget_usd,
         max_time_s=limits.max_time_s,
     )
-    log_files = iteration_log.LogFiles(of_loop.folder, redactor.redact, lambda text: emit(Notice(text)))
-    log = iteration_log.IterationLog(log_files, clock, of_loop.number, new_id, ralph_version=__version__)
-    return log, iteration_log.LiveFile(of_loop.folder, first, clock, redactor.redact)
+    log_files = LogFiles(of_loop.folder, redactor.redact, lambda text: emit(Notice(text)))
+    log = IterationLog(log_files, clock, of_loop.number, new_id, ralph_version=__version__)
+    return log, LiveFile(of_loop.folder, first, clock, redactor.redact)
 
 
 def _status_line(  # noqa: PLR0917 - they are what `assemble` has made
@@ -282,8 +281,6 @@ def _status_line(  # noqa: PLR0917 - they are what `assemble` has made
     is_shared = options.output.output_format == "stream-json" and os.isatty(1)
     if not writer.tells_people or options.output.is_quiet or is_shared or not obeys_controls(2, environment):
         return None
-    from ralph.output.status_line import StatusLine  # noqa: PLC0415 - for terminals alone
-
     is_iteration = options.of_loop is not None
     return StatusLine(writer, clock, redactor.redact, wake=inbox.wake, is_iteration=is_iteration)
 

@@ -22,6 +22,7 @@ from ralph.prompt.expansion import ShellLine, expand, may_count_from_1
 from ralph.prompt.frontmatter import as_names, as_text
 from ralph.prompt.judged_file import path_of_file
 from ralph.prompt.memory import imported_paths, is_meant_as_path
+from ralph.run.permission_rules import judge_by
 from ralph.values.answer import Block, Runnable
 from ralph.values.claude_file import misspelt
 from ralph.values.events import Notice
@@ -154,14 +155,12 @@ def _names(command: Command, key: str) -> tuple[str, ...]:
 
 
 def _patterns(command: Command, cwd: Path, home: str) -> Permissions:
-    from ralph.run.permission_rules import judge_of_command  # noqa: PLC0415 - few commands have patterns
-
     def rules(key: str, effect: Effect) -> list[PermissionRule]:
         return [parse_rule(name, effect, command.file.path) for name in _names(command, key)]
 
     allowed = rules(ALLOWED, Effect.ALLOW) if ALLOWED in command.fields else None
     denied = [rule for rule in rules(FORBIDDEN, Effect.DENY) if rule.pattern is not None]
-    return judge_of_command(denied, allowed, str(cwd), home)
+    return judge_by(denied, allowed, str(cwd), home)
 
 
 def with_files(

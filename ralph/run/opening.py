@@ -23,7 +23,6 @@ from ralph.prompt.judged_file import Place, user_folder
 from ralph.prompt.memory import NestedMemory, read_memory, shown_paths
 from ralph.run.parts import (
     RunContext,
-    RunGuards,
     begin_sandbox_trial,
     build_clients,
     build_guards,
@@ -43,6 +42,7 @@ from ralph.sandbox.planning import refuse_owners_work, with_denied_reads
 from ralph.sessions.journal import FileJournal, NoJournal
 from ralph.sessions.store import SessionStore
 from ralph.settings.merge import SettingsError
+from ralph.tools.search.glob_pattern import GlobPattern
 from ralph.values.answer import ToolError
 from ralph.values.events import Notice, RunStarted, SessionTotal
 from ralph.values.outcome import CannotError, Outcome, UsageError
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from ralph.permissions.gate import Hooks
     from ralph.retry.roster import Roster
     from ralph.run.options import SessionOptions
+    from ralph.run.permission_rules import RunGuards
     from ralph.tools.toolbox import LocalToolbox
     from ralph.values.ports import Clock
 
@@ -413,8 +414,6 @@ def _open_session(context: RunContext, new_id: str, *, has_prompt: bool) -> Open
 
 def _is_about(pattern: str, path: str) -> bool:
     """Whether the pattern of a rule matches a relative path, by the rules of .gitignore."""
-    from ralph.tools.search.glob_pattern import GlobPattern  # noqa: PLC0415 - few projects have such rules
-
     try:
         return GlobPattern(pattern).matches(path)
     except ToolError:  # too many braces: a rule too many is better than one too few

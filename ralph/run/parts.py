@@ -23,6 +23,7 @@ from ralph.prompt.memory import Memory, PromptParts, system_prompt
 from ralph.retry import backoff
 from ralph.retry.roster import Roster
 from ralph.run.options import RunOptions
+from ralph.run.permission_rules import RunGuards, built_guards
 from ralph.sandbox.box_plan import BoxPlan, CannotConfineError
 from ralph.sandbox.detection import begin_trial
 from ralph.sandbox.planning import may_have_overlays, plan_box
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
     from ralph.conversation.session import Session
     from ralph.conversation.target import Target
     from ralph.mcp.toolset import McpToolset
-    from ralph.permissions.claude_settings import HookCommand
-    from ralph.permissions.judge import Permissions
     from ralph.retry.backoff import RetryPolicy
     from ralph.sandbox.sandbox_limits import SandboxLimits
     from ralph.settings.key_programs import ProgramKeys
@@ -167,19 +166,6 @@ def open_turn_lock(context: RunContext) -> FileTurnLock | None:
 # --- The parts
 
 
-class RunGuards(Struct, frozen=True):
-    """The protections that settings files and options require."""
-
-    judge: Permissions | None = None
-    """Applies the permission rules. None if there are none."""
-    hooks: tuple[HookCommand, ...] = ()
-    mode: PermissionMode | None = None
-    """The permission mode that a settings file sets, or None."""
-    sandbox: tuple[tuple[str, SandboxLimits], ...] = ()
-    """The restrictions that settings files require for the sandbox of commands, with the names of the files."""
-    notices: tuple[str, ...] = ()
-
-
 def build_guards(
     context: RunContext, kept: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 ) -> RunGuards:
@@ -198,8 +184,6 @@ def build_guards(
     is_narrow = context.controls.permission_mode is PermissionMode.DONT_ASK
     if not (has_files or has_patterns or is_narrow or context.options.takes_messages or kept):
         return RunGuards()
-    from ralph.run.permission_rules import built_guards  # noqa: PLC0415 - few runs have rules
-
     return built_guards(context, files if has_files else (), kept)
 
 

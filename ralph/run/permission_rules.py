@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from ralph.machine.files.trees import LocalDisk
 from ralph.permissions.claude_settings import GuardError, read_all, strictest_mode
-from ralph.permissions.judge import Permissions, RulePlaces
 from ralph.permissions.rule import Effect, RuleError, parse_rule
-from ralph.run.parts import RunGuards
 from ralph.settings.claude_files import document_of
 from ralph.settings.merge import SettingsError
 from ralph.values.controls import PermissionMode
@@ -17,17 +17,32 @@ from ralph.values.tool_choice import is_pattern
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ralph.permissions.claude_settings import ClaudeSettings
+    from ralph.permissions.claude_settings import ClaudeSettings, HookCommand
     from ralph.permissions.gate import RuleVerdict
+    from ralph.permissions.judge import Permissions
     from ralph.permissions.rule import PermissionRule
     from ralph.run.options import RunOptions
     from ralph.run.parts import RunContext
+    from ralph.sandbox.sandbox_limits import SandboxLimits
     from ralph.values.answer import ToolCall
     from ralph.values.claude_file import ClaudeFile
 
 _MOST_SHOWN = 5
 """The maximum number of rules of one file that a notice lists."""
 _MODES_WITHOUT_BYPASS = (PermissionMode.PLAN, PermissionMode.DONT_ASK)
+
+
+class RunGuards(Struct, frozen=True):
+    """The protections that settings files and options require."""
+
+    judge: Permissions | None = None
+    """Applies the permission rules. None if there are none."""
+    hooks: tuple[HookCommand, ...] = ()
+    mode: PermissionMode | None = None
+    """The permission mode that a settings file sets, or None."""
+    sandbox: tuple[tuple[str, SandboxLimits], ...] = ()
+    """The restrictions that settings files require for the sandbox of commands, with the names of the files."""
+    notices: tuple[str, ...] = ()
 
 
 def built_guards(
@@ -75,35 +90,40 @@ def _judge(
     ]
     of_session = "the session's options"
     listed = [parse_rule(name, Effect.ALLOW, sources[1]) for name in tools.allowed or ()]
-    return Permissions(
+    return judge_by(
         (
             *(parse_rule(name, Effect.DENY, sources[0]) for name in filter(is_pattern, tools.disallowed)),
             *(parse_rule(name, Effect.DENY, of_session) for name in kept.get("disallowed", ())),
             *(rule for found in read for rule in found.rules if rule.effect is not Effect.ALLOW),
         ),
         listed if any(rule.pattern is not None for rule in listed) else None,
-        _rule_places(context, context.options.writable),
+        str(context.cwd),
+        context.home,
+        context.options.writable,
         narrow=(*listed, *(rule for found in counting for rule in found.allowing)),
         kept=[parse_rule(name, Effect.ALLOW, of_session) for name in kept.get("allowed", ())] or None,
         is_narrow=lambda: controls.permission_mode is PermissionMode.DONT_ASK,
     )
 
 
-def _rule_places(context: RunContext, writable: Sequence[str] = ()) -> RulePlaces:
-    home = context.home if context.home.startswith("/") else ""
-    return RulePlaces(str(context.cwd), home, LocalDisk(), writable)
-
-
-def verdict_by(rule: PermissionRule, call: ToolCall, context: RunContext) -> RuleVerdict:
+def verdict_by(context: RunContext, rule: PermissionRule, call: ToolCall) -> RuleVerdict:
     """The verdict about a call by one rule alone, which the matcher of a hook contains."""
-    return Permissions((rule,), None, _rule_places(context)).judge(call)
+    return judge_by((rule,), None, str(context.cwd), context.home).judge(call)
 
 
-def judge_of_command(
-    denied: Sequence[PermissionRule], allowed: Sequence[PermissionRule] | None, cwd: str, home: str
+def judge_by(
+    denied: Sequence[PermissionRule],
+    allowed: Sequence[PermissionRule] | None,
+    cwd: str,
+    home: str,
+    writable: Sequence[str] = (),
+    **others: Any,
 ) -> Permissions:
-    """Applies the rules in a command file."""
-    return Permissions(denied, allowed, RulePlaces(cwd, home, LocalDisk()))
+    """The judge of these rules, on the disk. A relative `home` does not count. `others` are as in `Permissions`."""
+    from ralph.permissions.judge import Permissions, RulePlaces  # noqa: PLC0415 - 10 ms, and few runs have rules
+
+    places = RulePlaces(cwd, home if home.startswith("/") else "", LocalDisk(), writable)
+    return Permissions(denied, allowed, places, **others)
 
 
 def _is_chosen(found: ClaudeSettings, options: RunOptions) -> bool:

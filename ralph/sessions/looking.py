@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from ralph.conversation.journal_lines import CheckedLines, JournalDamage, Read, View, record_of
 from ralph.conversation.records import NewerFormatError, Record
 from ralph.conversation.secret_spans import RecordView
-from ralph.machine.files.opened_file import open_regular_file
+from ralph.machine.files.opened_file import closed_after, open_regular_file
 from ralph.sessions import story as outcomes
 from ralph.sessions.naming import named_session
 from ralph.sessions.places import SHORT_ID_CHARS, written_at
@@ -115,14 +115,12 @@ def look_by(path: Path, fold: Fold) -> SessionLook:
 
 def _read(path: Path, fold: Fold) -> tuple[int, SessionLook]:
     """The size of the journal, and its state if no run has it open."""
-    descriptor = open_regular_file(path)
-    try:
+    with closed_after(open_regular_file(path)) as descriptor:
         status = os.fstat(descriptor)
-        story, damage = fold(partial(os.pread, descriptor), status.st_size)
-    except NewerFormatError as error:
-        return 0, SessionLook(path, status.st_mtime, outcomes.NEWER_FORMAT, problem=str(error))
-    finally:
-        os.close(descriptor)
+        try:
+            story, damage = fold(partial(os.pread, descriptor), status.st_size)
+        except NewerFormatError as error:
+            return 0, SessionLook(path, status.st_mtime, outcomes.NEWER_FORMAT, problem=str(error))
     if damage is not None:
         return 0, SessionLook(path, status.st_mtime, outcomes.DAMAGED, story, problem=str(damage))
     is_empty = story.opening is None and not story.runs
@@ -154,15 +152,13 @@ def _is_there(process_id: int) -> bool:
 
 def _is_locked(path: Path) -> bool:
     """Whether a process has the journal open for writing. False if the file system does not support locks."""
-    descriptor = open_regular_file(path)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
+    with closed_after(open_regular_file(path)) as descriptor:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
     return False
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.files.opened_file import open_regular_file
+from ralph.machine.files.opened_file import closed_after, open_regular_file
 from ralph.machine.files.planted_link import leads_into
 from ralph.output.result_file import problem_of_directory
 from ralph.sessions.journal import FileJournal, SessionLockedError, lock_file, lock_patiently
@@ -308,14 +308,11 @@ def remove_journal(path: Path, age_s: float | None = None) -> None:
     that many seconds ago, and does not wait for a reader that has it locked for a moment. Locks the journal while removing it. So a run that opens the journal at the same moment finds it locked or
     missing, and cannot write to a deleted file. Raises OSError and SessionLockedError.
     """
-    descriptor = open_regular_file(path, os.O_RDWR | os.O_NOFOLLOW)
-    try:
+    with closed_after(open_regular_file(path, os.O_RDWR | os.O_NOFOLLOW)) as descriptor:
         (lock_patiently if age_s is None else lock_file)(descriptor)
         if age_s is not None and time.time() - os.fstat(descriptor).st_mtime < age_s:
             return
         path.unlink()
-    finally:
-        os.close(descriptor)
     for torn in path.parent.glob(f"{path.stem}.*torn"):
         torn.unlink(missing_ok=True)
     with suppress(OSError):

@@ -256,6 +256,9 @@ def _with_wishes(
 
 
 def _with_program(settings: Settings, program: KeyProgram) -> Settings:
+    """The settings in which `program` gives the key of each target that has no credential, speaks Anthropic's API, and is on the
+    server of the settings or on Anthropic's own.
+    """
     credential = Credential("x-api-key", Secret(""), program.setting, program)
 
     def with_it(target: Target) -> Target:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -139,3 +141,8 @@ def test_a_forked_process_waits_for_no_thread_of_its_parent() -> None:
         finally:
             os._exit(0 if ran else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_process_reads_nothing_of_what_is_meant_for_ralph() -> None:
+    script = "from ralph.machine.starting import start_process; start_process(['cat']).wait()"
+    assert subprocess.check_output([sys.executable, "-c", script], input=b"for ralph") == b""

@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import tempfile
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -235,15 +236,8 @@ def drive(ralph: Ralph) -> Iterator[Callable[..., Driver]]:
     """Starts a run that takes its messages from the test."""
     from tests.program.driver import Driver  # it imports this module
 
-    drivers: list[Driver] = []
-
-    def start(*arguments: str) -> Driver:
-        drivers.append(Driver(ralph, *arguments))
-        return drivers[-1]
-
-    yield start
-    for driver in drivers:
-        driver.close()
+    with ExitStack() as drivers:
+        yield lambda *arguments: drivers.enter_context(closing(Driver(ralph, *arguments)))
 
 
 @pytest.fixture

@@ -31,6 +31,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from ralph.fleet.jobs import VARIABLE
+from ralph.machine.files.opened_file import opened
 from ralph.machine.files.planted_link import leads_into
 from ralph.machine.files.repository import is_within, repository_top
 from ralph.machine.own_programs import search_around
@@ -298,15 +299,12 @@ def _refuse_others_folder(folder: Path, *, may_be_open: bool) -> None:
 
 
 def _own_file(file: Path) -> None:
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
-    try:
+    with opened(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK) as descriptor:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
             raise _not_ours(file)
         if status.st_mode & 0o077:
             os.fchmod(descriptor, 0o600)
-    finally:
-        os.close(descriptor)
 
 
 def _not_ours(file: Path) -> StoreError:

@@ -31,6 +31,7 @@ from ralph.fleet.store.database import (
     connect,
     patiently,
 )
+from ralph.machine.files.opened_file import closed_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -324,11 +325,9 @@ class FileLock:
         if descriptor is None:
             yield False
             return
-        try:
+        with closed_after(descriptor):
             yield True
             self._path(executor_id).unlink(missing_ok=True)  # no process has this id again
-        finally:
-            os.close(descriptor)
 
     def close(self) -> None:
         with suppress(FileNotFoundError):

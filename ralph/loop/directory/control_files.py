@@ -17,6 +17,7 @@ from msgspec import Struct
 from ralph.git.own_paths import OWN_DIRECTORY
 from ralph.loop.values import STOP_FILE
 from ralph.machine.files.atomic_write import replace_at
+from ralph.machine.files.opened_file import closed_after
 from ralph.machine.files.repository import HELD_DIRECTORY
 from ralph.prompt.named_file import read_named_file
 from ralph.prompt.prompt_input import MOST_PROMPT_BYTES, PromptError, prompt_text, read_prompt
@@ -147,10 +148,8 @@ def _held(place: Path) -> Iterator[int]:
             what = "is not a directory (a link does not count): move it out of the way"
             raise NotADirectoryError(errno.ENOTDIR, what, str(place)) from None
         raise
-    try:
+    with closed_after(held):
         yield held
-    finally:
-        os.close(held)
 
 
 # --- The prompt

@@ -31,7 +31,13 @@ _KERNEL_TYPES = frozenset({"proc", "sysfs"})
 @contextmanager
 def opened(path: Path | str, flags: int, mode: int = 0o600, *, dir_fd: int | None = None) -> Iterator[int]:
     """The descriptor of what is at a path, for the time of the block. Raises OSError."""
-    descriptor = os.open(path, flags | os.O_CLOEXEC, mode, dir_fd=dir_fd)
+    with closed_after(os.open(path, flags | os.O_CLOEXEC, mode, dir_fd=dir_fd)) as descriptor:
+        yield descriptor
+
+
+@contextmanager
+def closed_after(descriptor: int) -> Iterator[int]:
+    """Closes an open descriptor at the end of the block."""
     try:
         yield descriptor
     finally:

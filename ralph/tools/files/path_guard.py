@@ -13,7 +13,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ralph.machine.files.opened_file import is_made_by_kernel, opened_path
+from ralph.machine.files.opened_file import closed_after, is_made_by_kernel, opened_path
 from ralph.machine.files.repository import is_within, is_within_any, status_of
 from ralph.places.gather import files_in, gather_places
 from ralph.places.home_needs import holds_credentials
@@ -285,7 +285,7 @@ class HiddenPlaces:
                 descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
             except OSError:
                 return False  # it is gone, or this user may not read it
-            try:
+            with closed_after(descriptor):
                 status = os.fstat(descriptor)
                 known: str | Identity = (
                     path if self._guard.is_shown_as_it_is(real, status) else _identity(status)
@@ -294,8 +294,6 @@ class HiddenPlaces:
                     holds = self._guard.holds_secret(descriptor, real, status, is_over)
                     self._holds_secret[known] = holds
                 self._holds_secret[path] = self._holds_secret[known]
-            finally:
-                os.close(descriptor)
         return self._holds_secret[path]
 
     def hides(self, path: str) -> bool:

@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.machine.files.atomic_write import remove_leftovers, replace_at, sync_directory
-from ralph.machine.files.opened_file import open_regular_file, opened_path
+from ralph.machine.files.opened_file import closed_after, open_regular_file, opened_path
 from ralph.machine.files.repository import HELD_DIRECTORY
 from ralph.machine.own_process import MOST_LINKS
 from ralph.tools.files.file_type import kind_of
@@ -50,13 +50,11 @@ class WriteTarget(Struct, frozen=True):
         relative = str(self.path.relative_to(self.root.path))
         try:
             directory, name = open_parent(self.root.descriptor, relative, make=True)
-            try:
+            with closed_after(directory):
                 self._refuse_protected(directory, name)
                 self._refuse_changed(directory, name)
                 replace_at(directory, name, data, self.before)
                 return os.stat(name, dir_fd=directory, follow_symlinks=False)
-            finally:
-                os.close(directory)
         except OSError as error:
             raise ToolError(f"{self.shown} was not written: {self._reason(error)}") from None
 

@@ -29,6 +29,8 @@ class LineRange(Struct, frozen=True):
 
 
 class _Scan:
+    """What the generators below have seen of the stream so far."""
+
     def __init__(self) -> None:
         self.scanned_bytes = 0
         self.skipped_lines = 0
@@ -49,7 +51,8 @@ def read_range(chunks: Iterable[bytes], wanted: LineRange, marked: tuple[bytes, 
     lines: list[Line] = []
     shown_bytes = 0
     has_more = False
-    for line in _lines(_from_line(_within_limit(_as_utf8(chunks, marked), scan), wanted.first, scan), scan):
+    scanned = _within_limit(_as_utf8(chunks, marked), scan)
+    for line in _lines(_from_line(scanned, wanted.first, scan), scan):
         if len(lines) == wanted.count or shown_bytes >= _MAX_SHOWN_BYTES:
             has_more = True
             break

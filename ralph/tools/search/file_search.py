@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ralph.machine.files.opened_file import closed_after
 from ralph.machine.files.repository import HELD_DIRECTORY, blocking_entry, blocks, repository_top
 from ralph.machine.ripgrep import (
     FILES_AS_GIT_SEES_THEM,
@@ -137,10 +138,8 @@ def place_at(path: Path, shown: str, context: ToolContext) -> SearchPlace:
     if not stat.S_ISREG(mode):
         raise ToolError(f"{shown} is {kind_of(mode)}; only files and directories can be searched")
     descriptor, real = open_regular(path, shown, context)
-    try:
+    with closed_after(descriptor):
         start = os.read(descriptor, SNIFFED_BYTES)
-    finally:
-        os.close(descriptor)
     if marked_encoding(start) is None and is_binary(start):
         raise ToolError(f"{shown} is a binary file")
     directory, name = os.path.split(real)
@@ -154,10 +153,8 @@ def _opened_directory(path: Path, shown: str, judged: str, context: ToolContext)
         descriptor = os.open(path, HELD_DIRECTORY)
     except OSError as error:
         raise ToolError(f"{shown}: {os_error_text(error)}") from None
-    try:
+    with closed_after(descriptor):
         return context.guard.refuse_opened(descriptor, path, shown, judged)
-    finally:
-        os.close(descriptor)
 
 
 def list_files(place: SearchPlace, context: ToolContext, *, is_sorted: bool = True) -> Search:

@@ -18,6 +18,7 @@ import pytest
 from ralph.mock_api import Fault, Step, ToolUse, Turn
 from ralph.settings.tables import KEYS
 from tests.patience import PATIENCE_S
+from tests.processes.terminals import read_all
 from tests.program.conftest import KEY
 
 
@@ -280,13 +281,7 @@ def test_colour_is_for_terminals_that_can_show_it_without_no_color(ralph, enviro
     ours, theirs = pty.openpty()
     process = ralph.start("doctor", stdout=theirs, stderr=subprocess.DEVNULL)
     os.close(theirs)
-    shown = b""
-    try:
-        while piece := os.read(ours, 65536):
-            shown += piece
-    except OSError:  # the other end was closed
-        pass
-    os.close(ours)
+    shown = read_all(ours)
     assert process.wait(timeout=PATIENCE_S) == 0
     assert (b"\x1b[32mok" in shown) is has_color
     assert (b"\x1b" in shown) is has_color

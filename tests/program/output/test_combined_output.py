@@ -12,6 +12,7 @@ import pytest
 
 from ralph.mock_api import Fault, Text, ToolUse, Turn
 from tests.patience import PATIENCE_S
+from tests.processes.terminals import read_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,13 +97,7 @@ def test_one_terminal_shows_the_words_as_they_come(ralph, serve) -> None:
     ours, its = pty.openpty()
     process = ralph.start("go", stdout=its, stderr=its)
     os.close(its)
-    shown = b""
-    try:
-        while chunk := os.read(ours, 65536):
-            shown += chunk
-    except OSError:  # Linux: nobody has the other side open any more
-        pass
-    os.close(ours)
+    shown = read_all(ours)
     assert process.wait(PATIENCE_S) == 0
     assert (shown.decode().count(ANSWER), shown.decode().count(PROMISE)) == (1, 1)
 

@@ -14,6 +14,7 @@ import pytest
 
 from ralph.mock_api import Fault, Turn
 from tests.patience import PATIENCE_S
+from tests.processes.terminals import read_all
 from tests.program.conftest import loop_lines
 from tests.program.model_answers import bash, calls
 
@@ -50,18 +51,6 @@ def on_terminals(ralph):
         return code, texts[0], texts[1]
 
     return run
-
-
-def read_all(descriptor: int) -> bytes:
-    data = b""
-    try:
-        while piece := os.read(descriptor, 65536):
-            data += piece
-    except OSError:  # a terminal whose other end was closed
-        return data
-    finally:
-        os.close(descriptor)
-    return data
 
 
 @pytest.mark.parametrize(

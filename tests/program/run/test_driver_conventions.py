@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,15 +127,8 @@ class SdkLike:
 
 @pytest.fixture
 def query_with(ralph) -> Iterator[Callable[..., SdkLike]]:
-    begun: list[SdkLike] = []
-
-    def start(*options: str) -> SdkLike:
-        begun.append(SdkLike(ralph, *options))
-        return begun[-1]
-
-    yield start
-    for sdk in begun:
-        sdk.close()
+    with ExitStack() as begun:
+        yield lambda *options: begun.enter_context(closing(SdkLike(ralph, *options)))
 
 
 @pytest.mark.parametrize("options", [[], ["--include-partial-messages"]], ids=["whole", "partial"])

@@ -15,6 +15,7 @@ import pytest
 from ralph.conversation.journal_lines import sealed
 from ralph.mock_api import Text, ToolUse, Turn
 from tests.patience import PATIENCE_S, wait_until
+from tests.processes.terminals import read_all
 from tests.program.conftest import KEY
 from tests.program.kept_sessions import HELLO, LOOKS, journals, listed, only_journal
 
@@ -118,13 +119,7 @@ def on_a_terminal(ralph, *arguments: str) -> str:
     main, terminal = pty.openpty()
     process = ralph.start("sessions", *arguments, stdout=terminal)
     os.close(terminal)
-    shown = b""
-    try:
-        while piece := os.read(main, 65_536):
-            shown += piece
-    except OSError:  # Linux's way to say that the other end is closed
-        pass
-    os.close(main)
+    shown = read_all(main)
     process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     return shown.decode()
