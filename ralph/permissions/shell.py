@@ -166,6 +166,8 @@ class ParsedLine(Script):
         yield from ((problem, data | {name}) for name, problem in self._suspects.items())
         yield from ((problem, self.everywhere) for problem in self.lost[:1])
         yield from ((problem, self.everywhere) for problem in self.evaluated)
+        if self.has_glob and "nullglob" in self.everywhere:
+            yield "a file name pattern that may be no word at all", self.everywhere
 
     def _read_script(self, text: str, level: int, *, is_inner: bool = False, shell: str = "") -> None:
         """Reads a text that a shell runs, with `level` commands around it. `is_inner`: no command in it needs a match of its own."""

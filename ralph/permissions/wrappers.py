@@ -377,7 +377,11 @@ def _of_shell(words: Sequence[Word]) -> InnerCommands:
             is_value = letters.endswith("o") or text in ("--rcfile", "--init-file")
             has_text = has_text or "c" in letters
         elif has_text:
-            return _of_text([word], "a text for a shell")
+            found = _of_text([word], "a text for a shell")
+            may_read = any(
+                re.match("-[A-Za-z]*i", one.known) for one in words[:at]
+            )  # behind an error in the text
+            return replace(found, suspect=found.suspect or "an interactive shell") if may_read else found
         else:
             return _of_file(words[at:])
     return _FROM_INPUT

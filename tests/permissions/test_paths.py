@@ -339,7 +339,7 @@ COMMANDS = [
     ("mapfile -t y < <(ls tests)", False),
     ("cat $u.env\\\n<<$", True),
     ("fi <<$x; cat .e${x-n}v", True),
-    ("if fi; cd tests; fi) <<$; cd tests; touch x", True),
+    ("if fi; {a[0]}>y cd tests; >x", True),
     ("cat $'\\x{2e}env'", True),
     ("echo x >&\\\\tests/x", True),
 ]
