@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from ralph.permissions.command_table import FORMS, TRAITS
 from ralph.permissions.patterns import ANY, NAME, Element
-from ralph.permissions.shell_syntax import UNKNOWN_SYNTAX, SimpleCommand
+from ralph.permissions.shell_syntax import SimpleCommand
 from ralph.permissions.shell_words import UNKNOWN, Word, plain
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ _EXECUTES = re.compile(r"-(?:exec|ok)(?:dir)?")
 _ELSEWHERE = re.compile(r"~[^/]|(?:/+\.|/+dev/+\.\.)*/+proc/|/+dev/+(?:fd|std\w+)/")
 _IN_WORD = re.compile(r"[=@:,]")
 _IN_CODE = re.compile(r"[\w.~/@%+*?{}-]+")
+_VALUE_OF_VARIABLE = re.compile(r"\$(?:\w+|\{\w+\}|[@*#?$!-])")
 # What code that changes files contains.
 _CHANGES_IN_CODE = re.compile(
     r"(?i)write|\bdump\(|unlink|remove|rename|replace\(|truncate|rmtree|\bmove|\bcopy|cpSync|rm(?:Sync)?\(|touch|urlretrieve"
@@ -117,7 +118,7 @@ class PathJudge:
             for one in line.redirections
             if not one.is_harmless
         ]
-        is_clear = not (line.not_understood or line.suspect or line.runs_unknown)
+        is_clear = not (line.not_understood or line.suspect or line.runs_unknown or line.evaluated)
         is_printing = is_clear and all(_has(command, "prints") for command in line.commands)
         commands = redirected if is_printing else [*redirected, *line.commands]
         # What a command changes may be named by any word, as in `f=x; rm $f` and `echo x | xargs rm`.
@@ -134,6 +135,11 @@ class PathJudge:
                 yield from self._in_word(piece, rules)
         if not is_clear:
             yield from self._in_code()
+        if line.lost and line.runs_any:
+            yield from (
+                (one, "It may name such a file: write it plainly.")
+                for one in (*self._reading, *self._changing)
+            )
 
     def _in_command(self, command: SimpleCommand, changing: Sequence[KnownRule]) -> Iterator[Broken]:
         """`changing` are the rules about changing paths that count even if the command changes none."""
@@ -403,10 +409,11 @@ class PathJudge:
     def _in_code(self) -> Iterator[Broken]:
         """Judges everything that looks like a path, in what ralph cannot fully parse."""
         line = self._line
-        without_quotes = (re.sub(r"\\\n|[\"'\\]", "", text) for text in line.texts)
+        without_quotes = [re.sub(r"\\\n|[\"'\\]", "", text) for text in line.texts]
+        without_quotes += [_VALUE_OF_VARIABLE.sub(" ", text) for text in without_quotes] if line.lost else []
         texts = {piece for text in without_quotes for piece in _IN_CODE.findall(text)} | line.everywhere
-        may_change = line.runs_unknown or UNKNOWN_SYNTAX in line.not_understood
-        may_change = may_change or any(map(_CHANGES_IN_CODE.search, line.texts))
+        may_change = bool(line.runs_unknown or line.lost or line.evaluated)
+        may_change |= any(map(_CHANGES_IN_CODE.search, line.texts))
         rules = (*self._reading, *(self._changing if may_change else ()))
         pieces = {piece for text in texts for piece in (text, *_IN_WORD.split(text)) if piece.strip("./*")}
         for piece in sorted(pieces):
@@ -419,7 +426,7 @@ class PathJudge:
 
 def directories_of(line: ParsedLine, places: RulePlaces) -> tuple[list[str], bool]:
     """The directories in which parts of the line may run, and whether there may be unknown directories too."""
-    found, is_lost = [places.real_cwd], False
+    found, is_lost = [places.real_cwd], bool(line.lost)
     entered = [one for one in line.commands if one.name == "cd"]
     enters_first = len(entered) == len(line.texts) == 1 and _ENTERS_FIRST.fullmatch(line.texts[0]) is not None
     if enters_first:

@@ -120,7 +120,7 @@ class Wildcard:
             is_unknown = word.parts[:1] == (ANY,)
             surely = places
             places |= 0 if is_unknown and not is_named else behind
-            skipped = places if word.parts == (ANY,) and not word.is_one else 0  # it may be no word at all
+            skipped = places if {*word.parts} == {ANY} and not word.is_one else 0  # it may be no word at all
             is_option = not is_unknown and word.known.startswith(("-", "+"))
             if not is_option:  # the value of an option
                 skipped |= behind & self._gaps

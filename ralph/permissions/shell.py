@@ -15,7 +15,6 @@ from ralph.permissions.shell_syntax import (
     CALCULATION,
     INDIRECT,
     NESTING,
-    UNKNOWN_SYNTAX,
     Script,
     SimpleCommand,
 )
@@ -42,6 +41,9 @@ _OPTION = re.compile(r"(?<![^\s=,'\"({:])-[^\s'\",;|&)}]*")
 # Commands that set variables by their names, and those that do so with an option.
 _SETTERS = frozenset("read mapfile readarray getopts let declare typeset local".split())
 _MAY_SET = frozenset("printf wait export readonly unset".split())
+# Shells that may know no syntax of bash, and the syntax in which they find other commands than bash does.
+_POSIX_SHELLS = frozenset("sh dash ash".split())
+_OF_BASH = re.compile(r"\[\[|\(\(|\$['\"\[]|&>|\w\[[^]]*[;&|\n(`]")
 _SILENT = frozenset(
     "[ [[ test grep egrep find xargs ls cp mv rm mkdir chmod tar head tail wc sort kill curl".split()
 )
@@ -50,8 +52,6 @@ _MOST_COMMANDS = 200
 """The maximum number of commands in a line in which the values of a variable are looked for."""
 _MOST_COMPARED = 5_000
 """The maximum number of options of a line, times its unknown words, for which each option is compared with each word."""
-MISREAD = frozenset([UNKNOWN_SYNTAX])
-"""Descriptions of parts in which even the redirections are not known."""
 
 
 @lru_cache(maxsize=1)
@@ -166,11 +166,15 @@ class ParsedLine(Script):
         yield from ((problem, data | {name}) for name, problem in self._suspects.items())
         yield from ((problem, self.everywhere) for problem in self.lost[:1])
         yield from ((problem, self.everywhere) for problem in self.evaluated)
+        if self.has_glob and "nullglob" in self.everywhere:
+            yield "a file name pattern that may be no word at all", self.everywhere
 
-    def _read_script(self, text: str, level: int, *, is_inner: bool = False) -> None:
+    def _read_script(self, text: str, level: int, *, is_inner: bool = False, shell: str = "") -> None:
         """Reads a text that a shell runs, with `level` commands around it. `is_inner`: no command in it needs a match of its own."""
         known, beside, lost = len(self.read_commands), len(self.other_words), len(self.lost)
         self.read(text)
+        if shell in _POSIX_SHELLS and _OF_BASH.search(text):
+            self.lost.append("syntax that `sh` and bash read differently")
         commands = self.read_commands[known:]
         self.not_understood += self.lost[lost:]
         self.runs_any |= len(self.lost) > lost and _MAY_MAKE_NAMES.search(text) is not None
@@ -207,7 +211,10 @@ class ParsedLine(Script):
                 self._add(replace(command, words=words), level + 1, is_inner=True)
         if found.runs_unknown:
             self.runs_unknown, self.runs_any = True, self.runs_any or not (found.suspect or named)
-        inner = {*found.scripts, *(words[0].text for words in found.commands if words)}
+        first = [words[0] for words in found.commands if words]
+        # What cannot be judged may have the name of another command for its own word.
+        names = [one.text for one in first if not (found.suspect or _ASSIGNMENT.match(one.known))]
+        inner = {*found.scripts, *names}
         self._data += [one for one in command.words[1:] if one.text is None or one.text not in inner]
         self._data += command.assignments
         if found.scripts or (found.commands and not (found.is_transparent or found.is_runner)):
@@ -216,7 +223,7 @@ class ParsedLine(Script):
         for words in found.commands:
             self._add(_with_assignments(command, words), level + 1, is_inner=is_inner)
         for script in found.scripts:
-            self._read_script(script, level + 1)
+            self._read_script(script, level + 1, shell=(command.name or "").lower())
 
     def _named_by_values(self, words: Sequence[Word]) -> Sequence[tuple[Word, ...]]:
         """The words of a command that a variable names, with each value that the line gives it. Empty if there may be others."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import sys
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -48,11 +49,12 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(?:\+?=|(?=\[))", re.ASCII)
 _SIGN = re.compile(r"\+?=")
 _BARE = re.compile(r"[^ \t\n;&|()<>\\'\"$`]+")
 _IN_DOUBLE_QUOTES = re.compile(r"[^\"\\$`]+")
-_LOGICAL_LINE = re.compile(r"((?:[^\\\n]++|\\.)*+)(?:\n|\Z)", re.DOTALL)
+_LOGICAL_LINE = re.compile(r"((?:[^\\\n]++|\\(?:.|\Z))*+)(?:\n|\Z)", re.DOTALL)
 _LITERAL_LINE = re.compile(r"([^\n]*)(?:\n|\Z)")
 _PLAIN_INSIDE = re.compile(r"[^()\[\]{}<>\\'\"$`]+")
 _DELIMITER = re.compile(r"(?:\\[^\n]|'[^'\n]*'|\"[^\"\n\\$`]*\"|[^ \t\n;&|()<>\\'\"$`])+")
 _ANSI = re.compile(r"\$'((?:\\.|[^'\\])*)'", re.DOTALL)
+_QUOTED = re.compile(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
 _PROCESS = re.compile(r"[<>]\(")
 _PARAMETER = re.compile(r"\$(?:[A-Za-z_]\w*|[0-9@*#?$!-])", re.ASCII)
 # The name in `${...}`, and what follows it.
@@ -160,7 +162,7 @@ class Script:
     def read(self, text: str) -> None:
         """Reads a text. Of syntax that the reader does not know, `lost` says so, and no error is raised."""
         self.texts.append(text)
-        if re.search(r"[\0\1\r\x0b\x0c]", text) or "\udc80" <= max(text, default="") <= "\udfff":
+        if re.search(r"[\0\1\r\x0b\x0c\ud800-\udfff]", text):
             self.lost.append("a control character")
         if _PARTED.search(text):
             self.lost.append(_CONTINUED)
@@ -172,6 +174,20 @@ class Script:
     def lists(self) -> tuple[list[Any], ...]:
         found = (self.read_commands, self.redirections, self.other_words, self.heredocs, self.loops)
         return (*found, self.texts, self.not_understood)
+
+
+def _is_balanced(text: str) -> bool:
+    """Whether bash surely reads the text as arithmetic: it counts parentheses outside quotes, also those of `case`, of which it leaves
+    out the first, and in comments.
+    """
+    if "esac" in text:
+        return False
+    quoted = _QUOTED.findall(text)
+    for one in (text, _QUOTED.sub("", text)):
+        depths = [*accumulate(1 if char == "(" else -1 for char in re.findall(r"[()]", one))] or [0]
+        if depths[-1] or min(depths) < 0:
+            return False
+    return not any(re.search(r"\$\(|`", one) for one in quoted if one[0] == '"')
 
 
 class _Reader:
@@ -289,7 +305,12 @@ class _Reader:
             self._name_of_coprocess()
         elif word == "time":
             options = self._take(_OPTIONS_OF_TIME)
-            self._simple([plain(word), *(plain(one) for one in (options[0] if options else "").split())])
+            self._simple(
+                [
+                    plain(word),
+                    *(plain(one) for one in (options[0].replace("\\\n", "") if options else "").split()),
+                ]
+            )
         elif word == "[[":
             self._comparison()
 
@@ -414,7 +435,7 @@ class _Reader:
                 self._script.other_words.append(target)
             else:
                 if operator == ">&" and number.lstrip("0") in ("", "1"):  # bash expands such a target twice
-                    if re.search(r"[$`]", target.known):
+                    if re.search(r"[^\w./@%+=:,-]", target.known):
                         raise _SyntaxError(UNKNOWN_SYNTAX)
                     self._script.not_understood += [INDIRECT] * (target.text is None)
                 self._script.redirections.append(Redirection(operator, target))
@@ -564,11 +585,18 @@ class _Reader:
         lists, at, documents = self._script.lists(), self._at, [*self._documents]
         known = [len(one) for one in lists]
         self._at += len(begins)
-        self._inside("(", ")", in_quotes=True)
+        inside = self._inside("(", ")", in_quotes=True)
         if self._next() == ")":
+            if not _is_balanced(inside):
+                raise _SyntaxError(UNKNOWN_SYNTAX)
             self._at += 1
             self._script.not_understood.append(CALCULATION)
             return True
+        skipped = self._text[at : self._at]
+        if "\n" in skipped and (
+            documents or "<<" in skipped
+        ):  # bash looks for the here-document behind all that
+            raise _SyntaxError(UNKNOWN_SYNTAX)
         self._script.tries -= 1
         if self._script.tries < 0:
             raise _SyntaxError(NESTING)

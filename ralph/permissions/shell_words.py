@@ -16,9 +16,10 @@ Part = str | None
 """A known text, or `ANY` for a text that is known only at run time."""
 
 _ESCAPES = dict(zip("ntrabeEfv", "\n\t\r\a\b\x1b\x1b\f\v", strict=True)) | {each: each for each in "\\'\"?"}
-# bash(1), QUOTING: the escapes of $'...'.
+# bash(1), QUOTING: the escapes of $'...'. Of `\x{41}`, the manual says nothing.
 _ANSI = re.compile(
-    r"\\(?:x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})|([0-7]{1,3})|c(.)|(.))", re.DOTALL
+    r"\\(?:x(?:\{([0-9A-Fa-f]*)\}?|([0-9A-Fa-f]{1,2}))|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})|([0-7]{1,3})|c(\\\\|.)|(.))",
+    re.DOTALL,
 )
 _MOST_CHOICES = 500
 
@@ -121,17 +122,24 @@ def word_of(marked: str, raw: str, *, is_assigned: bool = False) -> Word:
 
 
 def decoded_escapes(raw: str) -> str:
-    """The text that `$'...'` stands for, whose content is `raw`."""
+    """The text that `$'...'` stands for, whose content is `raw`. Escapes name bytes, of which several may be one character."""
 
     def char(found: re.Match[str]) -> str:
-        code, small, large, octal, control, letter = found.groups()
-        if code or small or large:
-            number = int(code or small or large, 16)
-            return chr(number) if number < 0x110000 else ""
+        braced, code, small, large, octal, control, letter = found.groups()
+        if small or large:
+            number = int(small or large, 16)
+            return chr(number) if number < 0xD800 or 0xE000 <= number < 0x110000 else "\ufffd"
         if octal:
-            return chr(int(octal, 8) & 0xFF)
-        if control:
-            return chr(ord(control) & 0x1F)
-        return _ESCAPES.get(letter, "\\" + letter)
+            byte = int(octal, 8) & 0xFF
+        elif control:
+            byte = 0x7F if control == "?" else ord(control[0]) & 0x1F
+        elif letter:
+            return _ESCAPES.get(letter, "\\" + letter)
+        else:
+            byte = int(code or braced or "0", 16) & 0xFF
+        return chr(byte) if byte < 0x80 else chr(0xDC00 + byte)  # as `surrogateescape` writes a byte
 
-    return _ANSI.sub(char, raw).split("\0")[0]
+    def characters(found: re.Match[str]) -> str:
+        return found[0].encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
+
+    return re.sub(r"[\udc80-\udcff]+", characters, _ANSI.sub(char, raw).split("\0")[0])

@@ -85,8 +85,11 @@ _RUNS_BY_CODE = {
 _LOADERS = ("ld-linux", "ld-musl-", "ld64.so")  # ld.so(8)
 # Builtins that change what later words mean, or run their words later.
 _CHANGE_SHELL = frozenset("alias complete compgen mapfile readarray bind enable hash fc shopt".split())
-# Those of them that run their words as commands. With a word that is not known, they may run anything.
+# Those of them whose words may be texts that the shell runs.
+_RUN_LATER = frozenset("alias complete compgen mapfile readarray".split())
+# Commands that run their words as commands. With a word that is not known, they may run anything.
 _RUN_WORDS = frozenset("alias parallel watch script su sg runuser flock entr expect".split())
+_SUBSTITUTES = re.compile(r"\$\(|`")
 # Commands of the shell that evaluate arithmetic and subscripts in their words, and run what `$(...)` in them names.
 _EVALUATE = frozenset(
     """
@@ -126,7 +129,7 @@ _COMMAND_VARIABLE = re.compile(
     r"\w*(?:EDITOR|PAGER|_RSH|_COMMAND|_ASKPASS)|VISUAL|BROWSER|LESSOPEN|LESSCLOSE|GIT_SSH|GIT_EXTERNAL_DIFF"
 )
 _CONFIGURATION = re.compile(
-    r"GIT_CONFIG(?!_NOSYSTEM)\w*|GIT_TEMPLATE_DIR|GIT_EXEC_PATH|BASH_(?:FUNC_.*|(?:CMDS|ALIASES)\b.*)"
+    r"GIT_CONFIG(?!_NOSYSTEM)\w*|GIT_TEMPLATE_DIR|GIT_EXEC_PATH|BASH_(?:ENV|FUNC_.*|(?:CMDS|ALIASES)\b.*)"
 )
 # The GNU programs that package managers of macOS install with a `g` before their names.
 _WITH_G = frozenset("env find nice nohup sort split stdbuf tar time timeout xargs".split())
@@ -193,6 +196,7 @@ def inner_commands(
     others = _suspected(name, words, has_heredoc=has_heredoc)
     return replace(
         found,
+        scripts=(*found.scripts, *others.scripts),
         not_understood=found.not_understood or others.not_understood,
         suspect=found.suspect or others.suspect,
         runs_unknown=found.runs_unknown or others.runs_unknown,
@@ -202,7 +206,7 @@ def inner_commands(
 def commands_in_assignment(word: Word) -> InnerCommands:
     """The command that a program may run because a variable names it, as with `GIT_EDITOR=COMMAND`."""
     name, equals, value = word.known.partition("=")
-    if not equals or value in ("", "/dev/null"):
+    if not equals or word.text in (f"{name}=", f"{name}=/dev/null"):
         return NOTHING
     if _CONFIGURATION.fullmatch(name):
         return _opaque(f"`{name}`, by which a program gets configuration,", by_name=True)
@@ -218,11 +222,13 @@ def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> InnerC
         is_any = any(word.parts[:1] == (ANY,) and not word.is_glob for word in words[1:])
         named = "" if is_any else f"a word of `{name}` that is known only when it runs"
         return InnerCommands(runs_unknown=True, suspect=named)
-    if name in _EVALUATE and any(re.search(r"\$\(|`", text) for text in texts if text):
+    if name in _EVALUATE and any(_SUBSTITUTES.search(text) for text in texts if text):
         found = _opaque(f"a text that `{name}` evaluates")
         return found if _takes_names(name, words) else replace(found, suspect="")
     if name in _CHANGE_SHELL:
-        return _opaque(f"`{name}`, which changes the meaning of later words,")
+        run = (re.match(r"(?:-C|[^\s=]+=)?(.*[\s>].*)", text, re.DOTALL) for text in texts if text)
+        scripts = tuple(one[1] for one in run if one and name in _RUN_LATER)
+        return replace(_opaque(f"`{name}`, which changes the meaning of later words,"), scripts=scripts)
     short = _SHORT_RUNNING.get(name, "(?!)")
     if any(re.fullmatch(short, text, re.DOTALL) or _RUNNING_OPTION.fullmatch(text) for text in texts if text):
         return _opaque(f"an option of `{name}` that runs another command")
@@ -270,18 +276,25 @@ def _by_form(name: str, form: Form, words: Sequence[Word]) -> InnerCommands:
         if following is None:
             return _opaque(f"`{name}` with a word that is known only when it runs,")
         rest = rest[2:] if len(rest) > 1 and rest[1].text == "--" else rest[1:]
+    before = words[: len(words) - len(rest)]
+    # A word that is known only when it runs may be several, and the other command begin in it.
+    may_begin = any(word.is_any and word.text is None and not word.is_one for word in before)
+    split = f"a word of `{name}` that is known only when it runs" if may_begin else ""
     if not rest and not form.beginning:
         is_asking = any(word.text in _ASKING for word in words)
         reads_input = "input" in form.notes or (name == "exec" and words)
-        return InnerCommands(runs_unknown=True) if reads_input and not is_asking else NOTHING
+        reads_input = bool(reads_input and not is_asking)
+        return InnerCommands(runs_unknown=reads_input, suspect="" if reads_input else split)
     if "more" in form.notes:
         replaced = _replaced_by_xargs(words)
         rest = [_filled(word, replaced) for word in rest] + [UNKNOWN]
     command = (*map(plain, form.beginning), *(_program_of(form, word) for word in rest[:1]), *rest[1:])
-    # A word that is known only when it runs may be several, and the other command begin in it.
-    is_known = all(word.text is not None for word in words[: len(words) - len(rest)])
+    is_known = all(word.text is not None for word in before)
     return InnerCommands(
-        (command,), is_transparent=is_known and "same" in form.notes, is_runner=form.is_runner
+        (command,),
+        is_transparent=is_known and "same" in form.notes,
+        is_runner=form.is_runner,
+        suspect=split,
     )
 
 
@@ -364,7 +377,11 @@ def _of_shell(words: Sequence[Word]) -> InnerCommands:
             is_value = letters.endswith("o") or text in ("--rcfile", "--init-file")
             has_text = has_text or "c" in letters
         elif has_text:
-            return _of_text([word], "a text for a shell")
+            found = _of_text([word], "a text for a shell")
+            may_read = any(
+                re.match("-[A-Za-z]*i", one.known) for one in words[:at]
+            )  # behind an error in the text
+            return replace(found, suspect=found.suspect or "an interactive shell") if may_read else found
         else:
             return _of_file(words[at:])
     return _FROM_INPUT
@@ -420,7 +437,8 @@ def evaluates_values(words: Sequence[Word]) -> bool:
     """Whether a command of the shell may evaluate the value of a variable as arithmetic or as a subscript."""
     name = name_of(words) or ""
     is_sure = name in ("[[", "[", "test", "let", "declare", "typeset", "local", "unset")
-    return _takes_names(name, words) and (is_sure or any(word.text is None for word in words[1:]))
+    is_given = any(word.text is None or _SUBSTITUTES.search(word.text) for word in words[1:])
+    return _takes_names(name, words) and (is_sure or is_given)
 
 
 def _takes_names(name: str, words: Sequence[Word]) -> bool:

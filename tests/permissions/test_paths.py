@@ -332,6 +332,16 @@ COMMANDS = [
     ("git log --oneline tests", False),
     ("ruff check tests", False),
     ("ruff check --fix tests", True),
+    ("x='a[$(echo y > tests/x)]'; [[ x -eq 0 ]]", True),
+    ("read 'a[$(tee tests/x)]'", True),
+    ("shopt -s expand_aliases\nalias y='echo > tests/x'\ny", True),
+    ("mapfile -C 'tee tests/x #' -c 1 < y", True),
+    ("mapfile -t y < <(ls tests)", False),
+    ("cat $u.env\\\n<<$", True),
+    ("fi <<$x; cat .e${x-n}v", True),
+    ("if fi; {a[0]}>y cd tests; >x", True),
+    ("cat $'\\x{2e}env'", True),
+    ("echo x >&\\\\tests/x", True),
 ]
 
 
