@@ -29,7 +29,7 @@ class LineRange(Struct, frozen=True):
 
 
 class _Scan:
-    """What the generators below have seen of the stream so far."""
+    """The part of the stream that the generators below have seen so far."""
 
     def __init__(self) -> None:
         self.scanned_bytes = 0
