@@ -150,6 +150,8 @@ def followed(checkout: Path) -> dict[str, float]:
     """
     scenario = Scenario([Turn([ToolUse("Bash", {"command": "echo one"})]), Turn("Done.")])
     with MockApi(scenario) as server, tempfile.TemporaryDirectory(prefix="ralph-code-size-") as place:
+        work = Path(place, "work")
+        work.mkdir()
         environment = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(checkout),
@@ -159,7 +161,7 @@ def followed(checkout: Path) -> dict[str, float]:
         }
         completed = subprocess.run(
             (sys.executable, str(Path(__file__).resolve()), FOLLOWED, str(checkout)),
-            cwd=place,
+            cwd=work,
             env=environment,
             capture_output=True,
             check=True,

@@ -134,7 +134,7 @@ def loaded_by(command: str, base_url: str, directory: Path, *, code: int = 0) ->
     """The names of the modules that are loaded when the command ends, without those of a bare interpreter."""
     reading, writing = os.pipe()
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "LC_ALL") if name in os.environ}
-    own = {"HOME": str(directory), "ANTHROPIC_API_KEY": "sk-ant-test-0123456789abcdef"}
+    own = {"HOME": f"{directory}.home", "ANTHROPIC_API_KEY": "sk-ant-test-0123456789abcdef"}
     ran = subprocess.run(
         [sys.executable, "-c", TELL, *command.split()],
         cwd=directory,

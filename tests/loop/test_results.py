@@ -130,6 +130,13 @@ def test_how_its_last_run_ended_is_told_as_of_the_whole_session(tmp_path) -> Non
     assert (seen.ended.reason, seen.ended.duration_s) == ("HTTP 529; gave up", 12.34)
 
 
+def test_a_journal_where_commands_may_write_says_nothing_about_an_iteration(tmp_path) -> None:
+    data = completed().data
+    assert seen_of(tmp_path, data) is not None
+    for roots, is_seen in (((str(tmp_path),), False), ((str(tmp_path / "work-x"),), True), (("/",), True)):
+        assert (session_seen(SESSION_ID, {}, str(tmp_path), roots) is not None) is is_seen
+
+
 def test_a_secret_that_only_the_run_knew_is_not_in_its_end(tmp_path) -> None:
     told = (
         JournalBuilder()

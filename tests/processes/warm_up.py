@@ -99,7 +99,9 @@ def _surroundings(place: str) -> Iterator[None]:
         os.dup2(nowhere, fd)
     os.close(nowhere)
     os.environ.update(HOME=place, TMPDIR=place, ANTHROPIC_API_KEY="sk-ant-warm-0123456789")
-    os.chdir(place)
+    work = Path(place, "work")
+    work.mkdir()
+    os.chdir(work)
     try:
         yield
     finally:

@@ -210,7 +210,8 @@ class RalphIterations(Struct, frozen=True):
         return replace(result, stopped_by=ending.stopped_by)
 
     def seen(self, session_id: str) -> IterationSession | None:
-        return session_seen(session_id, self.environment, self.plan.session_directory)
+        roots = (self.plan.directory, *self.plan.reach)
+        return session_seen(session_id, self.environment, self.plan.session_directory, roots)
 
     def _followed(self, order: IterationOrder, result_file: Path, handover: int) -> IterationEnding:
         call = f"main({core_limit_at_start()}, {os.getpid()})"

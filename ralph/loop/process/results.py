@@ -16,6 +16,7 @@ from msgspec import Meta, Struct, convert
 
 from ralph.loop.values import IterationResult, IterationSession, Setback
 from ralph.machine.files.opened_file import open_regular_file, read_regular_file
+from ralph.machine.files.planted_link import leads_into
 from ralph.output.result_object import limit_named
 from ralph.sessions.looking import look_to_list
 from ralph.sessions.store import SessionStore
@@ -25,7 +26,7 @@ from ralph.values.shortage import shortage_of
 from ralph.values.strict_json import strict_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ralph.sessions.looking import SessionLook
     from ralph.sessions.story import SessionStory
@@ -107,12 +108,13 @@ def read_result(path: Path) -> WrittenResult:
 
 
 def session_seen(
-    session_id: str, environment: Mapping[str, str], directory: str | None
+    session_id: str, environment: Mapping[str, str], directory: str | None, roots: Sequence[str] = ()
 ) -> IterationSession | None:
     """Reads the state of a session from its journal. None if there is no journal, or one without a message, which cannot be
-    resumed. `directory` is that of `ralph run --session-dir`. Raises ShortageError, and OSError if it cannot be listed.
+    resumed. `directory` is that of `ralph run --session-dir`. `roots` are directories that commands may write, in which
+    `SessionStore.for_user` keeps none. Raises ShortageError, and OSError if it cannot be listed.
     """
-    look = _look(session_id, environment, directory)
+    look = _look(session_id, environment, directory, roots)
     if look is None or (look.problem is None and not look.story.has_message):
         return None
     try:
@@ -123,9 +125,13 @@ def session_seen(
         return IterationSession(0, None)
 
 
-def _look(session_id: str, environment: Mapping[str, str], directory: str | None) -> SessionLook | None:
+def _look(
+    session_id: str, environment: Mapping[str, str], directory: str | None, roots: Sequence[str]
+) -> SessionLook | None:
     store = SessionStore.to_read(environment, None if directory is None else Path(directory))
     for path in store.starting_with(session_id):
+        if os.sep not in roots and leads_into(str(path), roots):
+            continue
         with suppress(FileNotFoundError):  # it was removed just now
             try:
                 os.close(open_regular_file(path))
