@@ -22,8 +22,10 @@ from msgspec import Struct
 
 from ralph.machine.files.planted_link import mounts, other_paths
 from ralph.machine.files.repository import (
+    GIT_VARIABLES,
     beginning_of,
     entries_in,
+    git_directories_elsewhere,
     is_within,
     is_within_any,
     repository_top,
@@ -273,12 +275,16 @@ def search_around(
     environment: Mapping[str, str], roots: Sequence[Path | str], more: Iterable[Path | str] = ()
 ) -> ProgramSearch:
     """As `search_outside`, for the roots of a run, the working directory first, and `more`. The checkouts around the roots count
-    too, because their files came with the work, but not one of the home directory itself.
+    too, because their files came with the work, but not one of the home directory itself. So do git directories elsewhere, such
+    as that of a linked worktree: commands commit there.
     """
     home = os.path.realpath(environment.get("HOME") or os.sep)
     tops = (repository_top(Path(root)) for root in roots)
-    work = (top for top in tops if top is not None and not is_within(home, str(top)))
-    return search_outside(environment, (*roots, *work, *more))
+    work = [str(top) for top in tops if top is not None and not is_within(home, str(top))]
+    given = (environment.get(name) for name in GIT_VARIABLES)
+    git = [os.path.join(*map(str, roots[:1]), one) for one in given if one]
+    git += chain.from_iterable(map(git_directories_elsewhere, work))
+    return search_outside(environment, (*roots, *work, *git, *more))
 
 
 def own_python(statement: str, *arguments: str) -> list[str]:

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from ralph.machine.files.opened_file import read_regular_file
 from ralph.machine.files.repository import (
+    GIT_VARIABLES,
     beginning_of,
     common_directory,
     directory_named_in,
@@ -44,7 +45,6 @@ _NOT_WALKED = ("modules", "worktrees")
 _NOT_QUOTED = ("objects", "logs", "hooks", "lfs", "modules", "info/exclude")
 _MOST_ALTERNATES_BYTES = 1_000_000
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
-GIT_VARIABLES = ("GIT_DIR", "GIT_COMMON_DIR")
 """The variables by which the user's environment names a git directory (git(1))."""
 
 

@@ -66,6 +66,29 @@ def test_a_checkout_of_the_home_itself_is_the_users_own(home) -> None:
     assert search.why_open(str(home / "other/c"))
 
 
+@pytest.mark.parametrize(
+    ("work", "place"), [("tree", "main/.git"), ("main/sub", "main/.git/modules/sub"), ("named", "")]
+)
+def test_a_git_directory_elsewhere_may_be_written(home, work, place) -> None:
+    for directory in ("main", "part"):
+        git("init", "-q", "-b", "main", str(home / directory))
+        git("-C", str(home / directory), "commit", "-q", "--allow-empty", "-m", "x")
+    git("-C", str(home / "main"), "worktree", "add", "-q", str(home / "tree"))
+    git("-C", str(home / "main"), "submodule", "--quiet", "add", str(home / "part"), "sub")
+    (home / "named").mkdir()
+    (home / "named/.git").write_text(f"gitdir: {home}/mine\n")  # no repository, so git does not take it
+    search = search_around({"HOME": str(home)}, [home / work])
+    why = search.why_open(str(home / place / "state")) if place else search.why_open(str(home / "mine/c"))
+    assert (why or "").partition(" may write ")[2].partition(",")[0] == (str(home / place) if place else "")
+    given = search_around({"HOME": str(home), "GIT_DIR": str(home / "part/.git")}, [home / "named"])
+    assert given.why_open(str(home / "part/.git/state"))
+
+
+def git(*words: str) -> None:
+    who = ["-c", "user.name=a", "-c", "user.email=a@b.example", "-c", "protocol.file.allow=always"]
+    subprocess.run(["git", *who, *words], check=True, capture_output=True)
+
+
 @pytest.mark.parametrize("is_linked", [False, True])
 def test_a_file_with_a_second_name_may_be_written_by_that(home, is_linked) -> None:
     if is_linked:

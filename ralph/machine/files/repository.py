@@ -29,6 +29,9 @@ MOST_BYTES = 1 << 20
 _OF_DAEMON = "fsmonitor--daemon.ipc"
 
 
+GIT_VARIABLES = ("GIT_DIR", "GIT_COMMON_DIR")
+
+
 def git_entry(top: str) -> str:
     """The path of `.git` in a directory, which may be the root directory."""
     return f"{top.rstrip('/')}/.git"
@@ -72,6 +75,15 @@ def git_directory(top: str) -> str | None:
     words = directory_named_in(place)
     named = words.removeprefix("gitdir: ")
     return None if named == words else os.path.join(top, named)
+
+
+def git_directories_elsewhere(top: str) -> list[str]:
+    """The git directories of the checkout at `top` that its file `.git` names, if git would take them: that of a linked worktree with
+    that of its main checkout, or a submodule's.
+    """
+    place = git_directory(top)
+    named = () if place in (None, git_entry(top)) else (place, common_directory(place))
+    return [one for one in named if one is not None and os.path.exists(f"{one}/HEAD")]
 
 
 def may_have_moved(directory: Path, since_s: float) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -162,6 +163,31 @@ def test_no_session_or_loop_is_kept_or_resumed_where_commands_may_write_exits_78
         for options in ((), ("-c",), ("-r", ID)):
             assert ralph_here(*options, *words, "--session-dir", str(state)).code == 78
     assert not server.requests
+
+
+def test_the_git_directory_of_a_linked_worktree_is_where_commands_may_write_exits_78(
+    ralph, ralph_here, serve, tmp_path
+) -> None:
+    main = tmp_path / "main"
+    server = serve(HELLO)
+    for words in (("init", "-q", main), ("-C", main, "commit", "-q", "--allow-empty", "-m", "x")):
+        git(*map(str, words))
+    ralph.cwd.rmdir()
+    git("-C", str(main), "worktree", "add", "-q", str(ralph.cwd))
+    state, program = main / ".git/state", main / ".git/tell"
+    state.mkdir()
+    program.touch(0o755)
+    for options, said in (
+        (("--session-dir", str(state)), f"commands may write where {state} is"),
+        (("--notify", str(program)), f"{program} is found through {main}/.git, where commands may write"),
+    ):
+        ran = ralph_here("go", *options)
+        assert (ran.code, said in ran.last_line) == (78, True), ran.stderr
+    assert not server.requests
+
+
+def git(*words: str) -> None:
+    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.example", *words], check=True)
 
 
 def test_a_record_in_the_work_is_not_continued_exits_78(ralph, ralph_here, serve) -> None:
