@@ -23,7 +23,7 @@ def test_a_file_is_replaced_and_keeps_its_mode(tools, tmp_path) -> None:
     said = tools.ok("Write", file_path="run.sh", content="new\r\n")
     assert said == "Replaced run.sh (1 line, 5 bytes; it had 12 bytes)"
     assert path.read_bytes() == b"new\r\n"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o4751
+    assert stat.S_IMODE(path.stat().st_mode) == 0o751  # what is new does not run with the owner's rights
     assert list(tmp_path.iterdir()) == [path]
 
 

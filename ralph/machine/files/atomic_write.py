@@ -42,8 +42,6 @@ def replace_at(
         left = memoryview(data)
         while left:
             left = left[os.write(descriptor, left) :]
-        if before is not None and before.st_mode & (stat.S_ISUID | stat.S_ISGID):
-            os.fchmod(descriptor, stat.S_IMODE(before.st_mode))  # a write by an ordinary user clears these
         os.fsync(descriptor)
         os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
     except BaseException:
@@ -87,4 +85,5 @@ def _copy_attributes(directory: int, name: str, descriptor: int, before: os.stat
                 with suppress(OSError):  # an attribute of the system's own, which only the system can set
                     value = os.getxattr(source, attribute, follow_symlinks=False)
                     os.setxattr(descriptor, attribute, value)
-    os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
+    # As after a write by an ordinary user, what now runs with others' rights is not what they wrote.
+    os.fchmod(descriptor, stat.S_IMODE(before.st_mode) & ~(stat.S_ISUID | stat.S_ISGID))

@@ -105,11 +105,13 @@ socket 41 198  socketpair 53 199  listen 50 201  sendto 44 206  sendmsg 46 211  
 clone 56 220  unshare 272 97  setns 308 268  ptrace 101 117  kcmp 312 272  process_vm_readv 310 270  process_vm_writev 311 271
 add_key 248 217  request_key 249 218  keyctl 250 219  clone3 435 435  pidfd_getfd 438 438
 io_uring_setup 425 425  io_uring_enter 426 426  io_uring_register 427 427
+chmod 90 -  fchmod 91 52  fchmodat 268 53  fchmodat2 452 452  mknod 133 -  mknodat 259 33
+creat 85 -  open 2 -  openat 257 56  openat2 437 437  setsockopt 54 208
 """
 _CALLS = tuple(zip(*[iter(_NUMBERS.split())] * 3, strict=True))
 MACHINES = {
     "x86_64": Machine(0xC000_003E, {name: int(number) for name, number, _ in _CALLS}, 0x4000_0000),
-    "aarch64": Machine(0xC000_00B7, {name: int(number) for name, _, number in _CALLS}),
+    "aarch64": Machine(0xC000_00B7, {name: int(number) for name, _, number in _CALLS if number != "-"}),
 }
 
 # asm-generic/ioctls.h: both can put characters into a terminal's input.
@@ -117,13 +119,22 @@ _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 # linux/sched.h
 _CLONE_NEWUSER = 0x1000_0000
 _MSG_FASTOPEN = 0x2000_0000
+# linux/stat.h and asm-generic/fcntl.h: a file with this bit runs as its owner, whoever starts it. The mode counts with the other two.
+_SET_USER_ID = 0o4000
+_MAKES_FILE = 0o100 | 0o20000000
+# The calls that take a mode, by its argument, and those of which the argument before it has the flags.
+_TAKE_MODE = {"chmod": 1, "fchmod": 1, "mknod": 1, "creat": 1, "fchmodat": 2, "fchmodat2": 2, "mknodat": 2}
+_TAKE_FLAGS = {"open": 2, "openat": 3}
 # linux/net.h: these bits hold a socket's type; the others are the flags SOCK_CLOEXEC and SOCK_NONBLOCK.
 _TYPE_BITS = 0xF
 _STREAM, _DATAGRAM, _SEQUENCED = 1, 2, 5
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
 _NETLINK_ROUTE = 0
 _TCP = 6
+# asm-generic/socket.h: with this option, the sockets of one user share a port, and the connections to it.
+_OF_SOCKETS, _REUSE_PORT = 1, 15
 
+_AS_IF_DONE = refuse(0)
 _NO_RIGHT = refuse(errno.EPERM)
 _NO_ACCESS = refuse(errno.EACCES)
 _UNKNOWN_CALL = refuse(errno.ENOSYS)
@@ -161,17 +172,22 @@ def make_filter(
     _guard_architecture(lines, table)
 
     refused = dict.fromkeys(("setns", *_KEY_RINGS), _NO_RIGHT)
-    # After ENOSYS, programs use older calls: `clone`, whose flags the filter can see, and plain reads and writes.
+    # After ENOSYS, programs use older calls, whose arguments the filter can see, and plain reads and writes.
     refused |= dict.fromkeys(
-        ("clone3", "io_uring_setup", "io_uring_enter", "io_uring_register"), _UNKNOWN_CALL
+        ("clone3", "openat2", "io_uring_setup", "io_uring_enter", "io_uring_register"), _UNKNOWN_CALL
     )
     if without_landlock:
         refused |= dict.fromkeys(_LOOKS_INTO_PROCESSES, _NO_RIGHT)
     for name in refused:
         lines.go_if_equal(numbers[name], f"refused {refused[name]}")
     makes_sequenced = sequenced and not unix_sockets
-    for name in (*_JUDGED, "listen") if makes_sequenced else _JUDGED:
+    more = (*["setsockopt"][: internet == "all"], *["listen"][:makes_sequenced])
+    for name in (*_JUDGED, *more):
         lines.go_if_equal(numbers[name], name)
+    modes = {name: f"mode {at}" for name, at in _TAKE_MODE.items()}
+    modes |= {name: f"flags before mode {at}" for name, at in _TAKE_FLAGS.items()}
+    for name in filter(numbers.__contains__, modes):
+        lines.go_if_equal(numbers[name], modes[name])
     lines.answer(ALLOW)
     for answer in dict.fromkeys(refused.values()):
         lines.label(f"refused {answer}")
@@ -189,6 +205,9 @@ def make_filter(
         lines.label("listen")
         lines.answer(LISTEN)
     _judge_sockets(lines, internet, unix_sockets=unix_sockets, makes_sequenced=makes_sequenced)
+    _judge_modes(lines)
+    if internet == "all":
+        _judge_shared_ports(lines)
     return lines.packed()
 
 
@@ -224,6 +243,33 @@ def _judge_values(lines: Assembler, call: str, index: int, values: tuple[int, ..
     lines.answer(ALLOW)
     lines.label(f"{call} refused")
     lines.answer(answer)
+
+
+def _judge_shared_ports(lines: Assembler) -> None:
+    """Leaves SO_REUSEPORT undone: on the machine's own network a command would get connections that are meant for a server of the
+    user's, such as ralph's to a gateway. A server that asks for it and is alone at its port works all the same.
+    """
+    lines.label("setsockopt")
+    lines.load(argument(1))
+    lines.go_if_equal(_OF_SOCKETS, "option of sockets")
+    lines.answer(ALLOW)
+    lines.label("option of sockets")
+    lines.load(argument(2))
+    lines.go_if_equal(_REUSE_PORT, "shared port")
+    lines.answer(ALLOW)
+    lines.label("shared port")
+    lines.answer(_AS_IF_DONE)
+
+
+def _judge_modes(lines: Assembler) -> None:
+    """Refuses set-user-ID files. In the command itself they would give no rights, but anybody who starts one later has the user's."""
+    for at in _TAKE_FLAGS.values():
+        lines.label(f"flags before mode {at}")
+        lines.load(argument(at - 1))
+        lines.go_if_any_bit(_MAKES_FILE, f"mode {at}")
+        lines.answer(ALLOW)
+    for at in (1, 2, 3):
+        _judge_bits(lines, f"mode {at}", at, _SET_USER_ID, _NO_RIGHT)
 
 
 def _judge_limits(lines: Assembler) -> None:
