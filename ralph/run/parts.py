@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     from ralph.permissions.claude_settings import HookCommand
     from ralph.permissions.judge import Permissions
     from ralph.retry.backoff import RetryPolicy
-    from ralph.sandbox.sandbox_limits import SandboxLimits
     from ralph.settings.key_programs import ProgramKeys
     from ralph.settings.tables import RetrySettings, Settings
+    from ralph.values.claude_file import SandboxLimits
     from ralph.values.ports import Clock, Events, PathRules, Waiter
     from ralph.values.report import ReportForm
 
