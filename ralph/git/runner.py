@@ -361,7 +361,7 @@ def _names_agents(
 ) -> bool:
     held = {} if STANDARD_LFS.fullmatch(value) else names
     known = {**environment, "GIT_WORK_TREE": directory}
-    return bool(why_changeable([value], directory, known, search, names=held))
+    return bool(why_changeable(value.removeprefix("!"), directory, known, search, names=held))
 
 
 def _refuse_unreadable(top: Path, may_read: Callable[[str], bool]) -> None:

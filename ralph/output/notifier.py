@@ -19,7 +19,7 @@ from ralph.machine.own_programs import ProgramSearch, own_program, trusted_direc
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.running_command import CommandEnding, EndCause, MemoryCapture, RunningCommand
 from ralph.machine.starting import start_thread
-from ralph.places.own_commands import why_changeable
+from ralph.places.own_commands import ADVICE, why_changeable
 from ralph.values.events import Event, Notice, RetryExhausted, RetryRecovered, RetryScheduled
 from ralph.values.outcome import CannotError
 from ralph.values.ports import Clock, Events, Interrupted, Waiter
@@ -95,8 +95,8 @@ class Notifier:
 
     def _why_refused(self) -> str:
         """The reason for people why the program must not run, or empty."""
-        why = why_changeable([self._command], self._home, self._environment, self._search)
-        return why and f"the command of --notify is not run: {why}; keep its program elsewhere"
+        why = why_changeable(self._command, self._home, self._environment, self._search)
+        return why and f"the command of --notify is not run: {why}; {ADVICE}"
 
     def emit(self, event: Event) -> None:
         if isinstance(event, RetryScheduled):

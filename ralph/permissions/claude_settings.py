@@ -14,8 +14,7 @@ from ralph.permissions import settings_keys as names
 from ralph.permissions.hook_answers import EVENTS, OF_TOOLS
 from ralph.permissions.hook_matcher import Matcher, parse_matcher
 from ralph.permissions.rule import Effect, PermissionRule, RuleError, parse_rule
-from ralph.sandbox.sandbox_limits import SandboxLimits
-from ralph.values.claude_file import misspelt, refused_keys
+from ralph.values.claude_file import SandboxLimits, misspelt, refused_keys
 from ralph.values.controls import PermissionMode
 from ralph.values.outcome import CannotError
 

@@ -34,6 +34,9 @@ class InnerCommands(Struct, frozen=True):
     """True if the words of the line do not say what that part may run, so that the name of a command is enough to deny it."""
     suspect: str = ""
     """A description of a part that may run what is neither in `commands` nor in `scripts`. Empty if there is none."""
+    behind: int = 0
+    """How many words the one command in `commands` has at the end of the wrapper's. The words before it, and its first, say what
+    runs. If nothing is known, this is 0."""
     runs_unknown: bool = False
     """True if the wrapper runs something that cannot be known, such as a shell that reads commands from standard
     input. With `suspect`, only what words of the line name counts as that."""
@@ -108,7 +111,7 @@ _SHORT_RUNNING = {
     "zip": r"-TT.*|-[a-zA-Z]*TT",
 }
 # Interpreters, and the letters of options with which they run code from a word.
-_INTERPRETERS = {
+INTERPRETERS = {
     **dict.fromkeys(("python", "pypy", "guile"), "c"),
     **dict.fromkeys("ruby lua Rscript R ghc".split(), "e"),
     "perl": "eEn",
@@ -172,7 +175,7 @@ def inner_commands(
     name = name_of(words)
     if name is None:
         return InnerCommands(runs_unknown=True)
-    if name not in _INTERPRETERS:  # some file systems do not tell upper from lower case
+    if name not in INTERPRETERS:  # some file systems do not tell upper from lower case
         name = name.lower()
     name = name[1:] if name[:1] == "g" and name[1:] in _WITH_G else name
     if name in SHELLS:
@@ -262,12 +265,12 @@ def _by_form(name: str, form: Form, words: Sequence[Word]) -> InnerCommands:
         may_be_run = [word for word in words if word.text is None or not word.text.startswith("-")]
         is_family = name in _FAMILIES and ("also" not in form.notes or not may_be_run)
         may_be_inner = any(word.text is None or word.text in inner for word in words)
-        is_other = name in _INTERPRETERS or (is_family and not may_be_inner)
+        is_other = name in INTERPRETERS or (is_family and not may_be_inner)
         return NOTHING if rest.not_understood and is_other else rest
     following = rest[0].text if rest else ""
     if f"{name} {following}" in FORMS:
         return _by_form(f"{name} {following}", FORMS[f"{name} {following}"], rest[1:])
-    if following is None and (name in _FAMILIES or name in _INTERPRETERS):
+    if following is None and (name in _FAMILIES or name in INTERPRETERS):
         return InnerCommands(suspect=f"`{name}` with a word that is known only when it runs,")
     has_own = "programs" not in form.notes and following in BUILT_IN
     if name in _FAMILIES and ("also" not in form.notes or has_own):
@@ -285,6 +288,7 @@ def _by_form(name: str, form: Form, words: Sequence[Word]) -> InnerCommands:
         reads_input = "input" in form.notes or (name == "exec" and words)
         reads_input = bool(reads_input and not is_asking)
         return InnerCommands(runs_unknown=reads_input, suspect="" if reads_input else split)
+    behind = len(rest)
     if "more" in form.notes:
         replaced = _replaced_by_xargs(words)
         rest = [_filled(word, replaced) for word in rest] + [UNKNOWN]
@@ -294,6 +298,7 @@ def _by_form(name: str, form: Form, words: Sequence[Word]) -> InnerCommands:
         (command,),
         is_transparent=is_known and "same" in form.notes,
         is_runner=form.is_runner,
+        behind=behind,
         suspect=split,
     )
 
@@ -414,7 +419,7 @@ def _of_file(words: Sequence[Word]) -> InnerCommands:
     if not words or words[0].is_stream or _INPUTS.fullmatch(words[0].text or ""):
         return InnerCommands(runs_unknown=True)
     if words[0].text is not None:
-        return InnerCommands(commands=(tuple(words),), is_runner=True)
+        return InnerCommands(commands=(tuple(words),), is_runner=True, behind=len(words))
     return InnerCommands(
         commands=() if name_of(words) is None else (tuple(words),),
         runs_unknown=True,
@@ -450,7 +455,7 @@ def _takes_names(name: str, words: Sequence[Word]) -> bool:
 
 def _is_code(name: str, words: Sequence[Word], *, has_heredoc: bool) -> bool:
     plain_name = re.sub(r"[0-9.]+[a-z]*$", "", name)
-    letters = _INTERPRETERS.get(plain_name)
+    letters = INTERPRETERS.get(plain_name)
     if letters is None:
         return False
     texts = [word.text for word in words]

@@ -15,7 +15,7 @@ from msgspec import Struct
 from ralph.machine.files.planted_link import leads_into, links_and_file
 from ralph.machine.files.repository import beginning_of, directory_named_in, entries_in, is_within_any
 from ralph.places.git_config import ATTRIBUTES, UNREADABLE, WORKTREE, names_program, settings
-from ralph.places.own_commands import absolute_path, paths_in
+from ralph.places.named_paths import absolute_path, paths_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

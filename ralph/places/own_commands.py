@@ -1,24 +1,22 @@
 """Decides whether commands can change what a command line of the user's runs: a program of git's configuration, of `--notify`, of
-keys, a hook outside the sandbox, or an MCP server. It sees the words of the line, and runs nothing.
+keys, a hook outside the sandbox, or an MCP server. It reads the line as the rules for commands do, and runs nothing. What it does
+not understand is refused.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from contextlib import suppress
 from fnmatch import fnmatchcase
 from glob import iglob
-from itertools import chain, islice, product
-from shlex import shlex
+from itertools import chain, islice, pairwise, product, takewhile
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from ralph.machine.files.opened_file import open_regular_file
-from ralph.machine.files.repository import beginning_of, git_installation
+from ralph.machine.files.repository import beginning_of, entries_in
 from ralph.machine.loading import short_digest
 from ralph.machine.own_programs import (
     GUARDED_PYTHON,
@@ -30,58 +28,17 @@ from ralph.machine.own_programs import (
     unsafe_loads,
     why_not_used,
 )
+from ralph.permissions.command_table import FORMS
+from ralph.permissions.shell import ParsedLine
+from ralph.permissions.shell_words import Word, name_of
+from ralph.permissions.wrappers import INTERPRETERS, SHELLS, commands_in_assignment, inner_commands
+from ralph.places.named_paths import absolute_path, assigned, paths_in, shown, with_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ralph.machine.own_programs import ProgramSearch
 
-_WORD = re.compile(r"[^\s\"'`;|&()<>$=!]+")
-# Of `${NAME...}` the value counts, or what stands there in its place (bash(1), Parameter Expansion).
-_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?[-=]([^{}]*)|(?::?\?|[%#/^,@]|: *\d)[^{}]*)?\})")
-_WORKING_DIRECTORY = re.compile(
-    r"(?:\$\(|`)(?:pwd|realpath \.|git rev-parse --show-toplevel)(?: 2> ?/dev/null)?[)`]|(?<!\S)~\+(?=/)"
-)
-_MOST_ROUNDS = 5
-_HOME = re.compile(r"(?:^|(?<=:))~(?=[/:]|$)")
-_ASSIGNED = re.compile(r"(?<![\w$])(\w+)\+?=([^\s;|&()<>]*)")
-_GLUED = re.compile(r"^-[A-Za-z]")
-_QUOTES = re.compile(r"[\"'`\\]")
-# Where an absolute path or one of a home begins, and where it may end: at white space, at a quote, or with the text.
-_PATH_BEGINS = re.compile(r"(?:(?<![^\s\"'`;|&()<>=,:!{])|(?<=\s-[A-Za-z]))[/~]")
-_PATH_ENDS = tuple(map(re.compile, (r"[\s;|&()<>:,]", r"[\"'`]", r"\Z")))
-# Interpreters, which take a module or a directory by its bare name.
-_INTERPRETER = re.compile(
-    r"(?:python|pypy|node|nodejs|bun|deno|perl|ruby|php|lua|julia|Rscript|guile|tclsh|expect|tsx|ts-node|java)[0-9.]*"
-)
-_SHELL = re.compile(r"(?:ba|da|k|z|fi)?sh|source|\.")
-# Further programs that take a script by its path, some of them behind `run`. For them a file of the work is also data.
-_RUNNER = re.compile(rf"{_INTERPRETER.pattern}|uv|pipx|hatch|poetry|go|swift|pwsh|nu|elixir|bb")
-_RUN = "run"
-# Programs that take their own program from a file, and the option before it.
-_FILTER = re.compile(r"(?:[gm]?awk|g?o?jq|jaq|yq|sed)")
-_PROGRAM_FILE = re.compile(r"-(?:[A-Za-z]*f|-(?:from-)?file)(?:=(.+))?")
-# Options of runners with a directory or package in which they look, and words that may stand before them.
-_LOOKS_IN = re.compile(
-    r"(?:-[CpPfd](?=\Z|[=/.~])|--(?:prefix|directory|dir|cd|cwd|chdir|project|from|spec|with|with-editable|package|file"
-    r"|(?:project-|package-|manifest-)(?:path|dir|directory)))(?:(?:=|(?<=-[CpPfd]))(.+))?"
-)
-_WITHOUT_VALUE = frozenset(
-    "-y --yes -q --quiet -s --silent -v --verbose --bun --offline --isolated --refresh --no-cache".split()
-)
-_SUBCOMMANDS = frozenset("run exec x tool dlx start".split())
-# Characters of a path that mean something else to a shell. A character for private use stands for each in texts with values.
-_SPECIAL = " \t\n'\"`\\;|&()<>$=![]{}*?#~,:%"
-_HIDDEN = {ord(char): 0xE000 + ord(char) for char in _SPECIAL}
-_SHOWN = {hidden: char for char, hidden in _HIDDEN.items()}
-# The option behind which a text or a module stands.
-_IS_TEXT = re.compile(r"-[A-Za-z]*[cemE]|--(?:eval|print)")
-_ENDS = "/__main__.py /__init__.py /index.js /package.json .py .js .pm .rb .lua .class".split()
-# Their options that have no value and leave the script to be named.
-_PLAIN_OPTION = re.compile(r"-[uBsSOPqvbwT]+|--no-[\w-]+")
-_OF_SHELLS = re.compile(r"-[a-bd-np-z]+")
-_BY_NAME = re.compile(r"(?<!\S)-(?:[A-Za-z]*[mc]|(?!\S))|<<|python[\d.]*(?: +-[A-Za-z]+)*\s*(?:[|;&)]|\Z)")
-_OF_INSTALLATION = "%(prefix)/"
 ENTERS = frozenset({"cd", "pushd"})
 # Programs that find what they run in a file of the directory in which they start.
 FINDS_BY_ITSELF = frozenset(
@@ -92,115 +49,69 @@ FINDS_BY_ITSELF = frozenset(
     run-parts jupyter jupyter-nbconvert prettier eslint stylelint rubocop pylint phpunit bun Rscript electron swift
     """.split()
 )
-_KNOWN_LATER = re.compile(r"[$`]|\{\}")
-# Behind these, a word of a shell is the name of a program, or the script of one.
-_BEGINS_COMMAND = re.compile(
-    r"[();&|]*[(;&|]|[{!]|then|do|else|elif|if|while|until|exec|command|builtin|nohup|time|env|xargs|sudo"
-    r"|-(?:exec|ok)(?:dir)?"
+_OF_GIT = frozenset("git gh tig lazygit".split())  # which run what a nested repository names
+_INTERPRETER = re.compile(rf"(?:{'|'.join(INTERPRETERS)}|tclsh|expect|java)[0-9.]*")
+# Programs that take a script, a module or a directory by its name.
+_STARTER = re.compile(
+    rf"{_INTERPRETER.pattern}|{'|'.join(SHELLS)}|source|\.|uv|pipx|hatch|poetry|go|swift|pwsh|nu|elixir|bb"
 )
-# These too, where a command may begin: elsewhere they are words of a text.
-_WRAPPER = re.compile(rf"doas|eval|timeout|nice|ionice|setsid|stdbuf|{_RUNNER.pattern}")
-# Their options with a value, those of shells and Python too, and those that enter a directory.
-_TAKES_A_VALUE = re.compile(
-    rf"sudo -\w*[CDRTUghprtu]|doas -[Cu]|timeout -[ks]|nice -n|ionice -[cn]|stdbuf -[eio]|env -[Cu]|xargs -\w*[EILPadns]"
-    rf"|(?:{_SHELL.pattern}) [-+]\w*[oO]|python[\d.]* -\w*[WX]"
+# Programs that take their own program from a file, and the option before it.
+_FILTER = re.compile(r"(?:[gm]?awk|g?o?jq|jaq|yq|sed)")
+_PROGRAM_FILE = re.compile(r"-(?:[A-Za-z]*f|-(?:from-)?file)=?(.*)")
+# The option behind which a text or a module stands, and those behind which a runner looks for code.
+_BEFORE_TEXT = re.compile(r"-[A-Za-z]*[cemE]|--(?:eval|print)")
+_LOOKS_IN = re.compile(
+    r"-(?:[A-Za-z]*[CpPfd]\b|-[\w-]*(?:prefix|dir|directory|cd|cwd|chdir|project|from|spec|with|editable|package|path|file)[ =])"
 )
-_ENTERS_BY_OPTION = re.compile(r"(?:env -C|sudo -D|(?:env|sudo) --chdir)(?:=(.+))?")
-_OPTION_OF_CD = re.compile(r"-[-LPe@]+")
-_DURATION = re.compile(r"[\d.]+[smhd]?")
-_REPLACED = re.compile(r"(?:-I|--replace=)(.+)")
-# What stands behind a shell or an interpreter that runs its input.
-_TAKES_INPUT = re.compile(rf"{_SHELL.pattern}|{_INTERPRETER.pattern}")
-_SEPARATOR = re.compile(r"[();&|]*[;&|)]+")
-_PIPE = re.compile(r"[);&]*\|&?")
-_NO_SCRIPT = re.compile(r"[;&|)]*|-s?")
-_TAKE_A_DIRECTORY = FINDS_BY_ITSELF.union(
-    "git gh tig lazygit".split()
-)  # which runs what a nested repository names
-_OF_ASDF = "asdf exec "
+_IN_PACKAGE = re.compile(r"[\[\]#;?@,]|file:(?://(?:localhost(?=/))?)?|^-\w(?=[/~])")
+_ENDS = "/__main__.py /__init__.py /index.js /package.json .py .js .pm .rb .lua .class".split()
+_GLUED = re.compile(r"^-[A-Za-z]")
+_IS_PATH = re.compile(r"[\w.~+-]*[/.][\w./~+-]*(?<!\.)")
+_ASSIGNMENT = re.compile(r"\w+\+?=")
+_BY_NAME = re.compile(r"(?<!\S)-(?:[A-Za-z]*[mc]|(?!\S))|<<|python[\d.]*(?: +-[A-Za-z]+)*\s*(?:[|;&)]|\Z)")
 # The input of the line itself.
 _INPUT = re.compile(r"/dev/(?:std\w+|fd/\d+)")
 # What a shell replaces by the names that are there.
 _PATTERN = re.compile(r"[*?\[]")
+_NONE = Word(("",))
 _MOST_DIRECTORIES = 64
 _MOST_FITTING = 64
+ADVICE = "put it into a script of your own where commands may not write"
+_LATER, _THERE = "its program is known only when it runs", "where commands may write"
 
 
 def why_changeable(
-    texts: Sequence[str],
+    text: str,
     directory: str,
     environment: Mapping[str, str],
     search: ProgramSearch,
     *,
     names: Mapping[str, bool] | None = None,
-    programs: Sequence[str] | None = None,
     takes_data: bool = False,
     finds_there: bool = False,
 ) -> str:
-    """Why commands can decide what a command line runs that is started in `directory` with the variables `environment`, for
-    people. `texts` are its words, or the text for a shell. Empty if they cannot, as far as the words tell.
+    """Why commands can decide what a command line runs that is started in `directory` with the variables `environment`, or why that
+    is not known, for people. Empty if they cannot, as far as the line tells.
 
-    With `takes_data`, only files count that are there, and a directory is data unless an interpreter starts it or another word
-    names a file in it: the user may give a directory of the work to a program. Without it, each path counts through which
-    commands may write, and in a directory of theirs each word that names an entry, and a program that finds its code there.
-    With `finds_there`, runners such as `make` may take what they run from directories of the work: the user is told so.
-    `names` are the entries of `directory`, each with whether it is a file (None: those that are there). `programs` are the names
-    that are looked for on PATH (None: the first word).
+    With `takes_data`, a path is data unless it names a file that is there, or what an interpreter starts: the user may give a
+    directory of the work to a program. Without it, each path counts through which commands may write, and in a directory of theirs
+    each word that names an entry, and a program that finds its code there. With `finds_there`, runners such as `make` may take
+    what they run from directories of the work: the user is told so. `names` are the entries of `directory`, each with whether it
+    is a file (None: those that are there).
     """
-    line = _line_of(texts, directory, environment, search, programs)
-    texts, words = line.texts, line.words
-    for name, found in (found for text in texts for found in _ASSIGNED.findall(_QUOTES.sub("", text))):
-        value = _HOME.sub(environment.get("HOME", ""), found).translate(_SHOWN)
-        # The entries of PATH count as those of a variable with modules. No shell of a line reads ENV.
-        loads = {} if name == "ENV" else {"PYTHONPATH" if name == "PATH" else name: value}
-        for entries in unsafe_loads(loads, search).values():
-            if entries:
-                return f"{name} names {entries[0] or 'the working directory'}, where commands may write"
-    for name in (line.first,) if programs is None else programs:
-        if "/" not in name and own_program(name, search) is None and (why := why_not_used(name, search)):
-            return why
-    known, scripts = programs_by_name(search), tuple(_of_shell_scripts(line))
-    for word in dict.fromkeys(chain(words, *(one.words for one in scripts))):
-        for path in (known.get(begin + word) for begin in ("", "git-", "git-credential-")):
-            if path is not None and (why := search.why_unsafe(path)):
-                return f"{path} does not count: {why}"
-    why = ("" if takes_data else _why_taken(line, scripts, names)) or (
-        "" if finds_there else _why_found(line, is_strict=not takes_data)
+    line = _line_of(text, directory, environment, search)
+    scripts = tuple(_scripts_of(line))
+    found = [one for script in scripts for one in _files(script) if one[2]]
+    if takes_data:
+        found += chain(_files(line), ((path, search.root_around(path), True) for path in _missing(line)))
+    reasons = (
+        *(_why_loaded(line), _why_replaced(line, scripts)),
+        () if takes_data else _why_taken(line, scripts, names),
+        () if finds_there else _why_found(line),
+        line.unknown,
+        (f"{path} is found through {root}, {_THERE}" for path, root, _ in found if root),
     )
-    changeable = chain(
-        chain.from_iterable(
-            map(_changeable_files, [*_of_interpreters(line), *([line] if takes_data else ())])
-        ),
-        (one for script in scripts for one in _changeable_files(script) if one.is_script),
-    )
-    return why or next(
-        (f"{one.path} is found through {one.root}, where commands may write" for one in changeable), ""
-    )
-
-
-def scripts_of(words: Sequence[str]) -> Iterator[str]:
-    """Yields what a command may start: its program by a path, and what a shell or an interpreter may take as its script. Behind
-    an option that may have a value, these are all words that look like a file. No name on PATH, text or module.
-    """
-    plain: re.Pattern[str] | None = None
-    is_first = True
-    for number, word in enumerate(words):
-        starters = ((_SHELL, _OF_SHELLS), (_INTERPRETER, _PLAIN_OPTION))
-        found = next(
-            (plain for starter, plain in starters if starter.fullmatch(word.rpartition("/")[2])), None
-        )
-        if number == 0 or (found and plain is None and word != "."):
-            plain, is_first = found, True
-            yield from [word] if "/" in word else ()
-        elif plain is None or plain.fullmatch(word):
-            continue
-        elif _IS_TEXT.fullmatch(word):
-            plain = None
-        elif word.startswith("-"):
-            is_first = False
-        else:
-            yield from [word] if is_first or "/" in word or "." in word else ()
-            plain = None if is_first else plain
+    return next(chain.from_iterable(reasons), "")
 
 
 def guarding_files(
@@ -209,10 +120,12 @@ def guarding_files(
     """The files that these command lines start, where commands may write them, each with the digest of its content. As far as the
     words tell: their programs, which may be missing, executable files, and what an interpreter or a shell may take as its script.
     """
-    paths = dict.fromkeys(
-        path for one in commands for path in _started_files(_line_of([one], directory, environment, search))
-    )
-    return {path: digest_of(path) for path in paths}
+    started: list[str] = []
+    for line in (_line_of(one, directory, environment, search) for one in commands):
+        started += filter(search.root_around, _missing(line))
+        files = chain.from_iterable(map(_files, (line, *_scripts_of(line))))
+        started += [path for path, _, is_script in files if is_script or os.access(path, os.X_OK)]
+    return {path: digest_of(path) for path in dict.fromkeys(started)}
 
 
 def digest_of(path: str) -> str:
@@ -224,355 +137,223 @@ def digest_of(path: str) -> str:
         return ""
 
 
-def _started_files(line: _CommandLine) -> Iterator[str]:
-    if line.program and not os.path.lexists(line.program) and line.search.root_around(line.program):
-        yield line.program
-    for one in (line, *_of_interpreters(line), *_of_shell_scripts(line)):
-        for file in _changeable_files(one, _RUNNER):
-            if file.is_script or os.access(file.path, os.X_OK):
-                yield file.path
+class _Command(Struct, frozen=True):
+    name: str
+    program: str
+    """Its first word, as far as it is known."""
+    told: Sequence[Word]
+    """The words behind it that say what it runs, up to its text, its script or the program that it starts."""
+    is_split: bool
+    """Whether the last of these is known to be its script or program."""
 
-
-def _line_of(
-    texts: Sequence[str],
-    directory: str,
-    environment: Mapping[str, str],
-    search: ProgramSearch,
-    programs: Sequence[str] | None = None,
-) -> _CommandLine:
-    known = {**environment, "PATH": os.pathsep.join(trusted_directories(search)), "PWD": directory}
-    texts = [_with_values(text, known) for text in texts]
-    first = next((word for word in texts[0].split() if not _ASSIGNED.match(word)), "").translate(_SHOWN)
-    words = list(dict.fromkeys(word for text in texts for word in paths_in(text, known) if word))
-    words += [glued for word in words if (glued := _GLUED.sub("", word)) not in ("", word)]
-    program = os.path.join(directory, absolute_path(first, "", known.get("HOME", ""))) if "/" in first else ""
-    searched = {*words[:1], *(programs or ())}
-    places = _directories(words, directory)
-    patterns = product(places, filter(_PATTERN.search, tuple(words)))
-    words += islice(chain.from_iterable(iglob(one, root_dir=place) for place, one in patterns), _MOST_FITTING)
-    return _CommandLine(texts, words, first, program, searched, places, known, search)
-
-
-def _of_interpreters(line: _CommandLine) -> list[_CommandLine]:
-    interpreters = dict.fromkeys(one for path in _files(line) for one in interpreters_of(path, line.search))
-    return [replace(line, texts=[one], words=[*paths_in(one, line.known)]) for one in interpreters]
-
-
-def _of_shell_scripts(line: _CommandLine) -> Iterator[_CommandLine]:
-    """The texts of the shell scripts that a line names, such as a wrapper with `exec python3 -m NAME`."""
-    named = filter(None, map(programs_by_name(line.search).get, line.words))
-    for path in dict.fromkeys((own_program(line.first, line.search) or "", *named, *_files(line))):
-        if text := _with_values(_shell_text(path), line.known):
-            words = [*dict.fromkeys(filter(None, paths_in(text, line.known)))]
-            places = _directories(words, line.places[0])
-            yield replace(line, texts=[text], words=words, searched=set[str](), places=places)
-
-
-def _shell_text(path: str) -> str:
-    """The text of a shell script without comments that fill a line. Empty for any other file."""
-    words = interpreter_of(path).split()[:2]  # `env` comes before it
-    if not any(_SHELL.fullmatch(os.path.basename(word)) for word in words):
-        return ""
-    lines = os.fsdecode(beginning_of(path)).splitlines()
-    return "\n".join(one for one in lines if not one.lstrip().startswith("#"))
-
-
-def _files(line: _CommandLine) -> Iterator[str]:
-    named = dict.fromkeys(os.path.join(place, word) for place in line.places for word in line.words)
-    return filter(os.path.isfile, named)
+    @property
+    def starts(self) -> bool:
+        return _STARTER.fullmatch(self.name) is not None
 
 
 class _CommandLine(Struct, frozen=True):
-    texts: Sequence[str]
+    text: str
     words: Sequence[str]
-    first: str
-    program: str
-    """The path of its program, which may be missing. Empty for a name."""
-    searched: set[str]
-    """The words that are looked for on PATH, if they are bare."""
+    """Whatever may be a path in it."""
+    commands: Sequence[_Command]
+    started: set[str]
+    """The words that may be a script, a module or a directory that a command starts, also those within such a word."""
+    unknown: Sequence[str]
+    """Why what it starts, or where, is not known."""
     places: Sequence[str]
     """The directories in which the words may be, and first the one in which the line is started."""
     known: Mapping[str, str]
     search: ProgramSearch
 
-
-class _ChangeableFile(Struct, frozen=True):
-    path: str
-    root: str
-    """Where commands may write."""
-    is_script: bool
-    """Whether an interpreter or a shell may take it as its script."""
+    @property
+    def home(self) -> str:
+        return self.known.get("HOME", "")
 
 
-def _changeable_files(
-    line: _CommandLine, interpreter: re.Pattern[str] = _INTERPRETER
-) -> Iterator[_ChangeableFile]:
-    text = " ".join(line.texts)
-    started = _started(text, line.known, interpreter)
-    named = {*started, *_started(text, line.known, _SHELL), *_program_files(text)}
-    absolute = tuple(one for one in started if one.startswith("/"))
-    for place, word in product(line.places, line.words):
-        is_started = word in started or word.startswith(absolute)
-        # Behind a runner or an unknown option, a name may also be that of a script.
-        if place == line.places[0] and "/" not in word and word == line.first in line.searched - named:
+def _line_of(
+    text: str, directory: str, environment: Mapping[str, str], search: ProgramSearch
+) -> _CommandLine:
+    known = {**environment, "PATH": os.pathsep.join(trusted_directories(search)), "PWD": directory}
+    home = {"HOME": environment.get("HOME", "")}
+    sure = with_values(text, known, only_sure=True)
+    parsed = ParsedLine(sure)
+    values = (one for command in parsed.commands for one in command.assignments if one.text is None)
+    is_known = not (parsed.runs_unknown or any(commands_in_assignment(one).suspect for one in values))
+    unknown = ["ralph does not understand its syntax"] if parsed.lost else [] if is_known else [_LATER]
+    commands, started = list[_Command](), list[str]()
+    for command in parsed.commands:
+        for one, why in _commands_of(command.words, has_text=command.has_heredoc):
+            commands.append(one)
+            unknown += filter(None, [why])
+            started += [shown(word.known) for word in one.told if one.starts]
+            for before, word in pairwise((_NONE, *one.told)) if _FILTER.fullmatch(one.name) else ():
+                option = _PROGRAM_FILE.fullmatch(word.known) or _PROGRAM_FILE.fullmatch(before.known)
+                started += [shown(option[1] or word.known)] if option else []
+                unknown += [_LATER] if option and word.text is None else []
+    started += [one.program for one in commands if "/" in one.program]
+    started += [each for one in started for each in (_GLUED.sub("", one), *paths_in(one, home))]
+    words = [*dict.fromkeys(filter(None, (*paths_in(text, known), *paths_in(sure, home))))]
+    words += [glued for word in words if (glued := _GLUED.sub("", word)) not in ("", word)]
+    places = [directory]
+    for place in places:
+        for path in (os.path.normpath(os.path.join(place, word)) for word in words):
+            if path not in places and len(places) < _MOST_DIRECTORIES and os.path.isdir(path):
+                places.append(path)
+    patterns = product(places, filter(_PATTERN.search, tuple(words)))
+    words += islice(chain.from_iterable(iglob(one, root_dir=place) for place, one in patterns), _MOST_FITTING)
+    named = {*(words if parsed.lost else started)} - {""}
+    return _CommandLine(sure, words, commands, named, unknown, places, known, search)
+
+
+def _commands_of(words: Sequence[Word], *, has_text: bool) -> Iterator[tuple[_Command, str]]:
+    """Yields a command, and those that may begin at a later word of one that can run others in many ways. With each, why what it starts,
+    or where, is known only when it runs.
+    """
+    if not words:
+        return
+    found, name = inner_commands(words, has_heredoc=has_text), name_of(words) or ""
+    options = [*takewhile(lambda one: (one.text or "").startswith("-"), words[1:])]
+    has_code = bool(options and (name in SHELLS or found.suspect)) and not found.behind
+    is_text = has_code and _BEFORE_TEXT.fullmatch(options[-1].known)
+    end = len(options) + 2 if is_text else len(words) - found.behind + 1
+    is_split = bool(found.behind or found.not_understood)
+    one = _Command(name, shown(words[0].known), words[1:end], is_split)
+    values = [word.text for word in one.told if not _ASSIGNMENT.match(word.known)]
+    is_bare = all(re.fullmatch(r"-[\w-]*", text or "x") for text in values) and not has_text
+    if name in ENTERS and not {None, "-"}.isdisjoint(values):
+        yield one, "its directory is known only when it runs"
+    elif words[0].text is None or (is_bare and _INTERPRETER.fullmatch(name)):
+        yield one, _LATER
+    else:
+        yield one, _LATER if (is_split or one.starts) and None in values else ""
+    for at in range(1, len(words) if found.suspect else 1):
+        later = name_of(words[at:]) or ""
+        if later in FINDS_BY_ITSELF or _STARTER.fullmatch(later):
+            yield from _commands_of(words[at:], has_text=has_text)
+
+
+def _scripts_of(line: _CommandLine) -> Iterator[_CommandLine]:
+    """The first lines of the scripts that a line names, and the texts of those for a shell, such as a wrapper."""
+    search, known = line.search, programs_by_name(line.search)
+    paths = [*filter(os.path.isfile, (os.path.join(*one) for one in product(line.places, line.words)))]
+    texts = [one for path in paths for one in interpreters_of(path, search)]
+    first = own_program(line.commands[0].name, search) if line.commands else None
+    for path in filter(None, (first, *map(known.get, line.words), *paths)):
+        words = interpreter_of(path).split()[:2]  # `env` comes before it
+        if not SHELLS.isdisjoint(map(os.path.basename, words)):
+            texts.append(os.fsdecode(beginning_of(path)))
+    return (_line_of(one, line.places[0], line.known, search) for one in dict.fromkeys(texts))
+
+
+def _files(line: _CommandLine) -> Iterator[tuple[str, str | None, bool]]:
+    """The files that a line names and that are there, each with the place through which it is found, where commands may write, and
+    whether a command may take it as its script.
+    """
+    first = line.commands[0].program if line.commands else ""
+    for place, word in product(line.places, dict.fromkeys((*line.words, *line.started))):
+        is_script = word in line.started
+        if place == line.places[0] and "/" not in word and word == first and not is_script:
             continue
-        for name in (word, word.replace("::", "/").replace(".", "/"))[: 1 + is_started]:
-            for end in ("", *_ENDS)[: 1 + is_started * len(_ENDS)]:
-                path = os.path.join(place, name) + end
-                if not os.path.isfile(path) or _INPUT.fullmatch(path):
-                    continue
-                if root := line.search.root_around(path):
-                    yield _ChangeableFile(path, root, word in named or word.startswith(absolute))
+        names = (word, word.replace("::", "/").replace(".", "/")) if is_script else (word,)
+        for name, end in product(names, ("", *_ENDS) if is_script else ("",)):
+            path = os.path.join(place, name) + end
+            root = (
+                line.search.root_around(path) if os.path.isfile(path) and not _INPUT.fullmatch(path) else None
+            )
+            if root:
+                yield path, root, is_script
 
 
-def _why_taken(line: _CommandLine, scripts: Iterable[_CommandLine], names: Mapping[str, bool] | None) -> str:
+def _why_loaded(line: _CommandLine) -> Iterator[str]:
+    for name, found in assigned(line.text):
+        value = shown(re.sub(r"(?:^|(?<=:))~(?=[/:]|$)", line.home, found))
+        # The entries of PATH count as those of a variable with modules. No shell of a line reads ENV.
+        loads = {} if name == "ENV" else {"PYTHONPATH" if name == "PATH" else name: value}
+        for entries in filter(None, unsafe_loads(loads, line.search).values()):
+            yield f"{name} names {entries[0] or 'the working directory'}, {_THERE}"
+
+
+def _why_replaced(line: _CommandLine, scripts: Iterable[_CommandLine]) -> Iterator[str]:
+    search, known = line.search, programs_by_name(line.search)
+    names = (one.program for one in line.commands if "/" not in one.program)
+    yield from filter(None, (why_not_used(one, search) for one in names if own_program(one, search) is None))
+    for word in dict.fromkeys(chain(line.words, *(one.words for one in scripts))):
+        for path in filter(None, (known.get(begin + word) for begin in ("", "git-", "git-credential-"))):
+            if why := search.why_unsafe(path):
+                yield f"{path} does not count: {why}"
+
+
+def _why_taken(
+    line: _CommandLine, scripts: Iterable[_CommandLine], names: Mapping[str, bool] | None
+) -> Iterator[str]:
     search, directory = line.search, line.places[0]
     is_open = search.root_around(directory) is not None
     begun = {os.path.basename(word) for word in line.words}
-    # The programs of asdf on PATH are shell scripts, and `.tool-versions` may name one of the work.
-    begun |= {"asdf" for one in scripts if _OF_ASDF in one.texts[0]}
-    if is_open and (found := begun & FINDS_BY_ITSELF):
-        return f"{min(found)} finds what it runs in {directory}, where commands may write"
+    # Programs of asdf on PATH are scripts that start it.
+    found = FINDS_BY_ITSELF & begun.union(one.name for script in scripts for one in script.commands)
+    if is_open and found:
+        yield f"{min(found)} finds what it runs in {directory}, {_THERE}"
     is_interpreted = bool(begun & ENTERS) or any(map(_INTERPRETER.fullmatch, begun))
-    held = (names_in(directory) if names is None else names) if is_open else {}
-    modules = {name.partition(".")[0] for name in held} if is_interpreted else set[str]()
+    held = {one.name: one.is_file() for one in entries_in(directory)} if names is None else names
 
     def is_there(word: str) -> bool:
         first, slash, _ = os.path.normpath(word).partition("/")
-        if _PATTERN.search(first):
-            return any(fnmatchcase(name, first) for name in held)
-        if slash or "." in word or is_interpreted:
-            is_itself = is_interpreted and first == "."
-            return is_itself or first in held or first.partition(".")[0] in modules
-        return held.get(word, False)
+        counts = bool(slash or is_interpreted or _PATTERN.search(first) or "." in word)
+        stem = first.partition(".")[0] if is_interpreted else None
+        fits = (
+            is_file
+            for name, is_file in held.items()
+            if name == first or fnmatchcase(name, first) or name.partition(".")[0] == stem
+        )
+        return any(counts or is_file for is_file in fits) or (is_interpreted and first == ".")
 
+    missing, looked_for = _missing(line), {one.program for one in line.commands[:1]} - line.started
     for word in line.words:
         if is_open and not word.startswith(("/", "../")):
-            if (word not in line.searched or "/" in word) and is_there(word):
-                return f"{word} is taken from {directory}, where commands may write"
+            if word not in looked_for and is_there(word):
+                yield f"{word} is taken from {directory}, {_THERE}"
             continue
-        for path in (
-            os.path.join(place, word) for place in line.places[: 1 if word.startswith("/") else None]
-        ):
+        for path in (os.path.join(place, word) for place in line.places[: 1 if word[:1] == "/" else None]):
             # A value that is nothing but the path of the work runs nothing.
-            is_value = (
-                any(text.strip().translate(_SHOWN) == path for text in line.texts)
-                and os.path.realpath(path) in search.roots
-            )
-            if is_value or _INPUT.fullmatch(path):
-                continue
-            if root := search.root_around(path):
-                return f"{path} is found through {root}, where commands may write"
-            if (path == line.program or os.path.lexists(path)) and (why := search.why_unsafe(path)):
-                return f"{path} does not count: {why}"
-    return ""
+            is_value = shown(line.text.strip()) == path and os.path.realpath(path) in search.roots
+            if not is_value and not _INPUT.fullmatch(path):
+                if root := search.root_around(path):
+                    yield f"{path} is found through {root}, {_THERE}"
+                if (path in missing or os.path.lexists(path)) and (why := search.why_unsafe(path)):
+                    yield f"{path} does not count: {why}"
 
 
-def _why_found(line: _CommandLine, *, is_strict: bool) -> str:
-    """Why commands can decide what a runner such as `npx --prefix DIR` or `cd DIR && make` finds in a directory that it is told. With
-    `is_strict`, also why what is started is not known.
-    """
-    # Of several texts each is a word, and one of them may be a text for a shell.
-    lines = [[*_unquoted(text)] for text in line.texts] if len(line.texts) == 1 else [line.texts]
-    lines += [[*_unquoted(text)] for text in line.texts[1:] if " " in text]
-    if is_strict:
-        lines = [[*_with_operands_of_xargs(words)] for words in lines]
-    why = filter(None, (_why_found_by(words, line) for words in lines))
-    return next(why, "") or (next(filter(None, map(_why_unknown, lines)), "") if is_strict else "")
+def _why_found(line: _CommandLine) -> Iterator[str]:
+    """Why commands can decide what a runner such as `npx --prefix DIR` or `cd DIR && make` finds in a directory that it is told."""
+    runners = [one for one in line.commands if one.name in _OF_GIT | FINDS_BY_ITSELF]
+    moving = [one for one in line.commands if one.name in ENTERS or one.name in FORMS]
+    for one in (*moving, *runners) if runners else ():
+        for before, word in pairwise((_NONE, *one.told)):
+            looks = _LOOKS_IN.match(f"{before.known} ") or _LOOKS_IN.match(word.known)
+            if word.text is None and (looks or not word.is_one):
+                yield f"{one.name} finds what it runs in a directory that is known only when it runs"
+            texts = (_IN_PACKAGE.sub('"', text) for text in {word.known, unquote(word.known)})
+            paths = chain.from_iterable(paths_in(text, {"HOME": line.home}) for text in texts)
+            for place, path in product(line.places, paths):
+                found = os.path.join(place, path)
+                is_directory = (looks or one.name not in _OF_GIT) and os.path.isdir(found)
+                if (is_directory or path[:1] == "/") and line.search.root_around(found):
+                    yield f"{runners[0].name} finds what it runs in {found}, {_THERE}"
 
 
-def _why_found_by(words: Sequence[str], line: _CommandLine) -> str:
-    names = [os.path.basename(word) for word in words]
-    runner, is_value = "", False
-    for number, (word, name) in enumerate(zip(words, names, strict=True)):
-        option = _LOOKS_IN.fullmatch(word)
-        is_operand = not (
-            word.startswith("-") or is_value or word in _SUBCOMMANDS or name in _TAKE_A_DIRECTORY
-        )
-        if option or word in ENTERS or (runner and is_operand):
-            told = (
-                word
-                if is_operand and word not in ENTERS
-                else (option and option[1]) or next(iter(words[number + 1 :]), "")
-            )
-            found = runner or next((one for one in names[number:] if one in _TAKE_A_DIRECTORY), "")
-            for one in _directories_told(told) if found else ():
-                path = os.path.join(line.places[0], absolute_path(one, "", line.known.get("HOME", "")))
-                if os.path.isdir(path) and line.search.root_around(path):
-                    return f"{found} finds what it runs in {path}, where commands may write"
-            if found and not is_operand and _KNOWN_LATER.search(told):
-                return f"{found} finds what it runs in a directory that is known only then"
-        if name in _TAKE_A_DIRECTORY:
-            runner = name
-        elif is_operand:
-            runner = ""
-        is_value = word.startswith("-") and "=" not in word and word not in _WITHOUT_VALUE
-    return ""
-
-
-def _directories_told(told: str) -> Iterator[str]:
-    """Yields what may be a directory in what a runner is told: a path, the packages of a list with commas, and what stands before
-    extras, a revision, a marker or the name of an output, also in a URL (PEP 508; the documentation of npm and Nix).
-    """
-    for one in dict.fromkeys((told, *told.split(","))):
-        yield one
-        url = re.sub(r"^(?://(?:localhost(?=/))?)?", "", one.rpartition("file:")[2])
-        for path in (url, unquote(url)):
-            yield path
-            yield from (path[: end.start()] for end in re.finditer(r"\s*[\[#;?@]", path) if end.start())
-
-
-def _why_unknown(words: Sequence[str]) -> str:
-    """Why what a line starts, or where, is known only when it runs."""
-    is_begun, starter = True, ""
-    for number, word in enumerate(words):
-        before, after = ("".join(words[at : at + 1]) for at in (number - 1, number + 1))
-        name = os.path.basename(word)
-        runs = _TAKES_INPUT.fullmatch(name) or (is_begun and _WRAPPER.fullmatch(name))
-        option = _ENTERS_BY_OPTION.fullmatch(f"{starter} {word}") if is_begun else None
-        entered = (option[1] or after) if option else ""
-        if is_begun and word in ENTERS:
-            entered = next((one for one in words[number + 1 :] if not _OPTION_OF_CD.fullmatch(one)), "")
-        if entered == "-" or _KNOWN_LATER.search(entered):
-            return "it starts something in a directory that is known only then"
-        text = (
-            [*_unquoted(word)] if re.fullmatch(r"-[a-z]*c", before) or (is_begun and before == "eval") else ()
-        )
-        if why := _why_unknown([*_with_operands_of_xargs(text)]):
-            return why
-        if is_begun and _TAKES_A_VALUE.fullmatch(f"{starter} {before}"):
-            continue
-        is_input = is_begun and _TAKES_INPUT.fullmatch(starter) and word.startswith("<")
-        is_piped = runs and _PIPE.fullmatch(before) and _NO_SCRIPT.fullmatch(after)
-        if (is_begun and _KNOWN_LATER.match(word)) or (is_input and word == "<(") or is_piped:
-            return "what it starts is known only then"
-        if runs or _BEGINS_COMMAND.fullmatch(word) or (word == ")" and "case" in words[:number]):
-            is_begun, starter = True, name
-        else:
-            is_begun = is_begun and (
-                bool(is_input or _ASSIGNED.match(word) or _DURATION.fullmatch(word))
-                or word.startswith("-")
-                or word == _RUN
-            )
-    return ""
-
-
-def _with_operands_of_xargs(words: Sequence[str]) -> Iterator[str]:
-    """Yields the words of a line, with `{}` where xargs puts what it reads."""
-    is_open, has_command, replaced = False, False, ""
-    for before, word in zip(("", *words), (*words, ""), strict=True):
-        if is_open and (not word or _SEPARATOR.fullmatch(word)):
-            if has_command and not replaced:
-                yield "{}"
-            is_open, replaced = False, ""
-        elif is_open and not replaced and (found := _REPLACED.fullmatch(word)):
-            replaced = found[1]
-        elif is_open and before == "-I":
-            replaced = word
-        elif is_open:
-            has_command = has_command or not (word.startswith("-") or word.isdecimal())
-        elif os.path.basename(word) == "xargs":
-            is_open, has_command = True, False
-        if word:
-            yield word.replace(replaced, "{}") if replaced and before != "-I" else word
-
-
-def _program_files(text: str) -> Iterator[str]:
-    """Yields the files with the programs of filters, such as `x` in `jq -f x`."""
-    words = [*_unquoted(text)]
-    is_filter = False
-    for word, after in zip(words, (*words[1:], ""), strict=True):
-        option = _PROGRAM_FILE.fullmatch(word)
-        if _FILTER.fullmatch(os.path.basename(word)):
-            is_filter = True
-        elif is_filter and option:
-            yield option[1] or after
-        elif is_filter and word.startswith("-f"):
-            yield word[2:]
-
-
-def _directories(words: Iterable[str], directory: str) -> list[str]:
-    """The directories that words may mean: the first, and those that they name in it or in each other."""
-    found = [directory]
-    for place in found:
-        for path in (os.path.normpath(os.path.join(place, word)) for word in words):
-            if path not in found and len(found) < _MOST_DIRECTORIES and os.path.isdir(path):
-                found.append(path)
-    return found
-
-
-def _started(text: str, known: Mapping[str, str], interpreter: re.Pattern[str]) -> set[str]:
-    """The words that an interpreter may start, as a file, a module or a directory: those from its name to its script."""
-    found = set[str]()
-    for words in (_WORD.findall(text), _unquoted(text)):
-        is_open, is_plain = False, True
-        for raw in words:
-            word = absolute_path(raw, "", known.get("HOME", "")).translate(_SHOWN)
-            if interpreter.fullmatch(os.path.basename(word)):
-                is_open, is_plain = True, True
-            elif is_open:
-                found |= {word, _GLUED.sub("", word)}
-                is_open = not is_plain or word.startswith("-") or word == _RUN
-                is_plain = is_plain and (word == _RUN or _PLAIN_OPTION.fullmatch(word) is not None)
-    return found - {""}
-
-
-def _with_values(text: str, known: Mapping[str, str]) -> str:
-    """A text with the values of variables, also of those that it sets."""
-
-    def value(found: re.Match[str], values: Mapping[str, str]) -> str:
-        known = values.get(found[1] or found[2])
-        if known:
-            return known.translate(_HIDDEN) if known.startswith("/") and os.path.exists(known) else known
-        return found[0] if found[3] is None else found[3]
-
-    def replaced(text: str, values: Mapping[str, str]) -> str:
-        return _VARIABLE.sub(lambda found: value(found, values), text)
-
-    text = _WORKING_DIRECTORY.sub("$PWD", text)
-    for _ in range(_MOST_ROUNDS):
-        text = replaced(text, known)
-        text = replaced(text, dict(_ASSIGNED.findall(_QUOTES.sub("", text))))
-    return text
-
-
-def paths_in(text: str, variables: Mapping[str, str]) -> Iterator[str]:
-    """Yields what may be a path in a command or another value: absolute paths, with `~` and variables replaced, and every word
-    that could be a relative one. A path may have spaces or be quoted, so there are several for each place where one begins, of
-    which the longest may have more behind it.
-    """
-    home, text = variables.get("HOME", ""), _with_values(text, variables)
-    for form in dict.fromkeys((text, _QUOTES.sub("", text))):
-        for begin in _PATH_BEGINS.finditer(form):
-            ends = (one.search(form, begin.start()) for one in _PATH_ENDS)
-            found = (absolute_path(form[begin.start() : end.start()], "/", home) for end in ends if end)
-            yield from (one.translate(_SHOWN) for one in found)
-        yield from (word.translate(_SHOWN) for word in _WORD.findall(form) if word[0] not in "/~")
-        yield from (absolute_path(word, "", home) for word in _unquoted(form))
-
-
-def _unquoted(text: str) -> Iterator[str]:
-    """Yields the words of a text for a shell, which may have spaces and other characters in quotes."""
-    words = shlex(text, posix=True, punctuation_chars=True)
-    words.whitespace_split, words.commenters = True, ""
-    with suppress(ValueError):  # a quote without its end
-        yield from (word.translate(_SHOWN) for word in words if word)
-
-
-def absolute_path(value: str, directory: str, home: str) -> str:
-    """An absolute path as git reads it (git-config(1), pathname). `%(prefix)` is the directory in which git is installed."""
-    if value.startswith(_OF_INSTALLATION):
-        return os.path.normpath(f"{git_installation()}/{value.removeprefix(_OF_INSTALLATION)}")
-    if value == "~" or value.startswith("~/"):
-        return f"{home}{value[1:]}"
-    return os.path.join(directory, os.path.expanduser(value) if value.startswith("~") else value)
-
-
-def names_in(directory: str) -> dict[str, bool]:
-    """The names in a directory, each with whether it is a file. Empty if the directory cannot be listed."""
-    with suppress(OSError), os.scandir(directory) as listing:
-        return {entry.name: entry.is_file() for entry in listing}
-    return {}
+def _missing(line: _CommandLine) -> list[str]:
+    """The paths where there could be what a line starts, if it is at none of them."""
+    named = [one.program for one in line.commands if "/" in one.program and one.program[0] != "@"]
+    for one in line.commands:
+        is_shell, texts = one.name in SHELLS, [shown(word.known) for word in one.told] if one.starts else []
+        files = [
+            word for before, word in pairwise(("", *texts)) if is_shell or not _BEFORE_TEXT.fullmatch(before)
+        ]
+        is_script = one.is_split and (is_shell or one.name not in FINDS_BY_ITSELF)
+        last = files[-1:] if is_script and files[-1:] == texts[-1:] != ["-"] else ()
+        named += chain(filter(_IS_PATH.fullmatch, files), last)
+    found = ([absolute_path(one, place, line.home) for place in line.places] for one in dict.fromkeys(named))
+    return [path for paths in found if not any(map(os.path.lexists, paths)) for path in paths]
 
 
 def module_variables(environment: Mapping[str, str], search: ProgramSearch, text: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ralph.machine.files.repository import beginning_of, is_within, is_within_any
 from ralph.machine.own_process import way_to
-from ralph.places.own_commands import absolute_path
+from ralph.places.named_paths import absolute_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
@@ -25,14 +24,14 @@ from ralph.permissions.hook_answers import (
     hook_answer,
 )
 from ralph.permissions.patterns import ANY
-from ralph.permissions.shell import ParsedLine, parse_line
+from ralph.permissions.shell import parse_line
+from ralph.places.named_paths import absolute_path, shown, with_values
 from ralph.places.own_commands import (
+    ADVICE,
     ENTERS,
     FINDS_BY_ITSELF,
-    absolute_path,
     digest_of,
     guarding_files,
-    scripts_of,
     why_changeable,
 )
 from ralph.sandbox.box_plan import BoxPlan, CannotConfineError
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
 
     from ralph.machine.own_programs import ProgramSearch
     from ralph.permissions.claude_settings import HookCommand
+    from ralph.permissions.shell_words import Word
     from ralph.run.opening import SessionParts
     from ralph.run.parts import RunContext
     from ralph.settings.tables import Settings
@@ -57,8 +57,6 @@ if TYPE_CHECKING:
     RunHook = Callable[[HookCommand, bytes, str], HookEnding]
     """Executes a hook: the hook, the bytes for its standard input, and the text of heartbeats."""
 
-_VARIABLES = re.compile(r"\$(?:\{(\w+)\}|(\w+))|(?<![^\s\"'=])(~)(?=/)")
-_TESTS = frozenset({"test", "[", "[["})
 _WORDS = re.compile(r"[\w-]+")
 _IN_TEMPORARY = re.compile(rf"(?<![\w./~}}-]){TEMPORARY}/[^\s\"'`;|&()<>]+")
 MORE = "[hooks] in your config.toml"
@@ -239,46 +237,18 @@ def why_not_outside(
     """The reason why a hook must not run with more rights than commands: they could change what it runs, and so have these rights
     too. None if they cannot, as far as the words of the hook tell.
     """
-    line = _parsed(command, cwd, environment)
-    names = [one.words[0].text for one in line.commands if one.words]
-    if None in names or line.runs_unknown:
-        return f"does not run with what {MORE} gives it: its program is known only when it runs; name it"
-    plain = [name for name in names if name is not None and "/" not in name]
     known = {**environment, "CLAUDE_PROJECT_DIR": str(cwd)}
-    why = why_changeable(
-        [command], str(cwd), known, search, programs=plain, takes_data=True, finds_there=True
-    )
-    moves = not ENTERS.isdisjoint(plain)
-    why = why or next(_missing_scripts(line, str(cwd), environment.get("HOME", ""), search), "")
-    for one in _parsed(command, cwd, environment, environment).redirections if not why else ():
-        begin, target = one.target.parts[:1], cwd / one.target.known
-        is_elsewhere = moves and not (one.target.known.startswith("/") or os.path.lexists(target))
-        is_elsewhere |= begin == (ANY,)
-        if (
-            one.writes
-            and not one.is_harmless
-            and not is_elsewhere
-            and (root := search.root_around(str(target)))
-        ):
-            why = f"it writes {target} through {root}, where commands may write"
-    return f"does not run with what {MORE} gives it: {why}; keep it elsewhere" if why else None
-
-
-def _missing_scripts(line: ParsedLine, cwd: str, home: str, search: ProgramSearch) -> Iterator[str]:
-    """Yields why a script that is missing must not be started: what runs beside the hook could make it between ralph's look and
-    the start.
-    """
-    words = [[word.text or "" for word in one.words] for one in line.commands if one.words]
-    words = [one for one in words if one[0] not in _TESTS]
-    places = [
-        cwd,
-        *(absolute_path(" ".join(one[1:2]) or home, cwd, home) for one in words if one[0] in ENTERS),
-    ]
-    for script in filter(None, chain.from_iterable(map(scripts_of, words))):
-        paths = [absolute_path(script, place, home) for place in places]
-        roots = [] if any(map(os.path.lexists, paths)) else [*filter(None, map(search.root_around, paths))]
-        if roots:
-            yield f"{script} is not there, and commands may write {roots[0]}"
+    why = why_changeable(command, str(cwd), known, search, takes_data=True, finds_there=True)
+    line = parse_line(with_values(command, known, only_sure=True))
+    moves = any(one.name in ENTERS for one in line.commands)
+    for one in line.redirections if not why else ():
+        named = _path_of(one.target, environment)
+        is_elsewhere = moves and not (named.startswith("/") or os.path.lexists(cwd / named))
+        is_elsewhere |= one.target.parts[:1] == (ANY,)
+        root = None if is_elsewhere else search.root_around(str(cwd / named))
+        if one.writes and not one.is_harmless and root:
+            why = f"it writes {cwd / named} through {root}, where commands may write"
+    return f"does not run with what {MORE} gives it: {why}; {ADVICE}" if why else None
 
 
 def runner_of_the_work(command: str, *, has_more: bool) -> str:
@@ -296,20 +266,15 @@ def runner_of_the_work(command: str, *, has_more: bool) -> str:
 
 def missing_program(command: str, cwd: Path, environment: Mapping[str, str]) -> str | None:
     """The path of a program that a hook names and that does not exist, or None."""
-    names = (one.words[0].text for one in _parsed(command, cwd, environment).commands if one.words)
-    return next((name for name in names if name and "/" in name and not (cwd / name).exists()), None)
+    known = {"HOME": environment.get("HOME", ""), "CLAUDE_PROJECT_DIR": str(cwd)}
+    line = parse_line(with_values(command, known))
+    words = (one.words[0] for one in line.commands if one.words and one.words[0].text is not None)
+    names = (_path_of(one, environment) for one in words)
+    return next((name for name in names if "/" in name and not (cwd / name).exists()), None)
 
 
-def _parsed(
-    command: str, cwd: Path, environment: Mapping[str, str], more: Mapping[str, str] = {}
-) -> ParsedLine:
-    """The parsed command of a hook, with the values of the variables that every hook has, and of `more`."""
-    known = {**more, "HOME": environment.get("HOME", ""), "CLAUDE_PROJECT_DIR": str(cwd)}
-
-    def value(found: re.Match[str]) -> str:
-        return known.get("HOME" if found[3] else found[1] or found[2], found[0])
-
-    return parse_line(_VARIABLES.sub(value, command))
+def _path_of(word: Word, environment: Mapping[str, str]) -> str:
+    return absolute_path(shown(word.known), "", environment.get("HOME", ""))
 
 
 def only_unchanged(run: RunHook, cwd: Path, environment: Mapping[str, str], search: ProgramSearch) -> RunHook:

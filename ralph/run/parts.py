@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from ralph.conversation.target import Target
     from ralph.mcp.toolset import McpToolset
     from ralph.retry.backoff import RetryPolicy
-    from ralph.sandbox.sandbox_limits import SandboxLimits
     from ralph.settings.key_programs import ProgramKeys
     from ralph.settings.tables import RetrySettings, Settings
+    from ralph.values.claude_file import SandboxLimits
     from ralph.values.ports import Clock, Events, PathRules, Waiter
     from ralph.values.report import ReportForm
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.sandbox.box_plan import CannotConfineError
@@ -16,29 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ralph.sandbox.sandbox_settings import SandboxSettings
-
-
-class SandboxLimits(Struct, frozen=True):
-    """The restrictions of a `sandbox` block that ralph keeps for commands."""
-
-    is_strict: bool = False
-    """True if the run must not start unless its commands get a sandbox."""
-    hosts: tuple[str, ...] | None = None
-    """The only hosts that commands may reach. None means that the block names no such list."""
-    denied_hosts: tuple[str, ...] = ()
-    read_deny: tuple[str, ...] = ()
-    """Paths that commands must not read. Each is absolute or begins with `~/`."""
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The keys of the block that hold these restrictions."""
-        asked = {
-            "failIfUnavailable": self.is_strict,
-            "network.allowedDomains": self.hosts is not None,
-            "network.deniedDomains": self.denied_hosts,
-            "filesystem.denyRead": self.read_deny,
-        }
-        return tuple(f"sandbox.{key}" for key, value in asked.items() if value)
+    from ralph.values.claude_file import SandboxLimits
 
 
 def restricted(wanted: SandboxSettings, limits: Sequence[tuple[str, SandboxLimits]]) -> SandboxSettings:

@@ -17,7 +17,7 @@ from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.own_programs import ProgramSearch, own_program, trusted_directories, without_unsafe_loads
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.running_command import EndCause, KeptErrors, MemoryCapture, RunningCommand
-from ralph.places.own_commands import why_changeable
+from ralph.places.own_commands import ADVICE, why_changeable
 from ralph.settings.merge import SettingsError
 from ralph.settings.toml_file import user_settings_path
 from ralph.values.credentials import MIN_SECRET_CHARS, Credential, KeyProgram, Secret
@@ -118,9 +118,9 @@ class ProgramKeys:
         places = ("" if settings_file is None else str(settings_file.parent), home, os.sep)
         cwd = next(place for place in places if os.path.isdir(place))  # noqa: PTH112 - strings throughout
         subject = f"{program.origin}: {program.setting}"
-        why = why_changeable([program.command.plain], cwd, self._environment, self._search)
+        why = why_changeable(program.command.plain, cwd, self._environment, self._search)
         if why:
-            raise SettingsError(f"{subject} is not run: {why}; put its program elsewhere")
+            raise SettingsError(f"{subject} is not run: {why}; {ADVICE}")
         shell = [own_program("sh", self._search) or "/bin/sh", "-c", program.command.plain]
         status, said, errors = self._ended(shell, cwd, program.setting)
         if status is None:

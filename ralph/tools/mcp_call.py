@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from shlex import join
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -16,7 +17,7 @@ from ralph.machine.processes import environment_for_commands
 from ralph.mcp.helper_process import ServerProcess
 from ralph.mcp.ports import CallFailedError, ServerFailedError
 from ralph.mcp.results import ReceivedImage, is_error, parts_of
-from ralph.places.own_commands import why_changeable
+from ralph.places.own_commands import ADVICE, why_changeable
 from ralph.tools.bash import denial_note
 from ralph.tools.files.file_type import image_media_type
 from ralph.tools.files.images import shown_image
@@ -48,9 +49,7 @@ def start_server(server: McpServer, context: ToolContext) -> ServerProcess:
             if server.is_confined
             else ("does not run outside the sandbox", "leave out sandbox = false")
         )
-        raise ServerFailedError(
-            f"the MCP server {server.name!r} {refused}: {why}; keep it elsewhere, or {way_out}"
-        )
+        raise ServerFailedError(f"the MCP server {server.name!r} {refused}: {why}; {ADVICE}, or {way_out}")
     if server.is_confined:
         environment = context.box.watch(settings.environment, f"the sandbox of the MCP server {server.name}")
         box = context.server_box if is_guarded else context.box
@@ -89,7 +88,7 @@ def _why_not_trusted(program: str, server: McpServer, context: ToolContext) -> s
     """Why commands could change what a server runs (`why_changeable`), or what a variable loads. None if they cannot."""
     search, cwd = context.search, str(context.settings.cwd)
     known = {**context.settings.environment, **server.environment.plain}
-    if why := why_changeable([program, *server.arguments], cwd, known, search, takes_data=True):
+    if why := why_changeable(join([program, *server.arguments]), cwd, known, search, takes_data=True):
         return why
     for name, unsafe in unsafe_loads(server.environment.plain, search).items():
         if unsafe:

@@ -142,3 +142,26 @@ def misspelt(keys: Iterable[str], names: Iterable[str]) -> tuple[str, str] | Non
         ),
         None,
     )
+
+
+class SandboxLimits(Struct, frozen=True):
+    """The restrictions of a `sandbox` block that ralph keeps for commands."""
+
+    is_strict: bool = False
+    """True if the run must not start unless its commands get a sandbox."""
+    hosts: tuple[str, ...] | None = None
+    """The only hosts that commands may reach. None means that the block names no such list."""
+    denied_hosts: tuple[str, ...] = ()
+    read_deny: tuple[str, ...] = ()
+    """Paths that commands must not read. Each is absolute or begins with `~/`."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of the block that hold these restrictions."""
+        asked = {
+            "failIfUnavailable": self.is_strict,
+            "network.allowedDomains": self.hosts is not None,
+            "network.deniedDomains": self.denied_hosts,
+            "filesystem.denyRead": self.read_deny,
+        }
+        return tuple(f"sandbox.{key}" for key, value in asked.items() if value)

@@ -25,7 +25,7 @@ LINES = {
     "a program elsewhere": ("$H/bin/tell --now", True, True),
     "a program on PATH": ("cat | grep x", True, True),
     "a script of the work": ("sh $W/s", False, False),
-    "a script that is not there yet": ("sh $W/later", True, False),
+    "a script that is not there yet": ("sh $W/later", False, False),
     "one behind cd": ("cd $W/d && ./in", False, False),
     "one behind two of them": ("cd $W; cd d; sh in", False, False),
     "one in a directory of a variable": ("sh $PROJ/s", False, False),
@@ -67,7 +67,7 @@ LINES = {
     "a PATH elsewhere": ("PATH=$H/bin:$PATH tell", True, True),
     "what a variable loads": ("PYTHONPATH=$W/d python3 $H/bin/tell", False, False),
     "a name that is no such variable": ("ENV=prod $H/bin/tell", True, True),
-    "a makefile of the work": ("make -sC $W all", True, False),
+    "a makefile of the work": ("make -sC $W all", False, False),
     "a script whose interpreter is in the work": ("$H/bin/named", False, False),
     "a wrapper that starts a script of the work": ("wrapper --now", False, False),
     "a wrapper whose shell env finds": ("found --now", False, False),
@@ -92,44 +92,48 @@ LINES = {
     "a directory behind an option with a value": ("node --require $H/bin/tell $W/d", False, False),
     "a file that is not there yet": ("cat > $H/log", True, True),
     "its own input": ("cat /dev/stdin", True, True),
-    "one in a directory known only then": ('cd "$(jq -r .directory)" && ./in', True, False),
-    "a script there": ('d=$(jq -r .directory) && bash "$d/in"', True, False),
-    "a program there": ('D=$(jq -r .directory); "$D/bin/tool"', True, False),
-    "a program behind a substitution": ("$(jq -r .directory)/tell", True, False),
-    "one that is entered for each line": ('jq -r .directory | xargs -I{} sh -c "cd {} && ./in"', True, False),
-    "one that is read": ('jq -r .directory | { read e; cd "$e"; ./in; }', True, False),
+    "one in a directory known only then": ('cd "$(jq -r .directory)" && ./in', False, False),
+    "a script there": ('d=$(jq -r .directory) && bash "$d/in"', False, False),
+    "a program there": ('D=$(jq -r .directory); "$D/bin/tool"', False, False),
+    "a program behind a substitution": ("$(jq -r .directory)/tell", False, False),
+    "one that is entered for each line": (
+        'jq -r .directory | xargs -I{} sh -c "cd {} && ./in"',
+        False,
+        False,
+    ),
+    "one that is read": ('jq -r .directory | { read e; cd "$e"; ./in; }', False, False),
     "a text known only then": ('tell "$(jq -r .outcome)" /$x', True, True),
-    "one behind options of cd": ('D=$(jq -r .directory); cd -P -- "$D"; make', True, False),
-    "one where it was before": ("cd - && make", True, False),
-    "a program there behind timeout": ('D=$(jq -r .directory); timeout -k 5 10s "$D/n"', True, False),
-    "a program there behind nice": ('D=$(jq -r .directory); nice -n 5 setsid "$D/n"', True, False),
-    "a program there behind sudo": ('D=$(jq -r .directory); sudo -u me stdbuf -oL "$D/n"', True, False),
+    "one behind options of cd": ('D=$(jq -r .directory); cd -P -- "$D"; make', False, False),
+    "one where it was before": ("cd - && make", False, False),
+    "a program there behind timeout": ('D=$(jq -r .directory); timeout -k 5 10s "$D/n"', False, False),
+    "a program there behind nice": ('D=$(jq -r .directory); nice -n 5 setsid "$D/n"', False, False),
+    "a program there behind sudo": ('D=$(jq -r .directory); sudo -u me stdbuf -oL "$D/n"', False, False),
     "a script there behind an option with a value": (
         'D=$(jq -r .directory); bash -o pipefail "$D/n"',
-        True,
+        False,
         False,
     ),
     "a script there behind one of Python": (
         'D=$(jq -r .directory); python3 -W ignore "$D/x.py"',
-        True,
+        False,
         False,
     ),
-    "a script there behind run": ('D=$(jq -r .directory); uv run -q "$D/x.py"', True, False),
-    "a script there behind run of Deno": ('D=$(jq -r .directory); deno run "$D/x.ts"', True, False),
-    "a script there in a pipe": ('D=$(jq -r .directory); cat "$D/x" | sh', True, False),
-    "a script there as input": ('D=$(jq -r .directory); sh < "$D/x"', True, False),
-    "a script there from a process": ('D=$(jq -r .directory); bash <(cat "$D/x")', True, False),
-    "a script there for eval": ('D=$(jq -r .directory); eval "$(cat "$D/x")"', True, False),
-    "a line for eval": ("D=$(jq -r .directory); eval 'cd \"$D\" && make'", True, False),
-    "a program there in a case": ('D=$(jq -r .directory); case x in x) "$D/n";; esac', True, False),
-    "one behind env in a directory known only then": ('env --chdir="$(jq -r .directory)" ./n', True, False),
-    "one behind env -C there": ('D=$(jq -r .directory); env -C "$D" ./n', True, False),
-    "git there behind xargs": ("jq -r .directory | xargs -I D git -C D log", True, False),
-    "git there behind a short xargs": ("jq -r .directory | xargs -ID git -C D/x log", True, False),
+    "a script there behind run": ('D=$(jq -r .directory); uv run -q "$D/x.py"', False, False),
+    "a script there behind run of Deno": ('D=$(jq -r .directory); deno run "$D/x.ts"', False, False),
+    "a script there in a pipe": ('D=$(jq -r .directory); cat "$D/x" | sh', False, False),
+    "a script there as input": ('D=$(jq -r .directory); sh < "$D/x"', False, False),
+    "a script there from a process": ('D=$(jq -r .directory); bash <(cat "$D/x")', False, False),
+    "a script there for eval": ('D=$(jq -r .directory); eval "$(cat "$D/x")"', False, False),
+    "a line for eval": ("D=$(jq -r .directory); eval 'cd \"$D\" && make'", False, False),
+    "a program there in a case": ('D=$(jq -r .directory); case x in x) "$D/n";; esac', False, False),
+    "one behind env in a directory known only then": ('env --chdir="$(jq -r .directory)" ./n', False, False),
+    "one behind env -C there": ('D=$(jq -r .directory); env -C "$D" ./n', False, False),
+    "git there behind xargs": ("jq -r .directory | xargs -I D git -C D log", False, False),
+    "git there behind a short xargs": ("jq -r .directory | xargs -ID git -C D/x log", False, False),
     "make there behind xargs": ("jq -r .directory | xargs make -C", False, False),
-    "a script behind xargs": ("find / -name n.sh | xargs sh", True, False),
-    "a script behind xargs in a text": ("sh -c 'find / -name n.sh | xargs -n1 sh'", True, False),
-    "a script behind find": ("find / -name n.sh -exec sh {} +", True, False),
+    "a script behind xargs": ("find / -name n.sh | xargs sh", False, False),
+    "a script behind xargs in a text": ("sh -c 'find / -name n.sh | xargs -n1 sh'", False, False),
+    "a script behind find": ("find / -name n.sh -exec sh {} +", False, False),
     "a text behind timeout": (
         'D=$(jq -r .directory); timeout 10 tell "$D" && nice -n 5 tell "$D"',
         True,
@@ -151,6 +155,28 @@ LINES = {
         True,
         True,
     ),
+    "a script in a directory of the home": ('sh "$OWN/bin/tell"', True, True),
+    "one whose directory is read": ('read OWN; sh "$OWN/bin/tell"', False, False),
+    "one whose directory a loop sets": (
+        'for OWN in $(jq -r .all); do sh "$OWN/bin/tell"; done',
+        False,
+        False,
+    ),
+    "one whose directory is set later": ('OWN=$(jq -r .directory); "$OWN/bin/tell"', False, False),
+    "one whose directory is set twice": ("A=$OWN; sh $A/bin/tell; A=$(jq -r .directory)", False, False),
+    "one whose directory gets longer": ('OWN+=/../work/; sh "$OWN/later"', False, False),
+    "a program with a script in a variable": ('A="env sh $(jq -r .x)"; $A', False, False),
+    "a program and a script in a variable": ("A='nice sh /none'; $A", False, False),
+    "a text of a variable": ('tell "$TEXT" $TEXT', True, True),
+    "a filter that is known only then": ('D=$(jq -r .directory); awk -f "$D/x"', False, False),
+    "a program of git that is known only then": ('D=$(jq -r .d); GIT_SSH="$D/x" git fetch', False, False),
+    "a script for Python from its input": ("cat $H/bin/tell | python3", False, False),
+    "a missing script of a runner": ("uv run $W/later.py", False, False),
+    "a line that is no shell's": ("tell 'x", False, False),
+    "a module with a text": ('python3 -c "print(1)" "$(jq -r .outcome)"', True, True),
+    "a line of a shell with a text": ('sh -c \'tell "$1"\' x "$(jq -r .outcome)"', True, True),
+    "a message": ('curl -s -d "$(jq -r .outcome)" ntfy.sh/x || tell "$X"', True, True),
+    "a key in a file": ("jq -r .key $H/x.json | head -1", True, True),
     "a variable before a program": ("X=$(jq -r .x) tell $X", True, True),
 }
 
@@ -197,15 +223,12 @@ def test_commands_decide_what_a_line_runs(tmp_path_factory, line, *, is_for_hook
     (home / "bin/hard").hardlink_to(work / "s")
     (home / "other").mkdir()
     (home / "other/there").symlink_to(work / "s")
-    environment = {"HOME": str(home), "PATH": f"{home}/bin:{os.defpath}", "PROJ": str(work)}
+    environment = {"HOME": str(home), "PATH": f"{home}/bin:{os.defpath}", "PROJ": str(work), "OWN": str(home)}
+    environment["TEXT"] = "don't (5 > 4) `done` $(x"
     search = search_outside(environment, (work,))
     text = line.replace("$W", str(work)).replace("$H/", f"{home}/")
-    # As the parser of a hook names them: a script may count as a program.
-    programs = re.findall(r"(?:^|[;&|] *)(?:sh |python3 )?([\w.]+)", text)
     for directory, takes_data, may in ((work, True, is_for_hooks), (home, False, is_for_keys)):
-        why = why_changeable(
-            [text], str(directory), environment, search, takes_data=takes_data, programs=programs
-        )
+        why = why_changeable(text, str(directory), environment, search, takes_data=takes_data)
         assert (why == "") is may, why
 
 
@@ -217,8 +240,7 @@ def test_a_program_of_asdf_is_chosen_by_what_lies_where_it_starts(tmp_path) -> N
     environment = {"PATH": f"{tmp_path}/shims:{os.defpath}"}
     search = search_outside(environment, (tmp_path / "work",))
     why = [
-        why_changeable(["tell --now"], f"{tmp_path}/{place}", environment, search)
-        for place in ("work", "home")
+        why_changeable("tell --now", f"{tmp_path}/{place}", environment, search) for place in ("work", "home")
     ]
     assert [one.partition(" finds what it runs in ")[0] for one in why] == ["asdf", ""]
 
@@ -346,7 +368,7 @@ def test_what_a_runner_finds_in_the_work_gets_no_credential(tmp_path, words, is_
     values = {"$W": str(work), "$U": quote(str(work)), "$H": str(home)}
     named = [re.sub(r"\$[WUH]", lambda found: values[found[0]], word) for word in words]
     search = search_outside({"PATH": os.defpath}, (work,))
-    why = why_changeable(named, "/", {"HOME": str(home)}, search, takes_data=True)
+    why = why_changeable(join(named), "/", {"HOME": str(home)}, search, takes_data=True)
     assert bool(why) is is_refused
     if is_refused:  # a notification or a key
-        assert why_changeable([join(named)], "/", {"HOME": str(home)}, search)
+        assert why_changeable(join(named), "/", {"HOME": str(home)}, search)
