@@ -221,7 +221,7 @@ def instead_of(arguments: Sequence[str], commands: Sequence[str]) -> str | None:
 
 
 def meant_before_prompt(word: str) -> str:
-    """The end of a message about words without quotes, if the first one may be a mistyped command. Empty if not."""
+    """The end of a message about a prompt without quotes: the command that its first word may be. Empty if that is none."""
     near = _alike(word, COMMANDS, _BEFORE_PROMPT)
     return "" if near is None else f", or did you mean `ralph {near}`?"
 

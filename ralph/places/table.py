@@ -193,9 +193,9 @@ passwords of databases [libpq's password file, MySQL option files]:  ~/.pgpass  
 credentials of package registries [each package manager's documentation of its configuration]:  ~/.npmrc  $NPM_CONFIG_USERCONFIG  ~/.yarnrc  ~/.yarnrc.yml  {config}/pnpm/rc  ~/.pypirc
   ~/.pip/pip.conf  {config}/pip/pip.conf  $PIP_CONFIG_FILE  {config}/pypoetry/auth.toml  {data}/uv/credentials  ~/.cargo/credentials
   ~/.cargo/credentials.toml  $CARGO_HOME/credentials  $CARGO_HOME/credentials.toml  ~/.gem/credentials  ~/.bundle/config
-  {config}/pnpm/auth.ini  ~/.cabal/config  ~/.julia/servers  ~/.julia/logs  ~/.npm/_logs  ~/.pub-cache/credentials.json  ~/.composer/config.json
+  {config}/pnpm/auth.ini  ~/.cabal/config  ~/.julia/servers  ~/.julia/logs  ~/.npm/_logs  ~/.pub-cache/credentials.json  $PUB_CACHE/credentials.json  ~/.composer/config.json
   {config}/composer/config.json  ~/.m2/settings.xml  ~/.m2/settings-security.xml  ~/.gradle/gradle.properties  ~/.nuget/NuGet/NuGet.Config
-  {config}/NuGet/NuGet.Config  ~/.composer/auth.json  {config}/composer/auth.json  ~/.hex/hex.config  {data}/gem/credentials
+  {config}/NuGet/NuGet.Config  ~/.composer/auth.json  {config}/composer/auth.json  ~/.hex/hex.config  $HEX_HOME/hex.config  {data}/gem/credentials
   ~/.stack/upload  ~/.rye/credentials  ~/.nimble/github_api_token  ~/.gradle/develocity  ~/.gradle/enterprise
   $COMPOSER_HOME/auth.json  $BUNDLE_USER_CONFIG  $npm_config_userconfig
   $GRADLE_USER_HOME/develocity  $GRADLE_USER_HOME/enterprise  ~/.m2/.develocity  ~/.m2/.gradle-enterprise
@@ -283,7 +283,7 @@ $NVM_DIR/versions/node/*/etc/npmrc  {data}/fnm/node-versions/*/installation/etc/
 {data}/virtualenvs/*/src/*/.git/config  ~/.virtualenvs/*/src/*/.git/config  $WORKON_HOME/*/src/*/.git/config  $VIRTUAL_ENV/src/*/.git/config
 ~/.pyenv/.git/config  ~/.rbenv/.git/config  ~/.nvm/.git/config  ~/.asdf/.git/config  {cache}/uv/git-v0/checkouts/*/*/.git/config
 {data}/pipx/venvs/*/pipx_metadata.json  ~/.local/pipx/venvs/*/pipx_metadata.json
-$GOMODCACHE/cache/vcs/*/config  {cache}/uv/git-v0/db/*/config  ~/.composer/cache/vcs/*/config  {cache}/composer/vcs/*/config
+~/.nuget/NuGet/config/*  $GOMODCACHE/cache/vcs/*/config  {cache}/uv/git-v0/db/*/config  ~/.composer/cache/vcs/*/config  {cache}/composer/vcs/*/config
 """,
     "secret files": """
 {cache}/ms-playwright/mcp-*  ~/.claude/plugins/*/.mcp.json  ~/.claude/plugins/*/*/.mcp.json  ~/.claude/plugins/*/*/*/.mcp.json
@@ -309,12 +309,12 @@ Python and its tools [pyenv's README, uv, pipx, Poetry, conda, mamba, Triton and
   {data}/pdm  {cache}/pdm  ~/.rye  ~/.conda  ~/.condarc  $CONDA_PREFIX  $CONDA_ROOT  $MAMBA_ROOT_PREFIX  ~/miniconda3  ~/anaconda3
   ~/miniforge3  ~/mambaforge  ~/micromamba  {data}/mamba  ~/.pixi  {cache}/rattler  ~/.local/lib  {data}/jupyter/kernels
   {cache}/matplotlib  {config}/matplotlib  ~/nltk_data  {cache}/torch  {cache}/huggingface/hub  {config}/ruff  {cache}/ruff
-  ~/.triton/cache  $TRITON_CACHE_DIR  ~/.ansible/collections  ~/.ansible/roles
+  ~/.triton/cache  $TRITON_CACHE_DIR  ~/.ansible/collections  ~/.ansible/roles  $HF_HUB_CACHE  $HF_HOME/hub  $TORCH_HOME
 Node and its package managers [nvm, fnm, Volta, npm, pnpm, Yarn, Bun and Deno documentation]:  ~/.nvm  $NVM_DIR  ~/.nvmrc  ~/.fnm  {data}/fnm
   $FNM_DIR  ~/.nodenv  ~/.n  $N_PREFIX  ~/.volta  $VOLTA_HOME  ~/.npm  $npm_config_cache  ~/.npm-global  ~/.node_modules  {cache}/node
   {cache}/node-gyp  {data}/pnpm  $PNPM_HOME  {cache}/pnpm  {config}/pnpm  ~/.local/state/pnpm  ~/.pnpm-store  ~/.yarn  {cache}/yarn
   {config}/yarn  ~/.bun  $BUN_INSTALL  ~/.deno  $DENO_INSTALL  $DENO_DIR  {cache}/deno  {cache}/ms-playwright  {cache}/puppeteer
-  {cache}/Cypress
+  {cache}/Cypress  {cache}/prisma
 Rust and Go [rustup, Cargo and Go documentation]:  ~/.rustup  $RUSTUP_HOME  ~/.cargo  $CARGO_HOME  {cache}/sccache  ~/go/bin  ~/go/pkg
   $GOPATH/bin  $GOPATH/pkg  $GOROOT  ~/sdk  {cache}/go-build  $GOCACHE  $GOMODCACHE  {config}/go  {cache}/golangci-lint
 Java and what runs on it [Maven, Gradle, SDKMAN, jenv, sbt and Coursier documentation]:  ~/.m2  ~/.gradle  $GRADLE_USER_HOME  $GRADLE_HOME
@@ -323,8 +323,8 @@ Java and what runs on it [Maven, Gradle, SDKMAN, jenv, sbt and Coursier document
 Ruby, Perl and PHP [rbenv, RVM, RubyGems, Bundler, local::lib and Composer documentation]:  ~/.rbenv  $RBENV_ROOT  ~/.rvm  ~/.gem  $GEM_HOME
   {data}/gem  ~/.bundle  {cache}/bundle  ~/.plenv  ~/perl5  ~/.cpan/build  ~/.cpanm  ~/.phpenv  ~/.composer  {config}/composer  {cache}/composer
 Haskell, OCaml, Elixir, Julia, .NET and others [each tool's documentation]:  ~/.ghcup  ~/.cabal  {cache}/cabal  ~/.stack  ~/.opam  $OPAMROOT  ~/.elan
-  ~/.mix  ~/.hex  ~/.kiex  {cache}/rebar3  ~/.julia  ~/.juliaup  ~/.dotnet  $DOTNET_ROOT  ~/.nuget/packages  $NUGET_PACKAGES  ~/.swiftpm
-  ~/.pub-cache  ~/.zvm  {cache}/zig  ~/.nimble  ~/.choosenim  ~/.terraform.d/plugin-cache  ~/.tfenv  ~/.pulumi/bin  ~/.pulumi/plugins
+  ~/.mix  $MIX_HOME  ~/.hex  $HEX_HOME  ~/.kiex  {cache}/rebar3  ~/.julia  ~/.juliaup  ~/.dotnet  $DOTNET_ROOT  ~/.nuget/packages  $NUGET_PACKAGES  ~/.swiftpm
+  ~/.pub-cache  $PUB_CACHE  ~/.nuget/NuGet  ~/.zvm  {cache}/zig  ~/.nimble  ~/.choosenim  ~/.terraform.d/plugin-cache  ~/.tfenv  ~/.pulumi/bin  ~/.pulumi/plugins
 managers of many toolchains [mise, asdf, Nix, Homebrew and Bazelisk documentation]:  {data}/mise  $MISE_DATA_DIR  {config}/mise  {cache}/mise
   ~/.local/state/mise  ~/.asdf  $ASDF_DATA_DIR  $ASDF_DIR  ~/.asdfrc  ~/.tool-versions  ~/.nix-profile  ~/.local/state/nix
   ~/.linuxbrew/bin  ~/.linuxbrew/sbin  ~/.linuxbrew/Cellar  ~/.linuxbrew/Homebrew  ~/.linuxbrew/Library  ~/.linuxbrew/opt  ~/.linuxbrew/lib
@@ -585,20 +585,49 @@ CACHES = {
     "TRITON_CACHE_DIR": "/triton",
     "TORCHINDUCTOR_CACHE_DIR": "/inductor",
     "CUDA_CACHE_PATH": "/nv",
+    # Where these are without a variable, too. The user's own shell, CI or container may name a place that commands cannot write.
+    "UV_CACHE_DIR": "/uv",
+    "POETRY_CACHE_DIR": "/pypoetry",
+    "PRE_COMMIT_HOME": "/pre-commit",
+    "HF_HOME": "/huggingface",
+    "HF_HUB_CACHE": "/huggingface/hub",
+    "TORCH_HOME": "/torch",
+    "DENO_DIR": "/deno",
+    "DENO_INSTALL_ROOT": "/deno",
+    "BUN_INSTALL_CACHE_DIR": "/.bun/install/cache",
+    "BUN_INSTALL_GLOBAL_DIR": "/.bun/install/global",
+    "BUN_INSTALL_BIN": "/.bun/bin",
+    "WRANGLER_LOG_PATH": "/wrangler/logs",
+    "__UNSAFE_EXPO_HOME_DIRECTORY": "/expo",
+    # NuGet looks for its configuration there too: see LAYERS.
+    "DOTNET_CLI_HOME": "/dotnet",
+    "NUGET_PACKAGES": "/nuget/packages",
+    "NUGET_HTTP_CACHE_PATH": "/nuget/http",
+    "NUGET_PLUGINS_CACHE_PATH": "/nuget/plugins",
+    "PUB_CACHE": "/pub-cache",
+    "HEX_HOME": "/hex",
+    "MIX_HOME": "/mix",
+    "GEM_HOME": "/gem",
+    "BUNDLE_USER_HOME": "/bundle",
 }
 """The variables that tell programs where to keep what they have downloaded or made, and the place of each in `{packages}`. Nothing of
-it is shared by checkouts: no tool here verifies all that it keeps at each read."""
+it is shared by checkouts: no tool here verifies all that it keeps at each read. Each tool's documentation of its environment; of Expo,
+NuGet and Mix, also their sources (UserSettings, NuGetEnvironment, Mix.Utils)."""
 EMPTY_FILES = (("hatch", "config.toml"),)
 """The files in `{packages}` that a program must find. The user's own may hold credentials. Each is named by its directory and name."""
 PNPM_STORE = ("npm_config_store_dir", "pnpm_config_store_dir")
 """The variables for the store of pnpm up to version 10 and later. npm warns of the first, so that only work with pnpm gets them."""
 MAVEN_OPTIONS = "-Dmaven.repo.local={packages}/maven -Dmaven.repo.local.tail={own}/.m2/repository"
 """Maven has no variable for its repository. Since 3.9 it reads the user's own as a second one (`tail`)."""
+SBT_OPTIONS = (
+    "-Dsbt.boot.directory={packages}/sbt/boot -Dsbt.global.base={packages}/sbt -Dsbt.ivy.home={packages}/ivy2"
+)
+"""sbt has no variables for these, and commands do not see the user's own global base, which may hold credentials."""
 LAYERS: tuple[tuple[str, int, tuple[str, ...]], ...] = (
     ("ms-playwright", 1, ("{cache}/ms-playwright",)),
     # models--NAME/snapshots/REVISION, models--NAME/blobs/HASH, models--NAME/refs/main
-    ("huggingface/hub", 3, ("{cache}/huggingface/hub",)),
-    ("torch/hub/checkpoints", 1, ("{cache}/torch/hub/checkpoints",)),
+    ("huggingface/hub", 3, ("$HF_HUB_CACHE", "$HF_HOME/hub", "{cache}/huggingface/hub")),
+    ("torch/hub/checkpoints", 1, ("$TORCH_HOME/hub/checkpoints", "{cache}/torch/hub/checkpoints")),
     ("uv/python", 1, ("$UV_PYTHON_INSTALL_DIR", "{data}/uv/python")),
     ("uv/tools", 1, ("$UV_TOOL_DIR", "{data}/uv/tools")),
     ("virtualenvs", 1, ("$WORKON_HOME", "{data}/virtualenvs")),
@@ -618,6 +647,21 @@ LAYERS: tuple[tuple[str, int, tuple[str, ...]], ...] = (
         2,
         tuple(f"{home}/collections/ansible_collections" for home in ("$ANSIBLE_HOME", "~/.ansible")),
     ),
+    ("dotnet/.nuget/NuGet", 1, ("~/.nuget/NuGet",)),
+    # NAME/VERSION
+    ("nuget/packages", 2, ("$NUGET_PACKAGES", "~/.nuget/packages")),
+    # HOST/NAME-VERSION, HOST/NAME-VERSION.sha256
+    ("pub-cache/hosted", 2, ("$PUB_CACHE/hosted", "~/.pub-cache/hosted")),
+    ("pub-cache/hosted-hashes", 2, ("$PUB_CACHE/hosted-hashes", "~/.pub-cache/hosted-hashes")),
+    ("pub-cache/global_packages", 1, ("$PUB_CACHE/global_packages", "~/.pub-cache/global_packages")),
+    # REPOSITORY/NAME-VERSION.tar
+    ("hex/packages", 2, ("$HEX_HOME/packages", "~/.hex/packages")),
+    ("mix/archives", 1, ("$MIX_HOME/archives", "~/.mix/archives")),
+    # VERSION/rebar3
+    ("mix/elixir", 2, ("$MIX_HOME/elixir", "~/.mix/elixir")),
+    # scala-VERSION/ORGANIZATION/NAME/VERSION
+    ("sbt/boot", 4, ("~/.sbt/boot",)),
+    ("ivy2/local", 2, ("~/.ivy2/local",)),
 )
 """The user's own caches that lie under those in `{packages}`: the place there, the depth of the entries that are linked as a whole, and
 where the user's is."""

@@ -31,7 +31,7 @@ from ralph.places.git_places import git_places
 from ralph.places.gpus import gpu_devices
 from ralph.places.home_needs import filtered
 from ralph.places.places import xdg_bases
-from ralph.places.table import CACHES, COMPARED, FILTERED, MAVEN_OPTIONS, PNPM_STORE, READ_ONLY
+from ralph.places.table import CACHES, COMPARED, FILTERED, MAVEN_OPTIONS, PNPM_STORE, READ_ONLY, SBT_OPTIONS
 from ralph.places.unpublished import unpublished_in
 from ralph.sandbox import denials
 from ralph.sandbox.box_mounts import HAS_QUEUES, BoxMounts
@@ -455,13 +455,22 @@ class CommandBox:
 
     def _cache_variables(self, environment: Mapping[str, str]) -> dict[str, str]:
         packages = self.parts.inside(self._cache)
-        caches = {name: packages + below for name, below in CACHES.items()}
+        # A cache that the user keeps in the work stays there.
+        work = () if self._has_own_caches else self._open_roots
+        caches = {
+            name: packages + below
+            for name, below in CACHES.items()
+            if not (environment.get(name) and is_within_any(os.path.realpath(environment[name]), work))
+        }
         if _is_of_pnpm(self._roots[0]):
             caches |= dict.fromkeys(PNPM_STORE, f"{packages}/pnpm")
         home = environment.get("HOME", "/")
         if not any(map(str.isspace, packages + home)):
-            options = MAVEN_OPTIONS.format(packages=packages, own=home)
-            caches["MAVEN_OPTS"] = f"{environment.get('MAVEN_OPTS', '')} {options}".lstrip()
+            for name, options in (("MAVEN_OPTS", MAVEN_OPTIONS), ("SBT_OPTS", SBT_OPTIONS)):
+                told = options.format(packages=packages, own=home)
+                caches[name] = f"{environment.get(name, '')} {told}".lstrip()
+        if gems := environment.get("GEM_PATH") or environment.get("GEM_HOME"):
+            caches["GEM_PATH"] = f"{gems}:"  # the last colon stands for Ruby's own places
         gradle = f"{environment.get('GRADLE_USER_HOME') or f'{home}/.gradle'}/caches"
         if os.path.isdir(f"{gradle}/modules-2"):
             caches["GRADLE_RO_DEP_CACHE"] = gradle

@@ -60,6 +60,9 @@ _ALONE = re.compile(rf"\s*{_MESSAGES}(?: \(os error \d+\))?\.?\s*")
 _FAILING = re.compile(r"\b(?:can(?:not|'t)|could(?: not|n't)|failed|unable)\b")
 _LAST = re.compile(rf"(?<![^\s:]){_WORD}$")
 _MOST_LINES_ABOVE = 3
+_OWN_SETTINGS = (
+    "; a program that must write its own settings works with XDG_CONFIG_HOME=$TMPDIR or HOME=$TMPDIR"
+)
 # Programs that only read the files that they are given, and what other programs say when they could not read.
 _READING = re.compile(
     r"^(?:\S*/)?(?:cat|tac|head|tail|less|more|nl|od|hexdump|strings|wc|diff|cmp|stat|ls|find|tree|du|jq|base64|md5sum|"
@@ -312,6 +315,7 @@ def denial_note(
     here = ("the working directory",) if plan.is_writable(working_directory) else ()
     allowed = ", ".join((*here, *others, "$TMPDIR"))
     denied = f"the sandbox denies {'; '.join([*told][:_MOST_TOLD])}; allowed for writing: {allowed}"
+    denied += _OWN_SETTINGS if any(map(_is_of_settings, told)) else ""
     return f"{hint}; {denied}" if hint else denied
 
 
@@ -371,6 +375,11 @@ def _denied(path: str, plan: BoxPlan, *, is_reading: bool, makes_directories: bo
     while makes_directories and not os.path.lexists(above):
         above = os.path.dirname(above)
     return f"writing {path}" if os.access(above, os.W_OK) else None
+
+
+def _is_of_settings(denied: str) -> bool:
+    """Whether what was denied is writing a dotfile of the home directory."""
+    return denied.startswith(f"writing {os.path.realpath(os.path.expanduser('~'))}/.")
 
 
 def _is_foreign_process(line: str) -> bool:

@@ -11,6 +11,7 @@ import pytest
 
 from ralph.places.cache_layers import lay_caches
 from ralph.places.places import xdg_bases
+from ralph.places.table import CACHES
 from tests.sandbox.boxes import LEVELS, box_of, means_of, shell_in
 
 OWN = {
@@ -28,6 +29,14 @@ OWN = {
     ".cache/node/corepack/v1/yarn/4.0.0/yarn.js": "yarn",
     ".cache/Cypress/13.0.0/Cypress/Cypress": "cypress",
     ".cache/Cypress/13.0.0/binary_state.json": "verified",
+    ".nuget/packages/newtonsoft.json/13.0.3/lib": "nuget",
+    ".pub-cache/hosted/pub.dev/args-2.4.0/pubspec.yaml": "pub",
+    ".pub-cache/hosted-hashes/pub.dev/args-2.4.0.sha256": "hash",
+    ".hex/packages/hexpm/jason-1.4.1.tar": "hex",
+    ".mix/archives/hex-2.1.1/hex": "archive",
+    ".mix/elixir/1-17/rebar3": "r" * 100_000,
+    ".sbt/boot/scala-2.12.18/org.scala-sbt/sbt/1.9.9/x.jar": "sbt",
+    ".ivy2/local/org/name/1/x": "ivy",
 }
 
 
@@ -78,6 +87,14 @@ def test_directories_and_large_files_are_linked_and_small_files_copied(home, tmp
         "uv/python/cpython-3": "-> .local/share/uv/python/cpython-3",
         "virtualenvs/work-a": "-> .local/share/virtualenvs/work-a",
         "pypoetry/virtualenvs/work-b": "-> .cache/pypoetry/virtualenvs/work-b",
+        "nuget/packages/newtonsoft.json/13.0.3": "-> .nuget/packages/newtonsoft.json/13.0.3",
+        "pub-cache/hosted/pub.dev/args-2.4.0": "-> .pub-cache/hosted/pub.dev/args-2.4.0",
+        "pub-cache/hosted-hashes/pub.dev/args-2.4.0.sha256": "hash",
+        "hex/packages/hexpm/jason-1.4.1.tar": "hex",
+        "mix/archives/hex-2.1.1": "-> .mix/archives/hex-2.1.1",
+        "mix/elixir/1-17/rebar3": "-> .mix/elixir/1-17/rebar3",
+        "sbt/boot/scala-2.12.18/org.scala-sbt/sbt/1.9.9": "-> .sbt/boot/scala-2.12.18/org.scala-sbt/sbt/1.9.9",
+        "ivy2/local/org/name": "-> .ivy2/local/org/name",
     }
     (packages / "hatch/config.toml").write_text("mine")
     # What a command makes stays, and what the user removes or adds is seen.
@@ -98,7 +115,7 @@ def test_nothing_that_commands_must_not_read_or_may_write_is_laid_out(home, tmp_
     (tmp_path / "packages").mkdir()
     made = laid(home, tmp_path / "packages", unreadable="models--a--b")
     assert not any("models--a--b" in name for name in made)
-    assert len(made) == 12
+    assert len(made) == 20
 
 
 @pytest.mark.parametrize("place", ["uv", "uv/python", "huggingface/hub/models--a--b", "ms-playwright"])
@@ -113,17 +130,20 @@ def test_a_link_that_a_command_left_in_the_caches_is_not_followed(home, tmp_path
     assert link.readlink() == elsewhere
 
 
-TOOLS = """
-for name in XDG_CACHE_HOME PIP_CACHE_DIR npm_config_cache CARGO_HOME GOCACHE GOMODCACHE MPLCONFIGDIR \\
- IPYTHONDIR JUPYTER_DATA_DIR JUPYTER_RUNTIME_DIR JUPYTER_CONFIG_DIR GRADLE_USER_HOME ANSIBLE_HOME ANSIBLE_REMOTE_TEMP \\
- UV_TOOL_DIR UV_TOOL_BIN_DIR UV_PYTHON_INSTALL_DIR UV_PYTHON_BIN_DIR TRITON_CACHE_DIR TORCHINDUCTOR_CACHE_DIR CUDA_CACHE_PATH \\
- PDM_LOG_DIR YARN_GLOBAL_FOLDER PM2_HOME; do eval ": \\${$name:?}" || exit; done
+TOOLS = f"""
+for name in {" ".join(CACHES)}; do eval ": \\${{$name:?}}" || exit; done
+"""
+TOOLS += """
 cat $XDG_CACHE_HOME/ms-playwright/chromium-1/chrome $XDG_CACHE_HOME/huggingface/hub/models--a--b/snapshots/1/config.json &&
 cat $UV_PYTHON_INSTALL_DIR/cpython-3/bin/python $TRITON_CACHE_DIR/hash/kernel && ! (echo x > $TRITON_CACHE_DIR/hash/kernel) 2>&- &&
 cat $WORKON_HOME/work-a/bin/python $HATCH_DATA_DIR/env/virtual/work/a/work/bin/python $XDG_CACHE_HOME/node/corepack/v1/yarn/4.0.0/yarn.js &&
 cat $HATCH_CONFIG && mkdir $WORKON_HOME/other $HATCH_DATA_DIR/env/virtual/other && mkdir -p $PDM_LOG_DIR $YARN_GLOBAL_FOLDER $PM2_HOME &&
 ! rm $UV_PYTHON_INSTALL_DIR/cpython-3/bin/python 2>&- &&
 mkdir $MPLCONFIGDIR $IPYTHONDIR $GRADLE_USER_HOME $CUDA_CACHE_PATH $TORCHINDUCTOR_CACHE_DIR $TRITON_CACHE_DIR/new &&
+cat $NUGET_PACKAGES/newtonsoft.json/13.0.3/lib $PUB_CACHE/hosted/pub.dev/args-2.4.0/pubspec.yaml $HEX_HOME/packages/hexpm/*.tar &&
+mkdir -p $NUGET_PACKAGES/other/1 $NUGET_HTTP_CACHE_PATH $DOTNET_CLI_HOME/.dotnet $PUB_CACHE/hosted/pub.dev/other-1 $HEX_HOME/packages/hexpm \\
+ $MIX_HOME/archives/new $GEM_HOME $UV_CACHE_DIR $DENO_DIR $BUN_INSTALL_CACHE_DIR $WRANGLER_LOG_PATH $XDG_CACHE_HOME/sbt/boot &&
+case "$SBT_OPTS" in "-Dsbt.boot.directory=$XDG_CACHE_HOME/sbt/boot "*) ;; *) exit 1;; esac &&
 case "$MAVEN_OPTS" in "-Xmx1g -Dmaven.repo.local=$XDG_CACHE_HOME/maven -Dmaven.repo.local.tail="*) echo ok;; esac
 echo ${npm_config_store_dir:-none}
 """
@@ -138,9 +158,34 @@ def test_commands_find_the_users_caches_and_write_their_own(level, home, tmp_pat
         ran = shell_in(box, work, TOOLS, environment)
         (work / "package.json").write_text('{"packageManager": "pnpm@10.1.0"}')
         store = shell_in(box, work, "echo $npm_config_store_dir", environment).stdout
-    assert ran.stdout == "browserconfigpythonkernelpipenvhatchyarnok\nnone\n", ran.stderr
+    assert ran.stdout == "browserconfigpythonkernelpipenvhatchyarnnugetpubhexok\nnone\n", ran.stderr
     assert store.endswith("/pnpm\n")
     assert (home / ".triton/cache/hash/kernel").read_text() == "kernel"
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_cache_that_a_variable_names_is_used_in_the_work_and_replaced_elsewhere(
+    level, home, tmp_path
+) -> None:
+    """A shell, a CI or a container may name places that commands cannot write. What they hold is found."""
+    work = tmp_path / "work"
+    work.mkdir()
+    hub = home / "models/hub/models--a--b/snapshots/2"
+    hub.mkdir(parents=True)
+    (hub / "config.json").write_text("own")
+    named = {"UV_CACHE_DIR": work / ".uv", "DENO_DIR": home / ".deno", "HF_HOME": home / "models"}
+    named |= {"BUN_INSTALL": home / ".bun", "GEM_HOME": home / ".gems"}
+    environment = {"HOME": str(home), "PATH": os.environ["PATH"]} | {
+        name: str(path) for name, path in named.items()
+    }
+    tools = (
+        "mkdir -p $UV_CACHE_DIR $DENO_DIR $BUN_INSTALL_CACHE_DIR $GEM_HOME && cat $HF_HOME/hub/*/snapshots/2/config.json;"
+        ' echo " $GEM_PATH"'
+    )
+    with box_of(means_of(level), [work], environment) as box:
+        ran = shell_in(box, work, tools, environment)
+    assert ran.stdout == f"own {home}/.gems:\n", ran.stderr
+    assert (work / ".uv").is_dir()
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,8 @@ Without namespaces:
 
 When a command fails because of the sandbox, the model is told what was denied and what to use instead.
 
-* Programs that read your home outside [what is shown of it](trust.md#your-home): `sandbox.read` opens a place.
+* Programs that read your home outside [what is shown of it](trust.md#your-home): `sandbox.read` opens a place. Programs
+  that write their settings there (`wrangler dev`, `poetry config`): `XDG_CONFIG_HOME=$TMPDIR` before them.
 * Changes of a repository's settings and hooks (`git config`, `git remote add`, `git push -u`, hook installers); what
   was written is kept in `undone` of ralph's state directory.
 * Your agents and keys, Docker; a push with your credentials (`ralph loop --push` pushes for the model).

@@ -55,6 +55,21 @@ def test_a_path_that_the_sandbox_denies_is_named_with_the_places_that_are_allowe
     assert str(note(f"cat: {secret}/key: Permission denied", tmp_path)).startswith(said)
 
 
+def test_a_program_that_writes_its_settings_in_the_home_is_told_what_makes_it_work(
+    tmp_path, monkeypatch
+) -> None:
+    """Tried: wrangler 4.86.0, Poetry 2.5.1, PDM 2.29.4."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".config").mkdir()
+    way_out = "works with XDG_CONFIG_HOME=$TMPDIR or HOME=$TMPDIR"
+    for line, is_settings in (
+        (f"[Errno 30] Read-only file system: '{tmp_path}/.config/pypoetry'", True),
+        (f"Error: EROFS: read-only file system, mkdir '{tmp_path}/.expo'", True),
+        (f"touch: cannot touch '{tmp_path}/out': Permission denied", False),
+    ):
+        assert str(note(line, tmp_path)).endswith(way_out) == is_settings, line
+
+
 # OpenJDK 17.0.15, esbuild 0.28.2, tar 1.34, zsh 5.9, git-lfs 3.3.0, OpenSSL 3.0.19, apt 2.6.1, pyenv 2.6.30, node 20.20.2,
 # patch 2.7.6, unzip 6.00, cargo 1.95.0
 @every_row(
