@@ -29,7 +29,7 @@ class LineRange(Struct, frozen=True):
 
 
 class _Scan:
-    """What the generators below have seen of the stream so far."""
+    """The state that the generators below share: how much of the stream they have passed, and where it ended."""
 
     def __init__(self) -> None:
         self.scanned_bytes = 0
