@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from ralph.fleet.checkpoint import BadStateError
 from ralph.git.answer import CheckoutError, GitAnswer, shown, without_user
-from ralph.git.credentials import FOR_ALL, paths_with_new_credentials, why_not_pushed
+from ralph.git.credentials import FOR_ALL, paths_with_new_credentials, take_changes_out, why_not_pushed
 from ralph.git.filters import refuse_tracked, unfiltered
 from ralph.git.large_files import has_tracked, large_files, path_in, refuse_missing, refuse_own_address
 from ralph.git.look import GITLINK, is_refused
@@ -825,10 +825,7 @@ class JobCheckout:
         with _disk():
             held = paths_with_new_credentials(self._looking(), head, written, redactor, self._storage)
         if held:
-            given = b"".join(os.fsencode(path) + b"\0" for path in held)
-            tree.change("update-index", "--force-remove", "-z", "--stdin", given=given)
-            lines = self._git().read("ls-tree", "-r", "-z", "--full-tree", head, "--", *held)
-            tree.change("update-index", "-z", "--index-info", given=lines)
+            take_changes_out(tree, self._git(), head, held)
         for path in held:
             self._carried.pop(os.fsencode(path), None)
         return [f"{redactor.redact(path)} (holds a credential that ralph knows)" for path in held]

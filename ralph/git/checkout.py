@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError, shown
 from ralph.git.commit_diffs import FOR_ALL, look_through
-from ralph.git.credentials import paths_with_new_credentials, why_not_pushed
+from ralph.git.credentials import paths_with_new_credentials, take_changes_out, why_not_pushed
 from ralph.git.file_digests import Changes, FileDigests, Snapshot, differing
 from ralph.git.filters import refuse_unfiltered
 from ralph.git.look import counted, is_refused, look, looked, status_of
@@ -37,7 +37,7 @@ from ralph.git.pins import (
 )
 from ralph.git.push import Push, count_commits, identity_of
 from ralph.git.remote import COMMIT_ID, local_path
-from ralph.git.runner import CheckoutGit, git_directory_of
+from ralph.git.runner import CheckoutGit, git_directory_of, nul_ended
 from ralph.machine.files.repository import common_directory, git_entry
 from ralph.machine.output_capture import OwnDirectory
 from ralph.places.gather import changed_by_run, users_relative_programs
@@ -312,7 +312,7 @@ class GitCheckout:
                 if unstaged:
                     # Tracked files first: those of a directory that has become a file must leave the index before.
                     in_order = sorted(unstaged, key=lambda entry: not entry.is_tracked)
-                    refused = shown(git.stage(_listed(in_order), variables))
+                    refused = shown(git.stage(nul_ended(entry.path for entry in in_order), variables))
                     told = refused and f"git takes no such names: {refused}"
                     self._tell_once("names", told, "; commits leave them out")
                 if entries and self._is_anything_staged(git, found.status.head, variables):
@@ -336,11 +336,7 @@ class GitCheckout:
         self._holds_secret_names |= any(self._redactor.redact_all(path) != path for path in held)
         if not held:
             return tree
-        given = b"".join(os.fsencode(path) + b"\0" for path in held)
-        git.change("update-index", "--force-remove", "-z", "--stdin", given=given, variables=variables)
-        if head:
-            lines = git.read("ls-tree", "-r", "-z", "--full-tree", head, "--", *held)
-            git.change("update-index", "-z", "--index-info", given=lines, variables=variables)
+        take_changes_out(git, git, head, held, variables)
         if not self._is_anything_staged(git, head, variables):
             return None
         return git.change("write-tree", variables=variables).decode().strip()
@@ -632,10 +628,7 @@ class GitCheckout:
         """Waits a few seconds for another git command to end. Raises CheckoutError if git's index, HEAD or branch stays locked, so
         that no commit could be made. Raises Interrupted.
         """
-        branch = Path(
-            self._shared,
-            f"refs/heads/{status.branch}.lock",
-        )
+        branch = Path(self._shared, f"refs/heads/{status.branch}.lock")
         clock, waiter = self._seams.clock, self._seams.waiter
         until_s = clock.now_s() + _LOCK_ENDS_WITHIN_S
         for lock in (*(self.git_directory / name for name in _LOCKS), branch):
@@ -737,10 +730,6 @@ def _holds(git: CheckoutGit, branch: str, tree: str | None, head: str) -> bool:
         return git.resolved(name) == head
     answer = git.answer("log", "-1", "--format=%T %P", name, "--")
     return not answer.status and answer.output.decode().split() == [tree, *filter(None, [head])]
-
-
-def _listed(entries: Sequence[StatusEntry]) -> bytes:
-    return b"".join(os.fsencode(entry.path) + b"\0" for entry in entries)
 
 
 def kept_commits(read: Callable[..., bytes], identifiers: Iterable[str]) -> set[str]:

@@ -14,11 +14,11 @@ from msgspec import Struct
 
 from ralph.git.answer import CheckoutError, shown
 from ralph.git.large_files import path_in, pointer_in
-from ralph.git.runner import MOST_OUTPUT_BYTES
+from ralph.git.runner import MOST_OUTPUT_BYTES, nul_ended
 from ralph.machine.files.opened_file import open_regular_file
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
     from typing import BinaryIO
 
@@ -60,6 +60,20 @@ def paths_with_new_credentials(
     """
     changes = changes_in(_whole(git, "diff-tree", *CHANGES, before, after))
     return [change.path for change in _with_new_secrets(git, changes, redactor, storage)]
+
+
+def take_changes_out(
+    index: Git, repository: Git, head: str, paths: Sequence[str], variables: Mapping[str, str] | None = None
+) -> None:
+    """Gives the index what the commit `head` has at the paths: nothing for a new file. `head` is empty before the first commit.
+    `variables` choose the index. Raises CheckoutError and Interrupted.
+    """
+    index.change(
+        *("update-index", "--force-remove", "-z", "--stdin"), given=nul_ended(paths), variables=variables
+    )
+    if head:
+        lines = repository.read("ls-tree", "-r", "-z", "--full-tree", head, "--", *paths)
+        index.change("update-index", "-z", "--index-info", given=lines, variables=variables)
 
 
 def why_not_pushed(

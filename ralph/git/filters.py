@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ralph.git.answer import CheckoutError, shown
+from ralph.git.runner import nul_ended
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,8 +22,7 @@ def filters_of(git: Git, paths: Iterable[str], *options: str, **how: Mapping[str
     """The filter of each path, by the attributes in the working tree, or as options of git-check-attr(1) say. `how` is as in
     `Git.call`. Raises CheckoutError and Interrupted.
     """
-    listed = b"".join(os.fsencode(path) + b"\0" for path in paths)
-    output = git.change("check-attr", *options, "-z", "--stdin", "filter", given=listed, **how)
+    output = git.change("check-attr", *options, "-z", "--stdin", "filter", given=nul_ended(paths), **how)
     fields = os.fsdecode(output).split("\0")
     return dict(zip(fields[0::3], fields[2::3], strict=False))
 

@@ -99,6 +99,11 @@ _SHORTAGE = re.compile(
 )
 
 
+def nul_ended(paths: Iterable[str]) -> bytes:
+    """Paths as git reads and writes them with `-z`."""
+    return b"".join(os.fsencode(path) + b"\0" for path in paths)
+
+
 class GitSeams(Struct, frozen=True):
     """The environment, supervisor, waiter and clock that every git call uses."""
 

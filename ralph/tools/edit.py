@@ -23,9 +23,9 @@ from ralph.tools.files.file_type import (
 from ralph.tools.files.path_guard import refuse_kernel_file
 from ralph.tools.files.planned_write import PlannedWrite, write_target
 from ralph.tools.files.text_match import EditableText, Places
-from ralph.tools.read import open_regular
+from ralph.tools.read import opened_regular
 from ralph.tools.write import link_note
-from ralph.values.answer import ToolError, ToolOutput, os_error_text
+from ralph.values.answer import ToolError, ToolOutput
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,14 +87,11 @@ def _check_strings(old: str, new: str) -> None:
 
 def _content(path: Path, shown: str, context: ToolContext) -> tuple[bytes, os.stat_result]:
     refuse_kernel_file(os.path.realpath(path), shown, None)
-    descriptor, real = open_regular(path, shown, context)
-    try:
-        with os.fdopen(descriptor, "rb") as file:
-            before = os.fstat(descriptor)
-            refuse_kernel_file(real, shown, before)
+    with opened_regular(path, shown, context) as (descriptor, real):
+        before = os.fstat(descriptor)
+        refuse_kernel_file(real, shown, before)
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
             data = file.read(_MAX_BYTES + 1) or b""
-    except OSError as error:
-        raise ToolError(f"{shown}: {os_error_text(error)}") from None
     if len(data) > _MAX_BYTES:
         raise ToolError(
             f"{shown} is larger than {_MAX_BYTES >> 20} MB; edit it with Bash, for example sed -i"

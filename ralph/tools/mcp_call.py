@@ -21,7 +21,7 @@ from ralph.places.own_commands import ADVICE, why_changeable
 from ralph.tools.bash import denial_note
 from ralph.tools.files.file_type import image_media_type
 from ralph.tools.files.images import shown_image
-from ralph.values.answer import Block, ToolCall, ToolError, ToolOutput, os_error_text, unknown_arguments
+from ralph.values.answer import Block, ToolCall, ToolError, ToolOutput, tool_errors, unknown_arguments
 from ralph.values.ports import Interrupted
 
 if TYPE_CHECKING:
@@ -108,10 +108,8 @@ def run(call: ToolCall, toolset: McpToolset, context: ToolContext) -> ToolOutput
     attribute `undone` of Interrupted says which changes of the call ralph has undone.
     """
     box, waiting_for = context.box, f"{call.name}: protected files"
-    try:
+    with tool_errors("the call was not made"):
         box.before({}, waiting_for)
-    except OSError as error:
-        raise ToolError(f"the call was not made: {os_error_text(error)}") from None
     undone = ""
     try:
         try:

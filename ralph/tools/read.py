@@ -7,16 +7,18 @@ from __future__ import annotations
 import difflib
 import os
 import stat
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from ralph.machine.files.opened_file import closed_after
 from ralph.tools.files.file_type import binary_type, image_media_type, is_binary, kind_of, marked_encoding
 from ralph.tools.files.images import MAX_IMAGE_BYTES, shown_image
 from ralph.tools.files.text_lines import LineRange, read_range
-from ralph.values.answer import ToolError, ToolOutput, os_error_text
+from ralph.values.answer import ToolError, ToolOutput, os_error_text, tool_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,22 +32,18 @@ _MOST_NAMES_COMPARED = 2000
 
 def run(arguments: Arguments, context: ToolContext) -> ToolOutput:
     path = context.resolve(arguments["file_path"])
-    descriptor, real = open_regular(path, arguments["file_path"], context)
-    try:
+    with opened_regular(path, arguments["file_path"], context) as (descriptor, real):
         before = os.fstat(descriptor)
         output = _output(descriptor, arguments, context)
         seen = context.seen.was_shown(Path(real), descriptor, before)
-    except OSError as error:
-        raise ToolError(f"{arguments['file_path']}: {os_error_text(error)}") from None
-    finally:
-        os.close(descriptor)
     return replace(output, seen=seen)
 
 
-def open_regular(path: Path, shown: str, context: ToolContext) -> tuple[int, str]:
-    """Opens a regular file for reading. Returns the descriptor and the real path of the file. Never blocks. Never
+@contextmanager
+def opened_regular(path: Path, shown: str, context: ToolContext) -> Iterator[tuple[int, str]]:
+    """The descriptor and the real path of a regular file, which is open for reading during the block. Never blocks. Never
     opens a device, because merely opening a device can have an effect. Raises ToolError if the file does not exist,
-    cannot be opened or must not be read.
+    cannot be opened or read, or must not be read.
     """
     judged = context.guard.refuse_read(path, shown)
     try:
@@ -56,12 +54,11 @@ def open_regular(path: Path, shown: str, context: ToolContext) -> tuple[int, str
         raise ToolError(f"{shown} does not exist.{_similar_names(path)}") from None
     except OSError as error:
         raise ToolError(f"{shown}: {os_error_text(error)}") from None
-    try:
+    with closed_after(descriptor):
         _refuse_special(os.fstat(descriptor).st_mode, shown)
-        return descriptor, context.guard.refuse_opened(descriptor, path, shown, judged)
-    except ToolError:
-        os.close(descriptor)
-        raise
+        real = context.guard.refuse_opened(descriptor, path, shown, judged)
+        with tool_errors(shown):
+            yield descriptor, real
 
 
 def _output(descriptor: int, arguments: Arguments, context: ToolContext) -> ToolOutput:

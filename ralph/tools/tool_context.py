@@ -26,7 +26,7 @@ from ralph.sandbox.detection import no_means
 from ralph.sandbox.disk_work import DiskWork, OwnDisks
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.tools.files.seen_files import SeenFiles
-from ralph.values.answer import Block, ToolError, os_error_text
+from ralph.values.answer import Block, ToolError, tool_errors
 from ralph.values.ports import Clock, PathRules, Waiter, WorkingDirectoryGoneError
 from ralph.values.tool_choice import TOOL_NAMES
 
@@ -347,14 +347,11 @@ class ToolContext(Struct, frozen=True, dict=True):
         """
         plain = os.path.normpath(path)
         has_other = self.settings.box_plan.has_namespaces and is_within(plain, TEMPORARY)
-        try:
-            with self._lock:
-                outside = self.box.outside(plain) if has_other else plain
-                temporary = self.box.temporary
-                if temporary is not None and is_within(outside, temporary):
-                    self.roots.add_temporary(temporary)
-        except OSError as error:
-            raise ToolError(f"{plain}: {os_error_text(error)}") from None
+        with tool_errors(plain), self._lock:
+            outside = self.box.outside(plain) if has_other else plain
+            temporary = self.box.temporary
+            if temporary is not None and is_within(outside, temporary):
+                self.roots.add_temporary(temporary)
         return path if outside == plain else self.settings.cwd / outside
 
     def shown(self, path: Path) -> str:

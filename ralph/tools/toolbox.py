@@ -161,12 +161,7 @@ class LocalToolbox:
         return None if isinstance(planned, ToolOutput) else planned.change
 
     def settle(self, change: FileChange) -> ToolOutput | None:
-        def settled_change() -> ToolOutput | None:
-            from ralph.tools.files.planned_write import settle  # noqa: PLC0415 - most runs resume no change
-
-            return settle(change, Path(change.path), self._context.seen)
-
-        return self.aside("an interrupted change", settled_change)
+        return self.aside("an interrupted change", lambda: _settled(change, self._context))
 
     def run(self, calls: Sequence[ToolCall]) -> Sequence[tuple[ToolOutput, float]]:
         if any(call.name in _REDACTED or self._is_mcp(call) for call in calls):
@@ -373,6 +368,12 @@ def _run(call: ToolCall, context: ToolContext) -> ToolOutput:
         return background.run(call, context)
     output: ToolOutput = _module(call).run(call.arguments, context)
     return output
+
+
+def _settled(change: FileChange, context: ToolContext) -> ToolOutput | None:
+    from ralph.tools.files.planned_write import settle  # noqa: PLC0415 - most runs resume no change
+
+    return settle(change, Path(change.path), context.seen)
 
 
 def _module(call: ToolCall) -> Any:

@@ -5,6 +5,7 @@ their definitions, the model's calls, and the results of the calls.
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from itertools import count
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -165,6 +166,15 @@ class ToolError(Exception):
 
     Any other exception from a tool is a bug in ralph.
     """
+
+
+@contextmanager
+def tool_errors(about: str) -> Iterator[None]:
+    """Raises a ToolError that begins with `about` in place of an OSError of the block."""
+    try:
+        yield
+    except OSError as error:
+        raise ToolError(f"{about}: {os_error_text(error)}") from None
 
 
 # The API refuses a conversation if the id or the name of a tool call contains any of these characters, or if the

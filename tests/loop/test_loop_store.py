@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 STATE = LoopState(LoopPlan("/work", "/work"), "2026-11-21T12:00:00+00:00", 4711)
+
+
+@pytest.fixture(autouse=True)
+def _own_temporary_directory(tmp_path: Path, monkeypatch) -> None:
+    """The system's may hold loops of the user, which a test would move away."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 @pytest.fixture

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ralph.loop.rules import end_before, end_if_done, what_is_missing
+from msgspec.structs import replace
+
+from ralph.loop.rules import end_before, end_if_done, end_of_unusable, what_is_missing
 from ralph.loop.state import LoopState
 from ralph.loop.values import CheckResult, LoopLimits, LoopPlan
 from ralph.values.outcome import Outcome
@@ -68,3 +70,12 @@ def test_all_that_was_given_must_hold(gate, until, tasks, without_file, with_fil
     limit = end_before(state, 0.0)
     assert limit is not None
     assert (limit.exit_code, limit.reason) == (at_the_limit[0], f"1 iteration is done{at_the_limit[1]}")
+
+
+def test_a_check_that_cannot_run_ends_only_a_new_loop() -> None:
+    """In a resumed loop the agent's work may have broken it, and the next iteration can repair it."""
+    new = LoopState(LoopPlan("/w", "/w", until="make test"), "", 1, last_check=CheckResult(127))
+    end = end_of_unusable(new)
+    assert end is not None
+    assert (end.outcome, end.reason.partition(" (")[0]) == (Outcome.CONFIG, "the check cannot be run")
+    assert end_of_unusable(replace(new, iterations=(record(Outcome.COMPLETED),))) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import Counter
 from pathlib import Path
 
 from ralph.cli.shell.words import one_line
@@ -41,10 +42,7 @@ def sessions(one: Completion, *, with_titles: bool) -> Values:
     folder = directory_name(_directory(one))
     here = [path for path in everything if path.parent.name == folder and path.stem.startswith(typed)]
     dated = sorted(((written_at(path), path) for path in here or everything), reverse=True)[:_MOST_SESSIONS]
-    counts: dict[str, int] = {}
-    for path in everything:
-        short = path.stem[:SHORT_ID_CHARS]
-        counts[short] = counts.get(short, 0) + 1
+    counts = Counter(path.stem[:SHORT_ID_CHARS] for path in everything)
     now_s = time.time()
     for written_s, path in dated:
         short = path.stem[:SHORT_ID_CHARS]

@@ -28,7 +28,7 @@ from ralph.machine.own_process import MOST_LINKS
 from ralph.tools.files.file_type import kind_of
 from ralph.tools.files.path_guard import PathGuard, refuse_kernel_file
 from ralph.tools.files.seen_files import SeenFiles, signature_of
-from ralph.values.answer import FileChange, ToolError, ToolOutput, os_error_text
+from ralph.values.answer import FileChange, ToolError, ToolOutput, os_error_text, tool_errors
 
 if TYPE_CHECKING:
     from ralph.tools.tool_context import Root, ToolContext
@@ -87,12 +87,8 @@ def write_target(path: Path, shown: str, context: ToolContext) -> WriteTarget:
     """
     target = Path(os.path.realpath(path))
     before: os.stat_result | None = None
-    try:
+    with tool_errors(shown), suppress(FileNotFoundError):
         before = target.stat()
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise ToolError(f"{shown}: {os_error_text(error)}") from None
     refuse_kernel_file(str(target), shown, before)
     if before is not None and not stat.S_ISREG(before.st_mode):
         raise ToolError(f"{shown} is {kind_of(before.st_mode)}; only regular files can be written")

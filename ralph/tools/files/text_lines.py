@@ -29,7 +29,7 @@ class LineRange(Struct, frozen=True):
 
 
 class _Scan:
-    """The part of the stream that the generators below have seen so far."""
+    """The state that the generators below share: how much of the stream they have passed, and where it ended."""
 
     def __init__(self) -> None:
         self.scanned_bytes = 0

@@ -29,9 +29,9 @@ from ralph.machine.ripgrep import (
 from ralph.machine.starting import start_job
 from ralph.tools.files.file_type import SNIFFED_BYTES, is_binary, kind_of, marked_encoding
 from ralph.tools.files.path_guard import HiddenPlaces
-from ralph.tools.read import open_regular
+from ralph.tools.read import opened_regular
 from ralph.tools.search.glob_pattern import IGNORE_FILE, GlobPattern, is_ignored_whole
-from ralph.values.answer import ToolError, os_error_text
+from ralph.values.answer import ToolError, tool_errors
 from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
@@ -123,10 +123,8 @@ def place_at(path: Path, shown: str, context: ToolContext) -> SearchPlace:
     search limited to that file. Raises ToolError if the path cannot be searched or must not be.
     """
     judged = context.guard.refuse_read(path, shown)
-    try:
+    with tool_errors(shown):
         mode = path.stat().st_mode
-    except OSError as error:
-        raise ToolError(f"{shown}: {os_error_text(error)}") from None
     if stat.S_ISDIR(mode):
         if not os.access(path, os.R_OK | os.X_OK):
             raise ToolError(f"{shown}: Permission denied")
@@ -137,8 +135,7 @@ def place_at(path: Path, shown: str, context: ToolContext) -> SearchPlace:
         return SearchPlace(path, real, context.guard.hidden_beneath(real), is_ignored)
     if not stat.S_ISREG(mode):
         raise ToolError(f"{shown} is {kind_of(mode)}; only files and directories can be searched")
-    descriptor, real = open_regular(path, shown, context)
-    with closed_after(descriptor):
+    with opened_regular(path, shown, context) as (descriptor, real):
         start = os.read(descriptor, SNIFFED_BYTES)
     if marked_encoding(start) is None and is_binary(start):
         raise ToolError(f"{shown} is a binary file")
@@ -149,10 +146,8 @@ def place_at(path: Path, shown: str, context: ToolContext) -> SearchPlace:
 
 
 def _opened_directory(path: Path, shown: str, judged: str, context: ToolContext) -> str:
-    try:
+    with tool_errors(shown):
         descriptor = os.open(path, HELD_DIRECTORY)
-    except OSError as error:
-        raise ToolError(f"{shown}: {os_error_text(error)}") from None
     with closed_after(descriptor):
         return context.guard.refuse_opened(descriptor, path, shown, judged)
 

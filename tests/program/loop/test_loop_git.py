@@ -67,10 +67,10 @@ def test_a_credential_that_ralph_knows_is_neither_committed_nor_pushed(ralph, ch
     checkout.write("key", key)  # as a copy of an ignored .env would be
     checkout.write(".git/info/exclude", "/key\n")
     of_the_model = "git add -f key && git -c user.name=A -c user.email=a@b commit -qm mine"
-    iterations([bash("cp key leaked.txt; echo 1 > one")], [bash(of_the_model)])
+    iterations([bash("cp key leaked.txt; cp key a.txt; echo 1 > one")], [bash(of_the_model)])
     ran = ralph("loop", "go", "--commit", "--push", "--max-iterations", "2")
     lines = loop_lines(ran)
-    assert "these hold a credential that ralph knows: leaked.txt; commits leave them out" in lines
+    assert "these hold a credential that ralph knows: a.txt, leaked.txt; commits leave them out" in lines
     assert sum("holds a credential that ralph knows (key) and is not pushed" in line for line in lines) >= 1
     assert ran.code == 74
     assert key not in ran.stderr
