@@ -47,9 +47,9 @@ _GIT_DIFF = f"""{_GIT_LOG} Upu --patch --unified --cached --staged --check --wor
 _TABLE = f"""
 cd       | | | directory | cd(1p)
 pwd      | LP | | none | bash(1)
-true/false/:/echo | | | any | bash(1)
+true/false/:/echo/break/continue/exit/sleep | | | any | bash(1)
 printf   | | | format | bash(1)
-test     | efdrwxsLhbcpSznauolqtgk | | texts | bash(1)
+test/[   | efdrwxsLhbcpSznauolqtgk | | texts | bash(1)
 cat      | benstuvAET --number --number-nonblank --show-all --show-ends --show-tabs --squeeze-blank | | | cat(1)
 head/tail | 0123456789qv --quiet --verbose | nc --lines --bytes | | head(1)
 wc       | lwcmL --lines --words --bytes --chars --max-line-length | | | wc(1)

@@ -593,9 +593,8 @@ class _Reader:
             self._script.not_understood.append(CALCULATION)
             return True
         skipped = self._text[at : self._at]
-        if "\n" in skipped and (
-            documents or "<<" in skipped
-        ):  # bash looks for the here-document behind all that
+        # Bash looks for the here-document behind all that.
+        if "\n" in skipped and (documents or "<<" in skipped):
             raise _SyntaxError(UNKNOWN_SYNTAX)
         self._script.tries -= 1
         if self._script.tries < 0:

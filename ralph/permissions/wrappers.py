@@ -435,7 +435,15 @@ def _of_find(words: Sequence[Word]) -> InnerCommands:
             inner = takewhile(lambda one: one.text not in (";", "+"), rest)
             commands.append(tuple(UNKNOWN if one.text is None else _filled(one, "{}") for one in inner))
     is_hidden = any(choice in _FIND_EXECUTES for word in words for choice in word.choices)
-    return _opaque("`find` with an option in braces") if is_hidden else InnerCommands(tuple(commands))
+    is_hidden |= any(map(_may_execute, words))
+    return _opaque("`find` with an option in parts") if is_hidden else InnerCommands(tuple(commands))
+
+
+def _may_execute(word: Word) -> bool:
+    """Whether a word of which a part is known may be an option by which `find` runs a command."""
+    shape = "".join(".*" if part is ANY else re.escape(part) for part in word.parts)
+    is_known_in_part = word.text is None and word.known not in ("", "-")
+    return is_known_in_part and any(re.fullmatch(shape, one) for one in _FIND_EXECUTES)
 
 
 def evaluates_values(words: Sequence[Word]) -> bool:

@@ -651,6 +651,8 @@ OTHER_PATTERNS = [
     ("Bash(git push:*)", "timeout $y git status", False),
     ("Bash(git push:*)", "shopt -s nullglob; git [x] push", True),
     ("Bash(git push:*)", "shopt -s nullglob; for f in *.py; do git add $f; done", False),
+    ("Bash(rm:*)", "find . -ex${x}ec rm {} +", True),
+    ("Bash(rm:*)", "find . -mtime -$N; find . -name a*; echo rm", False),
     ("Bash(git push:*)", "sh -ci '}' <<'E'\ngit push\nE", True),
     ("Bash(git push:*)", "bash -ic 'nvm use 20 && git status'", False),
     ("Bash(npm run deploy *)", "npm run deploy:prod", False),

@@ -53,6 +53,8 @@ HARMLESS = [
     "pytest 2>&1 | tail -20",
     "pytest | grep -E 'FAILED|ERROR' | sort | uniq -c | head -n 5",
     'pytest; echo "exit: $?"',
+    "if [ -f pytest.ini ]; then pytest; else echo none; fi",
+    "for i in 1 2 3; do pytest && break; sleep 5; done; [ -d src ] || exit 1",
     "pytest || true",
     "pwd; ls src/*.py; cat src/main.py tests/test_main.py",
     "printf '%s\\n' a b | tr a-z A-Z | cut -d, -f1",

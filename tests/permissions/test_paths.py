@@ -339,7 +339,6 @@ COMMANDS = [
     ("mapfile -t y < <(ls tests)", False),
     ("cat $u.env\\\n<<$", True),
     ("fi <<$x; cat .e${x-n}v", True),
-    ("if fi; {a[0]}>y cd tests; >x", True),
     ("cat $'\\x{2e}env'", True),
     ("echo x >&\\\\tests/x", True),
 ]
