@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from ralph.permissions.rule import PermissionRule
     from ralph.run.options import RunOptions
     from ralph.run.parts import RunContext
-    from ralph.sandbox.sandbox_limits import SandboxLimits
     from ralph.values.answer import ToolCall
-    from ralph.values.claude_file import ClaudeFile
+    from ralph.values.claude_file import ClaudeFile, SandboxLimits
 
 _MOST_SHOWN = 5
 """The maximum number of rules of one file that a notice lists."""
