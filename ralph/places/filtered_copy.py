@@ -37,6 +37,7 @@ _FORM = re.compile(
     r"""|(?<![\w./@+-])[^\s:/@'"=]{8,200}@[\w.-]{1,200}:\d"""
     r"""|://\S{1,200}?/(?:t|auth)/[^/\s'"]{4}|://dl\.cloudsmith\.io/(?!public/|basic/)|[?&](?:sig|signature|key|code)=[^&\s'"]"""
     r"""|(?:pass(?:word|wd|phrase)|token|secret|apikey)[\s(]\s*['"]\S"""
+    r"""|--(?:pass(?:word|wd|phrase)?|token|secret|api-?key|auth)["',=\s]+[^\s"',=-]"""
     r"""|\bsshpass\b|--oauth2-bearer\b|(?:^|[\s'"])(?:-u|--user[=\s])[=\s]*[^\s:-][^\s:]*:""",
     re.IGNORECASE,
 )
@@ -51,6 +52,9 @@ _YAML = re.compile(r".*(?:\.ya?ml|condarc)", re.DOTALL)
 _FIRST = re.compile(
     r"""[#;!\s-]*(?:export\s+)?["']?(?P<key>[^=\s"']+?)["']?(?:\s*=|\s*:(?=\s|$)|\s+(?=\S))\s*(?P<more>\S?)"""
 )
+_GOES_ON = re.compile(
+    r"\\$|<<|[:=]\s*[&*]"
+)  # a line joined to the next, a here-document, an anchor or alias of YAML
 _SECRET_ELEMENTS = frozenset(("servers", "packagesourcecredentials", "apikeys", "username"))
 _NAMES_OF_ELEMENTS = ("name", "key", "id")
 
@@ -168,6 +172,8 @@ def _kept_lines(lines: list[str], known: re.Pattern[str] | None) -> Iterator[str
             continue
         if not belongs:
             cut_indent = indent
+        if _GOES_ON.search(line) or any(line.count(quote) % 2 for quote in "\"'"):
+            return  # nobody knows where its value ends
         found = _FIRST.match(line)
         is_continued = not belongs and found is not None and not found["more"]
 

@@ -295,7 +295,9 @@ $GRADLE_USER_HOME/daemon/*/*.log  {cache}/deno/location_data
     "services": """
 /etc/letsencrypt/accounts  /etc/letsencrypt/archive  /etc/letsencrypt/keys  /etc/letsencrypt/live  /etc/wireguard  /etc/ceph/*.keyring
 /var/lib/tailscale  /etc/rancher  /var/lib/rancher/k3s/server/token  /var/lib/jenkins/secrets  /opt/actions-runner/.credentials*
-/etc/gitlab-runner
+/etc/gitlab-runner  /var/backups/*shadow*  /etc/security/opasswd  /etc/apt/auth.conf*  /etc/mysql/debian.cnf  /etc/ppp/*-secrets
+/etc/cryptsetup-keys.d  /etc/postfix/sasl_passwd*  /etc/exim4/passwd.client  /var/lib/samba/private  /var/lib/rabbitmq/.erlang.cookie
+/var/lib/cloud/instances/*/user-data*  /vault/secrets  /mnt/secrets-store  /kaniko/.docker/config.json
 """,
     # A ticket of this user at least has the user id in the place of the `*`. There may be more letters behind it.
     "tickets": "/tmp/krb5cc_*  /tmp/x509up_u*  /tmp/bt_u*",  # noqa: S108 - nothing is made there
