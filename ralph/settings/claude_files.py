@@ -22,6 +22,7 @@ from ralph.settings.tables import Remark
 from ralph.settings.toml_file import about_home
 from ralph.values.claude_file import ClaudeFile
 from ralph.values.outcome import CannotError
+from ralph.values.strict_json import unambiguous_json
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -110,11 +111,15 @@ def set_network_variables(environment: Mapping[str, str], names: Iterable[str]) 
 
 
 def document_of(file: ClaudeFile) -> Any:
-    """Decodes the JSON object in a file. An empty file has no keys, as in Claude Code. Raises ClaudeFileError."""
+    """Decodes the JSON object in a file. An empty file has no keys, as in Claude Code. Raises ClaudeFileError, also for a key that
+    occurs twice: only one of its guards would count.
+    """
     try:
-        document = json.loads(file.text) if file.text.strip() else {}
-    except (ValueError, RecursionError):
+        document = unambiguous_json(file.text) if file.text.strip() else {}
+    except json.JSONDecodeError:
         raise _unusable(file.name, "is not valid JSON", from_flag=file.kind == "flag") from None
+    except (ValueError, RecursionError) as error:
+        raise _unusable(file.name, f"is not valid JSON: {error}", from_flag=file.kind == "flag") from None
     if not isinstance(document, dict):
         raise _unusable(file.name, "is not a JSON object", from_flag=file.kind == "flag")
     return document

@@ -18,6 +18,7 @@ from ralph.sandbox.left_behind import why_left_behind
 from ralph.settings.merge import SettingsError
 from ralph.settings.toml_file import SettingsFileError, read_settings_file
 from ralph.values.credentials import child_environment, known_secrets
+from ralph.values.strict_json import unambiguous_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -117,9 +118,9 @@ def _from_file(
 
 def _parsed(data: str | bytes, origin: str) -> Any:
     try:
-        return json.loads(data)
+        return unambiguous_json(data if isinstance(data, str) else data.decode())
     except (ValueError, RecursionError) as error:
-        where = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
+        where = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else f": {error}"
         raise SettingsError(f"{origin}: no valid JSON{where}", from_flag=origin == _FLAG) from None
 
 

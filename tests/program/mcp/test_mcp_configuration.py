@@ -18,6 +18,11 @@ def config(**server: Any) -> str:
     ("word", "code", "says"),
     [
         ("{no JSON", 2, "--mcp-config: no valid JSON"),
+        (
+            '{"mcpServers": {}, "mcpServers": {}}',
+            2,
+            "--mcp-config: no valid JSON: the key 'mcpServers' occurs twice",
+        ),
         ("lacking.json", 2, "lacking.json: no such file"),
         (config(), 78, "the MCP server 'one' needs a command, or a url"),
         (config(command="x", args=["${LACKING}"]), 78, "needs the variable LACKING"),

@@ -204,6 +204,10 @@ REFUSED = {
     "no object": ({"permissions": ["Bash"]}, "permissions must be an object"),
     "no text": ({"permissions": {"deny": [1]}}, "a rule must be a text, not int"),
     "no JSON": ('{"permissions": ', "is not valid JSON"),
+    "a guard twice": (
+        '{"permissions": {"deny": ["Bash(touch:*)"]}, "permissions": {}}',
+        "the key 'permissions' occurs twice",
+    ),
     "deep": ('{"permissions": ' + "[" * 200_000, "is not valid JSON"),
 }
 
