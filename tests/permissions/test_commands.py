@@ -498,6 +498,12 @@ ZAPPED = [
     "sh <<'E'\nok $[1; zap 1; 2]\nE",
     "sh -c 'ok $'\"'a\\'; zap 1; ok '\"",
     "compgen -C 'zap 1' x",
+    "ok <(>f ! zap 1)",
+    "ok $(>f { zap 1; })",
+    "ok $(2>f if zap 1; then ok; fi)",
+    "ok <<E<(x)\nE<(x)\nzap 1\nE",
+    "shopt -s extglob\nok <<E@(x)\nE@(x)\nzap 1\nE",
+    'ok "$\\\n(zap 1)"',
 ]
 
 
