@@ -1880,13 +1880,6 @@ MUTANTS = (
         PROGRAMS,
     ),
     Mutant(
-        "shell-comments-begin-in-words",
-        "a `#` within a word begins no comment",
-        '(?:(?<![^ \\t\\n;&|()<>])#[^\\n]*)?")',
-        '(?:#[^\\n]*)?")',
-        SHELL,
-    ),
-    Mutant(
         "shell-parted-operators-are-read",
         "an operator that a line end parts is not taken for read",
         "        if _PARTED.search(text):",
@@ -1953,7 +1946,7 @@ MUTANTS = (
         "shell-subscripts-stand-anywhere",
         "only before a command may a subscript have any text",
         '(found[0][-1] == "=" or not (is_begun or redirected))',
-        '(found[0][-1] in "=[" or not (is_begun or redirected))',
+        '(found[0][-1] == "=" or found is not None)',
         SHELL,
     ),
     Mutant(

@@ -43,7 +43,7 @@ _SETTERS = frozenset("read mapfile readarray getopts let declare typeset local".
 _MAY_SET = frozenset("printf wait export readonly unset".split())
 # Shells that may know no syntax of bash, and the syntax in which they find other commands than bash does.
 _POSIX_SHELLS = frozenset("sh dash ash".split())
-_OF_BASH = re.compile(r"\[\[|\(\(|\$['\"\[]|&>|\w\[[^]]*[;&|\n(`]")
+_OF_BASH = re.compile(r"\[\[|\(\(|\$['\"\[]|&>|\w\[(?![^]\s;&|(`\[]*\])")
 _SILENT = frozenset(
     "[ [[ test grep egrep find xargs ls cp mv rm mkdir chmod tar head tail wc sort kill curl".split()
 )

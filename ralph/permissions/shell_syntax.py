@@ -375,6 +375,10 @@ class _Reader:
                 break
             if self._redirect(redirected):
                 continue
+            if redirected and not is_begun and _RESERVED.match(self._text, self._at):
+                raise _SyntaxError(
+                    UNKNOWN_SYNTAX
+                )  # in a substitution, bash moves redirections behind all words
             if before and not is_begun and (self._next() == "(" or _RESERVED.match(self._text, self._at)):
                 break
             if len(words) == 1 and self._take(_OF_FUNCTION):
@@ -421,7 +425,8 @@ class _Reader:
         document = None
         if operator in ("<<", "<<-"):
             word = self._take(_DELIMITER)
-            if word is None or self._next() in ("\\", "'", '"', "$", "`"):
+            is_longer = self._next() in tuple("\\'\"$`(") or _PROCESS.match(self._text, self._at)
+            if word is None or is_longer:
                 raise _SyntaxError(UNKNOWN_SYNTAX)
             delimiter = re.sub(r"\\(.)|'(.*?)'|\"(.*?)\"", r"\1\2\3", word[0])
             is_literal = re.search(r"[\\'\"]", word[0]) is not None

@@ -93,21 +93,26 @@ def name_of(words: Sequence[Word]) -> str | None:
     return last.rpartition("/")[2] if last and "/" in last else None
 
 
-def hidden(text: str) -> str:
-    """A text in quotes, for `word_of`."""
-    return text.translate(_HIDDEN)
+def hidden(text: str, only: str = "") -> str:
+    """A text in quotes, for `word_of`. `only` is the one character that is literal, if not all are."""
+    return text.replace(only, chr(_HIDDEN[ord(only)])) if only else text.translate(_HIDDEN)
 
 
 def word_of(marked: str, raw: str, *, is_assigned: bool = False) -> Word:
     """Makes a word from its text without quotes, as it was `hidden` and with marks in it. `raw` is how it is written. The shell does
     not expand braces and patterns in an assigned value.
     """
-    has_glob = re.search(r"[*?]|\[.*\]", marked, re.DOTALL) is not None
+    closed = marked.rfind("]") + 1  # behind it, an opening bracket begins no pattern
+    has_glob = re.search("[*?]", marked) is not None or -1 < marked.find("[") < closed
     if "{" in marked and ("," in marked or ".." in marked) and not is_assigned:
         done, rest = expanded(marked.replace(SEVERAL, ONE), _MOST_CHOICES)
         choices = tuple(one.translate(_SHOWN) for one in (*done, *rest))
         return Word((ANY,), has_glob=has_glob, choices=choices)
-    parts = [part for one in _PART.split(marked) for part in (ANY, one.translate(_SHOWN))][1:]
+    parts = [
+        part
+        for one in _PART.split(marked[:closed] + hidden(marked[closed:], "["))
+        for part in (ANY, one.translate(_SHOWN))
+    ][1:]
     variable = _VARIABLE.fullmatch(raw)
     return Word(
         tuple(part for part in parts if part != ""),

@@ -495,9 +495,16 @@ ZAPPED = [
     "sh -c '[[ a || zap 1 ]]'",
     "sh -c '((zap 1))'",
     "dash -c 'a[1; zap 1; b]=3'",
+    "dash -c 'a[ [1; zap 1; b]=3'",
     "sh <<'E'\nok $[1; zap 1; 2]\nE",
     "sh -c 'ok $'\"'a\\'; zap 1; ok '\"",
     "compgen -C 'zap 1' x",
+    "ok <(>f ! zap 1)",
+    "ok $(>f { zap 1; })",
+    "ok $(2>f if zap 1; then ok; fi)",
+    "ok <<E<(x)\nE<(x)\nzap 1\nE",
+    "shopt -s extglob\nok <<E@(x)\nE@(x)\nzap 1\nE",
+    'ok "$\\\n(zap 1)"',
 ]
 
 
@@ -1170,6 +1177,8 @@ def test_a_deeply_nested_and_a_long_command_get_a_verdict(command) -> None:
         "cat <<E\n" * 10_000,
         "echo " + "<(a) " * 10_000,
         "[ " * 30_000,
+        "echo " + "[" * 100_000,
+        "sh -c '" + "a[" * 50_000 + "'",
         "{a," * 40_000,
         "x='" + "[" * 120_000 + "'",
         "sed '1i items: " + "[a], " * 20_000 + "' f",
