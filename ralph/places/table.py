@@ -599,6 +599,7 @@ CACHES = {
     "BUN_INSTALL_CACHE_DIR": "/.bun/install/cache",
     "BUN_INSTALL_GLOBAL_DIR": "/.bun/install/global",
     "BUN_INSTALL_BIN": "/.bun/bin",
+    "DVC_SITE_CACHE_DIR": "/dvc",
     "WRANGLER_LOG_PATH": "/wrangler/logs",
     "__UNSAFE_EXPO_HOME_DIRECTORY": "/expo",
     # NuGet looks for its configuration there too: see LAYERS.

@@ -635,7 +635,7 @@ class CommandBox:
     def _internet(self) -> Internet:
         if self._plan.net == "full":
             return "all"
-        return "streams" if self._plan.has_own_network else "none"
+        return "own" if self._plan.has_own_network else "none"
 
     def _filter(self, internet: Internet, *, unix_sockets: bool = False, sequenced: bool = False) -> bytes:
         if self._plan.means.why_no_filter:

@@ -395,6 +395,23 @@ def test_an_mcp_server_and_commands_find_each_other_on_the_loopback_while_the_ru
     end()
 
 
+def test_datagrams_reach_the_loopback_of_the_commands_and_nothing_else(run) -> None:
+    """Programs look for the address of this machine by a datagram socket, and end if they get none: Streamlit 1.67.0."""
+    code = """
+import errno, socket
+one, other = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
+one.bind(("127.0.0.1", 0))
+other.sendto(b"heard", one.getsockname())
+print(one.recv(9).decode())
+try:
+    other.connect(("192.0.2.1", 1))
+except OSError as error:
+    print(errno.errorcode[error.errno])
+"""
+    (run.work / "datagrams.py").write_text(code)
+    assert run.said(f"{sys.executable} -I -S datagrams.py") == "heard\nENETUNREACH"
+
+
 # As ps(1) and pgrep(1) look for processes.
 LIST = "for one in /proc/[0-9]*; do tr '\\0' ' ' 2>/dev/null < $one/cmdline && echo; done"
 

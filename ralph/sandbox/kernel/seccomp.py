@@ -86,8 +86,8 @@ class Assembler:
         return packed
 
 
-Internet = Literal["all", "streams", "none"]
-"""The internet sockets that a command may open: all except raw ones, only TCP, or none."""
+Internet = Literal["all", "own", "none"]
+"""The internet sockets that a command may open: all except raw ones, TCP and UDP in a network of its own, or none."""
 
 
 class Machine(Struct, frozen=True):
@@ -334,8 +334,7 @@ def _judge_sockets(
     lines.load(argument(1))
     lines.mask(_TYPE_BITS)
     lines.go_if_equal(_STREAM, "stream")
-    if internet == "all":
-        lines.go_if_equal(_DATAGRAM, "socket allowed")
+    lines.go_if_equal(_DATAGRAM, "socket allowed")
     lines.answer(_NO_ACCESS)
     lines.label("stream")
     if internet == "all":

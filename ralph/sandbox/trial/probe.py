@@ -214,6 +214,14 @@ def _tcp(protocol: int = 0) -> socket.socket:
     return socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol)
 
 
+def _send_datagrams(port: int) -> None:
+    """Raises OSError if there is no such socket in this network: the second call says so of the first datagram."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        one.connect(("127.0.0.1", port))
+        one.send(b"x")
+        one.send(b"x")
+
+
 def _connect(path: str) -> None:
     socket.socket(socket.AF_UNIX).connect(path)
 
@@ -429,9 +437,7 @@ _ATTEMPTS: dict[str, dict[str, Callable[[Targets], object]]] = {
         "connect by TCP": lambda t: _tcp().connect(("127.0.0.1", t["port"])),
         "connect by MPTCP": lambda t: _tcp(262).connect(("127.0.0.1", t["port"])),
         "connect by TCP fast open": lambda t: _tcp().sendto(b"x", 0x2000_0000, ("127.0.0.1", t["port"])),
-        "send a UDP datagram": lambda t: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(
-            b"x", ("127.0.0.1", t["port"])
-        ),
+        "send a UDP datagram": lambda t: _send_datagrams(t["udp_port"]),
         "listen for TCP": lambda _t: _tcp().listen(),
     },
     _CALLS: {

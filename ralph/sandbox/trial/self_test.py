@@ -244,6 +244,8 @@ class SelfTest:
 
     def _make_sockets(self, stack: ExitStack) -> None:
         server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        datagrams = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        datagrams.bind(("127.0.0.1", 0))
         places = {name: f"{self.directory}/sockets/{name}" for name in ("agent", "log")}
         for address, kind in (
             (places["agent"], socket.SOCK_STREAM),
@@ -261,6 +263,7 @@ class SelfTest:
             "abstract": str(self.directory),
             "abstract_datagram": f"{self.directory}/log",
             "port": server.getsockname()[1],
+            "udp_port": datagrams.getsockname()[1],
         }
 
     def _start_binding(self, stack: ExitStack) -> None:
