@@ -302,6 +302,7 @@ def find_library(context: RunContext, plan: BoxPlan | None = None, rules: PathRu
 def build_clients(context: RunContext) -> TargetClients:
     """Builds the clients. Raises SettingsError for an unusable CA file, endpoint or proxy."""
     from ralph.api.target_clients import HttpSettings, TargetClients  # noqa: PLC0415 - takes most of the start-up time
+    from ralph.machine.network.proxies import choose_address  # noqa: PLC0415 - comes with it
 
     settings = context.settings
     ca_file = str(settings.model.ca_file) if settings.model.ca_file is not None else None
@@ -315,6 +316,8 @@ def build_clients(context: RunContext) -> TargetClients:
             keys=context.keys,
         )
     )
+    for target in settings.targets:
+        choose_address(target.base_url)
     try:
         clients.prepare(settings.targets[0])
     except OSError as error:  # `from error` lets the caller recognise a shortage of descriptors
