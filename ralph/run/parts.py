@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from ralph.machine.network.proxies import choose_address
 from ralph.machine.own_programs import ProgramSearch, search_around, without_unsafe_loads
 from ralph.permissions.gate import is_permitted
 from ralph.permissions.settings_keys import wrong_at_top
@@ -302,7 +303,6 @@ def find_library(context: RunContext, plan: BoxPlan | None = None, rules: PathRu
 def build_clients(context: RunContext) -> TargetClients:
     """Builds the clients. Raises SettingsError for an unusable CA file, endpoint or proxy."""
     from ralph.api.target_clients import HttpSettings, TargetClients  # noqa: PLC0415 - takes most of the start-up time
-    from ralph.machine.network.proxies import choose_address  # noqa: PLC0415 - comes with it
 
     settings = context.settings
     ca_file = str(settings.model.ca_file) if settings.model.ca_file is not None else None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _no_chosen_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same name leads elsewhere in each test."""
+    """Lets each test give a name other addresses."""
     monkeypatch.setattr(connecting, "_CHOSEN", {})
 
 

@@ -104,7 +104,9 @@ def two_addresses(monkeypatch: pytest.MonkeyPatch) -> Iterator[Listening]:
     needs_ipv6()
 
     def look_up(host: str, port: int, **_: Any) -> list[tuple[Any, ...]]:
-        addresses = {"one": [FOUR], "two": [SIX, FOUR]}[host.lower().partition(".")[0]]
+        addresses = {"one": [FOUR], "two": [SIX, FOUR], "localhost": [SIX, FOUR]}[
+            host.lower().partition(".")[0]
+        ]
         kinds = {FOUR: (socket.AF_INET, (FOUR, port)), SIX: (socket.AF_INET6, (SIX, port, 0, 0))}
         return [
             (family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", found)

@@ -13,9 +13,8 @@ import pytest
 
 from ralph.mock_api import Fault, Step, Turn
 from tests.patience import wait_until
-from tests.program.model_answers import DONE, bash, calls, look, results
+from tests.program.model_answers import DONE, bash, look, results
 from tests.services.otlp_collector import Collector, collecting
-from tests.services.two_addresses import IN_A_PROCESS, needs_ipv6, taker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -130,19 +129,3 @@ def test_the_key_of_the_endpoint_reaches_it_and_nobody_else(
     [(_, headers, _)] = collector.received
     assert any(HEADER_SECRET in value for value in headers.values())
     assert HEADER_SECRET.encode() not in collector.received[0][2]
-
-
-def test_a_command_that_listens_at_the_other_address_of_the_endpoint_gets_no_header(
-    ralph, serve, collector
-) -> None:
-    needs_ipv6()
-    ralph.run_first(IN_A_PROCESS)
-    ralph.environment |= {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://two.localhost:{collector.server_port}",
-        "OTEL_EXPORTER_OTLP_HEADERS": f"x-key={HEADER_SECRET}",
-    }
-    serve(calls(*taker(collector.server_port)), DONE)
-    assert ralph("go", "--otel").code == 0
-    assert not (ralph.cwd / "taken").exists()
-    assert (ralph.cwd / "listening").exists()
-    assert collector.spans()
