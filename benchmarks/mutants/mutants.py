@@ -450,6 +450,13 @@ MUTANTS = (
         ("test_connecting.py",),
     ),
     Mutant(
+        "any-address-of-a-name",
+        "a command that listens at the other address of `localhost` gets no key",
+        "_found(host, port) if chosen is None else [chosen]",
+        "_found(host, port)",
+        ("test_connecting.py",),
+    ),
+    Mutant(
         "no-proxy-knows-no-networks",
         "NO_PROXY may name a network",
         '(getattr(address, "ipv4_mapped", None) or address) in ip_network(name, strict=False)',

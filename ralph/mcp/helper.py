@@ -17,6 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import httpcore2
 import httpx2
 import mcp_types
 from mcp.client.session import ClientSession
@@ -329,7 +330,7 @@ async def _opened(
     if order.transport == "stdio":
         transport = descriptor_transport(*descriptors, stderr=connection.stderr, ended=connection.ended)
         return await stack.enter_async_context(transport)
-    client = partial(_client, connection, order.proxy)
+    client = partial(_client, connection, order)
     if order.transport == "sse":
         sse = sse_client(order.url, headers=order.headers, httpx_client_factory=client)
         return await stack.enter_async_context(sse)
@@ -343,21 +344,37 @@ async def _opened(
 
 def _client(
     connection: _Connection,
-    proxy: str | None,
+    order: Connect,
     headers: dict[str, str] | None = None,
     timeout: httpx2.Timeout | None = _HTTP_TIMEOUT,
     auth: httpx2.Auth | None = None,
 ) -> httpx2.AsyncClient:
+    transport = httpx2.AsyncHTTPTransport(
+        proxy=order.proxy,
+        verify=trusting(os.environ.get("SSL_CERT_FILE") or None),
+        trust_env=False,  # ralph has found the proxy
+    )
+    if order.address is not None:
+        transport._pool._network_backend = _Connector(order.address)  # noqa: SLF001 - httpx2 has no parameter for it
     return httpx2.AsyncClient(
         # Compressed, an answer could be of any size.
         headers={"Accept-Encoding": "identity", **(headers or {})},
         timeout=timeout,
         auth=auth,
-        proxy=proxy,
-        verify=trusting(os.environ.get("SSL_CERT_FILE") or None),
-        trust_env=False,  # ralph has found the proxy
+        transport=transport,
+        trust_env=False,
         event_hooks={"response": [connection.look_at]},
     )
+
+
+class _Connector(httpcore2.AnyIOBackend):
+    """Connects to an address that ralph has chosen instead of to a name."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    async def connect_tcp(self, host: str, *args: Any, **named: Any) -> httpcore2.AsyncNetworkStream:  # noqa: ARG002 - the name
+        return await super().connect_tcp(self._address, *args, **named)
 
 
 async def _tools(session: ClientSession) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ralph.machine.network.proxies import proxy_for
+from ralph.machine.network.proxies import choose_address, proxy_for
 from ralph.mcp.helper_process import HELPER_GONE, HelperProcess, ServerProcess, end_servers
 from ralph.mcp.ports import UNKNOWN_EFFECTS, CallFailedError, ServerFailedError
 from ralph.mcp.wire import (
@@ -111,6 +111,8 @@ class OwnServers:
         self._is_ready = False
         """True if the helper process takes orders."""
         self._start: Callable[[McpServer], ServerProcess] | None = None
+        for server in servers:
+            choose_address(server.url)
         self._helper: HelperProcess | None = HelperProcess(environment, waiter)
 
     @property
@@ -177,7 +179,8 @@ class OwnServers:
         try:
             named = proxy_for(server.url) if server.url else None
             proxy = None if named is None else named.url.plain
-            order = Connect(server.name, link.connection, transport, server.url, server.headers.plain, proxy)
+            headers, address = server.headers.plain, choose_address(server.url)
+            order = Connect(server.name, link.connection, transport, server.url, headers, proxy, address)
             if transport == "stdio":
                 assert self._start is not None  # noqa: S101 - `begin` comes first
                 link.process = self._start(server)

@@ -29,6 +29,8 @@ class Connect(Struct, frozen=True, tag="connect", tag_field="kind"):
     headers: dict[str, str] = {}
     proxy: str | None = None
     """The URL of the proxy for `url`, with its password."""
+    address: str | None = None
+    """The address to connect to, if the name of the proxy, or without a proxy of the server, could lead to another one."""
 
 
 class Call(Struct, frozen=True, tag="call", tag_field="kind"):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from ralph.machine.network.proxies import choose_address
 from ralph.machine.own_programs import ProgramSearch, search_around, without_unsafe_loads
 from ralph.permissions.gate import is_permitted
 from ralph.permissions.settings_keys import wrong_at_top
@@ -315,6 +316,8 @@ def build_clients(context: RunContext) -> TargetClients:
             keys=context.keys,
         )
     )
+    for target in settings.targets:
+        choose_address(target.base_url)
     try:
         clients.prepare(settings.targets[0])
     except OSError as error:  # `from error` lets the caller recognise a shortage of descriptors

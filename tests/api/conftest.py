@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ralph.machine.network import connecting
 from ralph.values.servers.endpoint import ANTHROPIC
 from tests.api.answers.pieces import PieceClient
 from tests.api.harness import RawServer, Rig, http_answer, read_request
@@ -14,6 +15,12 @@ from tests.services.silent_address import full_backlog
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator
+
+
+@pytest.fixture(autouse=True)
+def _no_chosen_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets each test give a name other addresses."""
+    monkeypatch.setattr(connecting, "_CHOSEN", {})
 
 
 @pytest.fixture

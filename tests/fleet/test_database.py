@@ -38,11 +38,12 @@ from tests.rows import every_row
 from tests.services.certificates import make_certificate
 from tests.services.outside_programs import program_or_skip
 from tests.services.postgres import LOCKED_PASSWORD, LOCKED_USER, free_port, ordinary_user, temporary
+from tests.services.two_addresses import SIX, two_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.services.postgres import PostgresServer
+from tests.services.postgres import PostgresServer
 
 CANARY = "p%40ss-canary"
 PLAIN = "p@ss-canary"
@@ -120,6 +121,18 @@ def test_another_machine_must_prove_its_name_unless_the_url_says_otherwise(
     assert arguments.get("sslmode") == sslmode
     if sslmode == "verify-full":
         assert Path(arguments["sslrootcert"]).is_file()
+
+
+def test_a_store_on_this_machine_is_asked_at_one_address_of_its_name(monkeypatch) -> None:
+    """Commands of a job could listen at the other one."""
+    with two_addresses(monkeypatch) as at:
+        url = f"postgresql://u:word@localhost:{at.port}/jobs"
+        assert "hostaddr" not in database_of(url, {}).connect_args.plain
+        at.listen(SIX)
+        for named in (url, url.replace("localhost", "127.0.0.1"), url.replace("localhost", "[::1]")):
+            found = database_of(named, {}).connect_args.plain
+            assert found.get("hostaddr") == (SIX if named == url else None)
+            assert dbos_settings(database_of(url, {}))["db_engine_kwargs"]["connect_args"]["hostaddr"] == SIX
 
 
 def test_no_text_about_a_store_contains_its_password() -> None:

@@ -34,6 +34,7 @@ from ralph.fleet.jobs import VARIABLE
 from ralph.machine.files.opened_file import opened
 from ralph.machine.files.planted_link import leads_into
 from ralph.machine.files.repository import is_within, repository_top
+from ralph.machine.network.proxies import choose_address
 from ralph.machine.own_programs import search_around
 from ralph.sessions.places import chosen_place, state_directory, temporary_path, usual_place
 from ralph.sessions.store import make_private
@@ -204,6 +205,8 @@ def _postgres(url: sa.URL, port: int | None, folder: Path, environment: Mapping[
         connect_args.setdefault("sslmode", "verify-full")
         if connect_args["sslmode"] in {"verify-full", "verify-ca"} and "sslrootcert" not in query:
             connect_args |= _authorities(environment)
+    elif address := choose_address(f"http://{host}:{port or environment.get('PGPORT', '5432')}"):
+        connect_args.setdefault("hostaddr", address)
     return Database(
         url=Secret(clean.render_as_string(hide_password=False)),
         connect_args=Secret(connect_args),

@@ -1,4 +1,8 @@
-"""Connects to the address of a host that answers first, as in Happy Eyeballs (RFC 8305)."""
+"""Connects to the address of a host that answers first, as in Happy Eyeballs (RFC 8305), and keeps to an address of this machine.
+
+A name such as `localhost` has two addresses, and a server often listens at one of them only. A command of the model can listen
+at the other one. So an address of this machine that has answered is the only one that this process uses from then on.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import select
 import socket
 import time
 from collections import deque
+from ipaddress import ip_address
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +26,41 @@ ATTEMPT_DELAY_S = 0.25
 """The seconds that an address has for itself before the next one is tried beside it (RFC 8305, section 5)."""
 
 
+_CHOICE_S = 1.0
+_CHOSEN: dict[tuple[str, int], AddressInfo] = {}
+"""The addresses of this machine that have answered, by host and port."""
+
+
 def connect(host: str, port: int, within_s: float | None) -> socket.socket:
-    """Looks up a host and connects to it, as `connect_to_first` does. A name lookup has no time limit."""
-    return connect_to_first(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), within_s)
+    """Looks up a host and connects to it, as `connect_to_first` does. A name lookup has no time limit. If an address of this machine
+    has answered before, it is the only one.
+    """
+    name = host.lower().removesuffix("."), port
+    chosen = _CHOSEN.get(name)
+    opened = connect_to_first(_found(host, port) if chosen is None else [chosen], within_s)
+    with contextlib.suppress(OSError):  # the server has already ended the connection
+        address = opened.getpeername()
+        if address[0] == opened.getsockname()[0] or ip_address(address[0]).is_loopback:
+            _CHOSEN.setdefault(name, (opened.family, opened.type, opened.proto, "", address))
+    return opened
+
+
+def chosen_address(host: str, port: int) -> str | None:
+    """The only address that this process uses for a name of this machine. Connects once if none has been chosen yet. None if the
+    name has only one address, or if none answers.
+    """
+    name = host.lower().removesuffix("."), port
+    if name not in _CHOSEN:
+        with contextlib.suppress(OSError):
+            if len(_found(host, port)) > 1:
+                connect(host, port, _CHOICE_S).close()
+    return str(_CHOSEN[name][4][0]) if name in _CHOSEN else None
+
+
+def _found(host: str, port: int) -> list[AddressInfo]:
+    """The addresses of a host. A server at only one address of this machine is more often at the one of IPv4."""
+    found: list[AddressInfo] = list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    return sorted(found, key=lambda one: one[4][0] == "::1")
 
 
 def connect_to_first(addresses: Sequence[AddressInfo], within_s: float | None) -> socket.socket:

@@ -12,8 +12,9 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from ralph.machine.network.connecting import chosen_address
 from ralph.values.credentials import Secret
-from ralph.values.servers.endpoint import is_loopback
+from ralph.values.servers.endpoint import host_in, is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,6 +62,24 @@ def proxy_in_words(url: str, environment: Mapping[str, str] = os.environ) -> str
         return str(proxy_for(url, environment) or "")
     except ValueError:
         return ""
+
+
+def choose_address(url: str, environment: Mapping[str, str] = os.environ) -> str | None:
+    """The only address that this process uses for the proxy of a URL, or without a proxy for its host, from now on.
+
+    Must be called before the first command of the model, which could listen at another address of the same name. None if there
+    is nothing to choose, and for https, where the server proves its name. Raises no errors.
+    """
+    try:
+        named = proxy_for(url, environment)
+        first = url if named is None else named.url.plain
+        parts = urlsplit(first)
+        port = parts.port or USUAL_PORTS["http"]
+    except ValueError:
+        return None
+    # No other name is looked up, which can take long.
+    is_name = is_loopback(first) and host_in(first).endswith("localhost")
+    return chosen_address(host_in(first), port) if is_name and parts.scheme == "http" else None
 
 
 def is_exempt(host: str, port: int, exemptions: str) -> bool:

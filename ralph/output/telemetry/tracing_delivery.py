@@ -15,11 +15,15 @@ import requests
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import SpanExportResult
+from urllib3.util import connection as connections
 
+from ralph.machine.network.connecting import connect
+from ralph.machine.network.proxies import choose_address
 from ralph.machine.starting import start_thread
 from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Sequence
 
 # The SDK's own defaults for its batches: 2,048 spans wait, 512 go at once, after 5 s at the latest.
@@ -39,6 +43,8 @@ class SpanDelivery(SpanProcessor):
         self.delivered = 0
         """The number of spans that the endpoint has accepted."""
         self._endpoint = endpoint
+        choose_address(endpoint)
+        connections.create_connection = _connected  # type: ignore[assignment]  # requests has no parameter for it
         self._session = _Session()
         self._exporter = OTLPSpanExporter(endpoint=endpoint, session=self._session)
         # The oldest span is dropped, because the newest spans of a trace hold its totals.
@@ -140,6 +146,13 @@ class _Session(requests.Session):
         # The exporter follows no redirect, and would take one for success.
         self.problem = None if response.status_code < 300 else f"HTTP {response.status_code}"
         return response
+
+
+def _connected(address: tuple[str, int], timeout: Any = None, **_: Any) -> socket.socket:
+    """Replaces urllib3's own function, which connects to each address of a name."""
+    opened = connect(address[0].strip("[]"), address[1], timeout)
+    opened.settimeout(timeout)
+    return opened
 
 
 def _shown(endpoint: str) -> str:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import socket
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ralph.machine.network import connecting
-from ralph.machine.network.connecting import by_turns, connect_to_first
+from ralph.machine.network.connecting import by_turns, connect, connect_to_first
+from ralph.machine.network.proxies import choose_address
 from tests.patience import within_s
 from tests.processes.descriptors import open_descriptors
 from tests.rows import every_row
 from tests.services.silent_address import found, full_backlog
+from tests.services.two_addresses import FOUR, SIX, Listening, two_addresses
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def silent(stack: ExitStack) -> tuple[str, int]:
@@ -92,3 +98,64 @@ def test_a_refusal_is_followed_by_the_next_address_at_once(monkeypatch) -> None:
     with ExitStack() as stack:
         addresses = [kind(stack) for kind in (refusing, refusing, answering)]
         connect_to_first(found(*addresses), within_s(10)).close()
+
+
+# --- A name of this machine with two addresses
+
+
+@pytest.fixture
+def at(monkeypatch) -> Iterator[Listening]:
+    with two_addresses(monkeypatch) as listening:
+        yield listening
+
+
+@every_row(
+    ("first", "chosen"),
+    [([FOUR], FOUR), ([SIX], SIX), ([SIX, FOUR], FOUR)],
+)
+@pytest.mark.parametrize("is_before", [False, True], ids=["first connection", "chosen before"])
+def test_the_address_of_this_machine_that_answered_is_the_only_one(
+    monkeypatch, first, chosen, is_before
+) -> None:
+    with two_addresses(monkeypatch) as at:
+        at.listen(*first)
+        if is_before:
+            assert choose_address(at.url, {}) == chosen
+        else:
+            assert at.connected("two.localhost") == chosen
+        at.listen(FOUR, SIX)
+        assert at.connected("two.localhost") == at.connected("TWO.localhost.") == chosen
+        at.stop(chosen)  # the other address listens on
+        with pytest.raises(ConnectionRefusedError):
+            connect("two.localhost", at.port, within_s(10))
+        at.listen(chosen)
+        assert choose_address(at.url, {}) == at.connected("two.localhost") == chosen
+
+
+def test_nothing_is_chosen_while_nobody_answers(at) -> None:
+    assert choose_address(at.url, {}) is None
+    at.listen(SIX)
+    assert choose_address(at.url, {}) == SIX
+
+
+@every_row(
+    "url",
+    [
+        "https://two.localhost:{}",
+        "http://127.0.0.1:{}",
+        "http://one.localhost:{}",
+        "http://two.test:{}",
+        "{}",
+    ],
+)
+def test_other_urls_have_no_choice_and_nobody_connects_for_them(at, url) -> None:
+    at.listen(FOUR)
+    assert choose_address(url.format(at.port), {}) is None
+    assert at.accepted == 0
+
+
+def test_the_address_of_a_proxy_is_chosen(at) -> None:
+    at.listen(SIX)
+    proxies = {"https_proxy": at.url.replace("://", "://me:word@")}
+    assert choose_address("https://api.example.test", proxies) == SIX
+    assert choose_address("https://api.example.test", proxies | {"no_proxy": "*"}) is None

@@ -24,6 +24,7 @@ from ralph.values.usage import RunUsage, TokenUsage
 from tests.output.ended import ended as run_ended
 from tests.rows import every_row
 from tests.services.otlp_collector import FIRST_NS, Collector, collecting
+from tests.services.two_addresses import NAME, SIX, two_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -435,6 +436,23 @@ def test_standard_variables_name_the_service_the_headers_and_the_resource(collec
     resource = collector.resource()
     assert (resource["service.name"], resource["service.version"]) == ("other", "1.2.3")
     assert resource["deployment.environment.name"] == "ci"
+
+
+@pytest.mark.parametrize("is_proxy", [False, True], ids=["endpoint", "proxy"])
+def test_who_listens_at_the_other_address_of_a_name_later_gets_no_header(
+    collector, monkeypatch, is_proxy
+) -> None:
+    with two_addresses(monkeypatch) as at:
+        at.port, url = collector.server_port, f"http://me:word@{NAME}:{collector.server_port}"
+        monkeypatch.setenv("HTTP_PROXY", url)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector.test" if is_proxy else url)
+        stage = Stage()
+        at.listen(SIX)
+        stage.observed(ended()).close()
+        assert at.accepted == 0
+        header = "proxy-authorization" if is_proxy else "authorization"
+        assert [headers[header] for _, headers, _ in collector.received] == ["Basic bWU6d29yZA=="]
+    assert stage.told == []
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,17 @@ from __future__ import annotations
 import http.server
 import socket
 import threading
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
 from ralph.mock_api import Turn, as_events, encode_events
+from tests.program.conftest import KEY
+from tests.program.model_answers import calls
+from tests.services.two_addresses import IN_A_PROCESS, needs_ipv6, taker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HELLO = Turn("Hello there.")
 
@@ -77,3 +83,47 @@ def test_a_server_elsewhere_is_not_reached_without_the_proxy(ralph, broken_proxy
     ran = ralph("hi", "--base-url", "http://model.example.test")
     assert ran.code == 75
     assert "connection refused" in ran.last_line
+
+
+# --- A name with two addresses, at one of which nobody listens but a command
+
+
+@pytest.fixture
+def gateway() -> Iterator[Gateway]:
+    needs_ipv6()
+    server = Gateway(("127.0.0.1", 0), _Answering)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+class Gateway(http.server.ThreadingHTTPServer):
+    """A server of the model, or a proxy for one. It ends each connection after its answer, so each request needs another one."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.headers: list[Any] = []
+        self.turns = [calls(*taker(self.server_port)), HELLO]
+
+
+class _Answering(_Greeting):
+    server: Gateway
+
+    def do_POST(self) -> None:
+        self.server.headers.append(self.headers)
+        self.body = encode_events(as_events(self.server.turns.pop(0)))  # type: ignore[misc]
+        super().do_POST()
+
+
+@pytest.mark.parametrize("is_proxy", [False, True], ids=["gateway", "proxy"])
+def test_a_command_that_listens_at_the_other_address_of_a_name_gets_no_key(ralph, gateway, is_proxy) -> None:
+    ralph.run_first(IN_A_PROCESS)
+    url = f"http://{{}}two.localhost:{gateway.server_port}"
+    if is_proxy:
+        ralph.environment["HTTP_PROXY"] = url.format("me:word@")
+    ran = ralph("hi", "--base-url", "http://model.example.test" if is_proxy else url.format(""))
+    assert not (ralph.cwd / "taken").exists()
+    assert (ran.code, ran.stdout) == (0, "Hello there.\n"), ran.stderr
+    assert (ralph.cwd / "listening").exists()
+    assert [one["x-api-key"] for one in gateway.headers] == [KEY, KEY]

@@ -21,6 +21,7 @@ from ralph.sandbox.kernel.landlock import support
 from tests.patience import wait_until
 from tests.program.mcp.test_mcp_servers import config, result, run
 from tests.program.model_answers import DONE, calls
+from tests.services.two_addresses import IN_A_PROCESS, needs_ipv6, taker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -252,6 +253,7 @@ class Server:
         self.encodings: list[str] = []
         """The content encodings that requests for a stream accept."""
         self.open: list[socket.socket] = []
+        self.keeps_connections = True
         self._known: set[str] = set()
         self._http: ThreadingHTTPServer | None = None
 
@@ -269,6 +271,7 @@ class Server:
                 outer.paths.append((self.path, self.headers["proxy-authorization"]))
                 message = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 outer.answer(self, message)
+                self.close_connection = self.close_connection or not outer.keeps_connections
 
             def do_GET(self) -> None:
                 outer.encodings.append(self.headers["accept-encoding"])
@@ -500,3 +503,20 @@ def test_a_server_on_loopback_or_in_no_proxy_is_reached_without_the_proxy(
     assert ran.code == code, ran.stderr
     assert len(server.requests) == (1 if code == 0 else 0)
     assert (remote.paths != []) is (code == 0)
+
+
+def test_a_command_that_listens_at_the_other_address_of_a_server_gets_no_header(ralph, serve, remote) -> None:
+    needs_ipv6()
+    ralph.run_first(IN_A_PROCESS)
+    remote.keeps_connections = False
+    serve(calls(*taker(remote.port)), calls(do("1")), DONE)
+    server = {
+        "type": "http",
+        "url": f"http://two.localhost:{remote.port}/mcp",
+        "headers": {"x-key": "a-word"},
+    }
+    ran = run(ralph, "--mcp-config", config(f=server))
+    assert not (ralph.cwd / "taken").exists()
+    assert ran.code == 0, ran.stderr
+    assert (ralph.cwd / "listening").exists()
+    assert remote.calls == ["1"]
