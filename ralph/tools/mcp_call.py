@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.machine.output_capture import OutputCapture, StreamRedaction
-from ralph.machine.own_programs import trusted_directories, unsafe_loads, without_unsafe_loads
+from ralph.machine.own_programs import (
+    named_writable,
+    names_settings,
+    own_environment,
+    trusted_directories,
+    unsafe_loads,
+    without_unsafe_loads,
+)
 from ralph.machine.processes import environment_for_commands
 from ralph.mcp.helper_process import ServerProcess
 from ralph.mcp.ports import CallFailedError, ServerFailedError
@@ -53,11 +60,14 @@ def start_server(server: McpServer, context: ToolContext) -> ServerProcess:
     if server.is_confined:
         environment = context.box.watch(settings.environment, f"the sandbox of the MCP server {server.name}")
         box = context.server_box if is_guarded else context.box
-        environment = box.variables(settings.environment) if is_guarded else environment
-        environment = without_unsafe_loads(environment, context.search) if has_credential else environment
+        if is_guarded:
+            environment = box.variables(own_environment(settings.environment, context.search))
+        elif has_credential:
+            environment = without_unsafe_loads(environment, context.search)
         confine = box.confine(lasts=True, is_alone=True)
     else:
-        environment, confine = context.safe_environment, None
+        safe = own_environment(settings.environment, context.search) if is_guarded else None
+        environment, confine = safe or context.safe_environment, None
     guard = _path_outside(server, context) if is_guarded else {}
     return ServerProcess(
         [program, *server.arguments],
@@ -90,7 +100,13 @@ def _why_not_trusted(program: str, server: McpServer, context: ToolContext) -> s
     known = {**context.settings.environment, **server.environment.plain}
     if why := why_changeable(join([program, *server.arguments]), cwd, known, search, takes_data=True):
         return why
-    for name, unsafe in unsafe_loads(server.environment.plain, search).items():
+    for name, value in server.environment.plain.items():
+        unsafe = unsafe_loads({name: value}, search).get(name)
+        if unsafe is None and name != "PATH":
+            paths, may_load = map(Path, named_writable(value, search)), names_settings(name)
+            is_line = len(value.split()) > 1  # a line such as `sh FILE`, and there may be the file later
+            found = (one for one in paths if may_load or one.is_file() or (is_line and not one.is_dir()))
+            unsafe = [*map(str, found)]
         if unsafe:
             return f"{name} names {unsafe[0] or 'the working directory'}, where commands may write"
     return None
