@@ -24,12 +24,7 @@ from ralph.git.token import PIPE
 from ralph.machine.files.planted_link import leads_into
 from ralph.machine.files.repository import git_directory
 from ralph.machine.launcher import TRY_AGAIN
-from ralph.machine.own_programs import (
-    own_environment,
-    own_program,
-    search_outside,
-    why_not_used,
-)
+from ralph.machine.own_programs import own_environment, own_program, search_outside, why_not_used
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.running_command import (
     STARTER_GONE,

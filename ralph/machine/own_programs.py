@@ -68,9 +68,9 @@ _LOADED_BY_OPTION = (
 # The places whose configuration mise does not read (mise.jdx.dev/configuration/settings.html).
 _NOT_READ_BY_MISE = "MISE_IGNORED_CONFIG_PATHS"
 # Variables that say where something is, and from which no program loads code.
-_OF_PLACES = frozenset(("PWD", "OLDPWD", "CLAUDE_PROJECT_DIR", _NOT_READ_BY_MISE))
+_IS_DATA = re.compile(rf"(?:OLD)?PWD|CLAUDE_PROJECT_DIR|RALPH_\w+|{_NOT_READ_BY_MISE}")
 # Those from whose directory programs take settings or code, such as XDG_CONFIG_HOME, DOCKER_CONFIG and GIT_DIR.
-_OF_SETTINGS = re.compile(
+NAMES_SETTINGS = re.compile(
     r"(?i:(?:.*_|KUBE)CONFIG\w*|.*(?:HOME|_CACHE_DIR|_BROWSERS_PATH|_PREFIX)|GIT_(?:COMMON_)?DIR)"
 )
 _ABSOLUTE = re.compile(r"(?<![\w.~-])/[^\s:;,|&\"'`]*")
@@ -377,22 +377,15 @@ def own_environment(environment: Mapping[str, str], search: ProgramSearch) -> di
     """The variables for a program of the user's with more rights than commands: as `without_unsafe_loads`, without those that name
     what is where commands may write, and with a PATH of places where they may not. A directory of theirs itself may be data.
     """
-    made, home = without_unsafe_loads(environment, search), environment.get("HOME", os.sep)
+    made, home = without_unsafe_loads(environment, search), environment.get("HOME")
     with suppress(KeyError):  # to work in the home directory is a choice of the user's
         home = pwd.getpwuid(os.geteuid()).pw_dir
     for name, value in tuple(made.items()):
-        is_root = os.path.realpath(value) in search.roots and not names_settings(name)
-        is_data = (
-            is_root or name in _OF_PLACES or name.startswith("RALPH_") or (name, value) == ("HOME", home)
-        )
-        if not is_data and named_writable(value, search):
+        is_root = os.path.realpath(value) in search.roots and not NAMES_SETTINGS.fullmatch(name)
+        is_kept = is_root or _IS_DATA.fullmatch(name) or (name, value) == ("HOME", home)
+        if not is_kept and named_writable(value, search):
             del made[name]
     return made | {"PATH": os.pathsep.join(trusted_directories(search))}
-
-
-def names_settings(name: str) -> bool:
-    """Whether a variable of this name tells programs a directory from which they take settings or code."""
-    return _OF_SETTINGS.fullmatch(name) is not None
 
 
 def named_writable(value: str, search: ProgramSearch) -> list[str]:

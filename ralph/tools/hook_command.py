@@ -159,10 +159,9 @@ def _environment(command: str, context: ToolContext, *, is_guard: bool) -> Mappi
     has_more = context.settings.hook_plan is not None
     if not (has_more or is_guard):
         return context.settings.environment
-    if has_more:
-        safe = own_environment(context.settings.environment, context.search)
-    else:
-        path = trusted_directories(context.search)
+    path = trusted_directories(context.search)
+    if not has_more:
         path += tuple(one for one in context.search.search_path.split(os.pathsep) if one not in path)
-        safe = context.safe_environment | {"PATH": os.pathsep.join(path)}
-    return safe | module_variables(safe, context.search, command)
+    own = own_environment(context.settings.environment, context.search)
+    safe = own if has_more else context.safe_environment
+    return safe | {"PATH": os.pathsep.join(path)} | module_variables(safe, context.search, command)
