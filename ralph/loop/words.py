@@ -405,4 +405,5 @@ def _code(exit_code: int) -> str:
 def _plain(text: str) -> str:
     """Text from a model or a program as one line of Markdown."""
     shown = " ".join(in_one_line(text).split())
-    return re.sub(r"([\\`*_\[~])", r"\\\1", shown).replace("<", "&lt;")
+    # An underscore within a word means nothing.
+    return re.sub(r"([\\`*\[~]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", shown).replace("<", "&lt;")

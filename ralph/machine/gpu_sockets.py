@@ -12,7 +12,6 @@ import errno
 import fcntl
 import os
 import select
-import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,6 +61,8 @@ def start(restrict: Callable[[], None]) -> Socket:
 
 
 def _make_sockets(channel: Socket, restrict: Callable[[], None]) -> None:
+    import struct  # noqa: PLC0415 - only where GPUs are given
+
     for before, after in ((0, channel.fileno()), (channel.fileno() + 1, _MOST_DESCRIPTORS)):
         os.closerange(before, after)
     restrict()

@@ -28,6 +28,7 @@ from ralph.machine.files.repository import (
     git_directories_elsewhere,
     is_within,
     is_within_any,
+    project_top,
     repository_top,
     status_of,
 )
@@ -285,12 +286,12 @@ def search_around(
     too, because their files came with the work, but not one of the home directory itself. So do git directories elsewhere, such
     as that of a linked worktree: commands commit there.
     """
-    home = os.path.realpath(environment.get("HOME") or os.sep)
-    tops = (repository_top(Path(root)) for root in roots)
-    work = [str(top) for top in tops if top is not None and not is_within(home, str(top))]
+    tops = (project_top(Path(root), environment) for root in roots)
+    work = [str(top) for top in tops if top is not None]
     given = (environment.get(name) for name in GIT_VARIABLES)
     git = [os.path.join(*map(str, roots[:1]), one) for one in given if one]
-    git += chain.from_iterable(map(git_directories_elsewhere, work))
+    nearest = filter(None, (repository_top(Path(root)) for root in roots))
+    git += chain.from_iterable(map(git_directories_elsewhere, dict.fromkeys((*work, *map(str, nearest)))))
     return search_outside(environment, (*roots, *work, *git, *more))
 
 

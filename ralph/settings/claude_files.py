@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from ralph.machine.files.opened_file import open_regular_file
-from ralph.machine.files.repository import up_to_repository_root
+from ralph.machine.files.repository import project_top, up_to_repository_root
 from ralph.machine.own_programs import ProgramSearch, search_around
 from ralph.sandbox.left_behind import why_left_behind
 from ralph.settings.claude_wishes import ClaudeWishes, is_of_network, wishes_of
@@ -136,7 +136,9 @@ def guards_in_short(files: Iterable[ClaudeFile]) -> bool:
 
 def _places(cwd: Path, environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     known = set()
-    for directory in up_to_repository_root(cwd):
+    above = [cwd, *cwd.parents]
+    top = project_top(cwd, environment)
+    for directory in above[: above.index(top) + 1] if top in above else up_to_repository_root(cwd):
         for kind, name in _PROJECT_FILES.items():
             known.add(directory / name)
             yield kind, directory / name

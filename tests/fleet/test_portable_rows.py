@@ -179,6 +179,27 @@ def test_a_row_about_kept_work_leads_to_no_other_directory(tmp_path_factory, set
         assert sorted(folder.rglob("*/1.executor")) == before
 
 
+@every_row(
+    ("statement", "says"),
+    [
+        ("UPDATE jobs SET state = 'x'", "the state of a job in the store: 'x' is not a valid"),
+        ("UPDATE sets SET limits = 'x'", "limits of a set in the store cannot be read"),
+        (
+            "INSERT INTO sets SELECT 'x\n[fleet] next', limits, created_at FROM sets",
+            "has the name x.*next, which must",
+        ),
+    ],
+)
+def test_a_row_that_ralph_did_not_write_is_named_and_forges_no_line(
+    tmp_path_factory, statement, says
+) -> None:
+    with a_night(tmp_path_factory.mktemp("place"), "") as (place, _database, writer):
+        writer.runs(statement)
+        with pytest.raises(StoreError, match=says) as refused:
+            _ = place.store.set_rows(), place.store.job_rows(SET)
+        assert "\n" not in str(refused.value)
+
+
 def test_a_slot_unpickles_no_function() -> None:
     code = """
 import pickle, os

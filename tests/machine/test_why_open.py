@@ -66,10 +66,23 @@ def test_a_checkout_of_the_home_itself_is_the_users_own(home) -> None:
     assert search.why_open(str(home / "other/c"))
 
 
+def test_a_repository_in_the_project_takes_nothing_out_of_it(home) -> None:
+    for directory in ("proj", "proj/sub"):
+        (home / directory / ".git").mkdir(parents=True, exist_ok=True)
+    why = search_around({"HOME": str(home)}, [home / "proj/sub"]).why_open(str(home / "proj/c"))
+    assert why is not None
+    assert str(home / "proj") in why
+
+
 @pytest.mark.parametrize(
-    ("work", "place"), [("tree", "main/.git"), ("main/sub", "main/.git/modules/sub"), ("named", "")]
+    ("work", "state", "place"),
+    [
+        ("tree", "main/.git/state", "main/.git"),
+        ("main/sub", "main/.git/modules/sub/state", "main"),
+        ("named", "mine/c", ""),
+    ],
 )
-def test_a_git_directory_elsewhere_may_be_written(home, work, place) -> None:
+def test_a_git_directory_elsewhere_may_be_written(home, work, state, place) -> None:
     for directory in ("main", "part"):
         git("init", "-q", "-b", "main", str(home / directory))
         git("-C", str(home / directory), "commit", "-q", "--allow-empty", "-m", "x")
@@ -78,7 +91,7 @@ def test_a_git_directory_elsewhere_may_be_written(home, work, place) -> None:
     (home / "named").mkdir()
     (home / "named/.git").write_text(f"gitdir: {home}/mine\n")  # no repository, so git does not take it
     search = search_around({"HOME": str(home)}, [home / work])
-    why = search.why_open(str(home / place / "state")) if place else search.why_open(str(home / "mine/c"))
+    why = search.why_open(str(home / state))
     assert (why or "").partition(" may write ")[2].partition(",")[0] == (str(home / place) if place else "")
     given = search_around({"HOME": str(home), "GIT_DIR": str(home / "part/.git")}, [home / "named"])
     assert given.why_open(str(home / "part/.git/state"))

@@ -35,7 +35,9 @@ from ralph.fleet.store.schema import (
     logs,
     metadata,
     of_job,
+    refuse_names,
     sets,
+    state_from,
     translated,
     undelivered,
 )
@@ -178,6 +180,7 @@ class FleetStore:
             found = c.execute(sa.select(sets).order_by(sets.c.created_at)).all()
             counted = c.execute(by_state.group_by(jobs.c.set_name, jobs.c.state)).all()
         rows = []
+        refuse_names(*(row.name for row in found))
         for row in found:
             ours = [one for name, *one in counted if name == row.name]
             rows.append(
@@ -185,7 +188,7 @@ class FleetStore:
                     name=row.name,
                     limits=limits_from(row.limits),
                     created_at=row.created_at,
-                    counts={JobState(state): count for state, count, _, _ in ours},
+                    counts={state_from(state): count for state, count, _, _ in ours},
                     cost_usd=plain(sum(cost for _, _, cost, _ in ours)),
                     failed=sum(failed for state, _, _, failed in ours if state == JobState.DONE.value),
                 )

@@ -192,28 +192,41 @@ def of_job(set_name: str, job: str, table: sa.Table = jobs) -> tuple[Any, ...]:
 
 def job_row(row: Any, kept: KeptRow | None = None) -> JobRow:
     """Raises StoreError for names that would lead to another directory than the job's."""
-    _refuse_names(row.set_name, row.id)
-    return JobRow(**{**row._mapping, "state": JobState(row.state), "kept": kept})  # noqa: SLF001 - SQLAlchemy's public name
+    refuse_names(row.set_name, row.id)
+    return JobRow(**{**row._mapping, "state": state_from(row.state), "kept": kept})  # noqa: SLF001 - SQLAlchemy's public name
 
 
 def kept_row(row: Any) -> KeptRow:
     """Raises StoreError as `job_row` does."""
-    _refuse_names(row.set_name, row.job)
+    refuse_names(row.set_name, row.job)
     if not _KEPT_PATH.search(row.path):
         raise StoreError(f"the store says that {_short(row.path)} has undelivered work: {_NOT_OURS}")
     return KeptRow(**row._mapping)  # noqa: SLF001 - SQLAlchemy's public name
 
 
-def _refuse_names(set_name: str, job: str) -> None:
-    for name in (set_name, job):
+def refuse_names(*names: str) -> None:
+    """Raises StoreError for what `submit` takes as the name of no set and no job."""
+    for name in names:
         if (why := why_no_name(name)) is not None:
-            raise StoreError(
-                f"the store has the name {_short(name)} in a job's row, which {why}: {_NOT_OURS}"
-            )
+            raise StoreError(f"the store has the name {_short(name)}, which {why}: {_NOT_OURS}")
+
+
+def state_from(text: str) -> JobState:
+    """Raises StoreError."""
+    try:
+        return JobState(text)
+    except ValueError as error:
+        raise StoreError(f"the state of a job in the store: {_short(error)}: {_NOT_OURS}") from None
 
 
 def limits_from(text: bytes) -> SetLimits:
-    return msgspec.json.decode(text, type=SetLimits)
+    """Raises StoreError."""
+    try:
+        return msgspec.json.decode(text, type=SetLimits)
+    except msgspec.MsgspecError as error:
+        raise StoreError(
+            f"the limits of a set in the store cannot be read ({_short(error)}): {_NOT_OURS}"
+        ) from None
 
 
 def translated(engine: sa.Engine, database: Database) -> sa.Engine:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.machine.files.opened_file import KERNEL_PLACES, LINKS_OF_THE_SYSTEM, opened_path
-from ralph.machine.files.repository import is_within, is_within_any, repository_top
+from ralph.machine.files.repository import is_within, is_within_any, project_top
 from ralph.machine.own_process import link_target, way_to, written_by_all
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 def untrusted_places(directories: Sequence[str | Path]) -> tuple[str, ...]:
-    """The top of the repository around each directory, without links, or the directory itself outside a repository, and what the
+    """The top of the project around each directory, without links, or the directory itself outside a repository, and what the
     commands of every run may write.
     """
     places = (*directories, *written_by_all(os.environ))
-    tops = (repository_top(Path(place)) or os.path.realpath(place) for place in places)
+    tops = (project_top(Path(place), os.environ) or os.path.realpath(place) for place in places)
     return tuple(dict.fromkeys(map(str, tops)))
 
 

@@ -17,7 +17,7 @@ from ralph.machine.files.opened_file import opened
 from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 HELD_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 """Flags with which a directory is opened for use as `dir_fd`. On Linux this needs no permission to read the
@@ -54,6 +54,15 @@ def repository_top(directory: Path) -> Path | None:
     """The nearest directory with `.git`: `directory`, without links, or one above. None outside a repository."""
     above = repositories_above(str(directory.resolve()))
     return next((Path(top) for top, is_checkout in above if is_checkout), None)
+
+
+def project_top(directory: Path, environment: Mapping[str, str]) -> Path | None:
+    """The topmost directory with `.git` around `directory`, without links. A command can make another repository below it, and the
+    rules of the project still count. The root directory and those with the home directory in them are no projects.
+    """
+    place, home = directory.resolve(), os.path.realpath(environment.get("HOME") or os.sep)
+    above = [one for one in (place, *place.parents) if one.name and not is_within(home, str(one))]
+    return next((one for one in reversed(above) if os.path.lexists(git_entry(str(one)))), None)
 
 
 def up_to_repository_root(cwd: Path) -> Sequence[Path]:

@@ -24,24 +24,22 @@ if TYPE_CHECKING:
 
 ATTEMPT_DELAY_S = 0.25
 """The seconds that an address has for itself before the next one is tried beside it (RFC 8305, section 5)."""
-
-
 _CHOICE_S = 1.0
-_CHOSEN: dict[tuple[str, int], AddressInfo] = {}
+_CHOSEN: dict[tuple[str, int], tuple[Any, ...]] = {}
 """The addresses of this machine that have answered, by host and port."""
 
 
 def connect(host: str, port: int, within_s: float | None) -> socket.socket:
-    """Looks up a host and connects to it, as `connect_to_first` does. A name lookup has no time limit. If an address of this machine
-    has answered before, it is the only one.
+    """Looks up a host and connects to it, as `connect_to_first` does. A name lookup has no time limit. If the host has an address
+    of this machine that has answered before, it is the only one.
     """
     name = host.lower().removesuffix("."), port
-    chosen = _CHOSEN.get(name)
-    opened = connect_to_first(_found(host, port) if chosen is None else [chosen], within_s)
+    found = _found(host, port)
+    opened = connect_to_first([one for one in found if one[4] == _CHOSEN.get(name)] or found, within_s)
     with contextlib.suppress(OSError):  # the server has already ended the connection
         address = opened.getpeername()
         if address[0] == opened.getsockname()[0] or ip_address(address[0]).is_loopback:
-            _CHOSEN.setdefault(name, (opened.family, opened.type, opened.proto, "", address))
+            _CHOSEN[name] = address
     return opened
 
 
@@ -54,7 +52,7 @@ def chosen_address(host: str, port: int) -> str | None:
         with contextlib.suppress(OSError):
             if len(_found(host, port)) > 1:
                 connect(host, port, _CHOICE_S).close()
-    return str(_CHOSEN[name][4][0]) if name in _CHOSEN else None
+    return str(_CHOSEN[name][0]) if name in _CHOSEN else None
 
 
 def _found(host: str, port: int) -> list[AddressInfo]:

@@ -54,6 +54,18 @@ def test_a_denied_call_is_a_result_for_the_model_a_line_for_people_and_a_denial(
     assert f"permission rules in force: 2 of {project}" in ran.notices
 
 
+def test_a_repository_that_a_command_made_takes_no_rule_out_of_the_project(ralph, serve, project) -> None:
+    (ralph.cwd / ".git").mkdir(exist_ok=True)
+    sub = ralph.cwd / "pkg/api"
+    sub.mkdir(parents=True)
+    serve(bash("mkdir .git"), DONE, bash("rm ../../kept"), calls(("Read", {"file_path": "../../.env"})), DONE)
+    assert ralph("go", "--cd", str(sub)).code == 0
+    assert (sub / ".git").is_dir()
+    ran = ralph("go", "--cd", str(sub), "--output-format", "stream-json")
+    assert denials(ran) == [{"command": "rm ../../kept"}, {"file_path": "../../.env"}]
+    assert (ralph.cwd / "kept").exists()
+
+
 def test_no_tool_shows_a_denied_file(ralph, serve, project) -> None:
     server = serve(
         calls(
