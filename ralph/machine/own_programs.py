@@ -70,9 +70,9 @@ _LOADED_BY_OPTION = (
 _NOT_READ_BY_MISE = "MISE_IGNORED_CONFIG_PATHS"
 # Variables that say where something is, and from which no program loads code.
 _IS_DATA = re.compile(rf"(?:OLD)?PWD|CLAUDE_PROJECT_DIR|RALPH_\w+|{_NOT_READ_BY_MISE}")
-# Those from whose directory programs take settings or code, such as XDG_CONFIG_HOME, DOCKER_CONFIG and GIT_DIR.
-NAMES_SETTINGS = re.compile(
-    r"(?i:(?:.*_|KUBE)CONFIG\w*|.*(?:HOME|_CACHE_DIR|_BROWSERS_PATH|_PREFIX)|GIT_(?:COMMON_)?DIR)"
+# Those from whose directory programs take settings or code, such as DOCKER_CONFIG, GIT_DIR and PLAYWRIGHT_BROWSERS_PATH.
+OF_SETTINGS = re.compile(
+    r"(?i:.*(?:(?:_|KUBE)CONFIG\w*|HOME|_CACHE_DIR|ERS_PATH|_PREFIX)|GIT_(?:COMMON_)?DIR)"
 )
 _ABSOLUTE = re.compile(r"(?<![\w.~-])/[^\s:;,|&\"'`]*")
 _SET_ASIDE = "RALPH_SET_ASIDE_"
@@ -382,7 +382,7 @@ def own_environment(environment: Mapping[str, str], search: ProgramSearch) -> di
     with suppress(KeyError):  # to work in the home directory is a choice of the user's
         home = pwd.getpwuid(os.geteuid()).pw_dir
     for name, value in tuple(made.items()):
-        is_root = os.path.realpath(value) in search.roots and not NAMES_SETTINGS.fullmatch(name)
+        is_root = os.path.realpath(value) in search.roots and not OF_SETTINGS.fullmatch(name)
         is_kept = is_root or _IS_DATA.fullmatch(name) or (name, value) == ("HOME", home)
         if not is_kept and named_writable(value, search):
             del made[name]

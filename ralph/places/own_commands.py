@@ -215,7 +215,9 @@ def _line_of(
         for path in (os.path.normpath(os.path.join(place, word)) for word in words):
             if path not in places and len(places) < _MOST_DIRECTORIES and os.path.isdir(path):
                 places.append(path)
-    patterns = product(places, filter(_PATTERN.search, tuple(words)))
+    # What stands before `)` in a case names no file.
+    has_glob = "esac" not in text or any(word.has_glob for one in parsed.commands for word in one.words)
+    patterns = product(places, filter(_PATTERN.search, tuple(words) if has_glob else ()))
     words += islice(chain.from_iterable(iglob(one, root_dir=place) for place, one in patterns), _MOST_FITTING)
     named = {*(words if parsed.lost else started)} - {""}
     return _CommandLine(sure, words, commands, named, unknown, places, known, search)

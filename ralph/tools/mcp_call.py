@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ralph.machine.output_capture import OutputCapture, StreamRedaction
 from ralph.machine.own_programs import (
-    NAMES_SETTINGS,
+    OF_SETTINGS,
     named_writable,
     own_environment,
     trusted_directories,
@@ -92,14 +92,13 @@ def _has_credential(server: McpServer, context: ToolContext) -> bool:
 
 def _why_not_trusted(program: str, server: McpServer, context: ToolContext) -> str | None:
     """Why commands could change what a server runs (`why_changeable`), or what a variable loads. None if they cannot."""
-    search, cwd = context.search, str(context.settings.cwd)
-    known = {**context.settings.environment, **server.environment.plain}
-    if why := why_changeable(join([program, *server.arguments]), cwd, known, search, takes_data=True):
+    search, known = context.search, {**context.settings.environment, **server.environment.plain}
+    if why := why_changeable(join([program, *server.arguments]), os.sep, known, search, takes_data=True):
         return why
     for name, value in server.environment.plain.items():
         unsafe = unsafe_loads({name: value}, search).get(name)
         if unsafe is None and name != "PATH":
-            paths, may_load = map(Path, named_writable(value, search)), NAMES_SETTINGS.fullmatch(name)
+            paths, may_load = map(Path, named_writable(value, search)), OF_SETTINGS.fullmatch(name)
             is_line = len(value.split()) > 1  # a line such as `sh FILE`, and there may be the file later
             unsafe = [
                 f"{one}" for one in paths if may_load or one.is_file() or (is_line and not one.is_dir())

@@ -222,7 +222,7 @@ def test_nothing_that_commands_can_replace_is_loaded_into_ralphs_own_programs(
         ),
         *(
             (name, "$W", True)
-            for name in "CURL_HOME DOCKER_CONFIG HOME KUBECONFIG GIT_DIR UV_CACHE_DIR".split()
+            for name in "CURL_HOME DOCKER_CONFIG HOME KUBECONFIG GIT_DIR PLAYWRIGHT_BROWSERS_PATH".split()
         ),
         ("KUBECONFIG", "$H/.kube/config:$W/kube", True),
         ("CARGO_HOME", "$D/link/x", True),

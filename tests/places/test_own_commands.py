@@ -150,6 +150,9 @@ LINES = {
     "a text without spaces": ('X=$(jq -r .x | xargs); tell "$X"', True, True),
     "a text behind xargs": ("jq -r .outcome | xargs -n 1 tell", True, True),
     "a text for a script": ('D=$(jq -r .directory); tell < "$D/x" | sh $H/bin/tell "$D"', True, True),
+    "patterns of a case": ("case $X in d/*|*) tell;; esac", True, True),
+    "a script of a pattern in a case": ("case $X in *) cd $W/d; sh i*;; esac", False, False),
+    "one of a loop": ("case $X in *) cd $W/d; for f in i*; do sh $f; done;; esac", False, False),
     "a text in a case": (
         'D=$(jq -r .directory); case "$D" in x) tell "$D";; y) tell x "$D";; esac',
         True,

@@ -308,6 +308,7 @@ OUTSIDE: dict[str, tuple[str, list[str], dict[str, str], str]] = {
     ),
     "settings of a directory": ("sh", ["$H/s"], {"DOCKER_CONFIG": "$W/d"}, "DOCKER_CONFIG names $W/d"),
     "the work as a home": ("sh", ["$H/s"], {"CURL_HOME": "$W"}, "CURL_HOME names $W"),
+    "a name that is also in the work": ("sh", ["$H/s", "s", "module.py"], {}, ""),
     "a script elsewhere, with a directory of the work": (
         "sh",
         ["$H/s", "$W/d"],
@@ -353,7 +354,7 @@ def test_a_server_that_commands_could_change_does_not_run_outside_of_the_sandbox
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
         file.chmod(0o755)
-    (home / "wrapper").write_text("#!/bin/bash -e\nexec python3 -um module\n")
+    (home / "wrapper").write_text(f"#!/bin/bash -e\ncd {work}\nexec python3 -um module\n")
     (home / "wrapper").chmod(0o755)
     ralph.environment["PATH"] = f"{work}/.venv/bin:{ralph.environment['PATH']}"
 
