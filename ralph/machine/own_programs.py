@@ -71,9 +71,7 @@ _NOT_READ_BY_MISE = "MISE_IGNORED_CONFIG_PATHS"
 # Variables that say where something is, and from which no program loads code.
 _IS_DATA = re.compile(rf"(?:OLD)?PWD|CLAUDE_PROJECT_DIR|RALPH_\w+|{_NOT_READ_BY_MISE}")
 # Those from whose directory programs take settings or code, such as DOCKER_CONFIG, GIT_DIR and PLAYWRIGHT_BROWSERS_PATH.
-OF_SETTINGS = re.compile(
-    r"(?i:.*(?:(?:_|KUBE)CONFIG\w*|HOME|_CACHE_DIR|ERS_PATH|_PREFIX)|GIT_(?:COMMON_)?DIR)"
-)
+OF_SETTINGS = re.compile(r"(?i:.*(?:(?:_|KUBE)CONFIG\w*|HOME|_CACHE_DIR|ERS_PATH|_PREFIX)|GIT_DIR)")
 _ABSOLUTE = re.compile(r"(?<![\w.~-])/[^\s:;,|&\"'`]*")
 _SET_ASIDE = "RALPH_SET_ASIDE_"
 _SEPARATORS = {"LD_PRELOAD": "[: ]"}
