@@ -66,6 +66,28 @@ def test_a_repository_that_a_command_made_takes_no_rule_out_of_the_project(ralph
     assert (ralph.cwd / "kept").exists()
 
 
+@pytest.mark.sandboxed
+@pytest.mark.parametrize("link", [".claude", ".claude/settings.json"])
+def test_rules_behind_a_link_in_the_work_stay_as_they_are(ralph, serve, project, link) -> None:
+    kept = ralph.cwd / "cfg"
+    (ralph.cwd / link).rename(kept if link == ".claude" else kept.with_suffix(".json"))
+    real = kept / "settings.json" if link == ".claude" else kept.with_suffix(".json")
+    (ralph.cwd / link).symlink_to(kept if link == ".claude" else real)
+    before, shown = real.read_text(), str(real.relative_to(ralph.cwd))
+    server = serve(
+        *(
+            calls(("Write", {"file_path": path, "content": "{}"}))
+            for path in (shown, ".claude/settings.json")
+        ),
+        *(bash(f"echo {{}} > {path}") for path in (shown, ".claude/settings.json")),
+        bash(f"rm -f {shown}; echo {{}} > x; mv x {shown}"),
+        DONE,
+    )
+    assert ralph("go").code == 0
+    assert real.read_text() == before
+    assert all("not written" in results(server, number)[0][0] for number in (1, 2))
+
+
 def test_no_tool_shows_a_denied_file(ralph, serve, project) -> None:
     server = serve(
         calls(
