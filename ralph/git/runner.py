@@ -24,13 +24,7 @@ from ralph.git.token import PIPE
 from ralph.machine.files.planted_link import leads_into
 from ralph.machine.files.repository import git_directory
 from ralph.machine.launcher import TRY_AGAIN
-from ralph.machine.own_programs import (
-    own_program,
-    search_outside,
-    trusted_directories,
-    why_not_used,
-    without_unsafe_loads,
-)
+from ralph.machine.own_programs import own_environment, own_program, search_outside, why_not_used
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.running_command import (
     STARTER_GONE,
@@ -86,6 +80,8 @@ _NAMES_A_FILE = re.compile(
     r"GIT_(?:ASKPASS|LFS_PROGRESS|SSH|SSH_COMMAND|PROXY_COMMAND|TRACE.*|SSL_.*|PROXY_SSL_.*)|SSH_ASKPASS|SSH_SK_PROVIDER"
     r"|SSL_CERT_(?:FILE|DIR)|CURL_CA_BUNDLE"
 )
+# What these name is read and judged before git may run it (`settings_of`).
+_NAMES_CONFIGURATION = ("HOME", "XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM")
 # Git reads `trace2.*` of the configuration before all else, and no `-c` comes before it (git-config(1)).
 _UNTRACED = dict.fromkeys(("GIT_TRACE2", "GIT_TRACE2_EVENT", "GIT_TRACE2_PERF"), "0")
 _OF_READING = {"GIT_OPTIONAL_LOCKS": "0"}
@@ -417,10 +413,11 @@ def environment_for_git(seams: GitSeams, work: Path) -> dict[str, str]:
     search = search_outside(ours, (work, *seams.writable))
     return (
         _UNTRACED
-        | environment_for_commands(without_unsafe_loads(ours, search))
+        | environment_for_commands(
+            own_environment(ours, search)
+        )  # whose PATH has its helpers, ssh and a shell
+        | {name: ours[name] for name in _NAMES_CONFIGURATION if name in ours}
         | {
-            # Git looks there for its helper programs, ssh and a shell.
-            "PATH": os.pathsep.join(trusted_directories(search)),
             # A missing object is an error. To fetch it from a remote would run the program in `uploadpack`.
             "GIT_NO_LAZY_FETCH": "1",
             # A Python program of the user's that git starts takes no module from the working tree.

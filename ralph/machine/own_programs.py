@@ -68,6 +68,13 @@ _LOADED_BY_OPTION = (
 )
 # The places whose configuration mise does not read (mise.jdx.dev/configuration/settings.html).
 _NOT_READ_BY_MISE = "MISE_IGNORED_CONFIG_PATHS"
+# Variables that say where something is, and from which no program loads code.
+_IS_DATA = re.compile(rf"(?:OLD)?PWD|CLAUDE_PROJECT_DIR|RALPH_\w+|{_NOT_READ_BY_MISE}")
+# Those from whose directory programs take settings or code, such as XDG_CONFIG_HOME, DOCKER_CONFIG and GIT_DIR.
+NAMES_SETTINGS = re.compile(
+    r"(?i:(?:.*_|KUBE)CONFIG\w*|.*(?:HOME|_CACHE_DIR|_BROWSERS_PATH|_PREFIX)|GIT_(?:COMMON_)?DIR)"
+)
+_ABSOLUTE = re.compile(r"(?<![\w.~-])/[^\s:;,|&\"'`]*")
 _SET_ASIDE = "RALPH_SET_ASIDE_"
 _SEPARATORS = {"LD_PRELOAD": "[: ]"}
 # A fleet worker gets a new checkout with each job.
@@ -365,6 +372,27 @@ def without_unsafe_loads(environment: Mapping[str, str], search: ProgramSearch) 
             del safe[name]
     ignored = filter(None, (environment.get(_NOT_READ_BY_MISE), *search.roots))
     return {**_own_versions(environment, search), **safe, _NOT_READ_BY_MISE: os.pathsep.join(ignored)}
+
+
+def own_environment(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, str]:
+    """The variables for a program of the user's with more rights than commands: as `without_unsafe_loads`, without those that name
+    what is where commands may write, and with a PATH of places where they may not. A directory of theirs itself may be data.
+    """
+    made, home = without_unsafe_loads(environment, search), environment.get("HOME")
+    with suppress(KeyError):  # to work in the home directory is a choice of the user's
+        home = pwd.getpwuid(os.geteuid()).pw_dir
+    for name, value in tuple(made.items()):
+        is_root = os.path.realpath(value) in search.roots and not NAMES_SETTINGS.fullmatch(name)
+        is_kept = is_root or _IS_DATA.fullmatch(name) or (name, value) == ("HOME", home)
+        if not is_kept and named_writable(value, search):
+            del made[name]
+    return made | {"PATH": os.pathsep.join(trusted_directories(search))}
+
+
+def named_writable(value: str, search: ProgramSearch) -> list[str]:
+    """The absolute paths that the value of a variable names and that lead through places where commands may write."""
+    named = dict.fromkeys((value, *value.split(os.pathsep), *_ABSOLUTE.findall(value)))
+    return [one for one in named if one[:1] == "/" and search.root_around(one)]
 
 
 def _own_versions(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, str]:

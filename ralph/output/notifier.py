@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.output_capture import readable_text
-from ralph.machine.own_programs import ProgramSearch, own_program, trusted_directories
+from ralph.machine.own_programs import ProgramSearch, own_environment, own_program
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.running_command import CommandEnding, EndCause, MemoryCapture, RunningCommand
 from ralph.machine.starting import start_thread
@@ -75,14 +75,14 @@ class Notifier:
         redact: Callable[[str], str],
         events: Events,
     ) -> None:
-        """`directory` is that of the run or loop. `environment` has no credentials. `search` says where commands may write.
+        """`directory` is that of the run or loop. `environment` is the user's, without credentials. `search` says where commands may write.
         `events` gets a notice if the program fails in an outage. Raises CannotError if it must not run.
         """
         self._command = command
         self._directory = directory
         home = environment.get("HOME", "")
         self._home = home if Path(home).is_dir() else os.sep
-        self._environment = {**environment, "PATH": os.pathsep.join(trusted_directories(search))}
+        self._environment, self._given = environment, own_environment(environment, search)
         self._search = search
         self._waiter = waiter
         self._clock = clock
@@ -146,7 +146,7 @@ class Notifier:
         limit_s, left_s = _LIMIT_S, self._waiter.stop_left_s()
         if math.isfinite(left_s):
             limit_s = min(_LIMIT_AFTER_STOP_S, max(left_s - _TO_STOP_S, _LEAST_S))
-        supervisor = CommandSupervisor(self._environment, makes_group=False)  # that of commands may be closed
+        supervisor = CommandSupervisor(self._given, makes_group=False)  # that of commands may be closed
         said = EndOfOutput()
         try:
             source, sink = os.pipe()
@@ -155,7 +155,7 @@ class Notifier:
                 process = supervisor.start(
                     [own_program("sh", self._search) or "/bin/sh", "-c", self._command],
                     cwd=Path(self._home),
-                    environment=environment_for_commands(self._environment),
+                    environment=environment_for_commands(self._given),
                     grace_s=_GRACE_S,
                     input_from=source,
                     is_confined=False,

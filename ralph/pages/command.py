@@ -14,7 +14,7 @@ from msgspec import Struct
 from ralph.loop.record import FileRecord, LoopStore, RecordError
 from ralph.loop.values import REPORT_PAGE
 from ralph.machine.files.opened_file import open_regular_file
-from ralph.machine.own_programs import own_program, search_around, trusted_directories, without_unsafe_loads
+from ralph.machine.own_programs import own_environment, own_program, search_around
 from ralph.machine.starting import start_process
 from ralph.output.result_file import result_file_problem, write_result_file
 from ralph.output.standard_streams import ReaderLeftError, complain, print_bytes, print_lines
@@ -267,8 +267,7 @@ def _open(
         tell(f"the page is not opened: {why}")
         return
     # xdg-open is a script: it finds further programs, and the browser, on PATH.
-    safe = without_unsafe_loads(child_environment(environment, (), known_secrets(environment)), search)
-    safe["PATH"] = os.pathsep.join(trusted_directories(search))
+    safe = own_environment(child_environment(environment, (), known_secrets(environment)), search)
     try:
         process = start_process(
             [program, path.as_uri()],

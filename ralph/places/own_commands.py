@@ -29,8 +29,9 @@ from ralph.machine.own_programs import (
     why_not_used,
 )
 from ralph.permissions.command_table import FORMS
+from ralph.permissions.patterns import ANY
 from ralph.permissions.shell import ParsedLine
-from ralph.permissions.shell_words import Word, name_of
+from ralph.permissions.shell_words import Word, name_of, plain
 from ralph.permissions.wrappers import INTERPRETERS, SHELLS, commands_in_assignment, inner_commands
 from ralph.places.named_paths import absolute_path, assigned, paths_in, shown, with_values
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ralph.machine.own_programs import ProgramSearch
+    from ralph.permissions.shell_syntax import SimpleCommand
 
 ENTERS = frozenset({"cd", "pushd"})
 # Programs that find what they run in a file of the directory in which they start.
@@ -58,6 +60,19 @@ _STARTER = re.compile(
 # Programs that take their own program from a file, and the option before it.
 _FILTER = re.compile(r"(?:[gm]?awk|g?o?jq|jaq|yq|sed)")
 _PROGRAM_FILE = re.compile(r"-(?:[A-Za-z]*f|-(?:from-)?file)=?(.*)")
+# Commands, by their `_shape`, that run what is known only then: a variable that they set (its name, or one for programs), a script
+# behind an option or at any place, their program or code, code from their input, and a module that Node.js looks for.
+_KNOWN_LATER = re.compile(
+    r".* (?:GIT_(?:(?:COMMON_|OBJECT_)?DIR\w*|WORK_TREE)|(?:XDG_CONFIG_)?HOME)=\S*\0.*"
+    r"|(?:export|declare|readonly|typeset|local|read) (?:.* )?[^\s=]*\0.*"
+    r"|(?:(?:n?vim?|view|ex|emacs) (?:.* )?-(?:[SsuUl]|-(?:cmd|load|script))|sqlite3 (?:.* )?(?:--?init|\.)|(?:tmux|screen) (?:.* )?-[fc]"
+    r"|(?:gdb|lldb) (?:.* )?-(?:[xsS]|-?command|-source)|(?:docker|podman)\S* (?:.* )?-(?:[vf]|-(?:volume|mount|file|config))"
+    r"|(?:ssh|scp|sftp) (?:.* )?-[Fo]|(?:at|psql) (?:.* )?-(?:f|-file)|(?:systemd-run|run-parts|pytest) .*"
+    r"|(?:[gmn]?awk|g?o?jq|jaq|yq|g?sed) (?:.* )?-(?:[A-Za-z]*f|-(?:from-)?file))[ =]?\S*\0.*"
+    r"|(?:[gmn]?awk|g?sed) (?:-[vF] \S+ |-(?![vF] )\S+ )*(?!-)\S*\0.*"
+    r"|(?:node|bun|tsx|ts-node) (?:-\S+ )*(?:-r|--(?:require|import|loader|experimental-loader))[ =](?![/~.])\S.*"
+    r"|(?:ed|ex|sqlite3|psql|mysql) (?:.* )?<\0|(?:ed|ex|batch|at(?! -f))(?: [^<\s]\S*)*|sqlite3(?: -\S+)*(?: [^-\s]\S*)?"
+)
 # The option behind which a text or a module stands, and those behind which a runner looks for code.
 _BEFORE_TEXT = re.compile(r"-[A-Za-z]*[cemE]|--(?:eval|print)")
 _LOOKS_IN = re.compile(
@@ -177,8 +192,10 @@ def _line_of(
     home = {"HOME": environment.get("HOME", "")}
     sure = with_values(text, known, only_sure=True)
     parsed = ParsedLine(sure)
-    values = (one for command in parsed.commands for one in command.assignments if one.text is None)
-    is_known = not (parsed.runs_unknown or any(commands_in_assignment(one).suspect for one in values))
+    given = [w for one in parsed.commands for w in (*one.assignments, *one.words[1:]) if w.text is None]
+    is_known = not (parsed.runs_unknown or any(commands_in_assignment(one).suspect for one in given))
+    streams = {" <\0" for one in parsed.redirections if not one.writes and one.target.text is None}
+    is_known &= not any(_KNOWN_LATER.fullmatch(_shape(one) + "".join(streams)) for one in parsed.commands)
     unknown = ["ralph does not understand its syntax"] if parsed.lost else [] if is_known else [_LATER]
     commands, started = list[_Command](), list[str]()
     for command in parsed.commands:
@@ -189,7 +206,6 @@ def _line_of(
             for before, word in pairwise((_NONE, *one.told)) if _FILTER.fullmatch(one.name) else ():
                 option = _PROGRAM_FILE.fullmatch(word.known) or _PROGRAM_FILE.fullmatch(before.known)
                 started += [shown(option[1] or word.known)] if option else []
-                unknown += [_LATER] if option and word.text is None else []
     started += [one.program for one in commands if "/" in one.program]
     started += [each for one in started for each in (_GLUED.sub("", one), *paths_in(one, home))]
     words = [*dict.fromkeys(filter(None, (*paths_in(text, known), *paths_in(sure, home))))]
@@ -203,6 +219,13 @@ def _line_of(
     words += islice(chain.from_iterable(iglob(one, root_dir=place) for place, one in patterns), _MOST_FITTING)
     named = {*(words if parsed.lost else started)} - {""}
     return _CommandLine(sure, words, commands, named, unknown, places, known, search)
+
+
+def _shape(command: SimpleCommand) -> str:
+    """The words of a command without white space, its assignments last, with NUL for each part that is known only when it runs."""
+    words = (plain(command.name or ""), *command.words[1:], *command.assignments)
+    texts = ("".join("\0" if part is ANY else part for part in word.parts) for word in words)
+    return " ".join(re.sub(r"\s", "_", text) for text in texts) + (" <<" if command.has_heredoc else "")
 
 
 def _commands_of(words: Sequence[Word], *, has_text: bool) -> Iterator[tuple[_Command, str]]:
@@ -325,6 +348,9 @@ def _why_taken(
 
 def _why_found(line: _CommandLine) -> Iterator[str]:
     """Why commands can decide what a runner such as `npx --prefix DIR` or `cd DIR && make` finds in a directory that it is told."""
+    for text in (word.text or "" for one in line.commands for word in one.told):
+        if len(text.split()) > 1:  # a line within a word, such as that for a bridge
+            yield from _why_found(_line_of(shown(text), line.places[0], line.known, line.search))
     runners = [one for one in line.commands if one.name in _OF_GIT | FINDS_BY_ITSELF]
     moving = [one for one in line.commands if one.name in ENTERS or one.name in FORMS]
     for one in (*moving, *runners) if runners else ():

@@ -315,7 +315,7 @@ def _with_notifier(
         notifier = Notifier(
             command,
             directory=str(context.cwd),
-            environment=context.safe_environment(),
+            environment=context.tools_environment,
             search=context.search(),
             waiter=context.waiter,
             clock=context.clock,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.machine.command_supervisor import CommandSupervisor
-from ralph.machine.own_programs import ProgramSearch, own_program, trusted_directories, without_unsafe_loads
+from ralph.machine.own_programs import ProgramSearch, own_environment, own_program
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.running_command import EndCause, KeptErrors, MemoryCapture, RunningCommand
 from ralph.places.own_commands import ADVICE, why_changeable
@@ -55,10 +55,7 @@ class ProgramKeys:
         the keys.
         """
         self._environment = environment
-        self._given = {
-            **without_unsafe_loads(given, search),
-            "PATH": os.pathsep.join(trusted_directories(search)),
-        }
+        self._given = own_environment(given, search)
         self._search = search
         self._waiter = waiter
         self._clock = clock

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.own_programs import trusted_directories
+from ralph.machine.own_programs import own_environment, trusted_directories
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.running_command import STARTER_GONE, EndCause, KeptErrors, MemoryCapture, RunningCommand
 from ralph.places.own_commands import module_variables
@@ -162,5 +162,6 @@ def _environment(command: str, context: ToolContext, *, is_guard: bool) -> Mappi
     path = trusted_directories(context.search)
     if not has_more:
         path += tuple(one for one in context.search.search_path.split(os.pathsep) if one not in path)
-    safe = context.safe_environment
+    own = own_environment(context.settings.environment, context.search)
+    safe = own if has_more else context.safe_environment
     return safe | {"PATH": os.pathsep.join(path)} | module_variables(safe, context.search, command)

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.machine.output_capture import OutputCapture, StreamRedaction
-from ralph.machine.own_programs import trusted_directories, unsafe_loads, without_unsafe_loads
+from ralph.machine.own_programs import (
+    NAMES_SETTINGS,
+    named_writable,
+    own_environment,
+    trusted_directories,
+    unsafe_loads,
+)
 from ralph.machine.processes import environment_for_commands
 from ralph.mcp.helper_process import ServerProcess
 from ralph.mcp.ports import CallFailedError, ServerFailedError
@@ -50,14 +56,14 @@ def start_server(server: McpServer, context: ToolContext) -> ServerProcess:
             else ("does not run outside the sandbox", "leave out sandbox = false")
         )
         raise ServerFailedError(f"the MCP server {server.name!r} {refused}: {why}; {ADVICE}, or {way_out}")
+    own = own_environment(settings.environment, context.search) if is_guarded else None
     if server.is_confined:
         environment = context.box.watch(settings.environment, f"the sandbox of the MCP server {server.name}")
         box = context.server_box if is_guarded else context.box
-        environment = box.variables(settings.environment) if is_guarded else environment
-        environment = without_unsafe_loads(environment, context.search) if has_credential else environment
+        environment = environment if own is None else box.variables(own)
         confine = box.confine(lasts=True, is_alone=True)
     else:
-        environment, confine = context.safe_environment, None
+        environment, confine = own or context.safe_environment, None
     guard = _path_outside(server, context) if is_guarded else {}
     return ServerProcess(
         [program, *server.arguments],
@@ -90,7 +96,14 @@ def _why_not_trusted(program: str, server: McpServer, context: ToolContext) -> s
     known = {**context.settings.environment, **server.environment.plain}
     if why := why_changeable(join([program, *server.arguments]), cwd, known, search, takes_data=True):
         return why
-    for name, unsafe in unsafe_loads(server.environment.plain, search).items():
+    for name, value in server.environment.plain.items():
+        unsafe = unsafe_loads({name: value}, search).get(name)
+        if unsafe is None and name != "PATH":
+            paths, may_load = map(Path, named_writable(value, search)), NAMES_SETTINGS.fullmatch(name)
+            is_line = len(value.split()) > 1  # a line such as `sh FILE`, and there may be the file later
+            unsafe = [
+                f"{one}" for one in paths if may_load or one.is_file() or (is_line and not one.is_dir())
+            ]
         if unsafe:
             return f"{name} names {unsafe[0] or 'the working directory'}, where commands may write"
     return None

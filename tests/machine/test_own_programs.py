@@ -11,6 +11,7 @@ import pytest
 
 from ralph.machine.own_programs import (
     ProgramSearch,
+    own_environment,
     own_program,
     search_outside,
     trusted_directories,
@@ -18,6 +19,7 @@ from ralph.machine.own_programs import (
     with_set_aside,
     without_unsafe_loads,
 )
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -209,6 +211,56 @@ def test_nothing_that_commands_can_replace_is_loaded_into_ralphs_own_programs(
     (directory / "link").symlink_to(directory / "work/bin")
     safe = without_unsafe_loads({name: value.format(directory=directory)}, search(directory, "outside"))
     assert safe.get(name) == (None if kept is None else kept.format(directory=directory))
+
+
+@every_row(
+    ("name", "value", "is_left_out"),
+    [
+        *(
+            (name, "$W/x", True)
+            for name in "GIT_CONFIG_GLOBAL GIT_ASKPASS XDG_CONFIG_HOME EDITOR HOME".split()
+        ),
+        *(
+            (name, "$W", True)
+            for name in "CURL_HOME DOCKER_CONFIG HOME KUBECONFIG GIT_DIR UV_CACHE_DIR".split()
+        ),
+        ("KUBECONFIG", "$H/.kube/config:$W/kube", True),
+        ("CARGO_HOME", "$D/link/x", True),
+        ("LESSOPEN", "|$W/x %s", True),
+        ("GIT_SSH_COMMAND", "ssh -o ProxyCommand='$W/x %h'", True),
+        ("npm_config_script_shell", "$W/x", True),
+        ("MAVEN_OPTS", "-Xmx1g -javaagent:$W/x.jar", True),
+        ("XDG_CACHE_HOME", "$H/.cache/ralph/packages/0", True),
+        ("WORKSPACE", "$W", False),
+        ("OLDPWD", "$W/bin", False),
+        ("PWD", "$W/bin", False),
+        ("RALPH_LOG", "$W/x", False),
+        ("CLAUDE_PROJECT_DIR", "$W", False),
+        ("HOME", "$H", False),
+        ("DOCKER_CONFIG", "$H/.docker", False),
+        ("KUBECONFIG", "$W-2/x", False),
+        ("SERVER", "https://example.org/x", False),
+        ("EDITOR", "vim", False),
+    ],
+)
+def test_what_a_variable_names_where_commands_may_write_is_not_told_to_what_has_more_rights(
+    directory, name, value, *, is_left_out
+) -> None:
+    for short, path in {"$W": "work", "$H": "home", "$D": ""}.items():
+        value = value.replace(short, str(directory / path))
+    if not (directory / "link").is_symlink():
+        (directory / "link").symlink_to(directory / "work")
+    given = {"HOME": str(directory / "home"), "PATH": str(directory / "work/bin"), name: value}
+    made = own_environment(given, search(directory, "outside"))
+    assert made.get(name) == (None if is_left_out else value)
+    assert made["PATH"] == str(directory / "outside")
+
+
+def test_the_home_of_the_user_may_be_where_commands_write(directory, monkeypatch) -> None:
+    home = str(directory / "work")
+    entry = pwd.struct_passwd(("me", "x", os.geteuid(), os.getegid(), "", home, "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: entry)
+    assert own_environment({"HOME": home}, search(directory, "outside"))["HOME"] == home
 
 
 def test_a_program_of_rustup_is_of_the_toolchain_that_the_user_chose(directory: Path) -> None:

@@ -189,7 +189,7 @@ def open_context(
         notifier = Notifier(
             settings.notify.command,
             directory=plan.directory,
-            environment=without_unsafe_loads(ours, search),
+            environment=ours,
             search=search,
             waiter=waiter,
             clock=clock,

@@ -299,12 +299,27 @@ OUTSIDE: dict[str, tuple[str, list[str], dict[str, str], str]] = {
     "a runner that takes what is there": ("$H/npx", ["-y", "x"], {}, ""),
     "one behind a wrapper": ("timeout", ["9", "$H/npx", "-y", "x"], {}, ""),
     "what a variable loads": ("sh", ["$H/s"], {"PYTHONPATH": "$W/d"}, "PYTHONPATH names $W/d"),
-    "a script elsewhere, with a directory of the work": ("sh", ["$H/s", "$W/d"], {"DATA": "$W/d"}, ""),
+    "a program that a variable names": ("sh", ["$H/s"], {"GIT_ASKPASS": "$W/s"}, "GIT_ASKPASS names $W/s"),
+    "one that is not there yet": (
+        "sh",
+        ["$H/s"],
+        {"GIT_SSH_COMMAND": "sh $W/n"},
+        "GIT_SSH_COMMAND names $W/n",
+    ),
+    "settings of a directory": ("sh", ["$H/s"], {"DOCKER_CONFIG": "$W/d"}, "DOCKER_CONFIG names $W/d"),
+    "the work as a home": ("sh", ["$H/s"], {"CURL_HOME": "$W"}, "CURL_HOME names $W"),
+    "a script elsewhere, with a directory of the work": (
+        "sh",
+        ["$H/s", "$W/d"],
+        {"DATA": "$W/d", "ALL": "$W,$W/n"},
+        "",
+    ),
 }
 CREDENTIALS = (
     *("a script of the work", "what a variable loads", "a program of PATH, by env"),
     *("a module that the work shadows", "one that it shadows for a Python before 3.11"),
     *("a runner that takes what is there", "one behind a wrapper"),
+    *("a program that a variable names", "the work as a home"),
 )
 """The rows that are tried with a credential too."""
 

@@ -206,6 +206,18 @@ def test_a_program_that_commands_may_replace_is_refused_before_a_request(ralph, 
     assert not (home(ralph) / "told").exists()
 
 
+@pytest.mark.parametrize("command", COMMANDS, ids=["run", "loop"])
+def test_a_variable_that_names_a_file_of_the_work_is_not_told_to_it(ralph, serve, tells, command) -> None:
+    """As direnv sets it. A command writes the file."""
+    given = {"DOCKER_CONFIG": f"{ralph.cwd}/d", "LESSOPEN": f"|{ralph.cwd}/x %s", "WORKSPACE": str(ralph.cwd)}
+    ralph.environment |= given
+    serve(bash("printenv DOCKER_CONFIG LESSOPEN > seen; touch x"), DONE)
+    assert ralph(*command, "--notify", tells).code in (0, 2)
+    assert (ralph.cwd / "seen").read_text() == f"{ralph.cwd}/d\n|{ralph.cwd}/x %s\n"
+    told = (home(ralph) / "environment").read_text()
+    assert ("DOCKER_CONFIG" in told, "LESSOPEN" in told, "WORKSPACE" in told) == (False, False, True)
+
+
 def test_a_program_that_a_command_makes_on_its_way_is_not_run(ralph, serve) -> None:
     ralph.environment["PATH"] = f"{ralph.cwd}:{ralph.environment['PATH']}"
     serve(bash("echo 'touch ~/told' > tell-me; chmod +x tell-me"), DONE)

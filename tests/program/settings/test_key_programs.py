@@ -87,6 +87,7 @@ def bash(words: str) -> bytes:
 def test_the_program_runs_in_the_users_configuration_without_credentials(ralph, serve, vault) -> None:
     server = serve(bash("env"), DONE)
     ralph.environment["GITHUB_TOKEN"] = "a-token-of-github"
+    ralph.environment["AWS_CONFIG_FILE"] = f"{ralph.cwd}/aws"
     path = vault(f'pwd > "$HOME/seen"; env >> "$HOME/seen"; {COUNTING}')
     ralph.user_file.write_text(target(server, path))
     ran = ralph("go", "--output-format", "stream-json")
@@ -95,6 +96,7 @@ def test_the_program_runs_in_the_users_configuration_without_credentials(ralph, 
     seen = Path(ralph.environment["HOME"], "seen").read_text()
     assert seen.splitlines()[0] == str(ralph.user_file.parent.resolve())
     assert "a-token-of-github" not in seen
+    assert "AWS_CONFIG_FILE" not in seen, "commands may write it"
     bodies = b"".join(server.bodies).decode()
     assert "sk-of-the-night" not in ran.stdout + ran.stderr + bodies
     assert ran.objects[0]["apiKeySource"] == "api_key_command"

@@ -218,9 +218,13 @@ def test_a_hook_with_more_rights_runs_no_program_of_the_works_environment(ralph,
     log.mkdir()
     ralph.user_file.write_text('[hooks]\nwrite = ["~/logs"]\n')
     ralph.environment |= {"PATH": f"{place}:{ralph.environment['PATH']}", "BASH_ENV": f"{ralph.cwd}/rc"}
+    ralph.environment["LESSOPEN"] = f"|{ralph.cwd}/.venv/bin/cat"
     made = "printf '#!/bin/sh\\ntouch ~/logs/theirs' > .venv/bin/cat; chmod +x .venv/bin/cat; echo 'touch ~/logs/too' > rc"
     serve(bash(made), bash("true"), DONE)
-    ran = start(ralph, hooks("PreToolUse", "cat > ~/logs/mine; bash -c true"))
+    ran = start(
+        ralph,
+        hooks("PreToolUse", 'cat > ~/logs/mine; bash -c true; test -z "$LESSOPEN" || touch ~/logs/named'),
+    )
     assert ran.code == 0
     assert "hook failed" not in ran.stderr
     assert [path.name for path in log.iterdir()] == ["mine"]
