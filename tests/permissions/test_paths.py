@@ -162,6 +162,44 @@ def test_a_link_is_judged_by_its_target_and_a_denied_link_denies_its_target() ->
 
 
 @every_row(
+    ("rule", "tool", "argument", "is_denied"),
+    [
+        ("Read(~/proj/secrets/**)", "Read", "secrets/k", True),
+        ("Read(~/proj/secrets/**)", "Grep", "secrets/k", True),
+        ("Read(~/proj/secrets/**)", "Read", "~/proj/secrets/k", True),
+        ("Read(~/proj/secrets/**)", "Read", "src/main.py", False),
+        ("Read(~/proj/secrets/**)", "Bash", "cat secrets/key", True),
+        ("Read(~/proj/secrets/**)", "Bash", "grep -r x .", True),
+        ("Read(~/proj/secrets/**)", "Bash", "cat src/main.py", False),
+        ("Read(~/proj/*.pem)", "Read", "a.pem", True),
+        ("Read(//home/me/proj/s*/**)", "Read", "secrets/k", True),
+        ("Read(/home/me/proj/s*/**)", "Read", "secrets/k", True),
+        ("Edit(~/proj/**)", "Write", "secrets/k", True),
+        ("Edit(~/proj/secrets/*)", "Bash", "echo x > secrets/k", True),
+        ("Edit(~/proj/secrets/*)", "Bash", "echo x > src/k", False),
+        ("Read(./wl2/**)", "Read", "secrets/k", True),
+        ("Read(wl2/)", "Read", "secrets/k", True),
+        ("Read(**/wl2/*)", "Bash", "cat secrets/key", True),
+        ("Read(./wl2/*.pem)", "Read", "secrets/k", False),
+        (r"Read(./w\[3]/**)", "Read", "secrets/k", True),
+        ("Read(./w[3]/**)", "Read", "secrets/k", False),
+        ("Read(//bin/**)", "Bash", "/usr/bin/env x", True),
+        ("Read(/bin/**)", "Bash", "/usr/bin/env x", False),
+        ("Read(/bin)", "Bash", "/usr/bin/env x", True),
+    ],
+)
+def test_a_denied_pattern_that_leads_through_a_link_denies_what_is_behind_it(
+    rule, tool, argument, is_denied
+) -> None:
+    links = {f"{HOME}/proj": CWD, "/bin": "/usr/bin"}
+    links |= {f"{CWD}/{name}": f"{CWD}/secrets" for name in ("wl2", "w[3]")}
+    name = {"Bash": "command", "Grep": "path"}.get(tool, "file_path")
+    for judge in (permissions(deny=[rule], links=links), permissions(ask=[rule], links=links)):
+        found = verdict(judge, tool, **{name: argument})
+        assert ((found.denied or found.asks) is not None) is is_denied
+
+
+@every_row(
     ("command", "is_denied"),
     [
         ("cat docs/sec/*", True),
