@@ -238,6 +238,10 @@ REFUSED = {
     "no object": ({"permissions": ["Bash"]}, "permissions must be an object"),
     "no text": ({"permissions": {"deny": [1]}}, "a rule must be a text, not int"),
     "no JSON": ('{"permissions": ', "is not valid JSON"),
+    "a space that is none": (
+        '{"permissions": {"deny": ["Bash(touch\\u00a0:*)"]}}',
+        "white space that is no plain space",
+    ),
     "a guard twice": (
         '{"permissions": {"deny": ["Bash(touch:*)"]}, "permissions": {}}',
         "the key 'permissions' occurs twice",
@@ -376,6 +380,7 @@ def a_huge_file(path: Path) -> None:
 
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut off": (lambda path: path.write_text("{"), "is not valid JSON"),
+    "a link": (lambda path: path.symlink_to("nothing"), "is a link that leads nowhere"),
     "a list": (lambda path: path.write_text("[]"), "is not a JSON object"),
     "a pipe": (os.mkfifo, "cannot be read (it is not a regular file)"),
     "a directory": (os.mkdir, "cannot be read (it is not a regular file)"),
