@@ -469,3 +469,21 @@ def test_bash_runs_nothing_that_a_row_does_not_name(tmp_path) -> None:
         assert ran <= set(about), line
         denied += bool(ran)
     assert denied > len(DENIED) / 2
+
+
+@every_row(
+    ("line", "is_denied"),
+    [
+        ("docker run --rm node:20 npm test", False),
+        ("docker compose run --rm web pytest -q", False),
+        ("kubectl run x --rm -it --image=alpine -- ls", False),
+        ("docker run --rm node rm -rf x", True),
+        ("ssh host rm x", True),
+        ("ssh host -- rm x", True),
+        ("docker run --entrypoint=rm node x", True),
+        ("docker run --entrypoint rm node x", True),
+        ("tmux new -d 'rm x'", True),
+    ],
+)
+def test_an_option_is_no_name_of_a_command(line, is_denied) -> None:
+    assert denies(permissions(deny=["Bash(rm:*)"]), "Bash", command=line) is is_denied
