@@ -111,6 +111,29 @@ def test_no_tool_shows_a_denied_file(ralph, serve, project) -> None:
     assert len(denials(ran)) == 6
 
 
+def test_a_rule_whose_path_leads_through_a_linked_directory_holds_for_every_tool(ralph, serve) -> None:
+    home = Path(ralph.environment["HOME"])
+    (home / "proj").symlink_to(ralph.cwd)
+    secret = ralph.cwd / "secrets" / "k.txt"
+    secret.parent.mkdir()
+    secret.write_text("KEY=hidden\n")
+    write(home / ".claude" / "settings.json", {"permissions": {"deny": ["Read(~/proj/secrets/**)"]}})
+    server = serve(
+        calls(
+            ("Read", {"file_path": "secrets/k.txt"}),
+            ("Grep", {"pattern": "KEY", "path": "secrets", "output_mode": "content"}),
+            ("Edit", {"file_path": "secrets/k.txt", "old_string": "KEY", "new_string": "X"}),
+        ),
+        bash("cat secrets/k.txt"),
+        DONE,
+    )
+    ran = ralph("go", "--output-format", "stream-json")
+    assert ran.code == 0
+    assert "hidden" not in str([results(server, nth) for nth in (1, 2)])
+    assert secret.read_text() == "KEY=hidden\n"
+    assert len(denials(ran)) == 3
+
+
 def test_rules_of_all_files_and_of_the_option_hold(ralph, serve, project) -> None:
     below = ralph.cwd / "below"
     below.mkdir()
