@@ -177,7 +177,14 @@ def broken_by(line: ParsedLine, rules: Sequence[KnownRule]) -> Broken | None:
             return rule, ""
         if line.runs_any:
             return rule, "It runs something that is known only when it runs, which may be that: write it out."
-        problem = next((one for one, words in hiding if rule.bash.occurs_in(words)), "")
+        problem = next(
+            (
+                one
+                for one, words, names in hiding
+                if rule.bash.occurs_in(words) and rule.bash.is_named_in(names)
+            ),
+            "",
+        )
         if line.hides_any and rule.bash.is_named_in(line.everywhere):
             problem = line.hides_any
         if problem:

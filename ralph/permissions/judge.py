@@ -94,10 +94,6 @@ class KnownRule:
         self.is_about_commands = rule.names("Bash")
         if self.is_about_paths:
             self.path = PathPattern(rule, places)
-            if rule.effect is not Effect.ALLOW:  # the target of a link that is denied is denied too
-                real = {path: places.disk.real(path) for path in self.path.literal_paths()}
-                links = [to for path, to in real.items() if to != path]
-                self.path = PathPattern(rule, places, links) if links else self.path
         if self.is_about_commands:
             self.bash = BashPattern(rule.pattern or "*")
 

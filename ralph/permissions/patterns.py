@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from itertools import chain, product
+from itertools import chain, product, takewhile
 from typing import TYPE_CHECKING
 
 from ralph.permissions.rule import Effect, RuleError
@@ -220,15 +220,17 @@ _WILD = re.compile(r"[*?\[]")
 class PathPattern:
     """The path pattern of one rule. Its methods expect absolute paths."""
 
-    def __init__(self, rule: PermissionRule, places: RulePlaces, resolved: Iterable[str] = ()) -> None:
-        """The pattern also matches `resolved`, the targets of links that the rule names. Raises RuleError."""
+    def __init__(self, rule: PermissionRule, places: RulePlaces) -> None:
+        """One that denies also matches the targets of links that lead to what it names. Raises RuleError."""
         assert rule.pattern is not None  # noqa: S101 - a rule for the whole tool has no path
         is_wide = rule.effect is not Effect.ALLOW
         alternatives, rest = expanded(rule.pattern, _MOST_ALTERNATIVES)
         if rest:
             raise RuleError(f"{rule.text!r} stands for more than {_MOST_ALTERNATIVES} patterns")
         globs = [glob for one in alternatives for glob in _placed(one, rule, places, is_wide=is_wide)]
-        globs += [_escaped(path) for path in resolved]
+        if is_wide:
+            is_unclear = rule.pattern.startswith("/") and not rule.pattern.startswith("//")
+            globs += [one for glob in globs for one in _behind_links(glob, places, is_unclear=is_unclear)]
         self._globs = tuple(dict.fromkeys(globs))
         # Some file systems do not tell upper from lower case. A name that is denied stays denied in both.
         flags = re.DOTALL | re.IGNORECASE if is_wide else re.DOTALL
@@ -299,6 +301,21 @@ def _placed(pattern: str, rule: PermissionRule, places: RulePlaces, *, is_wide: 
         is_about_name = "/" not in plain.rstrip("/") and (is_wide or not pattern.startswith("./"))
         between = "**/" if is_about_name else ""
         yield from (_normal(f"{_escaped(base)}/{between}{plain}") for base in starts)
+
+
+def _behind_links(glob: str, places: RulePlaces, *, is_unclear: bool) -> Iterator[str]:
+    """The glob with the links resolved that stand before its first wildcard. A name for every depth is one at the top level.
+    `is_unclear`: `/bin/**` is probably about a directory of the project, and not about where the link `/bin` leads.
+    """
+    for one in dict.fromkeys((glob, glob.replace("/**/", "/"))):
+        parts = one.split("/")
+        known = [*takewhile(lambda part: not _WILD.search(re.sub(r"\\.", "", part)), parts)]
+        if is_unclear and len(known) < min(3, len(parts)):
+            continue
+        path = re.sub(r"\\(.)", r"\1", "/".join(known)) or "/"
+        real = places.disk.real(path)
+        if real != path:
+            yield "/".join((_escaped(real).rstrip("/"), *parts[len(known) :])) or "/**"
 
 
 def _normal(glob: str) -> str:

@@ -73,6 +73,10 @@ def parse_rule(text: object, effect: Effect, source: str, root: str = "") -> Per
     stripped = text.strip()
     if len(stripped) > _LONGEST or "\0" in stripped:
         raise RuleError(f"a rule of {len(stripped):,} characters cannot be understood")
+    if re.search(r"[^\S \t\n]", stripped):
+        raise RuleError(
+            f"{stripped!r} has white space that is no plain space, as pages have: no command has it; type it anew"
+        )
     form = _FORM.fullmatch(stripped)
     if form is None:
         raise RuleError(f"{stripped!r} is not a rule: write Tool or Tool(pattern)")

@@ -77,6 +77,9 @@ def _known_texts(words: Iterable[Word]) -> list[str]:
     return [text for word in words for text in (word.known, *word.choices)]
 
 
+_LONG_OPTION = re.compile(r"(?<!\S)--[A-Za-z][\w-]*(?=[\s=]|\Z)")
+
+
 def _words_anywhere(texts: Iterable[str], words: Iterable[Word]) -> Iterator[str]:
     """All words in the texts, without the quotes and operators around them."""
     for text in texts:
@@ -159,15 +162,19 @@ class ParsedLine(Script):
         is_found = self._evaluates() and any(re.search(r"\$\(|`", text) for text in texts)
         return ["a text with a substitution"] * is_found
 
-    def hiding(self) -> Iterator[tuple[str, frozenset[str]]]:
-        """Descriptions of the parts that may run commands which are not in the list, each with all words that such commands have."""
+    def hiding(self) -> Iterator[tuple[str, frozenset[str], frozenset[str]]]:
+        """Descriptions of the parts that may run commands which are not in the list, each with all words that such commands have, and
+        those that may be their names: the `--rm` of `docker run --rm` is none.
+        """
         others = [*self.other_words, *self.heredocs, *(one.target for one in self.redirections)]
-        data = frozenset(_words_anywhere(_known_texts([*self._data, *others]), ()) if self._suspects else ())
-        yield from ((problem, data | {name}) for name, problem in self._suspects.items())
-        yield from ((problem, self.everywhere) for problem in self.lost[:1])
-        yield from ((problem, self.everywhere) for problem in self.evaluated)
+        texts = [*_known_texts([*self._data, *others])] if self._suspects else []
+        data = frozenset(_words_anywhere(texts, ()))
+        names = frozenset(_words_anywhere((_LONG_OPTION.sub(" ", text) for text in texts), ()))
+        yield from ((problem, data | {name}, names | {name}) for name, problem in self._suspects.items())
+        whole = [*self.lost[:1], *self.evaluated]
         if self.has_glob and "nullglob" in self.everywhere:
-            yield "a file name pattern that may be no word at all", self.everywhere
+            whole.append("a file name pattern that may be no word at all")
+        yield from ((problem, self.everywhere, self.everywhere) for problem in whole)
 
     def _read_script(self, text: str, level: int, *, is_inner: bool = False, shell: str = "") -> None:
         """Reads a text that a shell runs, with `level` commands around it. `is_inner`: no command in it needs a match of its own."""

@@ -75,6 +75,7 @@ _RUN_OTHERS = frozenset(
     stap tox nox nvm nix devbox chamber sops concurrently nodemon watchexec mpirun mpiexec srun torchrun accelerate py-spy
     scalene kernprof memray retry setuidgid chpst cross-env-shell softlimit lerna nx turbo env-cmd
     cprofile pdb runpy timeit trace opam stack cabal composer fnm jobs ssh-agent gpg-agent
+    sqlite3 duckdb psql pgcli mysql mariadb mycli litecli sqlplus gnuplot octave octave-cli lftp ftp sftp m4 dc
     """.split()
 )
 # What programs for awk and sed contain that run a command or read a file which is no operand.

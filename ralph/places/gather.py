@@ -24,6 +24,7 @@ from ralph.machine.files.repository import (
     is_folder,
     is_within,
     is_within_any,
+    project_top,
     status_of,
 )
 from ralph.machine.own_programs import absolute_entries, search_outside
@@ -84,6 +85,7 @@ _KEY = "GIT_CONFIG_KEY_"
 _PARAMETER = re.compile(rf"({INCLUDES.pattern}|[^=]*)=(.*)", re.DOTALL | re.IGNORECASE)
 _OWN_FILES = ("{config}/ralph/config.toml",)
 _AGENTS = ("~/.claude/settings.json", "~/.claude/settings.local.json")
+_OF_PROJECTS = (".claude/settings.json", ".claude/settings.local.json", ".mcp.json", "ralph.toml")
 _MAGIC = re.compile(r"[*?[]")
 PACKAGE = str(Path(__file__).parents[1])
 _PACKAGES = frozenset({"site-packages", "dist-packages"})
@@ -127,7 +129,9 @@ def gather_places(
         "secrets of others": tuple(_secrets_of(others, known, environment)),
         "shown of others": tuple(existing_in(others, SHOWN)),
         "configuration": tuple(_ways((*named, *own), writable)),
-        "settings of agents": tuple(_ways((*map(str, agents), *of_agents), writable)),
+        "settings of agents": tuple(
+            _ways((*map(str, agents), *of_agents, *_behind_links(roots, environment)), writable)
+        ),
         "state": tuple(one for one in state_directories(environment, homes) if one not in chosen),
         "sessions": chosen,
         "package": (PACKAGE,),
@@ -231,6 +235,16 @@ def _ways(files: Iterable[str], writable: Sequence[str]) -> dict[str, None]:
         for file, way in ways.items()
         for path in (file, *(one for one in way if is_within_any(one, writable) or not os.path.islink(one)))
     )
+
+
+def _behind_links(roots: Sequence[str], environment: Mapping[str, str]) -> Iterator[str]:
+    """Yields the project's settings that lie behind links: their names protect them only where they really are."""
+    for root in map(Path, roots):
+        top = project_top(root, environment) or root
+        above = [one for one in (root, *root.parents) if one.is_relative_to(top)]
+        for path in (f"{directory}/{name}" for directory in above for name in _OF_PROJECTS):
+            if os.path.realpath(path) != path:
+                yield path
 
 
 def named_in(

@@ -195,7 +195,11 @@ class CommandBox:
         self._open_roots, self._mounts, self._protected = like._open_roots, like._mounts, like._protected
         self._own = {parts.temporary: temporary}
         if self._has_own_caches:
-            self._own[like._cache] = package_cache(self._environment, self._roots[0] + _SERVERS) or temporary
+            cache = package_cache(self._environment, self._roots[0] + _SERVERS)
+            # Where the caches are in the work, commands could write what the server loads.
+            if cache is None or is_within_any(os.path.realpath(cache), self._open_roots):
+                cache = temporary
+            self._own[like._cache] = cache
         self._cache = self._own.get(like._cache, like._cache)
         if self._has_own_caches:
             self._lay_caches(parts)

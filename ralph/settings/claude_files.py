@@ -167,6 +167,8 @@ def _read(path: Path, *, from_flag: bool = False) -> tuple[bytes, int] | None:
         with os.fdopen(open_regular_file(path), "rb") as file:
             data, owner = file.read(_MOST_BYTES + 1), os.fstat(file.fileno()).st_uid
     except (FileNotFoundError, NotADirectoryError):
+        if path.is_symlink():
+            raise _unusable(str(path), "is a link that leads nowhere", from_flag=from_flag) from None
         return None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__

@@ -161,7 +161,14 @@ def credential_from(variable: str, environment: Mapping[str, str], api: str = AN
 # A name that contains one of these texts anywhere is a credential's (PGPASSWORD, SECRETS).
 _ANYWHERE = ("SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "APIKEY")
 # A name that contains these neighbouring words anywhere is a credential's (AWS_ACCESS_KEY_ID).
-_TOGETHER = ("_API_KEY_", "_PRIVATE_KEY_", "_ACCESS_KEY_", "_CONNECTION_STRING_", "_WEBHOOK_URL_")
+_TOGETHER = (
+    "_API_KEY_",
+    "_PRIVATE_KEY_",
+    "_ACCESS_KEY_",
+    "_CONNECTION_STRING_",
+    "_WEBHOOK_URL_",
+    "_SEED_PHRASE_",
+)
 # These are compared as whole words, because GIT_AUTHOR_NAME is not a credential. AUTHENTICATE is missing, because the
 # header WWW-Authenticate only asks for a credential.
 _AUTH_WORDS = frozenset(
@@ -191,6 +198,7 @@ _ENDS_JOINED = re.compile(
 # One of several credentials may have a number or one of these behind its name: OPENAI_API_KEY2, DB_PASS_PROD, SSH_KEY_BASE64.
 _QUALIFIERS = frozenset(
     {"PROD", "PRODUCTION", "DEV", "DEVELOPMENT", "TEST", "LIVE", "STAGING", "STAGE", "OLD", "NEW", "BACKUP"}
+    | {"MAIN", "PRIMARY", "SECONDARY", "FALLBACK", "RO", "RW", "READONLY", "RSA", "ED25519", "ECDSA"}
     | {"B64", "BASE64", "HEX", "PEM", "RAW", "JSON", "ENC"}
 )
 # A name that ends with one of these says where a credential is, not the credential itself: SSH_AUTH_SOCK,
@@ -203,7 +211,20 @@ _ABOUT = frozenset(
 )
 # MAX_OUTPUT_TOKENS and x-ratelimit-remaining-tokens count the tokens of a model.
 _COUNTED = frozenset(
-    {"MAX", "MIN", "NUM", "INPUT", "OUTPUT", "THINKING", "CONTEXT", "TOTAL", "LIMIT", "REMAINING", "RESET"}
+    {
+        "MAX",
+        "MIN",
+        "NUM",
+        "CTX",
+        "INPUT",
+        "OUTPUT",
+        "THINKING",
+        "CONTEXT",
+        "TOTAL",
+        "LIMIT",
+        "REMAINING",
+        "RESET",
+    }
 )
 # A setting of git is in two variables with a number (git-config(1), GIT_CONFIG_COUNT).
 _GIT_VALUE, _NAME_FOR_GIT = "GIT_CONFIG_VALUE_", ("GIT", "CONFIG", "KEY")
@@ -237,7 +258,7 @@ def looks_like_credential_name(name: str) -> bool:
 
 def _without_qualifiers(words: tuple[str, ...]) -> tuple[str, ...]:
     """The words of a name without what tells one of several credentials from the others. At least one is left."""
-    while len(words) > 1 and (words[-1].isdecimal() or words[-1] in _QUALIFIERS):
+    while len(words) > 1 and (words[-1] in _QUALIFIERS or words[-1].rstrip("0123456789") in ("", "V")):
         words = words[:-1]
     return (*words[:-1], *(last.rstrip("0123456789") or last for last in words[-1:]))
 

@@ -161,6 +161,11 @@ sed 's/[/]git push/x/; /sudo/d; y/abc/xyz/' NOTES
 sed '/rm -rf/!d;s/ --force$//' notes.txt
 sed -ne 's/^version = "\(.*\)"/\1/p' pyproject.toml
 cat package.json | jq --arg v "$V" '.version = $v' > tmp && mv tmp package.json
+psql "$DATABASE_URL" -c 'select count(*) from jobs where force' && git status
+psql -U app -d app -f db/schema.sql > /tmp/out.txt; sqlite3 -header app.db '.tables' 'select * from push'
+mysql -u root -e "delete from jobs where name = '$NAME'" app && docker compose restart db
+git diff > /tmp/x.patch && git apply --check /tmp/x.patch && patch -p1 --dry-run < /tmp/x.patch
+ln -sfn "$PWD/dist" ~/app && cp -al build build.old && sort a | uniq -c > counts.txt
 jq -r '.scripts | to_entries[] | "\(.key): \(.value)"' package.json
 tr -d '\r' < "$IN" > "$OUT"
 sort -u names.txt | comm -23 - <(sort -u other.txt)
@@ -469,3 +474,21 @@ def test_bash_runs_nothing_that_a_row_does_not_name(tmp_path) -> None:
         assert ran <= set(about), line
         denied += bool(ran)
     assert denied > len(DENIED) / 2
+
+
+@every_row(
+    ("line", "is_denied"),
+    [
+        ("docker run --rm node:20 npm test", False),
+        ("docker compose run --rm web pytest -q", False),
+        ("kubectl run x --rm -it --image=alpine -- ls", False),
+        ("docker run --rm node rm -rf x", True),
+        ("ssh host rm x", True),
+        ("ssh host -- rm x", True),
+        ("docker run --entrypoint=rm node x", True),
+        ("docker run --entrypoint rm node x", True),
+        ("tmux new -d 'rm x'", True),
+    ],
+)
+def test_an_option_is_no_name_of_a_command(line, is_denied) -> None:
+    assert denies(permissions(deny=["Bash(rm:*)"]), "Bash", command=line) is is_denied

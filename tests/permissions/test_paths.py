@@ -162,6 +162,44 @@ def test_a_link_is_judged_by_its_target_and_a_denied_link_denies_its_target() ->
 
 
 @every_row(
+    ("rule", "tool", "argument", "is_denied"),
+    [
+        ("Read(~/proj/secrets/**)", "Read", "secrets/k", True),
+        ("Read(~/proj/secrets/**)", "Grep", "secrets/k", True),
+        ("Read(~/proj/secrets/**)", "Read", "~/proj/secrets/k", True),
+        ("Read(~/proj/secrets/**)", "Read", "src/main.py", False),
+        ("Read(~/proj/secrets/**)", "Bash", "cat secrets/key", True),
+        ("Read(~/proj/secrets/**)", "Bash", "grep -r x .", True),
+        ("Read(~/proj/secrets/**)", "Bash", "cat src/main.py", False),
+        ("Read(~/proj/*.pem)", "Read", "a.pem", True),
+        ("Read(//home/me/proj/s*/**)", "Read", "secrets/k", True),
+        ("Read(/home/me/proj/s*/**)", "Read", "secrets/k", True),
+        ("Edit(~/proj/**)", "Write", "secrets/k", True),
+        ("Edit(~/proj/secrets/*)", "Bash", "echo x > secrets/k", True),
+        ("Edit(~/proj/secrets/*)", "Bash", "echo x > src/k", False),
+        ("Read(./wl2/**)", "Read", "secrets/k", True),
+        ("Read(wl2/)", "Read", "secrets/k", True),
+        ("Read(**/wl2/*)", "Bash", "cat secrets/key", True),
+        ("Read(./wl2/*.pem)", "Read", "secrets/k", False),
+        (r"Read(./w\[3]/**)", "Read", "secrets/k", True),
+        ("Read(./w[3]/**)", "Read", "secrets/k", False),
+        ("Read(//bin/**)", "Bash", "/usr/bin/env x", True),
+        ("Read(/bin/**)", "Bash", "/usr/bin/env x", False),
+        ("Read(/bin)", "Bash", "/usr/bin/env x", True),
+    ],
+)
+def test_a_denied_pattern_that_leads_through_a_link_denies_what_is_behind_it(
+    rule, tool, argument, is_denied
+) -> None:
+    links = {f"{HOME}/proj": CWD, "/bin": "/usr/bin"}
+    links |= {f"{CWD}/{name}": f"{CWD}/secrets" for name in ("wl2", "w[3]")}
+    name = {"Bash": "command", "Grep": "path"}.get(tool, "file_path")
+    for judge in (permissions(deny=[rule], links=links), permissions(ask=[rule], links=links)):
+        found = verdict(judge, tool, **{name: argument})
+        assert ((found.denied or found.asks) is not None) is is_denied
+
+
+@every_row(
     ("command", "is_denied"),
     [
         ("cat docs/sec/*", True),
@@ -413,6 +451,97 @@ RULES = (
     "[ab]*.key",
     "a/**/b/**/*.c",
 )
+
+
+# With the rules `Read(.env)`, `Edit(infra/**)` and `Edit(*.lock)`.
+CHANGED_BY_OTHER_MEANS = [
+    # Code
+    ('awk \'BEGIN{print "x" > "infra/main.tf"}\'', True),
+    ("awk '{print > \"infra/main.tf\"}' a", True),
+    ('awk \'{printf("%s;", $1)>>"infra/main.tf"}\' a', True),
+    ("awk -v f=infra/main.tf '{print > f}' a", True),
+    ("gawk '{print | \"tee infra/main.tf\"}' a", True),
+    ("mawk 'BEGIN{system(\"touch infra/main.tf\")}'", True),
+    ("awk '{print > \"out\"}' infra/main.tf", False),
+    ("awk '$1 > 5 {print $2}' infra/main.tf > out", False),
+    ("awk '/resource/ || /infra/ {n++} END {if (n > 1) print n}' infra/main.tf", False),
+    ("sed -n 'w infra/main.tf' a", True),
+    ("sed -n '/x/,$w infra/main.tf' a", True),
+    ("sed 's/k/x/w infra/main.tf' a", True),
+    ("sed -e 's|k|x|gw infra/main.tf' a", True),
+    ("sed -ne'1w infra/main.tf' a", True),
+    ("sed '1e touch infra/main.tf' a", True),
+    (r"sed 's/.*/touch infra\/main.tf/e' a", True),
+    ("sed 's,.*,touch infra/main.tf,e' a", True),
+    ("sed -n 'w out' infra/main.tf; sed -n 1p infra/pipe infra/e", False),
+    ("sed -e 's/we/e/' -e '/^w/d' infra/main.tf > out", False),
+    ("perl -e 'open F,\">infra/main.tf\"'", True),
+    ('perl -e \'open(my $f, ">>", "infra/main.tf")\'', True),
+    ("perl -e 'open(my $f, q(+<), \"infra/main.tf\")'", True),
+    ("perl -e 'system \"echo x > infra/main.tf\"'", True),
+    ("perl -ne 'print if /x/' infra/main.tf", False),
+    ("php -r 'file_put_contents(\"infra/main.tf\", 1);'", True),
+    ("python3 -c 'os.open(\"infra/main.tf\", os.O_WRONLY)'", True),
+    ("python3 -c 'os.system(\"echo x > infra/main.tf\")'", True),
+    ("python3 -c 'print(len(open(\"infra/main.tf\").read()) > 5)'", False),
+    # Programs that read a language
+    ("sqlite3 a.db '.output infra/main.tf'", True),
+    ("sqlite3 a.db \"vacuum into 'infra/x.db'\"", True),
+    ("sqlite3 a.db \"select writefile('infra/main.tf', 'x')\"", True),
+    ("sqlite3 a.db \"select readfile('.env')\"", True),
+    ("sqlite3 a.db '.read .env'", True),
+    ("psql -c '\\o infra/main.tf'", True),
+    ("sqlite3 a.db 'select * from infra order by env'", False),
+    ("psql -c 'insert into infra select * from env'", False),
+    # A second operand
+    ("uniq a infra/main.tf", True),
+    ("sort a | uniq - infra/main.tf", True),
+    ("uniq -c infra/main.tf", False),
+    ("uniq -f 2 infra/main.tf", False),
+    # Links
+    ("ln -s infra y; echo x > y/main.tf", True),
+    ("ln -s infra/main.tf y", True),
+    ("ln infra/main.tf y", True),
+    ("ln -s . y; echo x > y/infra/main.tf", True),
+    ("ln -s .. sub/y", True),
+    ("ln -s ../infra sub/y", True),
+    ("ln -s ../infra/main.tf sub", True),
+    ("ln -s ../.env sub/x", True),
+    ("ln -st y infra", True),
+    ("ln -s deploy/..", True),
+    ("cp -l infra/main.tf y", True),
+    ("cp -al . ../y", True),
+    ("cp -s $PWD/infra/main.tf y", True),
+    ("cp --symbolic-link infra/main.tf y", True),
+    ("link infra/main.tf y", True),
+    ("cp infra/main.tf y", False),
+    ("cp -r infra y", False),
+    ("ln -s ../src/a.py docs/a.py; ln -sfn releases/5 current; ln -s /usr/bin/python3 py", False),
+    ("ln -s ../other/infra docs/y; ln -s node_modules y", False),
+    # Patches
+    ("git apply <<< '--- a/infra/main.tf'", True),
+    ("git apply <<'E'\n--- a/src/a.py\n+++ b/infra/main.tf\nE", True),
+    ("git apply -p0 <<'E'\n--- infra/main.tf\nE", True),
+    ("git apply <<'E'\ndiff --git a/x b/infra/x\nnew file mode 100644\nE", True),
+    ("git apply <<'E'\ndiff --git a/a b/infra/a\nrename from a\nrename to infra/a\nE", True),
+    ("patch -p1 <<'E'\n--- a/infra/main.tf\t2026-01-01\nE", True),
+    ("patch -p2 <<'E'\n--- x/y/infra/main.tf\nE", True),
+    ("cd infra && patch <<'E'\n--- x/main.tf\nE", True),
+    ("printf '%s\\n' '--- a/infra/main.tf' | git apply", True),
+    ("cat > p <<'E'\n--- a/yarn.lock\nE\ngit apply p", True),
+    ("git am <<'E'\n--- a/infra/main.tf\nE", True),
+    ("git apply <<'E'\n--- a/src/a.py\n+++ b/src/a.py\n-see infra/main.tf\n+see infra/x.tf\nE", False),
+    ("patch -p1 <<'E'\n--- a/docs/infra/main.tf\nE", False),
+    ("cat > p <<'E'\n--- a/infra/main.tf\nE\ngit apply --stat q | grep -c infra", True),
+    ("cat <<'E'\n--- a/infra/main.tf\nE", False),
+]
+
+
+@every_row(("command", "is_denied"), CHANGED_BY_OTHER_MEANS)
+def test_what_code_links_and_patches_change_is_judged_by_rules_for_edit(command, is_denied) -> None:
+    files = tuple(f"{CWD}/{name}" for name in ("infra/main.tf", "yarn.lock", "src/a.py", ".env"))
+    judge = permissions(deny=["Read(.env)", "Edit(infra/**)", "Edit(*.lock)"], files=files)
+    assert denies(judge, "Bash", command=command) is is_denied
 
 
 # With the rules `Read(*.pem)`, `Read(./.env)`, `Edit(./config/**)` and `Edit(*.lock)`.

@@ -42,8 +42,11 @@ class FakeDisk:
     def real(self, path: str) -> str:
         if "\0" in path:
             raise ValueError("embedded null byte")
-        path = posixpath.normpath(path)
-        return self._links.get(path, path)
+        above, below = posixpath.normpath(path), ""
+        while above not in self._links and above.strip("/"):
+            above, _, name = above.rpartition("/")
+            below = f"/{name}{below}"
+        return self._links.get(above, above.rstrip("/")) + below or "/"
 
     def names_in(self, directory: str) -> list[str]:
         above = directory.rstrip("/") + "/"

@@ -131,3 +131,27 @@ def test_a_folder_around_a_settings_file_stays_what_it_is(tmp_path, layout, chan
             script = f"cd {home}/dotfiles; D={folder}; N={real.relative_to(folder)}; {FOLDERS[change]}"
             tools.call("Bash", {"command": script})
             assert file.read_text() == MINE
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("link", "file"),
+    [(".claude", "settings.json"), (".claude/settings.json", ""), ("ralph.toml", ""), (".mcp.json", "")],
+)
+def test_no_command_changes_the_projects_own_settings_behind_a_link(tmp_path, link, file, level) -> None:
+    work, real = tmp_path / "work", tmp_path / "work/kept" / (file or "x.json")
+    for directory in (real.parent, (work / link).parent, work / ".git", work / "sub"):
+        directory.mkdir(parents=True, exist_ok=True)
+    real.write_text(MINE)
+    (work / link).symlink_to(real if not file else real.parent)
+    environment = {"HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]}
+    for tools in tools_in(work, environment, level, SandboxSettings()):
+        for change in (
+            "echo evil >$F",
+            "echo evil >x; mv -f x $F",
+            "rm -f $F",
+            f"rm {link}; cp -r kept {link}",
+        ):
+            tools.call("Bash", {"command": f"cd {work}; F={real}; {change}"})
+            assert (work / link / file).read_text() == MINE, change
+            assert real.read_text() == MINE, change

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from ralph.machine.files.atomic_write import remove_leftovers, replace_at, sync_directory
 from ralph.machine.files.opened_file import closed_after, open_regular_file, opened_path
-from ralph.machine.files.repository import HELD_DIRECTORY
+from ralph.machine.files.repository import HELD_DIRECTORY, is_within_any
 from ralph.machine.own_process import MOST_LINKS
 from ralph.tools.files.file_type import kind_of
 from ralph.tools.files.path_guard import PathGuard, refuse_kernel_file
@@ -94,6 +94,8 @@ def write_target(path: Path, shown: str, context: ToolContext) -> WriteTarget:
         raise ToolError(f"{shown} is {kind_of(before.st_mode)}; only regular files can be written")
     root = context.roots.root_of(target, shown)
     context.guard.refuse_written(str(target), shown)
+    if is_within_any(named := os.path.normpath(path), map(str, context.roots.paths)):
+        context.guard.refuse_written(named, shown)  # a link does not make a protected name an ordinary one
     if before is not None and not os.access(target, os.W_OK):
         raise ToolError(f"{shown} is read-only")
     return WriteTarget(target, root, before, shown, context.guard)

@@ -382,21 +382,27 @@ def test_a_server_that_commands_could_change_does_not_run_outside_of_the_sandbox
 
 @pytest.mark.sandboxed
 @pytest.mark.skipif(support().abi == 0, reason="this kernel has no Landlock")
+@pytest.mark.parametrize("is_in_work", [False, True])
 @pytest.mark.parametrize("has_credential", [True, False])
 def test_a_server_with_a_credential_takes_no_package_from_the_caches_of_commands(
-    ralph, serve, has_credential
+    ralph, serve, has_credential, is_in_work
 ) -> None:
-    serve(bash('touch "$XDG_CACHE_HOME/planted"'), DONE, DONE)
-    assert run(ralph).code == 0
+    if is_in_work:
+        ralph.environment["XDG_CACHE_HOME"] = str(ralph.cwd / "cache")
     script = Path(ralph.environment["HOME"], "s")
-    script.write_text('#!/bin/sh\ntest -e "$XDG_CACHE_HOME/planted" && : > taken\n')
+    script.write_text(
+        f'#!/bin/sh\n: > {ralph.cwd}/started\ntest -e "$XDG_CACHE_HOME/planted" && : > {ralph.cwd}/taken\n'
+    )
     script.chmod(0o755)
     token = 'env = {K = "${CORP_TOKEN}"}' if has_credential else ""
     ralph.environment["CORP_TOKEN"] = "corp-1234567890-secret"
-    ralph.user_file.write_text(
-        f"[sandbox]\nread = ['{script}']\n[mcp.servers.w]\ncommand = '{script}'\n{token}"
-    )
-    assert run(ralph).code == 78  # it is no server
+    before = ralph.user_file.read_text() if ralph.user_file.exists() else ""
+    own = f"[sandbox]\nread = ['{script}']\n[mcp.servers.w]\ncommand = '{script}'\n{token}"
+    serve(bash('for d in cache/ralph/packages/* "$XDG_CACHE_HOME"; do touch "$d/planted"; done'), DONE)
+    for settings, code in ((own, 78), (before, 0), (own, 78)):  # it is no server
+        ralph.user_file.write_text(settings)
+        assert run(ralph).code == code
+    assert (ralph.cwd / "started").exists()
     assert (ralph.cwd / "taken").exists() is not has_credential
 
 

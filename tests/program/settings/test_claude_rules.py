@@ -66,6 +66,28 @@ def test_a_repository_that_a_command_made_takes_no_rule_out_of_the_project(ralph
     assert (ralph.cwd / "kept").exists()
 
 
+@pytest.mark.sandboxed
+@pytest.mark.parametrize("link", [".claude", ".claude/settings.json"])
+def test_rules_behind_a_link_in_the_work_stay_as_they_are(ralph, serve, project, link) -> None:
+    kept = ralph.cwd / "cfg"
+    (ralph.cwd / link).rename(kept if link == ".claude" else kept.with_suffix(".json"))
+    real = kept / "settings.json" if link == ".claude" else kept.with_suffix(".json")
+    (ralph.cwd / link).symlink_to(kept if link == ".claude" else real)
+    before, shown = real.read_text(), str(real.relative_to(ralph.cwd))
+    server = serve(
+        *(
+            calls(("Write", {"file_path": path, "content": "{}"}))
+            for path in (shown, ".claude/settings.json")
+        ),
+        *(bash(f"echo {{}} > {path}") for path in (shown, ".claude/settings.json")),
+        bash(f"rm -f {shown}; echo {{}} > x; mv x {shown}"),
+        DONE,
+    )
+    assert ralph("go").code == 0
+    assert real.read_text() == before
+    assert all("not written" in results(server, number)[0][0] for number in (1, 2))
+
+
 def test_no_tool_shows_a_denied_file(ralph, serve, project) -> None:
     server = serve(
         calls(
@@ -87,6 +109,29 @@ def test_no_tool_shows_a_denied_file(ralph, serve, project) -> None:
     assert "hidden" not in told
     assert (ralph.cwd / ".env").read_text() == "KEY=hidden\n"
     assert len(denials(ran)) == 6
+
+
+def test_a_rule_whose_path_leads_through_a_linked_directory_holds_for_every_tool(ralph, serve) -> None:
+    home = Path(ralph.environment["HOME"])
+    (home / "proj").symlink_to(ralph.cwd)
+    secret = ralph.cwd / "secrets" / "k.txt"
+    secret.parent.mkdir()
+    secret.write_text("KEY=hidden\n")
+    write(home / ".claude" / "settings.json", {"permissions": {"deny": ["Read(~/proj/secrets/**)"]}})
+    server = serve(
+        calls(
+            ("Read", {"file_path": "secrets/k.txt"}),
+            ("Grep", {"pattern": "KEY", "path": "secrets", "output_mode": "content"}),
+            ("Edit", {"file_path": "secrets/k.txt", "old_string": "KEY", "new_string": "X"}),
+        ),
+        bash("cat secrets/k.txt"),
+        DONE,
+    )
+    ran = ralph("go", "--output-format", "stream-json")
+    assert ran.code == 0
+    assert "hidden" not in str([results(server, nth) for nth in (1, 2)])
+    assert secret.read_text() == "KEY=hidden\n"
+    assert len(denials(ran)) == 3
 
 
 def test_rules_of_all_files_and_of_the_option_hold(ralph, serve, project) -> None:
@@ -216,6 +261,10 @@ REFUSED = {
     "no object": ({"permissions": ["Bash"]}, "permissions must be an object"),
     "no text": ({"permissions": {"deny": [1]}}, "a rule must be a text, not int"),
     "no JSON": ('{"permissions": ', "is not valid JSON"),
+    "a space that is none": (
+        '{"permissions": {"deny": ["Bash(touch\\u00a0:*)"]}}',
+        "white space that is no plain space",
+    ),
     "a guard twice": (
         '{"permissions": {"deny": ["Bash(touch:*)"]}, "permissions": {}}',
         "the key 'permissions' occurs twice",
@@ -354,6 +403,7 @@ def a_huge_file(path: Path) -> None:
 
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "cut off": (lambda path: path.write_text("{"), "is not valid JSON"),
+    "a link": (lambda path: path.symlink_to("nothing"), "is a link that leads nowhere"),
     "a list": (lambda path: path.write_text("[]"), "is not a JSON object"),
     "a pipe": (os.mkfifo, "cannot be read (it is not a regular file)"),
     "a directory": (os.mkdir, "cannot be read (it is not a regular file)"),
