@@ -234,8 +234,11 @@ def test_a_variable_that_names_what_an_agent_can_write_is_left_out(tmp_path_fact
     (place / "other/x").touch()
     for value, is_kept in ((f"{place}/added/x -v", False), (f"{place}/other/x -v", True), ("./x", False)):
         repository.write("x")
-        seams = replace(repository.seams(**{name: value}), writable=(f"{place}/added",))
+        seams = replace(
+            repository.seams(**{name: value, "KUBECONFIG": f"{place}/added/x"}), writable=(f"{place}/added",)
+        )
         git = CheckoutGit(repository.top, seams)
+        assert "KUBECONFIG" not in git.environment
         assert (git.environment.get(name) == value) is is_kept
         assert git.settings.left_out == (() if is_kept else (name,))
 

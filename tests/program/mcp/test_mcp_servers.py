@@ -348,7 +348,9 @@ def test_a_server_that_commands_could_change_does_not_run_outside_of_the_sandbox
     taken = f'#!/bin/sh\n: >{work}/taken\nexec /bin/sh "$@"\n'
     files = {work / one: f"#!/bin/sh\n{WRITES}\n" for one in ("s", "d/in", "module.py")}
     files |= {home / "s": files[work / "s"], home / "by-env": f"#!/usr/bin/env sh\n{WRITES}\n"}
-    files |= {home / "npx": f'#!/bin/sh\ntest -e s && : >{work}/taken\necho x > "$HOME/outside"\n'}
+    reads = 'test -e s -o -n "$DOCKER_CONFIG"'  # the second as direnv sets it
+    ralph.environment["DOCKER_CONFIG"] = f"{work}/d"
+    files |= {home / "npx": f'#!/bin/sh\n{reads} && : >{work}/taken\necho x > "$HOME/outside"\n'}
     files |= {work / ".venv/bin/sh": taken, work / "colorsys.py": f"open({str(work / 'taken')!r}, 'w')\n"}
     for file, text in files.items():
         file.parent.mkdir(parents=True, exist_ok=True)
