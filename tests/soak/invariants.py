@@ -24,7 +24,7 @@ PEAK_KIB = 64 * 1024
 MOST_THREADS = 12
 # Eleven stay open with a running command, up to four hold the namespaces and the root of its box, four more are open for a moment while a command begins, one
 # while the mounts of the box are looked at, and whatever ralph looks at just then comes on top. A run has some thirty turns, so one descriptor lost per turn is far above this.
-MOST_DESCRIPTORS = 28
+MOST_DESCRIPTORS = 32
 
 
 def violations(plan: RunPlan, seen: Observed) -> list[str]:
