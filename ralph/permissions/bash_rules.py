@@ -45,9 +45,9 @@ class BashPattern:
     def denies(self, line: ParsedLine) -> bool:
         return all(part.denies(line) for part in self._parts)
 
-    def occurs_in(self, words: frozenset[str]) -> bool:
-        """Whether all words of the pattern are among `words`."""
-        return all(part.occurs_in(words) for part in self._parts)
+    def occurs_in(self, words: frozenset[str], names: frozenset[str]) -> bool:
+        """Whether all words of the pattern are among `words`, and those that begin its commands among `names`."""
+        return all(part.occurs_in(words, names) for part in self._parts)
 
     def is_named_in(self, words: frozenset[str]) -> bool:
         """Whether all command names of the pattern are among `words`."""
@@ -92,7 +92,7 @@ class _Part:
         return self._exact.surely_matches(_joined(words))
 
     def denies(self, line: ParsedLine) -> bool:
-        occurs = self.occurs_in(line.everywhere)
+        occurs = self.occurs_in(line.everywhere, line.everywhere)
         words = [*line.other_words] if self._set else []
         words += [word for one in line.commands if one.name in _SET_VARIABLES for word in one.words[1:]]
         unset = [one for one in self._set if not _may_be_among(one, words)]
@@ -135,11 +135,12 @@ class _Part:
         beside += [(word,) for word in (*line.other_words, *line.given_texts)]
         return any(self._text.surely_matches(_joined(words)) for words in beside)
 
-    def occurs_in(self, words: frozenset[str]) -> bool:
+    def occurs_in(self, words: frozenset[str], names: frozenset[str]) -> bool:
         *first, last = self._pieces or [""]
         begins = f"{last}:"
         return (
             bool(self._pieces)
+            and (self._is_anywhere or _is_among(names, self._pieces[0]))
             and all(_is_among(words, piece) for piece in first)
             and (
                 _is_among(words, last)
@@ -177,14 +178,7 @@ def broken_by(line: ParsedLine, rules: Sequence[KnownRule]) -> Broken | None:
             return rule, ""
         if line.runs_any:
             return rule, "It runs something that is known only when it runs, which may be that: write it out."
-        problem = next(
-            (
-                one
-                for one, words, names in hiding
-                if rule.bash.occurs_in(words) and rule.bash.is_named_in(names)
-            ),
-            "",
-        )
+        problem = next((one for one, words, names in hiding if rule.bash.occurs_in(words, names)), "")
         if line.hides_any and rule.bash.is_named_in(line.everywhere):
             problem = line.hides_any
         if problem:

@@ -52,9 +52,9 @@ def read_claude_files(
     """
     found = []
     for kind, path in _places(cwd, environment):
-        data = _read(path)
         if kind == "user":
             _refuse_left_behind(str(path), environment)
+        data = _read(path)
         if data is not None:
             found.append(ClaudeFile(str(path), kind, str(path.parents[1]), _text(data[0], str(path))))
     if option is not None:
