@@ -69,10 +69,10 @@ _LOADED_BY_OPTION = (
 # The places whose configuration mise does not read (mise.jdx.dev/configuration/settings.html).
 _NOT_READ_BY_MISE = "MISE_IGNORED_CONFIG_PATHS"
 # Variables that say where something is, and from which no program loads code.
-_IS_DATA = re.compile(rf"(?:OLD)?PWD|CLAUDE_PROJECT_DIR|RALPH_\w+|{_NOT_READ_BY_MISE}")
+_IS_DATA = rf"(?:OLD)?PWD|CLAUDE_PROJECT_DIR|RALPH_\w+|{_NOT_READ_BY_MISE}"
 # Those from whose directory programs take settings or code, such as DOCKER_CONFIG, GIT_DIR and PLAYWRIGHT_BROWSERS_PATH.
-OF_SETTINGS = re.compile(r"(?i:.*(?:(?:_|KUBE)CONFIG\w*|HOME|_CACHE_DIR|ERS_PATH|_PREFIX)|GIT_DIR)")
-_ABSOLUTE = re.compile(r"(?<![\w.~-])/[^\s:;,|&\"'`]*")
+OF_SETTINGS = r"(?i:.*(?:(?:_|KUBE)CONFIG\w*|HOME|_CACHE_DIR|ERS_PATH|_PREFIX)|GIT_DIR)"
+_ABSOLUTE = r"(?<![\w.~-])/[^\s:;,|&\"'`]*"
 _SET_ASIDE = "RALPH_SET_ASIDE_"
 _SEPARATORS = {"LD_PRELOAD": "[: ]"}
 # A fleet worker gets a new checkout with each job.
@@ -380,8 +380,8 @@ def own_environment(environment: Mapping[str, str], search: ProgramSearch) -> di
     with suppress(KeyError):  # to work in the home directory is a choice of the user's
         home = pwd.getpwuid(os.geteuid()).pw_dir
     for name, value in tuple(made.items()):
-        is_root = os.path.realpath(value) in search.roots and not OF_SETTINGS.fullmatch(name)
-        is_kept = is_root or _IS_DATA.fullmatch(name) or (name, value) == ("HOME", home)
+        is_root = os.path.realpath(value) in search.roots and not re.fullmatch(OF_SETTINGS, name)
+        is_kept = is_root or re.fullmatch(_IS_DATA, name) or (name, value) == ("HOME", home)
         if not is_kept and named_writable(value, search):
             del made[name]
     return made | {"PATH": os.pathsep.join(trusted_directories(search))}
@@ -389,7 +389,7 @@ def own_environment(environment: Mapping[str, str], search: ProgramSearch) -> di
 
 def named_writable(value: str, search: ProgramSearch) -> list[str]:
     """The absolute paths that the value of a variable names and that lead through places where commands may write."""
-    named = dict.fromkeys((value, *value.split(os.pathsep), *_ABSOLUTE.findall(value)))
+    named = dict.fromkeys((value, *value.split(os.pathsep), *re.findall(_ABSOLUTE, value)))
     return [one for one in named if one[:1] == "/" and search.root_around(one)]
 
 

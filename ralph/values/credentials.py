@@ -190,11 +190,12 @@ _LAST_WORDS = frozenset(
 # These words mark a credential only at the end of a longer name, such as DB_PASS, or NEXUS_PSW (Jenkins). Alone, PWD is a
 # directory, and the others are ordinary names.
 _LAST_OF_SEVERAL = frozenset({"KEY", "PASS", "PWD", "PW", "PSW"})
-# As words of their own in one: ROOTPASS, BINDPW.
-_ENDS_JOINED = re.compile(
-    r"(?:ADMIN|ROOT|USER|FTP|PG|MYSQL|POSTGRES|REDIS|SMTP|MAIL|IMAP|LDAP|BIND|DB|KEY|KEYSTORE|STORE|SUDO|RPC|PROXY|SSH)(?:PASS|PWD|PW)"
-    r"|(?:PRIVATE|PRIV|ACCESS|WRITE|ENCRYPTION|DEPLOY|OPENAI|LICENSE)KEY|.*AUTHKEY"
+# As words of their own in one: ROOTPASS, BINDPW, PRIVATEKEY.
+_BEFORE_PASS = frozenset(
+    "ADMIN ROOT USER FTP PG MYSQL POSTGRES REDIS SMTP MAIL IMAP LDAP BIND DB KEY KEYSTORE STORE SUDO RPC PROXY SSH".split()
 )
+_BEFORE_KEY = frozenset("PRIVATE PRIV ACCESS WRITE ENCRYPTION DEPLOY OPENAI LICENSE".split())
+_JOINED = {"PASS": _BEFORE_PASS, "PWD": _BEFORE_PASS, "PW": _BEFORE_PASS, "KEY": _BEFORE_KEY}
 # One of several credentials may have a number or one of these behind its name: OPENAI_API_KEY2, DB_PASS_PROD, SSH_KEY_BASE64.
 _QUALIFIERS = frozenset(
     {"PROD", "PRODUCTION", "DEV", "DEVELOPMENT", "TEST", "LIVE", "STAGING", "STAGE", "OLD", "NEW", "BACKUP"}
@@ -251,7 +252,9 @@ def looks_like_credential_name(name: str) -> bool:
         return _COUNTED.isdisjoint(words)
     if last in _LAST_OF_SEVERAL:
         return len(words) > 1 and words[-2] not in _KEYS_NOT_SECRET
-    if last in _LAST_WORDS or _ENDS_JOINED.fullmatch(last):
+    if last in _LAST_WORDS or last.endswith("AUTHKEY"):
+        return True
+    if any(last.removesuffix(end) in before for end, before in _JOINED.items() if last.endswith(end)):
         return True
     return last not in _ABOUT and any(word in _AUTH_WORDS or word.endswith("TOKEN") for word in words)
 
