@@ -253,12 +253,7 @@ def _judge_shared_ports(lines: Assembler) -> None:
     lines.load(argument(1))
     lines.go_if_equal(_OF_SOCKETS, "option of sockets")
     lines.answer(ALLOW)
-    lines.label("option of sockets")
-    lines.load(argument(2))
-    lines.go_if_equal(_REUSE_PORT, "shared port")
-    lines.answer(ALLOW)
-    lines.label("shared port")
-    lines.answer(_AS_IF_DONE)
+    _judge_values(lines, "option of sockets", 2, (_REUSE_PORT,), _AS_IF_DONE)
 
 
 def _judge_modes(lines: Assembler) -> None:
