@@ -55,7 +55,7 @@ _LOADED_FROM = frozenset(
     """
     GIT_EXEC_PATH GIT_TEMPLATE_DIR BASH_ENV ENV PERL5LIB PERLLIB PYTHONHOME PYTHONPATH PYTHONPYCACHEPREFIX PYTHONUSERBASE RUBYLIB
     NODE_PATH VIRTUAL_ENV CONDA_PREFIX UV_PROJECT UV_PROJECT_ENVIRONMENT UV_CONFIG_FILE PIP_CONFIG_FILE NPM_CONFIG_USERCONFIG
-    npm_config_userconfig GEM_HOME GEM_PATH BUNDLE_GEMFILE DOTNET_STARTUP_HOOKS KRB5_CONFIG GSS_MECH_CONFIG SASL_PATH SASL_CONF_PATH SSH_SK_HELPER SSH_PKCS11_HELPER P11_KIT_CONF
+    npm_config_userconfig CLASSPATH GEM_HOME GEM_PATH BUNDLE_GEMFILE DOTNET_STARTUP_HOOKS KRB5_CONFIG GSS_MECH_CONFIG SASL_PATH SASL_CONF_PATH SSH_SK_HELPER SSH_PKCS11_HELPER P11_KIT_CONF
     """.split()
 ).union(READ_LATER)
 # Options for interpreters, and uv's word for one. Such a variable counts as a whole, because the options depend on each other.
@@ -73,6 +73,8 @@ _IS_DATA = rf"(?:OLD)?PWD|CLAUDE_PROJECT_DIR|RALPH_\w+|{_NOT_READ_BY_MISE}"
 # Those from whose directory programs take settings or code, such as DOCKER_CONFIG, GIT_DIR and PLAYWRIGHT_BROWSERS_PATH.
 OF_SETTINGS = r"(?i:.*(?:(?:_|KUBE)CONFIG\w*|HOME|_CACHE_DIR|ERS_PATH|_PREFIX)|GIT_DIR)"
 _ABSOLUTE = r"(?<![\w.~-])/[^\s:;,|&\"'`]*"
+# Those that name a file of settings, which may be relative to the directory where a program starts.
+_OF_SETTINGS_FILE = r"(?i:.*(?:CONFIG|CONFIG_(?:FILE|DIR|PATH)|CREDENTIALS_FILE|HOME|PREFIX))"
 _SET_ASIDE = "RALPH_SET_ASIDE_"
 _SEPARATORS = {"LD_PRELOAD": "[: ]"}
 # A fleet worker gets a new checkout with each job.
@@ -382,7 +384,7 @@ def own_environment(environment: Mapping[str, str], search: ProgramSearch) -> di
     for name, value in tuple(made.items()):
         is_root = os.path.realpath(value) in search.roots and not re.fullmatch(OF_SETTINGS, name)
         is_kept = is_root or re.fullmatch(_IS_DATA, name) or (name, value) == ("HOME", home)
-        if not is_kept and named_writable(value, search):
+        if not is_kept and (named_writable(value, search) or _is_from_work(name, value, search)):
             del made[name]
     return made | {"PATH": os.pathsep.join(trusted_directories(search))}
 
@@ -391,6 +393,23 @@ def named_writable(value: str, search: ProgramSearch) -> list[str]:
     """The absolute paths that the value of a variable names and that lead through places where commands may write."""
     named = dict.fromkeys((value, *value.split(os.pathsep), *re.findall(_ABSOLUTE, value)))
     return [one for one in named if one[:1] == "/" and search.root_around(one)]
+
+
+def _is_from_work(name: str, value: str, search: ProgramSearch) -> bool:
+    """Whether a variable names a file relative to the directory where a program starts, which for many is that of the work. As
+    `a/b` may also be a time zone or a repository, it counts if it is there.
+    """
+    is_of_settings = re.fullmatch(_OF_SETTINGS_FILE, name) is not None
+
+    def is_relative(word: str) -> bool:
+        return word[:1] not in "/~" and (
+            word.startswith(("./", "../"))
+            or word in {".", ".."}
+            or (is_of_settings and not {".", "/"}.isdisjoint(word))
+            or ("/" in word and os.path.lexists(os.path.join(search.roots[0], word)))
+        )
+
+    return bool(search.roots) and any(map(is_relative, re.split(r"[\s:;,=|&\"'`]+", value)))
 
 
 def _own_versions(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, str]:

@@ -137,12 +137,15 @@ def guards_in_short(files: Iterable[ClaudeFile]) -> bool:
 def _places(cwd: Path, environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     known = set()
     above = [cwd, *cwd.parents]
-    top = project_top(cwd, environment)
-    for directory in above[: above.index(top) + 1] if top in above else up_to_repository_root(cwd):
+    top, home = project_top(cwd, environment), Path(environment.get("HOME", ""))
+    found = above[: above.index(top) + 1] if top in above else up_to_repository_root(cwd)
+    # Without the repository that a command may have made, one of the home directory would be the project's.
+    if top in above and home in above and os.path.lexists(home / ".git"):
+        found = above[: above.index(home)]
+    for directory in found:
         for kind, name in _PROJECT_FILES.items():
             known.add(directory / name)
             yield kind, directory / name
-    home = Path(environment.get("HOME", ""))
     path = home / _USER_FILE
     if home.is_absolute() and path not in known:
         yield "user", path

@@ -241,6 +241,22 @@ def test_nothing_that_commands_can_replace_is_loaded_into_ralphs_own_programs(
         ("KUBECONFIG", "$W-2/x", False),
         ("SERVER", "https://example.org/x", False),
         ("EDITOR", "vim", False),
+        ("DOCKER_CONFIG", ".docker", True),
+        ("KUBECONFIG", "kube/config", True),
+        ("KUBECONFIG", "$H/.kube/config:more.yaml", True),
+        ("AWS_CONFIG_FILE", "aws.ini", True),
+        ("GIT_EXTERNAL_DIFF", "./d", True),
+        ("GIT_SSH_COMMAND", "ssh -F ../x", True),
+        ("R_PROFILE_USER", "bin/profile", True),
+        ("CLASSPATH", ".", True),
+        ("APP_CONFIG", "production", False),
+        ("TZ", "Europe/Berlin", False),
+        ("GITHUB_REPOSITORY", "work/work", False),
+        ("NO_PROXY", "localhost,.internal", False),
+        ("AWS_PROFILE", "prod", False),
+        ("DOCKER_CONFIG", "~/.docker", False),
+        ("CI_PROJECT_PATH", "group/project", False),
+        ("PS1", "...", False),
     ],
 )
 def test_what_a_variable_names_where_commands_may_write_is_not_told_to_what_has_more_rights(
@@ -250,6 +266,7 @@ def test_what_a_variable_names_where_commands_may_write_is_not_told_to_what_has_
         value = value.replace(short, str(directory / path))
     if not (directory / "link").is_symlink():
         (directory / "link").symlink_to(directory / "work")
+    (directory / "work/bin/profile").touch()
     given = {"HOME": str(directory / "home"), "PATH": str(directory / "work/bin"), name: value}
     made = own_environment(given, search(directory, "outside"))
     assert made.get(name) == (None if is_left_out else value)

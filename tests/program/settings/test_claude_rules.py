@@ -54,8 +54,13 @@ def test_a_denied_call_is_a_result_for_the_model_a_line_for_people_and_a_denial(
     assert f"permission rules in force: 2 of {project}" in ran.notices
 
 
-def test_a_repository_that_a_command_made_takes_no_rule_out_of_the_project(ralph, serve, project) -> None:
-    (ralph.cwd / ".git").mkdir(exist_ok=True)
+@pytest.mark.parametrize("checkout", ["work", ""])
+def test_a_repository_that_a_command_made_takes_no_rule_out_of_the_project(
+    ralph, serve, project, checkout
+) -> None:
+    home = ralph.cwd.parent  # may be a checkout of the user's own files
+    ralph.environment["HOME"] = str(home)
+    (home / checkout / ".git").mkdir(exist_ok=True)
     sub = ralph.cwd / "pkg/api"
     sub.mkdir(parents=True)
     serve(bash("mkdir .git"), DONE, bash("rm ../../kept"), calls(("Read", {"file_path": "../../.env"})), DONE)
