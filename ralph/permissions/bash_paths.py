@@ -6,7 +6,6 @@ contains one. Files that a program opens although the command does not name them
 
 from __future__ import annotations
 
-import posixpath
 import re
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
@@ -14,7 +13,6 @@ from itertools import islice, pairwise, product, takewhile
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from ralph.permissions.command_table import FORMS, TRAITS
 from ralph.permissions.patterns import ANY, NAME, Element
@@ -52,29 +50,9 @@ _IN_CODE = re.compile(r"[\w.~/@%+*?{}-]+")
 _VALUE_OF_VARIABLE = re.compile(r"\$(?:\w+|\{\w+\}|[@*#?$!-])")
 # What code that changes files contains.
 _CHANGES_IN_CODE = re.compile(
-    r"(?i)write|put_contents|\bdump\(|link\(|unlink|remove|rename|replace\(|truncate|rmtree|\bmove|\bcopy|cpSync|rm(?:Sync)?\(|touch|urlretrieve"
+    r"(?i)write|\bdump\(|unlink|remove|rename|replace\(|truncate|rmtree|\bmove|\bcopy|cpSync|rm(?:Sync)?\(|touch|urlretrieve"
     r"|['\"](?:[wax][bt]*\+?[bt]*|r[bt]*\+[bt]*)['\"]|\bprint\s[^|\n]{0,200}>"
-    r"|\bopen\b[^|\n]{0,80}['\"({\[] ?(?:\+?>|\+<)|O_(?:WRONLY|RDWR)|\b(?:system|popen)\b[^\n]{0,200}>"
-    r"|(?m:^|['\"]) ?\.(?:output|once|backup|save|log)\b|\binto\s+['\"]|\\o\b|\bset\s+out"
 )
-# A program for awk or sed that writes a file or runs a command.
-_WRITES_BY_CODE = {
-    **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), re.compile(r"(?s)print.{0,500}>|\bsystem\b|\|\s*\"")),
-    **dict.fromkeys(
-        ("sed", "gsed"),
-        re.compile(
-            r"(?:^(?:-\w*e)?|[^\w\s\\.-])\s*[\dgpiIMm]*[ewW]\s+\S"
-            r"|\bs([^\w\s])[^\n]{0,300}\1[\dgpiIMm]{0,9}e(?:[;}]|$)"
-        ),
-    ),
-}
-# What names a file in a text for `patch` and `git apply`, and how many of its first names these leave out.
-_IN_PATCH = re.compile(
-    r"(?:---|\+\+\+|\*\*\*|Index:|(?:rename|copy) (?:from|to)|diff --git \S+)[ \t]+[\"']?([^\s\"'\\]+)"
-)
-_LEFT_OUT = re.compile(r"\s(?:-[A-Za-z]*p|--strip[= ]) ?(\d+)")
-# Options by which `cp` makes links.
-_MAKES_LINKS = re.compile(r"-[a-zA-Z]*[ls][a-zA-Z]*|--(?:l|sy).*")
 # Parts of find's expression with which `-name` limits not all that it finds.
 _WIDENS = re.compile(r" (?:,|(?:!|-not) \() ")
 # rg(1) and ag(1) read no hidden files without one of these, and git-grep(1) only tracked ones.
@@ -82,7 +60,6 @@ _READS_HIDDEN = re.compile(r"(?s)-[a-zA-Z]*[gGu.].*|--(?:hidden|no-ignore|unrest
 _READS_UNTRACKED = re.compile(r"--(?:no-i|un|no-e).*")
 # The options of searches behind which a text stands, and those of archivers that name a list of files.
 _IS_TEXT = re.compile(r"-[a-zA-Z]*[ef]|--(?:regexp|file)")
-_NUMBER = re.compile(r"-[a-zA-Z]*[fsw]")
 _FOLLOWS_LINKS = re.compile(r"(?s)(?:-[a-zA-Z]*[LRh]|[cru][a-z]*h|--deref|--follow|--copy-l).*")
 _TO_DIRECTORY = re.compile(r"(?s)-[a-zA-Z]*t.*|--target.*")
 _ARCHIVES = (".tar", ".tgz", ".zip", ".gz", ".bz2", ".xz", ".zst")
@@ -141,15 +118,9 @@ class PathJudge:
             for one in line.redirections
             if not one.is_harmless
         ]
-        copied = ((one, _operands(one)) for one in line.commands if one.name == "uniq")
-        redirected += [
-            SimpleCommand((plain("tee"), words[-1]))
-            for one, words in copied
-            if len(words) + any(word.text == "-" for word in one.words) > 1
-        ]
         is_clear = not (line.not_understood or line.suspect or line.runs_unknown or line.evaluated)
         is_printing = is_clear and all(_has(command, "prints") for command in line.commands)
-        commands = redirected if is_printing else [*redirected, *map(_with_targets, line.commands)]
+        commands = redirected if is_printing else [*redirected, *line.commands]
         # What a command changes may be named by any word, as in `f=x; rm $f` and `echo x | xargs rm`.
         changed = (word for one in commands if _has(one, "changes") for word in one.words)
         is_named_elsewhere = any(word.text is None and not word.is_glob for word in changed)
@@ -158,13 +129,15 @@ class PathJudge:
             yield from self._in_command(command, elsewhere)
         # Other words may hold paths among other text, as the value of a variable.
         rules = (*(() if is_printing else self._reading), *elsewhere)
-        for word in line.other_words if rules else ():
+        words = [*line.other_words]
+        if any(word.variable for one in commands for word in one.words):  # as in `f=x sh -c 'cat $f'`
+            words += [word for one in line.commands for word in one.assignments]
+        for word in words if rules else ():
             in_code = (piece for text in word.parts for piece in _IN_CODE.findall(text or ""))
             for piece in (*_pieces(word), *map(_glob_word, in_code)):
                 yield from self._in_word(piece, rules)
         if not is_clear:
             yield from self._in_code()
-        yield from self._in_patches()
         if line.lost and line.runs_any:
             yield from (
                 (one, "It may name such a file: write it plainly.")
@@ -176,30 +149,24 @@ class PathJudge:
         rules = (*self._reading, *(self._changing if _has(command, "changes") else changing))
         # Of what is copied, only the last word is changed.
         is_copy = _has(command, "to") and command.name != "mv" and not _has_option(command, _TO_DIRECTORY)
-        is_copy &= not _makes_links(command)
         at = len(command.words) - 1 if is_copy else 0
         for number, word in enumerate(command.words):
             for piece in _pieces(word):
                 yield from self._in_word(piece, rules if number >= at else (*self._reading, *changing))
-        writes = _WRITES_BY_CODE.get(command.name or "", _NOTHING)
-        if self._changing and any(writes.search(word.known) for word in command.words[1:]):
-            code = (
-                word.known for word in command.words[1:] if writes.search(word.known) or "=" in word.known
-            )
-            for piece in (piece for text in code for piece in _IN_CODE.findall(text)):
-                yield from self._in_word(plain(piece), self._changing)
         # What is not known may be any name that a search or a list gives, but for a destination and a text to search for.
         has_text = _has(command, "search") and not _has_option(command, _IS_TEXT)
         words = _operands(command)[1:] if has_text else command.words[1 : -1 if _has(command, "to") else None]
         unknown = [word for word in words if word.is_any and _IS_ANY_NAME.fullmatch(_marked(word))]
         is_shown, is_computed = _has(command, "shows"), any(not word.variable for word in unknown)
         key = (is_shown, is_computed, len(rules))
-        if unknown and (is_shown or command.name not in TRAITS) and key not in self._judged:
+        is_changed = bool(self._changing) and _has(command, "changes")
+        if unknown and (is_shown or is_changed or command.name not in TRAITS) and key not in self._judged:
             self._judged.add(key)
             computed = is_computed and any(map(_COMPUTED.search, self._line.texts))
             for one in (*self._sources, *([_Source(self._bases)] * computed)):
                 if one.is_search or is_shown:
-                    yield from self._in_directories(one.directories, one.names, rules, is_read=one.is_read)
+                    meant = rules if is_shown or command.name not in TRAITS else self._changing
+                    yield from self._in_directories(one.directories, one.names, meant, is_read=one.is_read)
         if self._changing and _has(command, "below") and _has(command, "changes"):
             yield from self._below_changed(command)
         if _has(command, "tree"):
@@ -274,8 +241,7 @@ class PathJudge:
             return
         # What is moved into a directory changes nothing else there.
         is_copy = _has(command, "to") and len(command.words) > 2 and not _has_option(command, _TO_DIRECTORY)
-        is_moved = command.name == "mv" or (_makes_links(command) and len(_operands(command)) > 1)
-        words = command.words[1:-1] if is_moved else command.words[-1 if is_copy else 1 :]
+        words = command.words[1:-1] if command.name == "mv" else command.words[-1 if is_copy else 1 :]
         if any(word.text is None and not word.is_glob for word in words):
             words = (*words, *self._values())
         words = (*words, *(_glob_word(choice) for word in words for choice in word.choices))
@@ -458,15 +424,6 @@ class PathJudge:
         for piece in sorted(pieces):
             yield from self._in_word(plain(piece), rules)
 
-    def _in_patches(self) -> Iterator[Broken]:
-        """Judges what the texts of the line name, if a command applies one as a patch."""
-        commands = [one for one in self._line.commands if _has(one, "patches")]
-        words = " ".join(word.known for one in commands for word in one.words)
-        left_out = [*map(int, _LEFT_OUT.findall(words))] or [0, 1, -1]
-        for name in _IN_PATCH.findall("\n".join(self._line.texts)) if commands and self._changing else ():
-            for at in left_out:
-                yield from self._in_word(plain("/".join(name.split("/")[at:])), self._changing)
-
     def _paths(self, word: Word) -> Sequence[str]:
         is_path = word.text and "\0" not in word.text and "\n" not in word.text
         return self._places.named(word.text or "", self._bases) if is_path else ()
@@ -504,28 +461,6 @@ def directories_of(line: ParsedLine, places: RulePlaces) -> tuple[list[str], boo
     return found, is_lost
 
 
-def _makes_links(command: SimpleCommand) -> bool:
-    """Whether the first operands of a command can be changed by what it makes."""
-    return command.name == "ln" or (command.name == "cp" and _has_option(command, _MAKES_LINKS))
-
-
-def _with_targets(command: SimpleCommand) -> SimpleCommand:
-    """The command, and for `ln` where its operands lead as symbolic links: they count from the directory of the link."""
-    name, *words = command.words or (UNKNOWN,)
-    first, last = _operands(command)[:-1], words[-1].known if words else ""
-    if command.name != "ln" or not first or words[-1].text is None:
-        return command
-    places = (last, posixpath.dirname(last) or ".")
-    led = [
-        plain(f"{place}/{one.text}")
-        for one in first
-        if one.text
-        for place in places
-        if one.text[0] not in "/~"
-    ]
-    return replace(command, words=(name, *led, *words))
-
-
 def _has(command: SimpleCommand, trait: str) -> bool:
     """Whether a command with its options has a trait of the table. One whose name is not known may change what it is given."""
     if command.name is None:
@@ -552,7 +487,7 @@ def _pieces(word: Word) -> Iterator[Word]:
 
 def _operands(command: SimpleCommand) -> list[Word]:
     """The words of a command without its name, its options, and the texts behind the options of a search."""
-    is_text = _IS_TEXT if _has(command, "search") else _NUMBER if command.name == "uniq" else _NOTHING
+    is_text = _IS_TEXT if _has(command, "search") else _NOTHING
     pairs = pairwise(command.words)
     return [one for before, one in pairs if not (one.known[:1] == "-" or is_text.fullmatch(before.known))]
 

@@ -274,7 +274,7 @@ FORMS = {**dict(forms(_WRAPPERS, is_runner=False)), **dict(forms(_RUNNERS, is_ru
 # `prints`: it only prints its words, so that a path in them is a text; `shows`: it shows the content or puts it elsewhere;
 # `changes`: it may change them; `below`, `tree`: it changes or reads whole directories; `to`: it does not read the last one;
 # `search`: one operand may be a text; `lists`: it gives names of files; `takes`: it takes words from its input; `passes`: it
-# hands on the names which it gets; `patches`: it changes what a text names. Commands that are not here may show what they are given.
+# hands on the names which it gets. Commands that are not here may show what they are given.
 _ALL = r"-[a-zA-Z]*[rRa].*|--recursive|--archive"
 _IN_PLACE = r"-[a-zA-Z]*i.*|--i.*|--write|--fix|-o.*|--o.*"
 _TRAITS = rf"""
@@ -289,7 +289,7 @@ wc tr | passes
 xargs parallel | passes takes
 read mapfile readarray | takes
 touch truncate chmod chown chgrp setfacl chattr | changes below=-[a-zA-Z]*R.*|--recursive
-shred unlink rmdir mkdir emacs nano split csplit gunzip bzip2 xz sponge mkfifo prettier black gofmt rename dos2unix
+shred unlink rmdir mkdir patch emacs nano split csplit gunzip bzip2 xz sponge mkfifo prettier black gofmt rename dos2unix
     unix2dos link script fallocate objcopy strip | changes
 tee vi vim nvim ed ex gzip dd wget | changes shows
 curl | changes shows=-[a-zA-Z]*[FT].*|--(?:form|upload).*|.*@.*
@@ -298,8 +298,7 @@ unzip | changes below
 rm | changes below={_ALL}
 cp scp | changes shows to below={_ALL} tree={_ALL}
 mv | changes shows to below
-ln | changes shows to below tree
-patch | changes patches
+ln | changes shows to tree
 rsync | changes shows to below tree
 tar | changes shows below=-[a-zA-Z]*x.*|x[a-zA-Z]*|--(?:extr|get).* tree=-[a-zA-Z]*[cru].*|[cru][a-zA-Z]*|--(?:cr|ap|up).*
 zip | changes shows tree
@@ -311,7 +310,7 @@ sort | shows passes changes={_IN_PLACE}
 diff | shows tree=-[a-zA-Z]*r.*|--recursive
 grep egrep fgrep zgrep | shows lists search tree=-[a-zA-Z]*[rRd].*|--(?:dereference-)?recursive|--directories.*
 rg ag ack ugrep | shows lists search tree
-git | search=grep lists=grep|ls-files|diff|status changes=checkout|restore|rm|mv|apply|reset|clean|stash|am|-o.*|--output(?:=.*)? below=rm patches=apply|am tree=grep|--no-i.*
+git | search=grep lists=grep|ls-files|diff|status changes=checkout|restore|rm|mv|apply|reset|clean|stash|am|-o.*|--output(?:=.*)? below=rm tree=grep|--no-i.*
 find | changes=-delete|-fl?s|-fprintf? below=-delete|-fl?s|-fprintf?
 """
 TRAITS = {

@@ -106,11 +106,12 @@ class KnownRule:
         return self.of.names(tool) or (self.of.tool == "Edit" and tool in WRITERS)
 
 
-class UnreadablePlaces(Struct, frozen=True):
-    """Files and directories that rules deny to read as a whole."""
+class DeniedPlaces(Struct, frozen=True):
+    """Files and directories that rules deny as a whole: absolute paths, with symbolic links resolved."""
 
-    paths: tuple[str, ...] = ()
-    """Absolute, with symbolic links resolved."""
+    read: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    """Only those in the given directories: commands may write nowhere else."""
     unsearched: tuple[str, ...] = ()
     """Directories with too many paths to compare each with the rules, so that only what rules name there is known."""
 
@@ -168,28 +169,27 @@ class Permissions:
             return RuleVerdict(asks=f"the rule {place} requires somebody to be asked first.{remark}")
         return RuleVerdict()
 
-    def unreadable_places(self, roots: Sequence[str] = ()) -> UnreadablePlaces:
+    def denied_places(self, roots: Sequence[str] = ()) -> DeniedPlaces:
         """The places that denying patterns name, and in the directories `roots` also those that they match now. Outside of `roots`, only
         patterns with `//` or `~/` count: any other is ambiguous, as `/bin/**`, which is probably a directory of the project.
         """
-        rules, real = _about(READERS, self._denying), self._places.disk.real
-        found = [
-            real(place)
-            for rule in rules
-            if (rule.of.pattern or "").startswith(("//", "~/"))
-            for place in rule.path.whole_places()
-        ]
-        unsearched = []
+        reading, changing = (_about(tools, self._denying) for tools in (READERS, WRITERS))
+        real, unsearched = self._places.disk.real, []
+        outside = (rule for rule in reading if (rule.of.pattern or "").startswith(("//", "~/")))
+        read = [real(place) for rule in outside for place in rule.path.whole_places()]
+        changed: list[str] = []
         for root in map(real, roots):
             # A rule about the whole directory would leave nothing to work with.
-            here = [rule.path for rule in rules if not rule.path.holds(root)]
-            named = [place for path in here for place in (*path.whole_places(), *path.literal_paths())]
-            below = self._places.disk.paths_below(root) if here else ()
+            rules = [rule for rule in (*reading, *changing) if not rule.path.holds(root)]
+            below = self._places.disk.paths_below(root) if rules else ()
             if below is None:
                 unsearched.append(root)
-            named += [one for one in below or () if any(path.matches(one) for path in here)]
-            found += [path for path in map(real, named) if path.startswith(f"{root.rstrip('/')}/")]
-        return UnreadablePlaces(tuple(dict.fromkeys(found)), tuple(unsearched))
+            for rule in rules:
+                path = rule.path
+                named = (*path.whole_places(), *path.literal_paths(), *filter(path.matches, below or ()))
+                inside = (one for one in map(real, named) if one.startswith(f"{root.rstrip('/')}/"))
+                (read if rule.of.tool in READERS else changed).extend(inside)
+        return DeniedPlaces(*(tuple(dict.fromkeys(one)) for one in (read, changed, unsearched)))
 
     def why_not_read(self, path: str) -> str | None:
         return self._hidden_by(path, READERS)
@@ -278,10 +278,10 @@ def _is_allowed(paths: Sequence[str], rules: Sequence[KnownRule]) -> bool:
     return any(rule.is_about_paths and all(map(rule.path.matches, paths)) for rule in rules)
 
 
-def places_not_read(
+def denied_places(
     rules: Iterable[PermissionRule], disallowed: Iterable[str], places: RulePlaces, roots: Sequence[str]
-) -> UnreadablePlaces:
-    """The places that denying rules, and patterns among the disallowed tools, keep from `Read` (`unreadable_places`). Raises RuleError."""
+) -> DeniedPlaces:
+    """The places that denying rules, and patterns among the disallowed tools, deny (`Permissions.denied_places`). Raises RuleError."""
     denying = [rule for rule in rules if rule.effect is Effect.DENY]
     denying += [parse_rule(one, Effect.DENY, "the disallowed tools") for one in disallowed if is_pattern(one)]
-    return Permissions(denying, None, places).unreadable_places(roots)
+    return Permissions(denying, None, places).denied_places(roots)

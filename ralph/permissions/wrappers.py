@@ -145,6 +145,8 @@ _GIT_TEXTS = re.compile(
     r"|init\.defaultbranch|core\.(?:quotepath|autocrlf|abbrev|longpaths|filemode))(?:=.*)?",
     re.DOTALL,
 )
+# Settings by which git may take an unknown name for another command, or reads further settings.
+_GIT_CHOOSES = re.compile(r"(?i:help\.autocorrect|include(?:if\..*)?\.path)(?:=.*)?", re.DOTALL)
 # Options by which git's own commands run one: the commands, and the option. Git takes each unique beginning of a long
 # option, and several letters in one word (gitcli(7)).
 _GIT_OPTIONS = r"""
@@ -202,6 +204,7 @@ def inner_commands(
         found,
         scripts=(*found.scripts, *others.scripts),
         not_understood=found.not_understood or others.not_understood,
+        by_name=found.by_name or others.by_name,
         suspect=found.suspect or others.suspect,
         runs_unknown=found.runs_unknown or others.runs_unknown,
     )
@@ -247,7 +250,8 @@ def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> InnerC
         is_bisect = not {"run", None} & set(texts)
         left = _GIT_RUNS - {"-c" if only_sets else "", "bisect" if is_bisect else ""}
         hides = bool(left & set(known)) or any(any(map(one.fullmatch, known)) for one in running)
-        found = _opaque("an option of `git` that can run another command")
+        chooses = any(map(_GIT_CHOOSES.fullmatch, settings))
+        found = _opaque("an option of `git` that can run another command", by_name=chooses)
         return found if hides else replace(found, suspect="")
     if name in _RUN_OTHERS or name.startswith(_LOADERS):
         return InnerCommands(suspect=f"`{name}`, which can run other commands,")
@@ -347,10 +351,10 @@ def _after_options(form: Form, words: Sequence[Word]) -> list[Word] | InnerComma
 
 
 def _filled(word: Word, placeholder: str) -> Word:
-    """The word after xargs or find has put names of files in place of `placeholder`. Of a word with spaces, the other parts count."""
+    """The word after xargs or find has put names of files in place of `placeholder`. Of a longer word, the other parts count."""
     if not placeholder or placeholder not in word.known:
         return word
-    if not re.search(r"\s", word.known) or word.text is None:
+    if word.text is None or re.search(rf"(?:^|[=@:,]){re.escape(placeholder)}", word.text):
         return UNKNOWN
     parts = [piece for text in word.text.split(placeholder) for piece in (text, ANY)][:-1]
     return Word(tuple(parts), is_one=True)

@@ -38,7 +38,7 @@ from ralph.run.parts import (
     withheld_notice,
 )
 from ralph.sandbox.box_plan import CannotConfineError
-from ralph.sandbox.planning import refuse_owners_work, with_denied_reads
+from ralph.sandbox.planning import refuse_owners_work, with_denied_places
 from ralph.sessions.journal import FileJournal, NoJournal
 from ralph.sessions.store import SessionStore
 from ralph.settings.merge import SettingsError
@@ -269,10 +269,10 @@ class SessionParts:
         context = self.context
         self.writable = writable = context.options.writable
         if self._judge is not None and self.plan.is_confined:
-            # What rules deny to read as a whole, commands do not see.
+            # What rules deny as a whole, commands do not see, or cannot change.
             roots = context.roots(writable)
-            denied = self._judge.unreadable_places(tuple(map(str, roots)))
-            self.plan = with_denied_reads(self.plan, denied.paths, roots, denied.unsearched)
+            denied = self._judge.denied_places(tuple(map(str, roots)))
+            self.plan = with_denied_places(self.plan, denied.read, roots, denied.unsearched, denied.changed)
 
     def _make_toolbox(self) -> tuple[LocalToolbox, Sequence[str]]:
         """The tools, and notices about hooks."""

@@ -20,7 +20,7 @@ from ralph.sandbox.landlock_rules import visible_parts
 from ralph.sandbox.overlays import Cover, EmptyDirectory, TooManyMountsError, cover
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ralph.places.gather import GuardedFiles
     from ralph.sandbox.box_plan import BoxPlan
@@ -113,6 +113,7 @@ class BoxMounts:
         parts, guarded = self._parts, self._guarded
         yield from (
             *parts.masked,
+            *parts.unchanged,
             # Commands and bubblewrap change the own one all the time, and nobody else can replace it.
             *(one for one in parts.writable if one != parts.temporary),
             *parts.empty,
@@ -130,17 +131,10 @@ class BoxMounts:
 
     def _made(self, bwrap: str, covered: Cover = Cover(), visible: Cover = Cover()) -> tuple[str, ...]:  # noqa: B008 - it is frozen
         parts, read_only, guarded = self._parts, self.read_only(), self._guarded
-        # git could not work without its own files.
-        masked = [
-            place
-            for place in parts.masked
-            if os.path.lexists(place)
-            and os.path.realpath(place) == place
-            and not any(is_within(place, one) or is_within(one, place) for one in guarded.git_directories)
-        ]
+        masked, unchanged = self._of_rules(parts.masked), self._of_rules(parts.unchanged)
         sockets = filter(os.path.exists, parts.sockets) if covered.words else ()
         tops, above = {*parts.writable, *guarded.outer}, set[str]()
-        for path in (*read_only, *masked):
+        for path in (*read_only, *unchanged, *masked):
             while (path := os.path.dirname(path)) not in tops and path != "/":
                 above.add(path)
         pinned = (*guarded.outer, *sorted({*above, *guarded.around}))
@@ -158,7 +152,7 @@ class BoxMounts:
             cover=covered.words,
             visible_covers=visible.words,
             pinned=(path for path in pinned if os.path.isdir(path) and not os.path.islink(path)),
-            read_only=(*read_only, *sockets),
+            read_only=(*read_only, *unchanged, *sockets),
             copies=[one for one in parts.copies if os.path.isfile(one[1]) and not os.path.islink(one[1])],
             empty_directories=filter(os.path.isdir, parts.empty),
             empty_files=(place for place in (*parts.empty, *masked) if not os.path.isdir(place)),
@@ -168,6 +162,17 @@ class BoxMounts:
             has_network=not parts.has_own_network,
         )
         return tuple(words)
+
+    def _of_rules(self, places: Iterable[str]) -> list[str]:
+        """Those of the places that mounts can guard now, without git's own: it could not work."""
+        git = self._guarded.git_directories
+        return [
+            place
+            for place in places
+            if os.path.lexists(place)
+            and os.path.realpath(place) == place
+            and not any(is_within(place, one) or is_within(one, place) for one in git)
+        ]
 
     def visible(self) -> tuple[str, ...]:
         """The places in /tmp that commands and file tools see although the session's directory is mounted there."""

@@ -58,6 +58,8 @@ class BoxPlan(Struct, frozen=True):
     gpus: tuple[str, ...] = ()
     masked: tuple[str, ...] = ()
     """Such places where commands may write, which only mounts can hide. They need not exist."""
+    unchanged: tuple[str, ...] = ()
+    """Places where commands may write, but for permission rules: mounts make them read-only. They need not exist."""
     allow_hosts: tuple[str, ...] = ()
     asked_sockets: AskedSockets = "auto"
     most_file_bytes: int = 0

@@ -588,7 +588,7 @@ class CommandBox:
                 processes=self._sharing > 0,
                 agents=frozenset(filter(self._is_left_out, self._environment)),
             ),
-            protected=protected,
+            protected=(*protected, *(self._plan.unchanged if parts.has_namespaces else ())),
             masked=self._plan.masked,
             outside=self.outside,
         )

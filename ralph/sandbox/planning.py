@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ralph.sandbox.sandbox_settings import HookSettings
 
 # Each mount costs each command time.
-_MOST_MASKED = 100
+_MOST_MOUNTED = 100
 # The highest limit that setrlimit(2) takes everywhere.
 _MOST_LIMIT = 2**62
 _COUNTED_BY = "/proc/self/task"
@@ -153,11 +153,15 @@ def _roots_behind_links(roots: Sequence[Path], writable: Sequence[str]) -> Itera
             yield f"{root} is not opened to the work: {link} is a link in a directory that commands may write; name what it leads to"
 
 
-def with_denied_reads(
-    plan: BoxPlan, places: Sequence[str], roots: Sequence[Path], unsearched: Sequence[str] = ()
+def with_denied_places(
+    plan: BoxPlan,
+    places: Sequence[str],
+    roots: Sequence[Path],
+    unsearched: Sequence[str] = (),
+    changed: Sequence[str] = (),
 ) -> BoxPlan:
-    """A copy of `plan` in which commands also cannot read `places`, with a notice about those that they still can. The
-    paths of `places` contain no symbolic links. `unsearched` are directories where rules may deny further places.
+    """A copy of `plan` in which commands also cannot read `places` and cannot change those of `changed`, with a notice about those
+    that they still can. The paths contain no symbolic links. `unsearched` are directories where rules may deny further places.
 
     A place around a writable directory stays readable: it may hold programs. One inside is masked with namespaces, and
     readable without them: Landlock grants a directory with all that is in it, and no right to it means no new file there.
@@ -165,35 +169,50 @@ def with_denied_reads(
     writable = (*(os.path.realpath(root) for root in roots), *plan.write)
     closed = [place for place in places if not any(is_within(one, place) for one in writable)]
     inside = [place for place in closed if is_within_any(place, writable)]
-    # Git could not work without its own files.
-    maskable = [place for place in outermost(inside) if "/.git/" not in f"{place}/"]
-    maskable.sort(key=os.path.lexists, reverse=True)
-    masked = tuple(maskable[:_MOST_MASKED]) if plan.has_namespaces else ()
-    left = sum(map(os.path.lexists, maskable[len(masked) :]))
+    masked, left = _mounted(plan, inside)
+    unchanged, open_left = _mounted(plan, [place for place in changed if not is_within_any(place, masked)])
     return replace(
         plan,
         rules_deny=tuple(place for place in closed if place not in inside),
         masked=masked,
-        notices=(*plan.notices, *_about_denied_reads(plan, left, unsearched)),
+        unchanged=unchanged,
+        notices=(
+            *plan.notices,
+            *_about_denied(plan, left, "read", "masked"),
+            *_about_denied(plan, open_left, "change", "read-only"),
+            *(_about_unsearched(unsearched) if plan.has_namespaces else ()),
+        ),
     )
 
 
-def _about_denied_reads(plan: BoxPlan, left: int, unsearched: Sequence[str]) -> Iterator[BoxNotice]:
-    """`left` is the number of places that stay readable."""
-    told = f"permission rules deny to read {counted(left, 'place')} that commands can read"
+def _mounted(plan: BoxPlan, places: Sequence[str]) -> tuple[tuple[str, ...], int]:
+    """The places that get mounts of their own, and the number of the others that exist."""
+    # Git could not work without its own files.
+    possible = [place for place in outermost(places) if "/.git/" not in f"{place}/"]
+    possible.sort(key=os.path.lexists, reverse=True)
+    mounted = tuple(possible[:_MOST_MOUNTED]) if plan.has_namespaces else ()
+    return mounted, sum(map(os.path.lexists, possible[len(mounted) :]))
+
+
+def _about_denied(plan: BoxPlan, left: int, verb: str, done: str) -> Iterator[BoxNotice]:
+    """`left` is the number of places for which rules deny what commands can do."""
+    told = f"permission rules deny to {verb} {counted(left, 'place')} that commands can {verb}"
     if left and plan.has_namespaces:
         yield BoxNotice(
-            f"{told}: at most {_MOST_MASKED} in the writable directories are masked",
+            f"{told}: at most {_MOST_MOUNTED} in the writable directories are {done}",
             "deny whole directories, or move the files out",
         )
     elif left:
         yield BoxNotice(
-            f"{told}: without namespaces, nothing in the writable directories is masked",
+            f"{told}: without namespaces, nothing in the writable directories is {done}",
             "move the files out; `ralph help sandbox` says what namespaces need",
         )
-    for root in unsearched if plan.has_namespaces else ():
+
+
+def _about_unsearched(unsearched: Iterable[str]) -> Iterator[BoxNotice]:
+    for root in unsearched:
         yield BoxNotice(
-            f"{root} has too many files to compare each with the permission rules, so commands can read those there "
+            f"{root} has too many files to compare each with the permission rules, so commands can read and change those there "
             "that a pattern matches",
             "deny whole directories by name",
         )
@@ -226,6 +245,7 @@ def with_hook_places(
     made = replace(
         plan,
         write=(*plan.write, *write),
+        unchanged=tuple(place for place in plan.unchanged if not is_within_any(place, write)),
         sockets=(*plan.sockets, *sockets),
         asked_sockets="auto" if sockets else plan.asked_sockets,
     )

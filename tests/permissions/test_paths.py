@@ -9,7 +9,7 @@ from itertools import product
 import pytest
 
 from ralph.machine.files.trees import LocalDisk
-from ralph.permissions.judge import UnreadablePlaces
+from ralph.permissions.judge import DeniedPlaces
 from ralph.values.answer import ToolCall
 from tests.patience import within_s
 from tests.permissions.worlds import CWD, HOME, denies, permissions, verdict
@@ -74,8 +74,8 @@ def test_the_meaning_of_a_path_pattern(pattern, path, is_denied) -> None:
 def test_the_places_that_a_rule_denies_to_read_as_a_whole(pattern, places) -> None:
     links = {f"{HOME}/link": "/keys"}
     judge = permissions(deny=[f"Read({pattern})"], ask=["Read(//asked/**)"], links=links)
-    assert judge.unreadable_places().paths == places
-    assert permissions(deny=[f"Edit({pattern})"]).unreadable_places() == UnreadablePlaces()
+    assert judge.denied_places().read == places
+    assert permissions(deny=[f"Edit({pattern})"]).denied_places() == DeniedPlaces()
 
 
 @every_row(
@@ -93,19 +93,22 @@ def test_the_places_that_a_rule_denies_to_read_as_a_whole(pattern, places) -> No
         ("//**", ()),
     ],
 )
-def test_the_places_in_a_root_that_a_rule_denies_to_read(pattern, places) -> None:
+def test_the_places_in_a_root_that_a_rule_denies_to_read_and_to_change(pattern, places) -> None:
     links = {f"{HOME}/link": "/keys"}
-    judge = permissions(deny=[f"Read({pattern})"], links=links)
-    assert sorted({one for one in judge.unreadable_places([CWD]).paths if one != CWD}) == sorted(places)
-    assert permissions(deny=[f"Edit({pattern})"]).unreadable_places([CWD]) == UnreadablePlaces()
+    reading, changing = (
+        permissions(deny=[f"{tool}({pattern})"], links=links).denied_places([CWD])
+        for tool in ("Read", "Edit")
+    )
+    assert sorted({one for one in reading.read if one != CWD}) == sorted(places)
+    assert sorted(changing.changed) == sorted(one for one in places if one.startswith(f"{CWD}/"))
+    assert reading.changed == changing.read == ()
 
 
 def test_of_a_root_with_too_many_paths_what_rules_name_is_still_known() -> None:
     judge = permissions(deny=["Read(./secrets/**)", "Read(*.pem)"], has_too_many=True)
-    found = judge.unreadable_places([CWD])
-    assert found == UnreadablePlaces((f"{CWD}/secrets",), (CWD,))
+    assert judge.denied_places([CWD]) == DeniedPlaces((f"{CWD}/secrets",), unsearched=(CWD,))
     whole = permissions(deny=["Read(//w/**)"], has_too_many=True)
-    assert whole.unreadable_places([CWD]).unsearched == (), "a rule about the whole directory needs no search"
+    assert whole.denied_places([CWD]).unsearched == (), "a rule about the whole directory needs no search"
 
 
 @every_row(
@@ -454,91 +457,27 @@ RULES = (
 
 
 # With the rules `Read(.env)`, `Edit(infra/**)` and `Edit(*.lock)`.
-CHANGED_BY_OTHER_MEANS = [
-    # Code
-    ('awk \'BEGIN{print "x" > "infra/main.tf"}\'', True),
-    ("awk '{print > \"infra/main.tf\"}' a", True),
-    ('awk \'{printf("%s;", $1)>>"infra/main.tf"}\' a', True),
-    ("awk -v f=infra/main.tf '{print > f}' a", True),
-    ("gawk '{print | \"tee infra/main.tf\"}' a", True),
-    ("mawk 'BEGIN{system(\"touch infra/main.tf\")}'", True),
-    ("awk '{print > \"out\"}' infra/main.tf", False),
-    ("awk '$1 > 5 {print $2}' infra/main.tf > out", False),
-    ("awk '/resource/ || /infra/ {n++} END {if (n > 1) print n}' infra/main.tf", False),
-    ("sed -n 'w infra/main.tf' a", True),
-    ("sed -n '/x/,$w infra/main.tf' a", True),
-    ("sed 's/k/x/w infra/main.tf' a", True),
-    ("sed -e 's|k|x|gw infra/main.tf' a", True),
-    ("sed -ne'1w infra/main.tf' a", True),
-    ("sed '1e touch infra/main.tf' a", True),
-    (r"sed 's/.*/touch infra\/main.tf/e' a", True),
-    ("sed 's,.*,touch infra/main.tf,e' a", True),
-    ("sed -n 'w out' infra/main.tf; sed -n 1p infra/pipe infra/e", False),
-    ("sed -e 's/we/e/' -e '/^w/d' infra/main.tf > out", False),
-    ("perl -e 'open F,\">infra/main.tf\"'", True),
-    ('perl -e \'open(my $f, ">>", "infra/main.tf")\'', True),
-    ("perl -e 'open(my $f, q(+<), \"infra/main.tf\")'", True),
-    ("perl -e 'system \"echo x > infra/main.tf\"'", True),
-    ("perl -ne 'print if /x/' infra/main.tf", False),
-    ("php -r 'file_put_contents(\"infra/main.tf\", 1);'", True),
-    ("python3 -c 'os.open(\"infra/main.tf\", os.O_WRONLY)'", True),
-    ("python3 -c 'os.system(\"echo x > infra/main.tf\")'", True),
-    ("python3 -c 'print(len(open(\"infra/main.tf\").read()) > 5)'", False),
-    # Programs that read a language
-    ("sqlite3 a.db '.output infra/main.tf'", True),
-    ("sqlite3 a.db \"vacuum into 'infra/x.db'\"", True),
-    ("sqlite3 a.db \"select writefile('infra/main.tf', 'x')\"", True),
-    ("sqlite3 a.db \"select readfile('.env')\"", True),
-    ("sqlite3 a.db '.read .env'", True),
-    ("psql -c '\\o infra/main.tf'", True),
-    ("sqlite3 a.db 'select * from infra order by env'", False),
-    ("psql -c 'insert into infra select * from env'", False),
-    # A second operand
-    ("uniq a infra/main.tf", True),
-    ("sort a | uniq - infra/main.tf", True),
-    ("uniq -c infra/main.tf", False),
-    ("uniq -f 2 infra/main.tf", False),
-    # Links
-    ("ln -s infra y; echo x > y/main.tf", True),
-    ("ln -s infra/main.tf y", True),
-    ("ln infra/main.tf y", True),
-    ("ln -s . y; echo x > y/infra/main.tf", True),
-    ("ln -s .. sub/y", True),
-    ("ln -s ../infra sub/y", True),
-    ("ln -s ../infra/main.tf sub", True),
-    ("ln -s ../.env sub/x", True),
-    ("ln -st y infra", True),
-    ("ln -s deploy/..", True),
-    ("cp -l infra/main.tf y", True),
-    ("cp -al . ../y", True),
-    ("cp -s $PWD/infra/main.tf y", True),
-    ("cp --symbolic-link infra/main.tf y", True),
-    ("link infra/main.tf y", True),
-    ("cp infra/main.tf y", False),
-    ("cp -r infra y", False),
-    ("ln -s ../src/a.py docs/a.py; ln -sfn releases/5 current; ln -s /usr/bin/python3 py", False),
-    ("ln -s ../other/infra docs/y; ln -s node_modules y", False),
-    # Patches
-    ("git apply <<< '--- a/infra/main.tf'", True),
-    ("git apply <<'E'\n--- a/src/a.py\n+++ b/infra/main.tf\nE", True),
-    ("git apply -p0 <<'E'\n--- infra/main.tf\nE", True),
-    ("git apply <<'E'\ndiff --git a/x b/infra/x\nnew file mode 100644\nE", True),
-    ("git apply <<'E'\ndiff --git a/a b/infra/a\nrename from a\nrename to infra/a\nE", True),
-    ("patch -p1 <<'E'\n--- a/infra/main.tf\t2026-01-01\nE", True),
-    ("patch -p2 <<'E'\n--- x/y/infra/main.tf\nE", True),
-    ("cd infra && patch <<'E'\n--- x/main.tf\nE", True),
-    ("printf '%s\\n' '--- a/infra/main.tf' | git apply", True),
-    ("cat > p <<'E'\n--- a/yarn.lock\nE\ngit apply p", True),
-    ("git am <<'E'\n--- a/infra/main.tf\nE", True),
-    ("git apply <<'E'\n--- a/src/a.py\n+++ b/src/a.py\n-see infra/main.tf\n+see infra/x.tf\nE", False),
-    ("patch -p1 <<'E'\n--- a/docs/infra/main.tf\nE", False),
-    ("cat > p <<'E'\n--- a/infra/main.tf\nE\ngit apply --stat q | grep -c infra", True),
-    ("cat <<'E'\n--- a/infra/main.tf\nE", False),
+CHANGED_BY_OTHERS = [
+    ("find . -name '*.lock' -exec rm {} +", True),
+    ("find . -name '*.py' -exec rm {} +", False),
+    ("ls | xargs rm -f", True),
+    ("ls src | xargs rm -f", False),
+    ("git ls-files infra | xargs black", True),
+    ("find . -name '.e*' -exec touch {} +", False),
+    ("echo main.tf | xargs -I{} rm infra/{}", True),
+    ("echo a.py | xargs -I{} rm src/{}", False),
+    ("xargs -I{} cp a yarn.{} <<< lock", True),
+    ("xargs -I% cat .% <<< env", True),
+    ("f=yarn.lock bash -c 'echo x > $f'", True),
+    ("f=.env sh -c 'cat $f'", True),
+    ("DOTENV=.env npm test", False),
 ]
 
 
-@every_row(("command", "is_denied"), CHANGED_BY_OTHER_MEANS)
-def test_what_code_links_and_patches_change_is_judged_by_rules_for_edit(command, is_denied) -> None:
+@every_row(("command", "is_denied"), CHANGED_BY_OTHERS)
+def test_what_a_list_or_an_assignment_gives_to_a_command_is_judged_by_rules_for_edit(
+    command, is_denied
+) -> None:
     files = tuple(f"{CWD}/{name}" for name in ("infra/main.tf", "yarn.lock", "src/a.py", ".env"))
     judge = permissions(deny=["Read(.env)", "Edit(infra/**)", "Edit(*.lock)"], files=files)
     assert denies(judge, "Bash", command=command) is is_denied

@@ -21,7 +21,7 @@ from ralph.sandbox.planning import (
     bound_in,
     may_have_overlays,
     plan_box,
-    with_denied_reads,
+    with_denied_places,
     with_hook_places,
 )
 from ralph.sandbox.sandbox_settings import HookSettings, SandboxSettings
@@ -227,13 +227,13 @@ def test_overlays_need_a_directory_in_tmp_where_commands_may_not_write(root, wan
     [
         (SPACES, 0, 3, 3, ""),
         (SPACES, 100, 3, 100, ""),
-        (SPACES, 102, 3, 100, "deny to read 2 places that commands can read: at most 100 in"),
+        (SPACES, 102, 3, 100, "deny to {0} 2 places that commands can {0}: at most 100 in"),
         (FULL, 0, 3, 0, ""),
-        (FULL, 1, 0, 0, "deny to read 1 place that commands can read: without namespaces, nothing in"),
-        (FULL, 102, 3, 0, "deny to read 102 places that commands can read: without namespaces"),
+        (FULL, 1, 0, 0, "deny to {0} 1 place that commands can {0}: without namespaces, nothing in"),
+        (FULL, 102, 3, 0, "deny to {0} 102 places that commands can {0}: without namespaces"),
     ],
 )
-def test_what_commands_can_read_although_a_rule_denies_it_is_told_with_its_number(
+def test_what_commands_can_do_although_a_rule_denies_it_is_told_with_its_number(
     tmp_path, means, existing, missing, masked, says
 ) -> None:
     root = tmp_path / f"{means.bwrap is None}-{existing}"
@@ -244,15 +244,18 @@ def test_what_commands_can_read_although_a_rule_denies_it_is_told_with_its_numbe
     (root / ".git" / "x.pem").touch()
     places = [str(root / f"a{number}.pem") for number in range(missing)]
     places += [str(root / ".git" / "x.pem"), *map(str, there), "/elsewhere/x.pem"]
-    plan = with_denied_reads(BoxPlan(means), places, [root])
+    plan = with_denied_places(BoxPlan(means), places, [root])
     assert plan.rules_deny == ("/elsewhere/x.pem",)
     assert len(plan.masked) == masked
     assert set(map(str, there[:100])) <= set(plan.masked) or not masked, "what exists comes first"
-    assert [says in notice.text for notice in plan.notices] == ([True] if says else [])
+    assert [says.format("read") in notice.text for notice in plan.notices] == ([True] if says else [])
+    plan = with_denied_places(BoxPlan(means), (), [root], changed=places[:-1])
+    assert len(plan.unchanged) == masked
+    assert [says.format("change") in notice.text for notice in plan.notices] == ([True] if says else [])
 
 
 def test_a_directory_with_too_many_files_to_compare_is_told() -> None:
-    [told] = with_denied_reads(BoxPlan(SPACES), [], [Path("/work")], ["/work"]).notices
+    [told] = with_denied_places(BoxPlan(SPACES), [], [Path("/work")], ["/work"]).notices
     assert told.text.startswith("/work has too many files to compare each with the permission rules")
 
 

@@ -19,12 +19,12 @@ from ralph.machine.files.trees import LocalDisk
 from ralph.machine.own_programs import search_around, without_unsafe_loads
 from ralph.machine.waiter import InboxWaiter
 from ralph.permissions.claude_settings import ClaudeSettings, GuardError, HookCommand, read_all
-from ralph.permissions.judge import RulePlaces, places_not_read
+from ralph.permissions.judge import DeniedPlaces, RulePlaces, denied_places
 from ralph.permissions.rule import RuleError
 from ralph.run.hooks import doubts, missing_program, plan_hooks
 from ralph.run.permission_rules import not_kept
 from ralph.sandbox.box_plan import CannotConfineError
-from ralph.sandbox.planning import plan_box, with_denied_reads
+from ralph.sandbox.planning import plan_box, with_denied_places
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.settings.claude_files import ClaudeFileError, document_of, read_claude_files
 from ralph.settings.merge import SettingsError
@@ -138,7 +138,7 @@ def look_at_claude_rules(
             yield warn(_NAME, fact, advice)
     settings = settings or Settings()
     yield from _about_hooks(cwd, environment, settings, [hook for found in read for hook in found.hooks])
-    yield from _about_denied_reads(cwd, environment, settings, read)
+    yield from _about_denied_places(cwd, environment, settings, read)
 
 
 def _about_hooks(
@@ -166,24 +166,24 @@ def _about_hooks(
             yield warn(_HOOKS, f"the {hook.event} hook ({hook.name}) names {missing}", "it does not exist")
 
 
-def _about_denied_reads(
+def _about_denied_places(
     cwd: Path, environment: Mapping[str, str], settings: Settings, read: Sequence[ClaudeSettings]
 ) -> Iterator[Finding]:
     rules = [rule for found in read for rule in found.rules]
     home = environment.get("HOME", "")
     try:
         places = RulePlaces(str(cwd), home if home.startswith("/") else "", LocalDisk())
-        denied = places_not_read(rules, settings.tools.disallowed, places, (str(cwd),))
+        denied = denied_places(rules, settings.tools.disallowed, places, (str(cwd),))
     except RuleError as error:
         yield fail(_NAME, str(error), "correct that rule: no run begins without it")
         return
-    if not (denied.paths or denied.unsearched):
+    if denied == DeniedPlaces():
         return
     try:
         plan = plan_box(settings.sandbox, environment, (cwd,))
     except CannotConfineError:  # the finding about the sandbox says so
         return
     if plan.is_confined:
-        told = with_denied_reads(plan, denied.paths, (cwd,), denied.unsearched).notices[len(plan.notices) :]
-        for notice in told:
+        made = with_denied_places(plan, denied.read, (cwd,), denied.unsearched, denied.changed)
+        for notice in made.notices[len(plan.notices) :]:
             yield warn(_NAME, notice.text, notice.advice)

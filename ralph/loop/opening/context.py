@@ -37,7 +37,7 @@ from ralph.prompt.named_file import refuse_planted
 from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.disk_work import DiskWork, OwnDisks
-from ralph.sandbox.planning import plan_box, refuse_owners_work, with_denied_reads
+from ralph.sandbox.planning import plan_box, refuse_owners_work, with_denied_places
 from ralph.sandbox.sandbox_limits import restricted
 from ralph.sessions.store import refuse_open
 from ralph.sessions.turn_lock import FileTurnLock, TurnLockError
@@ -357,14 +357,15 @@ class _Boxes:
         disallowed = self.settings.tools.disallowed
         if not (box_plan.is_confined and (self._read or any(map(is_pattern, disallowed)))):
             return box_plan
-        from ralph.permissions.judge import RulePlaces, places_not_read  # noqa: PLC0415 - few loops have rules
+        from ralph.permissions.judge import RulePlaces, denied_places  # noqa: PLC0415 - few loops have rules
 
         rules = [rule for _, one in self._read for rule in one.rules]
         home = self.environment.get("HOME", "")
         home = home if home.startswith("/") else ""
         places = RulePlaces(self.plan.directory, home, LocalDisk(), self.roots[1:])
         try:
-            denied = places_not_read(rules, disallowed, places, self.roots)
+            denied = denied_places(rules, disallowed, places, self.roots)
         except RuleError as error:
             raise CannotError(str(error)) from error
-        return with_denied_reads(box_plan, denied.paths, [*map(Path, self.roots)], denied.unsearched)
+        # The gate and the check are the user's own, and may write what an agent may not.
+        return with_denied_places(box_plan, denied.read, [*map(Path, self.roots)], denied.unsearched)

@@ -105,6 +105,30 @@ def test_with_namespaces_what_a_rule_denies_to_read_in_the_work_is_masked_for_co
     assert list(Path(ralph.environment["TMPDIR"]).iterdir()) == []
 
 
+@pytest.mark.skipif(LEVEL.name != "namespaces", reason="no namespaces can be made here")
+def test_with_namespaces_what_a_rule_denies_to_edit_in_the_work_is_read_only_for_commands(
+    ralph, serve
+) -> None:
+    files = ("lock.json", "infra/a/main.tf", "infra/b", "secrets/key", "open")
+    for name in files:
+        (ralph.cwd / name).parent.mkdir(parents=True, exist_ok=True)
+        (ralph.cwd / name).write_text(f"text of {name}\n")
+    change = "rm -rf $name; mv $name there; echo new > $name; chmod 777 $name; touch $name/x"
+    (ralph.cwd / "change.sh").write_text(f"for name in {' '.join(files)} infra; do {change}; done")
+    (ralph.cwd / "move.sh").write_text("mv infra other")
+    rules = ("Edit(lock.json)", "Edit(./infra/**)", "Edit(./secrets/key)", "Read(./secrets/**)")
+    server = serve(bash("sh change.sh"), bash("cat lock.json infra/b; sh move.sh"), DONE)
+    assert ralph("go", *(word for rule in rules for word in ("--disallowedTools", rule))).code == 0
+    [(told, _)] = results(server, 1)
+    assert f"[the sandbox denies changing {ralph.cwd}/" in told
+    told = results(server, 2)[0][0]
+    assert "text of lock.json" in told
+    assert "mv: cannot move 'infra' to 'other': Device or resource busy" in told
+    for name in files[:4]:
+        assert (ralph.cwd / name).read_text() == f"text of {name}\n"
+    assert (ralph.cwd / "open").read_text() == "new\n"
+
+
 @needs_landlock
 def test_what_commands_can_read_although_a_rule_denies_it_is_a_notice_of_the_run_and_of_doctor(
     ralph, serve
