@@ -146,6 +146,7 @@ TOUCHES_THE_WORLD = (
     "places.named_by_git",
     "places.named_paths",
     "places.nested_repositories",
+    "places.planted_in_git",
     "places.own_commands",
     "places.ssh_files",
     "prompt",

@@ -146,7 +146,7 @@ def _leading_on(directory: str, *, is_gits: bool) -> Iterator[tuple[str, str]]:
                 continue
             is_head = is_top and entry.name == "HEAD"
             if entry.is_symlink():
-                if not (is_head and _is_ref(os.readlink(entry.path))):
+                if not (is_head and is_ref(os.readlink(entry.path))):
                     yield os.path.realpath(entry.path), f"{entry.path} is a link"
             elif entry.is_dir(follow_symlinks=False):
                 if not (is_top and entry.name in _NOT_WALKED):
@@ -174,7 +174,7 @@ def read_elsewhere(top: str) -> Iterator[tuple[str, str]]:
         if directory != git_entry(os.path.realpath(top)):
             yield directory, place
         lists = f"{directory}/objects/info"
-        for leading in (*_links_in(directory, _NOT_QUOTED), lists, *_links_in(lists)):
+        for leading in (*links_in(directory, _NOT_QUOTED), lists, *links_in(lists)):
             if not is_within_any(target := os.path.realpath(leading), claimed):
                 yield target, leading
 
@@ -192,7 +192,7 @@ def borrowed_objects(top: str) -> Iterator[tuple[str, str]]:
         if os.path.islink(objects):
             found.append((os.path.realpath(objects), objects))
         else:
-            for link in _links_in(objects):
+            for link in links_in(objects):
                 raise OSError(errno.ELOOP, "a symbolic link among git's objects", link)
         file = f"{objects}/info/alternates"
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -208,7 +208,7 @@ def borrowed_objects(top: str) -> Iterator[tuple[str, str]]:
                 yield real, leading
 
 
-def _links_in(directory: str, passed: Sequence[str] = ()) -> Iterator[str]:
+def links_in(directory: str, passed: Sequence[str] = ()) -> Iterator[str]:
     """Yields each symbolic link below a directory, without what is at or below the relative paths `passed`. Raises OSError if
     not all of it can be listed.
     """
@@ -239,10 +239,10 @@ def _unquoted(line: str, file: str) -> str:
 def _named_as_ref(file: str) -> str:
     """The text of a symbolic ref, if it is not a name of a ref. Empty otherwise."""
     head, colon, name = directory_named_in(file).partition(":")
-    return "" if head != "ref" or not colon or _is_ref(name.strip()) else name.strip() or "."
+    return "" if head != "ref" or not colon or is_ref(name.strip()) else name.strip() or "."
 
 
-def _is_ref(name: str) -> bool:
+def is_ref(name: str) -> bool:
     """Whether a name is below `refs/`, and no part of it leads elsewhere (git-check-ref-format(1))."""
     first, *parts = name.split("/")
     return first == "refs" and bool(parts) and not any(part.startswith(".") or not part for part in parts)

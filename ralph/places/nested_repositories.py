@@ -33,6 +33,7 @@ from ralph.places.git_config import programs_named
 from ralph.places.git_places import git_places
 from ralph.places.named_by_git import first_of, hooks_in, is_new, shown_path
 from ralph.places.places import IGNORED_CHARACTERS, below_tops
+from ralph.places.planted_in_git import planted_in_git
 from ralph.places.table import COMPARED, names_below_tops
 from ralph.values.shortage import ShortageError
 
@@ -260,6 +261,7 @@ def last_look(roots: Sequence[str], since_s: float, environment: Mapping[str, st
     def look() -> None:
         with suppress(OSError):  # a shortage of this machine, after the work is done
             programs.append(changed_by_run(roots, since_s, environment))
+            programs.append(planted_in_git(roots, since_s, environment))
             users = users_relative_programs(environment)
             looks.extend(
                 look_below(

@@ -1,0 +1,120 @@
+"""Finds what commands planted in the git directories of the roots for the user's own git: symbolic links, through which it writes
+elsewhere, and entries of an index that it would write outside the working tree or into a git directory. It runs no program.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ralph.machine.files.opened_file import read_regular_file
+from ralph.machine.files.repository import beginning_of
+from ralph.places.git_places import git_places, is_ref, links_in
+from ralph.places.named_by_git import first_of, shown_path
+from ralph.places.places import IGNORED_CHARACTERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+# What of these is new is undone after each command (`GuardedFiles`).
+_GUARDED = ("hooks", "info", "description", "config")
+_INDEX = re.compile(r"(?:index|sharedindex\.\w+)\Z")
+_MOST_INDEX_BYTES = 256 * 1024 * 1024
+_HAS_LONG_IDS = re.compile(rb"(?im)^\s*objectformat\s*=\s*\"?sha256")
+# gitformat-index(5): the bytes of an entry before the name of its object, and its flags.
+_BEFORE_ID = 40
+_EXTENDED, _LENGTH = 0x4000, 0xFFF
+_COMPRESSED = 4
+_TICK_NS = 20_000_000
+
+
+def planted_in_git(roots: Sequence[str], since_s: float, environment: Mapping[str, str]) -> str:
+    """Removes the links that were made since a time, in seconds of the epoch, and returns a sentence for people about them and about
+    changed indexes. Empty if nothing was found.
+    """
+    since_ns = int(since_s * 1e9) - _TICK_NS
+    removed, indexes, closed = [], [], []
+    places = git_places(roots, environment, os.getuid())
+    for directory in (*places.granted, *places.parts):
+        try:
+            for link in links_in(directory, _GUARDED):
+                target = os.readlink(link)
+                is_head = os.path.basename(link) == "HEAD" and is_ref(target)
+                if os.lstat(link).st_ctime_ns >= since_ns and not is_head:
+                    os.unlink(link)
+                    removed.append(f"{shown_path(link)} (to {shown_path(target)})")
+            for index in _indexes_in(directory):
+                if os.stat(index).st_ctime_ns >= since_ns:
+                    indexes += [f"{shown_path(index)} ({one})" for one in _faults_of(index)]
+        except OSError as error:
+            closed.append(f"{shown_path(error.filename or directory)} ({error.strerror})")
+    told = {
+        "links made in git directories, through which git writes elsewhere, are removed: {}": removed,
+        "git would write what it must not because of {}: remove the index, and make it anew by git reset": indexes,
+        "git's own directories could not be looked through: {}": closed,
+    }
+    return "; ".join(text.format(first_of(found)) for text, found in told.items() if found)
+
+
+def _indexes_in(directory: str) -> Iterator[str]:
+    pending = [directory]
+    for one in pending:
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(one) as listing:
+            for entry in listing:
+                if entry.is_dir(follow_symlinks=False):
+                    is_walked = one != directory or entry.name in ("modules", "worktrees")
+                    pending += [entry.path] if is_walked and entry.name != "objects" else []
+                elif _INDEX.match(entry.name) and entry.is_file(follow_symlinks=False):
+                    yield entry.path
+
+
+def _faults_of(index: str) -> Iterator[str]:
+    """The first name in an index that git must not write, as text. One that cannot be read is a fault itself."""
+    above = os.path.dirname(index)
+    with suppress(FileNotFoundError):
+        configurations = (f"{above}/config", f"{os.path.dirname(os.path.dirname(above))}/config")
+        is_long = any(_HAS_LONG_IDS.search(beginning_of(one)) for one in configurations)
+        content = read_regular_file(index, _MOST_INDEX_BYTES, 0)
+        try:
+            names = map(os.fsdecode, names_in_index(content, 32 if is_long else 20))
+            found = next((name for name in names if not _may_be_written(name)), None)
+        except (ValueError, IndexError, struct.error):
+            found = "it is damaged"
+        if found is not None:
+            yield shown_path(found)
+
+
+def names_in_index(content: bytes, id_bytes: int) -> Iterator[bytes]:
+    """The names of the entries of an index with versions 2 to 4 (gitformat-index(5)). Raises ValueError, IndexError or
+    struct.error if it is not as git writes it.
+    """
+    version, count = struct.unpack_from(">4xLL", content)
+    at, name = 12, b""
+    for _ in range(count):
+        start, at = at, at + _BEFORE_ID + id_bytes
+        (flags,) = struct.unpack_from(">H", content, at)
+        at += 4 if flags & _EXTENDED else 2
+        kept = b""
+        if version == _COMPRESSED:
+            left_out = (byte := content[at]) & 127
+            at += 1
+            while byte & 128:
+                byte = content[at]
+                left_out = (left_out + 1 << 7) | byte & 127
+                at += 1
+            kept = name[: max(len(name) - left_out, 0)]
+        end = content.index(b"\0", at)
+        name = kept + content[at:end]
+        if min(len(name), _LENGTH) != flags & _LENGTH:
+            raise ValueError("the length of a name is wrong")
+        yield name
+        at = end + 1 if version == _COMPRESSED else start + (end - start + 8) // 8 * 8
+
+
+def _may_be_written(name: str) -> bool:
+    """Whether git takes a name into an index: none of its parts is empty, `.`, `..` or `.git` (verify_path in git's read-cache.c)."""
+    parts = name.removesuffix("/").translate(IGNORED_CHARACTERS).lower().split("/")
+    return {"", ".", "..", ".git"}.isdisjoint(parts)
