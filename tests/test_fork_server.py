@@ -117,7 +117,7 @@ def test_an_iteration_of_a_forked_loop_has_all_that_one_of_a_fresh_loop_has(tmp_
         (tmp_path / place).mkdir()
         ralph = replace(ralph_in(tmp_path / place), starts_afresh=place == "fresh")
         server = MockApi(Scenario([Step(Turn("Late."), Fault(stall_before_headers_s=60))])).start()
-        ralph.environment |= {"ANTHROPIC_BASE_URL": server.base_url, OWNER: "both"}
+        ralph.environment |= {"ANTHROPIC_BASE_URL": server.base_url, OWNER: f"both {os.getpid()}"}
         process = ralph.start("loop", "go")
         assert server.wait_for_requests(1, PATIENCE_S)
         shown.append(facts_of(iteration_of_loop(ralph), process.pid, tmp_path / place))
