@@ -18,7 +18,7 @@ from tests.git.http_repository import HttpRepository
 from tests.patience import PATIENCE_S, wait_until
 from tests.processes.scripts import script
 from tests.program.conftest import in_turn, loop_folder, loop_lines, processes_of
-from tests.program.model_answers import bash, calls, write
+from tests.program.model_answers import DONE, bash, calls, write
 from tests.services.certificates import make_certificate
 
 if TYPE_CHECKING:
@@ -335,3 +335,21 @@ def test_a_repository_that_the_last_check_or_gate_made_is_named(ralph, checkout,
     iterations([bash(f"echo '{made}' > check.sh")])
     ran = ralph("loop", "go", option, "sh check.sh", "--max-iterations", "1", code=0)
     assert "git runs programs that these repositories below the work name: d (core.fsmonitor)" in ran.stderr
+
+
+@pytest.mark.sandboxed
+def test_the_users_git_writes_through_nothing_that_a_run_left_in_the_git_directory(
+    ralph, checkout, serve
+) -> None:
+    kept = ralph.cwd.parent / "profile"
+    kept.write_text("mine\n")
+    entry = "git hash-object -w --stdin < work"
+    index = f"git update-index --add --cacheinfo 100644,$({entry}),xx/xx/profile; sed -i s,xx/xx,../..,g .git/index"
+    commit = "echo x > work; git add work; git commit -qm 'touch pwned'"
+    serve(bash(f"{commit}; ln -s {kept} .git/MERGE_MSG; {index}"), DONE)
+    ran = ralph("go", code=0)
+    assert f"MERGE_MSG (to {kept})" in ran.stderr
+    assert ".git/index (../../profile): remove the index" in ran.stderr
+    checkout.git("reset", "-q", "--hard")
+    checkout.git("revert", "--no-edit", "HEAD")
+    assert kept.read_text() == "mine\n"
