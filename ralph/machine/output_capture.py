@@ -14,6 +14,7 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from ralph.machine.files.repository import entries_in, is_within_any
@@ -254,8 +255,8 @@ def readable_text(data: bytes) -> tuple[str, int]:
 _KEPT_FILES = 10
 # Another ralph may remove a new directory that is not locked yet, because it looks like a left-over one.
 _TRIES = 3
-# A run does not wait longer at its end.
-_REMOVE_WITHIN_S = 1.0
+# A run does not wait longer at its end: commands can leave a million files. A later run removes the rest.
+_REMOVE_WITHIN_S = 3.0
 _SPILL_PREFIX = "ralph-output-"
 _OTHER_PLACES = ("/tmp", "/var/tmp")  # noqa: S108 - a directory of ralph's own is made there
 
@@ -280,11 +281,16 @@ class OwnDirectory:
         )
 
     def remove(self) -> None:
-        """Removes the directory and its content, as far as that is possible."""
-        remove_tree_if_possible(self.path)
+        """Removes the directory and its content, as far as that is possible in `_REMOVE_WITHIN_S`."""
+        until_s = monotonic() + _REMOVE_WITHIN_S
+        removing = [] if self._removing is None else [self._removing]
+        try:
+            removing.insert(0, start_thread(remove_tree_if_possible, self.path, name="own directory"))
+        except ShortageError:
+            remove_tree_if_possible(self.path)
+        for thread in removing:
+            thread.join(max(until_s - monotonic(), 0.0))
         os.close(self._lock)
-        if self._removing is not None:
-            self._removing.join(_REMOVE_WITHIN_S)
 
 
 def _place_outside(usual: str, writable: Sequence[str]) -> str:

@@ -7,11 +7,14 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from threading import Event
 
 import pytest
 
+from ralph.machine import output_capture
+from ralph.machine.files.trees import remove_tree
 from ralph.machine.output_capture import OwnDirectory, SpillDirectory, remove_left_over
-from tests.patience import wait_until
+from tests.patience import PATIENCE_S, wait_until
 
 OTHER = """
 import sys, time
@@ -41,6 +44,24 @@ def test_a_directory_of_a_killed_ralph_is_removed_by_a_later_one_and_not_before(
     wait_until(lambda: not left.exists())
     assert list(place.iterdir()) == [Path(own.path)]
     own.remove()
+    assert list(place.iterdir()) == []
+
+
+def test_a_run_does_not_wait_for_a_directory_that_takes_long_to_remove(place, monkeypatch) -> None:
+    goes_on, is_done = Event(), Event()
+
+    def remove(path: str) -> None:
+        goes_on.wait()
+        remove_tree(path)
+        is_done.set()
+
+    monkeypatch.setattr(output_capture, "remove_tree_if_possible", remove)
+    monkeypatch.setattr(output_capture, "_REMOVE_WITHIN_S", 0.01)
+    own = OwnDirectory("ralph-tmp-")
+    own.remove()
+    assert list(place.iterdir()) == [Path(own.path)]
+    goes_on.set()
+    assert is_done.wait(PATIENCE_S)
     assert list(place.iterdir()) == []
 
 

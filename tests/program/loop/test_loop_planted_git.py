@@ -350,6 +350,6 @@ def test_the_users_git_writes_through_nothing_that_a_run_left_in_the_git_directo
     ran = ralph("go", code=0)
     assert f"MERGE_MSG (to {kept})" in ran.stderr
     assert ".git/index (../../profile): remove the index" in ran.stderr
-    checkout.git("reset", "-q", "--hard")
+    checkout.git("read-tree", "HEAD")
     checkout.git("revert", "--no-edit", "HEAD")
     assert kept.read_text() == "mine\n"
