@@ -1,8 +1,6 @@
-"""Decodes the JSON of a journal line into its record type. No I/O happens here.
-
-An error names the path of the wrong field. A record of an unknown kind is passed on unchanged. Records of older
-formats are upgraded before they are decoded. Content blocks, messages of the API and events stay dictionaries, but
-the fields that ralph reads are checked.
+"""Decodes the JSON of a journal line into its record type. An error names the path of the wrong field. An unknown kind
+passes through, and older formats are upgraded first. Content blocks, the API's messages and events stay
+dictionaries, whose fields that ralph reads are checked.
 """
 
 from __future__ import annotations
@@ -26,9 +24,7 @@ T = TypeVar("T")
 
 
 def decoded(kind: str, fields: Mapping[str, Any]) -> Record:
-    """Decodes a journal line into a record. `kind` and `fields` are the content of the line. Raises ValidationError
-    if a field is wrong. Raises NewerFormatError if the line is the first line of a journal in a newer format.
-    """
+    """Raises ValidationError for a wrong field, and NewerFormatError for the first line of a newer format."""
     known = TYPES.get(kind)
     if known is None:
         return kinds.UnknownRecord(kind, dict(fields))
@@ -172,10 +168,8 @@ _CHECKS: Mapping[str, Callable[[Any], None]] = {
 
 
 def _looked_at(value: Any, shape: type[T], path: str, number: int | None = None) -> T:
-    """Checks that a value has the type `shape`, and returns the decoded value.
-
-    `path` is the path of the value. For an item of a list, `path` is the path of the list, and `number` is the index
-    of the item. Raises ValidationError with the complete path of the wrong field.
+    """The decoded value, whose path is `path`, or which is item `number` of the list there. Raises ValidationError
+    with the complete path of the wrong field.
     """
     fields = getattr(shape, "__struct_fields__", None)
     if fields is not None and isinstance(value, dict):
@@ -192,4 +186,3 @@ def _looked_at(value: Any, shape: type[T], path: str, number: int | None = None)
 TYPES: Mapping[str, type[Any]] = {
     str(kind.__struct_config__.tag): kind for kind in kinds.KnownRecord.__subclasses__()
 }
-"""The record type for each kind."""

@@ -1,10 +1,8 @@
-"""Converts records to the lines of a journal, and lines to records. No I/O happens here.
+"""Converts records to the lines of a journal, and lines to records.
 
-A line is a JSON object with a sequence number, the time at which it was written, and a checksum. Lines of older
-versions of ralph have no time. If the last line is incomplete, a write may have been
-cut short, and this is not damage. Any other deviation means that the file was changed after it was written, and
-raises JournalDamage. NUL bytes are damage even at the end of the file: a power failure or a restored snapshot can
-leave them in place of data. A field of the wrong type is damage too, and the error names the path of the field.
+A line is a JSON object with a sequence number, the time of writing (not in older ralphs' lines), and a checksum. An
+incomplete last line is a write that was cut short. Anything else that deviates, such as NUL bytes at the end or a
+field of a wrong type, is JournalDamage.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ _CHECKSUM_TAIL = b'"}'
 _SEAL_BYTES = len(_CHECKSUM) + 8 + len(_CHECKSUM_TAIL)
 
 _NUL = b"\0"
-"""A byte that never occurs in a valid journal, because JSON writes it as an escape."""
+"""JSON writes it as an escape, so no valid journal has one."""
 _HOLDS_NULS = (
     "contains NUL bytes, as a power cut or a restored snapshot leaves them: what came last is lost, and commands may "
     "have run that it does not tell of"
@@ -43,18 +41,16 @@ _HOLDS_NULS = (
 View = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 """Takes the kind and the fields of a line."""
 Read = Callable[[int, int], bytes]
-"""`read(most, offset)` returns at most `most` bytes of a journal, beginning at `offset`. It returns fewer bytes only at
-the journal's end."""
+"""`read(most, offset)` returns at most `most` bytes of a journal, and fewer only at its end."""
 
 FIRST_BYTES = 16 * 1024
-"""The size of the first read at an offset. In most journals, this is enough for the first lines. It is also enough
-for the last lines."""
+"""The first read at an offset, which holds the first or the last lines of most journals."""
 CHUNK_BYTES = 256 * 1024
 """The size of the largest read. A chunk of this size stays in the processor's cache while its lines are checked."""
 
 
 class JournalDamage(Exception):  # noqa: N818 - it is what has been found, not an error of ours
-    """A line of a journal differs from the line that ralph wrote. `line` is the number of the line, counted from 1."""
+    """A line is not the one that ralph wrote. `line` counts from 1."""
 
     def __init__(self, line: int, why: str) -> None:
         super().__init__(f"line {line} {why}")
@@ -64,9 +60,8 @@ class JournalDamage(Exception):  # noqa: N818 - it is what has been found, not a
 def line_of(
     seq: int, record: Record | KnownRecord, written_s: float | None = None, spans_of: SpansOf | None = None
 ) -> bytes:
-    """The journal line of a record, including the line break. `written_s` is the time of writing, in seconds since
-    1970. None leaves the time out. `spans_of` finds the secrets in a text, and the line says where they are. None if
-    nobody looks for secrets.
+    """The journal line of a record with its line break. `written_s` is in seconds since 1970. `spans_of` finds the
+    secrets, whose places the line has; None if nobody looks for any.
     """
     written = {} if written_s is None else {"at": round(written_s, 3)}
     if isinstance(record, UnknownRecord):
@@ -76,9 +71,7 @@ def line_of(
 
 
 def written_at(line: bytes) -> float | None:
-    """The time at which a line was written, in seconds since 1970. None if the line has no time. `line` must be a
-    complete and undamaged line; its line break may be missing.
-    """
+    """In seconds since 1970, or None if the line has no time. `line` is undamaged; its line break may be missing."""
     body = line.rstrip(b"\n")[:-_SEAL_BYTES]
     try:
         return float(body.rpartition(_WRITTEN)[2])
@@ -87,21 +80,19 @@ def written_at(line: bytes) -> float | None:
 
 
 def _head_text(head: RequestHead) -> str:
-    """The JSON text of a request head. msgspec calls this function for values that it cannot convert, and only heads
-    are such values.
-    """
+    """For msgspec, which cannot convert a head."""
     return head.json
 
 
 def sealed(fields: Mapping[str, Any]) -> bytes:
-    """The journal line for these fields. It contains a checksum of the fields, and ends with a line break."""
+    """The line with the checksum of its fields and a line break."""
     body = to_json(fields)[:-1]
     return b"%s%s%08x%s\n" % (body, _CHECKSUM, zlib.crc32(body), _CHECKSUM_TAIL)
 
 
 def chunks(read: Read, begin: int, end: int, most: int = FIRST_BYTES) -> Iterator[bytes]:
-    """Yields the bytes from `begin` to `end` in chunks, and stops at the end of the file. The first chunk has `most`
-    bytes. Each further chunk is twice as long, up to `CHUNK_BYTES`.
+    """Yields the bytes from `begin` to `end` or the end of the file. Chunks begin with `most` bytes and double up to
+    `CHUNK_BYTES`.
     """
     while begin < end and (chunk := read(min(most, end - begin), begin)):
         yield chunk
@@ -120,9 +111,7 @@ class _Tail(Struct, frozen=True):
 
 
 def _tail(read: Read, begin: int, end: int) -> _Tail:
-    """Looks at the bytes after the last line break between `begin` and `end`, which may be many. Never holds more than
-    a chunk of them.
-    """
+    """Looks at the bytes behind the last line break, of which it never holds more than a chunk."""
     offset = _after_break(read, begin, end)
     checksum, held = 0, b""
     for chunk in chunks(read, offset, end):
@@ -148,13 +137,11 @@ def _after_break(read: Read, begin: int, end: int) -> int:
 
 
 class CheckedLines:
-    """Checks the lines of a journal without decoding them. Reads the journal in chunks, so that only the longest line
-    has to fit into memory.
+    """Checks the lines of a journal without decoding them, in chunks: only the longest line has to fit into memory.
 
-    Iteration yields the index, the offset, the kind and the bytes of each line. These bytes do not include the line
-    break. If a line does not match its checksum, iteration raises JournalDamage. If a line does not begin with its
-    number and its kind, it is yielded with the kind "", and `record_of` raises the error for it. An incomplete last
-    line is not damage, and is not yielded. It is not kept in memory either.
+    Yields the index, the offset, the kind and the bytes of each line, without its line break. Raises JournalDamage for
+    a wrong checksum. A line that does not begin with its number and kind has the kind "", and `record_of` raises for
+    it. An incomplete last line is neither damage nor yielded.
     """
 
     def __init__(self, read: Read, size: int, number: int = 0, offset: int = 0) -> None:
@@ -162,10 +149,9 @@ class CheckedLines:
         self._read, self._size = read, size
         self.number = number
         self.end = offset
-        """The offset after the last valid line, when the iteration has ended or has met damage. `number` is then the
-        index of the next line."""
+        """The offset after the last valid line, when the iteration has ended or has met damage."""
         self.lacks_break = False
-        """True if only the line break of the last line is missing, when the iteration has ended."""
+        """Whether only the line break of the last line is missing."""
 
     def __iter__(self) -> Iterator[tuple[int, int, str, bytes]]:
         tail = _tail(self._read, self.end, self._size)
@@ -184,11 +170,7 @@ class CheckedLines:
             self.lacks_break = True
 
     def _lines_of(self, data: bytes) -> Iterator[tuple[int, int, str, bytes]]:
-        """Yields the index, the offset, the kind and the bytes of each complete line in `data`. Raises JournalDamage.
-
-        The loop calls only built-in functions, because they are fast, and a store of sessions has hundreds of
-        thousands of lines.
-        """
+        """The loop calls only built-in functions: a store of sessions has hundreds of thousands of lines."""
         first, number, start = self.end, self.number, 0
         view, find, begins = memoryview(data), data.find, data.startswith
         try:
@@ -209,8 +191,8 @@ class CheckedLines:
 
 
 def record_of(line: bytes, number: int, view: View | None = None) -> Record:
-    """Decodes a line into a record. `number` is the index of the line in its journal, counted from 0. `view` makes the
-    fields safe to show. Raises JournalDamage if the line is damaged, and NewerFormatError if the journal has a newer format.
+    """`number` counts from 0. `view` makes the fields safe to show. Raises JournalDamage, and NewerFormatError for a
+    newer format.
     """
     return _read(line, number, decoded, view)
 
@@ -244,9 +226,7 @@ def _unlike_its_checksum(line: bytes, seq: int) -> JournalDamage:
 
 
 def _json(line: bytes) -> Any:
-    """Decodes the JSON of a line. msgspec is ten times as fast as the standard library, but rejects NaN and lone
-    surrogates. The standard library decodes only the lines that msgspec rejects.
-    """
+    """Decodes by msgspec, which is ten times as fast as the standard library, but rejects NaN and lone surrogates."""
     try:
         return msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError):
