@@ -1,7 +1,5 @@
-"""`ralph doctor` shows the merged settings with their origins, then checks whether a run would work.
-
-It gives advice for each problem. If a check fails, the next check is still done. It shows no secret. It changes no
-file, but creates the directory for sessions if that directory is missing, and starts the MCP servers of a run.
+"""`ralph doctor` shows the merged settings with their origins, then checks whether a run would work. A failed check
+ends nothing. Shows no secret, and changes no file but the directory for sessions, which it creates.
 """
 
 from __future__ import annotations
@@ -168,8 +166,6 @@ class _Page:
 
 
 def _end_at_once_when_asked() -> None:
-    """Makes a stop signal end the process at once, because `ralph doctor` has nothing to clean up."""
-
     def end(signal_number: int, _frame: FrameType | None) -> None:
         os._exit(Outcome.INTERRUPTED.exit_code(signal_number))
 
@@ -181,7 +177,7 @@ def _end_at_once_when_asked() -> None:
 def _settings(
     line: DoctorLine, environment: Mapping[str, str], cwd: Path | None
 ) -> tuple[Settings | None, Finding | None]:
-    """Loads the settings. Returns the settings and the first problem found in them."""
+    """The settings and the first problem in them."""
     if cwd is None:
         return None, None
     config_file = Path(line.config) if line.config is not None else None
@@ -281,7 +277,7 @@ def _about_checkout(
 
 
 def _look_at_values(settings: Settings, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Yields a finding about the settings as a whole. It is a failure if the CA file cannot be read."""
+    """A failure if the CA file cannot be read."""
     ca_file = settings.model.ca_file
     try:
         if ca_file is not None:

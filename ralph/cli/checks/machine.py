@@ -1,8 +1,5 @@
-"""Checks the machine: interpreter, system, programs, protections, resources, and the directories that a run writes
-to.
-
-It starts only ripgrep and the supervisor of commands, which come with ralph. It checks a directory by writing a
-temporary file there.
+"""Checks the machine: interpreter, system, programs, protections, resources, and the directories that a run writes to,
+where it writes a temporary file. Starts only ripgrep and the supervisor of commands.
 """
 
 from __future__ import annotations
@@ -55,9 +52,7 @@ _PROGRAMS = (
 def look_at_machine(
     environment: Mapping[str, str], ralph_version: str, wanted: SandboxSettings, cwd: Path | None = None
 ) -> Iterator[Finding]:
-    """Findings about the machine. `cwd` is the working directory, or None if that directory does not exist. `wanted`
-    contains the limit on processes that the settings ask for.
-    """
+    """`cwd` is None if the working directory does not exist. `wanted` has the limit on processes."""
     yield ok("ralph", f"{ralph_version} on Python {platform.python_version()}")
     yield _system()
     search = search_around(environment, () if cwd is None else (cwd,), wanted.written(environment))
@@ -73,9 +68,7 @@ def look_at_machine(
 def look_at_sandbox(
     wanted: SandboxSettings, environment: Mapping[str, str], cwd: Path | None
 ) -> Iterator[Finding]:
-    """Findings about the sandbox that commands would get with the settings `wanted`: its level, its network, and each
-    protection that is not in force.
-    """
+    """The sandbox that commands would get: its level, its network, and each protection that is not in force."""
     try:
         plan = plan_box(wanted, environment, () if cwd is None else (cwd,))
         if cwd is not None:
@@ -107,9 +100,7 @@ def look_at_sandbox(
 
 
 def look_at_room(waiter: Waiter, clock: Clock) -> Iterator[Finding]:
-    """Yields a finding if no thread can be started, or if too few file descriptors are left for a run. If no thread
-    can be started, the function tries again for a while, because a shortage may pass.
-    """
+    """A finding if no thread can be started, also after a while, or if too few file descriptors are left for a run."""
     held: list[int] = []
     try:
         patiently(lambda: start_thread(lambda: None, name="room"), waiter, clock)

@@ -28,8 +28,8 @@ _MOST_SHOWN = 8
 def look_at_servers(
     settings: Settings, environment: Mapping[str, str], cwd: Path, waiter: InboxWaiter, clock: Clock
 ) -> Iterator[Finding]:
-    """One finding for each server with its tools, and one for each notice that a run would give. A single failure if a run could
-    not begin with these servers. All servers have ended when this function returns.
+    """A finding for each server with its tools and for each notice of a run, or one failure if no run could begin. All
+    servers have ended at the end.
     """
     redactor = Redactor(known_secrets(environment, settings.secrets))
     context = RunContext(settings, environment, cwd, waiter, clock, EventStream(), redactor)

@@ -1,7 +1,5 @@
-"""Sends one small request to each target, with each of its keys, and reports what came back: key, model, path,
-streaming, tool call and times. Used by `ralph doctor --probe`.
-
-The client and the classification of errors are those of a run. Nothing is retried.
+"""Sends one small request to each target, with each of its keys, and reports what came back (`ralph doctor --probe`).
+Client and classification are those of a run. Nothing is retried.
 """
 
 from __future__ import annotations
@@ -271,7 +269,7 @@ def _failure(subject: str, target: Target, key: int, error: AgentError) -> Findi
 
 
 def _advice_for(cause: NetworkCause, proxy: str) -> str:
-    """The advice about a failed connection. `proxy` is the proxy in words, or empty."""
+    """`proxy` is the proxy in words, or empty."""
     if proxy:
         return f"start {proxy}, or correct the variable; NO_PROXY names the hosts that need none"
     return _ADVICE_BY_CAUSE.get(cause, _OTHER_ADVICE)

@@ -132,9 +132,7 @@ def _process_limit() -> tuple[int | None, int]:
 
 
 def _group_room() -> tuple[int, int] | None:
-    """The number of processes and threads in the control group with the least room, and the limit of this group. None
-    if no group has a limit.
-    """
+    """Used and allowed processes and threads of the control group with the least room. None without a limit."""
     found = []
     for base in _control_groups():
         for group in (base, *base.parents):
@@ -145,8 +143,8 @@ def _group_room() -> tuple[int, int] | None:
 
 
 def _control_groups() -> Iterator[Path]:
-    """The directories of this process's control groups that may limit processes: of version 2, and of the controller
-    `pids` of version 1. In a container, the path that the kernel names may be another one than the mounted one.
+    """Those of version 2, and of the controller `pids` of version 1. In a container, the kernel may name another path than
+    the mounted one.
     """
     root = Path("/sys/fs/cgroup")
     with suppress(OSError):
