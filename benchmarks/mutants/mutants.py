@@ -1107,7 +1107,7 @@ MUTANTS = (
     Mutant(
         "files-left-out-of-fresh-context",
         "a fresh context holds the list of changed files",
-        "*known, *_section(FILES_HEADING, files), *text_blocks",
+        "*known, *files, *text_blocks",
         "*known, *text_blocks",
         SIZE,
     ),

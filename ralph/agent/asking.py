@@ -10,11 +10,10 @@ from ralph.agent.compaction import (
     MOST_SUMMARY_TOKENS,
     SUMMARIZE,
     CompactionSteps,
-    cut_context,
     digest_request,
-    fresh_context,
     guessed_attempt,
     last_steps,
+    new_context,
     room_for,
     shrinks,
     summary_of,
@@ -212,15 +211,12 @@ class Asking:
 
     def _content(self, attempt: Attempt, summary: str | None, before: int) -> list[Block]:
         session, window = self._log.session, self._site.roster.window
-        tasks, files = session.tasks, tuple(session.changed_files)
-        most_task_tokens = min(before, window or before) // _TASKS_SHARE
-        if summary is not None:
-            return fresh_context(tasks, summary, files, most_task_tokens=most_task_tokens)
-        most_bytes = attempt.most_tokens(before, window) * BYTES_PER_TOKEN
-        steps = last_steps(session.conversation.messages, most_bytes)
-        return cut_context(
-            tasks, steps, files, earlier_summary=session.summary, most_task_tokens=most_task_tokens
-        )
+        most_task_tokens, steps = min(before, window or before) // _TASKS_SHARE, None
+        if summary is None:
+            most_bytes = attempt.most_tokens(before, window) * BYTES_PER_TOKEN
+            summary, steps = session.summary, last_steps(session.conversation.messages, most_bytes)
+        files = tuple(session.changed_files)
+        return new_context(session.tasks, summary, files, steps=steps, most_task_tokens=most_task_tokens)
 
     def _summing_up(self, attempt: Attempt, before: int, requests: TurnRequests) -> Answer | None:
         """The model's answer with a summary. None after one of `_NO_SUMMARY`."""

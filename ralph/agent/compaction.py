@@ -65,40 +65,23 @@ _LEAST_STEP_BYTES = 400
 _STEP_NOTE = "[... {left_out:,} of {total:,} bytes left out ...]"
 
 
-def fresh_context(
+def new_context(
     tasks: Sequence[Sequence[Block]],
     summary: str,
     changed_files: Sequence[str],
     *,
+    steps: str | None = None,
     most_task_tokens: int | None = None,
 ) -> list[Block]:
-    """The first user message of a new context that contains a new summary.
-
-    `tasks` holds all prompts of the user, in order. If all prompts together exceed `most_task_tokens`, some are left
-    out, and a note says so. None means that there is no limit. The first prompt and the newest prompt are always
-    kept.
+    """The first user message of a new context. `tasks` holds all prompts of the user, in order. If they exceed
+    `most_task_tokens` together, some are left out, and a note says so. The newest one is always kept. `steps` is the
+    text of the last steps, and `summary` is then an earlier one or empty. Without steps, `summary` is new, and the
+    first prompt is always kept too.
     """
-    known = _section(SUMMARY_HEADING, summary)
-    blocks = _task_blocks(tasks, most_task_tokens, keeps_first=True)
-    return _opened(blocks, known, changed_files)
-
-
-def cut_context(
-    tasks: Sequence[Sequence[Block]],
-    steps: str,
-    changed_files: Sequence[str],
-    *,
-    earlier_summary: str = "",
-    most_task_tokens: int | None = None,
-) -> list[Block]:
-    """The first user message of a new context that contains the last steps instead of a new summary. This is the last
-    way of compaction that ralph tries.
-
-    `tasks` and `most_task_tokens` are as in `fresh_context`, but only the newest prompt is always kept. `steps` is
-    the text of the last steps. `earlier_summary` is the summary in the old context, or an empty text.
-    """
-    known = [*_section(SUMMARY_HEADING, earlier_summary), *_section(STEPS_HEADING, steps)]
-    return _opened(_task_blocks(tasks, most_task_tokens), known, changed_files)
+    known = [*_section(SUMMARY_HEADING, summary), *_section(STEPS_HEADING, steps or "")]
+    kept = _task_blocks(tasks, most_task_tokens, keeps_first=steps is None)
+    files = _section(FILES_HEADING, "\n".join(f"- {path}" for path in changed_files))
+    return [*text_blocks(OPENING), *kept, *known, *files, *text_blocks(FROM_HERE)]
 
 
 def digest_request(
@@ -249,11 +232,6 @@ def _result_text(result: Block) -> str:
 def _beginning(text: str, most_bytes: int) -> str:
     encoded = text.encode("utf-8", "replace")
     return text if len(encoded) <= most_bytes else encoded[:most_bytes].decode("utf-8", "ignore") + " ..."
-
-
-def _opened(tasks: Sequence[Block], known: Sequence[Block], changed_files: Sequence[str]) -> list[Block]:
-    files = "\n".join(f"- {path}" for path in changed_files)
-    return [*text_blocks(OPENING), *tasks, *known, *_section(FILES_HEADING, files), *text_blocks(FROM_HERE)]
 
 
 def _section(heading: str, text: str) -> list[Block]:

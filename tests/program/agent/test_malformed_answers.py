@@ -46,7 +46,7 @@ VARIED: dict[str, tuple[Callable[[int], Turn], str]] = {
 
 
 @pytest.mark.parametrize("name", VARIED)
-def test_the_third_malformed_answer_in_a_row_ends_the_run_exits_4(ralph, serve, name) -> None:
+def test_d1_d2_the_third_malformed_answer_in_a_row_ends_the_run_exits_4(ralph, serve, name) -> None:
     nth, named = VARIED[name]
     server = serve(script=lambda _request, index: nth(index))
     ran = ralph("go", "--output-format", "json")

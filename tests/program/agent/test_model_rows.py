@@ -1,6 +1,4 @@
-"""Tests what a model's answers do to a run, as a user meets it (D1-D5, D7, D9-D11, D13). `test_guards.py` tests
-repetition, and `test_limits.py` tests limits.
-"""
+"""Tests what a model's answers do to a run, as a user meets it (D2-D6, D11, D13). `test_limits.py` tests limits."""
 
 from __future__ import annotations
 
@@ -11,23 +9,11 @@ from typing import Any
 
 import pytest
 
-from ralph.mock_api import Fault, Step, Text, Thinking, ToolUse, Turn
+from ralph.mock_api import Step, Thinking, ToolUse, Turn
 from tests.program.conftest import KEY
 from tests.program.model_answers import DONE, bash, calls, look, report, results, told, told_texts
 
 # --- D1-D3: calls that are none
-
-
-def test_d1_an_unknown_tool_is_answered_with_the_list_of_tools_exits_0(ralph, serve) -> None:
-    server = serve(calls(("Search", {"query": "x"})), report())
-    ran = ralph("go", "--require-report", "--output-format", "stream-json", "--disallowed-tools", "Grep")
-    assert ran.code == 0
-    tools = "Bash, BashOutput, Edit, Glob, KillBash, Read, Write, final_report"
-    assert results(server) == [(f"There is no tool 'Search'. The tools are: {tools}.", True)]
-    [event] = ran.of("malformed_call")
-    assert (event["tool"], event["turn"]) == ("Search", 1)
-    assert "[turn] Malformed call of Search: There is no tool 'Search'." in ran.stderr
-    assert "[tool] Search failed" not in ran.stderr, "one line for one refusal"
 
 
 WRONG_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -128,47 +114,19 @@ def test_d5_text_is_no_answer_where_a_report_is_required_exits_0(ralph, serve) -
     assert "[turn] Synthetic retry 1/3: the answer was not a final report" in ran.stderr
 
 
-# --- D7, D9, D10: stop reasons
+# --- D6: edits that change nothing
 
 
-def test_d7_a_refusal_ends_the_run_and_nothing_in_it_is_run_exits_4(ralph, serve) -> None:
-    refused = Turn(
-        [Text("I will not."), ToolUse("Bash", {"command": "touch made"})],
-        stop_reason="refusal",
-        stop_details={"type": "refusal", "category": None, "explanation": "It breaks the rules."},
-    )
-    server = serve(refused)
+def test_d6_edits_that_change_nothing_are_ended_exits_4(ralph, serve) -> None:
+    (ralph.cwd / "a.py").write_text("x = 1\n")
+    edits = [("Write", {"file_path": path, "content": "x = 1\n"}) for path in ("a.py", "./a.py")]
+    serve(calls(("Read", {"file_path": "a.py"})), *[calls(edits[n % 2]) for n in range(9)])
     ran = ralph("go", "--output-format", "json")
-    assert (ran.code, len(server.requests)) == (4, 1)
-    assert (ran.result["result"], ran.result["stop_reason"]) == ("I will not.", "refusal")
-    assert ran.result["errors"] == ["the model refused: It breaks the rules."]
-    assert not (ralph.cwd / "made").exists()
+    assert (ran.code, ran.result["guard"]["name"]) == (4, "no_change")
+    assert (ralph.cwd / "a.py").read_text() == "x = 1\n"
 
 
-def test_d9_a_pause_is_sent_back_as_it_is_up_to_ten_times_exits_0(ralph, serve) -> None:
-    server = serve(Step(Turn("Still at it. ", stop_reason="pause_turn"), repeat=10), DONE)
-    ran = ralph("go", "--output-format", "json")
-    assert (ran.code, ran.result["num_turns"], len(server.requests)) == (0, 1, 11)
-    assert server.requests[-1].json()["messages"][-1]["role"] == "assistant"
-    assert ran.result["result"].endswith("Still at it. All done.")
-
-
-UNKNOWN_STOPS = {
-    "of the future": (Turn("Done.", stop_reason="tired"), "unknown stop reason 'tired', taken as end_turn"),
-    "missing": (Step(Turn("Done."), Fault(omit_message_delta=True)), "the server gave no stop reason"),
-}
-
-
-@pytest.mark.parametrize("name", UNKNOWN_STOPS)
-def test_d10_calls_run_whatever_an_answer_stopped_for_and_text_ends_the_turn_with_a_warning_exits_0(
-    ralph, serve, name
-) -> None:
-    step, warning = UNKNOWN_STOPS[name]
-    server = serve(look(stop_reason="tired"), step)
-    ran = ralph("go")
-    assert (ran.code, ran.stdout) == (0, "Done.\n")
-    assert ran.stderr.count(f"[notice] {warning}") == 1
-    assert len(results(server)) == 1
+# --- D11: the order of results
 
 
 def test_d11_all_results_come_in_one_message_in_the_order_of_the_calls_exits_0(ralph, serve) -> None:
