@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from ralph.conversation.messages import Conversation, not_run, recover_conversation, text_blocks, user_message
 from ralph.conversation.records import (
-    QueuedRecord,
     Record,
     assistant_record,
     compacted_record,
@@ -139,10 +138,6 @@ class SessionLog:
 
     # --- Messages
 
-    def queue(self, blocks: Sequence[Block], *opening: Record) -> None:
-        """Records a prompt that the model gets when tool calls have run, so that no end of the process loses it."""
-        self.record(*opening, QueuedRecord(content=tuple(blocks)))
-
     def take_task(self, blocks: Sequence[Block], *opening: Record) -> None:
         """Adds a prompt of the user, to the last message if that is a user's: user and assistant must alternate."""
         unanswered = self._unanswered()
@@ -181,10 +176,6 @@ class SessionLog:
         for warning in answer.warnings:
             self.emit(Notice(warning))
         return answer
-
-    def tell_results(self) -> None:
-        """Emits the message with the results of the last answer's calls, which are recorded."""
-        self.emit(UserMessageCommitted(self.conversation.messages[-1].content))
 
     def fresh(self, content: Sequence[Block]) -> Conversation:
         return self.conversation.emptied().plus(user_message(content))

@@ -40,7 +40,7 @@ from ralph.conversation.notices import (
     near_limit,
     no_use,
 )
-from ralph.conversation.records import Record, background_record, ended_record
+from ralph.conversation.records import QueuedRecord, Record, background_record, ended_record
 from ralph.conversation.session import Session, asking
 from ralph.retry.call_site import CallSite, Client, TurnRequests, WindowTooSmallError
 from ralph.retry.roster import Roster, TargetLog
@@ -60,6 +60,7 @@ from ralph.values.events import (
     SyntheticRetry,
     TurnAsked,
     TurnStarted,
+    UserMessageCommitted,
 )
 from ralph.values.limits import Budget, LimitSettings
 from ralph.values.outcome import Outcome
@@ -270,7 +271,8 @@ class AgentLoop:
         self._turn_state = TurnState()
         pending = log.pending
         if pending is not None:
-            log.queue(blocks, *opening)  # recorded now, because the calls may take long
+            # Recorded now, because the calls may take long.
+            log.record(*opening, QueuedRecord(content=tuple(blocks)))
             opening = ()
             if pending.calls:
                 self._run_tools(pending)
@@ -428,7 +430,7 @@ class AgentLoop:
         turn.run()
         self._tool_turn = None
         self._turn_lock.release()
-        self.log.tell_results()
+        self.log.emit(UserMessageCommitted(self.conversation.messages[-1].content))
 
     def _after_tools(self, state: TurnState) -> Ending | TurnState | None:
         """As `_taken`, after the calls of an answer. The turn is over if at least one of them was valid."""

@@ -26,7 +26,6 @@ from ralph.cli.checks.machine import (
     look_at_sessions,
     look_at_working_directory,
 )
-from ralph.cli.checks.mcp_servers import look_at_servers
 from ralph.cli.checks.probe import LIMITS, probe_targets
 from ralph.cli.checks.sandbox_probe import try_sandbox
 from ralph.cli.options import DoctorLine
@@ -37,7 +36,8 @@ from ralph.machine.files.repository import repository_top
 from ralph.machine.network.trust import trusting, unusable_places
 from ralph.machine.waiter import STOP_SIGNALS, InboxWaiter, SystemClock
 from ralph.output.standard_streams import has_color
-from ralph.run.parts import RunContext, entered, program_keys
+from ralph.run.parts import RunContext, build_toolbox, entered, plan_sandbox, program_keys
+from ralph.run.servers import build_mcp, connect_servers
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.settings.listing import setting_lines, target_lines
 from ralph.settings.merge import SettingsError, load_with_claude
@@ -55,6 +55,9 @@ if TYPE_CHECKING:
 
 _COLORS = {Level.OK: "32", Level.NOTE: "36", Level.WARN: "33", Level.FAIL: "31"}
 _NOT_ASKED = "not asked: a run would not start with these settings"
+_SERVERS = "MCP servers"
+_SERVERS_ADVICE = "correct --mcp-config or [mcp]: no run begins without its servers (`ralph help mcp`)"
+_MOST_TOOLS = 8
 _LEVEL_WIDTH = max(len(level.value) for level in Level)
 
 
@@ -231,18 +234,43 @@ def _findings(
         yield resources.look_at_limits(settings)
         for remark in settings.remarks:
             yield warn("settings", remark.text, remark.advice)
-    if settings is None:
-        if line.probe:
-            yield warn("targets", _NOT_ASKED, "fix the settings first")
-        return
-    if settings.mcp_servers and cwd is not None:
-        yield from look_at_servers(settings, environment, cwd, waiter, clock)
-    if not line.probe:
-        return
-    if problem is not None:
+        if settings.mcp_servers and cwd is not None:
+            yield from _look_at_servers(settings, environment, cwd, waiter, clock)
+    if line.probe and (settings is None or problem is not None):
         yield warn("targets", _NOT_ASKED, "fix the settings first")
-    else:
+    elif line.probe and settings is not None:
         yield from _answers_of_targets(settings, environment, cwd, waiter, clock)
+
+
+def _look_at_servers(
+    settings: Settings, environment: Mapping[str, str], cwd: Path, waiter: InboxWaiter, clock: SystemClock
+) -> Iterator[Finding]:
+    """A finding for each server with its tools and for each notice of a run, or one failure if no run could begin. All
+    servers have ended at the end.
+    """
+    context = RunContext(
+        settings, environment, cwd, waiter, clock, EventStream(), _redactor(environment, settings)
+    )
+    mcp = toolbox = None
+    try:
+        mcp = build_mcp(context)
+        if mcp is None:
+            return
+        toolbox = build_toolbox(context, plan=plan_sandbox(context), mcp=mcp)
+        connect_servers(toolbox)
+    except SettingsError as error:
+        yield fail(_SERVERS, str(error), _SERVERS_ADVICE)
+        return
+    finally:
+        if toolbox is not None:
+            toolbox.close()
+        elif mcp is not None:
+            mcp.close()
+    for server, tools in mcp.tools_by_server().items():
+        more = f" and {len(tools) - _MOST_TOOLS} more" if len(tools) > _MOST_TOOLS else ""
+        listed = f" ({', '.join(tools[:_MOST_TOOLS])}{more})" if tools else ""
+        yield ok(_SERVERS, f"{server}: connected, {len(tools)} tools{listed}")
+    yield from (warn(_SERVERS, notice, "`ralph help mcp`") for notice in mcp.notices)
 
 
 def _answers_of_targets(

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct, ValidationError, to_builtins
 
 from ralph.conversation.decoding import decoded
-from ralph.conversation.messages import RequestHead, to_json
+from ralph.conversation.messages import to_json
 from ralph.conversation.records import KnownRecord, Record, UnknownRecord
 from ralph.conversation.secret_spans import spans_field
 
@@ -66,7 +66,8 @@ def line_of(
     written = {} if written_s is None else {"at": round(written_s, 3)}
     if isinstance(record, UnknownRecord):
         return sealed({"seq": seq, "kind": record.kind, **record.fields, **written})
-    fields = to_builtins(record, enc_hook=_head_text)
+    # msgspec cannot convert a request head.
+    fields = to_builtins(record, enc_hook=lambda head: head.json)
     return sealed({"seq": seq, **fields, **spans_field(record.kind, fields, spans_of), **written})
 
 
@@ -77,11 +78,6 @@ def written_at(line: bytes) -> float | None:
         return float(body.rpartition(_WRITTEN)[2])
     except ValueError:
         return None
-
-
-def _head_text(head: RequestHead) -> str:
-    """For msgspec, which cannot convert a head."""
-    return head.json
 
 
 def sealed(fields: Mapping[str, Any]) -> bytes:
@@ -194,31 +190,25 @@ def record_of(line: bytes, number: int, view: View | None = None) -> Record:
     """`number` counts from 0. `view` makes the fields safe to show. Raises JournalDamage, and NewerFormatError for a
     newer format.
     """
-    return _read(line, number, decoded, view)
-
-
-def _read(
-    line: bytes, seq: int, decoded: Callable[[str, Mapping[str, Any]], Record], view: View | None = None
-) -> Record:
     if not _is_sealed(line):
-        raise _unlike_its_checksum(line, seq)
+        raise _unlike_its_checksum(line, number)
     try:
         fields = _json(line)
         del fields["crc"]
         fields.pop("at", None)
-        number, kind = fields.pop("seq"), fields.pop("kind")
+        written, kind = fields.pop("seq"), fields.pop("kind")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise JournalDamage(seq + 1, "is not a record") from None
-    if number != seq:
-        raise JournalDamage(seq + 1, "is out of order")
+        raise JournalDamage(number + 1, "is not a record") from None
+    if written != number:
+        raise JournalDamage(number + 1, "is out of order")
     if not isinstance(kind, str):
-        raise JournalDamage(seq + 1, "is not a record")
+        raise JournalDamage(number + 1, "is not a record")
     try:
         return decoded(kind, fields if view is None else view(kind, fields))
     except RecursionError:
-        raise JournalDamage(seq + 1, "is nested too deep to be shown") from None
+        raise JournalDamage(number + 1, "is nested too deep to be shown") from None
     except (ValidationError, UnicodeEncodeError) as error:
-        raise JournalDamage(seq + 1, f"makes no sense: {error}") from error
+        raise JournalDamage(number + 1, f"makes no sense: {error}") from error
 
 
 def _unlike_its_checksum(line: bytes, seq: int) -> JournalDamage:

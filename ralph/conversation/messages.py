@@ -437,15 +437,12 @@ def recover_conversation(
             waiting = ()
     if waiting:
         messages.append(_results_message(waiting, done))
-    same = sum(1 for _ in takewhile(_is_one_message, zip(conversation.messages, messages, strict=False)))
+    pairs = zip(conversation.messages, messages, strict=False)
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], pairs))
     recovered = conversation.up_to(same)
     for message in messages[same:]:
         recovered = recovered.plus(message)
     return recovered
-
-
-def _is_one_message(pair: tuple[Message, Message]) -> bool:
-    return pair[0] is pair[1]
 
 
 def _is_whole(messages: Iterable[Message]) -> bool:

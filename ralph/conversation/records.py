@@ -333,16 +333,10 @@ def target_record(
     target: str, shape: RequestShape | None, cooling: Mapping[str, str], first: str
 ) -> TargetRecord:
     """`shape` is None if this run has already recorded it for the target."""
+    record = TargetRecord(target=target, cooling=dict(cooling), first=first)
     if shape is None:
-        return TargetRecord(target=target, cooling=dict(cooling), first=first)
-    return TargetRecord(
-        target=target,
-        model=shape.model,
-        endpoint=shape.endpoint,
-        head=shape.head(),
-        cooling=dict(cooling),
-        first=first,
-    )
+        return record
+    return replace(record, model=shape.model, endpoint=shape.endpoint, head=shape.head())
 
 
 def user_record(message: Message, *, amends: bool = False, task: int = 0) -> UserRecord:

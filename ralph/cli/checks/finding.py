@@ -55,8 +55,8 @@ def note(subject: str, text: str) -> Finding:
     return Finding(Level.NOTE, subject, text)
 
 
-def warn(subject: str, text: str, advice: str) -> Finding:
-    return Finding(Level.WARN, subject, text, advice)
+def warn(subject: str, text: str, advice: str, **figures: Any) -> Finding:
+    return Finding(Level.WARN, subject, text, advice, figures=figures)
 
 
 def fail(subject: str, text: str, advice: str, outcome: Outcome = Outcome.CONFIG) -> Finding:

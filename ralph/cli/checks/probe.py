@@ -12,7 +12,7 @@ from ralph.api.client import ApiClient
 from ralph.api.clocks import ClockLimits
 from ralph.api.target_clients import HttpSettings, endpoint_of
 from ralph.api.transport import build_transport, httpx
-from ralph.cli.checks.finding import Finding, Level, fail, ok, short, warn
+from ralph.cli.checks.finding import Finding, fail, ok, short, warn
 from ralph.conversation.messages import Conversation, user_message
 from ralph.values.answer import Answer, ToolCall, ToolDefinition
 from ralph.values.classify import FailureKind, failure_kind, is_shortage, outcome_of
@@ -300,13 +300,13 @@ def _clock(skews: Sequence[float]) -> Finding:
     if abs(most) <= MOST_SKEW_S:
         return ok("clock", f"within {abs(most):.0f} s of the servers' clocks", skew_s=most)
     how = "ahead of" if most > 0 else "behind"
-    finding = warn(
+    return warn(
         "clock",
         f"{abs(most):.0f} s {how} a server's clock: waits until a date that a server names are wrong, and certificates may "
         "be refused",
         "set the clock, for example by timedatectl set-ntp true",
+        skew_s=most,
     )
-    return Finding(Level.WARN, finding.subject, finding.text, finding.advice, figures={"skew_s": most})
 
 
 def _skew_s(date: str, now: datetime) -> float | None:
