@@ -16,11 +16,13 @@ from msgspec.structs import replace
 
 from ralph import __version__
 from ralph.api.target_clients import HttpSettings
-from ralph.cli.checks import resources
 from ralph.cli.checks.checkout import look_at_claude_rules, look_at_git
 from ralph.cli.checks.finding import Finding, Level, exit_code, fail, ok, verdict, warn
 from ralph.cli.checks.machine import (
+    look_at_disks,
+    look_at_limits,
     look_at_machine,
+    look_at_process_room,
     look_at_room,
     look_at_sandbox,
     look_at_sessions,
@@ -222,8 +224,8 @@ def _findings(
     session_dir = Path(line.session_dir) if line.session_dir else None
     yield look_at_working_directory(cwd)
     yield look_at_sessions(environment, session_dir, cwd)
-    yield from resources.look_at_disks(environment, session_dir, cwd)
-    yield resources.look_at_process_room()
+    yield from look_at_disks(environment, session_dir, cwd)
+    yield look_at_process_room()
     if cwd is not None:
         yield from _about_checkout(line, environment, cwd, settings, clock)
     if problem is not None:
@@ -231,7 +233,7 @@ def _findings(
     if settings is not None:
         if problem is None:
             yield from _look_at_values(settings, environment)
-        yield resources.look_at_limits(settings)
+        yield look_at_limits(settings)
         for remark in settings.remarks:
             yield warn("settings", remark.text, remark.advice)
         if settings.mcp_servers and cwd is not None:
