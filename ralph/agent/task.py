@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from ralph.agent.tool_turn import PromptMaker
     from ralph.retry.backoff import RetryPolicy
     from ralph.values.ports import Clock, Events, TurnLock, Waiter
-    from ralph.values.report import Report, ReportForm
+    from ralph.values.report import ReportForm
 
     Prompt = str | Sequence[Block]
 
@@ -248,7 +248,9 @@ class AgentLoop:
             self._asking.tell(moved(session.moved_from, session.cwd))
         if session.gone_commands:
             self._asking.tell(about_commands(GONE_COMMANDS, session.gone_commands))
-        if (report := self._known_report(prompt)) is not None:
+        # An earlier process may have accepted a report that it did not deliver.
+        accepted = None if prompt is not None or self.log.pending else session.report
+        if accepted is not None and (report := self._closing.was_reported(accepted)) is not None:
             return self._closing.accepted(report)
         messages = self.conversation.messages
         follows_tools = prompt is None and bool(messages) and bool(messages[-1].tool_result_ids)
@@ -293,13 +295,6 @@ class AgentLoop:
     def _take_lock_for_hooks(self) -> None:
         if self._gate.asks_others:
             self._turn_lock.take()
-
-    def _known_report(self, prompt: Prompt | None) -> Report | None:
-        """The report that an earlier process accepted but did not deliver, or None."""
-        report = self.log.session.report
-        if prompt is not None or report is None or self.log.pending:
-            return None
-        return self._closing.was_reported(report)
 
     def _begin_turn(self, *, follows_tools: bool) -> Ending | None:
         """Returns the end of the run if a limit allows no further turn, otherwise None."""

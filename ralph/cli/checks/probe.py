@@ -268,20 +268,15 @@ def _failure(subject: str, target: Target, key: int, error: AgentError) -> Findi
     return fail(subject, text, _advice(target, key, error), outcome=outcome)
 
 
-def _advice_for(cause: NetworkCause, proxy: str) -> str:
-    """`proxy` is the proxy in words, or empty."""
-    if proxy:
-        return f"start {proxy}, or correct the variable; NO_PROXY names the hosts that need none"
-    return _ADVICE_BY_CAUSE.get(cause, _OTHER_ADVICE)
-
-
 def _advice(target: Target, key: int, error: AgentError) -> str:
     kind = failure_kind(error)
     if kind in _BY_ITS_WORDS and (in_words := hint_in_words(str(error))) is not None:
         return in_words
     variable = target.credentials[key].place if target.credentials else None
     if isinstance(error, Api) and kind is not FailureKind.TIMEOUT:
-        return _advice_for(error.cause, error.proxy)
+        if error.proxy:
+            return f"start {error.proxy}, or correct the variable; NO_PROXY names the hosts that need none"
+        return _ADVICE_BY_CAUSE.get(error.cause, _OTHER_ADVICE)
     if isinstance(error, HttpError) and error.status == 407:
         return f"correct the user and the password of {error.proxy or 'the proxy'}"
     if kind is FailureKind.AUTH and variable is None:
