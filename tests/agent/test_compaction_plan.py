@@ -160,6 +160,8 @@ def test_tasks_between_go_only_when_all_exceed_the_bound_and_it_is_said(most_tok
         assert all(block in blocks for block in task) is (number in kept)
         left_out = f"# Task {number} of 3: left out"
         assert (left_out in texts(blocks)) is (number not in kept)
+    cut = texts(new_context(TASKS, "", FILES, steps="I ran it.", most_task_tokens=0))
+    assert [f"# Task {number} of 3: left out" in cut for number in (1, 2, 3)] == [True, True, False]
 
 
 HISTORY = [

@@ -18,12 +18,13 @@ from ralph.api.target_clients import HttpSettings
 from ralph.cli.checks import machine
 from ralph.cli.checks.checkout import look_at_git
 from ralph.cli.checks.finding import Finding, Level, exit_code, fail, ok, verdict, warn
-from ralph.cli.checks.probe import ProbeTimes, probe_targets
+from ralph.cli.checks.probe import ProbeTimes, _advice, probe_targets
 from ralph.conversation.target import Target
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.mock_api import Fault, MockApi, Scenario, Step, ToolUse, Turn
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.values.credentials import Credential, Secret
+from ralph.values.errors import Api, NetworkCause
 from ralph.values.events import StreamReceived
 from ralph.values.outcome import Outcome
 from ralph.values.redaction import Redactor
@@ -155,6 +156,13 @@ def test_the_probe_speaks_the_api_of_the_target_and_names_its_variable(api, name
     with MockApi(Scenario([Step(CALL)], require_key=True)) as server:
         refused = probe(normal_base_url(server.base_url, api), api, has_key=False)["target main"]
     assert f"asks for one ({variable}, " in (refused.advice or "")
+
+
+def test_a_proxy_that_is_away_is_named_in_the_advice() -> None:
+    error = Api(NetworkCause.REFUSED)
+    error.proxy = "127.0.0.1:9 (HTTPS_PROXY)"
+    advice = _advice(Target("main", "m", "http://127.0.0.1:1"), 0, error)
+    assert advice.startswith("start 127.0.0.1:9 (HTTPS_PROXY), or correct the variable")
 
 
 def test_a_server_that_is_away_is_named_with_its_port() -> None:
