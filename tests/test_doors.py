@@ -29,7 +29,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "ralph.api.chat.stream": ("ralph.api.chat.stream:PlainChunk",),
     "ralph.api.responses.stream": ("ralph.api.responses.stream:_PieceEvent",),
     "ralph.api.stream_events": ("ralph.api.stream_events",),
-    "ralph.conversation.decoding": ("ralph.conversation.decoding", "ralph.conversation.records"),
+    "ralph.conversation.journal_lines": ("ralph.conversation.journal_lines", "ralph.conversation.records"),
     "ralph.fleet.exported_job": ("ralph.fleet.exported_job:_JobRecord",),
     "ralph.conversation.secret_spans": ("ralph.conversation.secret_spans",),
     "ralph.fleet.jobs": ("ralph.fleet.jobs",),

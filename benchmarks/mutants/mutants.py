@@ -75,11 +75,11 @@ BACKGROUND = ("test_background.py",)
 GIT = ("git/test_pins.py", "test_push*.py", "test_loop_planted_git.py", "test_planted_programs.py")
 PROGRAMS = ("test_trusted_programs.py", "test_detection.py")
 SETTINGS = ("test_tightening.py", "test_merge.py", "test_repository_settings.py", "test_trusted_files.py")
-LINE = ("test_words.py", "test_settings_command.py", "test_loop_options.py", "test_tool_options.py")
+LINE = ("test_command_words.py", "test_settings_command.py", "test_loop_options.py", "test_tool_options.py")
 TURNS = (
     "test_next_step.py",
     "test_synthetic_retries.py",
-    "test_malformed_answers.py",
+    "test_model_rows.py",
 )
 THINKING = ("foreign/test_thinking.py", "test_reading.py", "test_switching.py")
 OVERFLOW = ("test_refusals.py", "foreign/test_overflow.py", "test_context_size.py", "test_step.py")
@@ -510,7 +510,7 @@ MUTANTS = (
         "a StreamParse that is an error event keeps its own outcome and is no damaged answer",
         "return not error.is_reported",
         "return True",
-        (*RETRY, "test_malformed_answers.py", "test_answer_faults.py"),
+        (*RETRY, "test_model_rows.py", "test_answer_faults.py"),
     ),
     Mutant(
         "empty-account-with-a-time",
@@ -968,28 +968,28 @@ MUTANTS = (
         "the third answer in a row of malformed calls ends the run",
         "if count >= MOST_MALFORMED_ANSWERS",
         "if count > MOST_MALFORMED_ANSWERS",
-        (*TURNS, "test_loop_guards.py", "test_guards.py"),
+        (*TURNS, "test_guards.py"),
     ),
     Mutant(
         "doom-loop-goes-on",
         "three equal results, then the call is refused",
         "MOST_EQUAL = 3",
         "MOST_EQUAL = 4",
-        ("test_guards.py", "test_loop_guards.py", "test_refused_guards.py"),
+        ("test_guards.py", "test_refused_guards.py"),
     ),
     Mutant(
         "edit-does-not-reset",
         "an edit that changed a file resets the guards: edit-test-edit never trips them",
         "            self._steps.clear()\n            return\n        step = next(",
         "            return\n        step = next(",
-        ("test_guards.py", "test_loop_guards.py"),
+        ("test_guards.py",),
     ),
     Mutant(
         "time-makes-progress",
         "results are compared without times",
         'text = re.sub(_TIME, "~", " ".join(text.split()))',
         'text = " ".join(text.split())',
-        ("test_guards.py", "test_loop_guards.py"),
+        ("test_guards.py",),
     ),
     Mutant(
         "budget-at-the-cheapest-price",
@@ -1010,7 +1010,7 @@ MUTANTS = (
         "in the final turn other tools are refused",
         "        if self._finishing.is_final:\n            return refused(",
         "        if self._finishing.is_final and self._receiver is not None:\n            return refused(",
-        ("test_limits.py", "test_finishing.py", "test_reports.py"),
+        ("test_limits.py", "test_run_end.py", "test_reports.py"),
     ),
     Mutant(
         "an-error-equals-a-success",
@@ -1050,8 +1050,8 @@ MUTANTS = (
     Mutant(
         "a-refusal-repeats-a-huge-name",
         "a refusal shows no name of any length",
-        '_LONGEST_NAME = 80\n"""The maximum length of a name or path in a m',
-        '_LONGEST_NAME = 80_000\n"""The maximum length of a name or path in a m',
+        '_LONGEST_NAME = 80\n"""In characters, in a m',
+        '_LONGEST_NAME = 80_000\n"""In characters, in a m',
         ("test_guards.py",),
     ),
     Mutant(
@@ -1107,7 +1107,7 @@ MUTANTS = (
     Mutant(
         "files-left-out-of-fresh-context",
         "a fresh context holds the list of changed files",
-        "*known, *_section(FILES_HEADING, files), *text_blocks",
+        "*known, *files, *text_blocks",
         "*known, *text_blocks",
         SIZE,
     ),

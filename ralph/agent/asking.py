@@ -1,7 +1,5 @@
-"""Requests answers from the model, and compacts the context before it exceeds the model's context window.
-
-Compaction replaces the context by a shorter one. `retry/loop.py` retries failed requests. `task.py` decides what an
-answer means and when to give up.
+"""Requests answers from the model, and compacts the context before it exceeds the context window. `task.py` decides
+what an answer means and when to give up.
 """
 
 from __future__ import annotations
@@ -12,11 +10,10 @@ from ralph.agent.compaction import (
     MOST_SUMMARY_TOKENS,
     SUMMARIZE,
     CompactionSteps,
-    cut_context,
     digest_request,
-    fresh_context,
     guessed_attempt,
     last_steps,
+    new_context,
     room_for,
     shrinks,
     summary_of,
@@ -44,15 +41,12 @@ if TYPE_CHECKING:
     from ralph.values.answer import Answer, Block
 
 _ASKS_FROM_SHARE = 0.1
-"""Ralph assumes a size for most context windows. When the context fills this share of the assumed window, ralph asks
-the server for the real size."""
+"""The share of an assumed context window from which on the server is asked for the real size."""
 _ASKS_FROM_TOKENS = 4_000
-"""If ralph assumes no size for the context window, it asks the server when the context has this many tokens. Short
-tasks stay below this number."""
+"""The tokens of a context without an assumed window from which on it is asked. Short tasks stay below."""
 
 _TASKS_SHARE = 4
-"""In a new context, the user's prompts may have at most a quarter of the old context's tokens, and at most a quarter
-of the context window. The newest prompt is always kept."""
+"""In a new context, the prompts have at most a quarter of the old context's tokens and of the window."""
 
 
 _GUESS = (
@@ -65,53 +59,44 @@ _THINKING_MISSED = (
     "thinking"
 )
 _NO_SUMMARY = frozenset({FailureKind.CONTEXT_OVERFLOW, FailureKind.INVALID_REQUEST, FailureKind.PROTOCOL})
-"""If a request for a summary fails with one of these kinds of failure, ralph tries the next way of compaction."""
+"""The failures of a request for a summary after which the next way of compaction is tried."""
 
 
 class Asking:
-    """Sends the requests of one task to the model, and compacts the context when it is nearly full."""
-
     def __init__(self, site: CallSite, log: SessionLog) -> None:
         self._site = site
         self._log = log
         self._notices: list[str] = []
-        """The notices for the model that are sent with each request until an answer is accepted."""
+        """Sent with each request until an answer is accepted."""
         self._sent = log.conversation
-        """The conversation that was sent with the last request, notices included."""
+        """The conversation in the last request, notices included."""
         self._steps = CompactionSteps()
         self._has_guessed = False
-        """True if the context was made smaller, or should have been, after a refusal in words that ralph does not know."""
+        """True after a refusal in words that ralph does not know, for which the context was or should have been made
+        smaller."""
         self.fresh_contexts = 0
-        """The number of compactions so far."""
 
     def tell(self, notice: str) -> None:
-        """Adds a notice for the model. Each request contains the notice until an answer is accepted."""
+        """Adds a notice for the model to each request until an answer is accepted."""
         if notice not in self._notices:
             self._notices.append(notice)
 
     def answer(self, requests: TurnRequests, *, can_shrink: bool = True) -> Answer:
-        """Requests one complete answer, and does not add it to the conversation. `requests` counts the requests of
-        the turn. `can_shrink` is as in `send_with_retry`. Raises the exceptions that `send_with_retry` raises.
-        """
+        """Requests one complete answer, which is not added to the conversation. Raises as `send_with_retry`."""
         self._sent = self._log.with_notices(self._notices)
         return send_with_retry(
             self._sent, self._site, requests, can_shrink=can_shrink and not self._has_guessed
         )
 
     def accept(self, answer: Answer, *, is_ahead: bool = False) -> Answer:
-        """Adds the notices of the last request to the conversation, and then the answer. Returns the answer as it was
-        added. `is_ahead` is passed to `SessionLog.commit`.
-        """
+        """Adds the notices of the last request and then the answer. Returns the answer as it was added."""
         notices, self._notices = self._notices, []
         answer = self._log.commit(answer, notices, is_ahead=is_ahead)
         self._steps = self._steps.answered()
         return answer
 
     def room_for_results(self) -> int | None:
-        """The number of tokens that the results of the last answer's tool calls may have together.
-
-        None if the context window is unknown.
-        """
+        """The tokens that the results of the last answer's calls may have together. None if the window is unknown."""
         if self._site.roster.window is None:
             self._describe()  # because a single result can be larger than a small window
         return room_for(self.estimate(), self._site.roster.window)
@@ -127,21 +112,16 @@ class Asking:
 
     @property
     def may_shrink(self) -> bool:
-        """Whether compaction can make the context smaller. It can if the context contains more than the user's
-        prompts, for example an answer or a summary.
-        """
+        """Whether the context contains more than the user's prompts, for example an answer or a summary."""
         log = self._log
         return log.session.is_afresh or any(
             message.role == "assistant" for message in log.conversation.messages
         )
 
     def fits_with_less(self, error: AgentError) -> bool:
-        """Handles the error of a request that the server refused as too large. Returns whether the request can be
-        sent again with a smaller `max_tokens`.
-
-        The result is True if three conditions hold. The error states the size of the window and the size of the
-        prompt. The window has room for the prompt and a short answer. Ralph assumed a larger window until now. Both
-        sizes are then stored, and they limit the `max_tokens` of the next request.
+        """Whether a request that was refused as too large can be sent again with a smaller `max_tokens`: the error
+        states the sizes of window and prompt, the window has room for a short answer, and ralph assumed a larger
+        one.
         """
         told, roster = sizes_in(error), self._site.roster
         if told is None or not told.leaves(SHORTEST_ANSWER):
@@ -149,9 +129,8 @@ class Asking:
         return roster.learn_window(told.window, told.prompt, self._sent, self._meter)
 
     def leaves_out_thinking(self, error: AgentError) -> bool:
-        """Handles a refusal of the thinking in a request, or of a request that lacks thinking. Returns whether the request
-        can be sent again, without the thinking of the context so far. If the server wants what is left out, the model is
-        also asked not to think.
+        """Whether a request that was refused for its thinking, or for a lack of it, can be sent again: without the
+        thinking of the context so far, and without new thinking if the server wants what is left out.
         """
         log, roster = self._log, self._site.roster
         reader, is_missed = roster.shape.author, misses_thinking(error)
@@ -170,11 +149,8 @@ class Asking:
         return is_news
 
     def make_room(self, trigger: Trigger, requests: TurnRequests) -> bool:
-        """Compacts the context.
-
-        Tries the ways of compaction that were not tried before, one after the other. Returns whether the context
-        became smaller. If a request for a summary fails with a kind of failure that is not in `_NO_SUMMARY`, raises
-        the error of that request.
+        """Tries the ways of compaction that were not tried before. Returns whether the context became smaller. Raises
+        the error of a request for a summary unless it is one of `_NO_SUMMARY`.
         """
         if not self.may_shrink:
             return False
@@ -191,9 +167,8 @@ class Asking:
         return False
 
     def shrinks_after(self, error: AgentError, requests: TurnRequests) -> bool:
-        """Handles a refusal whose words ralph does not know. If the size of the request may be the reason, asks for a
-        summary, but only once in a run. Returns whether the context became smaller. If there is no usable summary, the
-        conversation stays as it is. Raises the errors that `make_room` raises.
+        """As `make_room`, after a refusal whose words ralph does not know and whose reason may be the size: asks for
+        one summary, once in a run.
         """
         roster, sent = self._site.roster, self._sent
         if self._has_guessed or not may_mean_overflow(error):
@@ -210,7 +185,7 @@ class Asking:
         return has_shrunk
 
     def _try(self, attempt: Attempt, trigger: str, before: int, requests: TurnRequests) -> bool:
-        """Tries one way of compaction. `before` is the size of the context. Returns whether the context became smaller."""
+        """Returns whether the context became smaller. `before` is its size in tokens."""
         answer = self._summing_up(attempt, before, requests) if attempt.way != "cut" else None
         summary = summary_of(answer) if answer is not None else None
         has_shrunk = False
@@ -221,7 +196,7 @@ class Asking:
         return has_shrunk
 
     def _compact(self, attempt: Attempt, summary: str | None, trigger: str, before: int) -> bool:
-        """Replaces the context by a new one if the new one is small enough. Returns whether the context was replaced."""
+        """Returns whether the new context is small enough, and has replaced the old one."""
         log, roster = self._log, self._site.roster
         content = self._content(attempt, summary, before)
         after = roster.estimate_afresh(log.fresh(content), self._meter)
@@ -236,20 +211,15 @@ class Asking:
 
     def _content(self, attempt: Attempt, summary: str | None, before: int) -> list[Block]:
         session, window = self._log.session, self._site.roster.window
-        tasks, files = session.tasks, tuple(session.changed_files)
-        most_task_tokens = min(before, window or before) // _TASKS_SHARE
-        if summary is not None:
-            return fresh_context(tasks, summary, files, most_task_tokens=most_task_tokens)
-        most_bytes = attempt.most_tokens(before, window) * BYTES_PER_TOKEN
-        steps = last_steps(session.conversation.messages, most_bytes)
-        return cut_context(
-            tasks, steps, files, earlier_summary=session.summary, most_task_tokens=most_task_tokens
-        )
+        most_task_tokens, steps = min(before, window or before) // _TASKS_SHARE, None
+        if summary is None:
+            most_bytes = attempt.most_tokens(before, window) * BYTES_PER_TOKEN
+            summary, steps = session.summary, last_steps(session.conversation.messages, most_bytes)
+        files = tuple(session.changed_files)
+        return new_context(session.tasks, summary, files, steps=steps, most_task_tokens=most_task_tokens)
 
     def _summing_up(self, attempt: Attempt, before: int, requests: TurnRequests) -> Answer | None:
-        """Requests a summary from the model, and returns the answer. Returns None if the request failed with one of
-        the kinds of failure in `_NO_SUMMARY`.
-        """
+        """The model's answer with a summary. None after one of `_NO_SUMMARY`."""
         log = self._log
         most_tokens = attempt.most_tokens(before, self._site.roster.window)
         if attempt.way == "whole":
@@ -268,7 +238,6 @@ class Asking:
             return None
 
     def _summary_past_damage(self, request: Conversation, requests: TurnRequests) -> Answer:
-        """Requests a summary and returns the answer."""
         of_turn, requests.damaged_asks = requests.damaged_asks, 0
         try:
             while True:
@@ -282,7 +251,7 @@ class Asking:
             requests.damaged_asks = of_turn
 
     def estimate(self) -> int:
-        """An estimate of the tokens in the next request, which is more likely too high than too low."""
+        """The tokens in the next request, more likely too high than too low."""
         return self._site.roster.estimate(self._conversation(), self._meter)
 
     @property
@@ -293,7 +262,6 @@ class Asking:
         return self._log.with_notices(self._notices)
 
     def _describe(self) -> None:
-        """Asks the server for a description of the current model, unless the server was asked before."""
         client, roster = self._site.client, self._site.roster
         if not roster.target.is_described:
             self._log.settle()

@@ -1,14 +1,12 @@
-"""Decides which tool calls may run, and reports the results of the calls to the guards against loops. It runs no
-call. It checks the arguments of a call against the tool's schema, and converts values whose meaning is clear.
+"""Decides which tool calls may run, and tells the guards their results. Runs no call. Checks the arguments against the
+tool's schema, and converts values whose meaning is clear.
 
-The supported parts of JSON Schema are those that tool definitions use: `type`, `properties`, `required`, `enum`,
-`minimum` and `items`. Other keywords and invalid parts of an MCP tool's schema are ignored, because the MCP server checks
-the arguments itself.
+The supported parts of JSON Schema are `type`, `properties`, `required`, `enum`, `minimum` and `items`. Other keywords
+and invalid parts of an MCP tool's schema are ignored: the MCP server checks the arguments itself.
 
-This module also counts consecutive malformed answers. A call is malformed if it is cut off, is not JSON, names a tool
-that does not exist, or has wrong arguments. An answer is malformed if all its calls are malformed. A malformed answer
-is not counted as a turn, and each of its calls gets an error result. A call that a guard, a permission or the final
-turn refuses is not malformed.
+A call is malformed if it is cut off, is not JSON, names no known tool, or has wrong arguments. An answer whose calls
+are all malformed is not counted as a turn. A call that a guard, a permission or the final turn refuses is not
+malformed.
 """
 
 from __future__ import annotations
@@ -51,9 +49,8 @@ _BOOLEANS = {"true": True, "false": False}
 
 
 def fitted_arguments(schema: Mapping[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call of one of ralph's own tools, in the types of the tool's schema where a value of another type
-    has only one meaning: a number or a boolean as text, and a whole number with a fraction of 0. A null is left out if the
-    argument may be left out. All other values are unchanged.
+    """The arguments of a call of one of ralph's own tools, in the schema's types where a value has only one meaning: a
+    number or a boolean as text, and a whole number with a fraction of 0. A null is left out if the argument may be.
     """
     properties, required = schema.get("properties", {}), schema.get("required", ())
     fitted = {}
@@ -65,7 +62,7 @@ def fitted_arguments(schema: Mapping[str, Any], arguments: dict[str, Any]) -> di
 
 
 def _fitted(value: Any, wanted: str | list[str]) -> Any:
-    """The value in the type that is wanted. The value itself if it has that type, or if its meaning is not clear."""
+    """The value itself if it has the wanted type or no clear meaning."""
     meant = value
     if isinstance(value, str) and wanted == "boolean":
         meant = _BOOLEANS.get(value.strip().lower())
@@ -78,9 +75,7 @@ def _fitted(value: Any, wanted: str | list[str]) -> Any:
 
 
 def fault_in_arguments(tool_name: str, schema: Mapping[str, Any], arguments: Any) -> str | None:
-    """The faults in the arguments of a tool call, each with its path and the expected type. None if there are none.
-    `arguments` may be any JSON value.
-    """
+    """The faults in the arguments, each with its path and the expected type. None if there are none."""
     if not isinstance(arguments, dict):
         return f"{tool_name}: the arguments must be an object, got {shown_value(arguments)}"
     faults = list(_faults(schema, arguments, path=""))
@@ -129,7 +124,7 @@ def _faults_inside(schema: Mapping[str, Any], value: dict[str, Any], path: str) 
 
 
 def _type_in(schema: Any) -> str | list[str] | None:
-    """The type or the types that the schema requires. None if the schema names no type."""
+    """None if the schema names no type."""
     expected = schema.get("type") if isinstance(schema, dict) else None
     if isinstance(expected, list) and expected and all(isinstance(one, str) for one in expected):
         return expected
@@ -144,7 +139,7 @@ def _is_of_type(value: Any, expected: str | list[str]) -> bool:
 
 
 def _is_same(value: Any, allowed: Any) -> bool:
-    """Whether two values are equal in JSON. In Python, 1 and True are equal, but in JSON they are not."""
+    """In Python 1 and True are equal, in JSON they are not."""
     return bool(type(value) is type(allowed) and value == allowed)
 
 
@@ -157,7 +152,7 @@ def shown_value(value: Any) -> str:
 
 
 MOST_MALFORMED_ANSWERS = 3
-"""The number of consecutive malformed answers after which the run ends. `specs/turns.md` sets this number."""
+"""In a row, after which the run ends (`specs/turns.md`)."""
 
 
 _NO_CHANGE = FileChange(path="", before="", after="")
@@ -168,8 +163,6 @@ ENDING = "This call was not run: the run ends here, because the calls before it 
 
 
 class CallRules:
-    """Decides which tool calls of one task may run, and stores the counts on which these decisions depend."""
-
     def __init__(
         self,
         definitions: Sequence[ToolDefinition],
@@ -178,7 +171,7 @@ class CallRules:
         events: Events,
         gate: Gate,
     ) -> None:
-        """`receiver` checks the final report, or is None if no report is required. `gate` decides about the valid calls."""
+        """`receiver` checks the final report. None if no report is required."""
         self._tools: Mapping[str, ToolDefinition] = {tool.name: tool for tool in definitions}
         self._finishing = finishing
         self._receiver = receiver
@@ -186,30 +179,25 @@ class CallRules:
         self.gate = gate
         self._guards = Guards()
         self.turn = 0
-        """The number of the current turn, for events."""
         self.ended_by: DeadEnd | None = None
-        """The reason why the run must end after the current answer, or None if the run need not end."""
+        """Why the run must end after the current answer, or None."""
         self.has_use = False
-        """True if a call of the current answer was valid. A valid call runs, unless a guard or the permission mode
-        refuses it."""
+        """Whether a call of the current answer was valid. A guard or the permission mode may still refuse it."""
         self.has_report = False
-        """True if a call of the current answer was a call of the report tool. The report may be invalid."""
+        """Whether the current answer called the report tool, with a report that may be invalid."""
         self._malformed: list[ToolCall] = []
         """The calls of the current answer that could not run as the model wrote them."""
         self._malformed_answers: list[bool] = []
-        """The malformed answers since the last answer with a valid call. True if all calls of the answer named tools
-        that do not exist."""
+        """The malformed answers since the last valid call. True if all calls of the answer named unknown tools."""
         self.may_have_changed = False
-        """True if a call has changed a file, or may have. The caller sets it back to False."""
+        """Whether a call may have changed a file. The caller sets it back to False."""
         self.denied: list[ToolCall] = []
-        """The calls of the task that the gate refused, and the calls in which the sandbox denied an operation."""
+        """The calls that the gate refused, or in which the sandbox denied an operation."""
         self._converted: set[tuple[str, str]] = set()
-        """The tools and arguments of which a value was converted. Each has had its notice."""
+        """The tools and arguments whose conversion was told."""
 
     def begin_answer(self, turn: int) -> None:
-        """Resets the state of the current answer. Must be called before the first call of each answer. `turn` is the
-        number of the turn.
-        """
+        """Must be called before the first call of each answer."""
         self.turn = turn
         self.has_use = self.has_report = False
         self._malformed = []
@@ -220,9 +208,7 @@ class CallRules:
         return bool(self._malformed) and not self.has_use and not self.has_report
 
     def end_answer(self) -> None:
-        """Adds the current answer to the count of malformed answers, or resets the count. Must be called when all
-        calls of the answer have results.
-        """
+        """Must be called when all calls of the answer have results."""
         if self.has_use:
             self._malformed_answers = []
         if not self.is_malformed:
@@ -237,9 +223,7 @@ class CallRules:
             self.ended_by = DeadEnd(name, self._malformed[-1], error)
 
     def resume_from(self, call: ToolCall | MalformedCall, output: ToolOutput | None) -> None:
-        """Updates the counts and guards for a call that an earlier process ran or was about to run. `output` is the
-        result of the call, or None if the result is unknown.
-        """
+        """As `ruling` and `observe`, for a call of an earlier process. `output` is None if its result is unknown."""
         if self._receiver is not None and call.name == FINAL_REPORT:
             self.has_report = True
             self._receiver.receive(call)
@@ -253,9 +237,7 @@ class CallRules:
             self._guards.after(checked.call, output)
 
     def ruling(self, call: ToolCall | MalformedCall) -> Ruling:
-        """Decides whether a call may run. A call of the report tool never runs: this method checks the report and
-        returns the result of the call.
-        """
+        """Decides whether a call may run. A call of the report tool never runs: its report is checked here."""
         if self.ended_by is not None:
             return refused(ENDING)
         if self._receiver is not None and call.name == FINAL_REPORT:
@@ -282,9 +264,7 @@ class CallRules:
         return ruling
 
     def observe(self, call: ToolCall, output: ToolOutput, change: FileChange | None) -> None:
-        """Updates the guards and the list `denied` after a call that ran. `change` is the planned change of the
-        call's file. For a call of Write or Edit, None means that the call could not change the file.
-        """
+        """Notes a call that ran. `change` is the planned change of its file. None for Write or Edit means no change."""
         if output.is_denied:
             self.denied.append(call)
         for notice in output.notices:
@@ -321,7 +301,6 @@ class CallRules:
         return Runnable(call, (IGNORED_ARGUMENTS.format(names=names),) if names else ())
 
     def _fitted(self, call: ToolCall, schema: Mapping[str, Any]) -> ToolCall:
-        """The call with arguments of the types in the schema, where their meaning is clear."""
         fitted = fitted_arguments(schema, call.arguments)
         for name, value in call.arguments.items():
             if fitted.get(name, _LEFT_OUT) is value or (call.name, name) in self._converted:
@@ -334,9 +313,7 @@ class CallRules:
 
 
 def as_written(call: ToolCall | MalformedCall) -> ToolCall:
-    """The call in the form that is shown to people and written to the journal. If the input of the call is faulty, it
-    is a text. This text is then put into an object, as the API documents.
-    """
+    """The call as people and the journal see it. A faulty input is a text, put into an object as the API documents."""
     return call if isinstance(call, ToolCall) else ToolCall(call.id, call.name, {"INVALID_JSON": call.raw})
 
 

@@ -1,5 +1,5 @@
-"""Handles the end of a task: the final turn, the final report, and the synthetic report that ralph writes if the
-model writes none. It sends no request and runs no tool.
+"""The end of a task: the final turn, the final report, and the synthetic report that ralph writes if the model writes
+none. Sends no request and runs no tool.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 
 class Closing:
-    """Manages the final turn and the reports of one task, and builds the `Ending` of the task."""
-
     def __init__(self, max_turns: int | None, form: ReportForm | None, tally: Tally, events: Events) -> None:
         """`form` is the form of the final report, or None if no report is required."""
         self._max_turns = max_turns
@@ -37,21 +35,20 @@ class Closing:
         self._events = events
         self.finishing = Finishing(max_turns)
         self.receiver = self._new_receiver()
-        """Checks the final report. None if no report is required."""
+        """None if no report is required."""
         self.last_stop_reason: str | None = None
-        """The stop reason of the last answer, or None if there was no answer."""
+        """The last answer's. None before the first one."""
         self._last_words: str | None = None
-        """The model's last text that was not accepted as an answer, or None if there is no such text. Either the
-        answer with the text was discarded, or the answer came in the final turn and contained tool calls."""
+        """The model's last text that was no accepted answer: it was discarded, or it came with calls in the final
+        turn."""
         self._is_text_dropped = False
-        """True if the answer with the model's last text was discarded. The next request tells the model that it was
-        discarded."""
+        """Whether the answer with `_last_words` was discarded, which the next request tells the model."""
 
     def _new_receiver(self) -> ReportReceiver | None:
         return self._form.receiver() if self._form is not None else None
 
     def forget_reports(self) -> None:
-        """Discards all reports that were received before. Must be called when another task begins."""
+        """Must be called when another task begins."""
         self.receiver = self._new_receiver()
 
     @property
@@ -63,13 +60,13 @@ class Closing:
         return self.finishing.is_final
 
     def enter_final_turn(self, reason: str) -> str:
-        """Begins the final turn, and returns the notice for the model. `reason` is one of `run_end.FORCES`."""
+        """Begins the final turn for one of `run_end.FORCES`, and returns the notice for the model."""
         self.finishing.reason = reason
         self._events.emit(FinalTurnEntered(self._tally.turns + 1, reason))
         return self._final_notice(reason)
 
     def final_notice(self) -> str | None:
-        """The notice for the model that this is the final turn, or None if the current turn is not the final one."""
+        """The notice for the model that this is the final turn. None in any other turn."""
         reason = self.finishing.reason
         return None if reason is None else self._final_notice(reason)
 
@@ -77,9 +74,7 @@ class Closing:
         return final_turn(reason, needs_report=self.needs_report, turns=counted(self._max_turns or 0, "turn"))
 
     def collapse(self, reason: str) -> None:
-        """Lowers the turn limit, because a report has failed or is missing. `reason` is a value of
-        `TurnsCollapsed.reason`.
-        """
+        """Lowers the turn limit after a failed or missing report. `reason` is as in `TurnsCollapsed`."""
         collapsed = self.finishing.collapse(self._tally.turns + 1, reason)
         if collapsed is not None:
             self._events.emit(collapsed)
@@ -87,20 +82,15 @@ class Closing:
     # --- Reports
 
     def take_text(self, text: str) -> bool:
-        """Looks for a report in the text of an answer that was discarded. Returns whether it found one. If it finds a
-        report, it stores the report in the receiver's cache.
-        """
+        """Caches the report in the text of a discarded answer. Returns whether there is one."""
         self._last_words = text.strip() or self._last_words
         if text.strip():
             self._is_text_dropped = True
         return self.receiver is not None and self.receiver.take_text(text)
 
     def take_final_words(self, text: str) -> None:
-        """Stores the text of an answer that came in the final turn and contains tool calls. If the model gives no
-        closing answer, this text becomes the result.
-
-        If the text contains a report, the report is cached. A cached report is accepted if the final turn ends and
-        the model has written no other report and no other text.
+        """Keeps the text beside the calls of the final turn as the result, unless a closing answer follows, and caches
+        a report in it.
         """
         self._last_words = text.strip() or self._last_words
         if text.strip():
@@ -109,35 +99,32 @@ class Closing:
             self.receiver.look_at_text(text)
 
     def forget_text(self) -> None:
-        """Discards the report in the model's last text if the answer with this text was discarded. Must be called
-        after each request, because the model learns only from a request that its answer was discarded.
+        """Drops the report in a discarded text. Must be called after each request: it tells the model that the text
+        was discarded.
         """
         if self.receiver is not None and self._is_text_dropped:
             self.receiver.forget_text()
 
     def forget_words(self) -> None:
-        """Discards the model's last text. Must be called when tools have run after that text."""
+        """Must be called when tools have run after the model's last text."""
         self._last_words = None
 
     def was_reported(self, arguments: Mapping[str, Any]) -> Report | None:
-        """Restores a report that an earlier process accepted, and returns it. Returns None if no report is required."""
+        """Restores a report that an earlier process accepted. None if no report is required."""
         return self.receiver.restored(arguments) if self.receiver is not None else None
 
     @property
     def reported(self) -> Report | None:
-        """The accepted report, or None if no report was accepted. A report that is only cached is not returned."""
+        """The accepted report, not one that is only cached. None if there is none."""
         return self.receiver.accepted if self.receiver is not None else None
 
     def report(self) -> Report | None:
-        """The accepted report, or None if there is none. In the final turn, this call accepts a cached report, which
-        is a report that the model wrote as text.
-        """
+        """The accepted report, or None. In the final turn, accepts a cached one."""
         if self.receiver is None:
             return None
         return self.receiver.accept_cached() if self.is_final else self.receiver.accepted
 
     def accepted(self, report: Report) -> Ending:
-        """The end of a task whose report was accepted."""
         self._tally.turns += 1
         return self._reported(report)
 
@@ -157,8 +144,8 @@ class Closing:
     # --- Ends
 
     def ended_by(self, step: End, stop_reason: str) -> Ending:
-        """The end of a task that an answer ends. The answer completes the task, or it is the closing answer of the
-        final turn, or the task cannot continue after it (for example after a refusal).
+        """The end of a task by an answer that completes it, closes the final turn, or lets nothing follow, such as a
+        refusal.
         """
         self._tally.turns += 1
         if step.notice is not None:
@@ -168,16 +155,16 @@ class Closing:
         return Ending(step.outcome, step.result, stop_reason, step.error)
 
     def forced(self, reason: str | None = None) -> Ending:
-        """The end of a task that ralph stops because of a limit, or because the report failed or is missing. `reason`
-        is one of `run_end.FORCES`. It may be None in the final turn, or if the turn limit ends the task.
+        """The end by a limit, or by a failed or missing report. `reason` is one of `run_end.FORCES`. It may be None in
+        the final turn and for the turn limit.
         """
         words = None if self.needs_report else self._last_words
         end = self.finishing.forced_end(reason)
         return replace(end, result=words, stop_reason=self.last_stop_reason)
 
     def gave_up(self, step: NoUsableAnswer) -> Ending | None:
-        """The end of a task after too many useless answers in one turn. Returns None if the task gets a final turn
-        instead, in which the model can still report.
+        """The end after too many useless answers in one turn. None if a final turn follows, in which the model can
+        still report.
         """
         if self.is_final:
             known = self.report()
@@ -188,14 +175,11 @@ class Closing:
         return None
 
     def stuck(self, dead_end: DeadEnd) -> Ending:
-        """The end of a task that ralph stops because the model makes no progress."""
         stop = self.last_stop_reason
         return Ending(Outcome.NO_PROGRESS, stop_reason=stop, error=dead_end.error, dead_end=dead_end)
 
     def with_report(self, ending: Ending) -> Ending:
-        """Adds a report to `ending` if a report is required or an answer is missing. Returns the new `Ending`. If the
-        model gave no report, the added report is a synthetic one.
-        """
+        """The ending with a report if one is required or an answer is missing: the model's, or else a synthetic one."""
         if not ending.lacks_answer(needs_report=self.needs_report):
             return ending
         # A limit may have ended the run after a report was accepted, or when one was cached in the final turn.
@@ -212,9 +196,7 @@ def ended_by_error(error: AgentError) -> Ending:
 
 
 def ended_by_exception(error: Exception) -> Ending:
-    """The end of a task that an unexpected exception has ended. Such an exception is a bug in ralph, unless the
-    machine is short of a resource such as memory.
-    """
+    """An unexpected exception is a bug in ralph, unless the machine is short of a resource such as memory."""
     shortage = shortage_of(error)
     if shortage is not None:
         return Ending(Outcome.API_UNAVAILABLE, error=line_with_advice(shortage), is_short=True)

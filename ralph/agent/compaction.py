@@ -1,10 +1,9 @@
-"""Keeps a conversation within the context window: cuts tool results, and builds the first message of a new context when
-the old one is full. Also decides which ways of compaction to try, and in which order. No I/O happens here.
+"""Keeps a conversation within the context window: cuts tool results, and decides in which ways to compact a full
+context and what the new one begins with.
 
-The user's prompts and the names of changed files are copied from the session's state, so any number of compactions
-leaves them unchanged. The rest of the old context becomes plain text. This text is a summary by the model, or the
-last steps of the old context with their tool calls and results. Thinking is left out, because its signature is valid
-only after the old messages.
+The prompts and the names of changed files come from the session's state, so no compaction changes them. Of the rest,
+the new context has a summary by the model, or the last steps as plain text. Thinking is left out: its signature holds
+only behind the old messages.
 """
 
 from __future__ import annotations
@@ -23,12 +22,10 @@ if TYPE_CHECKING:
     from ralph.values.answer import Answer, Block, ToolOutput
 
 Trigger = Literal["threshold", "overflow", "window_exceeded"]
-"""The reason of a compaction."""
 
 MOST_SUMMARY_WORDS = 2_000
 MOST_SUMMARY_TOKENS = 16_000
-"""The `max_tokens` of a request for a summary. A summary of 2,000 words has about 4,000 tokens. The rest is for
-thinking, which `max_tokens` limits too."""
+"""A summary of 2,000 words has about 4,000 tokens. The rest is for thinking, which `max_tokens` limits too."""
 
 SUMMARIZE = f"""\
 The context is nearly full. Another agent will go on with this work, and it will see the task, the list of changed \
@@ -45,7 +42,6 @@ Say, under these headings:
 6. Next steps: exactly what to do next, in order.
 
 Write down only what this conversation shows. What you are not sure of, call unsure."""
-"""The text with which ralph asks the model for a summary."""
 
 OPENING = (
     "The context of this work was full. This is a fresh one: it holds the task and what is known so far."
@@ -65,44 +61,27 @@ _LEAST_WORDS_BESIDE_CALLS = 100
 
 _MOST_ARGUMENT_BYTES = 300
 _LEAST_STEP_BYTES = 400
-"""Older steps are shortened to this number of bytes when the newest steps have filled half of the available bytes."""
+"""Older steps have this many bytes when the newest ones fill half of the room."""
 _STEP_NOTE = "[... {left_out:,} of {total:,} bytes left out ...]"
 
 
-def fresh_context(
+def new_context(
     tasks: Sequence[Sequence[Block]],
     summary: str,
     changed_files: Sequence[str],
     *,
+    steps: str | None = None,
     most_task_tokens: int | None = None,
 ) -> list[Block]:
-    """The first user message of a new context that contains a new summary.
-
-    `tasks` holds all prompts of the user, in order. If all prompts together exceed `most_task_tokens`, some are left
-    out, and a note says so. None means that there is no limit. The first prompt and the newest prompt are always
-    kept.
+    """The first user message of a new context. `tasks` holds all prompts of the user, in order. If they exceed
+    `most_task_tokens` together, some are left out, and a note says so. The newest one is always kept. `steps` is the
+    text of the last steps, and `summary` is then an earlier one or empty. Without steps, `summary` is new, and the
+    first prompt is always kept too.
     """
-    known = _section(SUMMARY_HEADING, summary)
-    blocks = _task_blocks(tasks, most_task_tokens, keeps_first=True)
-    return _opened(blocks, known, changed_files)
-
-
-def cut_context(
-    tasks: Sequence[Sequence[Block]],
-    steps: str,
-    changed_files: Sequence[str],
-    *,
-    earlier_summary: str = "",
-    most_task_tokens: int | None = None,
-) -> list[Block]:
-    """The first user message of a new context that contains the last steps instead of a new summary. This is the last
-    way of compaction that ralph tries.
-
-    `tasks` and `most_task_tokens` are as in `fresh_context`, but only the newest prompt is always kept. `steps` is
-    the text of the last steps. `earlier_summary` is the summary in the old context, or an empty text.
-    """
-    known = [*_section(SUMMARY_HEADING, earlier_summary), *_section(STEPS_HEADING, steps)]
-    return _opened(_task_blocks(tasks, most_task_tokens), known, changed_files)
+    known = [*_section(SUMMARY_HEADING, summary), *_section(STEPS_HEADING, steps or "")]
+    kept = _task_blocks(tasks, most_task_tokens, keeps_first=steps is None)
+    files = _section(FILES_HEADING, "\n".join(f"- {path}" for path in changed_files))
+    return [*text_blocks(OPENING), *kept, *known, *files, *text_blocks(FROM_HERE)]
 
 
 def digest_request(
@@ -112,11 +91,8 @@ def digest_request(
     *,
     earlier_summary: str = "",
 ) -> Message:
-    """The only message of a request for a summary. The request contains this message instead of the whole context.
-
-    The message contains the user's prompts, the earlier summary, the last steps and the instructions. The steps are
-    shortened until the message has at most `most_tokens`. If the other parts alone exceed `most_tokens`, the message
-    exceeds it too.
+    """The only message of a request for a summary, with prompts, earlier summary and instructions, and with steps that
+    are shortened to `most_tokens` for all. The other parts alone may exceed that.
     """
     blocks = [*_task_blocks(tasks, most_tokens // 2), *_section(SUMMARY_HEADING, earlier_summary)]
     around = user_message([*blocks, *text_blocks(f"{STEPS_HEADING}\n\n"), *text_blocks(SUMMARIZE)])
@@ -125,16 +101,12 @@ def digest_request(
 
 
 def shrinks(old_tokens: int, new_tokens: int, window: int | None) -> bool:
-    """Whether the new context is small enough to be used. It must have at most 3/4 of the old context's tokens, and
-    must be so small that no further compaction is needed at once.
-    """
+    """Whether a new context has at most 3/4 of the old one's tokens and need not be compacted at once."""
     return 4 * new_tokens <= 3 * old_tokens and not is_over(new_tokens, window)
 
 
 def summary_of(answer: Answer) -> str | None:
-    """The summary in an answer, or None if the answer contains none. If the summary was cut off, a note at its end
-    says so.
-    """
+    """The summary in an answer, with a note if it was cut off. None if there is none."""
     text = answer.text.strip()
     if not text or answer.stop_reason == "refusal":
         return None
@@ -145,31 +117,23 @@ def summary_of(answer: Answer) -> str | None:
 
 
 class Attempt(Struct, frozen=True):
-    """An attempt to make the context smaller."""
-
     way: Literal["whole", "digest", "cut"]
-    """The content of the new context. "whole": a summary of the whole old context. "digest": a summary of its last
-    steps. "cut": the last steps themselves."""
+    """"whole": a summary of the whole old context. "digest": a summary of its last steps. "cut": these steps
+    themselves."""
     share: float = 1.0
-    """For "digest" and "cut": the last steps may have at most this share of the old context's tokens, and at most
-    this share of the context window."""
+    """For "digest" and "cut", the most that the last steps have of the old context and of the window."""
 
     def most_tokens(self, estimate: int, window: int | None) -> int:
-        """The maximum number of tokens. For "cut", it limits the last steps. For "digest", it limits the request for
-        their summary.
-
-        `estimate` is the size of the old context in tokens. The result is never more than `share` of `estimate`: if
-        the server refused the old context as too large, the real window may be smaller than `window`.
+        """The limit in tokens for "cut" of the last steps, for "digest" of the request. `estimate` is the size of the
+        old context: if a server refused that as too large, the real window may be smaller than `window`.
         """
         return int(self.share * min(estimate, window or estimate))
 
 
 def guessed_attempt(size: int, answered: int, head: int) -> Attempt:
-    """The only attempt after a refusal that may have another reason than the size. Its request for a summary is no larger
-    than the last request that was answered, so that the server takes it.
-
-    All sizes are estimates from bytes: `size` is that of the refused request, `answered` that of the last one that was
-    answered, and `head` that of a request without messages.
+    """The only attempt after a refusal that may have another reason than the size. It asks with no more than the last
+    request that was answered. All sizes are estimates from bytes: of the refused request, of the last answered one,
+    and of a request without messages.
     """
     return Attempt("digest", max(_CUT.share, min(_HALF.share, (answered - head) / size)))
 
@@ -181,40 +145,28 @@ _CUT = Attempt("cut", 1 / 8)
 
 
 class CompactionSteps(Struct, frozen=True):
-    """Stores which ways of compaction were tried. After a successful compaction and the answer that follows it, all
-    ways can be tried again.
-    """
+    """The ways of compaction tried since the last answer after a successful one."""
 
     taken: int = 0
-    """The number of attempts so far."""
     has_shrunk: bool = False
-    """True if the last attempt made the context smaller."""
+    """Whether the last attempt made the context smaller."""
 
     def attempt(self, trigger: Trigger) -> Attempt | None:
-        """The next way of compaction to try, or None if all were tried.
-
-        If the trigger is "overflow", ralph does not request a summary of the whole context, because the server would
-        refuse that request as too large.
-        """
+        """The next way to try, or None. After "overflow", a request with the whole context would be refused too."""
         ways = (_HALF if trigger == "overflow" else _WHOLE, _QUARTER, _CUT)
         return ways[self.taken] if self.taken < len(ways) else None
 
     def next(self, *, has_shrunk: bool) -> CompactionSteps:
-        """The state after one more attempt. `has_shrunk` says whether the attempt made the context smaller."""
         return CompactionSteps(self.taken + 1, has_shrunk)
 
     def answered(self) -> CompactionSteps:
-        """The state after an answer was added to the conversation. If the last attempt made the context smaller, all
-        ways of compaction can be tried again.
-        """
+        """The state after an answer was added to the conversation."""
         return CompactionSteps() if self.has_shrunk else self
 
 
 def last_steps(messages: Sequence[Message], most_bytes: int) -> str:
-    """The last steps of a conversation as plain text. In a request, the text has at most `most_bytes`.
-
-    A step is a text, a tool call, or the result of a call. The newest steps are kept in full until they fill half of
-    the bytes. Older steps are shortened. If not even the first line of the text fits, the text is empty.
+    """The last texts, calls and results as plain text of at most `most_bytes` in a request. The newest fill half of
+    the bytes in full, older ones are shortened. Empty if not even the first line fits.
     """
     opening = sent_bytes(_opening_line(len(messages)))
     if opening > most_bytes:
@@ -236,7 +188,7 @@ def _opening_line(left_out: int) -> str:
 
 
 def _newest_first(messages: Sequence[Message]) -> Iterator[tuple[int, str]]:
-    """Yields the steps, beginning with the newest. Each step comes with the index of its message."""
+    """Yields the steps, each with the index of its message."""
     names = {
         block["id"]: str(block["name"])
         for message in messages
@@ -251,7 +203,7 @@ def _newest_first(messages: Sequence[Message]) -> Iterator[tuple[int, str]]:
 
 
 def _step(role: str, block: Block, names: Mapping[str, str]) -> str | None:
-    """A content block as text, or None for a block that is left out."""
+    """None for a block that is left out."""
     match block.get("type"):
         case "text":
             return f"{'User' if role == 'user' else 'Assistant'}: {block['text']}"
@@ -282,11 +234,6 @@ def _beginning(text: str, most_bytes: int) -> str:
     return text if len(encoded) <= most_bytes else encoded[:most_bytes].decode("utf-8", "ignore") + " ..."
 
 
-def _opened(tasks: Sequence[Block], known: Sequence[Block], changed_files: Sequence[str]) -> list[Block]:
-    files = "\n".join(f"- {path}" for path in changed_files)
-    return [*text_blocks(OPENING), *tasks, *known, *_section(FILES_HEADING, files), *text_blocks(FROM_HERE)]
-
-
 def _section(heading: str, text: str) -> list[Block]:
     return text_blocks(f"{heading}\n\n{text}") if text.strip() else []
 
@@ -294,7 +241,6 @@ def _section(heading: str, text: str) -> list[Block]:
 def _task_blocks(
     tasks: Sequence[Sequence[Block]], most_tokens: int | None, *, keeps_first: bool = False
 ) -> list[Block]:
-    """The blocks of the user's prompts."""
     kept = _kept_tasks([user_message(task).size for task in tasks], most_tokens, keeps_first=keeps_first)
     blocks: list[Block] = []
     for number, task in enumerate(tasks, start=1):
@@ -307,10 +253,8 @@ def _task_blocks(
 
 
 def _kept_tasks(sizes: Sequence[int], most_tokens: int | None, *, keeps_first: bool) -> set[int]:
-    """The numbers of the prompts to keep, counted from 1. `sizes` holds the tokens of all prompts, in order.
-
-    If `most_tokens` is None, all prompts are kept. Otherwise the newest prompt is kept, and the first prompt too if
-    `keeps_first` is True. The other prompts are kept from the newest to the oldest, as far as they fit.
+    """The numbers of the prompts to keep, from 1: all without a limit, else the newest one, the first one if
+    `keeps_first`, and of the others, from the newest to the oldest, what fits. `sizes` are in tokens.
     """
     newest_first = range(len(sizes), 0, -1)
     if most_tokens is None:
@@ -331,13 +275,12 @@ def _kept_tasks(sizes: Sequence[int], most_tokens: int | None, *, keeps_first: b
 # A context this full is compacted before the next request. Results only have to leave room for that.
 MOST_FILLED_PERCENT = 95
 LEAST_BYTES = 2_000
-"""The minimum number of bytes that are kept of a text that is cut. If a model got nothing of a result, it would
-repeat the call."""
+"""The least of a text that is cut. A model that got nothing of a result would repeat the call."""
 
 # `{"type":"tool_result","tool_use_id":...,"is_error":true}` with the API's ids of 30 characters, rounded up.
 _ENVELOPE_TOKENS = 65
 _AROUND_TEXT_TOKENS = 13
-"""The number of tokens in `{"type":"text","text":""}`, the JSON around a text."""
+"""The tokens of `{"type":"text","text":""}`, the JSON around a text."""
 _LEAST_TOKENS = LEAST_BYTES // BYTES_PER_TOKEN
 
 CUT_NOTE = (
@@ -348,21 +291,15 @@ LEFT_OUT = "[{kind} left out: it would not fit into the context]"
 
 
 def room_for(estimate: int, window: int | None) -> int | None:
-    """The number of tokens that the results of one answer's tool calls may have together. None if the context window
-    is unknown.
-
-    `estimate` is the number of tokens in the context with the answer and without the results. The results may fill
-    the context up to 95 % of the window. They may exceed that limit only because each result keeps at least 2,000
-    bytes.
+    """The tokens that the results of one answer's calls may have together: up to 95 % of the window. `estimate` is the
+    context with the answer. None if the window is unknown.
     """
     return None if window is None else max(0, window * MOST_FILLED_PERCENT // 100 - estimate)
 
 
 def all_fitted(outputs: Sequence[ToolOutput], room_tokens: int | None) -> tuple[ToolOutput, ...]:
-    """The results of one answer's tool calls, cut to at most `room_tokens` together if possible.
-
-    Small results are not cut. The large results share the remaining tokens, but each keeps at least 2,000 bytes of
-    text. If `room_tokens` is None, nothing is cut.
+    """The results, cut to `room_tokens` together if possible. Small ones are not cut, and large ones share the rest,
+    but keep 2,000 bytes of text each. None is no limit.
     """
     if room_tokens is None:
         return tuple(outputs)
@@ -371,7 +308,7 @@ def all_fitted(outputs: Sequence[ToolOutput], room_tokens: int | None) -> tuple[
 
 
 def fitted(output: ToolOutput, room_tokens: int) -> ToolOutput:
-    """The output, cut in the middle if it has more than `room_tokens`. At least 2,000 bytes of its text are kept."""
+    """The output, cut in the middle to `room_tokens`. At least 2,000 bytes of its text are kept."""
     if output_size(output) <= room_tokens:
         return output
     room_tokens -= _ENVELOPE_TOKENS
@@ -384,7 +321,7 @@ def fitted(output: ToolOutput, room_tokens: int) -> ToolOutput:
 
 
 def output_size(output: ToolOutput) -> int:
-    """The estimated number of tokens of a tool result."""
+    """In tokens."""
     content = output.content
     if isinstance(content, str):
         return _ENVELOPE_TOKENS + tokens_of_bytes(sent_bytes(content))
@@ -392,18 +329,13 @@ def output_size(output: ToolOutput) -> int:
 
 
 def sent_bytes(text: str) -> int:
-    """The number of bytes that a text has in a request, without the quotes around it. The number for a joined text is
-    the sum of the numbers for its parts.
-    """
+    """The bytes of a text in a request, without its quotes. Those of a joined text are the sum of its parts'."""
     return len(to_json(text)) - 2
 
 
 def cut_in_middle(text: str, most_bytes: int, note: str) -> str:
-    """The text itself if it has at most `most_bytes`. Otherwise its beginning and its end, with `note` between them.
-
-    The text is cut at line breaks, unless a line is too long. In `note`, {left_out} is replaced by the number of
-    bytes that are left out, and {total} by the number of bytes of the text. If the note alone needs all of the bytes,
-    only the note is returned.
+    """A longer text than `most_bytes`: its beginning and its end, cut at line breaks unless a line is too long, around
+    `note` with the bytes {left_out} and the {total}. Only the note if that alone needs all bytes.
     """
     if sent_bytes(text) <= most_bytes:
         return text
@@ -421,7 +353,6 @@ def _cut_to(text: str, room_tokens: int) -> str:
 
 
 def _fitted_blocks(blocks: Sequence[Block], room_tokens: int) -> tuple[Block, ...]:
-    """The blocks, cut to at most `room_tokens` together if possible."""
     has_text = any(map(_is_text, blocks))
     left = room_tokens - (_LEAST_TOKENS if has_text else 0)
     kept: list[Block] = []
@@ -455,7 +386,6 @@ def _merged(blocks: Iterable[Block]) -> list[Block]:
 
 
 def _shares(sizes: Sequence[int], room: int) -> list[int]:
-    """Divides `room` among items of these sizes."""
     shares = [0] * len(sizes)
     for place, index in enumerate(sorted(range(len(sizes)), key=sizes.__getitem__)):
         shares[index] = min(sizes[index], max(0, room) // (len(sizes) - place))
@@ -477,7 +407,7 @@ def _tail(text: str, most_bytes: int) -> str:
 
 
 def _longest(text: str, most_bytes: int) -> int:
-    """The length in characters of the longest beginning of `text` that has at most `most_bytes` in a request."""
+    """The length in characters of the longest beginning that has at most `most_bytes` in a request."""
     low, high = 0, min(len(text), max(0, most_bytes))
     while low < high:
         middle = (low + high + 1) // 2

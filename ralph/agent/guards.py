@@ -1,18 +1,11 @@
 """Decides whether a tool call continues a loop, in which the model repeats calls without progress.
 
-It does not run calls and does not end a run. `call_rules.py` counts malformed calls. `StopBlocks` counts the ends that
-hooks refuse.
+Runs no call and ends no run. `call_rules.py` counts malformed calls. `specs/turns.md` says which calls and results are
+equal.
 
-The guards remember the last twelve calls that were allowed. They forget these calls when Write or Edit changes a
-file. A loop is a single call, or a cycle of up to four calls, that was made three times in a row and had the same
-results each time. The next call of the loop is refused, and so are the later calls of the cycle. When a call is
-allowed, the count of refusals starts again at 0.
-
-Results are compared without times, process numbers, counters and white space. A counter is an integer that rises by
-the same step each time, as in "attempt 4", "attempt 5", "attempt 6". Such a number rises with each request and shows
-no progress. Other numbers are compared, because a change in them shows progress: percentages, sizes, `12/340`, `3 of
-10`, decimals, numbers inside a word or path, and numbers that fall or rise unevenly. If a result has no letters, none
-of its numbers is a counter, because the number is then the answer.
+The guards remember the last twelve calls that were allowed, until Write or Edit changes a file. A loop is a call, or a
+cycle of up to four calls, that was made three times in a row with the same results. Its next call is refused, and so
+are the later calls of the cycle. When a call is allowed, the count of refusals starts again at 0.
 """
 
 from __future__ import annotations
@@ -38,36 +31,32 @@ GUARDS = ("repetition", "cycle", "no_change")
 
 # `specs/turns.md` sets these numbers.
 MOST_EQUAL = 3
-"""The number of equal rounds that may run. A round is one pass through a cycle of calls. The next equal round is
-refused."""
+"""Equal rounds that may run. A round is one pass through a cycle of calls."""
 LONGEST_CYCLE = 4
-"""The maximum number of calls in a round."""
+"""In calls."""
 MOST_EQUAL_BLOCKS = 8
-"""The number of refused ends in a row with the same reason, and no changed file in between, that end the task."""
+"""Refused ends in a row, with the same reason and no changed file in between, that end the task."""
 MOST_BLOCKS = 20
-"""The number of refused ends that end a task."""
+"""Refused ends that end the task."""
 
 _WAITS = frozenset({BASH_OUTPUT})
-"""The tools that wait for something. A call of them that worked is not a part of a loop."""
+"""Tools that wait for something: a call of them that worked is no part of a loop."""
 _SAYS_ONLY = {"Bash": frozenset({"description"})}
-"""For each tool, the arguments that have no effect. Calls that differ only in these arguments are treated as equal."""
+"""Arguments without effect, in which equal calls may differ."""
 _MOST_COUNTERS = 256
-"""The maximum number of integers in a result that may be counters. If a result has more integers, it is treated as
-data, and all of its numbers are compared."""
+"""A result with more integers is data, of which all numbers are compared."""
 _LONGEST_NAME = 80
-"""The maximum length of a name or path in a message for the model, in characters."""
+"""In characters, in a message for the model."""
 
 
 class Refusal(Struct, frozen=True):
-    """The refusal of a call by a guard."""
-
     guard: str
-    """The name of the guard, one of `GUARDS`."""
+    """One of `GUARDS`."""
     call: ToolCall
     refusals: int
-    """The number of consecutive refusals, including this one."""
+    """In a row, this one included."""
     message: str
-    """The error result of the refused call, written for the model."""
+    """The error result of the call."""
 
     @property
     def is_last(self) -> bool:
@@ -76,11 +65,9 @@ class Refusal(Struct, frozen=True):
 
 
 class Guards:
-    """Finds loops in the calls of one task.
-
-    The caller must call `before` for each tool call, and `after` when the call has a result. If tool calls run in
-    parallel, the caller calls `before` for all of them before it has any result. A result that is not known yet is
-    treated as equal to the others. So only three of eight equal parallel calls may run.
+    """Finds loops in the calls of one task. `before` must be called for each call, and `after` when it has a result.
+    Of calls in parallel, all come before any result, and an unknown result counts as equal: three of eight equal
+    calls may run.
     """
 
     def __init__(self) -> None:
@@ -90,7 +77,7 @@ class Guards:
         self._refused_ids: deque[str] = deque(maxlen=4 * MOST_REFUSALS)
 
     def before(self, call: ToolCall) -> Refusal | None:
-        """Returns None if the call may run, and stores the call. Otherwise returns the refusal."""
+        """None if the call may run, which is then remembered."""
         step = _Step.of(call)
         tripped = self._tripped_by(step)
         if tripped is None:
@@ -108,11 +95,8 @@ class Guards:
         return Refusal(guard, call, self._refusals, message)
 
     def after(self, call: ToolCall, output: ToolOutput, *, change: FileChange | None = None) -> None:
-        """Stores the result of a call. If the call changed a file, forgets all calls instead.
-
-        If `before` was not called for this call, an earlier process ran it, and the call is stored now. Refused calls
-        are ignored. `change` is the planned change of the call's file. If `change` is None and a call of Write or
-        Edit succeeded, ralph assumes that the call changed the file.
+        """Notes a result, or forgets all calls if a file changed. A call without `before` is one of an earlier
+        process; refused ones are ignored. Without `change`, a Write or Edit that succeeded has changed its file.
         """
         if (
             call.name in FILE_TOOLS
@@ -136,7 +120,7 @@ class Guards:
         step.result = _Result.of(output)
 
     def _tripped_by(self, step: _Step) -> tuple[str, str] | None:
-        """The name of the guard that refuses `step`, and the guard's message. None if no guard refuses `step`."""
+        """The guard that refuses `step` and its message, or None."""
         last = list(self._steps)[-MOST_EQUAL:]
         is_full = len(last) == MOST_EQUAL
         if is_full and step.path is not None and all(old.path == step.path for old in last):
@@ -151,7 +135,7 @@ class Guards:
         return ("repetition" if len(cycle) == 1 else "cycle"), _repeated(cycle, is_waiting=is_waiting)
 
     def _cycle_of(self, step: _Step) -> list[_Step]:
-        """The calls of the loop that `step` would continue, or an empty list if `step` would continue no loop."""
+        """The calls of the loop that `step` would continue. Empty if there is none."""
         steps = list(self._steps)
         for length in range(1, LONGEST_CYCLE + 1):
             window = steps[-length * MOST_EQUAL :]
@@ -167,23 +151,21 @@ class Guards:
 
 
 class StopBlocks(Struct, frozen=True):
-    """The times that hooks have refused the end of one task. A hook whose condition the model cannot fulfil would refuse for
-    ever.
-    """
+    """The refusals of one task's end by hooks, of which one whose condition cannot be met would refuse for ever."""
 
     total: int = 0
     in_a_row: int = 0
-    """How many of the last ones had the same reason, without a call in between that may have changed a file."""
+    """The last ones with the same reason and no change between them."""
     last: EndRefused | None = None
 
     def with_next(self, refused: EndRefused, *, has_changed: bool) -> StopBlocks:
-        """`has_changed` is True if a call since the last refusal may have changed a file."""
+        """`has_changed`: a call since the last refusal may have changed a file."""
         is_new = has_changed or self.last is None or refused.reason != self.last.reason
         return StopBlocks(self.total + 1, 1 if is_new else self.in_a_row + 1, refused)
 
     @property
     def why_stuck(self) -> str | None:
-        """The reason for people why the task ends without progress, or None if the model may work on."""
+        """For people, or None if the model may work on."""
         if self.last is None or not (self.in_a_row >= MOST_EQUAL_BLOCKS or self.total >= MOST_BLOCKS):
             return None
         if self.in_a_row >= MOST_EQUAL_BLOCKS:
@@ -194,15 +176,15 @@ class StopBlocks(Struct, frozen=True):
 
 
 class _Step:
-    """A call that was allowed to run. It stores only the parts of the call that are compared."""
+    """The parts of an allowed call that are compared."""
 
     def __init__(self, key: int, name: str, path: str | None, waits_for: str | None) -> None:
         self.key = key
         self.name = name
         self.path = path
-        """The file of a Write or Edit call. None for calls of other tools."""
+        """The file of a Write or Edit call. None for other tools."""
         self.waits_for = waits_for
-        """The id of the call until its result is known. After that, it is None."""
+        """The id of the call until its result is known, then None."""
         self.result: _Result | None = None
 
     @classmethod
@@ -219,10 +201,9 @@ class _Result(Struct, frozen=True):
     """The parts of a tool's output that are compared."""
 
     standing: int
-    """A hash of the text without times and counters. It has 64 bits. Only hashes from the same process can be
-    compared."""
+    """A 64-bit hash of the text without times and counters, comparable in this process only."""
     counters: tuple[int, ...]
-    """The numbers in the text that may be counters, in order."""
+    """The numbers that may be counters, in order."""
 
     @classmethod
     def of(cls, output: ToolOutput) -> _Result:
@@ -246,7 +227,7 @@ def _collapsed(value: Any) -> Any:
 
 
 def _is_equal(steps: Sequence[_Step]) -> bool:
-    """Whether all steps are equal calls, and their results show no progress."""
+    """Whether they are equal calls whose results show no progress."""
     results = [step.result for step in steps if step.result is not None]
     if len({step.key for step in steps}) > 1 or len({result.standing for result in results}) > 1:
         return False
@@ -287,11 +268,8 @@ _LETTER = r"[^\W\d_]"
 
 
 def _template(text: str) -> tuple[str, list[int]]:
-    """The text with marks in place of times, process numbers and possible counters, and a list of the possible
-    counters.
-
-    If there are too many possible counters, or if the text has no letters, the counters stay in the text, and the
-    list is empty.
+    """The text with marks for times, process numbers and possible counters, and these counters. Too many of them, or
+    those in a text without letters, stay in the text.
     """
     text = re.sub(_TIME, "~", " ".join(text.split()))
     if "_ms" in text:
@@ -306,7 +284,7 @@ def _template(text: str) -> tuple[str, list[int]]:
 
 
 def _comparable(block: Block) -> str | int:
-    """The text of a text block, or a hash of the data of any other block, such as an image."""
+    """A hash stands for the data of a block that is no text, such as an image."""
     if block["type"] == "text":
         return str(block["text"])
     data = block.get("source", {}).get("data")

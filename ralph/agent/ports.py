@@ -18,11 +18,9 @@ class Toolbox(Protocol):
     def definitions(self) -> Sequence[ToolDefinition]: ...
 
     def plan(self, call: ToolCall) -> FileChange | None:
-        """The change that a call of Write or Edit will make to a file. This method does not change the file.
-
-        Returns None if the call would fail, or if it is a call of another tool. When `run` later runs the call, it
-        makes exactly this change or fails. Raises `Interrupted`. Raises `WorkingDirectoryGoneError` if the working
-        directory is gone and the call is one of Write or Edit.
+        """The change that a call of Write or Edit will make to a file, and that `run` then makes exactly or fails.
+        None if the call would fail, and for other tools. Changes nothing. Raises `Interrupted`, and
+        `WorkingDirectoryGoneError` for Write and Edit.
         """
         ...
 
@@ -34,30 +32,24 @@ class Toolbox(Protocol):
         ...
 
     def stop_background(self) -> None:
-        """Stops the commands in the background, and waits for their end within the time that a stop may take."""
+        """Stops the commands in the background within the time that a stop may take."""
         ...
 
     def settle(self, change: FileChange) -> ToolOutput | None:
-        """The result of a call for which `plan` returned `change`, if an earlier process has made the change. Returns
-        None if the change was not made. The call may then run.
-        """
+        """The result of a call for which `plan` returned `change`, if an earlier process has made it. None if not."""
         ...
 
     def run(self, calls: Sequence[ToolCall]) -> Sequence[tuple[ToolOutput, float]]:
-        """Runs calls with valid arguments. Returns their outputs in order, each with the seconds that the call took.
-
-        Several calls at once must all be read-only, and they run in parallel. If a tool fails, its output says so,
-        and no exception is raised. Raises `Interrupted` when a signal arrives, after it has stopped the calls. Raises
-        `WorkingDirectoryGoneError` if the working directory is gone. In that case, no call had an effect.
+        """The outputs of calls with valid arguments, in order, each with the seconds it took. Several at once are all
+        read-only, and run in parallel. A tool's failure is an output. Raises `Interrupted` when the calls are
+        stopped, and `WorkingDirectoryGoneError` before any had an effect.
         """
         ...
 
 
 class Gate(Protocol):
-    """Decides whether a tool call may run, whether a task may begin, and whether a task may end.
-
-    The decision can come from the permission mode, from permission rules, from hooks or from people. Every method
-    raises `Interrupted` when a signal arrives or a hook ends the run.
+    """Decides by mode, rules, hooks or people whether a call may run, and whether a task may begin or end. Every
+    method raises `Interrupted` when a signal arrives or a hook ends the run.
     """
 
     @property
@@ -71,32 +63,27 @@ class Gate(Protocol):
         ...
 
     def before_task(self, prompt: Sequence[Block]) -> Sequence[str]:
-        """Decides whether a task may begin. Returns texts to add to the task. Raises `HookStopped` if the task is
-        refused.
-        """
+        """Texts to add to a task that may begin. Raises `HookStopped` if it may not."""
         ...
 
     def judge(self, checked: Runnable, check: Callable[[ToolCall], Ruling]) -> Ruling:
-        """Decides whether a call with valid arguments may run. It is called once for each call, immediately before
-        the call's intent is recorded. A call that is refused has no intent. `check` checks and converts the arguments
-        of a call: whatever changes the arguments, its change passes `check` before anything else judges it.
+        """Decides about a call once, immediately before its intent is recorded. Arguments that anything changes pass
+        `check` before anything else judges them.
         """
         ...
 
     def observe(self, call: ToolCall, output: ToolOutput, took_s: float) -> ToolOutput:
-        """Examines the output of a call that ran for `took_s` seconds. Returns the output that the model gets."""
+        """The output that the model gets of a call that ran for `took_s` seconds."""
         ...
 
     def before_end(self, text: str, *, was_held: bool) -> EndRefused | None:
-        """Decides whether a task may end after the model has completed it with `text`. Returns None if it may end.
-        `was_held` is True if the gate refused to end this task before.
+        """None if a task may end that the model has completed with `text`. `was_held`: an end of it was refused
+        before.
         """
         ...
 
 
 class Journal(Protocol):
     def append(self, *records: Record, sync: bool = True) -> None:
-        """Writes all of the records, or none of them. If they cannot be written, raises JournalError. If `sync` is
-        True, the records survive a power failure.
-        """
+        """Writes all of the records or none. With `sync`, they survive a power failure. Raises JournalError."""
         ...

@@ -1,8 +1,5 @@
-"""Makes the definition of the tool `final_report`, which contains the user's JSON Schema for the payload. No I/O
-happens here.
-
-This module also finds the schemas inside a JSON Schema, and resolves references (`$ref`) to other parts of the same
-schema. It does not resolve references to other documents, and it checks no report.
+"""The definition of the tool `final_report` with the user's JSON Schema for the payload, and a walk through the
+schemas inside a schema. Resolves no reference to another document, and checks no report.
 """
 
 from __future__ import annotations
@@ -39,11 +36,9 @@ _SCHEMAS = (
 
 
 def report_tool(payload_schema: dict[str, Any] | None) -> ToolDefinition:
-    """The definition of the tool `final_report`. `payload_schema` is None if a report has no payload.
-
-    Even with a schema, the payload is optional, because a failed task has no valid payload. If the schema names a
-    draft other than the default, the definition names the same draft as `$schema` at its top. A resumed session can
-    then check reports with the recorded definition alone.
+    """`payload_schema` is None if a report has no payload. A payload is optional, because a failed task has none.
+    Another draft than the default is named at the top, so that a resumed session can check reports with the
+    recorded definition alone.
     """
     once = "Call this exactly once, as your very last action, when the task is done or cannot be done."
     properties: dict[str, Any] = {
@@ -73,7 +68,7 @@ def has_payload(tool: ToolDefinition) -> bool:
 
 
 def _embedded(schema: dict[str, Any]) -> dict[str, Any]:
-    """A copy of the schema that can be inserted at `properties.payload` of the tool's schema."""
+    """A copy of the schema for `properties.payload`."""
     inside: dict[str, Any] = json.loads(json.dumps(schema))
     # `schemas_within` follows all references before it returns, so that none of them has been changed yet.
     for _, one in schemas_within(inside):
@@ -85,9 +80,7 @@ def _embedded(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def schemas_within(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """`schema` itself and all schemas inside it, each with its JSON pointer. An inner object is a schema if it is the
-    value of a keyword that takes a schema, or if a `$ref` refers to it.
-    """
+    """`schema` and all schemas inside it or named by a `$ref`, each with its JSON pointer."""
     found: list[tuple[str, dict[str, Any]]] = []
     seen: set[int] = set()
     waiting: list[tuple[str, Any]] = [("#", schema)]
@@ -105,9 +98,7 @@ def schemas_within(schema: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def direct_subschemas(pointer: str, schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The values of those keywords in `schema` that take schemas. Each value comes with its JSON pointer. `pointer`
-    is the JSON pointer of `schema`.
-    """
+    """The schemas directly in `schema`, whose JSON pointer is `pointer`, each with its own."""
     for key, value in schema.items():
         if key in _NAMED_SCHEMAS and isinstance(value, dict):
             for name, inner in value.items():
@@ -119,7 +110,7 @@ def direct_subschemas(pointer: str, schema: Mapping[str, Any]) -> Iterator[tuple
 
 
 def own_fragment(schema: Mapping[str, Any], ref: object) -> str | None:
-    """The part of `ref` after the `#` if `ref` refers to a part of `schema`. Otherwise None."""
+    """The part behind the `#` of a reference into `schema` itself, else None."""
     if not isinstance(ref, str):
         return None
     document, _, fragment = ref.partition("#")
@@ -127,9 +118,7 @@ def own_fragment(schema: Mapping[str, Any], ref: object) -> str | None:
 
 
 def root_id(schema: Mapping[str, Any]) -> str:
-    """The id that the schema states for itself, without a `#` at its end. The text is empty if the schema states no
-    id.
-    """
+    """The id without a `#` at its end. Empty if the schema states none."""
     named = schema.get("id" if is_draft_4(schema) else "$id", "")
     return named.rstrip("#") if isinstance(named, str) else ""
 
@@ -139,9 +128,7 @@ def is_draft_4(schema: Mapping[str, Any]) -> bool:
 
 
 def leads_to(schema: Mapping[str, Any], fragment: str) -> Any:
-    """The part of `schema` that a `$ref` refers to. `fragment` is the JSON pointer in the `$ref`. None if `schema`
-    has no such part, or if `fragment` is not a JSON pointer.
-    """
+    """The value that a JSON pointer leads to. None if it leads to nothing or is none."""
     here: Any = schema
     if fragment and not fragment.startswith("/"):
         return None

@@ -1,9 +1,5 @@
-"""Builds the values that describe the end of a run: its outcome, result, report and totals. No I/O happens here.
-
-Also decides when a task enters its final turn, and the outcome of a task that a limit or a failed report ends. In the
-final turn, the model may only give its closing answer or its report.
-
-The values include advice for the user after a failed run. Each cause has its own text, which is shown with the outcome.
+"""The end of a run: outcome, result, report and totals, and advice for the user after a failure. Also decides when a
+task enters its final turn, and how a limit or a failed report ends it.
 """
 
 from __future__ import annotations
@@ -45,8 +41,7 @@ if TYPE_CHECKING:
 _OWES_AN_ANSWER = frozenset(
     {Outcome.LIMIT_REACHED, Outcome.TIMED_OUT, Outcome.NO_PROGRESS, Outcome.TASK_FAILED}
 )
-"""The outcomes after which the result always has an answer. If the model gave no answer, ralph adds a synthetic
-report."""
+"""After these, the result has the model's answer or a synthetic report."""
 
 _BY_THE_API = frozenset({Outcome.API_REJECTED, Outcome.API_UNAVAILABLE, Outcome.AUTH})
 _FORCED = frozenset({Outcome.LIMIT_REACHED, Outcome.TIMED_OUT})
@@ -55,47 +50,37 @@ _REASONS = {Outcome.TIMED_OUT: "max_time", Outcome.TASK_FAILED: "no_report"}
 
 LAST_WORDS = "{summary}\n\nThe model's last words were:\n\n{words}"
 _WERE_ASKED = frozenset({None, "interrupted"})
-"""The values of `AttemptEnded.kind` for which the turn is counted. None is the value for an attempt that was
-answered."""
+"""The values of `AttemptEnded.kind` that count the turn. None is that of an answer."""
 
 
 class Ending(Struct, frozen=True):
-    """The end of the work on a task, with its outcome and its cause. `told` turns it into the event `RunEnded`."""
-
     outcome: Outcome
     result: str | None = None
-    """The model's last text, or None."""
+    """The model's last text."""
     stop_reason: str | None = None
     error: str | None = None
     cause: AgentError | None = None
-    """The last error of the API before the end, or None if there was no such error. This error may have ended the
-    work."""
+    """The last error of the API before the end, which may have ended the work."""
     signal_number: int = 0
     limit: str | None = None
-    """The user's limit that ended the run: "max_turns", "max_budget_usd" or "context". None if no limit ended the
-    run."""
+    """The user's limit that ended the run: "max_turns", "max_budget_usd" or "context"."""
     report: Report | None = None
     dead_end: DeadEnd | None = None
     is_short: bool = False
     """Whether a shortage of this machine, outside a request, ended the work."""
 
     def lacks_answer(self, *, needs_report: bool) -> bool:
-        """Whether a report must be added to this end. True if there is no report, and a report is required or an
-        answer is missing.
-        """
+        """Whether a report must be added."""
         if self.report is not None:
             return False
         return needs_report or (self.result is None and self.outcome in _OWES_AN_ANSWER)
 
     @property
     def is_forced(self) -> bool:
-        """Whether a limit ended the run, such as the turn limit or the time limit."""
         return self.outcome in _FORCED
 
     def stand_in(self, receiver: ReportReceiver | None, tally: Tally, last_stop_reason: str | None) -> Report:
-        """The synthetic report of a run with the counts of `tally`. `receiver` is the object that checked the model's
-        reports. It is None if no report was required.
-        """
+        """The synthetic report. `receiver` has checked the model's reports. None if none was required."""
         error = self.error
         lacks_report = self.outcome is Outcome.TASK_FAILED or (self.limit in FORCES and self.cause is None)
         if receiver is not None and lacks_report:
@@ -111,7 +96,7 @@ class Ending(Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        """The reason why there is no answer, as it is written into the synthetic report."""
+        """Why there is no answer, for the synthetic report."""
         return self.limit or _REASONS.get(self.outcome, self.outcome.value)
 
     @property
@@ -120,7 +105,7 @@ class Ending(Struct, frozen=True):
         return self.cause.retry_after if is_for_later and self.cause is not None else None
 
     def told(self, tally: Tally, duration_s: float, hints: tuple[str, ...]) -> RunEnded:
-        """The event that reports this end. `duration_s` is the duration of the run in seconds."""
+        """The event that reports this end."""
         is_by_the_api = self.outcome in _BY_THE_API or self.limit == "context"
         return RunEnded(
             outcome=self.outcome,
@@ -146,7 +131,6 @@ class Ending(Struct, frozen=True):
 
     @property
     def _words(self) -> str | None:
-        """The text of the result."""
         if self.report is None:
             return self.result
         if self.report.source != "synthetic" or self.result is None:
@@ -155,24 +139,23 @@ class Ending(Struct, frozen=True):
 
 
 class Tally:
-    """Adds up the counts and times of a run from the events of the run. It is an `Events` sink."""
+    """Adds up the counts and times of a run from its events."""
 
     def __init__(self) -> None:
         self.usage = RunUsage()
         self.retries = 0
         self.waited_s = 0.0
         self.api_s = 0.0
-        """The seconds spent on calls of `send_message()`."""
+        """Spent in `send_message()`."""
         self.turns = 0
-        """The number of completed turns. A turn is complete when its answer was accepted and its tool calls have
-        results. The task increases this number."""
+        """Turns whose answer was accepted and whose calls have results. The task counts them."""
         self._asked_turns = 0
-        """The number of the last turn in which an attempt was answered or interrupted."""
+        """The last turn in which an attempt was answered or interrupted."""
 
     @property
     def counted_turns(self) -> int:
-        """The number of turns that the result shows. It includes turns whose answers were useless or cut off. It does
-        not include a last turn in which all requests failed, because a resumed session repeats that turn.
+        """The turns in the result, those with useless answers too. Not a last turn whose requests all failed, which a
+        resumed session repeats.
         """
         return max(self.turns, self._asked_turns)
 
@@ -201,7 +184,7 @@ _BEFORE_THE_PROXY = frozenset(
         *(NetworkCause.DNS_UNKNOWN_HOST, NetworkCause.DNS_TEMPORARY, NetworkCause.NOT_PERMITTED),
     }
 )
-"""The failures of a connection, which is one to the proxy if there is a proxy."""
+"""Failures of a connection, which is the one to the proxy if there is one."""
 
 _NETWORK_HINTS = {
     NetworkCause.REFUSED: "Nothing listens at {endpoint}. Is the server running, and is the port right?",
@@ -222,7 +205,6 @@ _NETWORK_HINTS = {
     NetworkCause.SHORTAGE: f"This machine lacks resources just now: {ADVICE}.",
 }
 _OF_OTHERS = frozenset({FailureKind.CONTEXT_OVERFLOW, FailureKind.RATE_LIMIT})
-"""The kinds of failure whose message is about something else."""
 
 
 _LIMIT = r"(?:\[\s*\d+\s*,\s*|> |at most |maximum (?:value )?(?:of|is) )(\d+)"
@@ -255,11 +237,11 @@ _HINTS_IN_WORDS = (
         ),
     ),
 )
-"""Patterns of a server's message, and the advice for each. They only advise, and decide nothing."""
+"""Patterns of a server's message, each with its advice."""
 
 
 def hint_in_words(text: str) -> str | None:
-    """The advice about the message of an error, or None if no pattern fits."""
+    """None if no pattern fits."""
     for pattern, hint in _HINTS_IN_WORDS:
         found = re.search(pattern, text, re.IGNORECASE | re.DOTALL)
         if found is not None:
@@ -270,7 +252,7 @@ def hint_in_words(text: str) -> str | None:
 
 
 def come_back_hint(retry_after_s: float, now: datetime) -> str:
-    """A sentence that says when the user should try again. The time in the sentence is in the time zone of `now`."""
+    """Says when to try again, in the time zone of `now`."""
     moment = now + timedelta(seconds=min(retry_after_s, _LONGEST_AHEAD_S))
     return f"The server asks ralph to wait for {_duration(retry_after_s)}: try again after {moment:%Y-%m-%d %H:%M %Z}."
 
@@ -283,9 +265,7 @@ def _duration(seconds: float) -> str:
 
 
 def hints_for(error: AgentError, target: Target, credential: str) -> Iterator[str]:
-    """Yields advice for the user about this error of the target. `credential` says where the key comes from, or that there
-    is none.
-    """
+    """Yields advice about an error of the target. `credential` says where its key comes from, or that there is none."""
     kind = failure_kind(error)
     api, variable = f"{API_NAMES[target.api]} API", URL_VARIABLES[target.api]
     checked = f"Check --base-url, {variable} and --api."
@@ -322,22 +302,19 @@ def hints_for(error: AgentError, target: Target, credential: str) -> Iterator[st
 
 
 FORCES = ("max_turns", "context", "report")
-"""The possible reasons for a final turn: the turn limit, a full context that cannot be compacted, or a report that
-failed or is missing."""
+"""The reasons for a final turn. "context" is a full context that cannot be compacted."""
 
 NEAR = 0.9
-"""When this share of a limit is used, the limit is nearly used up. Ralph then tells the model once to save its work."""
+"""The used share of a limit at which the model is told once to save its work."""
 FEWEST_TURNS_TO_WARN = 3
-"""The smallest turn limit for which the model is told that the limit is near."""
+"""The smallest turn limit of which it is told."""
 
 
 class Finishing:
-    """Applies the turn limit of one task, and stores whether the final turn has begun."""
-
     def __init__(self, max_turns: int | None = None, *, reason: str | None = None) -> None:
         self.max_turns = max_turns
         self.reason = reason
-        """The reason why the current turn is the final one, one of `FORCES`. None if it is not the final turn."""
+        """Why the current turn is the final one, one of `FORCES`. None if it is not."""
         self._given_max_turns = max_turns
         self._is_collapsed = False
         self._was_warned = False
@@ -350,11 +327,8 @@ class Finishing:
         return self.max_turns is not None and turn > self.max_turns
 
     def makes_final(self, turn: int, *, follows_tools: bool, needs_report: bool = False) -> str | None:
-        """Decides whether turn `turn`, which begins now, must be the final one. Returns the reason, or None for an
-        ordinary turn.
-
-        `follows_tools` is True if the last message contains the results of tool calls. If it is False and no report
-        is needed, even the last turn within the limit is an ordinary turn, because its answer may complete the task.
+        """Why turn `turn`, which begins now, must be the final one, or None. `follows_tools`: the last message has
+        results of calls. Without them and a required report, the last turn's answer may complete the task.
         """
         is_last = self.max_turns is not None and turn >= self.max_turns
         if self.is_final or not is_last or not (follows_tools or needs_report):
@@ -362,8 +336,8 @@ class Finishing:
         return "report" if self._is_collapsed else "max_turns"
 
     def collapse(self, turn: int, reason: str) -> TurnsCollapsed | None:
-        """Lowers the turn limit after a failed or missing report, so that only one more turn is left. Returns the
-        event that reports this change. Returns None and changes nothing if at most one more turn was left.
+        """Leaves one more turn after a failed or missing report, and returns the event. None if no more were left
+        anyway.
         """
         new = turn + 1
         old = self.max_turns
@@ -373,8 +347,8 @@ class Finishing:
         return TurnsCollapsed(turn, reason, old, new)
 
     def forced_end(self, reason: str | None = None) -> Ending:
-        """The end of a task that ralph stops because of a limit, or because the report failed or is missing. `reason`
-        is one of `FORCES`. It may be None in the final turn, or if the turn limit ends the task.
+        """The end by a limit, or by a failed or missing report. `reason` is one of `FORCES`. It may be None in the
+        final turn and for the turn limit.
         """
         reason = self.reason or reason
         if reason == "context":
@@ -387,10 +361,8 @@ class Finishing:
     def newly_near(
         self, turn: int, budget: Budget, time_left_s: float, max_time_s: float | None, least_usd: float = 0.0
     ) -> str | None:
-        """The name of a limit that is nearly used up when turn `turn` begins.
-
-        Returns None if no limit is nearly used up, or if this method has returned a name before. `least_usd` is the
-        result of `Budget.least_usd` for the next request.
+        """The name of a limit that is nearly used up when turn `turn` begins. None if there is none, or if one was
+        named before. `least_usd` is as in `Budget.least_usd`.
         """
         if self._was_warned or self.is_final:
             return None

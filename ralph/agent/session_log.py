@@ -1,8 +1,8 @@
-"""The only writer of a session: adds messages to its conversation by writing records to the journal, and emits events about
-them. It makes no decisions: its caller chooses which messages are added.
+"""The only writer of a session: adds messages to its conversation by writing records, and emits events about them. Its
+caller decides which messages.
 
-Each record is written to the journal before it is applied to the session's state. If the journal cannot be written,
-the state does not change. In a run without a journal, records are applied too.
+A record is written before it is applied to the state, so a failed write leaves the state as it was. Without a journal,
+records are applied too.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from ralph.conversation.messages import Conversation, not_run, recover_conversation, text_blocks, user_message
 from ralph.conversation.records import (
-    QueuedRecord,
     Record,
     assistant_record,
     compacted_record,
@@ -48,32 +47,29 @@ _MAY_WAIT = (AnswerAccepted, ToolStarted, ToolFinished, UserMessageCommitted, Tu
 
 
 class SessionLog:
-    """Writes records and passes on events. An event about an answer or a result is passed on when its record is on the
-    disk, or when the disk has failed and the run ends for that reason.
+    """An event about an answer or a result is passed on when its record is on the disk, or when the disk has failed
+    and the run ends for that reason.
     """
 
     def __init__(self, journal: Journal, session: Session, sink: Events | None = None) -> None:
-        """`session` is the state of the session after all records that the journal already contains. `sink` receives
-        the events. None if there are no events.
-        """
+        """`session` is the state after all records of the journal."""
         self._journal = journal
         self._sink = sink
         self._held: list[Event] | None = None
-        """The events that wait for a sync. None if all records that must last are on the disk."""
+        """Events that wait for a sync. None if all records that must last are on the disk."""
         self.session = session
         self.pending = session.answer
-        """The last answer of an earlier process, or None. It is None if a message follows that answer, or
-        after the task has taken it."""
+        """The last answer of an earlier process, until a message follows it or the task has taken it."""
         self.was_refused = session.has_ended_as(Outcome.API_REJECTED)
-        """True if the API refused the last request, perhaps because of an image."""
+        """Whether the API refused the last request, perhaps because of an image."""
 
     @property
     def conversation(self) -> Conversation:
         return self.session.conversation
 
     def emit(self, event: Event) -> None:
-        """Passes the event on. After `record_ahead`, the event waits for the sync if it can; otherwise, this method
-        syncs first. Raises JournalError if that fails.
+        """Passes the event on. After `record_ahead` it waits for the sync if it can, else this syncs first. Raises
+        JournalError.
         """
         if self._held is not None:
             if isinstance(event, _MAY_WAIT):
@@ -84,16 +80,14 @@ class SessionLog:
             self._sink.emit(event)
 
     def settle(self) -> None:
-        """Syncs what was recorded ahead, and passes on the events that waited for it. Must be called before a wait
-        that begins with no event. Raises JournalError.
-        """
+        """Syncs what was recorded ahead. Must be called before a wait that begins with no event. Raises JournalError."""
         if self._held is not None:
             self._append(sync=True)
             self._pass_on()
 
     def record(self, *records: Record, sync: bool = True) -> None:
-        """Writes all of the records to the journal and applies them to the state. If they cannot be written, applies
-        none of them. Raises JournalError. If `sync` is True, these and all earlier records survive a power failure.
+        """Writes all of the records and applies them, or none. With `sync`, they and all earlier ones survive a power
+        failure. Raises JournalError.
         """
         if not records:
             return
@@ -104,17 +98,15 @@ class SessionLog:
             self._pass_on()
 
     def record_ahead(self, *records: Record) -> None:
-        """Writes records like `record`, but without a sync. The next synced record, the next event that cannot wait, or
-        `settle` does that. One of them must follow at once, before anything is waited for. Raises JournalError.
+        """As `record` without a sync, which the next synced record, the next event that cannot wait, or `settle` does.
+        One of them must follow before anything is waited for.
         """
         self.record(*records, sync=False)
         self._held = self._held or []
 
     def recover_conversation(self, finished: Mapping[str, ToolResult] = NOTHING_FINISHED) -> None:
-        """Adds a result for each call that has none in the conversation, so that it can be resumed.
-
-        `finished` holds the known results, whether they are recorded or not. A call without a known result gets an
-        error result. Raises JournalError.
+        """Adds a result for each call that has none in the conversation: that in `finished`, recorded or not, or else
+        an error. Raises JournalError.
         """
         before = self.session
         recovered = recover_conversation(before.conversation, {**before.results, **finished})
@@ -146,18 +138,8 @@ class SessionLog:
 
     # --- Messages
 
-    def queue(self, blocks: Sequence[Block], *opening: Record) -> None:
-        """Records a prompt that the model gets only when tool calls have run. If the process ends in the meantime,
-        the prompt is not lost.
-        """
-        self.record(*opening, QueuedRecord(content=tuple(blocks)))
-
     def take_task(self, blocks: Sequence[Block], *opening: Record) -> None:
-        """Adds a prompt of the user.
-
-        If the last message is a user message, the prompt becomes part of it, because user and assistant messages must
-        alternate.
-        """
+        """Adds a prompt of the user, to the last message if that is a user's: user and assistant must alternate."""
         unanswered = self._unanswered()
         kept = _without_images(unanswered) if self.was_refused else unanswered
         if kept != unanswered:
@@ -173,16 +155,15 @@ class SessionLog:
         self.emit(UserMessageCommitted(tuple(blocks)))
 
     def with_notices(self, notices: Sequence[str]) -> Conversation:
-        """The conversation with `notices` for the model added at its end. The session itself does not change."""
+        """The conversation with notices for the model at its end. The session does not change."""
         if not notices:
             return self.conversation
         message = user_message([*self._unanswered(), *_texts(notices)])
         return self.conversation.amended(message) if self._is_unanswered else self.conversation.plus(message)
 
     def commit(self, answer: Answer, notices: Sequence[str] = (), *, is_ahead: bool = False) -> Answer:
-        """Adds the notices and an accepted answer to the conversation. Returns the answer as it was added. If the API
-        would refuse ids or names of its calls, they are replaced. `is_ahead` is True if the next record follows at
-        once, so that one sync is enough for both.
+        """Adds the notices and an answer, and returns the answer as it was added: with other ids and names of calls if
+        the API would refuse them. With `is_ahead`, the next record follows at once, and one sync serves both.
         """
         answer = with_sendable_calls(answer, self.session.call_ids)
         told = _texts(notices)
@@ -196,20 +177,11 @@ class SessionLog:
             self.emit(Notice(warning))
         return answer
 
-    def tell_results(self) -> None:
-        """Emits the event about the message that contains the results of the last answer's calls. The caller must
-        record the results first.
-        """
-        self.emit(UserMessageCommitted(self.conversation.messages[-1].content))
-
     def fresh(self, content: Sequence[Block]) -> Conversation:
-        """A conversation that starts over, with `content` as its only message."""
         return self.conversation.emptied().plus(user_message(content))
 
     def start_afresh(self, content: Sequence[Block], summary: str, event: ContextCompacted) -> None:
-        """Replaces the context by a new one that begins with `content`. The journal keeps the records of the old
-        context.
-        """
+        """Replaces the context. The journal keeps the records of the old one."""
         self.record(compacted_record(user_message(content), summary, event))
         self.emit(event)
 
@@ -233,7 +205,7 @@ def _texts(words: Sequence[str]) -> list[Block]:
 
 
 def _without_images(blocks: Sequence[Block]) -> tuple[Block, ...]:
-    """The blocks without images. In a result, which must not become empty, a text stands for each."""
+    """In a result, which must not become empty, a text stands for each."""
     return tuple(
         {**block, "content": [_REFUSED if one.get("type") == "image" else one for one in block["content"]]}
         if isinstance(block.get("content"), list)

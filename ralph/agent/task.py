@@ -1,6 +1,5 @@
-"""Works on one task: sends a request, runs the tool calls in the answer, and repeats this until the task ends.
-
-This module decides what each answer means for the run. Retries, tools, compaction and output belong to other modules.
+"""Works on one task: sends a request, runs the calls in the answer, and repeats this until the task ends. Decides what
+each answer means for the run. Retries, tools, compaction and output belong to other modules.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from ralph.conversation.notices import (
     near_limit,
     no_use,
 )
-from ralph.conversation.records import Record, background_record, ended_record
+from ralph.conversation.records import QueuedRecord, Record, background_record, ended_record
 from ralph.conversation.session import Session, asking
 from ralph.retry.call_site import CallSite, Client, TurnRequests, WindowTooSmallError
 from ralph.retry.roster import Roster, TargetLog
@@ -61,6 +60,7 @@ from ralph.values.events import (
     SyntheticRetry,
     TurnAsked,
     TurnStarted,
+    UserMessageCommitted,
 )
 from ralph.values.limits import Budget, LimitSettings
 from ralph.values.outcome import Outcome
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from ralph.agent.tool_turn import PromptMaker
     from ralph.retry.backoff import RetryPolicy
     from ralph.values.ports import Clock, Events, TurnLock, Waiter
-    from ralph.values.report import Report, ReportForm
+    from ralph.values.report import ReportForm
 
     Prompt = str | Sequence[Block]
 
@@ -85,9 +85,7 @@ _CHANGES_TARGET = (ModelFallback, RetryScheduled)
 
 
 class AgentLoop:
-    """The agent loop of one session. It works on one task after another. After `run()` has returned, the conversation
-    is always in a state that can be resumed.
-    """
+    """The agent loop of one session, one task after another. After `run()` the conversation can be resumed."""
 
     def __init__(
         self,
@@ -107,10 +105,9 @@ class AgentLoop:
         gate: Gate,
         turn_lock: TurnLock | None = None,
     ) -> None:
-        """`gate` decides about tool calls, tasks and ends of tasks. `turn_lock` is held while tools or hooks run, until the journal has their results. None means no lock.
-
-        `session` is the state that an earlier process left. If it is None, the session is new, and its first task
-        must have a prompt. `report_form` is the form of the final report, or None if no report is required.
+        """`turn_lock` is held while tools or hooks run, until the journal has their results. `session` is the state
+        that an earlier process left. Without it, the first task must have a prompt. `report_form` is None if no
+        report is required.
         """
         self._roster = roster
         self._controls = controls or RunControls()
@@ -124,7 +121,7 @@ class AgentLoop:
         self._waiter = waiter
         state = asking(session or Session(), roster.first.name, roster.first_shape)
         self.log = SessionLog(journal, state, events)
-        """The journal and the state of the session. Every record of this run is written through it."""
+        """Writes every record of this run."""
         self._site = CallSite(
             roster, policy, self._controls, self._budget, client, waiter, clock, self, self.log
         )
@@ -133,7 +130,7 @@ class AgentLoop:
         self._begin_task()
 
     def _begin_task(self) -> None:
-        """Resets all counts and limits for a new task."""
+        """Resets all counts and limits."""
         self._tally = Tally()
         self._roster.forgive()
         self._target_log = TargetLog(self._roster)
@@ -142,7 +139,7 @@ class AgentLoop:
         self._asking = Asking(self._site, self.log)
         self._requests = TurnRequests(1)
         self._blocks = StopBlocks()
-        """The times that the gate has refused to end this task."""
+        """The refused ends of this task."""
 
     def _fresh_rules(self) -> CallRules:
         closing = self._closing
@@ -155,7 +152,7 @@ class AgentLoop:
 
     @property
     def has_messages(self) -> bool:
-        """Whether the session has a message. Without a message, the session cannot be resumed."""
+        """Without a message, the session cannot be resumed."""
         return bool(self.conversation.messages)
 
     @property
@@ -163,9 +160,7 @@ class AgentLoop:
         return self._tally.turns + 1
 
     def emit(self, event: Event) -> None:
-        """Updates the counts of the run from an event, and passes the event on. All parts of a run use this method as
-        their `Events` port.
-        """
+        """Counts an event and passes it on. All parts of a run use this as their `Events` port."""
         if isinstance(event, StreamReceived):  # these come by the thousand, and change no count
             self.log.emit(event)
             return
@@ -179,11 +174,8 @@ class AgentLoop:
         self.log.emit(event)
 
     def run(self, prompt: Prompt | PromptMaker | None, *opening: Record) -> RunEnded:
-        """Works until the task ends, and returns the end of the run.
-
-        `prompt` is the new task, or a function that makes it. If `prompt` is None, unfinished work is resumed.
-        `opening` holds the records that begin the run. Raises no exception: errors of the API and of tools, signals
-        and bugs become outcomes.
+        """Works until the task ends. `prompt` is the new task, or makes it; None resumes unfinished work. `opening`
+        are the records that begin the run. Raises nothing: errors, signals and bugs become outcomes.
         """
         started_s = self._clock.now_s()
         self._begin_task()
@@ -207,7 +199,7 @@ class AgentLoop:
             self._turn_lock.release()
 
     def _sealed(self, ending: Ending, started_s: float) -> RunEnded:
-        """Records the end of the run, and returns it as an event."""
+        """Records the end of the run."""
         self.log.was_refused = ending.outcome is Outcome.API_REJECTED
         left = self._stopped_in_background()
         try:
@@ -230,7 +222,7 @@ class AgentLoop:
         return ended
 
     def _stopped_in_background(self) -> int:
-        """Stops the commands in the background, unless this process may get another task. Returns their number."""
+        """Stops the commands in the background, unless another task may come. Returns their number."""
         if self._controls.may_continue() and math.isinf(self._waiter.stop_left_s()):
             return 0
         left = len(self._toolbox.background.running)
@@ -256,7 +248,9 @@ class AgentLoop:
             self._asking.tell(moved(session.moved_from, session.cwd))
         if session.gone_commands:
             self._asking.tell(about_commands(GONE_COMMANDS, session.gone_commands))
-        if (report := self._known_report(prompt)) is not None:
+        # An earlier process may have accepted a report that it did not deliver.
+        accepted = None if prompt is not None or self.log.pending else session.report
+        if accepted is not None and (report := self._closing.was_reported(accepted)) is not None:
             return self._closing.accepted(report)
         messages = self.conversation.messages
         follows_tools = prompt is None and bool(messages) and bool(messages[-1].tool_result_ids)
@@ -279,7 +273,8 @@ class AgentLoop:
         self._turn_state = TurnState()
         pending = log.pending
         if pending is not None:
-            log.queue(blocks, *opening)  # recorded now, because the calls may take long
+            # Recorded now, because the calls may take long.
+            log.record(*opening, QueuedRecord(content=tuple(blocks)))
             opening = ()
             if pending.calls:
                 self._run_tools(pending)
@@ -301,15 +296,8 @@ class AgentLoop:
         if self._gate.asks_others:
             self._turn_lock.take()
 
-    def _known_report(self, prompt: Prompt | None) -> Report | None:
-        """The report that an earlier process accepted but did not deliver, or None if there is none."""
-        report = self.log.session.report
-        if prompt is not None or report is None or self.log.pending:
-            return None
-        return self._closing.was_reported(report)
-
     def _begin_turn(self, *, follows_tools: bool) -> Ending | None:
-        """Begins a turn. Returns the end of the run if a limit allows no further turn, otherwise None."""
+        """Returns the end of the run if a limit allows no further turn, otherwise None."""
         finishing, turn = self._closing.finishing, self._turn
         time_left_s = self._waiter.time_left_s()
         if time_left_s <= 0:
@@ -336,7 +324,7 @@ class AgentLoop:
         self._asking.tell(self._closing.enter_final_turn(reason))
 
     def _counted_turn(self) -> Ending | None:
-        """Runs one turn. When the turn ends, even by an exception, emits an event with the number of its attempts."""
+        """Also after an exception, emits the number of the turn's attempts."""
         asked = self._requests = TurnRequests(self._turn, self._requests.recent)
         try:
             return self._one_turn()
@@ -345,8 +333,8 @@ class AgentLoop:
                 self.emit(TurnAsked(asked.turn, asked.attempts, asked.took_s))
 
     def _one_turn(self) -> Ending | None:
-        """Requests answers until one of them is accepted and its tool calls have run. Returns the end of the run, or
-        None if another turn may begin.
+        """Asks until an answer is accepted and its calls have run. Returns the end of the run, or None if another turn
+        may begin.
         """
         state, self._turn_state = self._turn_state, TurnState()
         contexts = self._asking.fresh_contexts
@@ -372,8 +360,8 @@ class AgentLoop:
             state = following
 
     def _taken(self, step: Step, state: TurnState, answer: Answer) -> Ending | TurnState | None:
-        """Acts on an answer after it was added to the conversation. Returns the end of the run, or the state in which
-        this turn continues, or None if the turn is over.
+        """Acts on an answer that was added to the conversation. Returns the end of the run, or the state in which this
+        turn continues, or None if the turn is over.
         """
         match step:
             case RunTools():
@@ -402,7 +390,6 @@ class AgentLoop:
         *,
         is_committed: bool,
     ) -> Ending | TurnState | None:
-        """Acts on a useless answer."""
         if not isinstance(step, MakeRoom):
             ending = self._report_in_text(state.said, answer, is_committed=is_committed)
             if ending is not None:
@@ -438,12 +425,10 @@ class AgentLoop:
         turn.run()
         self._tool_turn = None
         self._turn_lock.release()
-        self.log.tell_results()
+        self.log.emit(UserMessageCommitted(self.conversation.messages[-1].content))
 
     def _after_tools(self, state: TurnState) -> Ending | TurnState | None:
-        """Decides how the run continues after the tool calls of an answer. The turn is over if at least one call was
-        valid. Returns the end of the run, or the state in which this turn continues, or None if the turn is over.
-        """
+        """As `_taken`, after the calls of an answer. The turn is over if at least one of them was valid."""
         rules, closing = self._rules, self._closing
         rules.end_answer()
         if closing.reported is not None:
@@ -466,9 +451,8 @@ class AgentLoop:
         return state
 
     def _unless_held(self, ending: Ending) -> Ending | None:
-        """Asks the gate whether the task may end. Returns `ending` if it may. If the gate refuses, returns None, and
-        tells the model the reason in a new turn, unless that has led nowhere. The gate is asked only if the model itself
-        ended the task.
+        """Asks the gate whether a task that the model itself ended may end. Returns None if not, and tells the model
+        the reason in a new turn, unless that has led nowhere.
         """
         if ending.outcome is not Outcome.COMPLETED or self._closing.is_final:
             return ending
@@ -490,7 +474,6 @@ class AgentLoop:
         return None
 
     def _gave_up(self, step: NoUsableAnswer, state: TurnState) -> Ending | TurnState:
-        """Acts on the last of too many useless answers."""
         ending = self._closing.gave_up(step)
         if ending is not None:
             return ending
@@ -498,10 +481,8 @@ class AgentLoop:
         return state
 
     def _report_in_text(self, said: str, answer: Answer, *, is_committed: bool) -> Ending | None:
-        """Looks for a report in the text of an answer, and caches it. In the final turn, accepts the report.
-
-        `said` is the text of earlier answers in this turn that were cut off; `answer` continues this text. Returns
-        the end of the run if a report was accepted, otherwise None.
+        """The end of the run if the final turn's text has a report. `said` is the text of cut answers that `answer`
+        continues.
         """
         was_found = self._closing.take_text(said + answer.text)
         report = self._closing.report() if was_found else None
@@ -514,7 +495,6 @@ class AgentLoop:
     # --- Asking
 
     def _ask_past_damage(self, state: TurnState) -> tuple[Answer, TurnState]:
-        """Requests one complete answer, and returns it with the state of the turn."""
         while True:
             try:
                 return self._ask(), state
@@ -525,7 +505,7 @@ class AgentLoop:
             self.emit(SyntheticRetry(self._turn, state.failures, "damaged"))
 
     def _ask(self) -> Answer:
-        """Requests one complete answer, and compacts the context first if needed."""
+        """Compacts the context first if needed."""
         self.take_requested_model()
         if self._asking.is_crowded():
             self._make_room("threshold")
@@ -540,8 +520,8 @@ class AgentLoop:
                     raise
 
     def _can_ask_otherwise(self, error: AgentError) -> bool:
-        """Changes the next request, if the size or the thinking of the last one was or may have been the reason for its
-        error. Returns whether another request can succeed now.
+        """Changes the next request if size or thinking may be the reason of the error. Returns whether another one can
+        succeed.
         """
         asking = self._asking
         if asking.leaves_out_thinking(error):
@@ -564,9 +544,7 @@ class AgentLoop:
         return True
 
     def _tell_again(self) -> None:
-        """Repeats for the model what only the old context may have contained: that this is the final turn, and which
-        commands run in the background.
-        """
+        """Repeats what only the old context may have told the model."""
         if (notice := self._closing.final_notice()) is not None:
             self._asking.tell(notice)
         if running := self._toolbox.background.running:
@@ -577,29 +555,27 @@ class AgentLoop:
         return self._asking.accept(answer, is_ahead=is_ahead)
 
     def _runs_at_once(self, step: Step, answer: Answer) -> bool:
-        """Whether the first call of an answer is recorded as about to run, or as refused, before anything is waited
-        for. That record syncs the answer too. Other calls wait: a change of a file is planned first, rules look at the
-        disk, hooks and drivers are asked, and another process may hold the lock.
+        """Whether the first call's record may sync the answer too, because nothing is waited for before it. A change
+        of a file is planned first, rules look at the disk, hooks and drivers are asked, and another process may
+        hold the lock.
         """
         is_command = isinstance(step, RunTools) and answer.calls[0].name == COMMANDS
         return is_command and self._asks_nobody and self._gate.judges_at_once
 
     @property
     def _asks_nobody(self) -> bool:
-        """Whether no hook, no driver and no other process is asked or waited for around tool calls."""
+        """Whether nobody is asked or waited for around tool calls."""
         return not self._gate.asks_others and isinstance(self._turn_lock, NoTurnLock)
 
     def take_requested_model(self) -> None:
-        """If a driver has requested another model, uses that model for the next requests."""
+        """Takes the model that a driver has requested for the next requests."""
         requested = self._controls.take_requested_model()
         if requested is not None:
             target = self._roster.prefer(requested)
             self.emit(Notice(f"from here on with {target.name}"))
 
     def _target_records(self) -> list[Record]:
-        """A list with one record of the current target and the cooldowns, or an empty list if nothing has changed. A
-        resumed session needs this record.
-        """
+        """The record of the target and the cooldowns, which a resumed session needs, if it has changed."""
         return self._target_log.records(self._roster, self._clock.now_s(), self._clock.utc_now())
 
     def _hints(self, ending: Ending) -> Iterator[str]:

@@ -1,9 +1,7 @@
-"""Handles the tool calls of one answer: checks them, runs them, and collects their results in order. `call_rules.py`
-decides which calls may run.
+"""Runs the tool calls of one answer, and collects their results in order. `call_rules.py` decides which may run.
 
-`PromptCalls` runs the tool calls that a prompt requests: a shell line of a command file, or the reading of a file.
-Their output becomes part of the prompt, so they run before the first request to the model. If a rule refuses a shell
-line, the task ends, because a part of the prompt would be missing.
+`PromptCalls` runs the calls that a prompt requests, a shell line or the reading of a file, whose output becomes part
+of the prompt. If a rule refuses one, the task ends, because a part of the prompt would be missing.
 """
 
 from __future__ import annotations
@@ -39,8 +37,6 @@ INTERRUPTED = (
 
 
 class ToolTurn:
-    """Runs the tool calls of one answer until each call has a result."""
-
     def __init__(
         self,
         calls: Sequence[ToolCall | MalformedCall],
@@ -52,8 +48,8 @@ class ToolTurn:
         room_tokens: int | None = None,
         ends_at_once: bool = False,
     ) -> None:
-        """`ends_at_once` is True if nothing is waited for between the last call and the next request or the end of the
-        run. The last results are then synced when the request has been sent.
+        """`ends_at_once`: nothing is waited for behind the last call, so its result is synced when the next request
+        was sent.
         """
         self.calls = [with_known_name(call) if isinstance(call, ToolCall) else call for call in calls]
         self.toolbox = toolbox
@@ -63,17 +59,15 @@ class ToolTurn:
         self.rules = rules
         self._ends_at_once = ends_at_once
         self.room_tokens = room_tokens
-        """The number of tokens that the results may have together, or None if there is no limit."""
+        """The tokens that the results may have together. None without a limit."""
         self.finished: dict[str, ToolResult] = {}
-        """The results so far, by call id. If an `Interrupted` stopped a call, the result of that call is an error,
-        which says that the effects of the call are unknown."""
+        """The results so far by call id, of an interrupted call an error that says so."""
         self.changes: dict[str, FileChange | None] = {}
-        """For each call that this process ran, by call id: the planned change of a file, or None if no change was
-        planned."""
+        """For each call that this process ran, the planned change of a file."""
 
     def resume(self) -> None:
-        """Takes over the results of calls that an earlier process ran. Must be called before `run`. If the earlier
-        process recorded a call as about to run, but recorded no result, nobody knows whether the call ran.
+        """Takes over the results of an earlier process. Must be called before `run`. Of a call with an intent and no
+        result, nobody knows whether it ran.
         """
         results, intents = self.log.session.results, self.log.session.intents
         self.finished.update(results)
@@ -85,9 +79,7 @@ class ToolTurn:
                 self.rules.resume_from(call, result.output if result is not None else None)
 
     def run(self) -> tuple[ToolResult, ...]:
-        """Runs the calls that have no result yet, and returns the results of all calls in order. A call with effects
-        takes effect at most once, even if an earlier process was about to run it and then ended.
-        """
+        """Runs the calls without a result, each with effects at most once, and returns all results in order."""
         try:
             for batch in self._batches():
                 self._run_batch(batch)
@@ -100,7 +92,6 @@ class ToolTurn:
         return tuple(self.finished[call.id] for call in self.calls)
 
     def _batches(self) -> Iterator[Sequence[ToolCall | MalformedCall]]:
-        """Divides the calls without a result into groups."""
         left = [call for call in self.calls if call.id not in self.finished]
         for is_parallel, group in groupby(left, key=lambda call: call.name in self._read_only):
             members = list(group)
@@ -144,7 +135,7 @@ class ToolTurn:
     def _observed(
         self, done: Sequence[tuple[ToolCall, ToolOutput, float]]
     ) -> Sequence[tuple[ToolCall, ToolOutput, float]]:
-        """Passes the outputs to the gate, and returns the outputs that the model gets."""
+        """The outputs that the model gets, as the gate says."""
         observed: list[tuple[ToolCall, ToolOutput, float]] = []
         try:
             for call, output, took_s in done:
@@ -155,14 +146,13 @@ class ToolTurn:
         return observed
 
     def _announce(self, call: ToolCall) -> None:
-        """Records in the journal that the call is about to run."""
         has_effects = call.name not in self._read_only
         self.changes[call.id] = self.toolbox.plan(call) if has_effects else None
         self.log.record(intent_record(call, self.changes[call.id]), sync=has_effects)
 
     def _settled(self, call: ToolCall) -> ToolOutput | None:
-        """The result of a call that an earlier process has recorded as about to run. None if there is no such record,
-        or if ralph knows that the call has changed nothing. The call may then run.
+        """The result of a call of which an earlier process recorded the intent. None if there was none, or if it has
+        changed nothing: then it may run.
         """
         intents = self.log.session.intents
         if call.id not in intents or call.name in self._read_only:
@@ -178,7 +168,6 @@ class ToolTurn:
             raise
 
     def _finish(self, done: Sequence[tuple[ToolCall, ToolOutput, float]]) -> None:
-        """Cuts the outputs so that they fit into `room_tokens`, and records them."""
         outputs = all_fitted([output for _, output, _ in done], self.room_tokens)
         if self.room_tokens is not None:
             self.room_tokens -= sum(map(output_size, outputs))
@@ -192,7 +181,7 @@ class ToolTurn:
 
 
 def note_background(toolbox: Toolbox, log: SessionLog, events: Events) -> None:
-    """Tells what has happened to commands in the background, and records which of them run now."""
+    """Tells and records what has happened to commands in the background."""
     news = toolbox.background_news()
     if news:
         log.record(background_record(toolbox.background), sync=False)
@@ -206,31 +195,25 @@ if TYPE_CHECKING:
 
 
 class PromptRefusedError(Exception):
-    """The prompt cannot be made, because a rule refuses a part of it. The message is one line."""
+    """A rule refuses a part of the prompt. The message is one line."""
 
 
 class PromptCalls:
     def __init__(
         self, toolbox: Toolbox, make_rules: Callable[[], CallRules], gate: Gate, events: Events
     ) -> None:
-        """`make_rules` returns a new `CallRules`. Each call needs its own, because a `CallRules` counts the calls
-        that it judges. `gate` examines the outputs.
-        """
+        """`make_rules` makes the `CallRules` of each call, because they count what they judge."""
         self._toolbox = toolbox
         self._make_rules = make_rules
         self._gate = gate
         self._events = events
 
     def judge(self, tool: str, arguments: Mapping[str, str]) -> Ruling:
-        """Decides whether a call may run. A hook may change its arguments. Raises `Interrupted` when a signal arrives
-        or a hook ends the run.
-        """
+        """A hook may change the arguments. Raises `Interrupted` when a signal arrives or a hook ends the run."""
         return self._make_rules().ruling(ToolCall(f"prompt_{uuid4().hex}", tool, dict(arguments)))
 
     def run(self, command: str, permitted: Runnable) -> ToolOutput:
-        """Runs a call that `judge` has permitted, and returns the call's output. If the tool fails, the output is an
-        error. `command` is as in `PromptCalled`.
-        """
+        """The output of a call that `judge` has permitted. `command` is as in `PromptCalled`."""
         call = permitted.call
         argument = str(next(iter(call.arguments.values())))
         self._events.emit(PromptCalled(command, call.name, argument))

@@ -50,7 +50,7 @@ def _run(arguments: list[str], *, is_command_inserted: bool) -> int:
 
 
 def _show_help() -> int:
-    """Prints the page that `make generated` has made ahead. Raises OSError if standard output cannot be written."""
+    """`make generated` has made the page. Raises OSError if standard output cannot be written."""
     with open(os.path.join(os.path.dirname(__file__), "help.txt"), encoding="utf-8") as page:  # noqa: PTH118, PTH120, PTH123 - `pathlib` takes long to load
         text = page.read()
     with suppress(BrokenPipeError):  # the reader has seen enough
@@ -69,9 +69,7 @@ def _complain(message: str, code: int) -> int:
 
 
 def _complain_of(shortage: ShortageError) -> int:
-    """Writes one line about the shortage to standard error, and returns the exit code. It imports no module, because
-    an import may fail if the machine lacks memory or file descriptors.
-    """
+    """Imports no module: an import may fail if the machine lacks memory or file descriptors."""
     too_few = why_too_few_descriptors()
     with suppress(OSError):
         os.write(2, f"ralph: {too_few or line_with_advice(shortage)}\n".encode())

@@ -1,5 +1,5 @@
-"""Options of Claude Code that ralph accepts without effect, or refuses with advice, and options of other agents. For
-these, a suggestion of an option with a similar spelling would be misleading. No I/O happens here.
+"""Options of Claude Code that ralph accepts without effect or refuses with advice, and options of other agents, for
+which a suggestion by spelling would mislead.
 """
 
 from __future__ import annotations
@@ -98,9 +98,7 @@ _OF_PEERS = {
 
 
 def instead_of(spelling: str) -> str | None:
-    """The line about an option of Claude Code or another agent that a run of ralph does not have. None for any other
-    option.
-    """
+    """The line about an option of Claude Code or another agent that a run of ralph lacks, else None."""
     for owner, table in (("Claude Code", INSTEAD), ("other agents", _OF_PEERS)):
         if spelling in table:
             return f"{spelling} is an option of {owner} that ralph does not have: {table[spelling]}"

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 IN_LOOP = ("init", "ls", "show")
-"""The commands after `ralph loop`. `ralph loop init` is treated as a single command. `loop` cannot be a group of
-commands, because a group takes its first argument as the name of a command, while `loop` takes a prompt."""
+"""`ralph loop init` is a single command: a group takes its first argument for a command, but `loop` takes a prompt."""
 
 HELP_LINES = {
     "run": "Do one task, from a prompt to an outcome (the default).",
@@ -41,9 +40,7 @@ ROOT_HELP = ("-h", "--help")
 
 
 class LineError(UsageError):
-    """The words of a command line do not fit the command's parameters. The help of the command lists these
-    parameters.
-    """
+    """The words do not fit the command's parameters, which its help lists."""
 
     def __init__(self, message: str, command: str | None = None) -> None:
         super().__init__(message)
@@ -61,9 +58,7 @@ _MAY_HAVE_VALUE = ("--debug", "-d", "--prompt-suggestions")
 
 
 def with_command(arguments: list[str]) -> list[str]:
-    """The arguments with a command at their beginning. If the user named no command, this is `run`. Raises UsageError
-    if the first argument is a mistyped command.
-    """
+    """The arguments behind their command, or behind `run`. Raises UsageError if the first one is a mistyped command."""
     if arguments[:1] == ["loop"] and arguments[1:2] and arguments[1] in IN_LOOP:
         return [f"loop {arguments[1]}", *arguments[2:]]
     if arguments and arguments[0] in (*COMMANDS, *ROOT_HELP):
@@ -119,9 +114,7 @@ def with_repeated_options(words: Sequence[str], valued: Mapping[str, str]) -> tu
 
 
 def _option_before_value(word: str, valued: Mapping[str, str]) -> str:
-    """The option to which the next word may belong as its value: the word itself, or the last letter of a cluster such as
-    `-qf`. Empty if there is none.
-    """
+    """The word, or the last letter of a cluster such as `-qf`, if the next word may be its value, or ""."""
     if word.startswith("--") or not word.startswith("-"):
         return word
     letters = [f"-{letter}" for letter in word[1:]]
@@ -191,8 +184,8 @@ def refuse_command_word(arguments: Sequence[str]) -> None:
 
 
 def refuse_lone_word(prompt: str | None, of_what: str, says_prompt: str) -> None:
-    """Raises UsageError if the prompt is a lone word, such as `deploy`. The command line `says_prompt` runs it as a
-    prompt. To be asked only if neither an option nor piped data says that the word is one.
+    """Raises UsageError for a lone word such as `deploy`, which `says_prompt` runs. Not to be called if an option or
+    piped data says that it is a prompt.
     """
     if prompt is not None and re.fullmatch(_LONE_WORD, prompt):
         raise UsageError(
@@ -201,8 +194,8 @@ def refuse_lone_word(prompt: str | None, of_what: str, says_prompt: str) -> None
 
 
 def instead_of(arguments: Sequence[str], commands: Sequence[str]) -> str | None:
-    """The error message if the user probably meant the first argument as a command, although it is not one of
-    `commands`. None if the argument is a prompt.
+    """The error if the user probably meant the first argument as a command that is none of `commands`. None for a
+    prompt.
     """
     word, *others = arguments
     if not re.fullmatch(r"[A-Za-z][A-Za-z_-]*", word) or any(one.startswith(_SAYS_PROMPT) for one in others):
@@ -227,9 +220,7 @@ def meant_before_prompt(word: str) -> str:
 
 
 def instead_of_in_loop(word: str) -> str | None:
-    """The error message if the user probably meant `word`, which follows `ralph loop`, as a command. None if the word
-    is a prompt.
-    """
+    """As `instead_of`, for the word behind `ralph loop`."""
     known = _alike(word.lower(), _IN_LOOP)
     if known is None:
         return None

@@ -1,6 +1,4 @@
-"""`ralph completion`: prints the script that completes ralph's command lines in a shell. The scripts call
-`ralph --complete`, which `shell/answer.py` answers.
-"""
+"""`ralph completion`: prints the script for a shell. It calls `ralph --complete`, which `shell/answer.py` answers."""
 
 # No `from __future__ import annotations` here: typer reads the annotations.
 

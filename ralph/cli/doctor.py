@@ -1,7 +1,5 @@
-"""`ralph doctor` shows the merged settings with their origins, then checks whether a run would work.
-
-It gives advice for each problem. If a check fails, the next check is still done. It shows no secret. It changes no
-file, but creates the directory for sessions if that directory is missing, and starts the MCP servers of a run.
+"""`ralph doctor` shows the merged settings with their origins, then checks whether a run would work. A failed check
+ends nothing. Shows no secret, and changes no file but the directory for sessions, which it creates.
 """
 
 from __future__ import annotations
@@ -18,17 +16,18 @@ from msgspec.structs import replace
 
 from ralph import __version__
 from ralph.api.target_clients import HttpSettings
-from ralph.cli.checks import resources
 from ralph.cli.checks.checkout import look_at_claude_rules, look_at_git
 from ralph.cli.checks.finding import Finding, Level, exit_code, fail, ok, verdict, warn
 from ralph.cli.checks.machine import (
+    look_at_disks,
+    look_at_limits,
     look_at_machine,
+    look_at_process_room,
     look_at_room,
     look_at_sandbox,
     look_at_sessions,
     look_at_working_directory,
 )
-from ralph.cli.checks.mcp_servers import look_at_servers
 from ralph.cli.checks.probe import LIMITS, probe_targets
 from ralph.cli.checks.sandbox_probe import try_sandbox
 from ralph.cli.options import DoctorLine
@@ -39,7 +38,8 @@ from ralph.machine.files.repository import repository_top
 from ralph.machine.network.trust import trusting, unusable_places
 from ralph.machine.waiter import STOP_SIGNALS, InboxWaiter, SystemClock
 from ralph.output.standard_streams import has_color
-from ralph.run.parts import RunContext, entered, program_keys
+from ralph.run.parts import RunContext, build_toolbox, entered, plan_sandbox, program_keys
+from ralph.run.servers import build_mcp, connect_servers
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.settings.listing import setting_lines, target_lines
 from ralph.settings.merge import SettingsError, load_with_claude
@@ -57,6 +57,9 @@ if TYPE_CHECKING:
 
 _COLORS = {Level.OK: "32", Level.NOTE: "36", Level.WARN: "33", Level.FAIL: "31"}
 _NOT_ASKED = "not asked: a run would not start with these settings"
+_SERVERS = "MCP servers"
+_SERVERS_ADVICE = "correct --mcp-config or [mcp]: no run begins without its servers (`ralph help mcp`)"
+_MOST_TOOLS = 8
 _LEVEL_WIDTH = max(len(level.value) for level in Level)
 
 
@@ -168,8 +171,6 @@ class _Page:
 
 
 def _end_at_once_when_asked() -> None:
-    """Makes a stop signal end the process at once, because `ralph doctor` has nothing to clean up."""
-
     def end(signal_number: int, _frame: FrameType | None) -> None:
         os._exit(Outcome.INTERRUPTED.exit_code(signal_number))
 
@@ -181,7 +182,7 @@ def _end_at_once_when_asked() -> None:
 def _settings(
     line: DoctorLine, environment: Mapping[str, str], cwd: Path | None
 ) -> tuple[Settings | None, Finding | None]:
-    """Loads the settings. Returns the settings and the first problem found in them."""
+    """The settings and the first problem in them."""
     if cwd is None:
         return None, None
     config_file = Path(line.config) if line.config is not None else None
@@ -223,8 +224,8 @@ def _findings(
     session_dir = Path(line.session_dir) if line.session_dir else None
     yield look_at_working_directory(cwd)
     yield look_at_sessions(environment, session_dir, cwd)
-    yield from resources.look_at_disks(environment, session_dir, cwd)
-    yield resources.look_at_process_room()
+    yield from look_at_disks(environment, session_dir, cwd)
+    yield look_at_process_room()
     if cwd is not None:
         yield from _about_checkout(line, environment, cwd, settings, clock)
     if problem is not None:
@@ -232,21 +233,46 @@ def _findings(
     if settings is not None:
         if problem is None:
             yield from _look_at_values(settings, environment)
-        yield resources.look_at_limits(settings)
+        yield look_at_limits(settings)
         for remark in settings.remarks:
             yield warn("settings", remark.text, remark.advice)
-    if settings is None:
-        if line.probe:
-            yield warn("targets", _NOT_ASKED, "fix the settings first")
-        return
-    if settings.mcp_servers and cwd is not None:
-        yield from look_at_servers(settings, environment, cwd, waiter, clock)
-    if not line.probe:
-        return
-    if problem is not None:
+        if settings.mcp_servers and cwd is not None:
+            yield from _look_at_servers(settings, environment, cwd, waiter, clock)
+    if line.probe and (settings is None or problem is not None):
         yield warn("targets", _NOT_ASKED, "fix the settings first")
-    else:
+    elif line.probe and settings is not None:
         yield from _answers_of_targets(settings, environment, cwd, waiter, clock)
+
+
+def _look_at_servers(
+    settings: Settings, environment: Mapping[str, str], cwd: Path, waiter: InboxWaiter, clock: SystemClock
+) -> Iterator[Finding]:
+    """A finding for each server with its tools and for each notice of a run, or one failure if no run could begin. All
+    servers have ended at the end.
+    """
+    context = RunContext(
+        settings, environment, cwd, waiter, clock, EventStream(), _redactor(environment, settings)
+    )
+    mcp = toolbox = None
+    try:
+        mcp = build_mcp(context)
+        if mcp is None:
+            return
+        toolbox = build_toolbox(context, plan=plan_sandbox(context), mcp=mcp)
+        connect_servers(toolbox)
+    except SettingsError as error:
+        yield fail(_SERVERS, str(error), _SERVERS_ADVICE)
+        return
+    finally:
+        if toolbox is not None:
+            toolbox.close()
+        elif mcp is not None:
+            mcp.close()
+    for server, tools in mcp.tools_by_server().items():
+        more = f" and {len(tools) - _MOST_TOOLS} more" if len(tools) > _MOST_TOOLS else ""
+        listed = f" ({', '.join(tools[:_MOST_TOOLS])}{more})" if tools else ""
+        yield ok(_SERVERS, f"{server}: connected, {len(tools)} tools{listed}")
+    yield from (warn(_SERVERS, notice, "`ralph help mcp`") for notice in mcp.notices)
 
 
 def _answers_of_targets(
@@ -281,7 +307,7 @@ def _about_checkout(
 
 
 def _look_at_values(settings: Settings, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Yields a finding about the settings as a whole. It is a failure if the CA file cannot be read."""
+    """A failure if the CA file cannot be read."""
     ca_file = settings.model.ca_file
     try:
         if ca_file is not None:

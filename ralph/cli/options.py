@@ -1,5 +1,5 @@
-"""The options of `ralph run` and `ralph doctor`. Each option is a field with a spelling, a help text and a type.
-Flags of settings, such as `--model`, are not listed here. They are made from the tables of settings.
+"""The options of `ralph run` and `ralph doctor`, each a field with spelling, help and type. Flags of settings are made
+from the tables of settings.
 """
 
 # No `from __future__ import annotations` here: the options are read from the annotations.
@@ -164,9 +164,7 @@ class RunLine(Struct, frozen=True, kw_only=True):
 
     @property
     def flags(self) -> dict[str, object]:
-        """The values of the flags of all settings, by the names of the settings. None means that the flag was not
-        given.
-        """
+        """The flags of all settings, by the settings' names. None is a flag that was not given."""
         given = dict(self.settings)
         allowed, forbidden = given.get("tools.allowed"), given.get("tools.disallowed")
         names = allowed if isinstance(allowed, tuple) else ()

@@ -1,7 +1,6 @@
-"""Makes the commands `ralph run`, `ralph loop` and `ralph doctor`, which share most of their options.
-
-Their options are fields of Structs. The field `settings` stands for one option per flag in the tables of settings. typer
-checks only the types of values. The ranges are checked by `check_settings`, or when the run reads its settings.
+"""Makes the commands `ralph run`, `ralph loop` and `ralph doctor`, whose options are fields of Structs. Their field
+`settings` stands for one option per flag in the tables of settings. typer checks only types. `check_settings`, or
+the run, checks the ranges.
 """
 
 from __future__ import annotations
@@ -128,16 +127,13 @@ class SettingsCommand(TyperCommand):
         return self._call(*lines, typed)
 
     def read(self, words: Sequence[str]) -> tuple[list[Struct], TypedLine]:
-        """Decodes the words behind the command without calling it. Raises UsageError if they do not fit, and if they ask
-        for the help.
-        """
+        """Decodes the words behind the command. Raises UsageError if they do not fit, or ask for the help."""
         try:
             return self._decoded(self.make_context(self.name, [*words], help_option_names=[]))
         except TyperException as error:
             raise line_error(error, self.name or "") from None
 
     def _decoded(self, context: Any) -> tuple[list[Struct], TypedLine]:
-        """The command's Structs with the values of a command line."""
         values = dict(context.params)
         values[_SETTINGS] = {key.name: _setting(key, values.pop(name)) for name, key in self.flags.items()}
         lines = [
@@ -235,9 +231,7 @@ def split_names(word: str) -> list[str]:
 
 
 def check_settings(flags: Mapping[str, object]) -> None:
-    """Raises UsageError if a run would refuse the value of a flag later. `flags` maps the names of settings to
-    values. None means that the flag was not given.
-    """
+    """Raises UsageError for a flag's value that a run would refuse. None is a flag that was not given."""
     for name, value in flags.items():
         if value is None:
             continue

@@ -1,6 +1,4 @@
-"""Converts the command line of `ralph run` to the options of a run, and does the run. The command imports this when it knows that
-there is a run to do.
-"""
+"""Converts the command line of `ralph run` to the options of a run, and does it. Imported when there is a run to do."""
 
 from __future__ import annotations
 

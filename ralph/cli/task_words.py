@@ -1,6 +1,4 @@
-"""Converts words of the command line to values as `values.py` does, for the two commands that do a task: system prompts, files to
-write, and the report that is required.
-"""
+"""Converts words to values as `values.py` does, for the commands that do a task: system prompts, files, and reports."""
 
 from __future__ import annotations
 
@@ -26,11 +24,8 @@ _MOST_TEXT_BYTES = 16 * 1024 * 1024
 def text_or_file(
     option: str, text: str | None, path: str | None, directories: Sequence[str], *, takes_pipe: bool = True
 ) -> str | None:
-    """The text given with `--OPTION`, or the text of the file given with `--OPTION-file`. None if the user gave
-    neither.
-
-    `directories` are those of `run_directories`. `takes_pipe` is False if the file will be read again later. A pipe is then
-    refused, because it can be read only once.
+    """The text of `--OPTION`, or of the file of `--OPTION-file`, or None. `directories` are those of
+    `run_directories`. Without `takes_pipe`, a pipe is refused, because the file will be read again.
     """
     if text is not None and path is not None:
         raise wrong_value(f"--{option}", f"give either --{option} or --{option}-file")
@@ -61,9 +56,7 @@ def writable_file(option: str, path: str | None, directories: Sequence[str]) -> 
 
 
 def check_output_is_open(result_file: str | None = None) -> None:
-    """Raises CannotError if the result could not be written anywhere. This is so if standard output is closed (`>&-`)
-    and there is no result file. Without this check, the run would cost money and its answer would be lost.
-    """
+    """Raises CannotError if standard output is closed (`>&-`) and there is no result file: the answer would be lost."""
     if result_file is None and has_closed_output():
         raise CannotError(
             "standard output is closed: if you do not need the answer, use >/dev/null", Outcome.IO_ERROR
@@ -73,9 +66,7 @@ def check_output_is_open(result_file: str | None = None) -> None:
 def requested_report(
     schema: str | None, directories: Sequence[str], *, is_required: bool, takes_pipe: bool = True
 ) -> RequestedReport | None:
-    """The final report that the user requires, or None if the user requires none. `directories` and `takes_pipe` are as
-    in `text_or_file`.
-    """
+    """None if the user requires none. `directories` and `takes_pipe` are as in `text_or_file`."""
     if schema is None:
         return RequestedReport() if is_required else None
     from ralph.run.report_schema import read_schema  # noqa: PLC0415 - a schema library is slow to load

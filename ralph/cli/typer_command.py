@@ -125,9 +125,7 @@ def made(app: typer.Typer) -> Any:
 
 
 def run_command(name: str, command: Any, words: list[str], *, is_command_inserted: bool) -> int:
-    """Runs the command with this name, or shows its help. Returns the exit code. Raises UsageError if the words do not
-    fit the command's parameters.
-    """
+    """Runs the command or shows its help, and returns the exit code. Raises UsageError if the words do not fit."""
     if name != "run":  # which still imports many modules, and begins garbage collection itself
         begin_garbage_collection()
     try:

@@ -1,5 +1,5 @@
-"""Converts words of the command line to values. An error names the option of the wrong word and leads to exit code 2.
-If a list option probably took the prompt as one of its values, as in `ralph --tools Read "a task"`, the error says so.
+"""Converts words of the command line to values. An error names the option, and says so if a list option probably took
+the prompt as one of its values, as in `ralph --tools Read "a task"`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ COUNT = partial(at_least(1).decoded, is_text=True)
 
 
 def absolute(path: str | None) -> str | None:
-    """Makes a path absolute. A relative path is relative to the directory where ralph was called, not to `--cd`. `-`
-    (standard input) is not changed.
-    """
+    """A relative path is relative to the directory of the call, not to `--cd`. `-` is standard input."""
     if path is None or path == "-":
         return path
     try:
@@ -41,10 +39,8 @@ def json_or_path(text: str | None) -> str | None:
 
 
 def working_directory(directory: str | None) -> Path:
-    """The working directory as an absolute path with links resolved.
-
-    `directory` is the value of `--cd`. None means the directory where ralph was called. Raises LineError if
-    `directory` does not exist. Raises CannotError if the directory where ralph was called no longer exists.
+    """The absolute working directory, without links, for the value of `--cd`. Raises LineError if `directory` does not
+    exist, and CannotError if the directory of the call is gone.
     """
     try:
         here = Path.cwd()
@@ -56,8 +52,8 @@ def working_directory(directory: str | None) -> Path:
 
 
 def directories(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
-    """The directories that the words name, as absolute paths. A word may contain several names, separated by commas
-    or spaces. Raises LineError if a named directory does not exist.
+    """The directories in the words, as absolute paths. A word may have several, separated by commas or spaces. Raises
+    LineError.
     """
     paths = [path for word in words for path in _directories_in(word)]
     for path in paths:
@@ -86,17 +82,15 @@ def existing_directory(text: str) -> str:
 
 
 def run_directories(directory: str | None, writable: Sequence[str] = ()) -> tuple[str, ...]:
-    """The directory where ralph was called, the working directory (`--cd`) and those of `--add-dir`, as absolute paths. Links in
-    these directories are not trusted, because a repository may contain them, or a command may have made them.
+    """The directory of the call, that of `--cd` and those of `--add-dir`, as absolute paths. Links in them are not
+    trusted: they may come from the repository or a command.
     """
     here = str(absolute(""))
     return (here, str(absolute(directory or "")), *writable)
 
 
 def refuse_file_as_prompt(prompt: str | None, command: str = "ralph") -> None:
-    """Raises UsageError if the prompt is the name of an existing text file. In this case, the user probably meant the
-    text in the file. The error suggests the option -f of `command`.
-    """
+    """Raises UsageError if the prompt is the name of a text file, whose text the user probably meant (`COMMAND -f`)."""
     if prompt is None or not prompt.endswith((".md", ".txt")) or len(prompt.split()) != 1:
         return
     try:
@@ -111,12 +105,10 @@ def refuse_file_as_prompt(prompt: str | None, command: str = "ralph") -> None:
 
 @contextmanager
 def prompt_not_in_list(last_list: str | None, *, has_prompt: bool) -> Iterator[None]:
-    """A context manager that adds advice to each UsageError raised inside it. The advice is to put the prompt
-    elsewhere.
+    """Adds to each UsageError inside the advice to put the prompt elsewhere.
 
-    `last_list` is the list option that takes all words up to the end of the line. If it is None or `has_prompt` is
-    True, errors are not changed. Otherwise, if standard input cannot contain the prompt either, raises UsageError at
-    once.
+    `last_list` is the list option that takes all words up to the end of the line. Without it, or with a prompt, errors
+    stay. If standard input cannot contain the prompt either, raises UsageError at once.
     """
     if has_prompt or last_list is None:
         yield

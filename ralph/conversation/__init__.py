@@ -1,3 +1,1 @@
-"""The values that make up a session: messages, requests, journal records, and the state that results from the
-records. No I/O happens here.
-"""
+"""The values of a session: messages, requests, journal records, and the state that the records lead to. Pure."""

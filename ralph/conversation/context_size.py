@@ -1,7 +1,5 @@
-"""Estimates the number of tokens of the next request. No I/O happens here.
-
-The estimate is the server's last token count, plus an estimate for the messages since then. Ralph has no tokenizer.
-If no server has counted a message, ralph estimates its tokens from its bytes. The result is usually too high.
+"""Estimates the tokens of the next request: the server's last count, and for what it has not counted, rather too many
+by the bytes, because ralph has no tokenizer.
 """
 
 from __future__ import annotations
@@ -19,8 +17,8 @@ if TYPE_CHECKING:
 # too low.
 BYTES_PER_TOKEN = 2
 MOST_BYTES_PER_TOKEN = 16
-"""No request has more bytes per token than this. Prose has 4 to 5, and long runs of blanks or dashes have more. A server
-that counts fewer tokens does not count the request: some gateways always say 100."""
+"""No request has more. Prose has 4 to 5, runs of blanks or dashes more. A server with a lower count does not count:
+some gateways always say 100."""
 IMAGE_TOKENS = 4_784
 """The maximum number of tokens of an image (section 1.3 of the Messages API reference, limit of the newer models)."""
 
@@ -33,41 +31,34 @@ def tokens_of_bytes(count: int) -> int:
 
 
 def content_size(content: Iterable[Block], sent_bytes: int) -> int:
-    """An estimate of the tokens of some content blocks. `sent_bytes` is the length of their JSON in bytes. Each image
-    is estimated as `IMAGE_TOKENS`, and the bytes of its data are ignored.
+    """The estimated tokens of content blocks with JSON of `sent_bytes`. An image counts as `IMAGE_TOKENS`, without its
+    data.
     """
     images = list(_images(content))
     return tokens_of_bytes(sent_bytes - sum(map(_data_bytes, images))) + IMAGE_TOKENS * len(images)
 
 
 def threshold(window: int) -> int:
-    """The maximum number of tokens of a context. A larger context is compacted. `window` is the context window in
-    tokens.
-    """
+    """The most tokens of a context that need not be compacted. `window` is in tokens."""
     return window * THRESHOLD_PERCENT // 100
 
 
 def is_over(estimate: int, window: int | None) -> bool:
-    """Whether a context of `estimate` tokens must be compacted.
-
-    `window` is the context window in tokens. If it is None, the window is unknown and the result is False.
-    """
+    """Whether a context of `estimate` tokens must be compacted. False if the window is unknown."""
     return window is not None and estimate > threshold(window)
 
 
 GROWTH = 1.5
 GUESSED_PERCENT = 60
 GUESSED_TOKENS = 100_000
-"""A request that the server refuses in unknown words may be too large for it if it has more than `GROWTH` times the size
-of the last request that was answered, and fills more than `GUESSED_PERCENT` of the window. If the window is unknown, it
-must have more than `GUESSED_TOKENS`, estimated from its bytes."""
+"""A request that is refused in unknown words may be too large if it has more than `GROWTH` times the size of the last
+answered one, and fills more than this share of the window, or has more than these tokens by its bytes if that is
+unknown."""
 
 
 def may_be_too_large(size: int, answered: int | None, estimate: int, window: int | None) -> bool:
-    """Whether the size of a request may be the reason why a server refused it in words that ralph does not know.
-
-    `size` is the estimate of the request from its bytes, and `answered` that of the last request that was answered.
-    None if the context has no answer yet. `estimate` is the best estimate of the request's tokens.
+    """Whether the size may be why a server refused a request in unknown words. `size` is by its bytes, and `answered`
+    that of the last answered request, or None. `estimate` is the best estimate of its tokens.
     """
     if answered is None or size <= GROWTH * answered:
         return False
@@ -78,39 +69,30 @@ class SizeCount(Struct, frozen=True):
     """A server's token count of one request, and ralph's estimate of the same request."""
 
     counted: int
-    """The tokens that the server counted. When the answer has arrived, the tokens of its hidden thinking are added."""
+    """By the server, with those of the answer's hidden thinking."""
     size: int
-    """The tokens that ralph estimated from the bytes of the request."""
+    """By ralph, from the bytes of the request."""
 
     def grown_to(self, size_now: int) -> int:
-        """An estimate of the tokens of a later request, which consists of this request and more messages. `size_now`
-        is the estimate of the later request from its bytes.
-        """
+        """The tokens of a later request, this one and more messages, whose size by its bytes is `size_now`."""
         return self.counted + max(0, size_now - self.size)
 
     def in_proportion(self, size: int) -> int:
-        """An estimate of the tokens of another request, rounded up. `size` is the estimate of that request from its
-        bytes. The result assumes that `size` is wrong by the same factor as the estimate of this request.
-        """
+        """The tokens of another request, rounded up, if its `size` is wrong by the same factor as that of this one."""
         return -(-size * self.counted // max(1, self.size))
 
 
 class ContextMeter(Struct, frozen=True):
-    """The servers' last token count for each model. It is immutable: its methods return a new meter. All sizes are
-    estimates from the bytes of the messages that the model receives.
-    """
+    """The servers' last token counts. All sizes are estimates from the bytes of what the model receives."""
 
     counts: Mapping[str, SizeCount] = field(default_factory=dict)
-    """The last count for each model, by model. The model that was counted last comes last."""
+    """By model, the newest last."""
     before: SizeCount | None = None
-    """The last count in the previous context, or None if there is none. It shows how wrong estimates from bytes are."""
+    """The last count in the previous context, which shows how wrong estimates from bytes are."""
 
     def counted(self, model: str, prompt_tokens: int, size_then: int) -> ContextMeter:
-        """The meter with one more token count of a server. `prompt_tokens` is the count of a request, and `size_then`
-        is ralph's estimate of the same request.
-
-        If `prompt_tokens` is 0 or far below what the bytes allow, the server does not count tokens, and the meter is
-        returned unchanged.
+        """The meter with a server's count of a request of `size_then`. Unchanged if the count is 0 or far below what
+        the bytes allow: such a server does not count.
         """
         if prompt_tokens * MOST_BYTES_PER_TOKEN < size_then * BYTES_PER_TOKEN or prompt_tokens <= 0:
             return self
@@ -118,10 +100,8 @@ class ContextMeter(Struct, frozen=True):
         return ContextMeter({**others, model: SizeCount(prompt_tokens, size_then)}, self.before)
 
     def answered(self, model: str, output_tokens: int, answer_size: int) -> ContextMeter:
-        """The meter after an answer. This method must be called after `counted` was called for the request.
-
-        `output_tokens` is the server's count of the answer, and `answer_size` is ralph's estimate of the answer's
-        content. If the count is higher, the difference is hidden thinking, and is added to the stored count.
+        """The meter after an answer to a counted request. More `output_tokens` than its `answer_size` are hidden
+        thinking, which the next request has too.
         """
         last = self.counts.get(model)
         hidden = output_tokens - answer_size
@@ -130,7 +110,6 @@ class ContextMeter(Struct, frozen=True):
         return ContextMeter({**self.counts, model: SizeCount(last.counted + hidden, last.size)}, self.before)
 
     def afresh(self) -> ContextMeter:
-        """The meter for the next context. Its `counts` are empty, and its `before` is the newest count of this meter."""
         return ContextMeter(before=self._newest or self.before)
 
     @property
@@ -138,21 +117,16 @@ class ContextMeter(Struct, frozen=True):
         return next(reversed(list(self.counts.values())), None)
 
     def at_most(self, model: str, size_now: int) -> int:
-        """An upper bound on the tokens of a request to `model`. Budgets need it.
-
-        `size_now` is the estimate of the request from its bytes. The result is the model's last token count, plus the
-        estimate of the messages since then. If this context has no count for the model, the result is `size_now`.
+        """An upper bound for budgets on the tokens of a request of `size_now`: the model's last count and the estimate
+        of what came since, or `size_now` without a count in this context.
         """
         own = self.counts.get(model)
         # If the size is below the counted one, this is another context, and only its bytes are known.
         return own.grown_to(size_now) if own is not None and size_now >= own.size else size_now
 
     def estimate(self, model: str, size_now: int) -> int:
-        """An estimate of the tokens of a request to `model`. `size_now` is the estimate of the request from its
-        bytes.
-
-        If this context has a count for the model, the result is based on that count. Otherwise it is based on a count
-        for another model or in the previous context, and is at most `size_now`.
+        """The tokens of a request of `size_now`: as `at_most` if this context has a count for the model, else by a
+        count for another model or of the previous context, and at most `size_now`.
         """
         if model in self.counts:
             return self.at_most(model, size_now)

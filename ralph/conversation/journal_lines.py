@@ -1,10 +1,11 @@
-"""Converts records to the lines of a journal, and lines to records. No I/O happens here.
+"""Converts records to the lines of a journal, and lines to records.
 
-A line is a JSON object with a sequence number, the time at which it was written, and a checksum. Lines of older
-versions of ralph have no time. If the last line is incomplete, a write may have been
-cut short, and this is not damage. Any other deviation means that the file was changed after it was written, and
-raises JournalDamage. NUL bytes are damage even at the end of the file: a power failure or a restored snapshot can
-leave them in place of data. A field of the wrong type is damage too, and the error names the path of the field.
+A line is a JSON object with a sequence number, the time of writing (not in older ralphs' lines), and a checksum. An
+incomplete last line is a write that was cut short. Anything else that deviates, such as NUL bytes at the end or a
+field of a wrong type, is JournalDamage.
+
+An unknown kind passes through, and older formats are upgraded first. Content blocks, the API's messages and events
+stay dictionaries, whose fields that ralph reads are checked.
 """
 
 from __future__ import annotations
@@ -12,18 +13,21 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-from msgspec import Struct, ValidationError, to_builtins
+from msgspec import Struct, ValidationError, convert, to_builtins
 
-from ralph.conversation.decoding import decoded
+from ralph.conversation import records as kinds
 from ralph.conversation.messages import RequestHead, to_json
-from ralph.conversation.records import KnownRecord, Record, UnknownRecord
+from ralph.conversation.records import FORMAT, KnownRecord, NewerFormatError, Record, UnknownRecord
 from ralph.conversation.secret_spans import spans_field
+from ralph.values.answer import Block  # noqa: TC001 - records are read by their hints
+from ralph.values.usage import TokenUsage  # noqa: TC001 - records are read by their hints
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from ralph.values.redaction import SpansOf
 
@@ -33,7 +37,7 @@ _CHECKSUM_TAIL = b'"}'
 _SEAL_BYTES = len(_CHECKSUM) + 8 + len(_CHECKSUM_TAIL)
 
 _NUL = b"\0"
-"""A byte that never occurs in a valid journal, because JSON writes it as an escape."""
+"""JSON writes it as an escape, so no valid journal has one."""
 _HOLDS_NULS = (
     "contains NUL bytes, as a power cut or a restored snapshot leaves them: what came last is lost, and commands may "
     "have run that it does not tell of"
@@ -43,18 +47,16 @@ _HOLDS_NULS = (
 View = Callable[[str, Mapping[str, Any]], Mapping[str, Any]]
 """Takes the kind and the fields of a line."""
 Read = Callable[[int, int], bytes]
-"""`read(most, offset)` returns at most `most` bytes of a journal, beginning at `offset`. It returns fewer bytes only at
-the journal's end."""
+"""`read(most, offset)` returns at most `most` bytes of a journal, and fewer only at its end."""
 
 FIRST_BYTES = 16 * 1024
-"""The size of the first read at an offset. In most journals, this is enough for the first lines. It is also enough
-for the last lines."""
+"""The first read at an offset, which holds the first or the last lines of most journals."""
 CHUNK_BYTES = 256 * 1024
 """The size of the largest read. A chunk of this size stays in the processor's cache while its lines are checked."""
 
 
 class JournalDamage(Exception):  # noqa: N818 - it is what has been found, not an error of ours
-    """A line of a journal differs from the line that ralph wrote. `line` is the number of the line, counted from 1."""
+    """A line is not the one that ralph wrote. `line` counts from 1."""
 
     def __init__(self, line: int, why: str) -> None:
         super().__init__(f"line {line} {why}")
@@ -64,21 +66,19 @@ class JournalDamage(Exception):  # noqa: N818 - it is what has been found, not a
 def line_of(
     seq: int, record: Record | KnownRecord, written_s: float | None = None, spans_of: SpansOf | None = None
 ) -> bytes:
-    """The journal line of a record, including the line break. `written_s` is the time of writing, in seconds since
-    1970. None leaves the time out. `spans_of` finds the secrets in a text, and the line says where they are. None if
-    nobody looks for secrets.
+    """The journal line of a record with its line break. `written_s` is in seconds since 1970. `spans_of` finds the
+    secrets, whose places the line has; None if nobody looks for any.
     """
     written = {} if written_s is None else {"at": round(written_s, 3)}
     if isinstance(record, UnknownRecord):
         return sealed({"seq": seq, "kind": record.kind, **record.fields, **written})
-    fields = to_builtins(record, enc_hook=_head_text)
+    # msgspec cannot convert a request head.
+    fields = to_builtins(record, enc_hook=lambda head: head.json)
     return sealed({"seq": seq, **fields, **spans_field(record.kind, fields, spans_of), **written})
 
 
 def written_at(line: bytes) -> float | None:
-    """The time at which a line was written, in seconds since 1970. None if the line has no time. `line` must be a
-    complete and undamaged line; its line break may be missing.
-    """
+    """In seconds since 1970, or None if the line has no time. `line` is undamaged; its line break may be missing."""
     body = line.rstrip(b"\n")[:-_SEAL_BYTES]
     try:
         return float(body.rpartition(_WRITTEN)[2])
@@ -86,22 +86,15 @@ def written_at(line: bytes) -> float | None:
         return None
 
 
-def _head_text(head: RequestHead) -> str:
-    """The JSON text of a request head. msgspec calls this function for values that it cannot convert, and only heads
-    are such values.
-    """
-    return head.json
-
-
 def sealed(fields: Mapping[str, Any]) -> bytes:
-    """The journal line for these fields. It contains a checksum of the fields, and ends with a line break."""
+    """The line with the checksum of its fields and a line break."""
     body = to_json(fields)[:-1]
     return b"%s%s%08x%s\n" % (body, _CHECKSUM, zlib.crc32(body), _CHECKSUM_TAIL)
 
 
 def chunks(read: Read, begin: int, end: int, most: int = FIRST_BYTES) -> Iterator[bytes]:
-    """Yields the bytes from `begin` to `end` in chunks, and stops at the end of the file. The first chunk has `most`
-    bytes. Each further chunk is twice as long, up to `CHUNK_BYTES`.
+    """Yields the bytes from `begin` to `end` or the end of the file. Chunks begin with `most` bytes and double up to
+    `CHUNK_BYTES`.
     """
     while begin < end and (chunk := read(min(most, end - begin), begin)):
         yield chunk
@@ -120,9 +113,7 @@ class _Tail(Struct, frozen=True):
 
 
 def _tail(read: Read, begin: int, end: int) -> _Tail:
-    """Looks at the bytes after the last line break between `begin` and `end`, which may be many. Never holds more than
-    a chunk of them.
-    """
+    """Looks at the bytes behind the last line break, of which it never holds more than a chunk."""
     offset = _after_break(read, begin, end)
     checksum, held = 0, b""
     for chunk in chunks(read, offset, end):
@@ -148,13 +139,11 @@ def _after_break(read: Read, begin: int, end: int) -> int:
 
 
 class CheckedLines:
-    """Checks the lines of a journal without decoding them. Reads the journal in chunks, so that only the longest line
-    has to fit into memory.
+    """Checks the lines of a journal without decoding them, in chunks: only the longest line has to fit into memory.
 
-    Iteration yields the index, the offset, the kind and the bytes of each line. These bytes do not include the line
-    break. If a line does not match its checksum, iteration raises JournalDamage. If a line does not begin with its
-    number and its kind, it is yielded with the kind "", and `record_of` raises the error for it. An incomplete last
-    line is not damage, and is not yielded. It is not kept in memory either.
+    Yields the index, the offset, the kind and the bytes of each line, without its line break. Raises JournalDamage for
+    a wrong checksum. A line that does not begin with its number and kind has the kind "", and `record_of` raises for
+    it. An incomplete last line is neither damage nor yielded.
     """
 
     def __init__(self, read: Read, size: int, number: int = 0, offset: int = 0) -> None:
@@ -162,10 +151,9 @@ class CheckedLines:
         self._read, self._size = read, size
         self.number = number
         self.end = offset
-        """The offset after the last valid line, when the iteration has ended or has met damage. `number` is then the
-        index of the next line."""
+        """The offset after the last valid line, when the iteration has ended or has met damage."""
         self.lacks_break = False
-        """True if only the line break of the last line is missing, when the iteration has ended."""
+        """Whether only the line break of the last line is missing."""
 
     def __iter__(self) -> Iterator[tuple[int, int, str, bytes]]:
         tail = _tail(self._read, self.end, self._size)
@@ -184,11 +172,7 @@ class CheckedLines:
             self.lacks_break = True
 
     def _lines_of(self, data: bytes) -> Iterator[tuple[int, int, str, bytes]]:
-        """Yields the index, the offset, the kind and the bytes of each complete line in `data`. Raises JournalDamage.
-
-        The loop calls only built-in functions, because they are fast, and a store of sessions has hundreds of
-        thousands of lines.
-        """
+        """The loop calls only built-in functions: a store of sessions has hundreds of thousands of lines."""
         first, number, start = self.end, self.number, 0
         view, find, begins = memoryview(data), data.find, data.startswith
         try:
@@ -209,34 +193,28 @@ class CheckedLines:
 
 
 def record_of(line: bytes, number: int, view: View | None = None) -> Record:
-    """Decodes a line into a record. `number` is the index of the line in its journal, counted from 0. `view` makes the
-    fields safe to show. Raises JournalDamage if the line is damaged, and NewerFormatError if the journal has a newer format.
+    """`number` counts from 0. `view` makes the fields safe to show. Raises JournalDamage, and NewerFormatError for a
+    newer format.
     """
-    return _read(line, number, decoded, view)
-
-
-def _read(
-    line: bytes, seq: int, decoded: Callable[[str, Mapping[str, Any]], Record], view: View | None = None
-) -> Record:
     if not _is_sealed(line):
-        raise _unlike_its_checksum(line, seq)
+        raise _unlike_its_checksum(line, number)
     try:
         fields = _json(line)
         del fields["crc"]
         fields.pop("at", None)
-        number, kind = fields.pop("seq"), fields.pop("kind")
+        written, kind = fields.pop("seq"), fields.pop("kind")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise JournalDamage(seq + 1, "is not a record") from None
-    if number != seq:
-        raise JournalDamage(seq + 1, "is out of order")
+        raise JournalDamage(number + 1, "is not a record") from None
+    if written != number:
+        raise JournalDamage(number + 1, "is out of order")
     if not isinstance(kind, str):
-        raise JournalDamage(seq + 1, "is not a record")
+        raise JournalDamage(number + 1, "is not a record")
     try:
         return decoded(kind, fields if view is None else view(kind, fields))
     except RecursionError:
-        raise JournalDamage(seq + 1, "is nested too deep to be shown") from None
+        raise JournalDamage(number + 1, "is nested too deep to be shown") from None
     except (ValidationError, UnicodeEncodeError) as error:
-        raise JournalDamage(seq + 1, f"makes no sense: {error}") from error
+        raise JournalDamage(number + 1, f"makes no sense: {error}") from error
 
 
 def _unlike_its_checksum(line: bytes, seq: int) -> JournalDamage:
@@ -244,9 +222,7 @@ def _unlike_its_checksum(line: bytes, seq: int) -> JournalDamage:
 
 
 def _json(line: bytes) -> Any:
-    """Decodes the JSON of a line. msgspec is ten times as fast as the standard library, but rejects NaN and lone
-    surrogates. The standard library decodes only the lines that msgspec rejects.
-    """
+    """Decodes by msgspec, which is ten times as fast as the standard library, but rejects NaN and lone surrogates."""
     try:
         return msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -257,3 +233,174 @@ def _is_sealed(line: bytes, checksum: int = 0) -> bool:
     """Whether a line ends with the checksum of what is before it. `checksum` is that of an earlier part of the line."""
     body, seal = line[:-_SEAL_BYTES], line[-_SEAL_BYTES:]
     return seal == b"%s%08x%s" % (_CHECKSUM, zlib.crc32(body, checksum), _CHECKSUM_TAIL)
+
+
+# --- The record types of lines
+
+
+T = TypeVar("T")
+
+
+def decoded(kind: str, fields: Mapping[str, Any]) -> Record:
+    """Raises ValidationError for a wrong field, and NewerFormatError for the first line of a newer format."""
+    known = TYPES.get(kind)
+    if known is None:
+        return kinds.UnknownRecord(kind, dict(fields))
+    if known is kinds.SessionRecord:
+        format_ = fields.get("format")
+        if isinstance(format_, int) and format_ > FORMAT:
+            made_by = f"it was made by ralph {fields.get('ralph')} in format {format_}"
+            raise NewerFormatError(f"{made_by}; this one reads up to {FORMAT}")
+    record: Record = convert(_upgraded(kind, fields), known, dec_hook=_head)
+    check = _CHECKS.get(kind)
+    if check is not None:
+        check(record)
+    return record
+
+
+def _head(_type: type, text: object) -> RequestHead:
+    if not isinstance(text, str):
+        raise ValueError(f"Expected `str`, got `{type(text).__name__}`")  # noqa: TRY004 - msgspec adds the path
+    return RequestHead.of_body(text.encode()[:-1])
+
+
+# --- Older formats. A fork has the number of the current format, but may contain older records. So each upgrade looks
+# at the fields, not at the number.
+
+
+_FILLED_IN: Mapping[str, Mapping[str, Any]] = {
+    "run": {"endpoint": None},  # lacks it in format 1
+    "target": {"first": None},  # in an early version of format 2
+    "user": {"task": None},  # in formats 1 and 2
+    "ended": {"delivered": True},  # in an early version of ralph: the result is treated as delivered
+}
+"""The fields that older records of a kind lack."""
+
+
+def _upgraded(kind: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    if kind not in _FILLED_IN:
+        return fields
+    # A `run` record of format 1 has no target. The name of the model is the name of the target.
+    named = {"target": fields["model"]} if kind == "run" and "model" in fields else {}
+    return {**named, **_FILLED_IN[kind], **fields}
+
+
+# --- Types for dictionaries that are stored as they arrived. They contain the fields that ralph reads.
+
+
+class _Block(Struct, frozen=True):
+    type: str
+
+
+class _Text(Struct, frozen=True):
+    text: str
+
+
+class _ToolUse(Struct, frozen=True):
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class _ToolResult(Struct, frozen=True):
+    tool_use_id: str
+    content: str | tuple[Block, ...]
+
+
+class _Message(Struct, frozen=True):
+    content: tuple[Block, ...]
+    stop_reason: str | None
+    usage: dict[str, Any]
+
+
+class _Attempt(Struct, frozen=True):
+    turn: int
+    target: str
+    status: int | None
+    kind: str | None
+    error: str | None
+    latency_s: int | float
+    tokens: TokenUsage
+    cost_usd: int | float | None
+
+
+class _TurnAsked(Struct, frozen=True):
+    turn: int
+    attempts: int
+    took_s: int | float
+
+
+_BLOCKS: Mapping[str, type[Struct]] = {"text": _Text, "tool_use": _ToolUse, "tool_result": _ToolResult}
+_EVENTS: Mapping[str, type[Struct]] = {"attempt": _Attempt, "turn_asked": _TurnAsked}
+
+
+def _check_blocks(blocks: Iterable[Block], path: str) -> None:
+    for number, block in enumerate(blocks):
+        kind = block.get("type")
+        found = _looked_at(
+            block, _BLOCKS.get(kind, _Block) if isinstance(kind, str) else _Block, path, number
+        )
+        if isinstance(found, _ToolResult) and not isinstance(found.content, str):
+            _check_blocks(found.content, f"{path}[{number}].content")
+
+
+def _check_content(record: Any) -> None:
+    if not isinstance(record.content, str):
+        _check_blocks(record.content, "$.content")
+
+
+def _check_user(record: Any) -> None:
+    _check_content(record)
+    if record.task is not None and not 0 <= record.task <= len(record.content):
+        raise ValidationError("More blocks than there are - at `$.task`")
+
+
+def _check_answer(record: Any) -> None:
+    message = _looked_at(record.message, _Message, "$.message")
+    _check_blocks(message.content, "$.message.content")
+    made = {block["id"] for block in message.content if block["type"] == "tool_use"}
+    for number, call_id in enumerate(record.calls):
+        if call_id not in made:
+            raise ValidationError(f"No tool_use block has this id - at `$.calls[{number}]`")
+
+
+def _check_target(record: Any) -> None:
+    _looked_at(record.cooling, dict[str, datetime], "$.cooling")
+
+
+def _check_event(record: Any) -> None:
+    shape = _EVENTS.get(str(record.event.get("subtype")))
+    if shape is not None:
+        _looked_at(record.event, shape, "$.event")
+
+
+_CHECKS: Mapping[str, Callable[[Any], None]] = {
+    "target": _check_target,
+    "user": _check_user,
+    "queued": _check_content,
+    "compacted": _check_content,
+    "tool_result": _check_content,
+    "assistant": _check_answer,
+    "event": _check_event,
+}
+
+
+def _looked_at(value: Any, shape: type[T], path: str, number: int | None = None) -> T:
+    """The decoded value, whose path is `path`, or which is item `number` of the list there. Raises ValidationError
+    with the complete path of the wrong field.
+    """
+    fields = getattr(shape, "__struct_fields__", None)
+    if fields is not None and isinstance(value, dict):
+        # A server may send other keys that contain half of a surrogate pair, which msgspec cannot compare.
+        value = {name: value[name] for name in fields if name in value}
+    try:
+        return convert(value, shape)
+    except ValidationError as error:
+        what, _, inside = str(error).partition(" - at `$")
+        place = path if number is None else f"{path}[{number}]"
+        raise ValidationError(f"{what} - at `{place}{inside or '`'}") from None
+
+
+TYPES: Mapping[str, type[Any]] = {
+    str(kind.__struct_config__.tag): kind for kind in kinds.KnownRecord.__subclasses__()
+}

@@ -1,7 +1,7 @@
-"""The messages of a conversation, the requests that contain them, and the repair of a conversation after a failure.
+"""The messages of a conversation, the requests that contain them, and its repair after a failure. The rules are in
+section 4 of the Messages API reference.
 
-Each message is encoded to JSON once and never changed afterwards, because the prompt cache and the signatures of
-thinking blocks depend on the exact bytes. The rules are in section 4 of the Messages API reference.
+A message is encoded once and never changed: the prompt cache and the signatures of thinking depend on its exact bytes.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ NOT_RUN = "This call was not run: the run ended first. Check the state of things
 
 
 class Author(Struct, frozen=True):
-    """The model that wrote an assistant message, and the server that ran the model."""
+    """The model that wrote an assistant message, and its server."""
 
     model: str
     endpoint: str | None = None
-    """The base URL of the server, or None if it is unknown."""
+    """The base URL, or None if it is unknown."""
 
 
 @cache
 def _author(model: str, endpoint: str | None) -> Author:
-    """The author with this model and endpoint. All messages of one author share one object."""
+    """All messages of one author share one object."""
     return Author(model, endpoint)
 
 
@@ -67,19 +67,17 @@ class LeftOutThinking(Struct, frozen=True):
 
 
 class Message(Struct, frozen=True, eq=False, weakref=True):
-    """A message of the conversation. `body` is the JSON of the message in requests. It is encoded only once. No
-    decoded form of the message is kept in memory.
-    """
+    """`body` is its JSON in requests, encoded once. No decoded form is kept in memory."""
 
     role: Role
     author: Author | None
-    """The author of an assistant message. None for a user message, or if the author is unknown."""
+    """None for a user message, or if it is unknown."""
     size: int
-    """An estimate of the message's tokens, made from its bytes. It is more likely too high than too low."""
+    """The estimated tokens, more likely too many than too few."""
     thinks: bool
     """Whether the message has a thinking block."""
     _piece: bytes
-    """The bytes that contain the body of this message. They may also contain the bodies of other messages."""
+    """The bytes that contain this body, and perhaps those of other messages."""
     _start: int
     _end: int
 
@@ -89,12 +87,12 @@ class Message(Struct, frozen=True, eq=False, weakref=True):
 
     @property
     def length(self) -> int:
-        """The length of the body in bytes."""
+        """In bytes."""
         return self._end - self._start
 
     @property
     def content(self) -> tuple[Block, ...]:
-        """The content blocks. They are decoded from the body at each access."""
+        """Decoded from the body at each access."""
         return tuple(json.loads(self.body)["content"])
 
     @property
@@ -106,7 +104,7 @@ class Message(Struct, frozen=True, eq=False, weakref=True):
         return tuple(block["tool_use_id"] for block in self.content if block.get("type") == "tool_result")
 
     def within(self, piece: bytes, start: int) -> Message:
-        """A copy of this message. The copy takes its body from `piece`, beginning at offset `start`."""
+        """A copy that takes its body from `piece`."""
         return replace(self, _piece=piece, _start=start, _end=start + self.length)
 
     def __eq__(self, other: object) -> bool:
@@ -117,10 +115,8 @@ class Message(Struct, frozen=True, eq=False, weakref=True):
 
 
 class RequestHead:
-    """A request without its messages: the model, the limits, the tools and the system prompt. It is immutable.
-
-    `body` is the JSON of the head without the closing brace, and `fields` is the decoded JSON object. A head from a
-    journal is sent again byte for byte. RequestHead is not a Struct, because the journal stores a head as one string.
+    """A request without its messages. `body` is its JSON without the closing brace, and is sent again byte for byte if
+    it comes from a journal. `fields` is the decoded object. No Struct, because the journal stores one string.
     """
 
     def __init__(self, body: bytes, fields: Mapping[str, Any]) -> None:
@@ -139,9 +135,7 @@ class RequestHead:
 
     @classmethod
     def of_body(cls, body: bytes) -> RequestHead:
-        """Decodes a head from its JSON without the closing brace. Raises ValueError if `body` is not the beginning of
-        a JSON object.
-        """
+        """Raises ValueError unless `body` begins a JSON object."""
         fields = json.loads(body + b"}")
         if not isinstance(fields, dict):
             raise ValueError("Expected a JSON object")  # noqa: TRY004 - the class of the decoder's own errors
@@ -153,18 +147,15 @@ class RequestHead:
 
     @property
     def max_tokens(self) -> int:
-        """The `max_tokens` in the head, or the default value if the head does not contain `max_tokens`."""
+        """That of the head, or the default."""
         asked = self.fields.get("max_tokens")
         return asked if isinstance(asked, int) else DEFAULT_MAX_TOKENS
 
     def thinking_off(self) -> RequestHead:
-        """A head that asks the model not to think."""
         return RequestHead.of_fields({**self.fields, "thinking": {"type": "disabled"}})
 
     def asking(self, max_tokens: int | None, *, is_whole: bool = False) -> RequestHead:
-        """A head with this `max_tokens`, and without a stream if `is_whole` is True. If `max_tokens` is None, or this head
-        has no such field, `max_tokens` is not changed.
-        """
+        """A head with this `max_tokens`, unless it is None or this head has none, and without a stream if `is_whole`."""
         fields = dict(self.fields)
         if max_tokens is not None and "max_tokens" in fields:
             fields["max_tokens"] = max_tokens
@@ -177,24 +168,20 @@ _NO_HEAD = RequestHead(b"", {})
 
 
 class RequestShape(Struct, frozen=True):
-    """The settings for requests to one model, including the tools and the system prompt. `head` makes the request
-    head from them.
-    """
+    """The settings for requests to one model, of which `head` makes the request head."""
 
     model: str
     system: str
     tools: tuple[ToolDefinition, ...]
     max_tokens: int | None = None
-    """The longest answer in tokens. None means the default, or the model's maximum if that is lower."""
+    """The longest answer in tokens. None is the default, or the model's maximum if that is lower."""
     effort: str | None = None
     thinking: str | None = None
-    """The type of thinking to request. "none" leaves the field out of the request. If it is None, ralph uses the type
-    that the model is known to need, or leaves the field out."""
+    """"none" leaves the field out. None does so too, unless the model needs a type."""
     endpoint: str | None = None
-    """The base URL for requests, or None if it is unknown. Thinking is sent only to the endpoint that produced it."""
+    """The base URL, or None if it is unknown. Only the endpoint that produced thinking gets it."""
     recorded_head: RequestHead | None = None
-    """A finished request head, for example from the journal of a resumed session. If it is set, `head` returns it and
-    ignores the other settings."""
+    """A finished head, as of a resumed session, for which `head` ignores the other settings."""
 
     @property
     def author(self) -> Author:
@@ -203,14 +190,14 @@ class RequestShape(Struct, frozen=True):
 
     @property
     def longest_answer(self) -> int:
-        """The value of `max_tokens` in the request head."""
+        """In tokens."""
         return self.head().max_tokens
 
     def with_requested(
         self, *, endpoint: str, max_tokens: int | None, effort: str | None, thinking: str | None
     ) -> RequestShape:
-        """A copy of this shape. The settings of the current run are written into its recorded head. If a setting is
-        None, or `max_tokens` has the default value, it does not change the recorded head.
+        """A copy whose recorded head has the settings of the current run. None, and the default of `max_tokens`,
+        change nothing.
         """
         recorded = self.head()
         requested = dict(recorded.fields)
@@ -255,18 +242,18 @@ class RequestShape(Struct, frozen=True):
 
 
 class RequestBody(Struct, frozen=True):
-    """A request, in the parts that later requests share. `pieces` makes the JSON of the Messages API from them. `ralph/api/`
-    makes that of other APIs.
+    """A request in the parts that later requests share. `pieces` makes the JSON of the Messages API from them, and
+    `ralph/api/` that of other APIs.
     """
 
     head: RequestHead
     packed: tuple[bytes, ...] = ()
-    """The older messages, joined into pieces. A comma follows each message. Later requests have the same objects."""
+    """The older messages, joined into pieces, each with a comma behind it."""
     loose: tuple[bytes, ...] = ()
-    """The newer messages. Later requests have the same objects, except for messages with a cache marker."""
+    """The newer ones. Those with a cache marker are not shared."""
 
     def pieces(self) -> tuple[bytes, ...]:
-        """The JSON of the request. The pieces are sent one after the other."""
+        """The JSON, to be sent one after the other."""
         head = self.head.body + _OPENS_MESSAGES
         newest = b",".join(self.loose) + b"]}"
         # Each piece is a packet of its own, which the server takes one by one.
@@ -274,10 +261,8 @@ class RequestBody(Struct, frozen=True):
 
 
 class Conversation(Struct, frozen=True):
-    """The head of a request and all messages so far. It is immutable: `plus` returns a longer conversation.
-
-    The JSON of older messages is joined into large pieces, and later requests use the same pieces. So even in a long
-    conversation, only the newest messages are copied for a request.
+    """The head of a request and all messages so far. Older messages are joined into large pieces that later requests
+    use again, so that only the newest ones are copied for a request.
     """
 
     head: RequestHead = _NO_HEAD
@@ -287,9 +272,9 @@ class Conversation(Struct, frozen=True):
     thinkers: frozenset[Author] = frozenset()
     """The authors of all messages that contain thinking blocks."""
     left_out: Mapping[Author, LeftOutThinking] = field(default_factory=dict)
-    """The thinking that is left out of requests, by the model and server that would get it."""
+    """By the model and server that would get it."""
     _packed: tuple[bytes, ...] = ()
-    """The bodies of the first `_packed_messages` messages, joined into pieces. A comma follows each body."""
+    """The bodies of the first `_packed_messages` messages."""
     _packed_messages: int = 0
     _loose_bytes: int = 0
     """The total length of the bodies that are not in `_packed`."""
@@ -301,8 +286,8 @@ class Conversation(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """An estimate of the tokens of the next request, made from its bytes. It is more likely too high than too
-        low. The time to compute it does not depend on the length of the conversation.
+        """The estimated tokens of the next request, rather too many, found in a time that does not depend on the
+        length.
         """
         around = len(self.head.body) + len(_OPENS_MESSAGES) + len(self.messages) + len(b"]}")
         if self.marks_cache:
@@ -311,9 +296,7 @@ class Conversation(Struct, frozen=True):
 
     @property
     def answered_size(self) -> int | None:
-        """An estimate of the tokens of the last request that was answered, made from its bytes. None if there is no
-        answer in the conversation.
-        """
+        """As `size`, of the last request that was answered, or None."""
         since = 0
         for index in range(len(self.messages) - 1, -1, -1):
             since += self.messages[index].size
@@ -348,17 +331,14 @@ class Conversation(Struct, frozen=True):
         )
 
     def under(self, shape: RequestShape) -> Conversation:
-        """A conversation with the same messages and the request head of `shape`."""
         return replace(self, head=shape.head(), marks_cache=is_claude(shape.model))
 
     def without_thinking(self, reader: Author, *, is_off: bool) -> Conversation:
-        """A conversation with the same messages, whose thinking is left out of requests to `reader`. If `is_off` is True,
-        the reader is also asked not to think.
-        """
+        """Leaves the thinking so far out of requests to `reader`, who with `is_off` must not think either."""
         return replace(self, left_out={**self.left_out, reader: LeftOutThinking(len(self.messages), is_off)})
 
     def thinking_again(self) -> Conversation:
-        """A conversation in which every reader may think again. What was left out stays left out."""
+        """Every reader may think again. What was left out stays left out."""
         if not any(left.is_off for left in self.left_out.values()):
             return self
         return replace(
@@ -366,20 +346,18 @@ class Conversation(Struct, frozen=True):
         )
 
     def emptied(self) -> Conversation:
-        """A conversation with the same request head and no messages."""
+        """The head without messages."""
         return Conversation(self.head, self.marks_cache)
 
     def is_under(self, shape: RequestShape) -> bool:
         return self.head == shape.head()
 
     def amended(self, message: Message) -> Conversation:
-        """A conversation in which `message` replaces the last message."""
+        """With `message` in place of the last one."""
         return self.up_to(len(self.messages) - 1).plus(message)
 
     def up_to(self, number: int) -> Conversation:
-        """A conversation of the first `number` messages. It shares the pieces of this one, and copies no message, unless
-        a message that was joined into a piece is left out.
-        """
+        """The first `number` messages. Copies none, unless one that is in a piece is left out."""
         kept = self.messages.first(number)
         if number < self._packed_messages:
             shorter = replace(self.emptied(), left_out=self.left_out)
@@ -399,12 +377,11 @@ class Conversation(Struct, frozen=True):
         )
 
     def request_body(self, max_tokens: int | None = None, *, is_whole: bool = False) -> RequestBody:
-        """The body of the next request. `max_tokens` limits the answer. If it is None, the limit in the head stays. If
-        `is_whole` is True, the answer is asked for as one JSON object, and not as a stream.
+        """The body of the next request. Without `max_tokens`, the head's limit stays. With `is_whole`, the answer is
+        one JSON object instead of a stream.
 
-        If `marks_cache` is True, the newest user message and the user message before it get a cache marker each, on
-        their last blocks. `system` has a marker too, and the API allows four markers. The older message needs a
-        marker because the API looks back only 20 blocks for a cached prefix, and one turn may add more blocks.
+        With `marks_cache`, the last blocks of the two newest user messages get cache markers. `system` has one too,
+        and the API allows four. It looks back only 20 blocks for a cached prefix, and a turn may add more.
         """
         loose = self.messages[self._packed_messages :]
         bodies = [message.body for message in loose]
@@ -424,7 +401,7 @@ def user_message(content: str | Iterable[Block]) -> Message:
 
 
 def assistant_message(content: Iterable[Block], author: Author | None = None) -> Message | None:
-    """The answer as a message for the next request. None if the answer has no content that can be sent."""
+    """None if the answer has nothing that can be sent."""
     kept = _sendable(content)
     return _message("assistant", kept, author) if kept else None
 
@@ -432,11 +409,8 @@ def assistant_message(content: Iterable[Block], author: Author | None = None) ->
 def recover_conversation(
     conversation: Conversation, finished: Mapping[str, ToolResult] | None = None
 ) -> Conversation:
-    """The conversation with exactly one `tool_result` for each `tool_use`, so that it can be resumed after a failure.
-
-    `finished` holds known results by call id. They need not be in the conversation yet. If a call has no result in
-    `finished` or in the conversation, it gets an error result, which says that the call was not run. Valid messages
-    are not changed.
+    """The conversation with exactly one `tool_result` for each `tool_use`. It comes from `finished`, by call id, or
+    the conversation, or is an error: the call was not run. Valid messages stay.
     """
     if _is_whole(conversation.messages):
         return conversation
@@ -463,21 +437,16 @@ def recover_conversation(
             waiting = ()
     if waiting:
         messages.append(_results_message(waiting, done))
-    same = sum(1 for _ in takewhile(_is_one_message, zip(conversation.messages, messages, strict=False)))
+    pairs = zip(conversation.messages, messages, strict=False)
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], pairs))
     recovered = conversation.up_to(same)
     for message in messages[same:]:
         recovered = recovered.plus(message)
     return recovered
 
 
-def _is_one_message(pair: tuple[Message, Message]) -> bool:
-    return pair[0] is pair[1]
-
-
 def _is_whole(messages: Iterable[Message]) -> bool:
-    """Whether every call has exactly one result. Decodes one message at a time, because a long conversation that is
-    decoded as a whole takes several times its memory.
-    """
+    """Decodes one message at a time: a long conversation as a whole takes several times its memory."""
     waiting: tuple[str, ...] = ()
     for message in messages:
         if message.role == "assistant":
@@ -496,14 +465,12 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def to_json(value: object) -> bytes:
-    """Encodes a value as compact JSON in UTF-8. UTF-8 cannot encode half of a surrogate pair, and the API rejects it.
-    Such a half becomes "?".
-    """
+    """Compact JSON in UTF-8. Half of a surrogate pair, which the API rejects, becomes "?"."""
     return _ENCODER.encode(value).encode("utf-8", "replace")
 
 
 def make_message(role: Role, content: Iterable[Block], author: Author | None = None) -> Message:
-    """Makes a message. Text blocks that are empty or blank are left out, because the API rejects them."""
+    """Leaves out empty and blank texts, which the API rejects."""
     return _message(role, _sendable(content), author)
 
 
@@ -530,7 +497,7 @@ def _result_for(call_id: str, done: Mapping[str, Block]) -> Block:
 
 
 def _has_exact_results(message: Message, asked: tuple[str, ...]) -> bool:
-    """Whether a user message has exactly one result for each call id in `asked`, before everything else."""
+    """Whether the content begins with exactly one result for each call id in `asked`."""
     content = message.content
     results = [block["tool_use_id"] for block in content if block.get("type") == "tool_result"]
     first = content[: len(asked)]
@@ -538,9 +505,7 @@ def _has_exact_results(message: Message, asked: tuple[str, ...]) -> bool:
 
 
 def _with_exact_results(message: Message, asked: tuple[str, ...], done: Mapping[str, Block]) -> Message:
-    """A copy of a user message with exactly one result for each call id in `asked`. These results come first in the
-    message. All other results are removed.
-    """
+    """A user message that begins with exactly these results, and has no others."""
     if _has_exact_results(message, asked):
         return message
     rest = [block for block in message.content if block.get("type") != "tool_result"]

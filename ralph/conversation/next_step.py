@@ -1,5 +1,5 @@
-"""Decides what follows an answer: how the turn continues, or with which outcome the run ends. No I/O happens here.
-The rules come from section 2.6 of the Messages API reference, and are adapted to an unattended run.
+"""Decides what follows an answer: how the turn continues, or how the run ends. The rules are those of section 2.6 of
+the Messages API reference, adapted to an unattended run.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ if TYPE_CHECKING:
     from ralph.values.answer import Answer
 
 MOST_CONTINUATIONS = 3
-"""The maximum number of consecutive answers that may be cut off at `max_tokens`. One more such answer ends the run."""
+"""In a row, of answers cut off at `max_tokens`. One more ends the run."""
 MOST_PAUSES = 10
-"""The maximum number of consecutive `pause_turn` answers. Ralph sends each of them back to be continued. One more
-such answer ends the run. The API has the same limit for its own tools."""
+"""In a row, of `pause_turn` answers, which are sent back. One more ends the run. The API has the same limit for its
+own tools."""
 MOST_SYNTHETIC_RETRIES = 3
-"""The maximum number of synthetic retries in one turn. In a synthetic retry, the model is asked again after a useless
-answer."""
+"""In one turn."""
 
 FAILURES = ("empty", "thinking_only", "no_call", "no_report", "invalid_report", "refused_calls", "damaged")
 """The reasons why an answer is useless:
@@ -37,87 +36,80 @@ FAILURES = ("empty", "thinking_only", "no_call", "no_report", "invalid_report", 
 _IN_PLACE_OF_NO_REPORT = frozenset({"empty", "thinking_only", "no_call"})
 
 _PAUSES = frozenset({"pause_turn", "compaction"})
-"""Stop reasons of a server that has paused and can continue its answer. (`compaction` is a beta feature that ralph
-never requests.)"""
+"""A paused server continues its answer. `compaction` is a beta feature that ralph never requests."""
 _KNOWN_STOPS = frozenset({"end_turn", "stop_sequence", "tool_use"}) | _PAUSES
 
 
 class TurnState(Struct, frozen=True):
-    """The state of a turn after the answers so far."""
+    """After the answers so far."""
 
     said: str = ""
-    """The text of the answers that were cut off or paused. The next answer continues this text."""
+    """The text of cut off or paused answers, which the next one continues."""
     continuations: int = 0
-    """The number of consecutive answers that were cut off at `max_tokens`."""
+    """In a row, of answers cut off at `max_tokens`."""
     pauses: int = 0
-    """The number of consecutive answers that the server paused."""
+    """In a row."""
     failures: int = 0
-    """The number of synthetic retries in this turn. If the turn becomes the final one, this number is kept."""
+    """The synthetic retries of this turn, kept if it becomes the final one."""
     has_spoken: bool = False
-    """True if a useless answer in this turn contained a text or a call in place of a report."""
+    """Whether a useless answer had a text or a call in place of a report."""
     damaged: int = 0
-    """The number of answers in this turn that did not arrive in a readable form."""
+    """Answers of this turn that did not arrive in a readable form."""
     lacked_call: bool = False
-    """True if an answer in this turn stopped for a tool and called none."""
+    """Whether an answer of this turn stopped for a tool and called none."""
 
     @property
     def may_fail(self) -> bool:
-        """Whether ralph may ask the model again after one more useless answer in this turn."""
+        """Whether the model may be asked again after one more useless answer."""
         return self.failures < MOST_SYNTHETIC_RETRIES
 
     @property
     def after_damage(self) -> TurnState:
-        """The state after an answer that arrived in an unreadable form."""
         return replace(self, failures=self.failures + 1, damaged=self.damaged + 1)
 
     @property
     def renewed(self) -> TurnState:
-        """The state for the next turn. The fields about useless answers (from `failures` on) are reset. All other fields
-        keep their values.
-        """
+        """For the next turn: without the fields about useless answers, from `failures` on."""
         return TurnState(self.said, self.continuations, self.pauses)
 
 
 class RunTools(Struct, frozen=True):
-    """The answer contains calls: run them and send their results as the next message."""
+    """Run the calls, and send their results as the next message."""
 
     notice: str | None = None
-    """A notice for people about an unusual stop reason, or None."""
+    """For people, about an unusual stop reason."""
 
 
 class Continue(Struct, frozen=True):
-    """The answer was cut off: ask the model to continue it."""
+    """Ask the model to continue the answer that was cut off."""
 
 
 class Resend(Struct, frozen=True):
-    """The server paused: send the conversation again, including the partial answer."""
+    """Send the conversation with the partial answer again: the server paused."""
 
 
 class AskAgain(Struct, frozen=True):
-    """The answer is useless: ask again and tell the model why. If the answer contains no calls, it is discarded."""
+    """Ask again and tell the model why. Without calls, the answer is discarded."""
 
     reason: str
     """One of `FAILURES`."""
 
 
 class MakeRoom(Struct, frozen=True):
-    """The context window became full during the answer: discard the answer and compact the context."""
+    """Discard the answer, during which the context became full, and compact the context."""
 
 
 class NoUsableAnswer(Struct, frozen=True):
-    """The answer is useless, and ralph may not ask the model again in this turn."""
+    """The model may not be asked again in this turn."""
 
     reason: str
     error: str
 
 
 class End(Struct, frozen=True):
-    """The run ends with this outcome."""
-
     outcome: Outcome
     result: str | None
-    """The text of the model's last answer. It begins with the text of the answers that were cut off before it. None
-    if there is not text."""
+    """The text of the last answer, with those cut off before it. None if there is none."""
     error: str | None = None
     notice: str | None = None
 
@@ -128,9 +120,8 @@ Step = RunTools | Continue | Resend | AskAgain | MakeRoom | NoUsableAnswer | End
 def next_step(
     state: TurnState, answer: Answer, *, needs_report: bool = False, is_final: bool = False
 ) -> tuple[TurnState, Step]:
-    """Decides what follows an answer. Returns the new state of the turn and the step that follows. If `needs_report`
-    is True, an answer that contains only text does not complete the task. `is_final` is True in the final turn, in which
-    no tool runs.
+    """The new state, and what follows the answer. With `needs_report`, text alone does not complete the task.
+    `is_final`: no tool runs in this turn.
     """
     said = state.said + answer.text
 
@@ -177,9 +168,7 @@ def _asked_for_call(state: TurnState, said: str) -> tuple[TurnState, Step]:
 
 
 def asked_again(state: TurnState, reason: str) -> tuple[TurnState, AskAgain | NoUsableAnswer]:
-    """Decides what follows a useless answer. Returns the new state of the turn and the step that follows. `reason` is
-    one of `FAILURES`.
-    """
+    """The new state, and what follows an answer that is useless for one of `FAILURES`."""
     state = replace(state, has_spoken=state.has_spoken or reason not in _IN_PLACE_OF_NO_REPORT)
     if state.may_fail:
         return replace(state, failures=state.failures + 1), AskAgain(reason)

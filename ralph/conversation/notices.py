@@ -1,5 +1,5 @@
-"""The sentences that ralph itself sends to the model, in addition to the user's prompts. `docs/turns.md` quotes them,
-and a test checks that the quotations are exact.
+"""The sentences that ralph sends to the model besides the user's prompts. A test checks that `docs/turns.md` quotes
+them exactly.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ WHAT_WAS_NO_USE = {
     "no_call": "your last answer stopped for a tool call, held none and was dropped.",
     "no_report": "plain text does not end this task and was dropped.",
 }
-"""For each reason, a sentence for the model that says why its answer was discarded. The keys are the reasons in
-`FAILURES`, except three. For two of these, a tool result tells the model the reason. About "damaged", the model is
-not told."""
+"""For each of `FAILURES` but three: a tool result tells two of them, and the model is not told of "damaged"."""
 ACT_OR_ANSWER = "Call a tool, or give your final answer as text."
 ACT_OR_REPORT = "Go on with the tools; when the task is done, or cannot be done, call final_report."
 ANSWER_NOW = "Give your closing answer now, as text."
@@ -64,7 +62,7 @@ NEAR_LIMIT = (
 
 
 def final_turn(reason: str, *, needs_report: bool, turns: str) -> str:
-    """The notice for the model that this is the final turn. `turns` is the turn limit of the task, such as "5 turns"."""
+    """`turns` is the turn limit in words, such as "5 turns"."""
     why = WHY_FINAL[reason].format(turns=turns)
     return (FINAL_WITH_REPORT if needs_report else FINAL_WITHOUT_REPORT).format(why=why)
 
@@ -74,11 +72,7 @@ def refused_in_final_turn(*, needs_report: bool) -> str:
 
 
 def no_use(reason: str, *, needs_report: bool, is_final: bool) -> str:
-    """The notice for the model that its answer was discarded. It says why, and what the model should do next.
-
-    `reason` is one of the keys of `WHAT_WAS_NO_USE`. In the final turn, the notice asks only for the report or the
-    closing answer.
-    """
+    """Why an answer was discarded, for a key of `WHAT_WAS_NO_USE`, and what to do next."""
     if is_final:
         what_now = REPORT_NOW if needs_report else ANSWER_NOW
     else:
@@ -91,20 +85,16 @@ def near_limit(what: str) -> str:
 
 
 def moved(there: str, here: str) -> str:
-    """The notice for the model that the working directory `there` has become `here`."""
     # Half of a surrogate pair, which stands for a byte that is not text, becomes a question mark.
     return MOVED.format(here=here, there=there).encode("utf-8", "replace").decode()
 
 
 def about_commands(notice: str, commands: Mapping[str, str]) -> str:
-    """The notice for the model about commands in the background, by id."""
     return notice.format(commands=", ".join(f"{one} ({line[:200]})" for one, line in commands.items()))
 
 
 def is_bound(messages: Sequence[Message]) -> bool:
-    """Whether a limit still binds the model according to `messages`. That is so if a notice said that the turn is the
-    final one, or that a limit is near, and no later notice lifted the limit.
-    """
+    """Whether a notice of a final turn or of a near limit is in the messages, and none behind it that lifts the limit."""
     for message in reversed(messages):
         for block in reversed(message.content if message.role == "user" else ()):
             words = str(block.get("text", "")) if block.get("type") == "text" else ""

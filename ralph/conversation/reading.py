@@ -1,11 +1,7 @@
-"""Selects the part of a conversation that one model can read. This matters if several models have contributed to the
-conversation. No I/O happens here.
+"""Selects the part of a conversation that one model can read. It gets no thinking of another model, which has signed
+it for itself, nor thinking that its server has refused. The journal keeps both.
 
-A model accepts no thinking blocks of another model, because thinking is signed for the model that wrote it. A server may
-also refuse the thinking of another server or account. Such blocks are left out of the request, but stay in the journal.
-
-The open answer is the last answer of a conversation, until another message follows it. It includes the results of the
-answer's calls so far.
+The open answer is the last answer until a message follows it, with the results of its calls so far.
 """
 
 from __future__ import annotations
@@ -41,9 +37,7 @@ if TYPE_CHECKING:
 
 
 class Reading:
-    """Selects the part of a conversation that is sent to one model. It stores its last result, so that only new
-    messages need time.
-    """
+    """Stores its last result, so that only new messages need time."""
 
     def __init__(self, shape: RequestShape) -> None:
         self._shape = shape
@@ -51,13 +45,13 @@ class Reading:
 
     def _forget(self) -> None:
         self._read = GrowingSequence[Message]()
-        """The messages from which `_view` was made."""
+        """Those of which `_view` was made."""
         self._view = Conversation.start(self._shape)
         self._left_out = 0
-        """The number of messages of which `_view` has no thinking, because the server has refused it."""
+        """The number of messages whose thinking `_view` lacks, because the server has refused it."""
 
     def of(self, conversation: Conversation) -> Conversation:
-        """The conversation with the model's own request head, and without the blocks that the model cannot read."""
+        """The conversation with the model's own head, and without the blocks that it cannot read."""
         shape = self._shape
         left = conversation.left_out.get(shape.author, _NOTHING)
         is_whole = all(_reads_thinking_of(author, shape.author) for author in conversation.thinkers)
@@ -81,9 +75,7 @@ _NOTHING = LeftOutThinking(0)
 
 
 def _readable_part(message: Message, reader: Author, *, is_left_out: bool) -> Message | None:
-    """The message without the thinking that the model `reader` cannot read, or without any if `is_left_out` is True. None
-    if no block remains.
-    """
+    """The message without the thinking that `reader` cannot read, or without any. None if nothing remains."""
     author = message.author
     if not message.thinks or not (is_left_out or (author and not _reads_thinking_of(author, reader))):
         return message
@@ -92,28 +84,25 @@ def _readable_part(message: Message, reader: Author, *, is_left_out: bool) -> Me
 
 
 def _reads_thinking_of(author: Author, reader: Author) -> bool:
-    """Whether the model `reader` accepts the thinking of `author`: it is the same model on the same server, as far as the
-    servers are known.
-    """
+    """Whether it is the same model on the same server, as far as the servers are known."""
     is_one_place = None in (author.endpoint, reader.endpoint) or author.endpoint == reader.endpoint
     return author.model == reader.model and is_one_place
 
 
 class NonsenseError(Exception):
-    """A record is impossible at its position in the journal. The error's message is one line."""
+    """A record is impossible at its position. The message is one line."""
 
 
 class OpenAnswer(Struct, frozen=True):
     answer: Answer
     results: Mapping[str, ToolResult] = field(default_factory=dict)
-    """The results so far, by the id of the call."""
+    """By call id."""
     intents: Mapping[str, FileChange | None] = field(default_factory=dict)
-    """The calls that were recorded as about to run, by call id. The value is the planned change of a file, or None if
-    no change was planned."""
+    """By call id, each with the planned change of a file, or None."""
 
     @property
     def open_calls(self) -> tuple[Block, ...]:
-        """The calls of the answer that have no result yet. Malformed calls are included."""
+        """The calls without a result, malformed ones too."""
         return tuple(
             block
             for block in self.answer.content
@@ -122,9 +111,7 @@ class OpenAnswer(Struct, frozen=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether the answer has tool calls and all these calls have results. If so, the results form the next
-        message.
-        """
+        """Whether all calls have results, which then form the next message."""
         return bool(self.results) and all(call_id in self.results for call_id in self.answer.call_ids)
 
 
@@ -132,9 +119,7 @@ _COUNTS = frozenset({AssistantRecord, IntentRecord, ResultRecord, UserRecord, Co
 
 
 def open_answer(before: OpenAnswer | None, record: Record) -> OpenAnswer | None:
-    """The open answer after `record`, or None if there is none. `before` is the open answer before the record, or
-    None. Raises NonsenseError if the record is a tool result that belongs to no call of the open answer.
-    """
+    """The open answer after `record`, or None. Raises NonsenseError for the result of no open call."""
     if type(record) not in _COUNTS:
         return before
     match record:

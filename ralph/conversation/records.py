@@ -1,9 +1,7 @@
-"""The types of the records in a session's journal, one type for each kind of record. Also the functions that make
-records. No I/O happens here.
+"""The types of the records in a session's journal, and the functions that make records.
 
-The fields of a type have the same names and the same order as in JSON. A field that has its default value is left out
-of the JSON. `conversation/session.py` defines the effect of each record. `conversation/journal_lines.py` converts
-records to lines.
+Fields have the names and the order of the JSON, which lacks those with their default value. `session.py` defines the
+effect of each record, and `journal_lines.py` converts them to lines.
 """
 
 from __future__ import annotations
@@ -26,27 +24,25 @@ if TYPE_CHECKING:
     from ralph.values.events import Background, ContextCompacted, RunEnded
 
 FORMAT = 3
-"""The version number of the journal's format. It is increased when older versions of ralph cannot read new journals."""
+"""Increased when older ralphs cannot read new journals."""
 
 
 class SessionError(Exception):
-    """The journal is readable, but its session cannot be resumed. The error's message is one line."""
+    """The journal is readable, but its session cannot be resumed. The message is one line."""
 
 
 class NewerFormatError(SessionError):
-    """The format of the journal is newer than the formats that this version of ralph can read."""
+    """Newer than what this ralph can read."""
 
 
 class KnownRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
-    """The base class of the records whose kind this version of ralph knows."""
-
     @property
     def kind(self) -> str:
         return str(self.__struct_config__.tag)
 
 
 class SessionRecord(KnownRecord, frozen=True, kw_only=True, tag="session"):
-    """The first record of a journal. It contains the id and the working directory of the session."""
+    """The first record of a journal."""
 
     format: int
     ralph: str
@@ -55,37 +51,31 @@ class SessionRecord(KnownRecord, frozen=True, kw_only=True, tag="session"):
     created_at: str
     forked_from: str | None = None
     cwd_bytes: str | None = None
-    """The bytes of the working directory's path, percent-encoded. None if the path is valid UTF-8."""
+    """Percent-encoded. None if the path is valid UTF-8."""
     copied: int | None = None
-    """If the session is a fork, the number of records after this one that were copied from the old session. None if
-    the session is not a fork, or if an older version of ralph made the fork."""
+    """In a fork, the number of records behind this one that were copied. Older ralphs wrote none."""
     copied_cwd: str | None = None
-    """The working directory in which the copied records begin, if it is not `cwd` from their first to their last one.
-    Then they are followed by a `moved` record, unless they end in `cwd`. None also if an older version of ralph made
-    the fork: `moved` records among the copied ones have no effect then."""
+    """The working directory in which the copied records begin, unless all are in `cwd`. A `moved` record follows them
+    if they end elsewhere. Older ralphs wrote none: then copied `moved` records have no effect."""
     copied_cwd_bytes: str | None = None
 
     @property
     def directory(self) -> str:
-        """The working directory of the session, until a `moved` record of its own names another one."""
+        """Until a `moved` record of the session's own names another one."""
         return _named(self.cwd, self.cwd_bytes)
 
     @property
     def first_directory(self) -> str:
-        """The working directory in which the next record is to be read."""
+        """In which the next record is to be read."""
         return self.directory if self.copied_cwd is None else _named(self.copied_cwd, self.copied_cwd_bytes)
 
     @property
     def without_moves(self) -> int:
-        """The number of records after this one of which the `moved` records have no effect: the fork does not say in
-        which directory the copied records begin, and has a working directory of its own.
-        """
+        """The number of records behind this one whose moves have no effect: the fork does not say where they begin."""
         return (self.copied or 0) if self.copied_cwd is None else 0
 
 
 class MovedRecord(KnownRecord, frozen=True, kw_only=True, tag="moved"):
-    """Says that the session has a new working directory."""
-
     cwd: str
     cwd_bytes: str | None = None
 
@@ -95,31 +85,28 @@ class MovedRecord(KnownRecord, frozen=True, kw_only=True, tag="moved"):
 
 
 class RunRecord(KnownRecord, frozen=True, kw_only=True, tag="run"):
-    """Says that a run has begun. A run is the work on one task."""
+    """A run, the work on one task, has begun."""
 
     started_at: str
     pid: int
     target: str
-    """The name of the first target."""
     model: str
     endpoint: str | None
     head: RequestHead
-    """The request head for the first target: the request without its messages. A resumed session sends the same bytes
-    again."""
+    """The request head for the first target. A resumed session sends the same bytes again."""
     writable: tuple[str, ...] = ()
-    """Additional directories in which file tools may write. They may always write in the working directory."""
+    """Further directories in which file tools may write."""
     again: dict[str, str] = {}
     """Command-line options that the next run of the session needs too."""
     title: str | None = None
-    """The title that the user gave to the session for this run and later runs, or None."""
+    """Given by the user for this run and later ones."""
     tool_patterns: dict[str, tuple[str, ...]] = {}
-    """The lists `allowed` and `disallowed`, but only those that contain patterns such as `Bash(git *)`. The next run
-    of the session uses the same lists."""
+    """The lists `allowed` and `disallowed` with patterns such as `Bash(git *)`, which the next run uses too."""
 
 
 class TargetRecord(KnownRecord, frozen=True, kw_only=True, tag="target"):
-    """Names the target for the next requests, and the cooldowns of targets. `model`, `endpoint` and `head` are None
-    if the same run has already recorded them for this target.
+    """The target for the next requests, and the cooldowns. Without `model`, `endpoint` and `head` if the same run has
+    recorded them for this target.
     """
 
     target: str
@@ -127,14 +114,13 @@ class TargetRecord(KnownRecord, frozen=True, kw_only=True, tag="target"):
     endpoint: str | None = None
     head: RequestHead | None = None
     cooling: dict[str, str]
-    """The end of each target's cooldown as a date and time (RFC 3339), by the target's name. A target is not asked
-    during its cooldown."""
+    """By target, the end of its cooldown (RFC 3339), until which it is not asked."""
     first: str | None
-    """The name of the preferred target, or None in records of older versions of ralph."""
+    """The preferred target. None in records of older ralphs."""
 
 
 class QueuedRecord(KnownRecord, frozen=True, kw_only=True, tag="queued"):
-    """A user message that must wait. It is sent when the calls of the last answer have results."""
+    """A user message that is sent when the calls of the last answer have results."""
 
     content: tuple[Block, ...]
 
@@ -142,23 +128,21 @@ class QueuedRecord(KnownRecord, frozen=True, kw_only=True, tag="queued"):
 class UserRecord(KnownRecord, frozen=True, kw_only=True, tag="user"):
     content: tuple[Block, ...]
     task: int | None
-    """The number of blocks at the end of the message that are the user's prompt. 0 means that ralph wrote the whole
-    message. None if the journal has format 1 or 2, which do not contain this number."""
+    """The number of blocks at the end that are the user's prompt. None in formats 1 and 2."""
     amends: bool = False
-    """True if this message replaces the last message. The last message is then a user message that has no answer."""
+    """Whether it replaces the last message, a user message without an answer."""
 
 
 class AssistantRecord(KnownRecord, frozen=True, kw_only=True, tag="assistant"):
     """A complete answer of the model."""
 
     message: dict[str, Any]
-    """The API's message object."""
+    """The API's object."""
     request_id: str | None
     calls: tuple[str, ...]
-    """The ids of the calls that need a result from ralph. It is empty if the answer's stop reason allows no call."""
+    """The ids of the calls that need a result. Empty if the stop reason allows no call."""
     malformed: dict[str, tuple[str, str]]
-    """The calls in `calls` that must not run because their input is faulty, by id. The value is the input as the
-    model wrote it, and the fault."""
+    """By id, the calls that must not run for a faulty input: the input as written, and the fault."""
 
     @property
     def blocks(self) -> list[Block]:
@@ -186,7 +170,7 @@ class IntentRecord(KnownRecord, frozen=True, kw_only=True, tag="tool_intent"):
 
 
 class ResultRecord(KnownRecord, frozen=True, kw_only=True, tag="tool_result"):
-    """The result of a call. It contains the block for the API, and the files that the model was shown."""
+    """The block for the API, and the files that the model was shown."""
 
     type: str
     tool_use_id: str
@@ -200,16 +184,16 @@ class ResultRecord(KnownRecord, frozen=True, kw_only=True, tag="tool_result"):
 
 
 class BackgroundRecord(KnownRecord, frozen=True, kw_only=True, tag="background"):
-    """Says which commands run in the background now. Older versions of ralph ignore it."""
+    """The commands in the background. Older ralphs ignore it."""
 
     count: int
-    """The number of commands that the session has started in the background."""
+    """Started so far in the session."""
     running: dict[str, str]
-    """The command lines by id."""
+    """Command lines by id."""
 
 
 class CompactedRecord(KnownRecord, frozen=True, kw_only=True, tag="compacted"):
-    """Says that the context was compacted. Contains the first message of the new context."""
+    """The context was compacted. `content` is the first message of the new one."""
 
     content: tuple[Block, ...]
     summary: str
@@ -220,20 +204,16 @@ class CompactedRecord(KnownRecord, frozen=True, kw_only=True, tag="compacted"):
 
 
 class ThinkingRecord(KnownRecord, frozen=True, kw_only=True, tag="thinking_refused"):
-    """Says that a server refused the thinking of the messages so far. It is left out of requests to this model on this
-    server. An older version of ralph sends it again.
-    """
+    """A server refused the thinking so far, which this model on this server gets no more. Older ralphs send it again."""
 
     model: str
     endpoint: str | None
     is_off: bool = False
-    """True if the model must not think either, until the next user message without tool results."""
+    """Whether the model must not think either, until the next user message without tool results."""
 
 
 class EventRecord(KnownRecord, frozen=True, kw_only=True, tag="event"):
-    """An event in the format of `stream-json`. The event has a field of its own in the record, because both the event
-    and the record may have a key `kind`.
-    """
+    """An event of `stream-json`, in a field of its own because both may have a key `kind`."""
 
     event: dict[str, Any]
 
@@ -243,7 +223,7 @@ class EventRecord(KnownRecord, frozen=True, kw_only=True, tag="event"):
 
 
 class EndedRecord(KnownRecord, frozen=True, kw_only=True, tag="ended"):
-    """Says that a run has ended. It is written before the result is delivered. Usually a `DeliveryRecord` follows."""
+    """Written before the result is delivered. Usually a `DeliveryRecord` follows."""
 
     outcome: str
     exit_code: int
@@ -253,14 +233,12 @@ class EndedRecord(KnownRecord, frozen=True, kw_only=True, tag="ended"):
     duration_s: int | float
     cost_usd: int | float | None
     delivered: bool
-    """False in new journals, because a `DeliveryRecord` reports the delivery. True in journals of early versions of
-    ralph, which did not record deliveries."""
+    """True only in journals of early ralphs, which recorded no deliveries."""
     run_bytes: int | None = None
-    """The distance in bytes from the first line of the run to the line of this record. The journal adds this number.
-    None in records of older versions of ralph, and in a second `EndedRecord` of one run."""
+    """The bytes from the run's first line to this one, which the journal adds. None from older ralphs, and in a second
+    record."""
     denied: tuple[str, ...] = ()
-    """The ids of the calls that the permission mode refused, and of the calls in which the sandbox denied an
-    operation."""
+    """The ids of the calls that the permission mode refused, or in which the sandbox denied an operation."""
 
 
 class DeliveryRecord(KnownRecord, frozen=True, kw_only=True, tag="delivery"):
@@ -268,14 +246,14 @@ class DeliveryRecord(KnownRecord, frozen=True, kw_only=True, tag="delivery"):
 
     state: Delivery
     exit_code: int | None = None
-    """The exit code of the process if the delivery failed, otherwise None."""
+    """The exit code of the process if the delivery failed."""
     errors: tuple[str, ...] = ()
     looked: tuple[LookedCommit, ...] = ()
     """Where secrets are in the commits that were made in the time of the run."""
 
 
 class UnknownRecord(Struct, frozen=True):
-    """A record of a kind that this version of ralph does not know. Such a record has no effect."""
+    """A kind that this ralph does not know, without effect."""
 
     kind: str
     fields: dict[str, Any]
@@ -313,9 +291,8 @@ def session_record(session_id: str, cwd: str, created_at: str, version: str) -> 
 def forked_record(
     opening: SessionRecord, first: Record | None, copied: int, *, has_moved: bool
 ) -> SessionRecord:
-    """The first record of a fork's journal. `opening` has the fork's own id and directory. `first` is the first record
-    of the old session. The `copied` records behind it are copied. `has_moved` is True if a `moved` record is among
-    them.
+    """The first record of a fork. `opening` has the fork's own id and directory. `first` is that of the old session,
+    of which the `copied` records behind it follow, with a `moved` one among them if `has_moved`.
     """
     if not isinstance(first, SessionRecord):
         raise SessionError("it does not begin as a session's journal does")
@@ -340,7 +317,7 @@ def run_record(
     target: str | None = None,
     writable: Iterable[str] = (),
 ) -> RunRecord:
-    """The record that begins a run. `target` is the name of the first target, by default that of its model."""
+    """`target` is the name of the first target, by default that of its model."""
     return RunRecord(
         started_at=started_at,
         pid=process_id,
@@ -355,17 +332,11 @@ def run_record(
 def target_record(
     target: str, shape: RequestShape | None, cooling: Mapping[str, str], first: str
 ) -> TargetRecord:
-    """The record of the current target. `shape` is None if this run has already recorded the shape of the target."""
+    """`shape` is None if this run has already recorded it for the target."""
+    record = TargetRecord(target=target, cooling=dict(cooling), first=first)
     if shape is None:
-        return TargetRecord(target=target, cooling=dict(cooling), first=first)
-    return TargetRecord(
-        target=target,
-        model=shape.model,
-        endpoint=shape.endpoint,
-        head=shape.head(),
-        cooling=dict(cooling),
-        first=first,
-    )
+        return record
+    return replace(record, model=shape.model, endpoint=shape.endpoint, head=shape.head())
 
 
 def user_record(message: Message, *, amends: bool = False, task: int = 0) -> UserRecord:
@@ -430,9 +401,7 @@ def ended_record(ended: RunEnded) -> EndedRecord:
 def delivery_record(
     delivery: Delivery, ended: RunEnded, looked: tuple[LookedCommit, ...] = ()
 ) -> DeliveryRecord:
-    """The record of a delivery. `ended` is the end of the run. If the delivery failed, `ended` already contains this
-    failure.
-    """
+    """`ended` already contains a failure of the delivery."""
     if delivery is not Delivery.FAILED:
         return DeliveryRecord(state=delivery, looked=looked)
     return DeliveryRecord(state=delivery, exit_code=ended.exit_code, errors=ended.errors, looked=looked)

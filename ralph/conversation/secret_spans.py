@@ -1,9 +1,9 @@
-"""The places of secrets in the records of a journal. A journal stores many texts as they are, because the model gets
-them again or a file must match them. Its lines say where secrets are in these texts, so that they can be cut whenever a
-record is shown, also where nobody knows the secrets any more. No I/O happens here.
+"""The places of secrets in a journal's records. A journal stores texts as they are, because the model gets them again
+or a file must match them. The places let secrets be cut whenever a record is shown, also where nobody knows them
+any more.
 
-A line without secrets has no places. Only the line of a run always has a list, which may be empty. If it has none, an
-older ralph made the run, and only keys of known forms can be cut out of its records.
+Only the line of a run always has a list, which may be empty. Without one, an older ralph made the run, and only keys
+of known forms can be cut.
 """
 
 from __future__ import annotations
@@ -28,30 +28,27 @@ if TYPE_CHECKING:
 FIELD = "secrets"
 """The field of a line with its places."""
 _HEAD = "head"
-"""The field with a request head, which is JSON in a string. Its places are those in the object."""
+"""A request head is JSON in a string. Its places are those in the object."""
 _OF_DIRECTORIES = frozenset({"session", "moved"})
-"""Records that contain ids, times and directories only. Programs need their directories as they are."""
+"""Records of ids, times and directories, which programs need as they are."""
 _MARKED = f'"{FIELD}":[['.encode()
 _ALWAYS_HAS_FIELD = "run"
 _OWN_WORD = r"[a-z_]{1,40}"
 
 
 class SecretSpan(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """The place of one secret. The offset and the length are in code points of the decoded string."""
+    """The place of one secret, in code points of the decoded string."""
 
     path: tuple[str | int, ...]
-    """The way from the record to the string: names of members and indexes of items. A member whose own name contains a
-    secret is given by its index in the object."""
+    """Names of members and indexes of items. A member with a secret in its name is given by its index."""
     offset: int
     length: int
     is_in_name: bool = False
-    """True if the secret is in the name of the member at the end of the path, which is then an index."""
+    """Whether it is in the name of the last member."""
 
 
 def spans_field(kind: str, fields: Mapping[str, Any], spans_of: SpansOf | None) -> dict[str, Any]:
-    """The field with the places of the secrets in a record. Empty if the line needs no such field. `spans_of` finds
-    the secrets in a text. None if nobody looks for secrets.
-    """
+    """The field with the places. Empty if the line needs none. `spans_of` is None if nobody looks for secrets."""
     if spans_of is None or kind in _OF_DIRECTORIES:
         return {}
     spans = _spans_in(_with_open_head(fields), spans_of)
@@ -77,7 +74,7 @@ def _spans_in(record: Any, spans_of: SpansOf) -> list[list[Any]]:
 
 
 def marked_secrets(line: bytes) -> set[str]:
-    """The secrets at the recorded places of a journal's line. Empty if the line cannot be read."""
+    """Those at a line's recorded places. Empty if it cannot be read."""
     view = RecordView(Redactor())
     if _MARKED in line:
         with suppress(ValueError):
@@ -87,20 +84,19 @@ def marked_secrets(line: bytes) -> set[str]:
 
 
 class RecordView:
-    """Makes the fields of records safe to show. Cuts the secrets at the recorded places, then the secrets that
-    `redactor` knows, and everything that looks like a key. Control characters cannot hide a secret.
+    """Makes records safe to show: cuts the secrets at the recorded places, those that `redactor` knows, and all that
+    looks like a key. Control characters hide none.
     """
 
     def __init__(self, redactor: Redactor) -> None:
         self.redactor = redactor
         self.found: set[str] = set()
-        """The secrets at the recorded places. The same page or text may contain them elsewhere too, for example in a
-        commit."""
+        """Those at the recorded places, which a commit on the same page may contain too."""
         self.has_unmarked = False
-        """True if an older ralph made one of the runs."""
+        """Whether an older ralph made one of the runs."""
 
     def __call__(self, kind: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The fields of a line of a journal without secrets. Raises ValidationError if a place is not in the record."""
+        """The fields without secrets. Raises ValidationError for a place that is not in the record."""
         if kind in _OF_DIRECTORIES:
             return fields
         self.has_unmarked = self.has_unmarked or (kind == _ALWAYS_HAS_FIELD and FIELD not in fields)
@@ -116,7 +112,6 @@ class RecordView:
         )
 
     def _cut(self, value: Any, spans: Sequence[SecretSpan]) -> Any:
-        """A copy of the value without the secrets at `spans`, whose paths begin at the value."""
         if not spans:
             return value
         if isinstance(value, str) and not any(one.path for one in spans):
@@ -171,7 +166,7 @@ class RecordView:
 
 
 def _texts_in(value: Any) -> list[str]:
-    """The strings in a record and the names of its members, but no bytes of images."""
+    """Strings and names of members, but no bytes of images."""
     texts: list[str] = []
     waiting = [value]
     while waiting:

@@ -1,9 +1,8 @@
-"""The state of a session, and the function `apply(session, record)`, which returns the state after one more record.
-No I/O happens here.
+"""The state of a session, and `apply(session, record)`, the state after one more record. A run applies what it writes,
+and resuming applies the same records again.
 
-A run applies each record that it writes. Resuming applies the same records again, so it leads to the same state. The
-records of a turn are `assistant` (a complete answer), then `tool_intent` and `tool_result` for each call. When every
-call has a result, the results become the next user message. No other record is needed for that message.
+The records of a turn are `assistant`, then `tool_intent` and `tool_result` for each call. The results of all calls
+become the next user message, which needs no record.
 """
 
 from __future__ import annotations
@@ -49,89 +48,75 @@ if TYPE_CHECKING:
 
 
 class NoMessageError(SessionError):
-    """The session cannot be resumed, because its journal contains no message. The run was killed before it recorded
-    one.
-    """
+    """The run was killed before it recorded a message, so the session cannot be resumed."""
 
 
 NO_SHAPE = RequestShape("", "", ())
 
 
 class Session(Struct, frozen=True):
-    """The state of a session. The default values are the state before the first record."""
+    """The defaults are the state before the first record."""
 
     id: str = ""
     cwd: str = ""
     created_at: str = ""
     shape: RequestShape = NO_SHAPE
-    """The settings for requests to the current target, including the model and the request head."""
+    """Those for requests to the current target."""
     conversation: Conversation = Conversation()
-    """All messages of the current context, with the request head of the current target."""
+    """The current context, with the request head of the current target."""
     reading: Reading = field(default_factory=lambda: Reading(NO_SHAPE))
-    """Makes the conversation that the current target's model can read."""
     pending: OpenAnswer | None = None
-    """The last answer if no message follows it, otherwise None."""
+    """The last answer, if no message follows it."""
     turn_state: TurnState = field(default_factory=TurnState)
-    """The state of the turn before the pending answer. If there is no pending answer, the current state of the turn."""
+    """Before the pending answer, or now if there is none."""
     ended: kinds.EndedRecord | None = None
-    """The record that ended the last run. None if the last run was killed or is still running. Also None if the
-    session was continued after that record."""
+    """The end of the last run. None if it was killed or still runs, or if the session went on."""
     is_delivered: bool = True
-    """True if the result of the last run is treated as delivered. False if the delivery failed, or if no record about
-    it follows the end of the run."""
+    """False if a delivery failed, or if no record about it follows the end of the run."""
     call_ids: GrowingMapping[None] = GrowingMapping()
-    """The ids of all calls so far, as keys."""
+    """Those of all calls so far, as keys."""
     target: str = ""
-    """The name of the current target."""
     first: str = ""
-    """The name of the preferred target of the last run."""
+    """The preferred target of the last run."""
     shapes: Mapping[str, RequestShape] = field(default_factory=dict)
-    """The last request shape of each target, by the target's name."""
+    """The last one of each target, by name."""
     cooling: Mapping[str, str] = field(default_factory=dict)
-    """The end of each target's cooldown as a date and time (RFC 3339), by the target's name. A target is not asked
-    during its cooldown."""
+    """By target, the end of its cooldown (RFC 3339), until which it is not asked."""
     queued: tuple[Block, ...] = ()
-    """A user message that waits until the calls of the last answer have results. Empty if there is no such message."""
+    """A user message that waits for the results of the last answer's calls."""
     tool_patterns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The lists of tools in the last run's record, `RunRecord.tool_patterns`."""
+    """As in `RunRecord`."""
     writable: tuple[str, ...] = ()
-    """Additional directories in which file tools of the last run could write."""
+    """Further directories in which file tools of the last run could write."""
     tasks: GrowingSequence[tuple[Block, ...]] = GrowingSequence()
     """All prompts of the user, in order."""
     changed_files: GrowingMapping[None] = GrowingMapping()
-    """The files that file tools have changed, as keys in the order of their first change."""
+    """By file tools, as keys in the order of their first change."""
     report: Mapping[str, Any] | None = None
-    """The arguments of the accepted final report. None if no report was accepted, or if the session was continued
-    afterwards."""
+    """The arguments of the accepted final report, until the session goes on."""
     is_afresh: bool = False
-    """True if the context was compacted. `conversation` then begins with a later message than the session's first
-    one."""
+    """Whether the context was compacted, so that `conversation` lacks earlier messages."""
     summary: str = ""
-    """The model's last summary of earlier contexts. It is empty if there is none."""
+    """The model's last one of earlier contexts."""
     meter: ContextMeter = field(default_factory=ContextMeter)
-    """The servers' token counts in the current context."""
     answered: frozenset[str] = frozenset()
     """Base URLs of the endpoints that have answered, even if only with an error."""
     moved_from: str | None = None
-    """The earlier working directory, if no answer has come since the session was moved. Otherwise None."""
+    """The earlier working directory, until an answer comes after a move."""
     background: kinds.BackgroundRecord = kinds.BackgroundRecord(count=0, running={})
-    """The commands in the background of the current or last run."""
     gone_commands: Mapping[str, str] = field(default_factory=dict)
-    """The commands, by id, that ran in the background when an earlier run ended, if no answer has come since."""
+    """By id, those that ran when an earlier run ended, until an answer comes."""
     seen: GrowingMapping[str] = GrowingMapping()
-    """The files that the model has seen. Each path is mapped to the content that the model was shown last, in the form of
-    `ToolOutput.seen`."""
+    """The files that the model has seen, each with its last content, as in `ToolOutput.seen`."""
 
     @property
     def is_completed(self) -> bool:
-        """Whether the work is complete, its result is delivered, and no user message is waiting. Such a session can
-        be resumed only with a new prompt.
-        """
+        """Whether the session can be resumed only with a new prompt: its result is delivered, and no message waits."""
         return self.has_ended_as(Outcome.COMPLETED) and self.is_delivered and not self.queued
 
     @property
     def awaits_delivery(self) -> bool:
-        """Whether the work is complete and no user message is waiting, but the result is not delivered."""
+        """As above, but the result is not delivered."""
         return self.has_ended_as(Outcome.COMPLETED) and not self.is_delivered and not self.queued
 
     def has_ended_as(self, outcome: Outcome) -> bool:
@@ -143,19 +128,17 @@ class Session(Struct, frozen=True):
 
     @property
     def results(self) -> Mapping[str, ToolResult]:
-        """The results that the pending answer's calls have so far, by call id."""
+        """By call id, those of the pending answer."""
         return {} if self.pending is None else self.pending.results
 
     @property
     def intents(self) -> Mapping[str, FileChange | None]:
-        """The calls of the pending answer that were recorded as about to run, by call id."""
+        """By call id, those of the pending answer."""
         return {} if self.pending is None else self.pending.intents
 
     @property
     def offered_tools(self) -> frozenset[str]:
-        """The names of the tools in requests to the preferred target. With Bash as older versions of ralph offered it come
-        the tools that those did not have.
-        """
+        """The tools in requests to the preferred target, with those that go with Bash as older ralphs offered it."""
         names = frozenset(tool["name"] for tool in self._offered())
         bash = self.offered_tool(COMMANDS)
         is_older = bash is not None and "run_in_background" not in bash.input_schema.get("properties", {})
@@ -171,9 +154,8 @@ class Session(Struct, frozen=True):
 
 
 def replay(records: Iterable[Record]) -> Session:
-    """The state of a session after all `records`. Keeps no record that the state does not contain. Raises SessionError
-    if the first record is not a `session` record, if a record is impossible at its position, or if the records contain
-    no message.
+    """The state after all records. Raises SessionError if the first one is no `session` record, if one is impossible
+    at its position, or if there is no message.
     """
     session = folded(records)
     if session.shape is NO_SHAPE or not session.conversation.messages:
@@ -199,7 +181,7 @@ def folded(records: Iterable[Record]) -> Session:
 
 
 def asking(session: Session, target: str, shape: RequestShape) -> Session:
-    """The session with `shape` as the current request shape, and as the last request shape of `target`."""
+    """The session with `shape` for the current requests, and as that of `target`."""
     return _ask_in(replace(session, shapes={**session.shapes, target: shape}), shape)
 
 
@@ -213,13 +195,11 @@ _CONTINUES = frozenset(
         kinds.CompactedRecord,
     }
 )
-"""The types of records that continue a session when they follow an `ended` record."""
+"""They continue a session behind an `ended` record."""
 
 
 def apply(session: Session, record: Record) -> Session:
-    """The session after one more record. A record of an unknown kind has no effect, because a newer version of ralph
-    may have written it. Raises NonsenseError if the record is impossible at this position.
-    """
+    """A record of an unknown kind has no effect. Raises NonsenseError if the record is impossible here."""
     if type(record) in _CONTINUES:
         # They belong to the answer that contains the report.
         keeps_report = isinstance(record, kinds.IntentRecord | kinds.ResultRecord)
@@ -231,9 +211,7 @@ def apply(session: Session, record: Record) -> Session:
 
 
 def _move(session: Session, record: kinds.MovedRecord) -> Session:
-    """The session in another directory. Known paths below the old directory become paths below the new one, and the
-    system prompts in its request heads name the new one.
-    """
+    """The session in another directory, to which known paths and the system prompts of its heads move."""
     old, new = session.cwd, record.directory
     origin = old if session.moved_from is None else session.moved_from
 
@@ -338,9 +316,7 @@ def _take_user(session: Session, record: kinds.UserRecord) -> Session:
 def _tasks_after(
     tasks: GrowingSequence[tuple[Block, ...]], old: Sequence[Block], new: Sequence[Block]
 ) -> GrowingSequence[tuple[Block, ...]]:
-    """The user's prompts after the content `new` has replaced the content `old` of a message. If an image is in `old`
-    and not in `new`, it is removed from the prompts.
-    """
+    """The prompts without the images of `old` that `new`, the content in its place, lacks."""
     gone = [block for block in old if block.get("type") == "image" and block not in new]
     if not gone:
         return tasks
@@ -349,11 +325,8 @@ def _tasks_after(
 
 
 def _opening_of(record: kinds.UserRecord, old: Sequence[Block]) -> tuple[Block, ...]:
-    """The blocks that begin a task in a user message. Empty if the message begins no task.
-
-    `old` is the content that this message replaces, or empty if it replaces none. Records of formats 1 and 2 do not
-    say which blocks begin a task. For such a record, these are the blocks that are not in `old`, except tool results
-    and the request to continue an answer that was cut off.
+    """The blocks that begin a task in a user message, whose content replaces `old`. Records of formats 1 and 2 do not
+    say: then those that are not in `old`, except results and the request to continue a cut answer.
     """
     content = record.content
     if record.task is not None:
@@ -372,7 +345,7 @@ def _take_event(session: Session, record: kinds.EventRecord) -> Session:
 
 
 def _is_unanswered(attempt: Mapping[str, Any]) -> bool:
-    """Whether the event of an attempt shows no sign of an answer by the server, not even a status code."""
+    """Whether the server gave no sign of an answer, not even a status code."""
     return attempt["status"] is None and attempt["kind"] in {"network", "timeout", "interrupted"}
 
 
@@ -474,7 +447,7 @@ def _state_behind(state: TurnState, answer: Answer | None) -> TurnState:
 
 
 def _note_background(session: Session, record: kinds.BackgroundRecord) -> Session:
-    """The session with the commands that run now. If their run has got another task, they were not gone."""
+    """A command that runs now was not gone: its run has got another task."""
     gone = {one: line for one, line in session.gone_commands.items() if one not in record.running}
     return replace(session, background=record, gone_commands=gone)
 
@@ -502,4 +475,3 @@ _CHANGES: Mapping[type[Record], Callable[[Session, Any], Session]] = {
         session, is_delivered=record.state is not Delivery.FAILED
     ),
 }
-"""For each type of record, the function that applies it."""

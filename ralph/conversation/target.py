@@ -1,7 +1,5 @@
-"""The type of a target: one model at one endpoint, with its keys, limits and prices. A server may
-describe a model. The numbers in such a description replace the built-in ones. Implausible numbers in it are ignored.
-
-`retry/targets.py` decides which target gets a request.
+"""The type of a target: one model at one endpoint, with keys, limits and prices. Plausible numbers of the server's
+description replace the built-in ones.
 """
 
 from __future__ import annotations
@@ -24,17 +22,15 @@ if TYPE_CHECKING:
 
 class ModelDescription(Struct, frozen=True):
     context_window: int | None
-    """The maximum number of tokens of prompt and answer together, or None if the server does not say."""
+    """In tokens of prompt and answer together."""
     max_output: int | None
-    """The largest `max_tokens` that the server accepts, or None if the server does not say."""
+    """The largest `max_tokens` that the server accepts."""
 
 
 def description_of(document: object) -> ModelDescription | None:
-    """The description in an answer to `GET /v1/models/{id}`. None if the answer contains no usable number.
-
-    `max_input_tokens` is read as the size of the whole context window, as Anthropic documents it. Another server may
-    mean the prompt alone. Ralph then assumes a window that is too small, and compacts contexts early. They do not
-    overflow.
+    """The description in an answer to `GET /v1/models/{id}`, or None if it has no usable number. `max_input_tokens`
+    counts as the whole window, as Anthropic documents it. Where it means the prompt alone, contexts are compacted
+    early.
     """
     # In documents of another `type`, the same names have other meanings: LiteLLM's `max_tokens` may be a window.
     if not isinstance(document, dict) or document.get("type") != "model":
@@ -43,14 +39,12 @@ def description_of(document: object) -> ModelDescription | None:
 
 
 _WINDOWS = ("max_model_len", "context_window", "context_length", "max_context_length")
-"""The fields with the window of a model: of vLLM and SGLang, Groq, OpenRouter, Mistral."""
+"""Fields of vLLM and SGLang, Groq, OpenRouter, Mistral."""
 _LONGEST = ("max_completion_tokens",)
 
 
 def description_in_list(document: object, model: str) -> ModelDescription | None:
-    """The description of `model` in an answer to `GET /models` of a server that speaks one of OpenAI's APIs. None if the
-    answer contains no usable number about it.
-    """
+    """The description of `model` in an answer to `GET /models` of OpenAI's APIs, or None as above."""
     models = document.get("data") if isinstance(document, dict) else None
     for entry in models if isinstance(models, list) else ():
         if isinstance(entry, dict) and entry.get("id") == model:
@@ -73,10 +67,8 @@ def _of_fields(
 
 
 def described(facts: ModelFacts | None, description: ModelDescription | None) -> ModelFacts:
-    """The facts about a model. The context window and the longest answer come from the server's description.
-
-    If the description lacks one of these numbers, the number is taken from `facts`, or is None if `facts` is None.
-    Prices never come from a server.
+    """The facts with the window and the longest answer of the description, if it has them. Prices never come from a
+    server.
     """
     known = facts or ModelFacts(context_window=None, max_output=None, price=None)
     if description is None:
@@ -99,51 +91,44 @@ THINKING_CHOICES = ("adaptive", "between_tools", "disabled", "none")
 
 class Target(Struct, frozen=True):
     name: str
-    """The name in settings, events and messages to the user."""
+    """In settings, events and messages to the user."""
     model: str
-    """The id of the model. Aliases are already resolved."""
+    """Without aliases."""
     base_url: str
-    """The base URL, as `normal_base_url` returns it for `api`."""
+    """As `normal_base_url` returns it for `api`."""
     credentials: tuple[Credential, ...] = ()
-    """The keys in the order in which they are tried. If there are none, requests contain no key."""
+    """In the order in which they are tried. Without any, requests have no key."""
     headers: Headers = NO_HEADERS
-    """Additional headers of every request."""
     max_tokens: int | None = None
-    """The longest answer in tokens. If it is None, the limit is the default or the model's maximum, whichever is
-    lower."""
+    """The longest answer in tokens. None is the default, or the model's maximum if that is lower."""
     effort: str | None = None
     context_window: int | None = None
-    """The context window in tokens as set by the user. None means the known window of the model."""
+    """In tokens, as set by the user."""
     thinking: str | None = None
-    """One of THINKING_CHOICES. "none" leaves the field out of requests. If it is None, ralph uses the type that the
-    model is known to need, or leaves the field out."""
+    """One of THINKING_CHOICES. "none" leaves the field out. None does so too, unless the model needs a type."""
     price: Price | None = None
-    """The price as set by the user. None means the known price of the model."""
+    """As set by the user."""
     description: ModelDescription | None = None
-    """The server's description of the model. None if the server gave no description, or was not asked yet."""
+    """None if the server gave none, or was not asked yet."""
     is_described: bool = False
-    """True if ralph has asked the server for the description. The server may have given none."""
+    """Whether the server was asked, perhaps in vain."""
     api: str = ANTHROPIC
-    """The API of the server, one of `values/servers/endpoint.APIS`."""
+    """One of `values/servers/endpoint.APIS`."""
 
     @property
     def key_count(self) -> int:
-        """The number of keys that ralph can try. It is 1 if the target has no key, because one request without a key
-        is possible.
-        """
+        """The keys to try: 1 without a key, because one request without it is possible."""
         return max(1, len(self.credentials))
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The texts that must never be shown: the keys, and the values of headers that look like credentials."""
+        """Must never be shown: the keys, and the values of headers that look like credentials."""
         keys = (credential.secret for credential in self.credentials)
         return tuple(dict.fromkeys((*keys, *secret_header_values(self.headers.plain))))
 
     @property
     def facts(self) -> ModelFacts | None:
-        """The known facts about the model, or None if nothing is known. Settings of the user take precedence over the
-        server's description. The description takes precedence over ralph's built-in facts.
-        """
+        """The user's settings, then the server's description, then the built-in facts. None if nothing is known."""
         known = facts_of(self.model)
         if self.description is not None:
             known = described(known, self.description)
@@ -157,7 +142,6 @@ class Target(Struct, frozen=True):
         return facts
 
     def shape(self, system: str, tools: tuple[ToolDefinition, ...]) -> RequestShape:
-        """The settings for requests to this target. `system` is the system prompt, and `tools` are the tools."""
         return RequestShape(
             model=self.model,
             system=system,

@@ -1,8 +1,5 @@
-"""Plays `ralph demo`: ralph repairs a broken project while a local server simulates faults of the API.
-
-The demo prepares a directory and a server, and runs the same command that users run. Then it checks whether the
-project's tests pass, and shows a summary that is computed from the events of the run. A run has no special code for the
-demo, except that `RunOptions.speed` shortens the waits of the run.
+"""Plays `ralph demo`: runs the same command that users run on a broken project, while a local server simulates faults
+of the API, and sums up the run from its events. `RunOptions.speed` alone is special: it shortens waits.
 """
 
 from __future__ import annotations
@@ -80,9 +77,7 @@ class Summary:
     def text(
         self, ended: RunEnded, requests: int, *, tests_pass: bool, unsped_wait_s: float | None = None
     ) -> str:
-        """The summary as a text for the user. `unsped_wait_s` is the number of seconds that the waits would take
-        without `speed`. If it is None, the text does not contain this number.
-        """
+        """`unsped_wait_s` are the seconds of the waits without `speed`. None leaves them out."""
         tokens = ended.usage.tokens
         longer = f"  ({unsped_wait_s:.0f} in reality)" if unsped_wait_s is not None else ""
         return "\n".join(
@@ -148,9 +143,7 @@ class _Stopped(BaseException):
 
 
 def run_demo(*, scenario: str = "fix", speed: float, keep: bool, say: Callable[[str], None]) -> int:
-    """Plays the demo. This takes 4 to 10 s. Returns the exit code of the command. If the command succeeds but the
-    project's tests do not pass, returns 1. `scenario` is one of `SCENARIOS`. `say` prints a text on standard output.
-    """
+    """The exit code of the command, or 1 if it succeeds and the project's tests do not pass. Takes 4 to 10 s."""
     project = LOOP_PROJECT if scenario == LOOP else PROJECT
     try:
         with _directory(project if keep else None, say) as directory:
@@ -168,11 +161,8 @@ def run_demo(*, scenario: str = "fix", speed: float, keep: bool, say: Callable[[
 
 @contextmanager
 def _directory(keeps: str | None, say: Callable[[str], None]) -> Iterator[Path]:
-    """A context manager that creates a temporary directory. At the end, it removes the directory, even after a
-    signal.
-
-    Inside the context, a signal raises `_Stopped`. `keeps` is the name of an entry in the directory. If it is not
-    None, nothing is removed at the end, and the user is told the path of that entry.
+    """A temporary directory, in which a signal raises `_Stopped`. It is removed at the end, also after a signal,
+    unless `keeps` names an entry of it: then the user is told its path.
     """
 
     def stop(signal_number: int, _frame: FrameType | None) -> None:

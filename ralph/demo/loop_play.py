@@ -1,8 +1,8 @@
-"""Plays `ralph demo --scenario loop`: `ralph loop` does the three tasks of a plan, while the API is down for
-some time. The loop runs in this process. It knows the server only from a settings file.
+"""Plays `ralph demo --scenario loop`: `ralph loop` does the three tasks of a plan, while the API is down for some
+time.
 
-The number of failed runs decides when the server stops and starts. This number is read from the loop's record,
-because the server cannot count attempts to connect while its port is closed.
+The number of failed runs, read from the loop's record, decides when the server stops and starts: it cannot count
+attempts to connect while its port is closed.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     from ralph.loop.state import CurrentIteration
 
 OUTAGE_BEGINS = (2, 1)
-"""The start of the outage: the number of an iteration, and a number of answers. After that many answers in the
-iteration, the API is overloaded."""
+"""The iteration, and the number of answers in it, after which the API is overloaded."""
 _GONE_AFTER = 1
 """The server stops when this number of runs in an iteration have ended with exit code 75."""
 _BACK_AFTER = 2
@@ -166,9 +165,7 @@ class _Play(Struct, frozen=True):
 
 
 def play_loop(directory: Path, speed: float, say: Callable[[str], None]) -> int:
-    """Plays the demo of `ralph loop`. This takes 7 s. Returns the exit code of the loop. If the loop succeeds but the
-    project's tests do not pass, returns 1.
-    """
+    """The exit code of the loop, or 1 if it succeeds and the project's tests do not pass. Takes 7 s."""
     play = _Play(directory, speed, has_git())
     environment = make_environment(directory)
     make_project("loop_project", play.project, environment)
@@ -220,7 +217,7 @@ def _command(plan: LoopPlan) -> str:
 
 
 def _listed(waits_s: Iterable[float]) -> str:
-    """The waits as a list in TOML, written without exponents."""
+    """TOML, without exponents."""
     shown = (f"{max(wait_s, 0.000001):.6f}".rstrip("0").rstrip(".") for wait_s in waits_s)
     return f"[{', '.join(shown)}]"
 
@@ -314,14 +311,11 @@ def edits(name: str) -> list[dict[str, str]]:
 
 
 class LoopScript(Struct, frozen=True):
-    """The script of the model. It is called for each request, and recognises the iteration and the turn from the
-    request.
-    """
+    """The model's script, which recognises the iteration and the turn from the request."""
 
     has_git: bool
     outage: tuple[int, int] | None = None
-    """The number of an iteration, and a number of answers. After that many answers in the iteration, every request
-    gets an overload error. None if there is no outage."""
+    """As `OUTAGE_BEGINS`. None if there is no outage."""
 
     def __call__(self, request: RecordedRequest, _index: int) -> Playable:
         messages = request.messages()

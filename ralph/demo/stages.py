@@ -1,5 +1,5 @@
-"""The scenarios of the demo, with the scripted model that plays them. Each scenario has servers, settings for the run,
-and an introduction. A scenario causes faults only outside of the run. The run knows the servers only from its settings.
+"""The scenarios of the demo, with the scripted model that plays them. A scenario causes faults only outside of the
+run, which knows the servers only from its settings.
 """
 
 from __future__ import annotations
@@ -42,14 +42,13 @@ CUT_INSIDE_THE_CALL = Fault(cut_after_events=9, framing="close")
 
 
 class DemoScript(Struct, frozen=True):
-    """The script of the model. It is called for each request, with the number of the request. The messages in the
-    request decide which turn is the answer. The number of the request decides whether there is a fault.
+    """The model's script. The messages of a request decide which turn is the answer, and its number whether there is a
+    fault.
     """
 
     has_git: bool
     faults: Mapping[int, Fault] = field(default_factory=dict)
-    """The faults of the API. The key is the number of the request, counted from 0. A fault replaces the answer or
-    interrupts it."""
+    """By the number of the request, from 0. A fault replaces or interrupts the answer."""
 
     def __call__(self, request: RecordedRequest, index: int) -> Playable:
         messages = request.messages()
@@ -260,9 +259,7 @@ _BACK_AT_RETRY = 5
 
 
 class _Outage:
-    """A server that goes down for a while, and then comes back at the same port. It receives the events of the run,
-    because the number of retries decides when the server goes down and comes back.
-    """
+    """A server that goes down for a while and comes back at the same port, as the run's retries are counted."""
 
     def __init__(self, has_git: bool, stack: ExitStack) -> None:
         self._has_git = has_git
@@ -271,9 +268,7 @@ class _Outage:
         self.servers = [stack.enter_context(first)]
 
     def emit(self, event: Event) -> None:
-        """Stops or starts the server when a certain retry is announced. This happens after an error, before the wait.
-        Raises OSError if another program has taken the port.
-        """
+        """At some announced retries, stops or starts the server. Raises OSError if another program has taken the port."""
         if not isinstance(event, RetryScheduled) or len(self.servers) > 1:
             return
         if event.attempt == _GONE_FROM_RETRY:
@@ -315,5 +310,4 @@ STAGES: Mapping[str, Callable[[Path, float, bool], AbstractContextManager[Stage]
     "fallback": _fallback,
     "outage": _outage,
 }
-"""For each scenario, the function that makes its `Stage`. The function takes a directory for files, the user's
-`--speed`, and whether git is installed."""
+"""Each makes its `Stage` from a directory for files, the user's `--speed`, and whether git is installed."""

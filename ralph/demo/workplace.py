@@ -1,6 +1,4 @@
-"""Creates the project for a demo, and an environment without the user's own settings. The environment contains only
-variables that are known to be harmless, because the processes of a loop inherit the environment.
-"""
+"""The project for a demo, and an environment of harmless variables only: a loop's processes inherit it."""
 
 from __future__ import annotations
 
@@ -26,8 +24,7 @@ _KEPT = frozenset(
 _KEPT_PREFIXES = ("LC_", "LD_", "DYLD_", "PYTHON")
 
 _PACKAGES = Path(__file__).parents[2]
-"""The directory that contains the running ralph package. Iterations of a loop import ralph from this directory. It
-does not matter whether another ralph is installed."""
+"""The directory of the running ralph package, from which a loop's iterations import it."""
 
 
 def has_git() -> bool:
@@ -59,9 +56,7 @@ def make_environment(directory: Path, *, is_new: bool = True) -> dict[str, str]:
 
 
 def make_project(template: str, project: Path, environment: dict[str, str]) -> None:
-    """Creates the project from `template`, a directory of this package. If git is installed, the project is a git
-    repository.
-    """
+    """Creates the project from a directory of this package, as a git repository if git is installed."""
     with as_file(files("ralph.demo") / template) as source:
         shutil.copytree(source, project, ignore=shutil.ignore_patterns("__pycache__"))
     (project / ".gitignore").write_text("__pycache__/\n")

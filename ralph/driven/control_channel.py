@@ -1,6 +1,5 @@
-"""Reads lines from standard input in a thread. It does not interpret the lines.
-
-Its memory is limited: it drops a line that is too long, and stops reading while too many bytes wait in the mailbox.
+"""Reads lines from standard input in a thread, without interpreting them. Drops a line that is too long, and stops
+reading while too many bytes wait in the mailbox.
 """
 
 from __future__ import annotations
@@ -55,10 +54,8 @@ def why_unusable(fd: int) -> str | None:
 
 
 class ControlChannel:
-    """Reads lines from standard input and puts them into a mailbox, without their line breaks.
-
-    A line that is too long is replaced by a `TooLong`. At the end of the input, an `EndOfInput` is put into the
-    mailbox.
+    """Puts the lines into a mailbox, without their line breaks. `TooLong` stands for one that is too long, and
+    `EndOfInput` comes last.
     """
 
     def __init__(
@@ -123,10 +120,7 @@ class ControlChannel:
 
 
 class LineSplitter:
-    """Splits chunks of any size into lines.
-
-    A line ends with LF. A CR directly before the LF is removed too.
-    """
+    """Splits chunks of any size into lines that end with LF or CR LF."""
 
     def __init__(self, longest_bytes: int) -> None:
         self._longest_bytes = longest_bytes
@@ -134,10 +128,7 @@ class LineSplitter:
         self._is_dropping = False
 
     def feed(self, chunk: bytes) -> list[bytes | TooLong]:
-        """The lines that end in this chunk.
-
-        A line that is too long is reported as `TooLong` as soon as it exceeds the limit.
-        """
+        """The lines that end in this chunk, with a `TooLong` as soon as one exceeds the limit."""
         found: list[bytes | TooLong] = []
         *ends, begun = chunk.split(b"\n")
         for end in ends:

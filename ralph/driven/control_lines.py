@@ -1,8 +1,7 @@
-"""Decodes the lines that a driver sends, and makes the responses to its requests. No I/O happens here.
+"""Decodes the lines that a driver sends, of any bytes, and makes the responses to its requests.
 
-A line may also be the driver's response to a request that ralph has sent (`questions.py`). A line may consist of any
-bytes. ralph decodes an invalid line as a `Malformed`, which says what is wrong. If a value is wrong, it also says
-which values are allowed.
+A line may be the response to a request of ralph's (`questions.py`). An invalid one becomes a `Malformed` that says
+what is wrong and which values are allowed.
 """
 
 from __future__ import annotations
@@ -66,9 +65,7 @@ class ImageBlock(Struct, frozen=True, tag_field="type", tag="image"):
 
 
 class DriverMessage(Struct, frozen=True):
-    """The `message` object in a line that carries a user message. Keys without a field here are dropped, so that a
-    driver cannot add cache markers to the markers that ralph sets.
-    """
+    """Other keys are dropped, so that a driver cannot add cache markers to ralph's."""
 
     role: Literal["user"]
     content: _Text | Annotated[tuple[TextBlock | ImageBlock, ...], Meta(min_length=1)]
@@ -81,10 +78,7 @@ class UserLine(Struct, frozen=True, tag_field="type", tag="user"):
 
 
 class Initialize(Struct, frozen=True, tag_field="subtype", tag="initialize"):
-    """An `initialize` request.
-
-    It has no fields here, because ralph reads the keys of this request from `ControlRequest.fields`.
-    """
+    """Its keys are read from `ControlRequest.fields`."""
 
 
 class Interrupt(Struct, frozen=True, tag_field="subtype", tag="interrupt"):
@@ -93,8 +87,7 @@ class Interrupt(Struct, frozen=True, tag_field="subtype", tag="interrupt"):
 
 class SetModel(Struct, frozen=True, tag_field="subtype", tag="set_model"):
     model: str | None = None
-    """The requested model. None or "default" means the first model. A missing key means None too, because JavaScript
-    leaves out a key whose value is undefined."""
+    """None, "default" and a missing key, which JavaScript leaves out for undefined, are the first model."""
 
     def __post_init__(self) -> None:
         name = self.model
@@ -169,8 +162,7 @@ class Response(Struct, frozen=True):
 
 class UserMessage(Struct, frozen=True):
     content: str | tuple[Block, ...]
-    """A text, or one or more text and image blocks. Blocks have only the keys that the API knows, and no text is
-    empty."""
+    """A text, or blocks with only the keys that the API knows. No text is empty."""
     uuid: str | None = None
     """The driver's own id of the message, or None."""
     is_verbatim: bool = False
@@ -193,8 +185,7 @@ class Malformed(Struct, frozen=True):
     request_id: str | None = None
     """The id of the request. None if the line has no id, or an id that cannot be sent back."""
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """The keys of an invalid control request. They show whether the request asked for a safeguard. Empty for every
-    other invalid line."""
+    """The keys of an invalid control request, which may have asked for a safeguard."""
 
 
 ControlLine = UserMessage | ControlRequest | Response | Ignored | Malformed
@@ -226,8 +217,7 @@ _LACKING = {
     "mcp_set_servers": "the tools of a run are fixed at its start: name the servers by --mcp-config",
     "stop_task": "ralph has no background tasks; interrupt stops what runs",
 }
-"""Requests that ralph does not support although drivers may send them. For each request, the text says what is
-missing and what to do instead."""
+"""Requests that drivers may send and ralph does not support: what is missing, and what to do instead."""
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 _EMPTY = re.compile(r"Expected `str` matching regex|Expected `array` of length >= 1")
 
@@ -271,7 +261,6 @@ def _decoded(value: dict[str, Any]) -> UserLine | RequestLine:
 
 
 def _response(value: object) -> Response | Ignored:
-    """Decodes the response in a line."""
     fields = value if isinstance(value, dict) else {}
     request_id, answer = fields.get("request_id"), fields.get("response")
     if not isinstance(request_id, str):
@@ -306,8 +295,8 @@ def failure(request_id: str | None, error: str) -> dict[str, Any]:
 
 
 def in_short(value: object) -> str:
-    """A JSON value as short text for a message. Long texts, long numbers, objects and lists are described and not
-    quoted. A value is never cut, because a redactor does not recognise half a secret.
+    """A JSON value as short text. Long ones, objects and lists are described and not cut, because a redactor does not
+    recognise half a secret.
     """
     if isinstance(value, dict):
         return "an object"
@@ -325,7 +314,6 @@ def _request_id(line: Mapping[str, Any]) -> str | None:
 
 
 def _reason(error: ValidationError, line: Mapping[str, Any]) -> str:
-    """Converts the error to a sentence for the driver."""
     text, _, path = str(error).rpartition(" - at `$") if " - at `$" in str(error) else (str(error), "", "")
     path = path.strip(".`")
     if error.__cause__ is not None:  # our own check: its message begins with the field's name
@@ -353,7 +341,7 @@ def _fault(path: str, text: str, line: Mapping[str, Any]) -> str:
 
 
 def _value_at(line: Any, path: str) -> Any:
-    """The JSON value at a path, or None if the line has no such path."""
+    """None if the line has no such path."""
     for key in re.findall(r"\w+", path):
         line = line[int(key)] if isinstance(line, list) else line.get(key)
     return line

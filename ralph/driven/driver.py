@@ -1,6 +1,5 @@
-"""A run that another program, the driver, steers over standard input. Each user message that the driver sends is a
-task with its own result. `steering.py` handles the driver's control requests. `permissions/gate.py` decides when the
-driver's hooks and its permission callback are asked, and what their answers lead to.
+"""A run that another program, the driver, steers over standard input. Each user message is a task with its own result.
+`steering.py` handles control requests, and `permissions/gate.py` decides when hooks and the callback are asked.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ class DriverAsking:
         tell_state: Callable[[str], None],
         within_s: float,
     ) -> None:
-        """`hooks` returns the hooks that the driver has registered so far. `tell_state` tells the driver the state of
-        the run; `SessionStateChanged` lists the states. `within_s` is the time limit of a question about a call.
+        """`hooks` returns those registered so far. `tell_state` tells one of the states of `SessionStateChanged`.
+        `within_s` limits a question about a call.
         """
         self._hooks = hooks
         self._questions = questions
@@ -99,7 +98,7 @@ class DriverAsking:
 
 
 def _hook_answer(reply: Response) -> HookAnswer:
-    """Reads a hook's answer from the driver's reply. Raises HookFailedError if the reply contains no usable answer."""
+    """Raises HookFailedError if the reply contains no usable answer."""
     if reply.error is not None:
         raise HookFailedError(reply.error)
     try:
@@ -162,7 +161,7 @@ def decision_of(fields: Mapping[str, Any]) -> Decision:
 
 
 def _with_updates(decision: Decision, updates: tuple[dict[str, Any], ...]) -> Decision:
-    """Reads the permission updates of an answer. ralph may ignore an update that gives permissions."""
+    """An update that gives permissions may be ignored."""
     mode: str | None = None
     allowed: list[str] = []
     ignored: list[str] = []
@@ -219,8 +218,8 @@ class MessageDriver:
         )
 
     def work(self, run: Run) -> int:
-        """Works on the messages, and returns the exit code of the last result, or that for a stop between two messages.
-        Raises UsageError if the command line is wrong or if the driver sent no message.
+        """The exit code of the last result, or of a stop between two messages. Raises UsageError for a wrong command
+        line, or without a message.
         """
         try:
             opened = run.attempt(lambda: self._open(run))
@@ -231,7 +230,6 @@ class MessageDriver:
         return _Messages(run, self.steering, opened).work()
 
     def _open(self, run: Run) -> SessionRun:
-        """Starts the thread that reads control lines, waits for the first line, and then opens the session."""
         options = run.context.options
         if options.prompt is not None or options.prompt_file is not None:
             raise UsageError("--input-format stream-json takes the tasks from standard input: give no prompt")
@@ -277,8 +275,6 @@ def _tell(run: Run, ended: RunEnded) -> RunEnded:
 
 
 class _Messages:
-    """Works on the messages that a driver sends to one open session, one after another."""
-
     def __init__(self, run: Run, steering: Steering, opened: SessionRun) -> None:
         self._run = run
         self._waiter = run.context.waiter
@@ -329,9 +325,7 @@ class _Messages:
         return told
 
     def _stopped_between(self, stop: Interrupted, last: RunEnded | None) -> int:
-        """Ends a run that was stopped between two messages, and returns the exit code. `last` is the result of the
-        previous message, or None if no message came before.
-        """
+        """The exit code of a run that was stopped between two messages. `last` is the result before, or None."""
         stopped = self._run.ended_early(stop.outcome, str(stop), stop.signal_number)
         has_refused = self._refuse_the_rest(stopped)
         if last is None:
@@ -341,7 +335,6 @@ class _Messages:
         return self._run.deliver(stopped, is_told=has_refused or last is None).exit_code
 
     def _refuse_the_rest(self, end: RunEnded) -> bool:
-        """Refuses the remaining messages."""
         with suppress(Interrupted):  # after a second signal, the lines read so far must suffice
             self._steering.take_last_lines(self._waiter)
         why = end.errors[-1] if end.errors else end.outcome.value

@@ -1,6 +1,5 @@
-"""Sends requests to the driver, and waits for its responses on the main thread. The messages for MCP servers in the
-driver's process are such requests. Several may be open at the same time, and the responses may come in any order. A
-response is ignored if its request is no longer open.
+"""Sends requests to the driver, those for MCP servers in its process among them, and waits for the responses on the
+main thread, in any order. A response to no open request is ignored.
 """
 
 from __future__ import annotations
@@ -35,9 +34,7 @@ _GONE = "the driver has closed standard input, so that nobody can answer"
 
 
 class Replies:
-    """Passes the driver's responses to the requests that wait for them. `take` and `close` are called while the main
-    thread waits in `Questions.ask`.
-    """
+    """Passes responses to the requests that wait. Called while the main thread waits in `Questions.ask`."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, Mailbox] = {}
@@ -62,9 +59,7 @@ class Replies:
             mailbox.put(response)
 
     def close(self) -> None:
-        """Ends all requests, because the input has ended and the driver can no longer respond. Every open request and
-        every later request gets an error.
-        """
+        """The driver can no longer respond: open and later requests get an error."""
         self.is_closed = True
         for request_id, mailbox in self._waiting.items():
             mailbox.put(Response(request_id, error=_GONE))
@@ -82,8 +77,8 @@ class Questions:
         self._asked = 0
 
     def ask(self, questions: Sequence[Question]) -> list[Response]:
-        """Sends all requests at once, and returns one response for each of them, in order. A request that is not answered
-        within its time limit, or that cannot be, has a response with an error. If the wait raises an `Interrupted`, the open requests are cancelled.
+        """Sends all requests at once, and returns their responses in order. One that is not answered in time, or
+        cannot be, has an error. An `Interrupted` cancels the open ones.
         """
         if self._replies.is_closed:
             return [Response("", error=_GONE) for _ in questions]
@@ -115,7 +110,7 @@ class Questions:
         return reply  # type: ignore[no-any-return]  # only `take` and `close` put something into the mailbox
 
     def _give_up(self, request_id: str) -> None:
-        """Tells the driver that nobody waits for its response any more, if the request is still open."""
+        """Tells the driver, if the request is still open, that nobody waits any more."""
         if self._replies.give_up(request_id) and not self._replies.is_closed:
             self._send(cancel_line(request_id))
 
@@ -128,9 +123,7 @@ PROTOCOL_VERSION = "2025-11-25"
 
 
 def answer_to_server(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The response to a message that a server sent without being asked. A notification gets an empty response. A
-    request is refused, because ralph offers servers nothing.
-    """
+    """The response to a message that a server sent by itself: empty for a notification, a refusal for a request."""
     if "id" not in message:
         return {}
     error = {"code": -32601, "message": f"ralph does not offer {message.get('method')}"}
@@ -148,9 +141,7 @@ class DriverServers:
     """The driver's MCP servers. Implements `ServerGroup`."""
 
     def __init__(self, names: Sequence[str], questions: Questions, *, start_s: float, call_s: float) -> None:
-        """`start_s` and `call_s` are time limits in seconds, and 0 means no limit. While ralph connects to a server,
-        `start_s` limits the wait for each answer. `call_s` limits a tool call.
-        """
+        """Limits in seconds of each answer while connecting, and of a tool call. 0 is no limit."""
         self._names = tuple(names)
         self._questions = questions
         self._start_s = start_s or math.inf
@@ -210,7 +201,7 @@ class DriverServers:
         """Does nothing, because the servers end with the driver."""
 
     def _asked(self, server: str, method: str, params: dict[str, Any], within_s: float) -> dict[str, Any]:
-        """Sends a request to a server and returns its result. Raises NoAnswerError and Interrupted."""
+        """The result of a request to a server. Raises NoAnswerError and Interrupted."""
         self._sent += 1
         message = {"jsonrpc": "2.0", "id": self._sent, "method": method, "params": params}
         answer = self._send(server, message, within_s)

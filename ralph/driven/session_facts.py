@@ -1,7 +1,5 @@
-"""Facts about a run that a driver asks for: the models from which it can choose, the commands, and how full the context is.
-
-The sizes of the parts of the context are estimates from bytes, scaled so that they add up to the last estimate of the
-whole request.
+"""Facts about a run for its driver: models, commands, and how full the context is. The sizes of its parts are
+estimates from bytes, scaled to the last estimate of the whole request.
 """
 
 from __future__ import annotations
@@ -50,11 +48,9 @@ class SessionFacts:
         self._opened = opened
 
     def choose(self, requested: str | None) -> str:
-        """The name of the requested target. If no target has that name, the name of the requested model.
-
-        If `requested` is None, returns the name of the first target. Raises ValueError if the model is not available,
-        if it is one of another vendor, if the name of the model contains a credential, or if a budget is set and the price of
-        the model is unknown.
+        """The name of the requested target, or else of the model. None is the first target. Raises ValueError if the
+        model is not available, is one of another vendor, has a credential in its name, or has no known price under
+        a budget.
         """
         if requested is not None and self._redactor.redact(requested) != requested:
             # The journal and every result would contain it as the name of the model.
@@ -77,9 +73,8 @@ class SessionFacts:
         return self._roster.target.name
 
     def introduction(self, mode: PermissionMode) -> dict[str, Any]:
-        """The response to `initialize`. It lists the models and the commands, so that the driver need not ask for them.
-
-        `models` lists only names that `set_model` accepts. Lists of features that ralph does not have are empty.
+        """The response to `initialize`. `models` lists only names that `set_model` accepts. Features that ralph lacks
+        are empty lists.
         """
         library = None if self._opened is None else self._opened.parts.library
         return {
@@ -166,8 +161,8 @@ class SessionFacts:
 def _memory_in(
     head: bytes, files: Sequence[MemoryFile], redactor: Redactor
 ) -> Iterator[tuple[dict[str, str], int]]:
-    """The instruction files in the head of a request, with Claude Code's words for them, each with its size in bytes. A
-    resumed session keeps its system prompt: a file counts only if the prompt contains its section.
+    """The instruction files in a request's head, in Claude Code's words, with sizes in bytes. A resumed session keeps
+    its system prompt, so a file counts only if its section is there.
     """
     kinds: dict[str, str] = {}
     for file in files:  # an importer precedes its imports, which have its word
@@ -179,7 +174,7 @@ def _memory_in(
 
 
 def _described(file: CommandFile) -> dict[str, str]:
-    """A command that a prompt can call. If its file is unusable, the description is empty."""
+    """Without a description if the file is unusable."""
     try:
         fields = read_command(file).fields
     except ValueError:
@@ -189,7 +184,7 @@ def _described(file: CommandFile) -> dict[str, str]:
 
 
 def _choices(roster: Roster) -> Iterator[Target]:
-    """The targets of the run, and the known models of Anthropic's API."""
+    """The run's targets, and the known models of Anthropic's API."""
     for name in roster.names:
         yield roster.find(name)
     if roster.can_grow and is_default(roster.first.base_url):
@@ -214,7 +209,7 @@ def _model(target: Target) -> dict[str, Any]:
 
 
 def _account(first: Target) -> dict[str, str]:
-    """The source of the first target's credential, such as an environment variable."""
+    """The source of the first target's credential, such as a variable."""
     key = first.credentials[0] if first.credentials else None
     is_token = key is not None and key.header == "authorization" and first.api == ANTHROPIC
     return {

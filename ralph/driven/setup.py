@@ -1,8 +1,6 @@
-"""The settings for the session in a driver's `initialize` request, its hooks among them, and the safeguards that a driver
-asked for and ralph lacks.
+"""The session's settings in a driver's `initialize`, hooks among them, and the safeguards that ralph lacks.
 
-Ralph does no work while a requested safeguard is missing. A hook that is never called may have been the only
-protection against a command.
+No work is done while a requested safeguard is missing: a hook that is never called may have been the only protection.
 """
 
 from __future__ import annotations
@@ -69,9 +67,7 @@ class HookTable(Struct, frozen=True):
     by_event: Mapping[str, tuple[HookMatcher, ...]] = field(default_factory=dict)
 
     def matching(self, event: str, covers: Callable[[str | None], bool]) -> dict[str, float]:
-        """The ids of the hooks to call for an event, each with its time limit in seconds. `covers` says whether a
-        matcher is for the event.
-        """
+        """The ids of the hooks to call for an event, each with its time limit in seconds. `covers` judges a matcher."""
         found: dict[str, float] = {}
         for each in self.by_event.get(event, ()):
             if covers(each.matcher):
@@ -86,9 +82,7 @@ class HookTable(Struct, frozen=True):
 
 
 def hook_table(value: object) -> HookTable:
-    """Decodes the `hooks` of an `initialize` request. None means no hooks. Raises ValueError for an unknown event,
-    and for a matcher that can match no call.
-    """
+    """None is no hooks. Raises ValueError for an unknown event, and for a matcher that can match no call."""
     if value is None:
         return HookTable()
     try:
@@ -138,8 +132,7 @@ class DriverSetup(Struct, frozen=True):
         )
 
     def applied_to(self, options: RunOptions) -> RunOptions:
-        """Applies the driver's settings to the options of the run, and returns the result. A driver's setting
-        replaces the option on the command line. Only the title on the command line takes precedence over the driver's
+        """The options of the run with the driver's settings, which replace those of the command line, except the
         title.
         """
         report = None if self.json_schema is None else RequestedReport(self.json_schema)
@@ -153,10 +146,8 @@ class DriverSetup(Struct, frozen=True):
 
 
 def driver_setup(fields: Mapping[str, Any]) -> DriverSetup:
-    """Decodes the fields of `initialize`. Raises ValueError if they request something that ralph does not support.
-
-    The TypeScript SDK sends `systemPrompt` as a list, and sends `[""]` if the program sets no system prompt. The
-    Python SDK uses `--system-prompt ""` for that.
+    """Raises ValueError for what ralph does not support. TypeScript's SDK sends `systemPrompt` as a list, `[""]` for
+    none, for which Python's uses `--system-prompt ""`.
     """
     refused = [name for name in NOT_OFFERED if fields.get(name)]
     if refused:
@@ -178,7 +169,7 @@ def driver_setup(fields: Mapping[str, Any]) -> DriverSetup:
 
 
 def _checked_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Returns the schema. Raises ValueError if reports cannot be checked against it."""
+    """Raises ValueError if reports cannot be checked against it."""
     from ralph.run.report_schema import read_schema  # noqa: PLC0415 - a schema library is slow to load
 
     try:
@@ -200,8 +191,8 @@ class MissingGuard:
         return self._for_good or self._until_a_mode
 
     def refuse(self, fields: Mapping[str, object]) -> None:
-        """Raises ValueError if an `initialize` request, now or before, asks for safeguards that ralph does not have. They
-        are missing until the process ends.
+        """Raises ValueError if an `initialize`, now or before, asks for safeguards that ralph lacks. They stay
+        missing.
         """
         asked = [name for name, value in fields.items() if _asks_for_something(value)]
         guards = [name for name in asked if name.lower().replace("_", "") in _GUARDS]
@@ -223,9 +214,7 @@ class MissingGuard:
             raise ValueError(self._for_good)
 
     def fail(self, fields: Mapping[str, object], reason: str) -> None:
-        """Takes note of an `initialize` request that was refused for this reason: its hooks are not registered, and what it
-        asked for is missing.
-        """
+        """Notes a refused `initialize`: its hooks are not registered, and what it asked for is missing."""
         try:
             self.refuse(fields)
         except ValueError:
@@ -239,8 +228,8 @@ class MissingGuard:
             )
 
     def refuse_mode(self, reason: str, mode: PermissionMode) -> None:
-        """Takes note of a permission mode that ralph refused. `mode` stays in force: nothing is missing if it is `plan`,
-        because no mode is stricter.
+        """Notes a mode that ralph refused. Nothing is missing if `mode`, which stays in force, is `plan`: none is
+        stricter.
         """
         if mode is not PermissionMode.PLAN:
             self._until_a_mode = (

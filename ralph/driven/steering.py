@@ -1,9 +1,6 @@
-"""Answers the control requests of a driver, a program that steers the run over standard input. Each request gets
-exactly one response, in order.
-
-This module works on the main thread. It affects a run only through `RunControls`, and through the exceptions that it
-raises during a wait. It does no input or output: `ControlChannel` reads the lines, and `respond` writes the
-responses.
+"""Answers the control requests of a driver, each with one response, in order. Works on the main thread, and affects a
+run only through `RunControls` and the exceptions that it raises during a wait. `ControlChannel` reads the lines,
+and `respond` writes the responses.
 """
 
 from __future__ import annotations
@@ -77,8 +74,7 @@ class Progress:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.turn = 0
-        """The number of answers accepted for the current message. Between two messages, this is the number for the
-        previous message."""
+        """Answers accepted for the current message, or between two, for the one before."""
         self._retry: RetryScheduled | None = None
         """The pending retry, or None if no retry is pending."""
         self._retry_waits_until_s: float | None = None
@@ -135,9 +131,8 @@ class Steering:
         has_room: Callable[[], bool] = lambda: True,
         acknowledge: Callable[[Item], None] = lambda _item: None,
     ) -> None:
-        """`respond` writes one response. `replies` gets the responses of the driver. `has_room` returns whether the
-        driver still reads its responses. `acknowledge` is called with each item that was taken from the mailbox. `emit`
-        gets notices and changes of the permission mode.
+        """`respond` writes one response. `replies` gets the driver's. `has_room` tells whether the driver reads its
+        responses. `acknowledge` gets each item taken from the mailbox. `emit` gets notices and changes of the mode.
         """
         self.mailbox = mailbox
         self._controls = controls
@@ -163,10 +158,8 @@ class Steering:
         """True if a request to stop the current message was already handled. A message must not be stopped twice."""
 
     def open(self, models: Models) -> None:
-        """Sets the models, and handles the first line if there is one. From then on, all control lines are handled.
-
-        Must be called when the session is open. It may also be called earlier, with the models that are known at that
-        time.
+        """Sets the models, and handles the first line. From then on all lines are handled. May be called again when
+        the session is open, with its models.
         """
         self._models = models
         if self._first is not None:
@@ -174,9 +167,8 @@ class Steering:
             self.handle(first, waiting_for=_NEXT_MESSAGE)
 
     def wait_for_setup(self, waiter: Waiter) -> DriverSetup:
-        """Waits for the first line before the session is open. If the line is an `initialize` request, returns the
-        settings in it. This method does not answer the line; `open` does that later. Raises the exceptions that the
-        waiter raises.
+        """The settings in the first line, if that is `initialize`, before the session is open. `open` answers it.
+        Raises as the waiter.
         """
         item = waiter.wait(self.mailbox, until_s=None, waiting_for="the first line of the driver")
         self._first = item
@@ -187,10 +179,7 @@ class Steering:
         return self.setup
 
     def begin_work(self) -> None:
-        """Must be called when work on a message begins.
-
-        Until `end_work` is called, `handle` may raise exceptions that stop the work.
-        """
+        """From here to `end_work`, `handle` may raise exceptions that stop the work."""
         self._is_working, self._has_stopped = True, False
         self._progress.begin()
 
@@ -212,9 +201,7 @@ class Steering:
         return self._models is not None and self._has_room()
 
     def next_message(self, waiter: Waiter) -> UserMessage | None:
-        """Waits for the next user message and returns it. Returns None if the input has ended. Raises the exceptions
-        that the waiter raises.
-        """
+        """None if the input has ended. Raises as the waiter."""
         while not self._queue:
             if self._has_input_ended:
                 return None
@@ -225,10 +212,7 @@ class Steering:
         return self._queue.popleft()[0]
 
     def take_last_lines(self, waiter: Waiter) -> None:
-        """Handles the lines that have arrived so far, including those that are still in the pipe.
-
-        Raises the exceptions that the waiter raises.
-        """
+        """Handles the lines that have arrived, those in the pipe included. Raises as the waiter."""
         started_s = self._clock.now_s()
         while not self._has_input_ended and self._clock.now_s() - started_s < _LAST_LOOK_S:
             until_s = self._clock.now_s() + _QUIET_S
@@ -238,11 +222,9 @@ class Steering:
             self.handle(item)
 
     def handle(self, item: Item, *, waiting_for: str | None = None) -> None:
-        """Handles one item from the channel: a line, a line that was too long, or the end of the input.
-
-        `waiting_for` says what the run is waiting for, or is None if that is unknown. If a line stops the work on the
-        current message, `handle` sends the response and then raises `InterruptRequested`, `RetryAborted` or
-        `GuardRefused`. It raises at most once per message, so that nothing interrupts the clean-up.
+        """Handles a line, a line that was too long, or the end. `waiting_for` is what the run waits for, if that is
+        known. A line that stops the current message raises `InterruptRequested`, `RetryAborted` or `GuardRefused`
+        after the response, once per message, so that nothing interrupts the clean-up.
         """
         self._acknowledge(item)
         match item:
@@ -281,7 +263,6 @@ class Steering:
         self._respond(failure(None, why))
 
     def _judge_malformed(self, line: Malformed) -> None:
-        """Marks a safeguard as missing if an invalid line requested one."""
         subtype = line.fields.get("subtype")
         if subtype == lines.Initialize.__struct_config__.tag:
             self._missing.fail(line.fields, line.reason)
@@ -312,7 +293,7 @@ class Steering:
                 self._stop(RetryAborted())
 
     def _answer(self, line: ControlRequest, waiting_for: str | None) -> dict[str, Any]:
-        """The response to a request. Raises ValueError with the reason if ralph cannot do what is requested."""
+        """Raises ValueError with the reason if ralph cannot do what is requested."""
         assert self._models is not None  # noqa: S101 - no line is taken before
         match line.request:
             case lines.Initialize():

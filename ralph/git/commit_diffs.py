@@ -59,7 +59,9 @@ def look_through(git: Git, revisions: Sequence[str], redactor: Redactor) -> tupl
     and OSError.
     """
     options = ("--reverse", "--topo-order", f"--max-count={MOST_COMMITS}", "--ignore-missing")
-    contents = contents_of(git, _bounded(git, "rev-list", *options, *revisions).decode().split(), **_LIMITS)
+    contents = contents_of(
+        git, git.read("rev-list", *options, *revisions, **_LIMITS).decode().split(), **_LIMITS
+    )
     if not contents:
         return ()
     listed = with_parents(git, contents)
@@ -144,10 +146,6 @@ def with_parents(git: Git, contents: Mapping[str, bytes]) -> bytes:
     known = sizes_of(git, {one for its in parents.values() for one in its})
     lines = (" ".join((commit, *its)) + "\n" for commit, its in parents.items() if known.keys() >= {*its})
     return "".join(lines).encode()
-
-
-def _bounded(git: Git, *arguments: str) -> bytes:
-    return git.read(*arguments, **_LIMITS)
 
 
 def files_in(output: bytes) -> dict[str, list[NumberedFile]]:

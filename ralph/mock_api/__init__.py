@@ -1,6 +1,4 @@
-"""A scripted server of the Messages API on real sockets. It is meant for demos, for tests and for the CI of users. It
-imports nothing from ralph's other packages.
-"""
+"""A scripted server on real sockets, for demos, tests and users' CI. Imports nothing from ralph's other packages."""
 
 from ralph.mock_api.events import as_events, as_message, encode_event, encode_events
 from ralph.mock_api.fault import ErrorEvent, Fault, ScenarioError

@@ -134,7 +134,7 @@ def _head(message: Event, kind: str) -> Event:
 
 
 def _field_of(block: Block, turn: Turn) -> str:
-    """The field of a message that holds the text of a block."""
+    """The field of a message that holds a block's text."""
     if isinstance(block, Thinking):
         return "reasoning_content"  # so DeepSeek, Moonshot, vLLM and SGLang; OpenAI tells no reasoning here
     if not isinstance(block, Text):

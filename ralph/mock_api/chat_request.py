@@ -1,7 +1,4 @@
-"""The rules of Chat Completions for requests. No I/O happens here.
-
-A conversation may hold `reasoning_content`, which is not a field of OpenAI's: the answers of this server have it.
-"""
+"""The rules of Chat Completions for requests. `reasoning_content` is no field of OpenAI's, but answers here have it."""
 
 from __future__ import annotations
 
@@ -142,9 +139,7 @@ def _check_answer(message: JsonObject, call_ids: list[str], path: str) -> None:
 
 
 def conversation(payload: JsonObject) -> list[JsonObject]:
-    """The messages of a valid request in the form of the Messages API. They contain only text, thinking, calls and
-    results.
-    """
+    """The messages of a valid request as those of the Messages API, with text, thinking, calls and results only."""
     messages: list[JsonObject] = []
     for message in payload["messages"]:
         text = text_blocks(message.get("content"))

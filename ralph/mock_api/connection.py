@@ -1,5 +1,5 @@
-"""Serves the connection of one client: reads HTTP/1.x requests, and sends the answers that the `Responder` plans. A
-request is refused if it is too large, or if its end cannot be determined.
+"""Serves one client: reads HTTP/1.x requests, and sends the answers that the `Responder` plans. Refuses a request that
+is too large or whose end cannot be determined.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ MAX_BODY_BYTES = 256 * 1024 * 1024  # eight times the API's own limit, so that g
 
 
 class BadRequestError(Exception):
-    """The client sent bytes that are not a valid request. After that, the connection cannot be used for another
-    request.
-    """
+    """The bytes are no valid request. The connection cannot be used for another one."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -51,8 +49,8 @@ class HttpHead(Struct, frozen=True):
 
 
 def read_head(reader: BinaryIO) -> HttpHead | None:
-    """Reads a request line and headers. Returns None if the client sends no more requests. Raises BadRequestError.
-    Raises ConnectionError if the client ends the connection in the middle of the headers.
+    """None if the client sends no more requests. Raises BadRequestError, and ConnectionError at an end inside the
+    head.
     """
     lines = _head_lines(reader)
     first = next(lines, None)
@@ -86,9 +84,7 @@ def read_body(reader: BinaryIO, head: HttpHead, send_continue: Callable[[], None
 
 
 def _head_lines(reader: BinaryIO) -> Iterator[str]:
-    """Yields the request line and the header lines. Empty lines before them are skipped, as RFC 9112 section 2.2
-    recommends.
-    """
+    """Skips empty lines at the beginning, as RFC 9112 section 2.2 recommends."""
     left = MAX_HEAD_BYTES
     started = False
     while True:
@@ -233,9 +229,7 @@ class Connection:
             self._wait(min(left, pause.ping_interval_s))
 
     def _wait(self, seconds: float | None) -> None:
-        """Waits for `seconds`. If `seconds` is None, the wait has no end. Raises `PeerGoneError` as soon as the
-        client or the server ends the connection.
-        """
+        """None is no end. Raises `PeerGoneError` as soon as the client or the server ends the connection."""
         wait_s = _LONGEST_WAIT_S if seconds is None else min(seconds, _LONGEST_WAIT_S)
         if wait_s <= 0:
             return
@@ -264,9 +258,7 @@ class Connection:
         self._sock.close()
 
     def _flush(self) -> None:
-        """Waits until all bytes have been sent. Must be called before the connection is reset, because a reset drops
-        bytes that have not been sent.
-        """
+        """Waits until all bytes are sent: a reset drops the others."""
         if sys.platform != "linux":
             self._closing.wait(0.05)  # no portable way to ask; loopback is faster than this
             return
@@ -278,9 +270,7 @@ class Connection:
                 return
 
     def _discard_input(self) -> None:
-        """Reads up to 1 MiB of input that has arrived, and discards it. If input were left unread, closing the
-        connection would reset the connection.
-        """
+        """Reads up to 1 MiB that has arrived. Unread input would make closing the connection a reset."""
         for _ in range(16):
             if not self._sock.recv(_CHUNK_BYTES, socket.MSG_DONTWAIT):
                 return

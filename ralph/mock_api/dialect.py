@@ -36,8 +36,8 @@ class ServedApi(Struct, frozen=True, kw_only=True):
     without: frozenset[str] = frozenset()
     """The parts of a fault that have no counterpart."""
     find_refusal: Callable[[Event, Mapping[str, str], bool], Fault | None]
-    """The answer that refuses a request, or None if the request is valid. Takes the body, the headers, and whether the
-    last answer ended with `pause_turn`."""
+    """Takes the body, the headers, and whether the last answer ended with `pause_turn`. None if the request is valid.
+    """
     conversation: Callable[[Event], list[Event]]
     """The messages of a request in the form of the Messages API."""
     error_body: Callable[[int, str | None, str], Event]
@@ -55,8 +55,8 @@ class ServedApi(Struct, frozen=True, kw_only=True):
         return ScriptedAnswer(turn, as_message(turn, index=index, model=model, **ids), payload)
 
     def stream(self, answer: ScriptedAnswer, fault: Fault) -> list[Line]:
-        """The events of a stream as the fault leaves them, unless it breaks single bytes. Raises `ScenarioError` if a
-        part of the fault has no counterpart.
+        """The events as the fault leaves them, but for single bytes. Raises `ScenarioError` for a part without a
+        counterpart.
         """
         for name in self.without:
             if getattr(fault, name):
@@ -136,9 +136,7 @@ def lookup_path(path: str) -> str | None:
 
 
 def dialect_at(path: str, headers: Mapping[str, str]) -> ServedApi:
-    """The dialect in which a request to this path is answered. Where the path says nothing, the header of the Messages
-    API does.
-    """
+    """Where the path says nothing, the header of the Messages API does."""
     if path in BY_PATH:
         return BY_PATH[path]
     is_openais = lookup_path(path) is not None and "anthropic-version" not in headers

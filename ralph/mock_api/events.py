@@ -1,5 +1,5 @@
-"""Converts a turn to the format of the Messages API: the message object, the events of the stream, and the bytes of
-the events. A fault may break the events. The other dialects translate these events. No I/O happens here.
+"""Converts a turn to the Messages API: the message, the events of the stream, and their bytes, as a fault breaks them.
+The other dialects translate these events.
 """
 
 from __future__ import annotations
@@ -45,9 +45,8 @@ def as_message(
     message_id: str = "msg_mock",
     call_id: str = "toolu_mock",
 ) -> dict[str, Any]:
-    """The complete message of a turn. It answers a request without `stream`. `index` is the number of the answer,
-    counted from 0. If the turn defines no ids, ids are made from this number. They begin with `message_id` and
-    `call_id`.
+    """The complete message, the answer without `stream`. Ids that the turn leaves open are made from `index`, the
+    number of the answer from 0, and begin with `message_id` and `call_id`.
     """
     blocks = turn.blocks()
     calls_tool = any(isinstance(block, ToolUse) for block in blocks)
@@ -108,9 +107,7 @@ def with_pings(events: list[_Line], turn: Turn, ping: _Line) -> list[_Line]:
 
 
 def encode_event(event: Line, line_ending: str = "\n") -> bytes:
-    """Encodes an event as a server-sent event in UTF-8. Its name is its `type`, if it has one. As in the API, lone
-    surrogates become JSON escapes.
-    """
+    """A server-sent event in UTF-8, whose name is its `type`. As in the API, lone surrogates become JSON escapes."""
     end = line_ending.encode()
     if isinstance(event, str):
         return event.encode() + end + end
@@ -216,9 +213,7 @@ def encode_broken(events: list[Line], fault: Fault) -> list[bytes]:
 
 
 def _interleaved(events: list[Event]) -> list[Event]:
-    """Reorders the events. First all blocks start. Then the deltas of the blocks alternate. At the end, all blocks
-    stop.
-    """
+    """First all blocks start, then their deltas alternate, and at the end all stop."""
     is_block = [event["type"].startswith("content_block_") for event in events]
     if True not in is_block:
         return events

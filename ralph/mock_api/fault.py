@@ -29,18 +29,14 @@ Body = str | bytes | Mapping[str, Any] | Sequence[Any]
 
 
 class Fault(Struct, frozen=True):
-    """A fault of one answer. It may have several parts. The default values break nothing. Events are counted from 1,
-    so `message_start` is event 1.
-    """
+    """A fault of one answer, in one or several parts. Events are counted from 1: `message_start` is event 1."""
 
     status: int | None = None
-    """The HTTP status of a response that replaces the turn. If only `body` or `huge_body_bytes` is set, the status is
-    200."""
+    """The HTTP status of a response that replaces the turn: 200 if only `body` or `huge_body_bytes` is set."""
     message: str | None = None
     """The text in the API's error object. If it is None, the text is the API's own message for the status."""
     body: Body | None = None
-    """The body of a response that replaces the turn. Mappings and lists are sent as JSON. If it is None and the
-    status is 400 or higher, the body is the API's error object."""
+    """Replaces the turn. Mappings and lists are sent as JSON. None from status 400 on is the API's error object."""
     huge_body_bytes: int | None = None
     """The number of bytes `x` to send after `body`. These bytes are never all in memory at the same time."""
     garbage: str | bytes | None = None
@@ -50,19 +46,16 @@ class Fault(Struct, frozen=True):
     close_before_headers: bool = False
     """True if the connection is closed and no response is sent."""
     at_accept: bool = False
-    """True if a new connection is reset or closed before anything is read from the connection. This uses up the step,
-    but no request is recorded."""
+    """Resets or closes a new connection before anything is read. Uses up the step, and records no request."""
     partial_headers_bytes: int | None = None
     """After this number of bytes of the status line and the headers, the connection is reset."""
 
     headers: Mapping[str, str | int | float] = field(default_factory=dict)
-    """Headers to add to the response. If the response has a header of the same name, it is replaced. Numbers are sent
-    as text."""
+    """Added to the response, or in place of its own of the same name. Numbers are sent as text."""
     content_type: str | None = None
     framing: Framing | None = None
-    """How the body ends: `length` (Content-Length), `chunked`, `close` (the connection is closed) or `reset` (the
-    connection is reset after the last byte). None means `chunked` for streams and `length` otherwise.
-    """
+    """How the body ends: `length` (Content-Length), `chunked`, `close`, or `reset` after the last byte. None is
+    `chunked` for streams and `length` otherwise."""
     json_instead_of_sse: bool = False
     """True if the complete message is sent as JSON, although the request asked for a stream."""
 
@@ -71,17 +64,14 @@ class Fault(Struct, frozen=True):
     stall_after_events: int | None = None
     """The number of events before a pause. The other events follow after the pause."""
     stall_s: float | None = None
-    """The length of the pause after `stall_after_events`, in seconds. If it is None, the pause lasts until the client
-    or the server ends the connection."""
+    """The pause after `stall_after_events` in seconds. None lasts until one side ends the connection."""
     ping_interval_s: float | None = None
     """The seconds between `ping` events during the pause after `stall_after_events`. None means no pings."""
     drip_s: float | None = None
-    """The seconds between two bytes of the body. The body is then sent byte by byte. If it is None, there is no such
-    delay."""
+    """The seconds between two bytes of the body, which is then sent byte by byte."""
 
     cut_after_events: int | None = None
-    """The number of events after which the connection ends. If `framing` is None, the body is chunked, and its end is
-    missing."""
+    """The number of events after which the connection ends. A chunked body then lacks its end."""
     cut_after_bytes: int | None = None
     """The number of bytes of the body after which the connection ends. Headers and chunk sizes are not counted."""
 
@@ -89,8 +79,7 @@ class Fault(Struct, frozen=True):
     malformed_json_at_event: int | None = None
     """The number of the event whose JSON is cut off in the middle."""
     interleaved: bool = False
-    """True if the deltas of the blocks alternate, and all `content_block_stop` events come at the end. llama.cpp does
-    this."""
+    """The deltas of the blocks alternate, and all `content_block_stop` come at the end, as with llama.cpp."""
     omit_message_stop: bool = False
     omit_message_delta: bool = False
     omit_tool_input: bool = False
@@ -125,9 +114,7 @@ class Fault(Struct, frozen=True):
         return self.status is not None or self.body is not None or self.huge_body_bytes is not None
 
     def refuse_parts_of_streams(self) -> None:
-        """Raises `ScenarioError` if a part of the fault needs an event stream. Must be called if the answer is not a
-        stream. A part without an effect is an error, because a test with such a fault would prove nothing.
-        """
+        """Raises `ScenarioError` for a part that has no effect without a stream: a test with it would prove nothing."""
         default = Fault()
         for name in _NEEDS_EVENTS:
             if getattr(self, name) != getattr(default, name):
@@ -212,9 +199,7 @@ def anthropic_error(status: int, message: str | None, request_id: str) -> dict[s
 
 
 def openai_error(status: int, message: str | None, _request_id: str) -> dict[str, Any]:
-    """As `anthropic_error`. The number of the request is in a header only. A prompt that is too long, in
-    Anthropic's words, is told in OpenAI's.
-    """
+    """As `anthropic_error`, without a request id. A prompt that is too long in Anthropic's words is told in OpenAI's."""
     error_type, text = _type_of(status)
     kind, code = _OPENAI[error_type]
     text = _OPENAI_TEXTS.get(error_type, text) if message is None else message

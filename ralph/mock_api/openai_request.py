@@ -1,6 +1,4 @@
-"""The common rules of OpenAI's two APIs for requests: the types of values, the rules for tools, and the words in which
-a request is refused. No I/O happens here.
-"""
+"""The common rules of OpenAI's two APIs for requests: types of values, tools, and the words of a refusal."""
 
 from __future__ import annotations
 
@@ -137,7 +135,7 @@ def _schema_problems(schema: Mapping[str, Any], *, is_strict: bool) -> Iterator[
 
 
 def _strict_problems(schema: Any, context: str) -> Iterator[str]:
-    """Yields what structured outputs do not take: each object lists all of its properties as required, and no others."""
+    """Structured outputs take objects that list all of their properties as required, and no others."""
     if isinstance(schema, list):
         for part in schema:
             yield from _strict_problems(part, context)

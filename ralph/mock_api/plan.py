@@ -1,6 +1,4 @@
-"""Plans the bytes and the pauses of the HTTP response for a step. No I/O happens here: `connection.py` carries out
-the plan.
-"""
+"""Plans the bytes and the pauses of a response, which `connection.py` sends."""
 
 from __future__ import annotations
 
@@ -62,8 +60,7 @@ class Plan(Struct, frozen=True):
     wait_s: float = 0
     """The seconds to wait before the first byte."""
     head: bytes = b""
-    """The status line, the headers and the empty line after them. If other bytes are sent in place of a response,
-    these bytes."""
+    """The status line and the headers with their end, or the bytes that are sent in place of a response."""
     parts: tuple[BodyPart, ...] = ()
     chunked: bool = False
     """Whether the body is sent with chunked encoding."""
@@ -230,9 +227,7 @@ def _size(part: BodyPart) -> int:
 
 
 def _cut(parts: tuple[BodyPart, ...], limit: int) -> tuple[BodyPart, ...]:
-    """The parts of the body up to `limit` bytes. If a pause is exactly at the limit, it is kept. The answer then
-    stalls before it is cut off.
-    """
+    """A pause that is exactly at the limit is kept: the answer stalls before it is cut off."""
     kept: list[BodyPart] = []
     left = limit
     for part in parts:

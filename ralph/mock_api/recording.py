@@ -1,6 +1,4 @@
-"""Records requests in memory, and as JSON lines in a file. Before a request is stored, credentials in its headers and
-in its path are replaced.
-"""
+"""Records requests in memory, and as JSON lines in a file, without credentials in headers and path."""
 
 from __future__ import annotations
 
@@ -28,8 +26,7 @@ _CREDENTIAL = re.compile(r"auth|token|secret|key|passw|credential|cookie|session
 
 class RecordedRequest(Struct, frozen=True):
     index: int
-    """The number of the request, counted from 0. Model lookups are numbered separately. All other requests are
-    numbered together, whatever their path is."""
+    """From 0. Lookups of models are numbered separately, all other requests together."""
     received_at: str
     """The time at which the whole request had been received, in ISO 8601 with the time zone UTC."""
     monotonic_s: float
@@ -38,13 +35,11 @@ class RecordedRequest(Struct, frozen=True):
     path: str
     """The path with its query. If the name of a parameter looks like that of a credential, its value is replaced."""
     headers: Mapping[str, str]
-    """The headers. Their names are in lower case. If the name of a header looks like that of a credential, its value
-    is replaced."""
+    """With names in lower case, and without the values of those that look like credentials."""
     body_bytes: int
     """The size of the body in bytes. It is known even if the body is not stored."""
     body: bytes | None
-    """The body of the request. None if the body is not stored any more, because `keep_bodies` limits how many are
-    stored."""
+    """None if it is not stored any more, because of `keep_bodies`."""
     api: str = "anthropic"
     """The dialect of the request: `anthropic`, `openai-chat` or `openai-responses`."""
 
@@ -55,9 +50,7 @@ class RecordedRequest(Struct, frozen=True):
         return json.loads(self.body)
 
     def messages(self) -> list[dict[str, Any]]:
-        """The messages of a valid request in the form of the Messages API, whatever its dialect is. Raises as
-        `json()`.
-        """
+        """The messages of a valid request in the form of the Messages API, in any dialect. Raises as `json()`."""
         return BY_API[self.api].conversation(self.json())
 
 
@@ -76,9 +69,7 @@ def redact_path(target: str) -> str:
 
 
 class Recorder:
-    """Stores requests. Several threads can use a recorder at the same time. The time to add a request does not depend
-    on the number of stored requests.
-    """
+    """Stores requests, for several threads. Adding one takes the same time however many there are."""
 
     def __init__(
         self, *, path: Path | None = None, keep_requests: int | None = None, keep_bodies: int | None = None
@@ -101,9 +92,7 @@ class Recorder:
             return tuple(self._requests)
 
     def wait_for(self, count: int, timeout_s: float) -> bool:
-        """Waits until `count` requests have arrived since the server started. Returns False if this takes longer than
-        `timeout_s` seconds.
-        """
+        """Whether `count` requests have arrived since the start within `timeout_s` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self._count >= count, timeout_s)
 
@@ -148,7 +137,7 @@ class Recorder:
 
 
 def _json_line(request: RecordedRequest) -> bytes:
-    """The request as one line of JSON. If the body is JSON, `body` is the decoded value. Otherwise it is a string."""
+    """A body that is JSON is its decoded value, any other one a string."""
     body = request.body or b""
     try:
         value = json.loads(body)

@@ -1,6 +1,4 @@
-"""Decides how the server answers each request. Records the request, and then refuses it or answers it with the next
-step of the scenario. This module returns plans, and sends nothing.
-"""
+"""Records each request, and plans its refusal or the next step of the scenario. Sends nothing."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ class ExhaustedError(Exception):
 
 
 class Playback:
-    """Stores the position in the scenario, and gives each accepted request its step. It can be used from several
-    threads.
-    """
+    """The position in the scenario, which gives each accepted request its step. For several threads."""
 
     def __init__(self, scenario: Scenario, script: Script | None) -> None:
         self._steps = [as_step(step) for step in scenario.steps]
@@ -48,9 +44,7 @@ class Playback:
         self._lock = threading.Lock()
 
     def take(self, request: RecordedRequest) -> tuple[Step, int]:
-        """The step for this request, and the number of the answer, counted from 0. Raises `ExhaustedError`, and the
-        errors that the script raises.
-        """
+        """The step, and the number of the answer from 0. Raises `ExhaustedError` and what the script raises."""
         with self._lock:
             index = self._taken
             step = self._current() if self._script is None else as_step(self._script(request, index))
@@ -60,9 +54,7 @@ class Playback:
             return step, index
 
     def take_at_accept(self) -> Fault | None:
-        """If the next step is a fault with `at_accept`, plays the step and returns the fault. Otherwise returns None.
-        Must be called for each new connection.
-        """
+        """Plays and returns the next step if it is a fault with `at_accept`. Must be called for each new connection."""
         with self._lock:
             step = self._current()
             if step is None or step.fault is None or not step.fault.at_accept:
@@ -95,9 +87,7 @@ class Responder:
         self._cached: tuple[Step, ServedApi, Plan] | None = None
 
     def at_accept(self) -> Plan | None:
-        """The plan for a new connection before anything has been read from the connection. None if its requests are
-        read and answered.
-        """
+        """The plan for a new connection of which nothing is read, or None."""
         fault = self._playback.take_at_accept()
         return None if fault is None else plan_step(Step(fault=fault), Context())
 
@@ -201,13 +191,13 @@ class Responder:
 
 
 def _is_always_the_same(step: Step) -> bool:
-    """Whether all answers of this step are equal. The ids of the message and of the request may differ."""
+    """Apart from the ids of the message and of the request."""
     blocks = step.turn.blocks() if step.turn else ()
     return step.repeat == FOREVER and not any(isinstance(b, ToolUse) and b.id is None for b in blocks)
 
 
 def _model_asked_for(method: str, path: str) -> str | None:
-    """The model id in a request `GET /v1/models/{id}`. Empty for a request of all models, and None for any other."""
+    """Empty for a request of all models, and None for no such request."""
     quoted = lookup_path(path)
     if quoted is None or method != "GET" or quoted == "/" or "/" in quoted[1:]:
         return None

@@ -199,7 +199,7 @@ def _item(turn: Turn, block: Block, whole: Event, name: str, model: str | None) 
 
 
 def _head(answer: ScriptedAnswer, status: str) -> Event:
-    """A response without output. Some of its fields repeat the request."""
+    """Some fields repeat the request."""
     asked = {name: answer.payload.get(name, default) for name, default in _REPEATED.items()}
     return {
         "id": answer.message["id"],

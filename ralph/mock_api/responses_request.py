@@ -1,7 +1,4 @@
-"""The rules of the Responses API for requests. No I/O happens here.
-
-The server stores nothing: a request must bring its whole conversation, as with `store: false`.
-"""
+"""The rules of the Responses API for requests. A request must bring its whole conversation, as with `store: false`."""
 
 from __future__ import annotations
 
@@ -83,8 +80,8 @@ _HOSTED = (
     "apply_patch code_interpreter computer computer_use_preview custom file_search image_generation local_shell mcp namespace "
     "programmatic_tool_calling shell tool_search web_search web_search_2025_08_26 web_search_preview web_search_preview_2025_03_11"
 )
-"""The kinds of tools that are not functions (openai 3.57.0, `ToolParam`). They are accepted as they are, because codex 0.171.0
-always sends some, and no script calls them."""
+"""Kinds of tools that are no functions (openai 3.57.0, `ToolParam`), accepted because codex 0.171.0 always sends some.
+"""
 _TOOL = shape(FUNCTION, "function") | reduce(
     or_, (defstruct("Hosted", (), tag=kind, tag_field="type", frozen=True) for kind in _HOSTED.split())
 )
@@ -132,7 +129,7 @@ def find_refusal(payload: JsonObject) -> Fault | None:
 
 
 def _typed(payload: JsonObject) -> JsonObject:
-    """The request with a type for each item. A message may lack it."""
+    """With a type for each item, which a message may lack."""
     items = payload.get("input")
     if not isinstance(items, list):
         return payload
@@ -198,9 +195,7 @@ def _not_found(item_id: str) -> ViolationError:
 
 
 def _check_calls(items: list[JsonObject]) -> None:
-    """Raises `ViolationError` unless each call has exactly one output behind it, and each reasoning item is followed
-    by something of the same answer.
-    """
+    """Each call must have exactly one output behind it, and each reasoning item something of the same answer."""
     answered: dict[str, bool] = {}
     for item, following in zip(items, [*items[1:], {"type": None}], strict=True):
         match item["type"]:
@@ -225,9 +220,7 @@ def _check_calls(items: list[JsonObject]) -> None:
 
 
 def conversation(payload: JsonObject) -> list[JsonObject]:
-    """The messages of a valid request in the form of the Messages API. They contain only text, thinking, calls and
-    results.
-    """
+    """The messages of a valid request as those of the Messages API, with text, thinking, calls and results only."""
     items = _typed(payload)["input"]
     if isinstance(items, str):
         return [{"role": "user", "content": text_blocks(items)}]

@@ -1,6 +1,4 @@
-"""The types for the parts of a scenario: answers, steps and models. An answer that cannot be played is refused.
-`fault.py` defines the type for faults.
-"""
+"""The parts of a scenario: answers, steps and models. Refuses what cannot be played."""
 
 from __future__ import annotations
 
@@ -24,16 +22,14 @@ class Text(Struct, frozen=True, tag="text", forbid_unknown_fields=True):
 class Thinking(Struct, frozen=True, tag="thinking", forbid_unknown_fields=True):
     thinking: str
     signature: str = "bW9jaw=="
-    """The signature of the thinking. It is sent in one `signature_delta` at the end of the block. Local servers send
-    an empty one."""
+    """Sent in one `signature_delta` at the end of the block. Local servers send an empty one."""
 
 
 class ToolUse(Struct, frozen=True, tag="tool_use", forbid_unknown_fields=True):
     name: str
     input: Mapping[str, Any] = field(default_factory=dict)
     id: str | None = None
-    """The id of the call. If it is None, the id is made from the numbers of the answer and of the block, so that all
-    ids differ."""
+    """None is an id made from the numbers of the answer and of the block."""
     input_json: str | None = None
     """A text that is streamed unchanged in place of `input`. It is meant for arguments that are not valid JSON."""
 
@@ -48,21 +44,18 @@ class Turn(Struct, frozen=True):
     content: str | Sequence[Block] = ()
     """The content of the message. A string stands for one text block, as in the API. The content may be empty."""
     stop_reason: str | None = None
-    """The stop reason. It is sent unchanged, even if it is empty. If it is None, the stop reason is `tool_use` if
-    there is a tool call, otherwise `end_turn`."""
+    """Sent unchanged, even if empty. None is `tool_use` if there is a tool call, otherwise `end_turn`."""
     stop_sequence: str | None = None
     stop_details: Mapping[str, Any] | None = None
     """The details that the API sends with `stop_reason: "refusal"`. If it is None, no details are sent."""
     usage: Mapping[str, Any] | None = None
-    """The token counts. They are sent unchanged. If it is None, the counts are 10 input tokens, and one output token
-    for every four characters."""
+    """Sent unchanged. None is 10 input tokens, and one output token for every four characters."""
     model: str | None = None
     """The model in the answer. If it is None, the answer names the model of the request."""
     id: str | None = None
     """The id of the message. If it is None, the id is made from the number of the answer."""
     chunk_chars: int = 16
-    """The number of characters in each delta of text, thinking or tool input. 0 means that one delta contains all
-    characters."""
+    """The characters in each delta of text, thinking or tool input. 0 is one delta for all."""
     pings_before_start: int = 0
     """The number of `ping` events before `message_start`."""
     ping_every: int = 0
@@ -153,8 +146,7 @@ class Scenario(Struct, frozen=True):
     """The steps that answer the requests to `/v1/messages`, in order. Also says how strictly requests are checked."""
 
     steps: Sequence[Playable] = ()
-    """The steps in order. Each accepted request uses up one step. When no step is left, requests are refused with
-    status 400."""
+    """Each accepted request uses up one. When none is left, requests are refused with status 400."""
     description: str = ""
     models: Sequence[Model] = ()
     """The models that clients can look up. A lookup of any other model gets status 404. A lookup uses up no step."""
@@ -163,8 +155,7 @@ class Scenario(Struct, frozen=True):
     require_key: bool = False
     """True if requests without `x-api-key` or `Authorization` are refused, with status 401."""
     parse_requests: bool = True
-    """True if the server parses the bodies of requests. False is meant for benchmarks: bodies are then only read,
-    requests are not validated, and every answer is a stream."""
+    """False is meant for benchmarks: bodies are only read, nothing is validated, and every answer is a stream."""
 
     def __post_init__(self) -> None:
         for index, playable in enumerate(self.steps[:-1]):

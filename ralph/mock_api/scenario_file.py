@@ -1,6 +1,4 @@
-"""Reads scenario files in TOML or JSON. An unknown key is an error, and so is a value of the wrong type. The error
-names the path of the key.
-"""
+"""Reads scenario files in TOML or JSON. An unknown key or a wrong type is an error that names the path."""
 
 from __future__ import annotations
 
@@ -51,9 +49,7 @@ _KEYS_OF_A_STEP = {"fault", "repeat"}
 
 
 def load_scenario(path: Path | str) -> Scenario:
-    """Reads a scenario from a file. A `.json` file contains JSON, and any other file contains TOML. Raises
-    `ScenarioError`.
-    """
+    """A `.json` file contains JSON, any other one TOML. Raises `ScenarioError`."""
     file = Path(path)
     try:
         text = _text_of(file)
@@ -130,9 +126,7 @@ def _fault(table: FaultTable | None) -> Fault | None:
 
 
 def _decoded(value: object, kind: Any, path: str = "$") -> Any:
-    """Converts the value to the type `kind`. Raises ScenarioError. Its message is one line that names the path of the
-    wrong value.
-    """
+    """Raises ScenarioError, one line that names the path of the wrong value."""
     try:
         return convert(value, kind)
     except ValidationError as error:

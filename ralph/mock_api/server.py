@@ -25,13 +25,11 @@ _BACKLOG = 128
 
 
 class MockApi:
-    """A scripted server of the Messages API on 127.0.0.1. As a context manager, it starts on entry and closes on
-    exit.
+    """A scripted server on 127.0.0.1, which as a context manager starts on entry and closes on exit.
 
-    `scenario` contains the steps, and says how strictly requests are checked. If there is a `script`, it computes the
-    steps, and the scenario must contain none. `port` 0 means any free port. `record` is a file. For each request, one
-    JSON object is appended to this file. `keep_requests` and `keep_bodies` limit how many requests and bodies stay in
-    memory. None means that there is no limit.
+    A `script` computes the steps in place of the scenario, which then has none. `port` 0 is any free port. Each
+    request is appended to the file `record` as a JSON object. `keep_requests` and `keep_bodies` limit what stays in
+    memory.
     """
 
     def __init__(
@@ -61,9 +59,7 @@ class MockApi:
         self._acceptor = threading.Thread(target=self._accept_all, name="mock-api", daemon=True)
 
     def start(self) -> Self:
-        """Begins to listen, and returns the server. Raises OSError if the port is in use, and RuntimeError if the
-        machine has no free thread.
-        """
+        """Raises OSError if the port is in use, and RuntimeError if the machine has no free thread."""
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             # Lets a port be used again while connections of the last server linger in TIME_WAIT.
@@ -129,15 +125,11 @@ class MockApi:
 
     @property
     def request_count(self) -> int:
-        """The number of requests so far. Requests that are not stored any more are included, and model lookups are
-        not.
-        """
+        """Those that are not stored any more included, and lookups of models not."""
         return self._recorder.count
 
     def wait_for_requests(self, count: int, timeout_s: float = 5.0) -> bool:
-        """Waits until `count` requests have arrived since the server started. Returns False if this takes longer than
-        `timeout_s` seconds.
-        """
+        """Whether `count` requests have arrived since the start within `timeout_s` seconds."""
         return self._recorder.wait_for(count, timeout_s)
 
     def _close_recorders(self) -> None:
@@ -192,11 +184,8 @@ def run_forever(
     ready: Callable[[MockApi], None] | None = None,
     stop: threading.Event | None = None,
 ) -> None:
-    """Runs a server until `stop` is set. If `stop` is None, the server runs without end.
-
-    An exception such as KeyboardInterrupt also ends the server, and is raised again. `ready` is called when the
-    server listens. Only the newest requests stay in memory. If `record` is given, all requests are appended to this
-    file.
+    """Runs a server until `stop` is set, or until an exception such as KeyboardInterrupt, which is raised again.
+    `ready` is called when it listens. Only the newest requests stay in memory, and all go to `record`.
     """
     with MockApi(scenario, port=port, record=record, keep_requests=100, keep_bodies=0) as server:
         if ready is not None:

@@ -1,7 +1,5 @@
-"""Finds requests that the API would refuse with status 400, and returns the API's message. No I/O happens here.
-
-This module does not check whether a model exists. The API merges consecutive messages with the same role before it
-checks them. This module does not merge them, because other servers do not.
+"""Finds requests that the API would refuse with status 400, and returns its message. Does not know which models exist.
+The API merges consecutive messages of one role first; this module does not, because other servers do not.
 """
 
 from __future__ import annotations
@@ -27,9 +25,7 @@ def blocks_of(holder: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def message_violations(messages: Any, *, continues_turn: bool) -> Iterator[str]:
-    """Yields the API's error messages for a list of messages, in the order in which the API would find the errors.
-    `continues_turn` is True if the last message may be the assistant's.
-    """
+    """The API's messages, in its order. `continues_turn`: the last message may be the assistant's."""
     if not isinstance(messages, list):
         yield "messages: Input should be a valid list"
         return
@@ -120,11 +116,8 @@ def _result_content(block: Mapping[str, Any], where: str) -> Iterator[str]:
 
 
 def _system_places(messages: Sequence[_Message]) -> Iterator[str]:
-    """Yields errors about the positions of system messages.
-
-    The message before a system message must be a user message, or an assistant message that ends with the result of a
-    server tool. The message after a system message must not be a user message. The first message is not checked here,
-    because another rule requires that its role is `user`.
+    """A system message must follow a user message, or an assistant message that ends with the result of a server tool,
+    and must not precede a user message. Another rule is about the first message.
     """
     for number, message in enumerate(messages):
         if message["role"] != "system" or number == 0:
@@ -144,7 +137,7 @@ def _call_ids(message: _Message) -> list[str]:
 
 
 def _leading_result_ids(message: _Message) -> set[str]:
-    """The ids of the tool results at the beginning of a message. A result after other content is not included."""
+    """A result after other content does not count."""
     ids = set()
     for block in blocks_of(message):
         if block["type"] != "tool_result":
@@ -243,8 +236,8 @@ def parse_body(body: bytes) -> dict[str, Any]:
 def find_violation(
     payload: Mapping[str, Any], headers: Mapping[str, str], *, continues_turn: bool = False
 ) -> str | None:
-    """The API's message about the first error in the request, or None if the request is valid. `continues_turn` is
-    True if the previous answer ended with `pause_turn`. The last message may then be the assistant's.
+    """The API's message about the first error, or None. `continues_turn`: the last answer ended with `pause_turn`, so
+    the last message may be the assistant's.
     """
     return next(_violations(payload, headers, continues_turn=continues_turn), None)
 
@@ -329,9 +322,7 @@ def _tools(tools: Any) -> Iterator[str]:
 
 
 def _count_markers(payload: Mapping[str, Any]) -> int:
-    """The number of cache markers in a request: on the request itself, on its blocks, and on the blocks inside tool
-    results.
-    """
+    """Those on the request itself, on its blocks, and on the blocks inside tool results."""
     tools, system = payload.get("tools", []), payload.get("system")
     blocks = [payload, *tools, *(system if isinstance(system, list) else [])]
     for message in payload["messages"]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ralph.agent.compaction import MOST_SUMMARY_TOKENS
+from ralph.agent.compaction import MOST_SUMMARY_TOKENS, SUMMARY_HEADING
 from ralph.conversation.session import replay
 from ralph.values.errors import HttpError, Json, StreamParse
 from ralph.values.events import (
@@ -198,7 +198,7 @@ def test_a_history_that_is_cut_keeps_the_summary_of_the_context_before_it() -> N
     world = World(server)
     assert [compaction.source for compaction in world.compactions] == ["model", "cut"]
     assert replay(world.journal.records).summary == SUMMARY
-    assert SUMMARY in "".join(world.fresh_requests[-1].texts)
+    assert f"{SUMMARY_HEADING}\n\n{SUMMARY}" in world.fresh_requests[-1].texts
 
 
 def assert_nothing_of_the_old_context_but_its_words(request: Request) -> None:

@@ -15,10 +15,9 @@ from ralph.agent.compaction import (
     SUMMARIZE,
     Attempt,
     CompactionSteps,
-    cut_context,
     digest_request,
-    fresh_context,
     last_steps,
+    new_context,
     sent_bytes,
     shrinks,
     summary_of,
@@ -98,8 +97,8 @@ def test_no_block_of_the_old_context_is_in_the_new_one(history, most_bytes) -> N
     assert conversation_problems(history) == []
     steps = last_steps(history, most_bytes)
     for blocks in (
-        fresh_context(TASKS, "All is well.", FILES),
-        cut_context(TASKS, steps, FILES),
+        new_context(TASKS, "All is well.", FILES),
+        new_context(TASKS, "", FILES, steps=steps),
         digest_request(TASKS, history, most_bytes).content,
     ):
         added = without_tasks(blocks)
@@ -119,9 +118,9 @@ def test_three_compactions_in_a_row_keep_every_task_and_file_word_for_word() -> 
         steps = last_steps(talk.messages, 2_000)
         tasks, files = TASKS[:number], FILES[:number]
         blocks = (
-            cut_context(tasks, steps, files)
+            new_context(tasks, "", files, steps=steps)
             if number == 2
-            else fresh_context(tasks, "So far so good.", files)
+            else new_context(tasks, "So far so good.", files)
         )
         talk = Conversation.start(SHAPE).plus(user_message(blocks))
         sent = json.loads(b"".join(talk.request_body().pieces()))
@@ -138,7 +137,7 @@ def test_three_compactions_in_a_row_keep_every_task_and_file_word_for_word() -> 
 
 
 def test_steps_and_an_earlier_summary_take_the_place_of_a_summary() -> None:
-    written = texts(cut_context(TASKS, "Assistant: I ran it.", FILES, earlier_summary="It was red."))
+    written = texts(new_context(TASKS, "It was red.", FILES, steps="Assistant: I ran it."))
     assert written.index("It was red.") < written.index("Assistant: I ran it.") < written.index(FILES[0])
 
 
@@ -156,11 +155,13 @@ SIZES = [user_message(task).size for task in TASKS]
     ],
 )
 def test_tasks_between_go_only_when_all_exceed_the_bound_and_it_is_said(most_tokens, kept) -> None:
-    blocks = fresh_context(TASKS, "So.", FILES, most_task_tokens=most_tokens)
+    blocks = new_context(TASKS, "So.", FILES, most_task_tokens=most_tokens)
     for number, task in enumerate(TASKS, start=1):
         assert all(block in blocks for block in task) is (number in kept)
         left_out = f"# Task {number} of 3: left out"
         assert (left_out in texts(blocks)) is (number not in kept)
+    cut = texts(new_context(TASKS, "", FILES, steps="I ran it.", most_task_tokens=0))
+    assert [f"# Task {number} of 3: left out" in cut for number in (1, 2, 3)] == [True, True, False]
 
 
 HISTORY = [

@@ -48,7 +48,7 @@ def test_text_that_max_tokens_cut_is_continued_and_joined() -> None:
 
 
 @every_row("stop_reason", ["pause_turn", "compaction"])
-def test_a_pause_is_sent_back_as_it_is_without_a_user_message(stop_reason) -> None:
+def test_d9_a_pause_is_sent_back_as_it_is_without_a_user_message(stop_reason) -> None:
     block = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}
     played = Played(answer(block, stop_reason=stop_reason), DONE)
     assert played.sent(1)[-1] == {"role": "assistant", "content": [block]}
@@ -69,14 +69,14 @@ def test_a_pause_is_sent_back_as_it_is_without_a_user_message(stop_reason) -> No
         (TimeIsUp("over"), Outcome.TIMED_OUT),
     ],
 )
-def test_every_last_word_has_its_outcome_and_runs_nothing(last, outcome) -> None:
+def test_d7_every_last_word_has_its_outcome_and_runs_nothing(last, outcome) -> None:
     played = Played(last)
     assert played.ended.outcome is outcome
     assert played.toolbox.ran == []
     assert (played.ended.exit_code == 0) is (outcome is Outcome.COMPLETED)
 
 
-def test_calls_beside_an_unknown_stop_reason_run_and_people_are_told() -> None:
+def test_d10_calls_beside_an_unknown_stop_reason_run_and_people_are_told() -> None:
     played = Played(answer(call("a"), stop_reason="brand_new"), DONE)
     assert played.ran == ["a"]
     [notice] = played.events.of(Notice)

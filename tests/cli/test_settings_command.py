@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import gc
+import re
 
 import pytest
+from typer.core import TyperOption
 
 import ralph.cli.loop
 from ralph.cli.app import run_cli
+from ralph.cli.doctor import COMMAND as DOCTOR
 from ralph.cli.loop import COMMAND as LOOP
 from ralph.cli.loop import LoopLine
 from ralph.cli.options import RunLine, refuse_contradictions
 from ralph.cli.run import COMMAND
+from ralph.cli.run import COMMAND as RUN
+from ralph.cli.settings_command import split_names
 from ralph.machine.loading import put_off_garbage_collection
+from ralph.settings.tables import ALL_KEYS
 from ralph.values.outcome import UsageError
 from tests.rows import every_row
 
@@ -179,3 +185,41 @@ def test_options_that_need_each_other_are_taken_together(words) -> None:
     (line,), _ = COMMAND.read(words.split())
     assert isinstance(line, RunLine)
     refuse_contradictions(line)
+
+
+# --- The flags of settings
+
+
+@every_row(
+    ("text", "names"),
+    [
+        ("", []),
+        (" , ", []),
+        ("Read", ["Read"]),
+        ("Read,Edit Bash,,Grep", ["Read", "Edit", "Bash", "Grep"]),
+        ("Bash(git add:*),Read", ["Bash(git add:*)", "Read"]),
+        ("Bash(git", ["Bash(git"]),
+        ("Bash(a) Bash(b)", ["Bash(a)", "Bash(b)"]),
+        (")(", [")("]),
+    ],
+)
+def test_names_are_split_outside_of_parentheses(text: str, names: list[str]) -> None:
+    assert split_names(text) == names
+
+
+@every_row("command", [RUN, LOOP, DOCTOR])
+def test_each_flag_stands_once_among_the_options_of_a_command(command) -> None:
+    spellings = [word for one in command.params for word in one.opts]
+    assert len(spellings) == len(set(spellings))
+    # `ralph doctor --sandbox` is another option, and tries the sandbox of the settings files.
+    others = () if command is not DOCTOR else ("sandbox.",)
+    assert {key.spelling for key in ALL_KEYS if key.flag and not key.name.startswith(others)} <= set(
+        spellings
+    )
+
+
+@every_row("command", [RUN, LOOP, DOCTOR])
+def test_each_spelling_is_a_word_or_a_letter(command) -> None:
+    options = [one for one in command.params if isinstance(one, TyperOption)]
+    spellings = [word for one in options for word in (*one.opts, *one.secondary_opts)]
+    assert [word for word in spellings if not re.fullmatch(r"--[a-zA-Z][a-zA-Z-]+|-[a-zA-Z]", word)] == []

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from msgspec import ValidationError
 
-from ralph.conversation.decoding import TYPES, decoded
-from ralph.conversation.journal_lines import JournalDamage, line_of, sealed
+from ralph.conversation.journal_lines import TYPES, JournalDamage, decoded, line_of, sealed
 from ralph.conversation.records import EndedRecord, Record, RunRecord, TargetRecord, UnknownRecord, UserRecord
 from tests.journals.reading import read_lines, readable_part
 from tests.rows import every_row

@@ -124,12 +124,12 @@ def words_of_compaction() -> Iterator[str]:
     yield compaction.CUT_SUMMARY
     yield compaction._STEP_NOTE
     task = text_blocks("{task}")
-    opened = compaction.fresh_context([task], "{summary}", ["{path}"])
+    opened = compaction.new_context([task], "{summary}", ["{path}"])
     yield " ".join(block["text"] for block in opened)
-    older, _, newest, *_ = compaction.fresh_context([task, task], "x", [], most_task_tokens=1)[1:]
+    older, _, newest, *_ = compaction.new_context([task, task], "x", [], most_task_tokens=1)[1:]
     for heading in (older, newest):
         yield re.sub(r"Task \d of \d", "Task {n} of {total}", heading["text"])
-    [steps] = compaction.cut_context([], compaction.last_steps([], 100), [])[1:-1]
+    [steps] = compaction.new_context([], "", [], steps=compaction.last_steps([], 100))[1:-1]
     yield steps["text"].replace("[0 ", "[{n} ")
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import ralph.demo
 from ralph.demo.loop_play import PLAN, TASKS, LoopScript, edits
-from ralph.demo.stages import CUT_INSIDE_THE_CALL, OVERLOADED, DemoScript
+from ralph.demo.stages import DemoScript
 from ralph.loop.directory.control_files import read_open_tasks
-from ralph.mock_api import Fault, Step, Turn
+from ralph.mock_api import Turn
 from tests.rows import every_row
 
 
@@ -31,24 +31,6 @@ def last_word(result: dict[str, Any]) -> str:
     return str(turn.content)
 
 
-def test_the_conversation_says_which_turn_it_is_whatever_was_asked_before() -> None:
-    script = DemoScript(has_git=True)
-    turns = [script(request_after(answers), 7) for answers in range(4)]
-    assert turns == script._turns()
-
-
-@every_row(("fault", "keeps_turn"), [(OVERLOADED, False), (CUT_INSIDE_THE_CALL, True)])
-def test_a_fault_hits_the_request_of_its_number_alone(fault: Fault, keeps_turn: bool) -> None:
-    script = DemoScript(has_git=True, faults={1: fault})
-    turn = script._turns()[2]
-    assert script(request_after(2), 0) == turn
-    assert script(request_after(2), 1) == Step(turn if keeps_turn else None, fault)
-
-
-def test_passing_tests_are_reported_as_fixed() -> None:
-    assert "is fixed" in last_word({"content": "Ran 3 tests in 0.000s\n\nOK"})
-
-
 @every_row(
     "result",
     [{"content": "FAILED (failures=1)"}, {"content": "OK", "is_error": True}, {"content": "no such file"}],
@@ -59,7 +41,6 @@ def test_failing_tests_are_not(result: dict[str, Any]) -> None:
 
 # --- the loop's model
 
-OUTAGE = (2, 1)
 PROJECT = Path(ralph.demo.__file__).parent / "loop_project"
 HOURS, PADDING, REFUSAL = TASKS
 
@@ -73,37 +54,24 @@ def asked_in_loop(
     answers: int,
     *,
     plan: str = plan_read(PADDING),
-    iteration: int = 1,
     result: dict[str, Any] | None = None,
     has_git: bool = True,
 ) -> Any:
     prompt = {
         "role": "user",
-        "content": [{"type": "text", "text": f"[ralph loop {iteration} of 5]\n\n- [ ] {REFUSAL}"}],
+        "content": [{"type": "text", "text": f"[ralph loop 1 of 5]\n\n- [ ] {REFUSAL}"}],
     }
     answered = [{"role": "assistant", "content": []}] * answers
     blocks = [{"type": "tool_result", "tool_use_id": "a", "content": plan}]
     blocks += [{"type": "tool_result", "tool_use_id": "b", **(result or {"content": "OK"})}]
     messages = [prompt, *answered] + ([{"role": "user", "content": blocks}] if answers else [])
     request: Any = SimpleNamespace(messages=lambda: messages)
-    return LoopScript(has_git=has_git, outage=OUTAGE)(request, 7)
+    return LoopScript(has_git=has_git)(request, 7)
 
 
 def words_of(turn: Any) -> str:
     assert isinstance(turn, Turn)
     return str(turn.content)
-
-
-@every_row(
-    ("plan", "taken"),
-    [
-        (plan_read(HOURS, PADDING, REFUSAL), HOURS),
-        (plan_read(HOURS, PADDING).replace("[ ]", "[x]", 1), PADDING),
-        (plan_read("Of somebody else", REFUSAL), REFUSAL),
-    ],
-)
-def test_an_iteration_takes_the_first_open_task_it_knows_of_the_plan_that_it_read(plan, taken) -> None:
-    assert f"I take the first open task: {taken}." in words_of(asked_in_loop(1, plan=plan))
 
 
 @every_row("plan", ["", "no such file", plan_read("Of somebody else"), f"- [x] {HOURS}"])
@@ -134,14 +102,6 @@ def test_an_iterations_last_word_is_what_its_command_said(name, result, has_git,
     last = words_of(asked_in_loop(3, plan=plan_read(name), result=result, has_git=has_git))
     assert said in last
     assert ("committed" in last) == said.endswith("committed.")
-
-
-@every_row(
-    ("iteration", "answers", "is_away"),
-    [(1, 1, False), (2, 0, False), (2, 1, True), (2, 2, False), (3, 1, False)],
-)
-def test_the_api_is_away_in_one_turn_of_one_iteration(iteration, answers, is_away) -> None:
-    assert (asked_in_loop(answers, iteration=iteration) == Step(None, OVERLOADED)) == is_away
 
 
 def test_the_project_begins_green_and_each_task_adds_a_test_that_only_its_change_lets_pass(tmp_path) -> None:

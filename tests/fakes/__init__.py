@@ -13,8 +13,7 @@ from msgspec.structs import replace
 
 from ralph.agent.session_log import SessionLog
 from ralph.api.stream import answer_from_message
-from ralph.conversation.decoding import decoded
-from ralph.conversation.journal_lines import line_of
+from ralph.conversation.journal_lines import decoded, line_of
 from ralph.conversation.records import run_record, session_record
 from ralph.conversation.session import Session
 from ralph.conversation.target import Target

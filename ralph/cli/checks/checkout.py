@@ -1,5 +1,5 @@
-"""Checks the working directory: whether commits work, whether its remote would take a push (git runs as a loop runs it), and
-the permission rules and hooks in settings files that were made for Claude Code.
+"""Checks the working directory: whether commits and pushes work, as a loop runs git, and the permission rules and
+hooks in settings files for Claude Code.
 """
 
 from __future__ import annotations
@@ -46,11 +46,8 @@ _GIT_S = 20.0
 def look_at_git(
     environment: Mapping[str, str], settings: Settings | None, cwd: Path, clock: Clock, *, tries_push: bool
 ) -> Iterator[Finding]:
-    """Findings about the identity for commits, and about the right to push if `tries_push` is True. No finding
-    outside a git checkout.
-
-    Git runs as a loop runs it: with the same settings and without credentials in its environment. A push is only
-    tried out (`--dry-run`), and takes at most a minute.
+    """Findings about the identity for commits, and with `tries_push` about a push (`--dry-run`, a minute at most).
+    None outside a git checkout. Git runs as a loop runs it, without credentials in its environment.
     """
     secrets = known_secrets(environment, settings.secrets if settings else ())
     passed = settings.tools.pass_env if settings else ()
@@ -96,7 +93,6 @@ def _identity(checkout: GitCheckout) -> Finding:
 
 
 def _push(checkout: GitCheckout) -> Finding:
-    """Tries a push in the same way as a loop with `--push` does before it begins."""
     checkout.refuse_foreign()
     git = checkout.git()
     try:
@@ -119,8 +115,8 @@ _HOOKS = "hooks"
 def look_at_claude_rules(
     cwd: Path, environment: Mapping[str, str], settings: Settings | None = None
 ) -> Iterator[Finding]:
-    """Findings about the settings files for Claude Code: which files contain rules that a run would apply, and which
-    of their rules it would not apply. A run would have the sandbox and the tools that `settings` name.
+    """Findings about the settings files for Claude Code: which of their rules a run with `settings` would apply, and
+    which not.
     """
     try:
         files = read_claude_files(cwd, environment)

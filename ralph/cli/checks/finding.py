@@ -30,8 +30,7 @@ class Finding(Struct, frozen=True):
     text: str
     advice: str | None = None
     is_for_later: bool = False
-    """True if the check could not be done because the machine lacks a resource such as memory. The user need not
-    change anything and can try again later."""
+    """The machine lacks a resource such as memory: nothing need be changed, and a later try may succeed."""
     outcome: Outcome = Outcome.CONFIG
     """The outcome that a run would have because of a failed check. Its exit code is the exit code of doctor."""
     figures: Mapping[str, Any] = field(default_factory=dict)
@@ -56,8 +55,8 @@ def note(subject: str, text: str) -> Finding:
     return Finding(Level.NOTE, subject, text)
 
 
-def warn(subject: str, text: str, advice: str) -> Finding:
-    return Finding(Level.WARN, subject, text, advice)
+def warn(subject: str, text: str, advice: str, **figures: Any) -> Finding:
+    return Finding(Level.WARN, subject, text, advice, figures=figures)
 
 
 def fail(subject: str, text: str, advice: str, outcome: Outcome = Outcome.CONFIG) -> Finding:
@@ -78,9 +77,7 @@ _RANKS = (
 
 
 def by_importance(failed: list[Finding]) -> list[Finding]:
-    """The failed findings in the order of their importance. A shortage of the machine comes first, because it may
-    have caused the other failures.
-    """
+    """A shortage of the machine comes first, because it may have caused the other failures."""
     return sorted(failed, key=lambda finding: (not finding.is_for_later, _RANKS.index(finding.outcome)))
 
 

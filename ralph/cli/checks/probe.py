@@ -1,7 +1,5 @@
-"""Sends one small request to each target, with each of its keys, and reports what came back: key, model, path,
-streaming, tool call and times. Used by `ralph doctor --probe`.
-
-The client and the classification of errors are those of a run. Nothing is retried.
+"""Sends one small request to each target, with each of its keys, and reports what came back (`ralph doctor --probe`).
+Client and classification are those of a run. Nothing is retried.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from ralph.api.client import ApiClient
 from ralph.api.clocks import ClockLimits
 from ralph.api.target_clients import HttpSettings, endpoint_of
 from ralph.api.transport import build_transport, httpx
-from ralph.cli.checks.finding import Finding, Level, fail, ok, short, warn
+from ralph.cli.checks.finding import Finding, fail, ok, short, warn
 from ralph.conversation.messages import Conversation, user_message
 from ralph.values.answer import Answer, ToolCall, ToolDefinition
 from ralph.values.classify import FailureKind, failure_kind, is_shortage, outcome_of
@@ -270,20 +268,15 @@ def _failure(subject: str, target: Target, key: int, error: AgentError) -> Findi
     return fail(subject, text, _advice(target, key, error), outcome=outcome)
 
 
-def _advice_for(cause: NetworkCause, proxy: str) -> str:
-    """The advice about a failed connection. `proxy` is the proxy in words, or empty."""
-    if proxy:
-        return f"start {proxy}, or correct the variable; NO_PROXY names the hosts that need none"
-    return _ADVICE_BY_CAUSE.get(cause, _OTHER_ADVICE)
-
-
 def _advice(target: Target, key: int, error: AgentError) -> str:
     kind = failure_kind(error)
     if kind in _BY_ITS_WORDS and (in_words := hint_in_words(str(error))) is not None:
         return in_words
     variable = target.credentials[key].place if target.credentials else None
     if isinstance(error, Api) and kind is not FailureKind.TIMEOUT:
-        return _advice_for(error.cause, error.proxy)
+        if error.proxy:
+            return f"start {error.proxy}, or correct the variable; NO_PROXY names the hosts that need none"
+        return _ADVICE_BY_CAUSE.get(error.cause, _OTHER_ADVICE)
     if isinstance(error, HttpError) and error.status == 407:
         return f"correct the user and the password of {error.proxy or 'the proxy'}"
     if kind is FailureKind.AUTH and variable is None:
@@ -302,13 +295,13 @@ def _clock(skews: Sequence[float]) -> Finding:
     if abs(most) <= MOST_SKEW_S:
         return ok("clock", f"within {abs(most):.0f} s of the servers' clocks", skew_s=most)
     how = "ahead of" if most > 0 else "behind"
-    finding = warn(
+    return warn(
         "clock",
         f"{abs(most):.0f} s {how} a server's clock: waits until a date that a server names are wrong, and certificates may "
         "be refused",
         "set the clock, for example by timedatectl set-ntp true",
+        skew_s=most,
     )
-    return Finding(Level.WARN, finding.subject, finding.text, finding.advice, figures={"skew_s": most})
 
 
 def _skew_s(date: str, now: datetime) -> float | None:

@@ -1,6 +1,4 @@
-"""Tries actions in the sandbox on this machine, to find out which of them the sandbox allows. Used by `ralph doctor
---sandbox`.
-"""
+"""Tries actions in the sandbox on this machine (`ralph doctor --sandbox`)."""
 
 from __future__ import annotations
 
@@ -43,10 +41,8 @@ class TriedSandbox(Struct, frozen=True):
 
 
 def try_sandbox(environment: Mapping[str, str], cwd: Path | None, wanted: SandboxSettings) -> TriedSandbox:
-    """Runs the probe in the strongest sandbox of this machine. The probe has the network that `wanted` names, or
-    none.
-
-    The probe also tries to read the user's real secrets. It reads one byte of each and shows none. Takes a few seconds.
+    """Runs the probe, for some seconds, in the strongest sandbox of this machine, with the network that `wanted`
+    names. It also tries to read one byte of each of the user's secrets, and shows none.
     """
     if sys.platform != "linux":
         return TriedSandbox(findings=(warn(_SUBJECT, "none: only Linux has the means", "use a container"),))

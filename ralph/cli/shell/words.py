@@ -1,7 +1,7 @@
-"""Decides what may be typed at the cursor of a command line that is being typed. No I/O happens here.
+"""Decides what may be typed at the cursor of a command line.
 
-The commands and options come from `table.tsv`. `benchmarks/completion_table.py` makes this file from the tables of
-commands, options and settings, because the import of these tables takes longer than a person should wait.
+Commands and options come from `table.tsv`, which `benchmarks/completion_table.py` makes: importing the tables behind
+it takes longer than a person should wait.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class TableRow:
         self.choices = tuple(choices.split(",")) if choices else ()
         """The values that do not depend on the user's files."""
         self.many = many
-        """"commas" if the value may be a list separated by commas. "words" if the option also takes all words up to
-        the next option. Empty for a single value."""
+        """"commas": the value may be a list separated by commas. "words": the option also takes all words up to the
+        next option."""
         self.says = says
 
 
@@ -65,9 +65,7 @@ def one_line(text: str) -> str:
 
 
 def wanted(rows: list[TableRow], words: list[str], current: str) -> Completion:
-    """Decides what may replace `current`, the word at the cursor. `words` are the words between the name of
-    the program and the cursor.
-    """
+    """The text that may replace `current`, the word at the cursor. `words` are those before it, without the program's name."""
     command, rest = _command(rows, words)
     if not words and not current.startswith("-"):
         return Completion(current, _commands(rows, ""))
@@ -162,7 +160,6 @@ def _commands(rows: list[TableRow], command: str) -> tuple[tuple[str, str], ...]
 
 
 def _options(options: list[TableRow], current: str) -> tuple[tuple[str, str], ...]:
-    """The options with their descriptions."""
     first = tuple((row.words[0], row.says) for row in options)
     if any(word.startswith(current) for word, _ in first):
         return first
@@ -181,8 +178,8 @@ def _values(row: TableRow, typed: str, option: str = "", given: dict[str, str] |
 
 
 class BashLine:
-    """A command line up to the cursor, divided into words as bash would pass them to a program. Variables and
-    substitutions are not expanded, and nothing is evaluated.
+    """A command line up to the cursor, in the words that bash would pass to a program. Nothing is expanded or
+    evaluated.
     """
 
     def __init__(self, line: str) -> None:
@@ -219,9 +216,7 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 def quoted(text: str, quote: str) -> str:
-    """The text as the user of bash would type it within the quotation mark `quote`, or without one if `quote` is
-    empty. bash inserts the text as it is.
-    """
+    """The text as one types it in bash within the quotation mark `quote`, if there is one. bash inserts it as it is."""
     if quote == "'":
         return text.replace("'", "'\\''")
     if quote == '"':

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from ralph.agent.compaction import FROM_HERE, MOST_SUMMARY_TOKENS, SUMMARIZE
-from ralph.conversation.session import replay
-from ralph.mock_api import Fault, Model, Step, Text, Thinking, ToolUse, Turn
+from ralph.mock_api import Model, Text, Thinking, ToolUse, Turn
 from tests.journals.reading import read_lines
-from tests.patience import wait_until
 from tests.program.kept_sessions import only_journal
 from tests.program.several import at, settings
 
@@ -28,8 +25,6 @@ TASK = "Fix the parser:\n\n  * keep `a  b`\t* never touch größe.py"
 RULES = "Use tabs.\n\n  Never   touch größe.py.\n"
 SUMMARY = "The parser is half fixed, the tests are red."
 DONE = Turn("All done.")
-NEARLY_FULL = {"input_tokens": 900_000, "output_tokens": 50}
-"""Most of the context window of a known model."""
 
 
 def works(number: int, **usage: int) -> Turn:
@@ -87,37 +82,6 @@ def in_turn(*turns: Turn) -> Callable[[RecordedRequest, int], Playable]:
 def in_a_window_of(ralph: Ralph, server: MockApi, window: int, model: str = "local", **more: Any) -> str:
     """Writes a settings file whose target has this window. Returns its path for `--config`."""
     return str(settings(ralph, at("main", server.base_url, model, context_window=window, **more)))
-
-
-def test_d8_a_compaction_is_told_in_lines_and_an_event_and_its_session_is_kept_whole_exits_0(
-    ralph, ralph_here, serve, notes
-) -> None:
-    serve(works(1), works(2, **NEARLY_FULL), Turn(SUMMARY), DONE)
-    ran = ralph(TASK, "--output-format", "stream-json", "--include-partial-messages")
-    lines = ran.stderr.splitlines()
-    notice = lines.index("[notice] the context is nearly full: ralph asks the model for a summary")
-    assert lines[notice + 1] == SUMMARY
-    assert lines[notice + 2].startswith("[context] compacted (threshold): about 90")
-    assert lines[notice + 3] == "All done."
-    [boundary] = ran.of("compact_boundary")
-    about = boundary["compact_metadata"]
-    assert set(about) == {"trigger", "pre_tokens", "post_tokens", "cause", "source"}
-    assert (about["trigger"], about["cause"], about["source"]) == ("auto", "threshold", "model")
-    assert 900_000 < about["pre_tokens"] < 910_000
-    assert about["post_tokens"] < 3_000
-    assert ran.result["num_turns"] == 3
-    assert not any(SUMMARY in json.dumps(one) for one in ran.objects if one["type"] in {"assistant", "user"})
-    [discarded] = ran.of("response_discarded")
-    assert discarded["message_id"] == "msg_mock_000002", "whoever shows pieces knows that they are no answer"
-    shown = ralph_here("sessions", "show")
-    assert shown.code == 0
-    for words in ("Fix the parser", "Step 1.", "Step 2.", "[context] compacted (threshold)", "All done."):
-        assert words in shown.stdout, words
-    assert "THOUGHT 1" in ralph_here("sessions", "export", "--format", "md").stdout
-    document = json.loads(ralph_here("sessions", "export", "--format", "json").stdout)
-    roles = [message["role"] for message in document["messages"]]
-    assert roles == ["user", "assistant"], "the context as it is"
-    assert [one["subtype"] for one in document["events"]].count("compact_boundary") == 1
 
 
 def test_d8_a_long_run_in_a_small_window_keeps_task_rules_and_files_exits_0(ralph, serve, notes) -> None:
@@ -186,47 +150,6 @@ def test_d8_a_task_that_fills_the_window_gets_a_closing_answer_exits_3(ralph, se
     ran = ralph((ralph.cwd / "task.txt").read_text(), "--config", config, "--output-format", "json")
     assert (ran.code, ran.result["result"]) == (3, "This is how far I got.")
     assert "[turn] Final turn: the context is full" in ran.stderr
-
-
-SILENCE = Step(Turn("never"), Fault(stall_before_headers_s=60))
-
-
-def until_asked(server: MockApi, requests: int) -> None:
-    wait_until(lambda: len(server.requests) >= requests)
-
-
-def test_p1_p7_a_run_that_is_ended_while_it_waits_for_a_summary_continues_exits_0(
-    ralph, serve, notes
-) -> None:
-    """A signal ends the run here. tests/agent/test_resume_compaction.py tests a kill, which records nothing."""
-    server = serve(works(1), works(2, **NEARLY_FULL), SILENCE, Turn(SUMMARY), DONE)
-    process = ralph.start(TASK)
-    until_asked(server, 3)
-    ran = ralph.stopped_by(process, signal.SIGTERM)
-    assert ran.code == 143
-    assert not any(record.kind == "compacted" for record in records_of(ralph))
-    again = ralph("--continue")
-    assert again.code == 0, again.stderr
-    _, _, asked, summary, fresh = server.requests
-    assert sent(summary)["messages"] == sent(asked)["messages"], "the same question to the byte"
-    assert TASK in texts_of(fresh)
-
-
-def test_p1_a_run_that_is_killed_right_after_its_compaction_continues_in_the_fresh_context_exits_0(
-    ralph, serve, notes
-) -> None:
-    server = serve(works(1), works(2, **NEARLY_FULL), Turn(SUMMARY), SILENCE)
-    process = ralph.start(TASK)
-    until_asked(server, 4)
-    ralph.stopped_by(process, signal.SIGKILL)
-    assert [record.kind for record in records_of(ralph)].count("compacted") == 1
-    after = serve(DONE)
-    again = ralph("--continue", "--base-url", after.base_url)
-    assert again.code == 0, again.stderr
-    [only] = after.requests
-    assert sent(only)["messages"] == sent(server.requests[3])["messages"], "to the byte"
-    session = replay(records_of(ralph))
-    assert (session.summary, len(session.changed_files)) == (SUMMARY, 2)
 
 
 def records_of(ralph: Ralph) -> Any:

@@ -4,67 +4,22 @@ go on.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ralph.mock_api import Fault, Step, Turn
 from tests.program.driver import errors
-from tests.program.model_answers import DONE, bash, look, told_texts
+from tests.program.model_answers import DONE, look, told_texts
 from tests.rows import every_row
 
 if TYPE_CHECKING:
     from ralph.mock_api import RecordedRequest
 
-LIFTED = "The limit that ended the last run no longer holds. Go on with the task."
 WITHOUT_PRICE = "llama-9"
+
+
 # 20,000 output tokens of sonnet, the model of all tests here, cost $0.20 at $10 a million.
-DEAR = bash("echo 1 >> ran", usage={"input_tokens": 1000, "output_tokens": 20_000})
-ENDS = {
-    "turns": (("--max-turns", "2"), [bash("echo 1 >> ran")] * 5, 3, "error_max_turns"),
-    "dollars": (("--max-budget-usd", "0.205"), [DEAR], 3, "error_max_budget_usd"),
-    "time": (("--max-time", "1.5"), [bash("echo 1 >> ran; sleep 30")], 124, "error_during_execution"),
-}
-
-
-def tells_the_limit(result: dict[str, Any], code: int, subtype: str) -> None:
-    assert (result["subtype"], result["exit_code"], result["is_error"]) == (subtype, code, True)
-    assert result["result"].startswith("No final answer: ")
-    assert result["final_report"]["source"] == "synthetic"
-    # The turn that the limit cut short counts, and was not completed. A budget ends between two turns.
-    cut_short = 0 if subtype == "error_max_budget_usd" else 1
-    assert (
-        result["num_turns"]
-        == result["final_report"]["turns_completed"] + cut_short
-        == 1 + (code == 3) * cut_short
-    )
-    assert (result["total_cost_usd"] > 0, result["usage"]["output_tokens"] > 0) == (True, True)
-    assert [hint.split()[:4] for hint in result["hints"]] == [["continue", "with:", "ralph", "--resume"]]
-
-
-@pytest.mark.parametrize("limit", ENDS)
-def test_d12_a_run_that_a_limit_ended_with_an_answer_continues_and_is_told_that_it_is_lifted_exits_0(
-    ralph, serve, limit
-) -> None:
-    arguments, turns, code, subtype = ENDS[limit]
-    server = serve(script=lambda _request, index: turns[index] if index < len(turns) else DONE)
-    first = ralph("go", *arguments, "--output-format", "json")
-    assert first.code == code
-    assert f"(exit {code})" in first.last_line
-    assert NO_LIMIT not in first.stderr
-    tells_the_limit(first.result, code, subtype)
-    asked = len(server.requests)
-    command = first.result["hints"][0].removeprefix("continue with: ralph ").split()
-    # A budget counts what one run spends, so that the next run needs it again.
-    assert ("--max-budget-usd" in command) is (limit == "dollars")
-    ran = ralph(*command, "--output-format", "json")
-    assert (ran.code, ran.result["result"]) == (0, "All done.")
-    assert told_texts(server, asked)[-1] == LIFTED
-    for total, own in (("session_cost_usd", "total_cost_usd"), ("session_num_turns", "num_turns")):
-        assert ran.result[total] == pytest.approx(first.result[own] + ran.result[own])
-    assert (ralph.cwd / "ran").read_text() == "1\n", "nothing was done twice"
-
-
 def test_d12_the_last_turn_is_for_a_closing_answer_exits_3(ralph, serve) -> None:
     server = serve(look(), Turn("Half of it is done."))
     ran = ralph("go", "--max-turns", "2")

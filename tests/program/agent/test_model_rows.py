@@ -1,33 +1,24 @@
-"""Tests what a model's answers do to a run, as a user meets it (D1-D5, D7, D9-D11, D13). `test_guards.py` tests
-repetition, and `test_limits.py` tests limits.
-"""
+"""Tests what a model's answers do to a run, as a user meets it (D2-D6, D11, D13). `test_limits.py` tests limits."""
 
 from __future__ import annotations
 
 import socket
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.mock_api import Fault, Step, Text, Thinking, ToolUse, Turn
+from ralph.mock_api import Step, Text, Thinking, ToolUse, Turn
 from tests.program.conftest import KEY
 from tests.program.model_answers import DONE, bash, calls, look, report, results, told, told_texts
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ralph.mock_api import Playable, RecordedRequest
+
 # --- D1-D3: calls that are none
-
-
-def test_d1_an_unknown_tool_is_answered_with_the_list_of_tools_exits_0(ralph, serve) -> None:
-    server = serve(calls(("Search", {"query": "x"})), report())
-    ran = ralph("go", "--require-report", "--output-format", "stream-json", "--disallowed-tools", "Grep")
-    assert ran.code == 0
-    tools = "Bash, BashOutput, Edit, Glob, KillBash, Read, Write, final_report"
-    assert results(server) == [(f"There is no tool 'Search'. The tools are: {tools}.", True)]
-    [event] = ran.of("malformed_call")
-    assert (event["tool"], event["turn"]) == ("Search", 1)
-    assert "[turn] Malformed call of Search: There is no tool 'Search'." in ran.stderr
-    assert "[tool] Search failed" not in ran.stderr, "one line for one refusal"
 
 
 WRONG_ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -128,47 +119,19 @@ def test_d5_text_is_no_answer_where_a_report_is_required_exits_0(ralph, serve) -
     assert "[turn] Synthetic retry 1/3: the answer was not a final report" in ran.stderr
 
 
-# --- D7, D9, D10: stop reasons
+# --- D6: edits that change nothing
 
 
-def test_d7_a_refusal_ends_the_run_and_nothing_in_it_is_run_exits_4(ralph, serve) -> None:
-    refused = Turn(
-        [Text("I will not."), ToolUse("Bash", {"command": "touch made"})],
-        stop_reason="refusal",
-        stop_details={"type": "refusal", "category": None, "explanation": "It breaks the rules."},
-    )
-    server = serve(refused)
+def test_d6_edits_that_change_nothing_are_ended_exits_4(ralph, serve) -> None:
+    (ralph.cwd / "a.py").write_text("x = 1\n")
+    edits = [("Write", {"file_path": path, "content": "x = 1\n"}) for path in ("a.py", "./a.py")]
+    serve(calls(("Read", {"file_path": "a.py"})), *[calls(edits[n % 2]) for n in range(9)])
     ran = ralph("go", "--output-format", "json")
-    assert (ran.code, len(server.requests)) == (4, 1)
-    assert (ran.result["result"], ran.result["stop_reason"]) == ("I will not.", "refusal")
-    assert ran.result["errors"] == ["the model refused: It breaks the rules."]
-    assert not (ralph.cwd / "made").exists()
+    assert (ran.code, ran.result["guard"]["name"]) == (4, "no_change")
+    assert (ralph.cwd / "a.py").read_text() == "x = 1\n"
 
 
-def test_d9_a_pause_is_sent_back_as_it_is_up_to_ten_times_exits_0(ralph, serve) -> None:
-    server = serve(Step(Turn("Still at it. ", stop_reason="pause_turn"), repeat=10), DONE)
-    ran = ralph("go", "--output-format", "json")
-    assert (ran.code, ran.result["num_turns"], len(server.requests)) == (0, 1, 11)
-    assert server.requests[-1].json()["messages"][-1]["role"] == "assistant"
-    assert ran.result["result"].endswith("Still at it. All done.")
-
-
-UNKNOWN_STOPS = {
-    "of the future": (Turn("Done.", stop_reason="tired"), "unknown stop reason 'tired', taken as end_turn"),
-    "missing": (Step(Turn("Done."), Fault(omit_message_delta=True)), "the server gave no stop reason"),
-}
-
-
-@pytest.mark.parametrize("name", UNKNOWN_STOPS)
-def test_d10_calls_run_whatever_an_answer_stopped_for_and_text_ends_the_turn_with_a_warning_exits_0(
-    ralph, serve, name
-) -> None:
-    step, warning = UNKNOWN_STOPS[name]
-    server = serve(look(stop_reason="tired"), step)
-    ran = ralph("go")
-    assert (ran.code, ran.stdout) == (0, "Done.\n")
-    assert ran.stderr.count(f"[notice] {warning}") == 1
-    assert len(results(server)) == 1
+# --- D11: the order of results
 
 
 def test_d11_all_results_come_in_one_message_in_the_order_of_the_calls_exits_0(ralph, serve) -> None:
@@ -245,3 +208,96 @@ def test_d13_a_command_reaches_the_network_as_its_user_does_and_init_says_so_exi
         assert ran.code == 0
         assert results(server) == [("sent", False)]
     assert "network" not in ran.objects[0]["sandbox_protections"], "nothing was asked for"
+
+
+# --- Malformed answers in a row
+
+
+def broken(number: int) -> Turn:
+    return Turn([Text(f"Try {number}."), ToolUse("Bash", input_json=f'{{"command": "echo {number}')])
+
+
+def cut(number: int) -> Turn:
+    return Turn([ToolUse("Bash", input_json=f'{{"command": "echo {number}')], stop_reason="max_tokens")
+
+
+def wrong(number: int) -> Turn:
+    return calls(("Bash", {f"cmd{number}": f"echo {number}"}))
+
+
+def unknown(number: int) -> Turn:
+    return calls((f"tool_{number}", {"n": number}), ("Launch", {"n": number}))
+
+
+def mixed(number: int) -> Turn:
+    return (broken, wrong, unknown)[number % 3](number)
+
+
+VARIED: dict[str, tuple[Callable[[int], Turn], str]] = {
+    # name: (the n-th answer, what the result names)
+    "cut by max_tokens": (cut, "malformed_call"),
+    "unknown tools": (unknown, "unknown_tool"),
+    "all kinds": (mixed, "malformed_call"),
+}
+
+
+@pytest.mark.parametrize("name", VARIED)
+def test_d1_d2_the_third_malformed_answer_in_a_row_ends_the_run_exits_4(ralph, serve, name) -> None:
+    nth, named = VARIED[name]
+    server = serve(script=lambda _request, index: nth(index))
+    ran = ralph("go", "--output-format", "json")
+    assert (ran.code, ran.result["terminal_reason"], server.request_count) == (4, "no_progress", 3)
+    assert ran.result["guard"]["name"] == named
+    assert ran.result["guard"]["tool"] in {"Bash", "Launch"}
+    assert all(is_error for _, is_error in results(server))
+    assert ran.result["result"].startswith("No final answer: the run made no progress")
+    assert "3 answers in a row" in ran.last_line
+
+
+def test_malformed_answers_count_over_turns_until_something_ran_exits_3(ralph, serve) -> None:
+    """Such answers are no turns, so four of them fit between the two turns that --max-turns allows."""
+    server = serve(wrong(1), broken(2), look(), unknown(3), cut(4), DONE)
+    ran = ralph("go", "--max-turns", "2", "--output-format", "stream-json")
+    assert (ran.code, server.request_count) == (3, 6), "the second turn is the final one"
+    final = [entry["turn"] for entry in ran.of("final_turn")]
+    assert final == [2]
+    assert ran.result["num_turns"] == 2
+
+
+def test_a_malformed_answer_is_neither_a_turn_nor_a_synthetic_retry_exits_0(ralph, serve) -> None:
+    empty = Turn()
+    server = serve(empty, wrong(1), empty, wrong(2), empty, DONE)
+    ran = ralph("go", "--max-turns", "1", "--output-format", "stream-json")
+    assert (ran.code, server.request_count, ran.result["num_turns"]) == (0, 6, 1)
+    retries = [entry["number"] for entry in ran.of("synthetic_retry")]
+    assert retries == [1, 2, 3]
+
+
+def test_an_empty_answer_between_malformed_ones_breaks_no_row_exits_4(ralph, serve) -> None:
+    server = serve(wrong(1), Turn(), wrong(2), Turn(), wrong(3), DONE)
+    assert (ralph("go").code, server.request_count) == (4, 5)
+
+
+def test_one_call_that_runs_makes_a_turn_of_an_answer_exits_0(ralph, serve) -> None:
+    def half(number: int) -> Turn:
+        return calls(("Read", {"file_path": f"{number}"}), ("Search", {"n": number}))
+
+    serve(*[half(number) for number in range(4)], DONE)
+    ran = ralph("go", "--output-format", "json")
+    assert (ran.code, ran.result["num_turns"]) == (0, 5)
+
+
+def test_many_malformed_calls_in_each_answer_end_the_run_no_later_exits_4(ralph, serve) -> None:
+    def play(_request: RecordedRequest, index: int) -> Playable:
+        return calls(*[("Bash", {"cmd": f"echo {index}"})] * 5)
+
+    server = serve(script=play)
+    ran = ralph("go", "--output-format", "json")
+    assert (ran.code, server.request_count, ran.result["guard"]["name"]) == (4, 3, "malformed_call")
+
+
+def test_calls_that_the_final_turn_refuses_are_not_malformed_exits_3(ralph, serve) -> None:
+    server = serve(look(), Step(wrong(1), repeat="forever"))
+    ran = ralph("go", "--max-turns", "2", "--output-format", "json")
+    assert (ran.code, ran.result["subtype"], server.request_count) == (3, "error_max_turns", 5)
+    assert "guard" not in ran.result

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from ralph.mock_api import Fault, Step, Turn
+from ralph.mock_api import Fault, Turn
 from tests.program.driver import results as results_of
 from tests.program.kept_sessions import only_journal
-from tests.program.model_answers import DONE, SCHEMA, calls, report, results, told_texts
+from tests.program.model_answers import DONE, SCHEMA, calls, report
 
 FITS: dict[str, Any] = {"files": 3}
 
@@ -44,42 +44,7 @@ def test_a_payload_by_a_schema_file_seen_from_the_call_is_the_answer_and_in_the_
     assert (result["structured_output"], result["final_report"]["status"]) == (FITS, "success")
 
 
-def test_a_reported_failure_exits_1_and_with_quiet_only_its_summary_and_the_outcome_are_there(
-    ralph, serve
-) -> None:
-    serve(report("failure", "It is as it is."))
-    ran = ralph("go", "--require-report", "-q")
-    assert (ran.code, ran.stdout) == (1, "It is as it is.\n")
-    [line] = ran.stderr.splitlines()
-    assert line.startswith("[ralph] task_failed")
-
-
 # --- Reports that do not
-
-
-def test_a_required_report_that_never_comes_is_a_failure(ralph, serve) -> None:
-    server = serve(Step(Turn("I am done, believe me."), repeat="forever"))
-    ran = ralph("go", "--require-report")
-    assert ran.code == 1
-    assert ran.stdout.startswith("No final answer: no valid final report was sent")
-    assert ran.stdout.endswith("The model's last words were:\n\nI am done, believe me.\n")
-    assert "[turn] Final turn: no valid final report came" in ran.stderr
-    assert server.request_count == 5, "three more in the turn, which then becomes final"
-
-
-def test_the_final_turn_takes_nothing_but_a_report_which_decides_over_the_limit(ralph, serve) -> None:
-    server = serve(write("early"), write("made"), report("failure"))
-    ran = ralph("go", "--require-report", "--max-turns", "2", "--output-format", "stream-json")
-    assert (ran.code, ran.result["terminal_reason"]) == (1, "task_failed")
-    assert "structured_output" not in ran.result
-    assert "nothing but a call of final_report is accepted" in told_texts(server, 1)[-1]
-    [(said, is_error)] = results(server)
-    assert said == "This call was not run: in the final turn only final_report is accepted."
-    assert is_error
-    assert ((ralph.cwd / "early").exists(), (ralph.cwd / "made").exists()) == (True, False)
-    assert len({tuple(offered(request)) for request in server.requests}) == 1
-    [accepted] = ran.of("report_accepted")
-    assert accepted["forced_final_reason"] == "max_turns"
 
 
 def test_attempts_continue_within_a_turn_and_are_told_as_one_sum(ralph, serve) -> None:

@@ -139,6 +139,12 @@ def test_a_config_file_that_is_missing_is_78_and_a_directory_that_is_missing_2(r
     assert "absent" in shown.stderr
 
 
+def test_servers_with_which_no_run_begins_fail(ralph_here) -> None:
+    config = '{"mcpServers": {"one": {"command": "/no/such/program"}}}'
+    level, text = checks(ralph_here("doctor", "--mcp-config", config, code=78).stdout)["MCP servers"]
+    assert (level, "correct --mcp-config" in text) == ("FAIL", True)
+
+
 def test_a_ca_file_that_cannot_be_used_fails(ralph, ralph_here, tmp_path) -> None:
     ralph.environment |= {
         "ANTHROPIC_BASE_URL": "https://127.0.0.1:1",

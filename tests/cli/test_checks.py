@@ -6,6 +6,8 @@ import ast
 import os
 import resource
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,13 +15,16 @@ import pytest
 import ralph
 from ralph.api.clocks import ClockLimits
 from ralph.api.target_clients import HttpSettings
-from ralph.cli.checks import resources
+from ralph.cli.checks import machine
+from ralph.cli.checks.checkout import look_at_git
 from ralph.cli.checks.finding import Finding, Level, exit_code, fail, ok, verdict, warn
-from ralph.cli.checks.probe import ProbeTimes, probe_targets
+from ralph.cli.checks.probe import ProbeTimes, _advice, probe_targets
 from ralph.conversation.target import Target
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.mock_api import Fault, MockApi, Scenario, Step, ToolUse, Turn
+from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.values.credentials import Credential, Secret
+from ralph.values.errors import Api, NetworkCause
 from ralph.values.events import StreamReceived
 from ralph.values.outcome import Outcome
 from ralph.values.redaction import Redactor
@@ -153,6 +158,13 @@ def test_the_probe_speaks_the_api_of_the_target_and_names_its_variable(api, name
     assert f"asks for one ({variable}, " in (refused.advice or "")
 
 
+def test_a_proxy_that_is_away_is_named_in_the_advice() -> None:
+    error = Api(NetworkCause.REFUSED)
+    error.proxy = "127.0.0.1:9 (HTTPS_PROXY)"
+    advice = _advice(Target("main", "m", "http://127.0.0.1:1"), 0, error)
+    assert advice.startswith("start 127.0.0.1:9 (HTTPS_PROXY), or correct the variable")
+
+
 def test_a_server_that_is_away_is_named_with_its_port() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -225,7 +237,7 @@ def room(gigabytes: float, inodes: int) -> os.statvfs_result:
     ],
 )
 def test_a_disk_needs_room_for_bytes_and_files(gigabytes, inodes, level) -> None:
-    found = resources.disk_finding("sessions", Path("/x"), room(gigabytes, inodes))
+    found = machine.disk_finding("sessions", Path("/x"), room(gigabytes, inodes))
     assert found.level is level
     assert "sessions" in found.text
 
@@ -234,7 +246,7 @@ def test_few_open_files_are_a_warning_with_the_number() -> None:
     kept = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, kept[1]))
     try:
-        found = resources.look_at_process_room()
+        found = machine.look_at_process_room()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, kept)
     assert found.level is Level.WARN
@@ -255,3 +267,29 @@ def test_a_long_wait_before_a_stream_is_no_buffer(
         clock.seconds += seconds
         times.emit(StreamReceived({"type": "ping"}))
     assert times.is_in_one_piece == is_in_one_piece
+
+
+# --- The machine and the checkout
+
+
+def found(subject: str) -> Finding:
+    (finding,) = [
+        finding
+        for finding in machine.look_at_machine({}, "1.2.3", SandboxSettings())
+        if finding.subject == subject
+    ]
+    return finding
+
+
+def test_a_system_that_ralph_is_not_tested_on_is_a_warning(monkeypatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert found("system").level is Level.WARN
+    assert "tested on Linux" in found("system").text
+
+
+def test_a_push_that_is_not_possible_here_is_a_note_and_not_ok(tmp_path) -> None:
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1"}
+    subprocess.run(["git", "init", "--quiet", tmp_path], env=environment, check=True)
+    findings = look_at_git(environment, None, tmp_path, SystemClock(), tries_push=True)
+    (push,) = [finding for finding in findings if finding.subject == "push"]
+    assert (push.level, push.advice) == (Level.NOTE, None)
