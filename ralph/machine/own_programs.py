@@ -26,6 +26,7 @@ from ralph.machine.files.repository import (
     beginning_of,
     entries_in,
     git_directories_elsewhere,
+    is_folder,
     is_within,
     is_within_any,
     project_top,
@@ -386,7 +387,37 @@ def own_environment(environment: Mapping[str, str], search: ProgramSearch) -> di
         is_kept = is_root or re.fullmatch(_IS_DATA, name) or (name, value) == ("HOME", home)
         if not is_kept and (named_writable(value, search) or _is_from_work(name, value, search)):
             del made[name]
-    return made | {"PATH": os.pathsep.join(trusted_directories(search))}
+    return made | {"PATH": os.pathsep.join(trusted_directories(search))} | python_guard(made, search)
+
+
+def python_guard(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, str]:
+    """The variables with which Python takes modules from where commands may write only after all others (`GUARDED_PYTHON`)."""
+    if not search.is_safe(GUARDED_PYTHON):
+        return {}
+    found = dict.fromkeys(
+        (GUARDED_PYTHON, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)))
+    )
+    return {"PYTHONPATH": os.pathsep.join(found), "RALPH_OPEN_PLACES": os.pathsep.join(search.roots)}
+
+
+def link_from_home(environment: Mapping[str, str], search: ProgramSearch) -> str:
+    """What programs read on their own in the user's home and is a link to where commands may write: a sentence, or empty."""
+    home = environment.get("HOME", "")
+    if not os.path.isabs(home) or is_within_any(os.path.realpath(home), search.roots):
+        return ""
+    configuration = (f"{home}/.config", *(one.path for one in entries_in(f"{home}/.config", is_folder)))
+    found = entries_in(home, lambda entry: entry.name.startswith(".") and entry.is_symlink())
+    links = [one.path for one in found]
+    links += [one.path for place in configuration for one in entries_in(place, os.DirEntry.is_symlink)]
+    named = ((link, search.root_around(link)) for link in sorted(links))
+    return next(
+        (
+            f"{link}, which programs read, leads through {root}, where commands may write: replace it by a copy"
+            for link, root in named
+            if root
+        ),
+        "",
+    )
 
 
 def named_writable(value: str, search: ProgramSearch) -> list[str]:

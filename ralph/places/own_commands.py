@@ -19,11 +19,12 @@ from ralph.machine.files.opened_file import open_regular_file
 from ralph.machine.files.repository import beginning_of, entries_in
 from ralph.machine.loading import short_digest
 from ralph.machine.own_programs import (
-    GUARDED_PYTHON,
     interpreter_of,
     interpreters_of,
+    link_from_home,
     own_program,
     programs_by_name,
+    python_guard,
     trusted_directories,
     unsafe_loads,
     why_not_used,
@@ -120,6 +121,8 @@ def why_changeable(
     if takes_data:
         found += chain(_files(line), ((path, search.root_around(path), True) for path in _missing(line)))
     reasons = (
+        # Git's settings are judged with its own files in the home.
+        filter(None, (link_from_home(environment, search) if names is None else "",)),
         *(_why_loaded(line), _why_replaced(line, scripts)),
         () if takes_data else _why_taken(line, scripts, names),
         () if finds_there else _why_found(line),
@@ -388,6 +391,4 @@ def module_variables(environment: Mapping[str, str], search: ProgramSearch, text
     """The variables with which a line, and what it starts, take no Python module from the directory in which they start. Where it
     names a module or a statement, this also holds if it sets PYTHONPATH, and keeps a script from the modules beside it.
     """
-    places = filter(None, (GUARDED_PYTHON, environment.get("PYTHONPATH")))
-    kept = {"PYTHONPATH": os.pathsep.join(places)} if search.is_safe(GUARDED_PYTHON) else {}
-    return kept | ({"PYTHONSAFEPATH": "1"} if _BY_NAME.search(text) else {})
+    return python_guard(environment, search) | ({"PYTHONSAFEPATH": "1"} if _BY_NAME.search(text) else {})
