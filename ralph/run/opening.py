@@ -23,6 +23,7 @@ from ralph.prompt.judged_file import Place, user_folder
 from ralph.prompt.memory import NestedMemory, read_memory, shown_paths
 from ralph.run.parts import (
     RunContext,
+    RunGuards,
     begin_sandbox_trial,
     build_clients,
     build_guards,
@@ -42,7 +43,6 @@ from ralph.sandbox.planning import refuse_owners_work, with_denied_reads
 from ralph.sessions.journal import FileJournal, NoJournal
 from ralph.sessions.store import SessionStore
 from ralph.settings.merge import SettingsError
-from ralph.tools.search.glob_pattern import GlobPattern
 from ralph.values.answer import ToolError
 from ralph.values.events import Notice, RunStarted, SessionTotal
 from ralph.values.outcome import CannotError, Outcome, UsageError
@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from ralph.permissions.gate import Hooks
     from ralph.retry.roster import Roster
     from ralph.run.options import SessionOptions
-    from ralph.run.permission_rules import RunGuards
     from ralph.tools.toolbox import LocalToolbox
     from ralph.values.ports import Clock
 
@@ -260,6 +259,7 @@ class SessionParts:
         """The tool lists with patterns that the journal records for this run."""
         self.rules = RulesInForce(guards.judge)
         self._judge = guards.judge
+        self.judge_by = guards.judge_by
         self.library = find_library(context, self.plan, guards.judge)
         """The commands and skills that the rules let ralph read."""
         return guards.hooks, guards.notices
@@ -414,6 +414,8 @@ def _open_session(context: RunContext, new_id: str, *, has_prompt: bool) -> Open
 
 def _is_about(pattern: str, path: str) -> bool:
     """Whether the pattern of a rule matches a relative path, by the rules of .gitignore."""
+    from ralph.tools.search.glob_pattern import GlobPattern  # noqa: PLC0415 - few projects have such rules
+
     try:
         return GlobPattern(pattern).matches(path)
     except ToolError:  # too many braces: a rule too many is better than one too few
