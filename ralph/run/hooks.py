@@ -80,30 +80,30 @@ def command_hooks(parts: SessionParts) -> CommandHooks:
 
     run: RunHook = run_plain
     if context.settings.hooks.gives_more and parts.plan.is_confined:
-        run = only_unchanged(run, context.cwd, context.environment, context.search(parts.writable))
+        run = only_unchanged(run, context.cwd, context.environment, context.search())
     if parts.guard_files:
         run = only_as_it_was(run, parts.guard_files)
     return CommandHooks(parts.hooks, run, context.events, is_told=context.options.includes_hook_events)
 
 
 def plan_of_hooks(
-    context: RunContext, hooks: Sequence[HookCommand], plan: BoxPlan, writable: Sequence[str]
+    context: RunContext, hooks: Sequence[HookCommand], plan: BoxPlan
 ) -> tuple[BoxPlan, tuple[str, ...]]:
     """The sandbox of hooks, made from that of commands, and notices about them. Raises SettingsError."""
     if not plan.is_confined:
         return plan, ()
-    search = context.search(writable)
-    roots = context.roots(writable)
+    search = context.search()
+    roots = context.roots()
     made = plan_hooks(context.settings, context.environment, hooks, plan, search=search, roots=roots)
     found = doubts(hooks, made, search.roots, has_more=made is not plan)
     return made, tuple(f"{fact}: {advice}" for fact, advice in found)
 
 
-def guard_files(context: RunContext, hooks: Sequence[HookCommand], writable: Sequence[str]) -> dict[str, str]:
+def guard_files(context: RunContext, hooks: Sequence[HookCommand]) -> dict[str, str]:
     """The files of hooks that commands could change and that decide about calls, each with the digest of its content."""
     guards = [hook.command for hook in hooks if hook.event in GUARDED]
     known = {**context.environment, "CLAUDE_PROJECT_DIR": str(context.cwd)}
-    return guarding_files(guards, str(context.cwd), known, context.search(writable))
+    return guarding_files(guards, str(context.cwd), known, context.search())
 
 
 class CommandHooks:

@@ -164,7 +164,7 @@ def store_of(context: RunContext) -> SessionStore:
         context.environment,
         options.session.directory,
         writable,
-        roots=context.search().roots,
+        roots=context.search_at_start.roots,
         is_old=options.session.is_old,
     )
 
@@ -220,7 +220,7 @@ class SessionParts:
             self.toolbox, about_hooks = self._make_toolbox()
             opened.callback(self._close_toolbox)
             self._connect()
-            self.report_form = build_report_form(self.context, self.session.old, self.writable)
+            self.report_form = build_report_form(self.context, self.session.old)
             after_kill = self.toolbox.about_killed_run()
             about_targets = self._make_targets()
             opened.pop_all()
@@ -267,10 +267,10 @@ class SessionParts:
     def _take_places(self) -> None:
         """Sets the directories outside the working directory in which tools may write, and closes what rules deny to read."""
         context = self.context
-        self.writable = writable = context.options.writable
+        self.writable = context.options.writable
         if self._judge is not None and self.plan.is_confined:
             # What rules deny to read as a whole, commands do not see.
-            roots = context.roots(writable)
+            roots = context.roots()
             denied = self._judge.unreadable_places(tuple(map(str, roots)))
             self.plan = with_denied_reads(self.plan, denied.paths, roots, denied.unsearched)
 
@@ -287,8 +287,8 @@ class SessionParts:
             from ralph.run import hooks  # noqa: PLC0415 - few runs have hooks
 
             self.command_hooks = lambda: (hooks.command_hooks(self),)
-            hook_plan, doubts = hooks.plan_of_hooks(context, self.hooks, self.plan, self.writable)
-            self.guard_files = hooks.guard_files(context, self.hooks, self.writable) | self.guard_files
+            hook_plan, doubts = hooks.plan_of_hooks(context, self.hooks, self.plan)
+            self.guard_files = hooks.guard_files(context, self.hooks) | self.guard_files
         toolbox = build_toolbox(
             context,
             writable=self.writable,

@@ -108,20 +108,23 @@ class RunContext(Struct, frozen=True, dict=True):
     def home(self) -> str:
         return self.environment.get("HOME", "")
 
-    def roots(self, writable: Sequence[str] | None = None) -> tuple[Path, ...]:
-        """The directories that commands may write, the working directory first. `writable` are those besides it; None
-        means those of the options.
-        """
-        return (self.cwd, *map(Path, self.options.writable if writable is None else writable))
+    def roots(self) -> tuple[Path, ...]:
+        """The directories that commands may write, the working directory first."""
+        return (self.cwd, *map(Path, self.options.writable))
 
-    def search(self, writable: Sequence[str] | None = None) -> ProgramSearch:
-        """Where the run looks for ralph's own programs. `writable` is as in `roots`."""
+    @cached_property
+    def search_at_start(self) -> ProgramSearch:
+        """That of `search` before the first command."""
+        return self.search()
+
+    def search(self) -> ProgramSearch:
+        """Where the run looks for ralph's own programs. Commands may change which checkouts are around the roots."""
         written = self.settings.sandbox.written(self.environment)
-        return search_around(self.environment, self.roots(writable), written)
+        return search_around(self.environment, self.roots(), written)
 
-    def safe_environment(self, writable: Sequence[str] | None = None) -> dict[str, str]:
-        """The variables for processes of ralph's own. `writable` is as in `roots`."""
-        return without_unsafe_loads(self.tools_environment, self.search(writable))
+    def safe_environment(self) -> dict[str, str]:
+        """The variables for processes of ralph's own."""
+        return without_unsafe_loads(self.tools_environment, self.search())
 
     def with_sandbox_limits(self, limits: Sequence[tuple[str, SandboxLimits]]) -> RunContext:
         """The context with the restrictions of settings files for Claude Code, each with the name of its file. Raises
@@ -216,19 +219,19 @@ def begin_sandbox_trial(context: RunContext) -> None:
     wanted = context.settings.sandbox
     if wanted.mode != "off":
         begin_trial(
-            context.search(),
+            context.search_at_start,
             shares_network=wanted.asked_net == "full",
             has_overlays=may_have_overlays(wanted, context.environment, context.roots()),
         )
 
 
-def plan_sandbox(context: RunContext, writable: Sequence[str] | None = None) -> BoxPlan:
-    """Decides which sandbox the commands of the run get. `writable` is as in `RunContext.roots`. Raises SettingsError if
-    a protection that the user requires is impossible here.
+def plan_sandbox(context: RunContext) -> BoxPlan:
+    """Decides which sandbox the commands of the run get. Raises SettingsError if a protection that the user requires is
+    impossible here.
     """
     settings = context.settings
     try:
-        return plan_box(settings.sandbox, context.environment, context.roots(writable))
+        return plan_box(settings.sandbox, context.environment, context.roots(), context.search_at_start)
     except CannotConfineError as error:
         origin = settings.origins.get("sandbox.read_deny", "default")
         is_about_reading = str(error).startswith("sandbox.read_deny") and origin != "default"
@@ -333,9 +336,7 @@ def build_clients(context: RunContext) -> TargetClients:
     return clients
 
 
-def build_report_form(
-    context: RunContext, old: Session | None, writable: Sequence[str] | None = None
-) -> ReportForm | None:
+def build_report_form(context: RunContext, old: Session | None) -> ReportForm | None:
     """The tool with which the model gives its final report, and the validator of its arguments. None if no report is
     required. If the options request no report, the report tool in the old session's requests is used.
     """
@@ -350,7 +351,7 @@ def build_report_form(
         None if requested is None else redacted(requested.payload_schema, context.redactor.redact),
         waiter=context.waiter,
         clock=context.clock,
-        environment=context.safe_environment(writable),
+        environment=context.safe_environment(),
     )
 
 

@@ -295,7 +295,7 @@ class SessionRun:
                 context.redactor,
                 waiter=context.waiter,
                 clock=context.clock,
-                writable=context.search(parts.writable).roots,
+                writable=context.search().roots,
             )
         end_idle_threads()
         return undone

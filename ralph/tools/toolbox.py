@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
-from ralph.machine.output_capture import SpillDirectory
+from ralph.machine.files.own_directory import SpillDirectory
 from ralph.machine.starting import ThreadJob, start_job
 from ralph.places.state import name_for, named_state_directories, running_below
 from ralph.tools.tool_context import Roots, ToolContext, ToolSettings
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import TypeAlias
 
+    from ralph.mcp.configuration import McpServer
+    from ralph.mcp.helper_process import ServerProcess
     from ralph.mcp.toolset import McpToolset
     from ralph.tools.files.planned_write import PlannedWrite
 
@@ -83,10 +85,6 @@ class LocalToolbox:
         WorkingDirectoryGoneError if the working directory is gone, and OSError if another directory cannot be opened.
         """
         self._mcp = mcp
-        if mcp is not None:
-            from ralph.tools import mcp_call  # noqa: PLC0415 - few runs have servers
-
-            self._mcp_call = mcp_call
         self._plans: dict[str, PlannedWrite | ToolOutput] = {}
         self._may_have_written = False
         self._began_s = clock.utc_now().timestamp()
@@ -119,12 +117,17 @@ class LocalToolbox:
             return ""
         return self.context.box.look_after_kill("protected files")
 
-    def connect_servers(self) -> None:
-        """Starts the MCP servers and waits until they have listed their tools. Raises ServerFailedError and
-        Interrupted.
+    def connect_servers(
+        self,
+        start: Callable[[McpServer, ToolContext], ServerProcess],
+        run: Callable[[ToolCall, McpToolset, ToolContext], ToolOutput],
+    ) -> None:
+        """Starts each MCP server by `start`, and waits until they have listed their tools, which `run` calls. Raises
+        ServerFailedError and Interrupted.
         """
+        self._run_mcp = run
         if self._mcp is not None:
-            self._mcp.connect(lambda server: self._mcp_call.start_server(server, self.context))
+            self._mcp.connect(lambda server: start(server, self.context))
 
     def resume_from(
         self, seen: Mapping[str, str], contents: Iterable[Iterable[Block]], background_count: int = 0
@@ -302,7 +305,7 @@ class LocalToolbox:
     def _output_of(self, call: ToolCall) -> ToolOutput:
         if self._mcp is not None and self._mcp.has(call.name):
             toolset = self._mcp
-            output = _guarded(call.name, lambda: self._mcp_call.run(call, toolset, self.context))
+            output = _guarded(call.name, lambda: self._run_mcp(call, toolset, self.context))
             return self._presentable(call.name, output)
         if call.name not in FILE_TOOLS:
             return self._presentable(call.name, _guarded(call.name, lambda: _run(call, self.context)))

@@ -92,7 +92,7 @@ def test_no_record_is_made_where_a_link_in_the_work_leads(tmp_path, work) -> Non
 
 
 def test_without_a_home_it_lies_within_the_temporary_place_which_is_told(tmp_path, work, monkeypatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     store = LoopStore.for_user({}, work)
     assert store.roots[0] == tmp_path / f"ralph-sessions-{os.getuid()}" / "loops"
     assert store.notice is not None
@@ -103,7 +103,7 @@ def test_without_a_home_it_lies_within_the_temporary_place_which_is_told(tmp_pat
 
 
 def test_a_home_that_is_a_file_is_none(tmp_path, work, monkeypatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     home = tmp_path / "file"
     home.write_text("")
     store = LoopStore.for_user({"HOME": str(home)}, work)

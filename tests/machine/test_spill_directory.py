@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from ralph.machine.output_capture import OwnDirectory, SpillDirectory, remove_left_over
+from ralph.machine.files import own_directory
+from ralph.machine.files.own_directory import OwnDirectory, SpillDirectory, remove_left_over
 from tests.patience import wait_until
 
 OTHER = """
 import sys, time
-from ralph.machine.output_capture import OwnDirectory
+from ralph.machine.files.own_directory import OwnDirectory
 own = OwnDirectory("ralph-tmp-")
 print(own.path, flush=True)
 time.sleep(20)
@@ -25,7 +25,6 @@ time.sleep(20)
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
     return tmp_path
 
 
@@ -60,8 +59,8 @@ def test_only_ralphs_own_directories_are_removed(place) -> None:
 def test_a_directory_that_was_removed_before_it_was_locked_is_made_again(place, monkeypatch) -> None:
     made: list[Path] = []
 
-    def mkdtemp(prefix: str, dir: str) -> str:  # noqa: A002 - as in the standard library
-        path = place / f"{prefix}{len(made)}"
+    def make(begins: str) -> str:
+        path = Path(f"{begins}{len(made)}")
         made.append(path)
         path.mkdir()
         if len(made) == 1:
@@ -69,7 +68,7 @@ def test_a_directory_that_was_removed_before_it_was_locked_is_made_again(place, 
                 path.rmdir()
         return str(path)
 
-    monkeypatch.setattr(tempfile, "mkdtemp", mkdtemp)
+    monkeypatch.setattr(own_directory, "_new_directory", make)
     own = OwnDirectory("ralph-tmp-")
     assert own.path != str(made[0])
     assert Path(own.path).is_dir()
