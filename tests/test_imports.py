@@ -93,6 +93,7 @@ def test_a_command_imports_what_is_listed_here_and_no_more(
     loaded = loaded_by(command, base_url, tmp_path)
     of_ralph = {name.split(".")[1] for name in loaded if name.startswith("ralph.")}
     assert "ralph.permissions.judge" not in loaded, "without rules"
+    assert "typer._completion_classes" not in loaded, "ralph makes its own completion"
     of_other_vendors = ("ralph.api.chat", "ralph.api.responses")
     assert not {name for name in loaded if name.startswith(of_other_vendors)}
     assert of_ralph - {"__main__"} == set(packages.split())

@@ -21,8 +21,6 @@ _CONTAINERS_OF_A_START = 200_000
 turn makes 60,000 containers before its request, and nearly all of them are parts of modules. With the usual
 threshold, searches took a tenth of such a run's CPU time and found nothing."""
 
-_PACKERS = ("bz2", "lzma")
-
 
 def put_off_garbage_collection() -> None:
     """Makes searches for garbage rare until `begin_garbage_collection`. Not off: an unusually long start could grow without limit."""
@@ -56,12 +54,12 @@ def load_typer() -> None:
     late = {
         "ast": "NodeVisitor",
         "difflib": "get_close_matches",
-        "shellingham": "",
         "subprocess": "",
         "tokenize": "",
+        "typer.completion": "get_completion_inspect_parameters",
     }
     replaced = _replaced({"gettext": gettext, "platform": platform})
-    with replaced, load_late(late), load_without(*_PACKERS):
+    with replaced, load_late(late), load_without("bz2", "lzma"):
         importlib.import_module("typer")
 
 
