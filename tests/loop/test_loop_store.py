@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,7 +22,7 @@ STATE = LoopState(LoopPlan("/work", "/work"), "2026-11-21T12:00:00+00:00", 4711)
 @pytest.fixture(autouse=True)
 def _own_temporary_directory(tmp_path: Path, monkeypatch) -> None:
     """The system's may hold loops of the user, which a test would move away."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
 
 
 @pytest.fixture
