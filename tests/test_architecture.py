@@ -157,6 +157,7 @@ TOUCHES_THE_WORLD = (
     "run.opening",
     "run.permission_rules",
     "run.parts",
+    "run.progress",
     "run.report_check",
     "run.report_problems",
     "run.report_schema",

@@ -46,20 +46,20 @@ HELP = """
 """
 # What runs and loops share. msgspec imports `datetime`, `decimal`, `textwrap` and `uuid`; typer `inspect` with `dis` and `token`.
 START = """
-    array base64 binascii bisect bz2 collections contextlib copy copyreg datetime decimal difflib dis enum errno fcntl fnmatch
-    functools gc grp heapq importlib inspect ipaddress itertools json keyword linecache lzma math ntpath numbers opcode operator
-    pathlib pwd queue random re reprlib resource select selectors shlex shutil signal socket string struct tempfile termios textwrap
-    threading token tomllib traceback types typing unicodedata urllib uuid warnings weakref zlib
+    array base64 binascii bisect collections contextlib copy copyreg datetime decimal dis enum errno fcntl fnmatch functools
+    gc grp heapq importlib inspect ipaddress itertools json keyword linecache math ntpath numbers opcode operator pathlib pwd
+    queue re reprlib resource select selectors shlex shutil signal socket string struct termios textwrap threading token
+    traceback types typing unicodedata urllib uuid warnings weakref zlib
 """
 # httpx imports `logging`; what it imports for cookies, logins and forms is left out, and `ssl` and its own `hashlib` come with TLS
 # alone. h11 imports `dataclasses`.
-HTTPX = "atexit dataclasses encodings logging stringprep"
+HTTPX = "atexit dataclasses logging"
 TYPER = "annotated_doc typer"
 SESSIONS = """
     collections contextlib copyreg enum errno fcntl fnmatch functools gc importlib ipaddress itertools json keyword math ntpath
     operator pathlib pwd re reprlib types typing unicodedata urllib warnings
 """
-LOOP = "ast glob hashlib hmac locale platform secrets subprocess"
+LOOP = "ast glob hashlib hmac locale platform random secrets subprocess tempfile tomllib"
 PACKAGES_OF_RUN = "agent api cli conversation machine output permissions places prompt retry run sandbox sessions settings tools values"
 PACKAGES_OF_LOOP = "api cli conversation git loop machine output permissions places prompt retry run sandbox sessions settings values"
 
@@ -93,6 +93,7 @@ def test_a_command_imports_what_is_listed_here_and_no_more(
     loaded = loaded_by(command, base_url, tmp_path)
     of_ralph = {name.split(".")[1] for name in loaded if name.startswith("ralph.")}
     assert "ralph.permissions.judge" not in loaded, "without rules"
+    assert "typer._completion_classes" not in loaded, "ralph makes its own completion"
     of_other_vendors = ("ralph.api.chat", "ralph.api.responses")
     assert not {name for name in loaded if name.startswith(of_other_vendors)}
     assert of_ralph - {"__main__"} == set(packages.split())

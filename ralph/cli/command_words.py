@@ -14,10 +14,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from ralph.values.outcome import UsageError
+from ralph.values.outcome import UsageError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 IN_LOOP = ("init", "ls", "show")
 """`ralph loop init` is a single command: a group takes its first argument for a command, but `loop` takes a prompt."""
@@ -205,7 +205,7 @@ def instead_of(arguments: Sequence[str], commands: Sequence[str]) -> str | None:
     if meant is not None and any(one.startswith(_NAMES_SESSION) for one in others):
         return None  # in `ralph continue -c`, the word is the prompt for the session
     if meant is None:
-        near = _alike(lower, commands)
+        near = nearest(lower, commands, LEAST_ALIKE)
         meant = None if near is None else f"`ralph {near}`"
     if meant is None:
         return None
@@ -215,19 +215,13 @@ def instead_of(arguments: Sequence[str], commands: Sequence[str]) -> str | None:
 
 def meant_before_prompt(word: str) -> str:
     """The end of a message about a prompt without quotes: the command that its first word may be. Empty if that is none."""
-    near = _alike(word, COMMANDS, _BEFORE_PROMPT)
+    near = nearest(word, COMMANDS, _BEFORE_PROMPT)
     return "" if near is None else f", or did you mean `ralph {near}`?"
 
 
 def instead_of_in_loop(word: str) -> str | None:
     """As `instead_of`, for the word behind `ralph loop`."""
-    known = _alike(word.lower(), _IN_LOOP)
+    known = nearest(word.lower(), _IN_LOOP, LEAST_ALIKE)
     if known is None:
         return None
     return f"`{word}` is not a `ralph loop` command: did you mean {_IN_LOOP[known]}? (to use it as a prompt: `ralph loop -p {word}`)"
-
-
-def _alike(word: str, commands: Iterable[str], least: float = LEAST_ALIKE) -> str | None:
-    from difflib import get_close_matches  # noqa: PLC0415 - few prompts are one word
-
-    return next(iter(get_close_matches(word, commands, 1, least)), None)

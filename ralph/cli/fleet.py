@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from ralph.cli.job_options import check_job_options
 from ralph.cli.report import OpenFlag, PageFile
 from ralph.cli.typer_command import command_group, made, option
 from ralph.cli.values import COUNT, absolute, run_directories
@@ -118,7 +119,7 @@ def submit(
         "max_attempts": max_attempts,
     }
     with _opened(db) as store:
-        return store.submit(file, set_name, limits, os.environ, _check_job)
+        return store.submit(file, set_name, limits, os.environ, check_job_options)
 
 
 @fleet.command(short_help="Work on the jobs of the store.")
@@ -298,7 +299,7 @@ def export(
     """
     from ralph.fleet import export, job_file  # noqa: PLC0415 - not needed for --help
 
-    name, jobs, limits = job_file.read_named_set(file, set_name, os.environ, _check_job)
+    name, jobs, limits = job_file.read_named_set(file, set_name, os.environ, check_job_options)
     text = export.export(jobs, limits, format_, name)
     target = absolute(output)
     if target is None or target == "-":
@@ -339,12 +340,6 @@ def job(
     return do_job_in_file(file, set_name, Path(place), os.environ, _say)
 
 
-def _check_job(words: Sequence[str], is_loop: bool) -> None:
-    from ralph.cli.job_options import check_job_options  # noqa: PLC0415 - not needed for --help
-
-    check_job_options(words, is_loop)
-
-
 def _say(text: str) -> None:
     sys.stderr.write(text)
     sys.stderr.flush()
@@ -370,7 +365,6 @@ def _opened(
     """
     with _extra():
         from ralph.fleet.command import Console, opened  # noqa: PLC0415 - not needed for --help
-        from ralph.fleet.store.database import WaitStoppedError  # noqa: PLC0415 - not needed for --help
     stop = StopEvent()
     received: list[int] = []
     console = _console(Console)
@@ -388,7 +382,7 @@ def _opened(
     try:
         with opened(db, os.environ, console, stop, most_wait_s=most_wait_s) as store:
             yield store
-    except (KeyboardInterrupt, WaitStoppedError):
+    except KeyboardInterrupt:
         raise typer.Exit(128 + (received[0] if received else signal.SIGINT)) from None
     except ReaderLeftError:
         raise typer.Exit(0) from None

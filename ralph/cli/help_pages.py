@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +16,7 @@ import typer
 from ralph.cli.command_words import LEAST_ALIKE
 from ralph.cli.typer_command import typer_command
 from ralph.machine.own_programs import own_program, search_around, without_unsafe_loads
-from ralph.values.outcome import CannotError, Outcome, UsageError
+from ralph.values.outcome import CannotError, Outcome, UsageError, nearest
 
 _PACKAGE = Path(__file__).parents[1]
 _PAGER = ("less", "-FRX")
@@ -52,8 +51,8 @@ def show_page(
     asked = Path(topic.lower()).name.removesuffix(".md")
     name = _OTHER_NAMES.get(asked, asked)
     if name not in pages:
-        near = get_close_matches(name, pages, 1, LEAST_ALIKE)
-        also = f"did you mean `ralph help {near[0]}`?" if near else "`ralph help` lists the pages"
+        near = nearest(name, pages, LEAST_ALIKE)
+        also = f"did you mean `ralph help {near}`?" if near else "`ralph help` lists the pages"
         raise UsageError(f"there is no page `{topic}`: {also}")
     _show(_LINK.sub(lambda link: _named(link[1], link[2], pages), pages[name].read_text(encoding="utf-8")))
     return 0

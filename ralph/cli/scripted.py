@@ -3,7 +3,6 @@
 # No `from __future__ import annotations` here: typer reads the annotations.
 
 from contextlib import suppress
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,7 +12,7 @@ from ralph import mock_api as server
 from ralph.cli.command_words import wrong_value
 from ralph.cli.typer_command import option, typer_command
 from ralph.demo import run_demo
-from ralph.values.outcome import CannotError, Outcome
+from ralph.values.outcome import CannotError, Outcome, nearest
 from ralph.values.shortage import ShortageError
 
 
@@ -77,8 +76,8 @@ def mock_api(
             ready=lambda listening: typer.echo(f"listening on {listening.base_url}"),
         )
     except server.ScenarioError as error:
-        near = [] if Path(scenario).exists() else get_close_matches(scenario, server.example_names(), n=1)
-        raise wrong_value("SCENARIO", f"{error}{f'; did you mean {near[0]}?' if near else ''}") from None
+        near = None if Path(scenario).exists() else nearest(scenario, server.example_names())
+        raise wrong_value("SCENARIO", f"{error}{f'; did you mean {near}?' if near else ''}") from None
     except OSError as error:
         what = (
             f"{error.filename}: {error.strerror}"

@@ -11,7 +11,6 @@ from ralph.cli.values import absolute, json_or_path, run_directories
 from ralph.output.writer import OutputOptions
 from ralph.run.command import run_command
 from ralph.run.options import RunOptions, SessionOptions
-from ralph.settings.handover import taken_over
 from ralph.values.controls import PermissionMode
 
 if TYPE_CHECKING:
@@ -94,6 +93,8 @@ def _run_options(line: RunLine, writable: tuple[str, ...]) -> RunOptions:
 def _of_loop(descriptor: int | None) -> LoopHandover | None:
     if descriptor is None:
         return None
+    from ralph.settings.handover import taken_over  # noqa: PLC0415 - for iterations alone
+
     try:
         return taken_over(descriptor)
     except ValueError as error:

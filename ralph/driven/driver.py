@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ralph.driven.setup import HookTable
     from ralph.machine.waiter import Inbox
     from ralph.output.writer import Writer
+    from ralph.permissions.hook_matcher import Matcher
     from ralph.run.run import Run
     from ralph.run.session_run import SessionRun
     from ralph.values.answer import ToolCall
@@ -59,7 +60,7 @@ class DriverAsking:
         self._prompt_id = str(uuid.uuid4())
 
     def answers(
-        self, event: str, fields: Mapping[str, Any], covers: Callable[[str | None], bool]
+        self, event: str, fields: Mapping[str, Any], covers: Callable[[Matcher], bool]
     ) -> Sequence[HookAnswer]:
         """Calls all hooks of an event at the same time, and returns their answers. Raises HookFailedError."""
         if event == PROMPT:

@@ -20,6 +20,8 @@ from ralph.values.controls import LONGEST_TITLE, PermissionMode
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from ralph.permissions.hook_matcher import Matcher
+
 
 OBSERVING = frozenset(
     """
@@ -66,11 +68,11 @@ class HookTable(Struct, frozen=True):
 
     by_event: Mapping[str, tuple[HookMatcher, ...]] = field(default_factory=dict)
 
-    def matching(self, event: str, covers: Callable[[str | None], bool]) -> dict[str, float]:
+    def matching(self, event: str, covers: Callable[[Matcher], bool]) -> dict[str, float]:
         """The ids of the hooks to call for an event, each with its time limit in seconds. `covers` judges a matcher."""
         found: dict[str, float] = {}
         for each in self.by_event.get(event, ()):
-            if covers(each.matcher):
+            if covers(parse_matcher(each.matcher if event in OF_TOOLS else None)):
                 for callback_id in each.callback_ids:
                     found.setdefault(callback_id, each.timeout or DEFAULT_S)
         return found

@@ -20,6 +20,7 @@ from ralph.fleet.jobs import SetLimits, faults_of_limits, rate_from, why_no_name
 from ralph.fleet.store.claims import SEEN_WITHIN_S, Claims
 from ralph.fleet.store.database import (
     WaitOptions,
+    WaitStoppedError,
     database_of,
     patiently,
     prepare,
@@ -353,10 +354,13 @@ def opened(
     most_wait_s: float | None = None,
 ) -> Iterator[Fleet]:
     """The store that `--db` or the environment names. Connects when it is first asked. Raises StoreError, also if the
-    store is a file of another user. `most_wait_s` is as in `Fleet`.
+    store is a file of another user, and KeyboardInterrupt if `stop` ends a wait for it. `most_wait_s` is as in `Fleet`.
     """
     database = database_of(named, environment)
     refuse_others_file(database)
     refuse_open_store(database, environment)
-    with closing(Claims(database)) as store:
-        yield Fleet(database, store, console, stop, most_wait_s=most_wait_s)
+    try:
+        with closing(Claims(database)) as store:
+            yield Fleet(database, store, console, stop, most_wait_s=most_wait_s)
+    except WaitStoppedError:
+        raise KeyboardInterrupt from None

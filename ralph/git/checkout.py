@@ -38,8 +38,8 @@ from ralph.git.pins import (
 from ralph.git.push import Push, count_commits, identity_of
 from ralph.git.remote import COMMIT_ID, local_path
 from ralph.git.runner import CheckoutGit, git_directory_of, nul_ended
+from ralph.machine.files.own_directory import OwnDirectory
 from ralph.machine.files.repository import common_directory, git_entry
-from ralph.machine.output_capture import OwnDirectory
 from ralph.places.gather import changed_by_run, users_relative_programs
 from ralph.places.git_config import LFS_STORAGE
 from ralph.places.git_places import borrowed_objects, foreign_directories

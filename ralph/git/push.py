@@ -21,8 +21,8 @@ from ralph.git.answer import CheckoutError, without_user
 from ralph.git.large_files import has_tracked, is_elsewhere, large_files, refuse_missing, refuse_own_address
 from ralph.git.remote import PUSH, local_path, make_git_directory, reach, refuse_old, upload
 from ralph.git.runner import Git, environment_for_git, git_directory_of
+from ralph.machine.files.own_directory import OwnDirectory
 from ralph.machine.files.repository import common_directory
-from ralph.machine.output_capture import OwnDirectory
 from ralph.places.git_config import LFS_STORAGE
 
 if TYPE_CHECKING:

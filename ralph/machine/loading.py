@@ -9,7 +9,6 @@ import importlib
 import os
 import sys
 from contextlib import contextmanager
-from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +46,7 @@ def load_without(*names: str) -> Iterator[None]:
 def load_typer() -> None:
     """Loads typer without modules of which ralph uses nothing, or only after a mistake: a third of its time. It uses them for
     shells' completion, `launch`, suggestions, and translations, which it does not have. `uuid` asks `platform` for the system's
-    name, and `inspect` reads source code with `ast` and `tokenize`.
+    name, `inspect` reads source code with `ast` and `tokenize`, and `shutil` packs archives.
     """
     gettext, platform = ModuleType("gettext"), ModuleType("platform")
     vars(gettext)["gettext"] = str
@@ -55,11 +54,12 @@ def load_typer() -> None:
     late = {
         "ast": "NodeVisitor",
         "difflib": "get_close_matches",
-        "shellingham": "",
         "subprocess": "",
         "tokenize": "",
+        "typer.completion": "get_completion_inspect_parameters",
     }
-    with _replaced({"gettext": gettext, "platform": platform}), load_late(late):
+    replaced = _replaced({"gettext": gettext, "platform": platform})
+    with replaced, load_late(late), load_without("bz2", "lzma"):
         importlib.import_module("typer")
 
 
@@ -82,14 +82,14 @@ def load_late(modules: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def load_without_openssl() -> Iterator[None]:
-    """Libraries that are loaded inside do without the 5 MB of OpenSSL: they load `ssl` when they first use it, and their
-    `hashlib` is `python_hashlib()`. Changes nothing if OpenSSL is already loaded. Outside, everybody imports the usual modules.
+    """Libraries that are loaded inside do without the 5 MB of OpenSSL: they load `ssl` and `hashlib` when they first use them.
+    Changes nothing if OpenSSL is already loaded. Outside, everybody imports the usual modules.
     """
     if "_ssl" in sys.modules or "_hashlib" in sys.modules:
         yield
     else:
         # httpcore asks of each connection whether its socket is an `SSLSocket`. Without the module there is none.
-        with load_late({"ssl": "SSLContext SSLSocket"}), _replaced({"hashlib": python_hashlib()}):
+        with load_late({"ssl": "SSLContext SSLSocket", "hashlib": "md5 sha1 sha256 sha512"}):
             yield
 
 
@@ -133,30 +133,21 @@ def _late(module: str, name: str) -> type:
     return stand_in
 
 
-@cache
-def python_hashlib() -> ModuleType:
-    """A `hashlib` without OpenSSL: loaded sooner, and four times as slow for large data. The usual one, if this Python was built
-    without functions of its own, as on some distributions.
+def python_sha256(data: bytes) -> str:
+    """The hexadecimal SHA-256 without OpenSSL: loaded sooner, and four times as slow for large data. The usual function, if this
+    Python was built without one of its own, as on some distributions.
     """
     try:
-        for own in ("_md5", "_sha2" if sys.version_info >= (3, 12) else "_sha256"):
-            importlib.import_module(own)
+        own = importlib.import_module("_sha2" if sys.version_info >= (3, 12) else "_sha256")
     except ModuleNotFoundError:
-        return importlib.import_module("hashlib")
-    usual = sys.modules.pop("hashlib", None)
-    try:
-        with load_without("_hashlib"):
-            return importlib.import_module("hashlib")
-    finally:
-        sys.modules.pop("hashlib", None)
-        if usual is not None:
-            sys.modules["hashlib"] = usual
+        own = importlib.import_module("hashlib")
+    digest: str = own.sha256(data).hexdigest()
+    return digest
 
 
 def short_digest(data: bytes, digits: int) -> str:
     """The first `digits` (at most 64) of the hexadecimal SHA-256 of `data`, for names made from paths of any length."""
-    digest: str = python_hashlib().sha256(data).hexdigest()
-    return digest[:digits]
+    return python_sha256(data)[:digits]
 
 
 @contextmanager

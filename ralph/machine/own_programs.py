@@ -401,7 +401,7 @@ def python_guard(environment: Mapping[str, str], search: ProgramSearch) -> dict[
 
 
 def link_from_home(environment: Mapping[str, str], search: ProgramSearch) -> str:
-    """What programs read on their own in the user's home and is a link to where commands may write: a sentence, or empty."""
+    """A sentence about a link, from what programs read on their own in the home to where commands may write. Empty if there is none."""
     home = environment.get("HOME", "")
     if not os.path.isabs(home) or is_within_any(os.path.realpath(home), search.roots):
         return ""

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
 
 from ralph.machine.files.opened_file import closed_after, opened
+from ralph.machine.files.own_directory import locked, new_locked
 from ralph.machine.files.repository import is_within
 from ralph.machine.launcher import children_of
-from ralph.machine.output_capture import locked, new_locked
 
 MOST_PROCESSES = 512
 """The default limit on processes and threads. Builds with 64 jobs stay below it, and so do a dozen servers with 40

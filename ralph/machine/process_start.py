@@ -37,10 +37,8 @@ def why_too_few_descriptors() -> str | None:
 def count_descriptors() -> None:
     """Finds what `why_too_few_descriptors` returns. Called at the start: what is open then was opened by the parent."""
     global _why_too_few  # noqa: PLW0603 - it is the process's state, not an object's
-    import resource  # noqa: PLC0415 - not before core dumps are forbidden
-
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit == resource.RLIM_INFINITY or limit >= _MANY_DESCRIPTORS:
+    limit = os.sysconf("SC_OPEN_MAX")  # the soft limit, and -1 if there is none
+    if limit < 0 or limit >= _MANY_DESCRIPTORS:
         return
     needed = DESCRIPTORS + sum(map(is_open, range(3, limit)))
     if limit < needed:

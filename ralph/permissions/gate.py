@@ -14,7 +14,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.permissions import hook_answers as hk
-from ralph.permissions.hook_matcher import parse_matcher
 from ralph.values.answer import FILE_TOOLS, ToolOutput
 from ralph.values.controls import ModeFixedError, PermissionMode
 from ralph.values.events import Notice, PermissionModeChanged
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from ralph.permissions.hook_answers import CallVerdict, HookAnswer
+    from ralph.permissions.hook_matcher import Matcher
     from ralph.permissions.judge import Permissions
     from ralph.permissions.rule import PermissionRule
     from ralph.values.answer import Block, Ruling, Runnable, ToolCall
@@ -41,6 +41,11 @@ class RuleVerdict(Struct, frozen=True):
 
     denied: str | None = None
     asks: str | None = None
+
+
+def is_covered(_rule: PermissionRule, _call: ToolCall) -> RuleVerdict:
+    """The verdict without a judge of rules: a hook that is called too often is better than one that is called too rarely."""
+    return RuleVerdict("")
 
 
 class CommandRules(Struct, frozen=True):
@@ -102,7 +107,7 @@ class Hooks(Protocol):
     """The hooks of one origin: commands of the user's settings, or those of a driver."""
 
     def answers(
-        self, event: str, fields: Mapping[str, Any], covers: Callable[[str | None], bool]
+        self, event: str, fields: Mapping[str, Any], covers: Callable[[Matcher], bool]
     ) -> Sequence[HookAnswer]:
         """The answers of the hooks for an event. `fields` is their input. `covers` says whether a matcher is for the event. Raises
         HookFailedError and `Interrupted`.
@@ -155,7 +160,7 @@ class CallGate:
         facts: Mapping[str, str] | None = None,
         refuses_unasked: bool = False,
         allowed: Collection[str] = (),
-        judge_by: Callable[[PermissionRule, ToolCall], RuleVerdict] = lambda _rule, _call: RuleVerdict(""),
+        judge_by: Callable[[PermissionRule, ToolCall], RuleVerdict] = is_covered,
         aside: Callable[[str, Callable[[], RuleVerdict]], RuleVerdict | ToolOutput] = lambda _, work: work(),
         about_place: Callable[[ToolCall], str] = lambda _: "",
         background: Callable[[], Mapping[str, str]] = dict,
@@ -270,9 +275,7 @@ class CallGate:
 
         mode = self._controls.permission_mode.value
         fields = {**self._facts, "permission_mode": mode, "hook_event_name": event, **about}
-        answers = hooks.answers(
-            event, fields, lambda text: call is None or parse_matcher(text).covers(call, is_about)
-        )
+        answers = hooks.answers(event, fields, lambda matcher: call is None or matcher.covers(call, is_about))
         return [answer.without_secrets(self._redact) for answer in answers]
 
     def _guarding(self, hooks: Hooks, event: str, about: Mapping[str, Any]) -> Sequence[HookAnswer]:

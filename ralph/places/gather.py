@@ -10,7 +10,6 @@ import re
 import shlex
 import stat
 import sys
-import tempfile
 from contextlib import suppress
 from glob import escape, iglob
 from itertools import chain
@@ -20,13 +19,16 @@ from typing import TYPE_CHECKING, Literal
 from ralph.machine.files.planted_link import LinkResolver, links_and_file
 from ralph.machine.files.repository import (
     beginning_of,
+    directories_above,
     entries_in,
     is_folder,
     is_within,
     is_within_any,
+    outermost,
     project_top,
     status_of,
 )
+from ralph.machine.own_process import temporary_directory
 from ralph.machine.own_programs import absolute_entries, search_outside
 from ralph.machine.trusted_programs import RIPGREP, packaged_program
 from ralph.places.git_config import submodules_named
@@ -42,7 +44,7 @@ from ralph.places.named_by_git import (
     work_named_by_git,
 )
 from ralph.places.other_homes import existing_in, other_homes
-from ralph.places.places import directories_above, names_at, outermost, places_of, xdg_bases
+from ralph.places.places import names_at, places_of, xdg_bases
 from ralph.places.ssh_files import ssh_files_of_agents
 from ralph.places.state import chosen_state_directory, named_state_directories
 from ralph.places.table import (
@@ -339,7 +341,7 @@ def state_directories(environment: Mapping[str, str], homes: Sequence[str]) -> I
     """Yields every directory in which a run of this user may store sessions or the records of loops."""
     yield from named_state_directories(environment)
     yield from (f"{home.rstrip('/')}/.local/state/ralph" for home in homes)
-    yield str(Path(tempfile.gettempdir(), f"ralph-sessions-{os.getuid()}"))
+    yield str(Path(temporary_directory(), f"ralph-sessions-{os.getuid()}"))
 
 
 def python_prefixes() -> tuple[str, ...]:

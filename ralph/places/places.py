@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.machine.files.repository import is_within, is_within_any
+from ralph.machine.files.repository import directories_above, is_within, is_within_any, outermost
 from ralph.places import table
 from ralph.places.table import (
     COMPARED,
@@ -62,7 +62,11 @@ class GuardedPlace(Struct, frozen=True):
     @property
     def is_secret(self) -> bool:
         """Whether it must not be read, and is not a home of which only a part is shown."""
-        return UNREAD in self.row.guards and self.row.around_work != "unshown"
+        return self.is_unread and self.row.around_work != "unshown"
+
+    @property
+    def is_unread(self) -> bool:
+        return UNREAD in self.row.guards
 
     def has(self, path: str) -> bool:
         """Whether `path` is this place or is inside it. Upper and lower case of a name are equal, as for some file systems."""
@@ -198,18 +202,6 @@ class GuardedPlaces(Struct, frozen=True):
         above = directory.rstrip("/") + "/"
         beneath = (path for path in (*self.closed_homes, *self.unread) if path.startswith(above))
         return tuple(path[len(above) :] for path in outermost(beneath))
-
-
-def outermost(paths: Iterable[str]) -> tuple[str, ...]:
-    """Removes each path that lies inside another one of the paths, and keeps the order of the rest."""
-    known = dict.fromkeys(paths)
-    return tuple(path for path in known if not any(above in known for above in directories_above(path)))
-
-
-def directories_above(path: str) -> Iterator[str]:
-    while path != "/":
-        path = path.rpartition("/")[0] or "/"
-        yield path
 
 
 def places_of(

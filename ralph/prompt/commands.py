@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -15,6 +14,7 @@ from msgspec import Struct
 from ralph.machine.files.repository import up_to_repository_root
 from ralph.prompt.frontmatter import as_text, split_frontmatter
 from ralph.prompt.judged_file import ALL_SOURCES, Place, entries_for_model, markdown_below, read_for_model
+from ralph.values.outcome import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -73,8 +73,8 @@ class Library(Struct, frozen=True):
         if begins is None or begins[1] in self.files:
             return None
         by_lower = {name.lower(): name for name in self.names}
-        near = get_close_matches(begins[1].lower(), by_lower, n=1)
-        meant = f": did you mean /{by_lower[near[0]]}?" if near else ""
+        near = nearest(begins[1].lower(), by_lower)
+        meant = f": did you mean /{by_lower[near]}?" if near else ""
         known = ", ".join(f"/{name}" for name in self.names)
         there = (
             f"commands: {known}"

@@ -17,11 +17,8 @@ from ralph import __version__
 from ralph.machine.process_start import why_too_few_descriptors
 from ralph.machine.waiter import ONE_SIGNAL_S, Heartbeats, Inbox, InboxWaiter, SystemClock, catch_stop_signals
 from ralph.output.diagnostics import Diagnostics, DiagnosticsFile
-from ralph.output.iteration_log import IterationLog, LiveFile, LiveIteration, LogFiles
-from ralph.output.live import LiveRun
 from ralph.output.spool import is_one_stream
 from ralph.output.standard_streams import complain, has_color, obeys_controls
-from ralph.output.status_line import StatusLine
 from ralph.output.writer import Writer
 from ralph.prompt.named_file import refuse_planted
 from ralph.run.parts import RunContext, entered, refuse_uncountable_budget
@@ -40,13 +37,14 @@ from ralph.values.screen_text import in_one_line
 from ralph.values.shortage import line_with_advice, shortage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping, Sequence
 
+    from ralph.output.iteration_log import IterationLog, LiveFile
     from ralph.output.notifier import Notifier
+    from ralph.output.status_line import StatusLine
     from ralph.output.telemetry.metrics_file import MetricsFile
     from ralph.run.options import RunOptions
     from ralph.run.run import MakeDriver
-    from ralph.settings.handover import LoopHandover
 
 
 def run_command(
@@ -112,9 +110,16 @@ def assemble(
         events.emit(event)
 
     driver = None if make_driver is None else make_driver(inbox, controls, clock, writer, emit)
-    log, live = _loop_sinks(options.of_loop, settings, clock, redactor, new_id, emit)
-    status = _status_line(options, environment, clock, writer, redactor, inbox)
-    drawn = [one for one in (live, status) if one is not None]
+    log: IterationLog | None = None
+    drawn: Sequence[LiveFile | StatusLine] = ()
+    has_line = _has_status_line(options, environment, writer)
+    if has_line or of_loop is not None:
+        from ralph.run.progress import progress_sinks  # noqa: PLC0415 - for loops and terminals
+
+        about = (of_loop, settings, clock, writer)
+        log, drawn = progress_sinks(
+            *about, redactor.redact, inbox.wake, emit, new_id=new_id, has_line=has_line
+        )
     sinks: list[Events] = [one for one in (*drawn, log, driver) if one is not None]
     if options.has_diagnostics:
         sinks.append(_diagnostics(options, clock, started_s, writer, redactor))
@@ -246,43 +251,11 @@ def _writer(options: RunOptions, environment: Mapping[str, str], new_id: str, re
     )
 
 
-def _loop_sinks(  # noqa: PLR0917 - they are what `assemble` has made
-    of_loop: LoopHandover | None,
-    settings: Settings,
-    clock: Clock,
-    redactor: Redactor,
-    new_id: str,
-    emit: Callable[[Event], None],
-) -> tuple[IterationLog, LiveFile] | tuple[None, None]:
-    """The log of the loop that started the run, and the file that says what its iteration does now."""
-    if of_loop is None:
-        return None, None
-    now_s, limits = clock.utc_now().timestamp(), settings.limits
-    first = LiveIteration(
-        *(os.getpid(), of_loop.number, new_id, now_s, LiveRun(now_s)),
-        max_turns=limits.max_turns,
-        max_budget_usd=limits.max_budget_usd,
-        max_time_s=limits.max_time_s,
-    )
-    log_files = LogFiles(of_loop.folder, redactor.redact, lambda text: emit(Notice(text)))
-    log = IterationLog(log_files, clock, of_loop.number, new_id, ralph_version=__version__)
-    return log, LiveFile(of_loop.folder, first, clock, redactor.redact)
-
-
-def _status_line(  # noqa: PLR0917 - they are what `assemble` has made
-    options: RunOptions,
-    environment: Mapping[str, str],
-    clock: Clock,
-    writer: Writer,
-    redactor: Redactor,
-    inbox: Inbox,
-) -> StatusLine | None:
-    """The line for a person on a terminal that can redraw one. Objects of stream-json on a terminal leave no room."""
+def _has_status_line(options: RunOptions, environment: Mapping[str, str], writer: Writer) -> bool:
+    """Whether a person looks at a terminal that can redraw a line. Objects of stream-json on a terminal leave no room."""
     is_shared = options.output.output_format == "stream-json" and os.isatty(1)
-    if not writer.tells_people or options.output.is_quiet or is_shared or not obeys_controls(2, environment):
-        return None
-    is_iteration = options.of_loop is not None
-    return StatusLine(writer, clock, redactor.redact, wake=inbox.wake, is_iteration=is_iteration)
+    is_hidden = not writer.tells_people or options.output.is_quiet or is_shared
+    return not is_hidden and obeys_controls(2, environment)
 
 
 def _diagnostics(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -38,7 +38,7 @@ from ralph.sandbox.box_plan import BoxPlan, CannotConfineError
 from ralph.sandbox.bubblewrap import TEMPORARY
 from ralph.sandbox.planning import with_hook_places
 from ralph.settings.merge import SettingsError
-from ralph.tools.hook_command import HookEnding
+from ralph.tools.hook_command import HookEnding, run_hook
 from ralph.values.events import HookEnded, HookStarted, Notice
 from ralph.values.ports import Events, Interrupted
 from ralph.values.strict_json import unambiguous_json
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from ralph.machine.own_programs import ProgramSearch
     from ralph.permissions.claude_settings import HookCommand
+    from ralph.permissions.hook_matcher import Matcher
     from ralph.permissions.shell_words import Word
     from ralph.run.opening import SessionParts
     from ralph.run.parts import RunContext
@@ -70,38 +71,39 @@ _BLANK = " \t\r\n\ufeff"
 
 def command_hooks(parts: SessionParts) -> CommandHooks:
     """The hooks of a session, run in their sandbox."""
-    context, start = parts.context, cast("Callable[..., HookEnding]", parts.toolbox.run_hook)
+    context = parts.context
 
     def run_plain(hook: HookCommand, given: bytes, waiting_for: str) -> HookEnding:
         is_guard = hook.event not in AFTERWARDS
-        return start(hook.command, given, hook.timeout_s, waiting_for, is_guard=is_guard)
+        command, limit_s = hook.command, hook.timeout_s
+        return run_hook(command, given, limit_s, waiting_for, parts.toolbox.context, is_guard=is_guard)
 
     run: RunHook = run_plain
     if context.settings.hooks.gives_more and parts.plan.is_confined:
-        run = only_unchanged(run, context.cwd, context.environment, context.search(parts.writable))
+        run = only_unchanged(run, context.cwd, context.environment, context.search())
     if parts.guard_files:
         run = only_as_it_was(run, parts.guard_files)
     return CommandHooks(parts.hooks, run, context.events, is_told=context.options.includes_hook_events)
 
 
 def plan_of_hooks(
-    context: RunContext, hooks: Sequence[HookCommand], plan: BoxPlan, writable: Sequence[str]
+    context: RunContext, hooks: Sequence[HookCommand], plan: BoxPlan
 ) -> tuple[BoxPlan, tuple[str, ...]]:
     """The sandbox of hooks, made from that of commands, and notices about them. Raises SettingsError."""
     if not plan.is_confined:
         return plan, ()
-    search = context.search(writable)
-    roots = context.roots(writable)
+    search = context.search()
+    roots = context.roots()
     made = plan_hooks(context.settings, context.environment, hooks, plan, search=search, roots=roots)
     found = doubts(hooks, made, search.roots, has_more=made is not plan)
     return made, tuple(f"{fact}: {advice}" for fact, advice in found)
 
 
-def guard_files(context: RunContext, hooks: Sequence[HookCommand], writable: Sequence[str]) -> dict[str, str]:
+def guard_files(context: RunContext, hooks: Sequence[HookCommand]) -> dict[str, str]:
     """The files of hooks that commands could change and that decide about calls, each with the digest of its content."""
     guards = [hook.command for hook in hooks if hook.event in GUARDED]
     known = {**context.environment, "CLAUDE_PROJECT_DIR": str(context.cwd)}
-    return guarding_files(guards, str(context.cwd), known, context.search(writable))
+    return guarding_files(guards, str(context.cwd), known, context.search())
 
 
 class CommandHooks:
@@ -119,7 +121,7 @@ class CommandHooks:
         """The notices that people got once, each with the command that it is about."""
 
     def answers(
-        self, event: str, fields: Mapping[str, Any], covers: Callable[[str | None], bool]
+        self, event: str, fields: Mapping[str, Any], covers: Callable[[Matcher], bool]
     ) -> Sequence[HookAnswer]:
         """Runs the commands of all hooks for an event, one after another, and returns the answers. Raises
         HookFailedError for one that fails before what it is asked about, and Interrupted.
@@ -128,7 +130,7 @@ class CommandHooks:
         # Claude Code starts equal commands once per event. A shorter time limit would refuse what the longest allows.
         found: dict[str, HookCommand] = {}
         for hook in self._hooks:
-            if hook.event == event and covers(hook.matcher):
+            if hook.event == event and covers(hook.calls):
                 known = found.get(hook.command, hook)
                 found[hook.command] = max(known, hook, key=lambda one: one.timeout_s)
         tool = fields.get("tool_name", "")

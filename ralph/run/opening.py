@@ -23,6 +23,7 @@ from ralph.prompt.judged_file import Place, user_folder
 from ralph.prompt.memory import NestedMemory, read_memory, shown_paths
 from ralph.run.parts import (
     RunContext,
+    RunGuards,
     begin_sandbox_trial,
     build_clients,
     build_guards,
@@ -42,7 +43,6 @@ from ralph.sandbox.planning import refuse_owners_work, with_denied_places
 from ralph.sessions.journal import FileJournal, NoJournal
 from ralph.sessions.store import SessionStore
 from ralph.settings.merge import SettingsError
-from ralph.tools.search.glob_pattern import GlobPattern
 from ralph.values.answer import ToolError
 from ralph.values.events import Notice, RunStarted, SessionTotal
 from ralph.values.outcome import CannotError, Outcome, UsageError
@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from ralph.permissions.gate import Hooks
     from ralph.retry.roster import Roster
     from ralph.run.options import SessionOptions
-    from ralph.run.permission_rules import RunGuards
     from ralph.tools.toolbox import LocalToolbox
     from ralph.values.ports import Clock
 
@@ -165,7 +164,7 @@ def store_of(context: RunContext) -> SessionStore:
         context.environment,
         options.session.directory,
         writable,
-        roots=context.search().roots,
+        roots=context.search_at_start.roots,
         is_old=options.session.is_old,
     )
 
@@ -221,7 +220,7 @@ class SessionParts:
             self.toolbox, about_hooks = self._make_toolbox()
             opened.callback(self._close_toolbox)
             self._connect()
-            self.report_form = build_report_form(self.context, self.session.old, self.writable)
+            self.report_form = build_report_form(self.context, self.session.old)
             after_kill = self.toolbox.about_killed_run()
             about_targets = self._make_targets()
             opened.pop_all()
@@ -260,6 +259,7 @@ class SessionParts:
         """The tool lists with patterns that the journal records for this run."""
         self.rules = RulesInForce(guards.judge)
         self._judge = guards.judge
+        self.judge_by = guards.judge_by
         self.library = find_library(context, self.plan, guards.judge)
         """The commands and skills that the rules let ralph read."""
         return guards.hooks, guards.notices
@@ -267,10 +267,10 @@ class SessionParts:
     def _take_places(self) -> None:
         """Sets the directories outside the working directory in which tools may write, and closes what rules deny to read."""
         context = self.context
-        self.writable = writable = context.options.writable
+        self.writable = context.options.writable
         if self._judge is not None and self.plan.is_confined:
             # What rules deny as a whole, commands do not see, or cannot change.
-            roots = context.roots(writable)
+            roots = context.roots()
             denied = self._judge.denied_places(tuple(map(str, roots)))
             self.plan = with_denied_places(self.plan, denied.read, roots, denied.unsearched, denied.changed)
 
@@ -287,8 +287,8 @@ class SessionParts:
             from ralph.run import hooks  # noqa: PLC0415 - few runs have hooks
 
             self.command_hooks = lambda: (hooks.command_hooks(self),)
-            hook_plan, doubts = hooks.plan_of_hooks(context, self.hooks, self.plan, self.writable)
-            self.guard_files = hooks.guard_files(context, self.hooks, self.writable) | self.guard_files
+            hook_plan, doubts = hooks.plan_of_hooks(context, self.hooks, self.plan)
+            self.guard_files = hooks.guard_files(context, self.hooks) | self.guard_files
         toolbox = build_toolbox(
             context,
             writable=self.writable,
@@ -414,6 +414,8 @@ def _open_session(context: RunContext, new_id: str, *, has_prompt: bool) -> Open
 
 def _is_about(pattern: str, path: str) -> bool:
     """Whether the pattern of a rule matches a relative path, by the rules of .gitignore."""
+    from ralph.tools.search.glob_pattern import GlobPattern  # noqa: PLC0415 - few projects have such rules
+
     try:
         return GlobPattern(pattern).matches(path)
     except ToolError:  # too many braces: a rule too many is better than one too few

@@ -16,21 +16,18 @@ from msgspec.structs import replace
 
 from ralph.machine.network.proxies import choose_address
 from ralph.machine.own_programs import ProgramSearch, search_around, without_unsafe_loads
-from ralph.permissions.gate import is_permitted
-from ralph.permissions.settings_keys import wrong_at_top
+from ralph.permissions.gate import RuleVerdict, is_covered, is_permitted
 from ralph.prompt.commands import Library, find_commands
 from ralph.prompt.judged_file import user_folder
 from ralph.prompt.memory import Memory, PromptParts, system_prompt
 from ralph.retry import backoff
 from ralph.retry.roster import Roster
 from ralph.run.options import RunOptions
-from ralph.run.permission_rules import RunGuards, built_guards
 from ralph.sandbox.box_plan import BoxPlan, CannotConfineError
 from ralph.sandbox.detection import begin_trial
 from ralph.sandbox.planning import may_have_overlays, plan_box
 from ralph.sandbox.sandbox_limits import restricted
 from ralph.sessions.turn_lock import FileTurnLock, TurnLockError
-from ralph.settings.claude_files import ClaudeFileError, document_of, guards_in_short, judged
 from ralph.settings.merge import SettingsError
 from ralph.tools.tool_context import ToolSettings
 from ralph.tools.toolbox import LocalToolbox
@@ -43,15 +40,19 @@ from ralph.values.redaction import Redactor, redacted
 from ralph.values.tool_choice import TOOL_NAMES, is_pattern, tool_of, without_background
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from ralph.api.target_clients import Keys, TargetClients
     from ralph.conversation.session import Session
     from ralph.conversation.target import Target
     from ralph.mcp.toolset import McpToolset
+    from ralph.permissions.claude_settings import HookCommand
+    from ralph.permissions.judge import Permissions
+    from ralph.permissions.rule import PermissionRule
     from ralph.retry.backoff import RetryPolicy
     from ralph.settings.key_programs import ProgramKeys
     from ralph.settings.tables import RetrySettings, Settings
+    from ralph.values.answer import ToolCall
     from ralph.values.claude_file import SandboxLimits
     from ralph.values.ports import Clock, Events, PathRules, Waiter
     from ralph.values.report import ReportForm
@@ -107,20 +108,23 @@ class RunContext(Struct, frozen=True, dict=True):
     def home(self) -> str:
         return self.environment.get("HOME", "")
 
-    def roots(self, writable: Sequence[str] | None = None) -> tuple[Path, ...]:
-        """The directories that commands may write, the working directory first. `writable` are those besides it; None
-        means those of the options.
-        """
-        return (self.cwd, *map(Path, self.options.writable if writable is None else writable))
+    def roots(self) -> tuple[Path, ...]:
+        """The directories that commands may write, the working directory first."""
+        return (self.cwd, *map(Path, self.options.writable))
 
-    def search(self, writable: Sequence[str] | None = None) -> ProgramSearch:
-        """Where the run looks for ralph's own programs. `writable` is as in `roots`."""
+    @cached_property
+    def search_at_start(self) -> ProgramSearch:
+        """That of `search` before the first command."""
+        return self.search()
+
+    def search(self) -> ProgramSearch:
+        """Where the run looks for ralph's own programs. Commands may change which checkouts are around the roots."""
         written = self.settings.sandbox.written(self.environment)
-        return search_around(self.environment, self.roots(writable), written)
+        return search_around(self.environment, self.roots(), written)
 
-    def safe_environment(self, writable: Sequence[str] | None = None) -> dict[str, str]:
-        """The variables for processes of ralph's own. `writable` is as in `roots`."""
-        return without_unsafe_loads(self.tools_environment, self.search(writable))
+    def safe_environment(self) -> dict[str, str]:
+        """The variables for processes of ralph's own."""
+        return without_unsafe_loads(self.tools_environment, self.search())
 
     def with_sandbox_limits(self, limits: Sequence[tuple[str, SandboxLimits]]) -> RunContext:
         """The context with the restrictions of settings files for Claude Code, each with the name of its file. Raises
@@ -167,31 +171,36 @@ def open_turn_lock(context: RunContext) -> FileTurnLock | None:
 # --- The parts
 
 
+class RunGuards(Struct, frozen=True):
+    """The protections that settings files and options require."""
+
+    judge: Permissions | None = None
+    """Applies the permission rules. None if there are none."""
+    hooks: tuple[HookCommand, ...] = ()
+    mode: PermissionMode | None = None
+    """The permission mode that a settings file sets, or None."""
+    sandbox: tuple[tuple[str, SandboxLimits], ...] = ()
+    """The restrictions that settings files require for the sandbox of commands, with the names of the files."""
+    notices: tuple[str, ...] = ()
+    judge_by: Callable[[PermissionRule, ToolCall], RuleVerdict] = is_covered
+    """Judges a call by one rule alone, which the matcher of a hook contains."""
+
+
 def build_guards(
     context: RunContext, kept: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 ) -> RunGuards:
     """Reads the settings files and builds the rules. `kept` contains the tool lists of the session that the run
     resumes. Raises SettingsError for a rule or a hook that ralph cannot apply.
     """
-    files, tools = context.settings.claude_files, context.settings.tools
-    if files:
-        files = judged(files, context.search(), context.environment)
-    try:
-        documents = [document_of(file) for file in files]
-        has_files = guards_in_short(files) or _may_be_misspelt(documents)
-    except ClaudeFileError as error:
-        raise SettingsError(str(error), from_flag=error.from_flag) from error
+    tools = context.settings.tools
     has_patterns = any(map(is_pattern, (*(tools.allowed or ()), *tools.disallowed)))
     is_narrow = context.controls.permission_mode is PermissionMode.DONT_ASK
-    if not (has_files or has_patterns or is_narrow or context.options.takes_messages or kept):
+    is_asked = bool(has_patterns or is_narrow or context.options.takes_messages or kept)
+    if not (is_asked or context.settings.claude_files):
         return RunGuards()
-    return built_guards(context, files if has_files else (), kept)
+    from ralph.run.permission_rules import built_guards  # noqa: PLC0415 - few runs have rules
 
-
-def _may_be_misspelt(documents: Sequence[Mapping[str, object]]) -> bool:
-    if not any(documents):
-        return False
-    return any(wrong_at_top(document) for document in documents)
+    return built_guards(context, kept, is_asked=is_asked)
 
 
 def patterns_of_tools(context: RunContext) -> dict[str, tuple[str, ...]]:
@@ -210,19 +219,19 @@ def begin_sandbox_trial(context: RunContext) -> None:
     wanted = context.settings.sandbox
     if wanted.mode != "off":
         begin_trial(
-            context.search(),
+            context.search_at_start,
             shares_network=wanted.asked_net == "full",
             has_overlays=may_have_overlays(wanted, context.environment, context.roots()),
         )
 
 
-def plan_sandbox(context: RunContext, writable: Sequence[str] | None = None) -> BoxPlan:
-    """Decides which sandbox the commands of the run get. `writable` is as in `RunContext.roots`. Raises SettingsError if
-    a protection that the user requires is impossible here.
+def plan_sandbox(context: RunContext) -> BoxPlan:
+    """Decides which sandbox the commands of the run get. Raises SettingsError if a protection that the user requires is
+    impossible here.
     """
     settings = context.settings
     try:
-        return plan_box(settings.sandbox, context.environment, context.roots(writable))
+        return plan_box(settings.sandbox, context.environment, context.roots(), context.search_at_start)
     except CannotConfineError as error:
         origin = settings.origins.get("sandbox.read_deny", "default")
         is_about_reading = str(error).startswith("sandbox.read_deny") and origin != "default"
@@ -327,9 +336,7 @@ def build_clients(context: RunContext) -> TargetClients:
     return clients
 
 
-def build_report_form(
-    context: RunContext, old: Session | None, writable: Sequence[str] | None = None
-) -> ReportForm | None:
+def build_report_form(context: RunContext, old: Session | None) -> ReportForm | None:
     """The tool with which the model gives its final report, and the validator of its arguments. None if no report is
     required. If the options request no report, the report tool in the old session's requests is used.
     """
@@ -344,7 +351,7 @@ def build_report_form(
         None if requested is None else redacted(requested.payload_schema, context.redactor.redact),
         waiter=context.waiter,
         clock=context.clock,
-        environment=context.safe_environment(writable),
+        environment=context.safe_environment(),
     )
 
 

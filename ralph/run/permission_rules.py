@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
-
-from msgspec import Struct
 
 from ralph.machine.files.trees import LocalDisk
 from ralph.permissions.claude_settings import GuardError, read_all, strictest_mode
 from ralph.permissions.rule import Effect, RuleError, parse_rule
-from ralph.settings.claude_files import document_of
+from ralph.permissions.settings_keys import wrong_at_top
+from ralph.run.parts import RunGuards
+from ralph.settings.claude_files import ClaudeFileError, document_of, guards_in_short, judged
 from ralph.settings.merge import SettingsError
 from ralph.values.controls import PermissionMode
 from ralph.values.tool_choice import is_pattern
@@ -17,40 +18,35 @@ from ralph.values.tool_choice import is_pattern
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ralph.permissions.claude_settings import ClaudeSettings, HookCommand
+    from ralph.permissions.claude_settings import ClaudeSettings
     from ralph.permissions.gate import RuleVerdict
     from ralph.permissions.judge import Permissions
     from ralph.permissions.rule import PermissionRule
     from ralph.run.options import RunOptions
     from ralph.run.parts import RunContext
     from ralph.values.answer import ToolCall
-    from ralph.values.claude_file import ClaudeFile, SandboxLimits
 
 _MOST_SHOWN = 5
 """The maximum number of rules of one file that a notice lists."""
 _MODES_WITHOUT_BYPASS = (PermissionMode.PLAN, PermissionMode.DONT_ASK)
 
 
-class RunGuards(Struct, frozen=True):
-    """The protections that settings files and options require."""
-
-    judge: Permissions | None = None
-    """Applies the permission rules. None if there are none."""
-    hooks: tuple[HookCommand, ...] = ()
-    mode: PermissionMode | None = None
-    """The permission mode that a settings file sets, or None."""
-    sandbox: tuple[tuple[str, SandboxLimits], ...] = ()
-    """The restrictions that settings files require for the sandbox of commands, with the names of the files."""
-    notices: tuple[str, ...] = ()
-
-
-def built_guards(
-    context: RunContext, files: Sequence[ClaudeFile], kept: Mapping[str, tuple[str, ...]]
-) -> RunGuards:
-    """Builds the rules of the settings files `files`. `kept` is that of `build_guards`, which says what is raised."""
-    options, controls = context.options, context.controls
+def built_guards(context: RunContext, kept: Mapping[str, tuple[str, ...]], *, is_asked: bool) -> RunGuards:
+    """Builds the rules of the settings files, unless they have none and `is_asked` is False: nothing else asks for any. `kept` is
+    that of `build_guards`, which says what is raised.
+    """
+    options, controls, files = context.options, context.controls, context.settings.claude_files
+    if files:
+        files = judged(files, context.search(), context.environment)
     try:
-        read = read_all(((file, document_of(file)) for file in files), options.setting_sources)
+        documents = [document_of(file) for file in files]
+        has_files = guards_in_short(files) or any(map(wrong_at_top, documents))
+    except ClaudeFileError as error:
+        raise SettingsError(str(error), from_flag=error.from_flag) from error
+    if not (has_files or is_asked):
+        return RunGuards()
+    try:
+        read = read_all(zip(files, documents, strict=True) if has_files else (), options.setting_sources)
     except GuardError as error:
         raise SettingsError(str(error)) from error
     mode = None if options.permission_mode is not None else strictest_mode(read)
@@ -73,6 +69,7 @@ def built_guards(
         mode,
         tuple((found.file.name, found.sandbox) for found in read if found.sandbox.keys),
         (*told, *_notices(read, in_force, has_sandbox=has_sandbox)),
+        partial(_verdict_by, str(context.cwd), context.home),
     )
 
 
@@ -105,9 +102,8 @@ def _judge(
     )
 
 
-def verdict_by(context: RunContext, rule: PermissionRule, call: ToolCall) -> RuleVerdict:
-    """The verdict about a call by one rule alone, which the matcher of a hook contains."""
-    return judge_by((rule,), None, str(context.cwd), context.home).judge(call)
+def _verdict_by(cwd: str, home: str, rule: PermissionRule, call: ToolCall) -> RuleVerdict:
+    return judge_by((rule,), None, cwd, home).judge(call)
 
 
 def judge_by(

@@ -12,6 +12,7 @@ from ralph.mcp.servers import OwnServers
 from ralph.mcp.toolset import McpToolset
 from ralph.settings.mcp_servers import notice_on_repository
 from ralph.settings.merge import SettingsError
+from ralph.tools import mcp_call
 from ralph.values.tool_choice import MCP_PREFIX
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def build_mcp(context: RunContext, of_driver: ServerGroup | None = None) -> McpT
 def connect_servers(toolbox: LocalToolbox) -> None:
     """Starts the servers, and waits until they have listed their tools. Raises SettingsError and Interrupted."""
     try:
-        toolbox.connect_servers()
+        toolbox.connect_servers(mcp_call.start_server, mcp_call.run)
     except ServerFailedError as error:
         raise SettingsError(str(error)) from error
 

@@ -14,10 +14,8 @@ from ralph.machine.files.repository import may_have_moved
 from ralph.machine.starting import end_idle_threads
 from ralph.permissions.gate import Asker, CallGate, Hooks
 from ralph.prompt.memory import Memory, shown_paths
-from ralph.run.command_prompt import CommandPrompt, with_files
 from ralph.run.opening import SessionParts, prompt_of_resumed, resume_command_of
 from ralph.run.parts import run_policy
-from ralph.run.permission_rules import verdict_by
 from ralph.sandbox.box_plan import SANDBOX_WORDS
 from ralph.sessions.naming import title_from
 from ralph.values.events import Event, EventStream, Notice, RunEnded, StreamReceived
@@ -106,7 +104,7 @@ class SessionRun:
             },
             refuses_unasked=context.options.permissions == "nobody",
             allowed=context.settings.tools.allowed or (),
-            judge_by=partial(verdict_by, context),
+            judge_by=parts.judge_by,
             aside=parts.toolbox.aside,
             about_place=self._about_place,
             background=lambda: parts.toolbox.background.running,
@@ -226,6 +224,8 @@ class SessionRun:
         call = self.parts.library.called(whole[begin:end])
         if call is None and "@" not in whole[begin:end]:
             return None
+        from ralph.run.command_prompt import CommandPrompt, with_files  # noqa: PLC0415 - few prompts call or name any
+
         context = self._context
         if call is None:
             add = partial(with_files, whole, whole[begin:end], cwd=context.cwd, events=context.events)
@@ -295,7 +295,7 @@ class SessionRun:
                 context.redactor,
                 waiter=context.waiter,
                 clock=context.clock,
-                writable=context.search(parts.writable).roots,
+                writable=context.search().roots,
             )
         end_idle_threads()
         return undone

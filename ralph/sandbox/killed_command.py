@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.machine.files.opened_file import opened, read_regular_file
-from ralph.machine.files.repository import entries_in
-from ralph.machine.loading import python_hashlib
-from ralph.places.places import directories_above
+from ralph.machine.files.repository import directories_above, entries_in
+from ralph.machine.loading import python_sha256
 from ralph.places.state import name_for
 from ralph.sandbox.protected_changes import may_be_made
 
@@ -183,6 +182,6 @@ def differs(before: str, entry: Entry | None) -> bool:
 
 
 def _digest(entry: Entry) -> str:
-    content = "" if entry.content is None else python_hashlib().sha256(entry.content).hexdigest()
+    content = "" if entry.content is None else python_sha256(entry.content)
     stamp = entry.stamp if entry.kind == "file" and entry.content is None else ()
     return f"{entry.kind} {entry.mode:o} {content} {stamp}"

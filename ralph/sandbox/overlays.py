@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ralph.machine.files.own_directory import new_locked
 from ralph.machine.files.planted_link import mount_points
-from ralph.machine.files.repository import is_within, is_within_any, status_of
-from ralph.machine.output_capture import new_locked
+from ralph.machine.files.repository import directories_above, is_within, is_within_any, status_of
 from ralph.machine.own_programs import TEMPORARY_PREFIX
-from ralph.places.places import directories_above
 from ralph.sandbox.bubblewrap import DEVICES, PROCESSES, TEMPORARY
 
 if TYPE_CHECKING:

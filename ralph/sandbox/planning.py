@@ -18,14 +18,13 @@ from ralph.machine.files.planted_link import LinkResolver, planted_link
 from ralph.machine.files.repository import (
     is_within,
     is_within_any,
+    outermost,
     repositories_above,
     repository_top,
     status_of,
 )
 from ralph.machine.own_programs import search_around, search_outside
 from ralph.places.gpus import gpu_devices
-from ralph.places.places import outermost
-from ralph.places.table import UNREAD
 from ralph.sandbox.box_plan import BoxNotice, BoxPlan, CannotConfineError
 from ralph.sandbox.bubblewrap import TEMPORARY
 from ralph.sandbox.detection import INSTALL, find_means, no_means
@@ -40,6 +39,7 @@ from ralph.values.shortage import ADVICE, ShortageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from ralph.machine.own_programs import ProgramSearch
     from ralph.sandbox.levels import Net
     from ralph.sandbox.sandbox_settings import HookSettings
 
@@ -60,9 +60,14 @@ _WITH_PLACES = (
 _WITH_FOLDERS = ("XDG_", "RALPH_")
 
 
-def plan_box(wanted: SandboxSettings, environment: Mapping[str, str], roots: Sequence[Path]) -> BoxPlan:
+def plan_box(
+    wanted: SandboxSettings,
+    environment: Mapping[str, str],
+    roots: Sequence[Path],
+    search: ProgramSearch | None = None,
+) -> BoxPlan:
     """Decides which sandbox commands get on this machine, from the user's own environment. `roots` are the directories that
-    commands may write, the working directory first. Raises CannotConfineError.
+    commands may write, the working directory first. `search` is that around them, if it is known. Raises CannotConfineError.
     """
     net: Net = wanted.asked_net  # type: ignore[assignment]  # the setting allows only these names
     asked: AskedSockets = wanted.unix_sockets  # type: ignore[assignment]  # the setting allows only these names
@@ -78,7 +83,7 @@ def plan_box(wanted: SandboxSettings, environment: Mapping[str, str], roots: Seq
     _raise_first(_roots_behind_links(roots, written))
     if wanted.mode == "off":
         return BoxPlan(no_means("--sandbox off"), read=read)  # Read keeps its rules
-    search = search_around(environment, roots, wanted.written(environment))
+    search = search or search_around(environment, roots, wanted.written(environment))
     has_overlays = may_have_overlays(wanted, environment, roots)
     means = find_means(search, shares_network=net == "full", has_overlays=has_overlays)
     plan = BoxPlan(
@@ -427,7 +432,7 @@ def _odd_roots(
     }
     home = os.path.realpath(environment.get("HOME") or os.sep)
     opened = [root for root in roots if root not in closed and not is_within(home, root)]
-    secret = [place.path for place in places.found if UNREAD in place.row.guards]
+    secret = [place.path for place in places.found if place.is_unread]
     inside = outermost(one for one in secret if is_within_any(one, opened) and os.path.lexists(one))
     told = f"commands may read secrets, because they are where commands may write: {_named(inside)}"
     return closed, (BoxNotice(told, "work in a directory of its own, or allow less"),) if inside else ()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.machine.loading import short_digest
+from ralph.machine.own_process import temporary_directory
 from ralph.places.state import chosen_state_directory, usual_state_directory
 
 if TYPE_CHECKING:
@@ -82,9 +83,7 @@ def state_directory(root: Path) -> Path:
 
 
 def temporary_path() -> Path:
-    import tempfile  # noqa: PLC0415 - takes longer to load than the rest of this module
-
-    return Path(tempfile.gettempdir()) / temporary_name()
+    return Path(temporary_directory(), temporary_name())
 
 
 def temporary_name() -> str:

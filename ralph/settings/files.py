@@ -4,7 +4,6 @@ tables and keys. Each error is one line that names the file. `toml_file.py` read
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from pathlib import Path  # noqa: TC003 - decoded by its hints
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -12,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.machine.own_programs import search_around
 from ralph.sandbox.left_behind import why_left_behind
 from ralph.settings.toml_file import SettingsFileError, read_settings_file, user_settings_path
+from ralph.values.outcome import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from ralph.machine.own_programs import ProgramSearch
 
 LOCAL_FILE = "ralph.toml"
 """The path of a repository's own settings file, relative to the working directory."""
@@ -53,14 +54,14 @@ def find_settings_files(
     known: Mapping[str, bytes | None] = MappingProxyType({}),
     mcp_files: Iterable[Path] = (),
     *,
-    reach: Iterable[Path] = (),
+    search: ProgramSearch,
 ) -> tuple[SettingsFile, ...]:
     """Returns one `SettingsFile` for each place where a settings file may be. The order is from the lowest to the
     highest precedence. If a file does not exist, its `data` is None.
 
     `config_file` is the path given with `--config`. `known` maps the paths of files that were read before to their
     contents; these files are not read again. `mcp_files` are the paths of files with MCP servers, which come last in
-    the result. `reach` are the directories besides the checkout around `cwd` that an agent may write. Raises SettingsFileError.
+    the result. `search` says what an agent may write. Raises SettingsFileError.
     """
 
     def file_at(path: Path, *, is_trusted: bool, is_named: bool = False) -> SettingsFile:
@@ -75,7 +76,6 @@ def find_settings_files(
     user_file = user_settings_path(environment)
     local_file = cwd / LOCAL_FILE
     named_file = None if config_file is None else cwd / config_file
-    search = search_around(environment, (cwd, *reach))
     places = {} if user_file is None else {user_file: search.why_open(str(user_file)) is None}
     places[local_file] = False
     for path, is_trusted in places.items():
@@ -131,7 +131,7 @@ def is_of_another_program(document: Mapping[str, Any], known: frozenset[str]) ->
     """
     if not known.isdisjoint(document) or not any(isinstance(one, dict) for one in document.values()):
         return False
-    return not any(get_close_matches(key.lower(), known, cutoff=_LEAST_LIKENESS) for key in document)
+    return not any(nearest(key.lower(), known, _LEAST_LIKENESS) for key in document)
 
 
 def keys_at_any_depth(value: object, above: str = "") -> Iterator[tuple[str, str]]:

@@ -54,10 +54,12 @@ def files_of_loop(
     reach: Iterable[Path] = (),
 ) -> tuple[SettingsFile, ...]:
     """Returns the settings files of a loop and the files with MCP servers. For a recorded file, uses the recorded
-    content. Reads all other files now. `reach` is as in `find_settings_files`. Raises SettingsFileError.
+    content. Reads all other files now. `reach` are the directories besides the checkout around `cwd` that an agent may write. Raises
+    SettingsFileError.
     """
     known = {file.path: _data(file.text) for file in recorded}
-    return find_settings_files(environment, cwd, config_file, known, mcp_files, reach=reach)
+    search = search_around(environment, (cwd, *reach))
+    return find_settings_files(environment, cwd, config_file, known, mcp_files, search=search)
 
 
 def changed_since(recorded: Iterable[RecordedFile]) -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +89,8 @@ def parsed(path: Path, data: bytes) -> dict[str, Any]:
     for line, content in enumerate(text.split("\n"), start=1):
         if content.count(".") > _MOST_DOTS_IN_LINE:
             raise SettingsFileError(f"{path}:{line}: more than {_MOST_DOTS_IN_LINE} dots in a line")
+    import tomllib  # noqa: PLC0415 - 1 ms, and many runs have no settings file
+
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
-from ralph.machine.output_capture import SpillDirectory
+from ralph.machine.files.own_directory import SpillDirectory
 from ralph.machine.starting import ThreadJob, start_job
 from ralph.places.state import name_for, named_state_directories, running_below
 from ralph.tools.tool_context import Roots, ToolContext, ToolSettings
@@ -40,9 +40,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import TypeAlias
 
+    from ralph.mcp.configuration import McpServer
+    from ralph.mcp.helper_process import ServerProcess
     from ralph.mcp.toolset import McpToolset
     from ralph.tools.files.planned_write import PlannedWrite
-    from ralph.tools.hook_command import HookEnding
 
 
 T = TypeVar("T")
@@ -84,10 +85,6 @@ class LocalToolbox:
         WorkingDirectoryGoneError if the working directory is gone, and OSError if another directory cannot be opened.
         """
         self._mcp = mcp
-        if mcp is not None:
-            from ralph.tools import mcp_call  # noqa: PLC0415 - few runs have servers
-
-            self._mcp_call = mcp_call
         self._plans: dict[str, PlannedWrite | ToolOutput] = {}
         self._may_have_written = False
         self._began_s = clock.utc_now().timestamp()
@@ -95,18 +92,18 @@ class LocalToolbox:
         """The id of the call before which `plan` has looked at the working directory."""
         roots = Roots(settings.cwd, settings.writable)
         spill = SpillDirectory((*map(str, roots.paths), *settings.box_plan.write))
-        self._context = ToolContext(settings, waiter, clock, redactor or Redactor(), roots, spill=spill)
+        self.context = ToolContext(settings, waiter, clock, redactor or Redactor(), roots, spill=spill)
 
     @property
     def definitions(self) -> Sequence[ToolDefinition]:
-        own = [known for name, known in DEFINITIONS.items() if name in self._context.settings.enabled]
+        own = [known for name, known in DEFINITIONS.items() if name in self.context.settings.enabled]
         return own if self._mcp is None else [*own, *self._mcp.definitions]
 
     def about_killed_run(self) -> str:
         """A note for people about protected files that have changed since an earlier run was killed during a command
         in the same directories. Empty if there are none. Raises Interrupted.
         """
-        settings = self._context.settings
+        settings = self.context.settings
         if not settings.box_plan.is_confined:
             return ""
         state = next(named_state_directories(settings.places_environment), "")
@@ -115,17 +112,22 @@ class LocalToolbox:
         except OSError:
             return ""
         # In most runs, nothing of the same directories is there. Only otherwise is the sandbox made so early.
-        own = name_for(self._context.roots.paths)
+        own = name_for(self.context.roots.paths)
         if not any(name.startswith(own) for name in left):
             return ""
-        return self._context.box.look_after_kill("protected files")
+        return self.context.box.look_after_kill("protected files")
 
-    def connect_servers(self) -> None:
-        """Starts the MCP servers and waits until they have listed their tools. Raises ServerFailedError and
-        Interrupted.
+    def connect_servers(
+        self,
+        start: Callable[[McpServer, ToolContext], ServerProcess],
+        run: Callable[[ToolCall, McpToolset, ToolContext], ToolOutput],
+    ) -> None:
+        """Starts each MCP server by `start`, and waits until they have listed their tools, which `run` calls. Raises
+        ServerFailedError and Interrupted.
         """
+        self._run_mcp = run
         if self._mcp is not None:
-            self._mcp.connect(lambda server: self._mcp_call.start_server(server, self._context))
+            self._mcp.connect(lambda server: start(server, self.context))
 
     def resume_from(
         self, seen: Mapping[str, str], contents: Iterable[Iterable[Block]], background_count: int = 0
@@ -135,19 +137,19 @@ class LocalToolbox:
         which may include images. `background_count` is the number of commands that ran in the background.
         """
         if background_count:
-            self._context.background.count = background_count
-        self._context.seen.restore(seen)
+            self.context.background.count = background_count
+        self.context.seen.restore(seen)
         for content in contents:
-            self._context.images.restore(content)
+            self.context.images.restore(content)
 
     def expect(self, name: str) -> None:
         """Prepares a call of the tool `name` while the arguments of the call are still arriving. For Bash, starts the
         supervisor and makes the sandbox, which takes time. Does nothing for other tools.
         """
-        if name == "Bash" and name in self._context.settings.enabled:
+        if name == "Bash" and name in self.context.settings.enabled:
             with suppress(OSError, ImportError, MemoryError):  # a shortage is reported by the call itself
-                self._context.supervisor.start_early()
-                self._context.box.prepare_early()
+                self.context.supervisor.start_early()
+                self.context.box.prepare_early()
 
     def plan(self, call: ToolCall) -> FileChange | None:
         if call.name in _ON_THIS_THREAD:
@@ -161,11 +163,11 @@ class LocalToolbox:
         return None if isinstance(planned, ToolOutput) else planned.change
 
     def settle(self, change: FileChange) -> ToolOutput | None:
-        return self.aside("an interrupted change", lambda: _settled(change, self._context))
+        return self.aside("an interrupted change", lambda: _settled(change, self.context))
 
     def run(self, calls: Sequence[ToolCall]) -> Sequence[tuple[ToolOutput, float]]:
         if any(call.name in _REDACTED or self._is_mcp(call) for call in calls):
-            _ = self._context.box  # made on this thread, before several threads look for it
+            _ = self.context.box  # made on this thread, before several threads look for it
         if all(call.name in DEFINITIONS and DEFINITIONS[call.name].is_read_only for call in calls):
             return self._together([self._job(call, self._output_of) for call in calls])
         self._may_have_written = True
@@ -173,17 +175,17 @@ class LocalToolbox:
 
     @property
     def background(self) -> Background:
-        if "background" not in vars(self._context):
+        if "background" not in vars(self.context):
             return Background()
-        commands = self._context.background
+        commands = self.context.background
         return Background(commands.count, {one.id: one.started.command for one in commands.running})
 
     def background_news(self) -> Sequence[BackgroundStarted | BackgroundEnded]:
-        return self._context.background.news() if "background" in vars(self._context) else ()
+        return self.context.background.news() if "background" in vars(self.context) else ()
 
     def stop_background(self) -> None:
-        if "background" in vars(self._context):
-            commands = self._context.background
+        if "background" in vars(self.context):
+            commands = self.context.background
             with suppress(Interrupted):  # then they were killed at once, and the run ends anyway
                 commands.stop(commands.running, "run")
 
@@ -193,14 +195,6 @@ class LocalToolbox:
         """
         [(done, _)] = self._together([(name, lambda: _guarded(name, work))])
         return done
-
-    def run_hook(
-        self, command: str, given: bytes, limit_s: float, waiting_for: str, *, is_guard: bool = False
-    ) -> HookEnding:
-        """Runs a hook from the user's settings. Must be called on the main thread. Raises Interrupted."""
-        from ralph.tools.hook_command import run_hook  # noqa: PLC0415 - few runs have hooks
-
-        return run_hook(command, given, limit_s, waiting_for, self._context, is_guard=is_guard)
 
     def close(self) -> str:
         """Stops the commands in the background, ends the servers and removes temporary files. Returns a note for people if
@@ -212,19 +206,19 @@ class LocalToolbox:
         self.stop_background()
         if self._mcp is not None:
             self._mcp.close()
-        boxes = vars(self._context)
+        boxes = vars(self.context)
         notes += (boxes[name].end_watch() for name in ("box", "hook_box") if name in boxes)
         if self._may_have_written or self._mcp is not None:
             try:
                 from ralph.places.nested_repositories import last_look  # noqa: PLC0415 - not for runs without commands
 
-                environment = self._context.settings.places_environment
-                notes.append(last_look(self._context.roots.paths, self._began_s, environment))
+                environment = self.context.settings.places_environment
+                notes.append(last_look(self.context.roots.paths, self._began_s, environment))
             except (OSError, ImportError):  # a shortage: the work is done all the same
                 notes.append(
                     "what commands may have planted for git was not looked for: this machine is short of resources"
                 )
-        self._context.close()
+        self.context.close()
         return "; ".join(filter(None, notes))
 
     def _is_mcp(self, call: ToolCall) -> bool:
@@ -241,18 +235,18 @@ class LocalToolbox:
 
     def _look(self) -> None:
         """Checks the working directory on a thread, because a file system may never answer."""
-        self._together([("the working directory", self._context.roots.check_working_directory)])
+        self._together([("the working directory", self.context.roots.check_working_directory)])
 
     def _job(self, call: ToolCall, work: Callable[[ToolCall], T]) -> Work[T]:
         def there() -> T:
-            self._context.roots.check_working_directory()
+            self.context.roots.check_working_directory()
             return work(call)
 
         return call.name, there
 
     def _together(self, jobs: Sequence[Work[T]]) -> list[tuple[T, float]]:
-        mailbox = self._context.waiter.mailbox()
-        self._context.give_up.clear()
+        mailbox = self.context.waiter.mailbox()
+        self.context.give_up.clear()
         done: dict[int, tuple[T, float] | BaseException] = {}
         waiting_for = ", ".join(name for name, _ in jobs)
         try:
@@ -282,8 +276,8 @@ class LocalToolbox:
     def _next_done(self, mailbox: Mailbox, threads: Sequence[ThreadJob | None], waiting_for: str) -> Any:
         while True:
             were_alive = any(thread is not None and thread.is_alive() for thread in threads)
-            until_s = self._context.clock.now_s() + _LOOK_AT_THREADS_S
-            item = self._context.waiter.wait(mailbox, until_s=until_s, waiting_for=waiting_for)
+            until_s = self.context.clock.now_s() + _LOOK_AT_THREADS_S
+            item = self.context.waiter.wait(mailbox, until_s=until_s, waiting_for=waiting_for)
             if item is not TIMED_OUT:
                 return item
             if not were_alive:
@@ -291,12 +285,12 @@ class LocalToolbox:
 
     def _give_up(self, mailbox: Mailbox, running: int) -> None:
         """Tells the running jobs to stop, and waits briefly for them."""
-        self._context.give_up.set()
-        deadline_s = self._context.clock.now_s() + _GIVE_UP_S
+        self.context.give_up.set()
+        deadline_s = self.context.clock.now_s() + _GIVE_UP_S
         try:
             while (
                 running
-                and self._context.waiter.wait(mailbox, until_s=deadline_s, waiting_for="tools")
+                and self.context.waiter.wait(mailbox, until_s=deadline_s, waiting_for="tools")
                 is not TIMED_OUT
             ):
                 running -= 1
@@ -304,29 +298,29 @@ class LocalToolbox:
             return
 
     def _timed(self, job: Work[T]) -> tuple[T, float]:
-        started_s = self._context.clock.now_s()
+        started_s = self.context.clock.now_s()
         done = job[1]()
-        return done, self._context.clock.now_s() - started_s
+        return done, self.context.clock.now_s() - started_s
 
     def _output_of(self, call: ToolCall) -> ToolOutput:
         if self._mcp is not None and self._mcp.has(call.name):
             toolset = self._mcp
-            output = _guarded(call.name, lambda: self._mcp_call.run(call, toolset, self._context))
+            output = _guarded(call.name, lambda: self._run_mcp(call, toolset, self.context))
             return self._presentable(call.name, output)
         if call.name not in FILE_TOOLS:
-            return self._presentable(call.name, _guarded(call.name, lambda: _run(call, self._context)))
+            return self._presentable(call.name, _guarded(call.name, lambda: _run(call, self.context)))
         planned = self._plans.pop(call.id, None) or self._planned(call)
         output = planned if isinstance(planned, ToolOutput) else _guarded(call.name, planned.execute)
         return self._presentable(call.name, output)
 
     def _planned(self, call: ToolCall) -> PlannedWrite | ToolOutput:
-        return _guarded(call.name, lambda: _module(call).plan(call.arguments, self._context))
+        return _guarded(call.name, lambda: _module(call).plan(call.arguments, self.context))
 
     def _presentable(self, name: str, output: ToolOutput) -> ToolOutput:
         """The output as text that can be encoded as UTF-8. Credentials are redacted for the tools in `_REDACTED`."""
         if not isinstance(output.content, str):
             return output
-        text = self._context.redactor.redact(output.content) if name in _REDACTED else output.content
+        text = self.context.redactor.redact(output.content) if name in _REDACTED else output.content
         return replace(output, content=text.encode("utf-8", "replace").decode())
 
 

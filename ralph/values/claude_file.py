@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from difflib import SequenceMatcher
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+
+from ralph.values.outcome import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -138,7 +139,7 @@ def misspelt(keys: Iterable[str], names: Iterable[str]) -> tuple[str, str] | Non
             for key in keys
             if key not in names
             for name in names
-            if SequenceMatcher(None, key.lower(), name.lower()).ratio() >= _LEAST_LIKENESS
+            if nearest(name.lower(), (key.lower(),), _LEAST_LIKENESS)
         ),
         None,
     )

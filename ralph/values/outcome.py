@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import enum
 import signal
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class UsageError(Exception):
@@ -11,6 +15,13 @@ class UsageError(Exception):
 
     The error's message is one line. The process ends with exit code 2.
     """
+
+
+def nearest(word: str, names: Iterable[str], least: float = 0.6) -> str | None:
+    """The name that a user probably meant by `word`, for the message of an error. None if none is so much alike: 1 is equal."""
+    from difflib import get_close_matches  # noqa: PLC0415 - few words are mistyped
+
+    return next(iter(get_close_matches(word, names, 1, least)), None)
 
 
 class Outcome(enum.Enum):

@@ -8,13 +8,13 @@ effect, and the user would not notice.
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.values.answer import BASH_OUTPUT, KILL_BASH, ToolCall
+from ralph.values.outcome import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -123,8 +123,8 @@ def check_tool_name(name: str, *, takes_patterns: bool = True) -> None:
 def suggestion(name: str) -> str:
     """The end of an error message about an unknown tool: a known tool with a similar name, if there is one."""
     by_lower = {known.lower(): known for known in (*sorted(ELSEWHERE), *OTHER_NAMES, *TOOL_NAMES)}
-    near = get_close_matches(name.lower(), by_lower, n=1)
-    return f": did you mean {by_lower[near[0]]}?" if near else ""
+    near = nearest(name.lower(), by_lower)
+    return f": did you mean {by_lower[near]}?" if near else ""
 
 
 def lacking(names: Iterable[str]) -> tuple[str, ...]:

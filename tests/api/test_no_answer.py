@@ -185,7 +185,7 @@ def test_a1_a_silent_address_does_not_hide_the_next_one(raw_server, rig, monkeyp
     client = rig(f"http://{'other' if through_proxy else 'two'}.test")
     with full_backlog() as silent:
         addresses = found(silent, ("127.0.0.1", server.port))
-        monkeypatch.setattr(socket, "getaddrinfo", lambda host, *_, **__: {"two.test": addresses}[host])
+        monkeypatch.setattr(socket, "getaddrinfo", lambda host, *_, **__: {b"two.test": addresses}[host])
         assert client.send().text == "here"
 
 

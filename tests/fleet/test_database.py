@@ -64,7 +64,7 @@ def test_the_default_is_a_file_in_the_state_directory() -> None:
 
 def test_the_default_does_not_depend_on_what_earlier_runs_left(tmp_path: Path, monkeypatch) -> None:
     """Sessions are stored in the temporary directory where no state directory can be made."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     (tmp_path / temporary_name()).mkdir(mode=0o700)
     assert database_of(None, {"HOME": "/nobody"}).folder == Path("/nobody/.local/state/ralph/fleet")
     assert database_of(None, {}).folder == tmp_path / temporary_name() / "fleet"

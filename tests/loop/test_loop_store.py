@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,7 +22,7 @@ STATE = LoopState(LoopPlan("/work", "/work"), "2026-11-21T12:00:00+00:00", 4711)
 @pytest.fixture(autouse=True)
 def _own_temporary_directory(tmp_path: Path, monkeypatch) -> None:
     """The system's may hold loops of the user, which a test would move away."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
 
 
 @pytest.fixture
@@ -92,7 +91,7 @@ def test_no_record_is_made_where_a_link_in_the_work_leads(tmp_path, work) -> Non
 
 
 def test_without_a_home_it_lies_within_the_temporary_place_which_is_told(tmp_path, work, monkeypatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     store = LoopStore.for_user({}, work)
     assert store.roots[0] == tmp_path / f"ralph-sessions-{os.getuid()}" / "loops"
     assert store.notice is not None
@@ -103,7 +102,7 @@ def test_without_a_home_it_lies_within_the_temporary_place_which_is_told(tmp_pat
 
 
 def test_a_home_that_is_a_file_is_none(tmp_path, work, monkeypatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     home = tmp_path / "file"
     home.write_text("")
     store = LoopStore.for_user({"HOME": str(home)}, work)

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +92,7 @@ def ended(process: SupervisedCommand) -> str:
 
 @pytest.fixture
 def run(tmp_path, monkeypatch) -> Iterator[Run]:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     made = Run(tmp_path)
     yield made
     made.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import tempfile
 from types import SimpleNamespace
 
 import pytest
@@ -40,3 +41,27 @@ def test_a_user_whom_the_system_does_not_know_has_no_home(monkeypatch) -> None:
     monkeypatch.delenv("HOME")
     own_process.know_home()
     assert "HOME" not in os.environ
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {},
+        {"TMPDIR": "gone"},
+        {"TMPDIR": "", "TEMP": "made"},
+        {"TMPDIR": "gone", "TEMP": "file", "TMP": "made"},
+    ],
+)
+def test_the_place_for_temporary_files_is_that_of_the_standard_library(monkeypatch, tmp_path, named) -> None:
+    (tmp_path / "made").mkdir()
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    for variable in ("TMPDIR", "TEMP", "TMP"):
+        monkeypatch.setenv(variable, named.get(variable, ""))
+    found = own_process.temporary_directory()
+    assert found == tempfile.gettempdir()
+    assert (found == str(tmp_path / "made")) is ("made" in named.values())
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(OSError, match="no directory for temporary files"):
+        own_process.temporary_directory()

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
 
 import pytest
 
-from ralph.machine import output_capture
+from ralph.machine.files import own_directory
+from ralph.machine.files.own_directory import OwnDirectory, SpillDirectory, remove_left_over
 from ralph.machine.files.trees import remove_tree
-from ralph.machine.output_capture import OwnDirectory, SpillDirectory, remove_left_over
 from tests.patience import PATIENCE_S, wait_until
 
 OTHER = """
 import sys, time
-from ralph.machine.output_capture import OwnDirectory
+from ralph.machine.files.own_directory import OwnDirectory
 own = OwnDirectory("ralph-tmp-")
 print(own.path, flush=True)
 time.sleep(20)
@@ -28,7 +27,6 @@ time.sleep(20)
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
     return tmp_path
 
 
@@ -55,8 +53,8 @@ def test_a_run_does_not_wait_for_a_directory_that_takes_long_to_remove(place, mo
         remove_tree(path)
         is_done.set()
 
-    monkeypatch.setattr(output_capture, "remove_tree_if_possible", remove)
-    monkeypatch.setattr(output_capture, "_REMOVE_WITHIN_S", 0.01)
+    monkeypatch.setattr(own_directory, "remove_tree_if_possible", remove)
+    monkeypatch.setattr(own_directory, "_REMOVE_WITHIN_S", 0.01)
     own = OwnDirectory("ralph-tmp-")
     own.remove()
     assert list(place.iterdir()) == [Path(own.path)]
@@ -81,8 +79,8 @@ def test_only_ralphs_own_directories_are_removed(place) -> None:
 def test_a_directory_that_was_removed_before_it_was_locked_is_made_again(place, monkeypatch) -> None:
     made: list[Path] = []
 
-    def mkdtemp(prefix: str, dir: str) -> str:  # noqa: A002 - as in the standard library
-        path = place / f"{prefix}{len(made)}"
+    def make(begins: str) -> str:
+        path = Path(f"{begins}{len(made)}")
         made.append(path)
         path.mkdir()
         if len(made) == 1:
@@ -90,7 +88,7 @@ def test_a_directory_that_was_removed_before_it_was_locked_is_made_again(place, 
                 path.rmdir()
         return str(path)
 
-    monkeypatch.setattr(tempfile, "mkdtemp", mkdtemp)
+    monkeypatch.setattr(own_directory, "_new_directory", make)
     own = OwnDirectory("ralph-tmp-")
     assert own.path != str(made[0])
     assert Path(own.path).is_dir()

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from ralph.permissions.gate import CallGate, CommandRules, Decision, HookFailedError, RulesInForce
 from ralph.permissions.hook_answers import hook_answer
+from ralph.permissions.hook_matcher import parse_matcher
 from ralph.permissions.judge import Permissions, RulePlaces
 from ralph.permissions.rule import Effect, parse_rule
 from ralph.values.answer import Runnable, ToolCall, ToolOutput
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ralph.permissions.hook_answers import HookAnswer
+    from ralph.permissions.hook_matcher import Matcher
     from ralph.values.answer import Ruling
 
 
@@ -47,10 +49,10 @@ class ScriptedHooks(NamedTuple):
     answer: dict[str, Any]
 
     def answers(
-        self, event: str, fields: Mapping[str, Any], covers: Callable[[str | None], bool]
+        self, event: str, fields: Mapping[str, Any], covers: Callable[[Matcher], bool]
     ) -> Sequence[HookAnswer]:
         self.steps.asked.append((self.name, str(fields.get("tool_input", {}).get("command", event))))
-        assert covers(fields.get("tool_name", "any matcher"))
+        assert covers(parse_matcher(fields.get("tool_name")))
         if self.answer.get("fails"):
             raise HookFailedError("it broke")
         return [hook_answer(self.answer)]

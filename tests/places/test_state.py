@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 from ralph.places.state import chosen_state_directory, named_state_directories, usual_state_directory
@@ -29,7 +28,7 @@ from tests.rows import every_row
 def test_the_first_variable_that_is_set_counts(
     environment, chosen, usual, named, monkeypatch, tmp_path
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # the system's may hold sessions of the user
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # the system's may hold sessions of the user
     assert chosen_state_directory(environment) == chosen
     assert usual_state_directory(environment) == usual
     assert tuple(named_state_directories(environment)) == named

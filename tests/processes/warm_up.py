@@ -31,8 +31,8 @@ _TURNS = (
     Turn([ToolUse("Edit", {"file_path": "a.txt", "old_string": "one", "new_string": "two"})]),
     Turn("Done."),
 )
-_SAME_IN_EVERY_FORK = {"ralph.machine.loading.python_hashlib", "ralph.sandbox.detection._started_trial"}
-"""Caches that stay: a module, and whether bubblewrap works, which takes two processes to find out."""
+_SAME_IN_EVERY_FORK = "ralph.sandbox.detection._started_trial"
+"""A cache that stays: whether bubblewrap works, which takes two processes to find out."""
 _RUNS = (["-p", "go"], ["-c", "on", "--output-format", "stream-json"])
 
 
@@ -138,7 +138,7 @@ def _forget() -> None:
         if name.partition(".")[0] == "ralph":
             for key, value in list(vars(module).items()):
                 with suppress(AttributeError):
-                    if f"{name}.{key}" not in _SAME_IN_EVERY_FORK:
+                    if f"{name}.{key}" != _SAME_IN_EVERY_FORK:
                         value.cache_clear()
     tempfile.tempdir = None
 

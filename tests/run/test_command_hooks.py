@@ -24,5 +24,8 @@ def test_a_command_that_several_entries_name_runs_once_with_its_longest_limit() 
         HookCommand("Stop", "", "check", 900.0),
     ]
     commands = CommandHooks(hooks, run, RecordingEvents(), is_told=False)
-    assert len(commands.answers("PreToolUse", {"tool_name": "Bash"}, lambda text: text != "Edit")) == 2
+    assert (
+        len(commands.answers("PreToolUse", {"tool_name": "Bash"}, lambda matcher: matcher.names != {"Edit"}))
+        == 2
+    )
     assert started == [("check", 60.0), ("other", 3.0)]

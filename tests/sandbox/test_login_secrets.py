@@ -5,7 +5,6 @@ them.
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -107,7 +106,7 @@ def test_work_in_the_runtime_directory_is_work(place) -> None:
 def test_a_ticket_in_tmp_is_not_read(place, monkeypatch, more, is_got_later) -> None:
     with TemporaryDirectory(prefix="ralph-test-", dir="/tmp") as made:
         # With another secret place in /tmp, all rules are made again after each change there.
-        monkeypatch.setattr(tempfile, "tempdir", str(place))
+        monkeypatch.setenv("TMPDIR", str(place))
         monkeypatch.setitem(table.PATTERNS, "tickets", f"{made}-*")
         file = Path(f"{made}-{os.getuid()}{more}")
         try:

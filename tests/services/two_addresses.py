@@ -103,10 +103,9 @@ def two_addresses(monkeypatch: pytest.MonkeyPatch) -> Iterator[Listening]:
     """Gives the name its addresses in this process, which has chosen none of them. `one.localhost` has one."""
     needs_ipv6()
 
-    def look_up(host: str, port: int, **_: Any) -> list[tuple[Any, ...]]:
-        addresses = {"one": [FOUR], "two": [SIX, FOUR], "localhost": [SIX, FOUR]}[
-            host.lower().partition(".")[0]
-        ]
+    def look_up(host: bytes, port: int, **_: Any) -> list[tuple[Any, ...]]:
+        name = host.decode().lower().partition(".")[0]
+        addresses = {"one": [FOUR], "two": [SIX, FOUR], "localhost": [SIX, FOUR]}[name]
         kinds = {FOUR: (socket.AF_INET, (FOUR, port)), SIX: (socket.AF_INET6, (SIX, port, 0, 0))}
         return [
             (family, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", found)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import tempfile
 import time
 from typing import TYPE_CHECKING
 
@@ -103,7 +102,7 @@ def test_a_journal_that_cannot_be_opened_is_unreadable(tmp_path) -> None:
 
 
 def test_a_store_that_is_only_read_is_not_made(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # the system's may hold sessions of others
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # the system's may hold sessions of others
     store = SessionStore.to_read({"HOME": str(tmp_path)})
     assert store.root == tmp_path / ".local" / "state" / "ralph" / "sessions"
     assert list(store.all()) == []

@@ -97,7 +97,7 @@ def test_no_journal_is_written_where_a_link_in_the_work_leads(tmp_path, monkeypa
     for link in (work / "s", added / "s", tmp_path / "of-user"):
         link.symlink_to(elsewhere)
     works = (work, added)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     for named, variables in (
         (work / "s", {}),
         (work / "s/below", {}),

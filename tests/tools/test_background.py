@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from ralph.machine.output_capture import OutputCapture, SpillDirectory, StreamRedaction
+from ralph.machine.files.own_directory import SpillDirectory
+from ralph.machine.output_capture import OutputCapture, StreamRedaction
 from ralph.tools import background, background_commands
 from ralph.tools.background_commands import BackgroundCommand, BackgroundCommands
 from ralph.values.answer import ToolCall

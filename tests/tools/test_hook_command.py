@@ -10,7 +10,7 @@ import pytest
 
 from ralph.machine.running_command import CommandEnding, EndCause
 from ralph.sandbox import disk_work
-from ralph.tools.hook_command import problem_of
+from ralph.tools.hook_command import problem_of, run_hook
 from ralph.tools.tool_context import ToolContext
 from ralph.values.ports import SignalReceived
 from tests.fakes.box import FakeBox, note_of
@@ -23,7 +23,7 @@ def test_a_hook_is_not_run_while_the_disk_with_protected_files_does_not_answer(
 ) -> None:
     monkeypatch.setattr(disk_work, "_ANSWERS_WITHIN_S", 0.05)
     monkeypatch.setattr(ToolContext, "hook_box", FakeBox(silent="look"))
-    ending = tools.box.run_hook("touch ran", b"", 20, "a hook")
+    ending = run_hook("touch ran", b"", 20, "a hook", tools.box.context, is_guard=False)
     assert ending.status is None
     assert ending.problem.startswith("it could not be run: a file system that the sandbox must look at")
     assert not (tmp_path / "ran").exists()
@@ -33,7 +33,9 @@ def test_of_what_a_hook_prints_as_errors_the_beginning_and_the_end_are_kept_and_
     tools,
 ) -> None:
     flood = "echo first >&2; head -c 99999 /dev/zero | tr '\\0' x >&2; echo; echo last >&2"
-    ending = tools.box.run_hook(f"[ -p /dev/stderr ] && echo pipe; {flood}", b"", 20, "a hook")
+    ending = run_hook(
+        f"[ -p /dev/stderr ] && echo pipe; {flood}", b"", 20, "a hook", tools.box.context, is_guard=False
+    )
     assert (ending.status, ending.output.strip(), ending.last_line[:3]) == (0, "pipe", "xxx")
     assert len(ending.errors) < 17_000
     assert ending.errors.startswith("first\nxxx")
@@ -50,7 +52,7 @@ def test_a_stopped_hook_says_what_was_undone(tools, monkeypatch, tmp_path) -> No
 
     Thread(target=stop_it).start()
     with pytest.raises(SignalReceived) as stop:
-        tools.box.run_hook("touch there; sleep 99", b"", 20, "a hook")
+        run_hook("touch there; sleep 99", b"", 20, "a hook", tools.box.context, is_guard=False)
     assert stop.value.undone == note_of("x")
 
 

@@ -10,6 +10,7 @@ import pytest
 from ralph.mcp.ports import CallFailedError
 from ralph.mcp.toolset import McpToolset
 from ralph.sandbox import disk_work
+from ralph.tools import mcp_call
 from ralph.tools.tool_context import ToolContext
 from ralph.values.ports import SignalReceived
 from ralph.values.tool_choice import ToolLists
@@ -56,7 +57,7 @@ class FakeServers:
 def toolbox_of(make_tools: Callable[..., Tools]) -> Callable[..., Tools]:
     def make(servers: FakeServers) -> Tools:
         tools = make_tools(mcp=McpToolset([servers], asked_for=(), lists=ToolLists()))
-        tools.box.connect_servers()
+        tools.box.connect_servers(mcp_call.start_server, mcp_call.run)
         return tools
 
     return make

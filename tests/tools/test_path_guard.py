@@ -251,7 +251,7 @@ def test_a_search_says_that_its_time_ended_while_it_looked_for_secrets(tmp_path)
             clock.seconds = 61.0
             return text
 
-    tools.box._context = replace(tools.box._context, clock=clock, redactor=Slow([SECRET]))
+    tools.box.context = replace(tools.box.context, clock=clock, redactor=Slow([SECRET]))
     try:
         assert "[stopped after 60 s" in tools.error("Grep", pattern="a", path="../other")
     finally:

@@ -116,7 +116,7 @@ def test_what_runs_in_other_directories_left_behind_makes_no_sandbox_at_the_star
     means = Means(Support(1, ""), "", "")
     tools = make_tools(user_environment={"RALPH_STATE_DIR": str(tmp_path)}, box_plan=BoxPlan(means))
     (tmp_path / "running").mkdir()
-    for directory, is_made in (("/other", False), (tools.box._context.roots.paths[0], True)):
+    for directory, is_made in (("/other", False), (tools.box.context.roots.paths[0], True)):
         (tmp_path / "running" / f"{name_for([directory])}-0").touch()
         assert tools.box.about_killed_run() == ""
-        assert ("box" in vars(tools.box._context)) is is_made
+        assert ("box" in vars(tools.box.context)) is is_made

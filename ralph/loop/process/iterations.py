@@ -22,7 +22,7 @@ from ralph.loop.process.results import NoResultError, outcome_of, result_written
 from ralph.loop.record import write_private
 from ralph.loop.rules import is_counted
 from ralph.loop.values import IterationResult, Setback
-from ralph.machine.output_capture import OwnDirectory
+from ralph.machine.files.own_directory import OwnDirectory
 from ralph.machine.own_programs import own_python
 from ralph.machine.process_start import core_limit_at_start
 from ralph.machine.processes import OwnedProcess

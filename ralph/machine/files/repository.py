@@ -174,6 +174,18 @@ def is_within_any(path: str, directories: Iterable[str]) -> bool:
     return any(is_within(path, directory) for directory in directories)
 
 
+def outermost(paths: Iterable[str]) -> tuple[str, ...]:
+    """Removes each path that lies inside another one of the paths, and keeps the order of the rest."""
+    known = dict.fromkeys(paths)
+    return tuple(path for path in known if not any(above in known for above in directories_above(path)))
+
+
+def directories_above(path: str) -> Iterator[str]:
+    while path != "/":
+        path = path.rpartition("/")[0] or "/"
+        yield path
+
+
 def blocking_entry(
     directories: Iterable[str],
     is_read: Callable[[os.DirEntry[str]], bool],

@@ -57,7 +57,9 @@ def chosen_address(host: str, port: int) -> str | None:
 
 def _found(host: str, port: int) -> list[AddressInfo]:
     """The addresses of a host. A server at only one address of this machine is more often at the one of IPv4."""
-    found: list[AddressInfo] = list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    # For a text, Python loads a table of all letters (IDNA).
+    name = host.encode() if host.isascii() else host
+    found: list[AddressInfo] = list(socket.getaddrinfo(name, port, type=socket.SOCK_STREAM))
     return sorted(found, key=lambda one: one[4][0] == "::1")
 
 

@@ -15,6 +15,9 @@ import certifi
 
 from ralph.machine.network import AUTHORITIES
 
+if sys.platform == "darwin":
+    import truststore
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -52,8 +55,6 @@ def unusable_places(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]
 def _usual_context() -> ssl.SSLContext:
     places = [place for _, place in _named_places(os.environ)]
     if sys.platform == "darwin":
-        import truststore  # noqa: PLC0415 - only on macOS
-
         context: ssl.SSLContext = truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         known: set[bytes] = set()
     else:

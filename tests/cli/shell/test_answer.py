@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,7 +23,7 @@ def home(tmp_path: Path, monkeypatch) -> Path:
     for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "RALPH_STATE_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # the system's may hold sessions of the user
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # the system's may hold sessions of the user
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -37,7 +37,7 @@ def fails(what):
 def look_up(host, *rest, **named):
     if fails("lookup"):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-    return really_look_up("127.0.0.1" if host == "gateway.test" else host, *rest, **named)
+    return really_look_up("127.0.0.1" if host == b"gateway.test" else host, *rest, **named)
 
 
 socket.getaddrinfo = look_up

@@ -22,7 +22,7 @@ from ralph.fleet import command
 from ralph.fleet import store as store_package
 from ralph.fleet.jobs import Job, SetLimits
 from ralph.fleet.store.claims import Claim, Claims, ClaimWriter
-from ralph.fleet.store.database import database_of, prepare
+from ralph.fleet.store.database import WaitStoppedError, database_of, prepare
 from ralph.machine.waiter import StopEvent
 from tests.patience import wait_until
 from tests.rows import every_row
@@ -118,6 +118,22 @@ def test_a_worker_that_is_to_end_when_all_is_done_refuses_an_empty_store(store, 
     assert (empty.code, "there is no fleet store yet" in empty.stderr) == (2, True)
 
 
+SILENT = command.Console(
+    write=lambda _: None,
+    write_value=lambda _: None,
+    write_text=lambda _: None,
+    tell=lambda _: None,
+)
+
+
+def test_a_signal_that_ends_a_wait_for_the_store_is_an_interrupt(ralph) -> None:
+    with (
+        pytest.raises(KeyboardInterrupt),
+        command.opened(None, ralph.environment, SILENT, StopEvent()),
+    ):
+        raise WaitStoppedError
+
+
 @pytest.mark.parametrize("until_done", [True, False])
 def test_a_worker_that_is_told_to_stop_while_it_asks_the_store_does_not_begin(
     store, ralph, until_done: bool
@@ -125,14 +141,8 @@ def test_a_worker_that_is_told_to_stop_while_it_asks_the_store_does_not_begin(
     store.submit("s", SetLimits(), [job("a")])
     stop = StopEvent()
     stop.set()
-    console = command.Console(
-        write=lambda _: None,
-        write_value=lambda _: None,
-        write_text=lambda _: None,
-        tell=lambda _: None,
-    )
     with (
-        command.opened(None, ralph.environment, console, stop) as fleet,
+        command.opened(None, ralph.environment, SILENT, stop) as fleet,
         pytest.raises(KeyboardInterrupt),
     ):
         fleet.look_before_work(until_done=until_done)

@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 import pytest
 from msgspec.structs import replace
 
-from ralph.machine import output_capture as spill_directory
+from ralph.machine.files import own_directory as spill_directory
+from ralph.machine.files.own_directory import locked
 from ralph.machine.files.planted_link import mount_points
-from ralph.machine.output_capture import locked
 from ralph.machine.own_programs import ProgramSearch
 from ralph.machine.trusted_programs import Candidate
 from ralph.sandbox import detection, overlays

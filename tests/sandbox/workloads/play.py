@@ -87,7 +87,7 @@ class _Answer(BaseRequestHandler):
 
 def box_has_sockets(toolbox: LocalToolbox) -> bool:
     """Whether the sandbox lets commands make Unix sockets."""
-    box = toolbox._context.box
+    box = toolbox.context.box
     return box._plan.unix_sockets != "none" and box.is_covered
 
 
