@@ -567,10 +567,8 @@ class CommandBox:
         door, self._door = self._door, None
         return () if door is None else door.close()
 
-    def denial_note(self, output: str, working_directory: str, command: str) -> str | None:
-        """A line that says what the sandbox denied to a command of Bash, or to a program without `command`. None if the output
-        shows no denial. Looks at the paths that the output names, so that it may never return.
-        """
+    def denial_note(self, output: str, working_directory: str) -> str | None:
+        """A line that says what the sandbox denied to a program. None if the output shows no denial. Looks at the paths that the output names, so that it may never return."""
         parts = self.parts
         with self._lock:
             protected = self._mounts.read_only() if parts.has_namespaces and self._mounts is not None else ()
@@ -580,12 +578,10 @@ class CommandBox:
             parts,
             working_directory,
             others,
-            command=command,
             refusals=denials.Refusals(
                 unix_sockets=self._plan.unix_sockets == "none" or not self.is_covered,
                 tmp=not (parts.has_own_temporary or parts.may_write(os.path.realpath(TEMPORARY))),
                 gpus=not all(map(parts.may_write, gpu_devices("auto"))),
-                processes=self._sharing > 0,
                 agents=frozenset(filter(self._is_left_out, self._environment)),
             ),
             protected=protected,

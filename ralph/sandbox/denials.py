@@ -87,8 +87,6 @@ class Refusals(Struct, frozen=True):
     """Whether commands cannot write in /tmp."""
     gpus: bool = False
     """Whether the machine has GPUs of which commands get none."""
-    processes: bool = False
-    """Whether commands run in the background, into which other commands cannot look."""
     agents: frozenset[str] = frozenset()
     """The variables with the addresses of the user's agents that commands do not get."""
 
@@ -104,15 +102,12 @@ class Hint(Struct, frozen=True):
     """A text that the output must contain too."""
     is_sure: bool = True
     """False if the output is the same with another cause."""
-    is_silent: bool = False
-    """Whether the program says nothing. The pattern is looked for in the command then."""
     agent: str = ""
     """The variable with the address of the agent that the program asks."""
 
 
 _REFUSED = "PermissionError: [Errno 13] Permission denied\n"
 """Python's words for a socket that the sandbox refuses. For a file, they end with its name."""
-_IN_BACKGROUND = "start what must keep running with run_in_background of Bash"
 _NO_BROWSER = "no Chromium starts without them"
 _MARIADB = "let the database listen on TCP alone: --socket= --port=3306 --bind-address=127.0.0.1"
 _NO_SIGNATURE = "sign nothing (git commit --no-gpg-sign)"
@@ -168,16 +163,13 @@ SOCKETS = (
     Hint(r"gpg failed to sign the data", _NO_SIGNATURE, is_sure=False),
     Hint(r"unix_listener: |connecting to agent: Permission denied", f"{_KEY}; no ControlMaster"),
     Hint(r"connect to cache daemon: Permission denied", "give git the credentials in another way"),
-    Hint(r"error (?:connecting to|creating) /\S+ \(Permission denied\)", _IN_BACKGROUND),
-    Hint(r"No Sockets found in ", _IN_BACKGROUND, is_sure=False),
-    Hint(r"Timed out waiting for daemon to start", "use mypy", is_sure=False),
-    Hint(r"socket\.error reported errno\.EACCES", "use [inet_http_server] of supervisord", is_sure=False),
+    Hint(
+        r"error (?:connecting to|creating) /\S+ \(Permission denied\)",
+        "start what must keep running with run_in_background of Bash",
+    ),
     Hint(r"connection to /\S+ failed: \[Errno 13\]", "bind the server to 127.0.0.1:PORT"),
     Hint(r"Permission denied \(addr='ipc://", "use tcp://127.0.0.1:PORT"),
     Hint(r"(?:listen EACCES: permission denied|connect EACCES) (?!\S*:\d+\b)\S", "listen on 127.0.0.1"),
-    Hint(r"bit out of range 0 - FD_SETSIZE on fd_set", "use another program than socat"),
-    Hint(r"or HotSpot VM not loaded", "kill -3 PID lets a Java process print its threads"),
-    Hint(r"because some of the raylet failed", "use multiprocessing instead of ray", is_sure=False),
     Hint(r"AF_UNIX|unix_events\.py", "use TCP on 127.0.0.1", _REFUSED),
     Hint(r'/socket\.py", line \d+, in __init__$', "use TCP instead of AF_UNIX", _REFUSED, is_sure=False),
     Hint(
@@ -187,22 +179,8 @@ SOCKETS = (
 )
 """Programs that make Unix sockets."""
 
-TMP = (
-    Hint(r"\b(?:xvfb-run|Xvfb)\b", "no X server starts without", is_sure=False, is_silent=True),
-    Hint(r"ERR_PNPM_STORE_DIR_OPEN_OPERATION_LOCK", "use npm"),
-)
+TMP = (Hint(r"ERR_PNPM_STORE_DIR_OPEN_OPERATION_LOCK", "use npm"),)
 """Programs that need files in /tmp, whatever TMPDIR says, and name none."""
-
-PROCESSES = (
-    Hint(
-        # With limits: a command may be long, and nothing else of the process works during a search.
-        r"\blsof\s[^|;&\n]{0,200}?-\w{0,20}i|\bfuser\s[^|;&\n]{0,200}?\d/(?:tcp|udp)",
-        "KillBash ends what runs in the background",
-        is_sure=False,
-        is_silent=True,
-    ),
-)
-"""Programs that look for processes by what they have open."""
 
 GPUS = (
     # PyTorch, TensorFlow and JAX warn, compute on the CPU, and succeed.
@@ -228,11 +206,9 @@ def about_gpus(output: str) -> str:
     return next((words for words in GPUS if words in output), "")
 
 
-def hint_of(
-    output: str, refusals: Refusals, is_kept_outside: Callable[[str], bool], command: str = ""
-) -> str | None:
-    """Says what the sandbox did, and what to use instead. None if neither the output nor the command shows it. `is_kept_outside` says
-    whether a path is that of a socket outside to which the sandbox lets no command connect.
+def hint_of(output: str, refusals: Refusals, is_kept_outside: Callable[[str], bool]) -> str | None:
+    """Says what the sandbox did, and what to use instead. None if the output does not show it. `is_kept_outside` says whether a
+    path is that of a socket outside to which the sandbox lets no command connect.
     """
     text = output[-_MOST_CHARACTERS:] + "\n"
     tables = (
@@ -244,11 +220,10 @@ def hint_of(
             "; the user can allow them (--unix-sockets allow)",
         ),
         (TMP, refusals.tmp, "denies writing /tmp", "; the user can open it (sandbox.write)"),
-        (PROCESSES, refusals.processes, "lets no command look into what another one has open", ""),
     )
     for rows, are_refused, what, way_out in tables:
         for row in rows if are_refused else ():
-            found = re.search(row.pattern, command if row.is_silent else text, re.MULTILINE)
+            found = re.search(row.pattern, text, re.MULTILINE)
             if found is None or row.beside not in text:
                 continue
             if rows is not OUTSIDE or (
@@ -269,7 +244,6 @@ def denial_note(
     working_directory: str,
     others: Sequence[str] = (),
     *,
-    command: str = "",
     refusals: Refusals = NOTHING_REFUSED,
     protected: Sequence[str] = (),
     masked: Sequence[str] = (),
@@ -281,7 +255,7 @@ def denial_note(
     writable directories that mounts protect from changes, `masked` those that mounts hide. `outside` converts a path
     inside the sandbox to the path outside, and may raise OSError. `refusals` is what else the sandbox refuses.
     """
-    hint = hint_of(output, refusals, partial(_is_kept_outside, plan, outside), command)
+    hint = hint_of(output, refusals, partial(_is_kept_outside, plan, outside))
     told: dict[str, None] = {}
     for line in islice(_denying_lines(output), _MOST_LINES):
         if _is_foreign_process(line):
