@@ -315,8 +315,8 @@ def own_python(statement: str, *arguments: str) -> list[str]:
 
 @lru_cache(_MOST_SEARCHES)
 def own_program(name: str, search: ProgramSearch) -> str | None:
-    """The absolute path of an executable in a search, or None. Skips empty and relative entries, and what commands can replace. A
-    process looks once, so that nothing that a command does later changes the answer.
+    """The absolute path of an executable that commands cannot replace, or None. A process looks once: nothing changes the
+    answer.
     """
     for directory in absolute_entries(search.search_path):
         path = os.path.join(directory, name)

@@ -112,8 +112,8 @@ class _Bell:
 
 
 class StopEvent:
-    """An event that a signal handler may set. With `threading.Event`, a handler that interrupts `wait` in the same thread could
-    wait for its lock for ever.
+    """An event that a signal handler may set: one that interrupts `threading.Event.wait` in its thread could wait for its lock
+    for ever.
     """
 
     def __init__(self) -> None:

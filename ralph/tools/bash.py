@@ -89,9 +89,8 @@ def _denials(output: str, context: ToolContext, *, has_failed: bool) -> tuple[st
 
 
 def denial_note(output: str, box: CommandBox, context: ToolContext, what: str) -> str:
-    """A note about an action that the sandbox denied to a command, or an empty string. A thread makes the note,
-    because the command's output can name any path, also one on a file system that never answers. The note is left out
-    if it takes long or fails: a note never costs the output. Raises Interrupted.
+    """A note on what the sandbox denied to a command, or empty. On a thread, because its output can name a path on a file system that
+    never answers: a note never costs the output. Raises Interrupted.
     """
     if not box.is_confined:
         return ""

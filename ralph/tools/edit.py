@@ -149,9 +149,7 @@ def _snippet(edited: str, start: int, line: int, new: str) -> str:
 
 
 def _lines_around(text: str, position: int, before: int, count: int) -> list[str]:
-    """Up to `count` lines of the text. The first line is `before` lines above the line that contains the offset
-    `position`. The text is not split as a whole, because that would be slow.
-    """
+    """Up to `count` lines, from `before` lines above the offset on. The text is not split as a whole, which would be slow."""
     begin = text.rfind("\n", 0, position) + 1
     for _ in range(before):
         begin = text.rfind("\n", 0, begin - 1) + 1
@@ -195,7 +193,5 @@ def _first_line_of(lines: list[str], wanted_lines: list[str]) -> int:
 
 
 def _squeezed(lines: list[str]) -> str:
-    """Removes all white space from each line, and joins the lines to one text for a search. Every line has a line
-    break before and after it, so the search finds only complete lines.
-    """
+    """The lines without white space in one text for a search, with a line break before and after each."""
     return "\n".join(["", *("".join(line.split()) for line in lines), ""])

@@ -117,9 +117,7 @@ def _path_outside(server: McpServer, context: ToolContext) -> dict[str, str]:
 
 
 def run(call: ToolCall, toolset: McpToolset, context: ToolContext) -> ToolOutput:
-    """Calls the tool of an MCP server, and returns its result for the model. Raises ToolError and Interrupted. The
-    attribute `undone` of Interrupted says which changes of the call ralph has undone.
-    """
+    """Calls the tool of an MCP server. Raises ToolError, and Interrupted, whose `undone` says which changes were undone."""
     box, waiting_for = context.box, f"{call.name}: protected files"
     with tool_errors("the call was not made"):
         box.before({}, waiting_for)

@@ -67,9 +67,7 @@ _ON_THIS_THREAD = frozenset({COMMANDS, *OF_BACKGROUND})
 
 
 class LocalToolbox:
-    """Runs ralph's tools on this machine as the current user, and the tools of MCP servers. `close()` removes the files
-    with long outputs, and ends the servers.
-    """
+    """Runs ralph's tools as the current user, and those of MCP servers. `close()` removes long outputs, and ends the servers."""
 
     def __init__(
         self,
@@ -80,9 +78,7 @@ class LocalToolbox:
         redactor: Redactor | None = None,
         mcp: McpToolset | None = None,
     ) -> None:
-        """`mcp` are the tools of MCP servers, or None if the run has none. `redactor` replaces known credentials. Raises
-        WorkingDirectoryGoneError if the working directory is gone, and OSError if another directory cannot be opened.
-        """
+        """Raises WorkingDirectoryGoneError if the working directory is gone, and OSError if another directory cannot be opened."""
         self._mcp = mcp
         if mcp is not None:
             from ralph.tools import mcp_call  # noqa: PLC0415 - few runs have servers
@@ -103,8 +99,8 @@ class LocalToolbox:
         return own if self._mcp is None else [*own, *self._mcp.definitions]
 
     def about_killed_run(self) -> str:
-        """A note for people about protected files that have changed since an earlier run was killed during a command
-        in the same directories. Empty if there are none. Raises Interrupted.
+        """A note for people if protected files have changed since a run here was killed during a command, or empty. Raises
+        Interrupted.
         """
         settings = self._context.settings
         if not settings.box_plan.is_confined:
@@ -121,18 +117,15 @@ class LocalToolbox:
         return self._context.box.look_after_kill("protected files")
 
     def connect_servers(self) -> None:
-        """Starts the MCP servers and waits until they have listed their tools. Raises ServerFailedError and
-        Interrupted.
-        """
+        """Starts the MCP servers, and waits for their lists of tools. Raises ServerFailedError and Interrupted."""
         if self._mcp is not None:
             self._mcp.connect(lambda server: self._mcp_call.start_server(server, self._context))
 
     def resume_from(
         self, seen: Mapping[str, str], contents: Iterable[Iterable[Block]], background_count: int = 0
     ) -> None:
-        """Restores the files and images that the model has seen in earlier runs of the session. `seen` maps the path
-        of each file to the text that `SeenFiles` has made about it. `contents` are the contents of all messages,
-        which may include images. `background_count` is the number of commands that ran in the background.
+        """Restores what earlier runs of the session have seen: `seen` is of `SeenFiles`, `contents` are those of all messages,
+        for their images, and `background_count` is the number of commands that ran in the background.
         """
         if background_count:
             self._context.background.count = background_count
@@ -141,9 +134,7 @@ class LocalToolbox:
             self._context.images.restore(content)
 
     def expect(self, name: str) -> None:
-        """Prepares a call of the tool `name` while the arguments of the call are still arriving. For Bash, starts the
-        supervisor and makes the sandbox, which takes time. Does nothing for other tools.
-        """
+        """Prepares a call whose arguments are still arriving: for Bash, the supervisor and the sandbox, which take time."""
         if name == "Bash" and name in self._context.settings.enabled:
             with suppress(OSError, ImportError, MemoryError):  # a shortage is reported by the call itself
                 self._context.supervisor.start_early()
@@ -188,8 +179,8 @@ class LocalToolbox:
                 commands.stop(commands.running, "run")
 
     def aside(self, name: str, work: Callable[[], T]) -> T | ToolOutput:
-        """Calls `work` on a thread, so that a signal can end the wait for it, and returns its value. If `work` fails,
-        returns an error for the model. Raises Interrupted.
+        """The value of `work`, done on a thread, so that a signal can end the wait, or an error for the model. Raises
+        Interrupted.
         """
         [(done, _)] = self._together([(name, lambda: _guarded(name, work))])
         return done
@@ -203,9 +194,8 @@ class LocalToolbox:
         return run_hook(command, given, limit_s, waiting_for, self._context, is_guard=is_guard)
 
     def close(self) -> str:
-        """Stops the commands in the background, ends the servers and removes temporary files. Returns a note for people if
-        such commands ran, if changes to protected files were undone, or if commands may have planted something below the
-        working directories. Otherwise an empty string.
+        """Stops commands in the background, ends the servers and removes temporary files. Returns a note for people about such
+        commands, undone changes, and what commands may have planted below the working directories, or an empty text.
         """
         left = len(self.background.running)
         notes = [f"{counted(left, 'command')} in the background stopped"] if left else []

@@ -36,8 +36,8 @@ def untrusted_places(directories: Sequence[str | Path]) -> tuple[str, ...]:
 
 
 def planted_link(path: str, tops: Sequence[str]) -> str | None:
-    """The first link on the absolute path `path` that is inside one of `tops`, also on the way on which a link leads. None if
-    there is none, or there are too many links.
+    """The first link on the way of an absolute path that is inside one of `tops`. None if there is none, or there are too many
+    links.
     """
     with suppress(OSError):
         for place, is_link, _ in way_to(path):
@@ -92,8 +92,8 @@ def links_and_file(path: str) -> list[str]:
 
 
 def leads_into(path: str, directories: Iterable[str]) -> bool:
-    """Whether an absolute path passes through one of the directories, whose writers then decide where it leads, when all links are
-    followed. True if there are too many.
+    """Whether an absolute path leads through one of the directories, whose writers then decide where to. True with too many
+    links.
     """
     inside = tuple(os.path.realpath(directory).rstrip("/") + "/" for directory in directories)
     try:

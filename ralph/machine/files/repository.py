@@ -66,18 +66,14 @@ def project_top(directory: Path, environment: Mapping[str, str]) -> Path | None:
 
 
 def up_to_repository_root(cwd: Path) -> Sequence[Path]:
-    """The directories from the working directory up to the top of its repository. Outside of one, only the working directory:
-    those above do not belong to the project.
-    """
+    """The directories from the working directory up to the top of its repository. Outside of one, only the working directory."""
     directories = [cwd, *cwd.parents]
     tops = (directories.index(Path(top)) for top, is_checkout in repositories_above(str(cwd)) if is_checkout)
     return directories[: next(tops, 0) + 1]
 
 
 def git_directory(top: str) -> str | None:
-    """The git directory of the checkout at `top`: `.git`, or what the file `.git` names, as in a linked worktree and in a
-    submodule. None if this file names none.
-    """
+    """The git directory of the checkout at `top`: `.git`, or what the file `.git` names. None if this names none."""
     place = git_entry(top)
     if not os.path.isfile(place):
         return place
@@ -128,9 +124,7 @@ def git_installation() -> str:
 
 
 def beginning_of(file: str, most_bytes: int = MOST_BYTES) -> bytes:
-    """The first bytes of a file. Empty if it cannot be read. Never blocks on a named pipe. Raises OSError if this machine lacks
-    file descriptors or memory.
-    """
+    """The first bytes of a file, or empty. Never blocks. Raises OSError if this machine lacks file descriptors or memory."""
     data = b""
     try:
         with opened(file, os.O_RDONLY | os.O_NONBLOCK) as descriptor:

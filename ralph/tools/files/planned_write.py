@@ -44,8 +44,8 @@ class WriteTarget(Struct, frozen=True):
     guard: PathGuard
 
     def replace(self, data: bytes) -> os.stat_result:
-        """Writes the file and returns its new status. If this fails, or if the file differs from `before`, raises
-        ToolError and leaves the old file unchanged.
+        """Writes the file and returns its new status. Raises ToolError, and leaves the old file, if that fails or it differs
+        from `before`.
         """
         relative = str(self.path.relative_to(self.root.path))
         try:
@@ -82,9 +82,7 @@ class WriteTarget(Struct, frozen=True):
 
 
 def write_target(path: Path, shown: str, context: ToolContext) -> WriteTarget:
-    """Finds the target of a write. Raises ToolError if the target is not a regular file, is outside all roots, is
-    protected or is not writable.
-    """
+    """The target of a write. Raises ToolError if it is no regular file, outside all roots, protected or not writable."""
     target = Path(os.path.realpath(path))
     before: os.stat_result | None = None
     with tool_errors(shown), suppress(FileNotFoundError):
@@ -123,9 +121,8 @@ class PlannedWrite(Struct, frozen=True, dict=True):
 
 
 def settle(change: FileChange, target: Path, seen: SeenFiles) -> ToolOutput | None:
-    """Finds out whether an earlier process completed a planned write before it died. Returns the result for the
-    model. Returns None if the file still has its old content, so that the write can be repeated. Removes temporary
-    files that the earlier process left.
+    """Finds out whether an earlier process completed a planned write before it died, and removes its temporary files. None if
+    the file still has its old content, so that the write can be repeated.
     """
     remove_leftovers(target.parent)
     digest = digest_of(target)
@@ -142,8 +139,8 @@ def settle(change: FileChange, target: Path, seen: SeenFiles) -> ToolOutput | No
 
 
 def digest_of(path: Path) -> str | None:
-    """The SHA-256 digest of a file's content in hexadecimal, or the signature of a very large file as text. None if the path
-    leads to no regular file or the file cannot be read. Does not block on a named pipe.
+    """The SHA-256 digest of a file's content, or the signature of a very large one. None if it is no regular file or
+    unreadable.
     """
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:
