@@ -73,7 +73,6 @@ _READING = re.compile(
 _MAKING = re.compile(r"\bdirector(?:y|ies)\b|mkdir", re.IGNORECASE)
 _NO_TERMINAL = re.compile(rf"{_NO_MORE}|(?:open|fork)pty|pseudo-?terminal|\bpty\b", re.IGNORECASE)
 _TERMINALS = "/dev/pts"
-_QUEUE = re.compile(r"\bmq_open\b|message queue", re.IGNORECASE)
 _SENDING = re.compile(r"kill: |\bsignal\b")
 _SIGNAL = re.compile(r"(?<!\d)(\d{1,10})\)? ?[-:] Operation not permitted")
 
@@ -162,13 +161,11 @@ SOCKETS = (
     Hint(r"can't connect to the (?:gpg-)?agent|failed to start (?:gpg-)?agent", _NO_SIGNATURE),
     Hint(r"gpg failed to sign the data", _NO_SIGNATURE, is_sure=False),
     Hint(r"unix_listener: |connecting to agent: Permission denied", f"{_KEY}; no ControlMaster"),
-    Hint(r"connect to cache daemon: Permission denied", "give git the credentials in another way"),
     Hint(
         r"error (?:connecting to|creating) /\S+ \(Permission denied\)",
         "start what must keep running with run_in_background of Bash",
     ),
     Hint(r"connection to /\S+ failed: \[Errno 13\]", "bind the server to 127.0.0.1:PORT"),
-    Hint(r"Permission denied \(addr='ipc://", "use tcp://127.0.0.1:PORT"),
     Hint(r"(?:listen EACCES: permission denied|connect EACCES) (?!\S*:\d+\b)\S", "listen on 127.0.0.1"),
     Hint(r"AF_UNIX|unix_events\.py", "use TCP on 127.0.0.1", _REFUSED),
     Hint(r'/socket\.py", line \d+, in __init__$', "use TCP instead of AF_UNIX", _REFUSED, is_sure=False),
@@ -262,8 +259,6 @@ def denial_note(
             told["signals to processes that the command did not start"] = None
         if _NO_TERMINAL.search(line) and not (plan.has_namespaces or plan.may_write(_TERMINALS)):
             told[f"making a terminal (in {_TERMINALS})"] = None
-        if _QUEUE.search(line) and not plan.has_namespaces:
-            told["POSIX message queues (use pipes or files)"] = None
         is_reading = _READING.search(line) is not None
         for named in islice(_named_paths(line), _MOST_PATHS):
             try:

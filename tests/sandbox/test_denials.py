@@ -175,14 +175,6 @@ def test_a_link_through_a_kernel_file_system_is_not_followed(tmp_path) -> None:
             assert note(f"cat: {path}: Permission denied\ntee: {path}: Permission denied", tmp_path) is None
 
 
-def test_a_message_queue_is_told_where_commands_have_none_of_their_own(tmp_path) -> None:
-    line = "PermissionError: [Errno 13] Permission denied: 'mq_open'"
-    plan = plan_of(tmp_path)
-    said = denial_note(line, plan, str(tmp_path)) or ""
-    assert said.startswith("the sandbox denies POSIX message queues (use pipes or files);")
-    assert denial_note(line, replace(plan, means=SPACES), str(tmp_path)) is None
-
-
 def test_a_signal_to_a_process_of_this_user_is_named(tmp_path) -> None:
     for line in (
         f"bash: line 1: kill: ({os.getpid()}) - Operation not permitted",

@@ -37,7 +37,6 @@ PYPI = {
     "selenium": "selenium==4.44.0",
     "torch": "torch==2.11.0 numpy",
     "uv": "uv==0.13.9",
-    "zmq": "pyzmq==27.3.0",
 }
 NPM = {"pnpm": "pnpm@12.21.0", "puppeteer": "puppeteer-core@25.16.0"}
 APT = {

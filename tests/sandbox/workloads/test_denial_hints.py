@@ -54,12 +54,10 @@ no-gpg-sign | gpg: failed to start agent '/usr/bin/gpg-agent': General error
 may be the cause: sign nothing | error: gpg failed to sign the data\nfatal: failed to write commit object
 -i KEY | unix_listener: socket: Permission denied
 -i KEY | Error connecting to agent: Permission denied
-in another way | fatal: unable to connect to cache daemon: Permission denied
 # tmux 3.3a
 run_in_background | error connecting to /tmp/tmux-1000/default (Permission denied)
-# gunicorn 27.0.1, pyzmq 27.3.0, node 20.20.2
+# gunicorn 27.0.1, node 20.20.2
 127.0.0.1:PORT | [4] [ERROR] connection to /x/work/g.sock failed: [Errno 13] Permission denied
-tcp:// | zmq.error.ZMQError: Permission denied (addr='ipc://s')
 listen on 127.0.0.1 | Error: listen EACCES: permission denied s\n    at Server.setupListenHandle
 listen on 127.0.0.1 | Error: connect EACCES /x/s\n    at PipeConnectWrap.afterConnect
 # nginx 1.22.1
