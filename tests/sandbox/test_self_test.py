@@ -20,7 +20,7 @@ from ralph.sandbox.kernel.landlock import Support
 from ralph.sandbox.kernel.seccomp import MACHINES
 from ralph.sandbox.levels import Means, box_level
 from ralph.sandbox.trial import probe
-from ralph.sandbox.trial.self_test import SelfTest
+from ralph.sandbox.trial.self_test import ProbeError, SelfTest
 from tests.patience import TEST_S, wait_until
 
 pytestmark = [
@@ -178,6 +178,12 @@ def leads_to(link: Path, directory: Path) -> bool:
         return str(link.readlink()).startswith(str(directory))
     except OSError:
         return False
+
+
+def test_a_probe_that_does_not_come_to_its_end_is_an_error_with_its_reason(monkeypatch) -> None:
+    monkeypatch.setattr(probe, "__file__", "/no/such/probe")
+    with SelfTest(LEVELS["none"]) as test, pytest.raises(ProbeError, match="can't open file"):
+        test.run()
 
 
 def test_a_row_that_is_denied_although_nothing_promises_it_is_not_broken() -> None:
