@@ -61,8 +61,8 @@ _WITH_FOLDERS = ("XDG_", "RALPH_")
 
 
 def plan_box(wanted: SandboxSettings, environment: Mapping[str, str], roots: Sequence[Path]) -> BoxPlan:
-    """Decides the sandbox of commands by the user's own environment. `roots` begin with the working directory. Raises
-    CannotConfineError.
+    """Decides which sandbox commands get on this machine, from the user's own environment. `roots` are the directories that
+    commands may write, the working directory first. Raises CannotConfineError.
     """
     net: Net = wanted.asked_net  # type: ignore[assignment]  # the setting allows only these names
     asked: AskedSockets = wanted.unix_sockets  # type: ignore[assignment]  # the setting allows only these names

@@ -117,7 +117,9 @@ class LocalToolbox:
         return self._context.box.look_after_kill("protected files")
 
     def connect_servers(self) -> None:
-        """Starts the MCP servers, and waits for their lists of tools. Raises ServerFailedError and Interrupted."""
+        """Starts the MCP servers and waits until they have listed their tools. Raises ServerFailedError and
+        Interrupted.
+        """
         if self._mcp is not None:
             self._mcp.connect(lambda server: self._mcp_call.start_server(server, self._context))
 
@@ -134,7 +136,9 @@ class LocalToolbox:
             self._context.images.restore(content)
 
     def expect(self, name: str) -> None:
-        """Prepares a call whose arguments are still arriving: for Bash, the supervisor and the sandbox, which take time."""
+        """Prepares a call of the tool `name` while the arguments of the call are still arriving. For Bash, starts the
+        supervisor and makes the sandbox, which takes time. Does nothing for other tools.
+        """
         if name == "Bash" and name in self._context.settings.enabled:
             with suppress(OSError, ImportError, MemoryError):  # a shortage is reported by the call itself
                 self._context.supervisor.start_early()
