@@ -176,9 +176,7 @@ def own_place(controller: str) -> ControlGroup | None:
 
 
 def place_of(groups: str, mounts: str, controller: str) -> ControlGroup | None:
-    """The group of this process for `controller`, or None if there is none that is mounted here. `groups` is the text of
-    `/proc/self/cgroup`, and `mounts` that of `/proc/self/mountinfo`.
-    """
+    """The group of this process for `controller`, by the texts of `/proc/self/cgroup` and `/proc/self/mountinfo`, or None."""
     own = [line.split(":", 2) for line in groups.splitlines()]
     first = [path for _, controllers, path in own if controller in controllers.split(",")]
     second = [path for number, _, path in own if number == "0"]

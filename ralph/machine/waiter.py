@@ -196,8 +196,8 @@ class Inbox:
         return bool(self._signals) and self._clock.now_s() - self._signals[0][1] >= _STUCK_S
 
     def sort(self) -> None:
-        """Moves what has arrived to the mailboxes, and looks at the watched descriptors. What arrives meanwhile is left for the
-        next call, so that many items cannot block this one.
+        """Moves what is there to the mailboxes, and looks at the watched descriptors. What arrives meanwhile is for the next
+        call.
         """
         self.sort_queue()
         if self._watched:

@@ -584,7 +584,6 @@ class CommandBox:
                 agents=frozenset(filter(self._is_left_out, self._environment)),
             ),
             protected=protected,
-            masked=self._plan.masked,
             outside=self.outside,
         )
 

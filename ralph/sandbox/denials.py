@@ -243,14 +243,13 @@ def denial_note(
     *,
     refusals: Refusals = NOTHING_REFUSED,
     protected: Sequence[str] = (),
-    masked: Sequence[str] = (),
     outside: Callable[[str], str] = str,
 ) -> str | None:
     """A line that tells the model what the sandbox denied, or None if the output shows no denial.
 
     `others` are directories that commands may write in addition to the working directory. `protected` are paths in
-    writable directories that mounts protect from changes, `masked` those that mounts hide. `outside` converts a path
-    inside the sandbox to the path outside, and may raise OSError. `refusals` is what else the sandbox refuses.
+    writable directories that mounts protect from changes. `outside` converts a path inside the sandbox to the path
+    outside, and may raise OSError. `refusals` is what else the sandbox refuses.
     """
     hint = hint_of(output, refusals, partial(_is_kept_outside, plan, outside))
     told: dict[str, None] = {}
@@ -266,7 +265,7 @@ def denial_note(
                     outside(os.path.normpath(os.path.join(working_directory, os.path.expanduser(named))))
                 )
                 denied: str | None
-                if is_within_any(path, masked):
+                if is_within_any(path, plan.masked):
                     denied = f"reading {path}"
                 elif is_within_any(path, protected) and not is_reading:
                     denied = f"changing {path}"

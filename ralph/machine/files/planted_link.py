@@ -27,8 +27,8 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 def untrusted_places(directories: Sequence[str | Path]) -> tuple[str, ...]:
-    """The top of the project around each directory, without links, or the directory itself outside a repository, and what the
-    commands of every run may write.
+    """The tops of the projects around the directories, or these outside of one, without links, and what all runs' commands may
+    write.
     """
     places = (*directories, *written_by_all(os.environ))
     tops = (project_top(Path(place), os.environ) or os.path.realpath(place) for place in places)
@@ -103,9 +103,7 @@ def leads_into(path: str, directories: Iterable[str]) -> bool:
 
 
 class LinkResolver:
-    """Resolves the links of absolute paths, which need not exist, but none where a command could have made it. Each place is
-    looked up once, so that many paths in few directories are fast.
-    """
+    """Resolves the links of absolute paths, which need not exist, but none where a command could have made it. Looks once."""
 
     def __init__(self, unfollowed: tuple[str, ...] = ()) -> None:
         """No link is followed in `unfollowed`, directories without links: what lies there says nothing about other places."""

@@ -83,8 +83,8 @@ def git_directory(top: str) -> str | None:
 
 
 def git_directories_elsewhere(top: str) -> list[str]:
-    """The git directories of the checkout at `top` that its file `.git` names, if git would take them: that of a linked worktree with
-    that of its main checkout, or a submodule's.
+    """The git directories that the file `.git` at `top` names, if git would take them: of a linked worktree both, or of a
+    submodule.
     """
     place = git_directory(top)
     named = () if place in (None, git_entry(top)) else (place, common_directory(place))
@@ -92,9 +92,7 @@ def git_directories_elsewhere(top: str) -> list[str]:
 
 
 def may_have_moved(directory: Path, since_s: float) -> bool:
-    """Whether the current commit of the checkout around `directory` may have changed since a time, in seconds of the epoch. Git
-    writes each change into the reflog of HEAD, if there is one.
-    """
+    """Whether the commit of the checkout around `directory` may have changed since a time of the epoch, by the reflog of HEAD."""
     top = repository_top(directory)
     place = None if top is None else git_directory(str(top))
     if place is None:
