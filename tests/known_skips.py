@@ -27,7 +27,6 @@ KNOWN = {
     r"root is bound by no limit of processes, and no control group can be made": "the same",
     r"this machine has no IPv6 loopback": "a container's network is often IPv4 alone",
     r"no extended attributes here": "tmpfs has them since Linux 6.6 only",
-    r"needs openat2": "older container runtimes refuse the call; the other way to open is tested everywhere",
     r"no filter for this architecture": "the level says so; the tables of both are tested everywhere",
     r"make engine builds it": "that takes a compiler a quarter of an hour",
     r"Linux only": "macOS has none of it",

@@ -1134,10 +1134,10 @@ MUTANTS = (
     ),
     # --- files, secrets, commands
     Mutant(
-        "magic-links-are-followed",
-        "no magic link of the kernel leads out of a root",
-        "(HELD_DIRECTORY, 0, _BENEATH | _NO_MAGICLINKS)",
-        "(HELD_DIRECTORY, 0, _BENEATH)",
+        "absolute-links-are-followed",
+        "no link, and no link of the kernel's, leads out of a root",
+        "            if not held or part.startswith(os.sep):",
+        "            if not held:",
         PATHS,
     ),
     Mutant(

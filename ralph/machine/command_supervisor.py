@@ -213,8 +213,8 @@ class CommandSupervisor:
             raise shortage_of(error) or error from None
 
     def why_no_group(self) -> str | None:
-        """Why the kernel does not limit the processes of commands, or None if it does. Starts the supervisor and waits until it
-        is ready. Raises OSError if it cannot start.
+        """Why the kernel does not limit the processes of commands, or None. Starts the supervisor, and waits for it. Raises
+        OSError.
         """
         serving = self._running()
         if self._limit is not None and not serving.is_in_group():

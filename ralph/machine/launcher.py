@@ -2,10 +2,8 @@
 # ruff: noqa: SIM105
 """Runs a command, and makes sure that no process of the command outlives it. Imports nothing of ralph.
 
-The supervisor (`supervisor.py`) forks one launcher, which runs the commands of a run or a loop one after another. The
-launcher is also a script (`python -I -S launcher.py PARENT_PID GRACE_S LC_CTYPE CORE_LIMIT COMMAND...`), with which
-its rules can be tried without a supervisor. The script exits with the command's status, or 128 + n if signal n killed
-the command.
+The supervisor (`supervisor.py`) forks one launcher, which runs the commands of a run or a loop one after another. Without a
+channel (rule 8), its rules can be tried without a supervisor.
 
 The rules:
 
@@ -691,18 +689,3 @@ def _allow_core_dumps(core_limit: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (core_limit, most))
     except (OSError, ValueError):
         pass
-
-
-def main(arguments: list[str]) -> int:
-    parent_pid, grace_s, character_type, core_limit, *command = arguments
-    # The interpreter sets this variable at its start (PEP 538); the command gets the value from before.
-    if character_type:
-        os.environ["LC_CTYPE"] = character_type
-    else:
-        os.environ.pop("LC_CTYPE", None)
-    return Launcher(int(parent_pid), float(grace_s), int(core_limit)).run(command)
-
-
-if __name__ == "__main__":
-    # A regular shutdown of the interpreter would cost every command 3 ms, and nothing is left to write.
-    os._exit(main(sys.argv[1:]))

@@ -113,8 +113,8 @@ class _LazyModule(ModuleType):
 
 
 def _late(module: str, name: str) -> type:
-    """Stands in for a class or function of a module that is not loaded. A call is one of the real one, and a subclass becomes one
-    of the real class when its first object is made.
+    """A stand-in for a class or function of a module: a call is one of the real one, and a subclass becomes one with its first
+    object.
     """
 
     def call(cls: type, *arguments: Any, **keywords: Any) -> Any:

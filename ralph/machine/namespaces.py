@@ -29,7 +29,6 @@ from __future__ import annotations
 import _socket
 import os
 import sys
-import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,8 +65,6 @@ _HIDDEN = b"hidepid=4"
 _MOST_DESCRIPTORS = 256
 # What the first process says: the command's exit status follows; no child is left.
 _ENDED, _EMPTY = b"=", b"."
-# As `launcher.py` does it for every command.
-_FOR_LEFTOVERS_S = 0.3
 
 
 class Spaces:
@@ -283,42 +280,3 @@ def not_confined(why: str) -> int:
     """Writes to the command's output why its sandbox could not be set up. Returns the exit status for this case."""
     os.write(2, f"{launcher.NOT_STARTED}its sandbox could not be set up ({why})\n".encode())
     return launcher.NOT_CONFINED
-
-
-def main(arguments: list[str]) -> int:
-    """Runs a command in the namespaces of a box and in a sandbox, for the probe and tests, which have no supervisor: `namespaces.py
-    DIRECTORY ENTERED INNER RULESET FILTER ... -- COMMAND`. `ENTERED` (with commas) and `INNER` are as in `Spaces`, the rest as in
-    `restriction.py`.
-    """
-    directory, entered, inner, *restricted = arguments
-
-    def start(channel: socket, why: str) -> int:
-        if channel.recv(1) == b"" or why:
-            return -not_confined(why)
-        tie_to_launcher(channel)
-        pid = os.fork()
-        if pid == 0:
-            os.chdir(directory)
-            os.setsid()
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, launcher.STOP_SIGNALS)
-            os._exit(restriction.main(restricted))
-        return pid
-
-    launcher.prctl(launcher.PR_SET_CHILD_SUBREAPER, 1)
-    spaces = Spaces([*map(int, entered.split(","))], int(inner))
-    first = FirstProcess(spaces, start)
-    first.channel.send(b"g")
-    while first.status is None and not first.is_empty:
-        first.hear()
-    first.channel.setblocking(False)
-    until_s = time.monotonic() + _FOR_LEFTOVERS_S
-    while not first.is_empty and time.monotonic() < until_s:
-        time.sleep(0.002)
-        first.hear()
-    os.kill(first.pid, signal.SIGKILL)
-    os.waitpid(first.pid, 0)  # the first process of a namespace ends last
-    return launcher.NOT_CONFINED if first.status is None else first.status
-
-
-if __name__ == "__main__":
-    os._exit(main(sys.argv[1:]))

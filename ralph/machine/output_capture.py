@@ -5,6 +5,7 @@ two pieces. `readable_text` makes output readable: it removes terminal control s
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 from collections import deque
@@ -193,12 +194,8 @@ def _to_border_before(data: bytes) -> bytes:
     newline = data.rfind(b"\n")
     if newline >= len(data) // 2:
         return data[: newline + 1]
-    for size in range(1, min(4, len(data)) + 1):
-        if data[-size] >= 0xC0:  # the lead byte of a character that may be incomplete
-            return data if _is_whole(data[-size:]) else data[:-size]
-        if data[-size] < 0x80:
-            break
-    return data
+    complete = codecs.getincrementaldecoder("utf-8")("surrogateescape").decode(data)
+    return complete.encode("utf-8", "surrogateescape")
 
 
 def _to_border_after(data: bytes) -> bytes:
@@ -209,14 +206,6 @@ def _to_border_after(data: bytes) -> bytes:
     while start < min(3, len(data)) and 0x80 <= data[start] < 0xC0:
         start += 1
     return data[start:]
-
-
-def _is_whole(character: bytes) -> bool:
-    try:
-        character.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def readable_text(data: bytes) -> tuple[str, int]:

@@ -73,6 +73,7 @@ _NOT_READ_BY_MISE = "MISE_IGNORED_CONFIG_PATHS"
 _IS_DATA = rf"(?:OLD)?PWD|CLAUDE_PROJECT_DIR|RALPH_\w+|{_NOT_READ_BY_MISE}"
 # Those from whose directory programs take settings or code, such as DOCKER_CONFIG, GIT_DIR and PLAYWRIGHT_BROWSERS_PATH.
 OF_SETTINGS = r"(?i:.*(?:(?:_|KUBE)CONFIG\w*|HOME|_CACHE_DIR|ERS_PATH|_PREFIX)|GIT_DIR)"
+_LOADED_FROM_ROOT = rf"{OF_SETTINGS}|ZDOTDIR|GOPATH|(?i:.*(?:CLASSPATH|LIBS|LUA_C?PATH))"
 _ABSOLUTE = r"(?<![\w.~-])/[^\s:;,|&\"'`]*"
 # Those that name a file of settings, which may be relative to the directory where a program starts.
 _OF_SETTINGS_FILE = r"(?i:.*(?:CONFIG|CONFIG_(?:FILE|DIR|PATH)|CREDENTIALS_FILE|HOME|PREFIX))"
@@ -305,6 +306,7 @@ def own_python(statement: str, *arguments: str) -> list[str]:
     statements = (
         f"import os, sys; p = {_SET_ASIDE!r}; "
         "os.environ.update({n[len(p):]: os.environ.pop(n) for n in [*os.environ] if n.startswith(p)}); "
+        f"sys.prefix, sys.exec_prefix = {sys.prefix!r}, {sys.exec_prefix!r}; "
         f"sys.path[:] = [{_ABOVE_PACKAGE!r}]; import ralph; "
         f"sys.path[:] = {sys.path!r}; {statement}"
     )
@@ -313,13 +315,14 @@ def own_python(statement: str, *arguments: str) -> list[str]:
         *(["-B"] if sys.dont_write_bytecode else []),
         *(["-X", "utf8=1"] if sys.flags.utf8_mode else []),
     ]
-    return [sys.executable, "-I", *options, "-c", statements, *arguments]
+    # Without `-S`, an editable installation of the work could have a `sitecustomize.py` run.
+    return [sys.executable, "-I", "-S", *options, "-c", statements, *arguments]
 
 
 @lru_cache(_MOST_SEARCHES)
 def own_program(name: str, search: ProgramSearch) -> str | None:
-    """The absolute path of an executable in a search, or None. Skips empty and relative entries, and what commands can replace. A
-    process looks once, so that nothing that a command does later changes the answer.
+    """The absolute path of an executable that commands cannot replace, or None. A process looks once: nothing changes the
+    answer.
     """
     for directory in absolute_entries(search.search_path):
         path = os.path.join(directory, name)
@@ -383,7 +386,7 @@ def own_environment(environment: Mapping[str, str], search: ProgramSearch) -> di
     with suppress(KeyError):  # to work in the home directory is a choice of the user's
         home = pwd.getpwuid(os.geteuid()).pw_dir
     for name, value in tuple(made.items()):
-        is_root = os.path.realpath(value) in search.roots and not re.fullmatch(OF_SETTINGS, name)
+        is_root = os.path.realpath(value) in search.roots and not re.fullmatch(_LOADED_FROM_ROOT, name)
         is_kept = is_root or re.fullmatch(_IS_DATA, name) or (name, value) == ("HOME", home)
         if not is_kept and (named_writable(value, search) or _is_from_work(name, value, search)):
             del made[name]

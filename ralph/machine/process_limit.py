@@ -66,8 +66,8 @@ class ProcessLimit(_GroupLimit):
 
     @classmethod
     def made(cls, most: int, *, is_below_loop: bool = False) -> Self:
-        """Makes a group for at most `most` processes and threads. `is_below_loop`: the parent is a `ralph loop`, which may be in
-        the same group. Raises NoLimitError.
+        """`most` is of processes and threads. `is_below_loop`: the parent is a `ralph loop`, perhaps in the same group. Raises
+        NoLimitError.
         """
         place = own_place("pids")
         if place is None:
@@ -108,8 +108,8 @@ class MemoryLimit(_GroupLimit):
 
     @classmethod
     def made(cls, most_bytes: int, place: ControlGroup | None, beside: ProcessLimit | None) -> Self:
-        """Makes a group in `place`, or uses that of `beside`, the limit on processes. The limit is `most_bytes` and what the
-        supervisor needs. Raises NoLimitError.
+        """Makes a group in `place`, or uses that of `beside`. The limit is `most_bytes` and the supervisor's need. Raises
+        NoLimitError.
         """
         if place is None:
             raise NoLimitError("this system has no control groups for memory")
@@ -176,9 +176,7 @@ def own_place(controller: str) -> ControlGroup | None:
 
 
 def place_of(groups: str, mounts: str, controller: str) -> ControlGroup | None:
-    """The group of this process for `controller`, or None if there is none that is mounted here. `groups` is the text of
-    `/proc/self/cgroup`, and `mounts` that of `/proc/self/mountinfo`.
-    """
+    """The group of this process for `controller`, by the texts of `/proc/self/cgroup` and `/proc/self/mountinfo`, or None."""
     own = [line.split(":", 2) for line in groups.splitlines()]
     first = [path for _, controllers, path in own if controller in controllers.split(",")]
     second = [path for number, _, path in own if number == "0"]

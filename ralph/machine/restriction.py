@@ -7,7 +7,6 @@ started by `python -I -S`. `prepare` loads the C functions that `restrict` needs
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # `signal` would load `enum`, which takes 3 ms
 import _socket
 import errno
 import os
@@ -31,11 +30,6 @@ NO_RULESET = -1
 """The value in place of a ruleset's descriptor if the kernel has no Landlock."""
 NO_FILTER = b""
 """The value in place of a filter if the kernel accepts none."""
-
-PROXY = "proxy"
-"""The name of the script's argument that holds the descriptor for the proxy."""
-NOT_RESTRICTED = 125
-"""The exit status of the script if a step failed or the command could not be executed. env(1) fails with 125 too."""
 
 # linux/prctl.h
 _PR_SET_SECCOMP = 22
@@ -269,7 +263,7 @@ def listen_for_proxy(channel: int) -> int:
         with_proxy.sendmsg([b"x"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, number)])
         return int(listener.getsockname()[1])
     except OSError as error:
-        raise OSError(error.errno, error.strerror, PROXY) from None
+        raise OSError(error.errno, error.strerror, "proxy") from None
     finally:
         listener.close()
         with_proxy.close()
@@ -290,34 +284,3 @@ def allow_mounts(ruleset: int, places: Iterable[bytes]) -> None:
     for entry in places:
         path, _, rights = entry.rpartition(b"=")
         allow_beneath(ruleset, path, int(rights))
-
-
-def main(arguments: list[str]) -> int:
-    """Restricts this process and executes a command, for the probe and tests, which have no supervisor: `restriction.py RULESET
-    FILTER [PLACE=RIGHTS...] [proxy=CHANNEL] -- COMMAND...`. FILTER is in hexadecimal digits. PLACE=RIGHTS adds a rule for a path
-    of this process's namespace. CHANNEL is for `listen_for_proxy`. Returns NOT_RESTRICTED if a step fails, otherwise not at all.
-    """
-    # Python ignores both signals, and the command would inherit that: `yes | head` would print an error.
-    for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
-        _signal.signal(number, _signal.SIG_DFL)
-    end = arguments.index("--")
-    ruleset, program, *places = arguments[:end]
-    command = arguments[end + 1 :]
-    try:
-        for entry in places:
-            name, _, value = entry.rpartition("=")
-            if name == PROXY:
-                name_proxy(listen_for_proxy(int(value)), os.environb)
-            else:
-                allow_mounts(int(ruleset), [os.fsencode(entry)])
-        restrict(int(ruleset), bytes.fromhex(program))
-        if int(ruleset) != NO_RULESET:
-            os.close(int(ruleset))
-        os.execvp(command[0], command)  # noqa: S606 - the caller has chosen the command
-    except OSError as error:
-        os.write(2, f"{error.filename}: {error.strerror}\n".encode())
-    return NOT_RESTRICTED
-
-
-if __name__ == "__main__":
-    os._exit(main(sys.argv[1:]))

@@ -58,8 +58,8 @@ class BoxMounts:
         self._number = 0
 
     def words(self, bwrap: str, *, has_covers: bool) -> tuple[tuple[str, ...], bool, int]:
-        """The command line of bubblewrap, whether it shows overlays, and its number, which grows when it is made anew. Without
-        `has_covers`, no overlays are made. Raises OSError.
+        """The command line of bubblewrap, whether it shows overlays, and its number, which grows when it is made anew. Raises
+        OSError.
         """
         seen = self._own_files(), mounts()
         known, words, is_covered = self._known

@@ -143,9 +143,7 @@ class BoxPlan(Struct, frozen=True):
         return path
 
     def outside(self, path: str, visible: Iterable[str]) -> str:
-        """Converts a path inside the sandbox, without `..`, to the one outside. They differ in /tmp only, but for the places that
-        are mounted there again: writable ones and `visible`.
-        """
+        """Converts a path inside the sandbox, without `..`, to the one outside. `visible` are the places mounted in /tmp again."""
         if not (self.has_own_temporary and is_within(path, TEMPORARY)):
             return path
         if any(is_within(path, place) for place in (*self.writable, *visible) if place != self.temporary):

@@ -334,9 +334,8 @@ class CommandBox:
             raise
 
     def after(self, waiting_for: str) -> str:
-        """Undoes what the command has changed in protected files. Returns a note for the model, or an empty text.
-
-        Raises Interrupted. `after_stop` returns the note then.
+        """Undoes what the command has changed in protected files. Returns a note for the model, or an empty text. Raises
+        Interrupted; `after_stop` returns the note then.
         """
         try:
             self._result_of(self._compare, None, waiting_for)
@@ -530,8 +529,8 @@ class CommandBox:
             )
 
     def share_namespaces(self) -> Callable[[], None]:
-        """Called before a command starts in the background. Until the result is called, all commands share namespaces, so that
-        they find its processes and shared memory. Both on the main thread.
+        """Called before a command starts in the background: until the result is called, all commands share namespaces, and find
+        it.
         """
         self._sharing += 1
 
@@ -567,10 +566,8 @@ class CommandBox:
         door, self._door = self._door, None
         return () if door is None else door.close()
 
-    def denial_note(self, output: str, working_directory: str, command: str) -> str | None:
-        """A line that says what the sandbox denied to a command of Bash, or to a program without `command`. None if the output
-        shows no denial. Looks at the paths that the output names, so that it may never return.
-        """
+    def denial_note(self, output: str, working_directory: str) -> str | None:
+        """A line that says what the sandbox denied to a program. None if the output shows no denial. Looks at the paths that the output names, so that it may never return."""
         parts = self.parts
         with self._lock:
             protected = self._mounts.read_only() if parts.has_namespaces and self._mounts is not None else ()
@@ -580,16 +577,13 @@ class CommandBox:
             parts,
             working_directory,
             others,
-            command=command,
             refusals=denials.Refusals(
                 unix_sockets=self._plan.unix_sockets == "none" or not self.is_covered,
                 tmp=not (parts.has_own_temporary or parts.may_write(os.path.realpath(TEMPORARY))),
                 gpus=not all(map(parts.may_write, gpu_devices("auto"))),
-                processes=self._sharing > 0,
                 agents=frozenset(filter(self._is_left_out, self._environment)),
             ),
             protected=(*protected, *(self._plan.unchanged if parts.has_namespaces else ())),
-            masked=self._plan.masked,
             outside=self.outside,
         )
 
@@ -733,17 +727,15 @@ def _refused(connections: Sequence[RefusedConnection]) -> tuple[str, ...]:
 
 
 def _home_of(programs: str) -> str:
-    """The directory with everything that the programs in a directory of PATH need, such as `.venv` for `.venv/bin`.
-    If this directory is in /tmp, it is mounted there again, because commands would not see it otherwise.
-    """
+    """All that the programs in a directory of PATH need, such as `.venv` for `.venv/bin`. In /tmp, it is mounted there again."""
     real = os.path.realpath(programs)
     above = os.path.dirname(real)
     return above if real.endswith(("/bin", "/sbin")) and above not in ("/", TEMPORARY) else real
 
 
 def package_cache(environment: Mapping[str, str], root: str) -> str | None:
-    """The directory for the package caches of the checkout at `root`, which is made if it is missing. None if it cannot be made,
-    or if a link leads to it: a command of an earlier run could have made the link, to write its target.
+    """The directory for the package caches of a checkout, made if missing. None if it cannot be, or a link of a command leads
+    to it.
     """
     caches = package_caches(environment)
     if caches is None:

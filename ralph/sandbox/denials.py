@@ -73,7 +73,6 @@ _READING = re.compile(
 _MAKING = re.compile(r"\bdirector(?:y|ies)\b|mkdir", re.IGNORECASE)
 _NO_TERMINAL = re.compile(rf"{_NO_MORE}|(?:open|fork)pty|pseudo-?terminal|\bpty\b", re.IGNORECASE)
 _TERMINALS = "/dev/pts"
-_QUEUE = re.compile(r"\bmq_open\b|message queue", re.IGNORECASE)
 _SENDING = re.compile(r"kill: |\bsignal\b")
 _SIGNAL = re.compile(r"(?<!\d)(\d{1,10})\)? ?[-:] Operation not permitted")
 
@@ -87,8 +86,6 @@ class Refusals(Struct, frozen=True):
     """Whether commands cannot write in /tmp."""
     gpus: bool = False
     """Whether the machine has GPUs of which commands get none."""
-    processes: bool = False
-    """Whether commands run in the background, into which other commands cannot look."""
     agents: frozenset[str] = frozenset()
     """The variables with the addresses of the user's agents that commands do not get."""
 
@@ -104,15 +101,12 @@ class Hint(Struct, frozen=True):
     """A text that the output must contain too."""
     is_sure: bool = True
     """False if the output is the same with another cause."""
-    is_silent: bool = False
-    """Whether the program says nothing. The pattern is looked for in the command then."""
     agent: str = ""
     """The variable with the address of the agent that the program asks."""
 
 
 _REFUSED = "PermissionError: [Errno 13] Permission denied\n"
 """Python's words for a socket that the sandbox refuses. For a file, they end with its name."""
-_IN_BACKGROUND = "start what must keep running with run_in_background of Bash"
 _NO_BROWSER = "no Chromium starts without them"
 _MARIADB = "let the database listen on TCP alone: --socket= --port=3306 --bind-address=127.0.0.1"
 _NO_SIGNATURE = "sign nothing (git commit --no-gpg-sign)"
@@ -167,17 +161,12 @@ SOCKETS = (
     Hint(r"can't connect to the (?:gpg-)?agent|failed to start (?:gpg-)?agent", _NO_SIGNATURE),
     Hint(r"gpg failed to sign the data", _NO_SIGNATURE, is_sure=False),
     Hint(r"unix_listener: |connecting to agent: Permission denied", f"{_KEY}; no ControlMaster"),
-    Hint(r"connect to cache daemon: Permission denied", "give git the credentials in another way"),
-    Hint(r"error (?:connecting to|creating) /\S+ \(Permission denied\)", _IN_BACKGROUND),
-    Hint(r"No Sockets found in ", _IN_BACKGROUND, is_sure=False),
-    Hint(r"Timed out waiting for daemon to start", "use mypy", is_sure=False),
-    Hint(r"socket\.error reported errno\.EACCES", "use [inet_http_server] of supervisord", is_sure=False),
+    Hint(
+        r"error (?:connecting to|creating) /\S+ \(Permission denied\)",
+        "start what must keep running with run_in_background of Bash",
+    ),
     Hint(r"connection to /\S+ failed: \[Errno 13\]", "bind the server to 127.0.0.1:PORT"),
-    Hint(r"Permission denied \(addr='ipc://", "use tcp://127.0.0.1:PORT"),
     Hint(r"(?:listen EACCES: permission denied|connect EACCES) (?!\S*:\d+\b)\S", "listen on 127.0.0.1"),
-    Hint(r"bit out of range 0 - FD_SETSIZE on fd_set", "use another program than socat"),
-    Hint(r"or HotSpot VM not loaded", "kill -3 PID lets a Java process print its threads"),
-    Hint(r"because some of the raylet failed", "use multiprocessing instead of ray", is_sure=False),
     Hint(r"AF_UNIX|unix_events\.py", "use TCP on 127.0.0.1", _REFUSED),
     Hint(r'/socket\.py", line \d+, in __init__$', "use TCP instead of AF_UNIX", _REFUSED, is_sure=False),
     Hint(
@@ -187,22 +176,8 @@ SOCKETS = (
 )
 """Programs that make Unix sockets."""
 
-TMP = (
-    Hint(r"\b(?:xvfb-run|Xvfb)\b", "no X server starts without", is_sure=False, is_silent=True),
-    Hint(r"ERR_PNPM_STORE_DIR_OPEN_OPERATION_LOCK", "use npm"),
-)
+TMP = (Hint(r"ERR_PNPM_STORE_DIR_OPEN_OPERATION_LOCK", "use npm"),)
 """Programs that need files in /tmp, whatever TMPDIR says, and name none."""
-
-PROCESSES = (
-    Hint(
-        # With limits: a command may be long, and nothing else of the process works during a search.
-        r"\blsof\s[^|;&\n]{0,200}?-\w{0,20}i|\bfuser\s[^|;&\n]{0,200}?\d/(?:tcp|udp)",
-        "KillBash ends what runs in the background",
-        is_sure=False,
-        is_silent=True,
-    ),
-)
-"""Programs that look for processes by what they have open."""
 
 GPUS = (
     # PyTorch, TensorFlow and JAX warn, compute on the CPU, and succeed.
@@ -228,11 +203,9 @@ def about_gpus(output: str) -> str:
     return next((words for words in GPUS if words in output), "")
 
 
-def hint_of(
-    output: str, refusals: Refusals, is_kept_outside: Callable[[str], bool], command: str = ""
-) -> str | None:
-    """Says what the sandbox did, and what to use instead. None if neither the output nor the command shows it. `is_kept_outside` says
-    whether a path is that of a socket outside to which the sandbox lets no command connect.
+def hint_of(output: str, refusals: Refusals, is_kept_outside: Callable[[str], bool]) -> str | None:
+    """Says what the sandbox did, and what to use instead. None if the output does not show it. `is_kept_outside` says whether a
+    path is that of a socket outside to which the sandbox lets no command connect.
     """
     text = output[-_MOST_CHARACTERS:] + "\n"
     tables = (
@@ -244,11 +217,10 @@ def hint_of(
             "; the user can allow them (--unix-sockets allow)",
         ),
         (TMP, refusals.tmp, "denies writing /tmp", "; the user can open it (sandbox.write)"),
-        (PROCESSES, refusals.processes, "lets no command look into what another one has open", ""),
     )
     for rows, are_refused, what, way_out in tables:
         for row in rows if are_refused else ():
-            found = re.search(row.pattern, command if row.is_silent else text, re.MULTILINE)
+            found = re.search(row.pattern, text, re.MULTILINE)
             if found is None or row.beside not in text:
                 continue
             if rows is not OUTSIDE or (
@@ -269,27 +241,23 @@ def denial_note(
     working_directory: str,
     others: Sequence[str] = (),
     *,
-    command: str = "",
     refusals: Refusals = NOTHING_REFUSED,
     protected: Sequence[str] = (),
-    masked: Sequence[str] = (),
     outside: Callable[[str], str] = str,
 ) -> str | None:
     """A line that tells the model what the sandbox denied, or None if the output shows no denial.
 
     `others` are directories that commands may write in addition to the working directory. `protected` are paths in
-    writable directories that mounts protect from changes, `masked` those that mounts hide. `outside` converts a path
-    inside the sandbox to the path outside, and may raise OSError. `refusals` is what else the sandbox refuses.
+    writable directories that mounts protect from changes. `outside` converts a path inside the sandbox to the path
+    outside, and may raise OSError. `refusals` is what else the sandbox refuses.
     """
-    hint = hint_of(output, refusals, partial(_is_kept_outside, plan, outside), command)
+    hint = hint_of(output, refusals, partial(_is_kept_outside, plan, outside))
     told: dict[str, None] = {}
     for line in islice(_denying_lines(output), _MOST_LINES):
         if _is_foreign_process(line):
             told["signals to processes that the command did not start"] = None
         if _NO_TERMINAL.search(line) and not (plan.has_namespaces or plan.may_write(_TERMINALS)):
             told[f"making a terminal (in {_TERMINALS})"] = None
-        if _QUEUE.search(line) and not plan.has_namespaces:
-            told["POSIX message queues (use pipes or files)"] = None
         is_reading = _READING.search(line) is not None
         for named in islice(_named_paths(line), _MOST_PATHS):
             try:
@@ -297,7 +265,7 @@ def denial_note(
                     outside(os.path.normpath(os.path.join(working_directory, os.path.expanduser(named))))
                 )
                 denied: str | None
-                if is_within_any(path, masked):
+                if is_within_any(path, plan.masked):
                     denied = f"reading {path}"
                 elif is_within_any(path, protected) and not is_reading:
                     denied = f"changing {path}"

@@ -57,14 +57,12 @@ _VERSION = re.compile(rb"bubblewrap (\d+(?:\.\d+)*)")
 INSTALL = "install bubblewrap, or pip install '.[sandbox]' in ralph's clone, with ralph's Python"
 
 
-def find_means(
-    search: ProgramSearch, *, shares_network: bool = False, has_overlays: bool = False, needed: Version = ()
-) -> Means:
+def find_means(search: ProgramSearch, *, shares_network: bool = False, has_overlays: bool = False) -> Means:
     """Finds the means of confinement on this machine. What a trial of bubblewrap has shown is remembered, unless the machine was
     short of a resource; then the trial is repeated for about a second.
 
-    `search` says where bubblewrap may lie (`trusted_programs.py`). The first one that works and has at least the version `needed`
-    is taken, otherwise the first that works. Each is tried at most four times: with and without overlays and a network.
+    `search` says where bubblewrap may lie (`trusted_programs.py`). The first one that works is taken. Each is tried at most four
+    times: with and without overlays and a network.
 
     With `shares_network`, commands use the machine's network, and no network namespace is tried. With `has_overlays`, each is
     tried with overlays first, and one that can make them is preferred. Landlock and seccomp are tried by applying them.
@@ -83,9 +81,7 @@ def find_means(
         return no_means(means.why_no_privileges)
     # What Landlock itself confines needs no overlays, and without its scopes they do not help.
     has_overlays = has_overlays and means.landlock.has_scopes and not means.landlock.has_socket_paths
-    if has_overlays:
-        needed = max(needed, OVERLAYS_SINCE)
-    return _with_namespaces(means, search, needed, shares_network=shares_network, has_overlays=has_overlays)
+    return _with_namespaces(means, search, shares_network=shares_network, has_overlays=has_overlays)
 
 
 def no_means(why: str) -> Means:
@@ -126,7 +122,7 @@ _BEGUN: dict[tuple[str, bool, bool], _Trial] = {}
 
 
 def _with_namespaces(
-    means: Means, search: ProgramSearch, needed: Version, *, shares_network: bool, has_overlays: bool
+    means: Means, search: ProgramSearch, *, shares_network: bool, has_overlays: bool
 ) -> Means:
     without_network: dict[str, str] = {}
     """The programs that make no network namespace, with the reason."""
@@ -148,7 +144,7 @@ def _with_namespaces(
         raise UnusableError(why_not)
 
     try:
-        choice = choose(candidates(BUBBLEWRAP, search), version_of, needed)
+        choice = choose(candidates(BUBBLEWRAP, search), version_of, OVERLAYS_SINCE if has_overlays else ())
     except _ShortError as error:
         return replace(means, why_no_namespaces=str(error), is_short_of_namespaces=True)
     if choice.candidate is None:
@@ -196,9 +192,7 @@ def _started_trial(bwrap: str, *, has_network: bool, has_overlays: bool) -> _Tri
 
 
 def _why_not_entered() -> str:
-    """Why this process cannot enter a namespace, or an empty text. Of an invalid descriptor the kernel complains (EBADF), and a
-    container's filter refuses the call itself.
-    """
+    """Why this process cannot enter a namespace, or empty (EBADF). A container's filter refuses the call itself."""
     try:
         restriction.prepare().setns(-1)
     except OSError as error:

@@ -97,8 +97,8 @@ class DiskWork:
         """Pieces of work for which there was no thread."""
 
     def result_of(self, work: Callable[[], T], waiting_for: str) -> T:
-        """Does a piece of work and returns its result. `waiting_for` is the text of a heartbeat. Raises the error that `work`
-        raises, SilentDiskError and Interrupted.
+        """The result of a piece of work. `waiting_for` is for heartbeats. Raises what `work` raises, SilentDiskError and
+        Interrupted.
         """
         is_busy = self._waiting or (self._last is not None and self._last.is_alive())
         if not is_busy and self._own_disks is not None and self._own_disks.are_all():

@@ -151,9 +151,7 @@ def own_mounts(abi: int, *, has_queues: bool) -> tuple[str, ...]:
 def _covering(
     opened: Iterable[str], closed: Collection[str], entries: Callable[[str], Iterable[str]]
 ) -> Iterator[str]:
-    """Yields paths that cover the `opened` places except the closed paths in them. Searches each directory above a closed path.
-    What is made there later is not covered, so commands cannot use it.
-    """
+    """Yields paths that cover the `opened` places but the closed ones in them. What is made there later is not covered."""
     above = {directory for place in closed for directory in directories_above(place)}
     pending = [place for place in opened if place in above and place != "/"]
     yield from (place for place in opened if place not in above)

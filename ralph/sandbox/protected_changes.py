@@ -139,9 +139,7 @@ def missing_directories(found: Mapping[str, Entry], git_directories: Sequence[st
 
 
 def may_be_made(path: str, entry: Entry, git_directories: Sequence[str]) -> bool:
-    """Whether a command may make a path: what `git init`, `git worktree add` and `git submodule` make, and directories whose
-    content is checked separately.
-    """
+    """Whether a command may make a path: what git itself makes, and directories whose content is checked separately."""
     directory, _, name = path.rpartition("/")
     if entry.kind == _DIRECTORY:
         around = {one.rpartition("/")[0] for one in names_with(COMPARED)}

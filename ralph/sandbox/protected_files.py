@@ -93,17 +93,13 @@ class ProtectedFiles:
         return self._files.git_directories
 
     def watch(self) -> None:
-        """Called if other processes, such as MCP servers, may change protected files. From then on, changes between commands are
-        undone too. Raises UnguardedError.
-        """
+        """Called if other processes may change protected files: changes between commands are undone too. Raises UnguardedError."""
         if not self._is_watching:
             self._begin()
             self._is_watching = True
 
     def look(self) -> None:
-        """Stores the state of the protected files before a command. After `watch`, first undoes the changes since the last
-        command. Raises UnguardedError.
-        """
+        """Stores the state before a command. After `watch`, first undoes the changes since the last one. Raises UnguardedError."""
         if self._is_watching:
             self.between += self._undo()
         self._begin()
@@ -232,9 +228,7 @@ class ProtectedFiles:
         return told
 
     def _closings(self) -> Iterator[Change]:
-        """Yields the directories above the files whose owner may no longer use them, outer ones first. Without namespaces,
-        a command can close any directory of the user.
-        """
+        """Yields the directories above the files that a command has closed to their owner, outer ones first."""
         for path, mode in self._modes.items():
             with suppress(OSError):  # one above it could not be opened
                 now = os.lstat(path).st_mode

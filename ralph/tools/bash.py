@@ -52,7 +52,7 @@ def run(arguments: Arguments, context: ToolContext) -> ToolOutput:
     text = capture.text().strip("\n") or "(no output)"
     has_failed = ending.how is not EndCause.BY_ITSELF or ending.status != 0
     refusals = context.box.refusals()
-    denial, undone = _denials(text, command, context, has_failed=has_failed)
+    denial, undone = _denials(text, context, has_failed=has_failed)
     denials = [*filter(None, (denial, undone)), *(f"[{one}]" for one in refusals)]
     notes = _notes(ending, limit_s, context, is_denied=bool(denial or refusals))
     if not ending.is_all_gone:
@@ -74,13 +74,13 @@ def purpose_of(arguments: Arguments, context: ToolContext) -> str:
     return context.redactor.redact(f"Bash: {purpose}")[:_LONGEST_PURPOSE]
 
 
-def _denials(output: str, command: str, context: ToolContext, *, has_failed: bool) -> tuple[str, str]:
+def _denials(output: str, context: ToolContext, *, has_failed: bool) -> tuple[str, str]:
     """Notes for the model. The first is about an action that the sandbox denied."""
     undone = ""
     try:
         undone = context.box.after("Bash: protected files")
         telling = output if has_failed else about_gpus(output)
-        told = denial_note(telling, context.box, context, "Bash", command) if telling else ""
+        told = denial_note(telling, context.box, context, "Bash") if telling else ""
         denial = f"[{told}]" if told else ""
     except Interrupted as stop:
         stop.undone = context.redactor.redact(undone or context.box.after_stop())
@@ -88,10 +88,9 @@ def _denials(output: str, command: str, context: ToolContext, *, has_failed: boo
     return denial, undone
 
 
-def denial_note(output: str, box: CommandBox, context: ToolContext, what: str, command: str = "") -> str:
-    """A note about an action that the sandbox denied to a command, or an empty string. A thread makes the note,
-    because the command's output can name any path, also one on a file system that never answers. The note is left out
-    if it takes long or fails: a note never costs the output. Raises Interrupted.
+def denial_note(output: str, box: CommandBox, context: ToolContext, what: str) -> str:
+    """A note on what the sandbox denied to a command, or empty. On a thread, because its output can name a path on a file system that
+    never answers: a note never costs the output. Raises Interrupted.
     """
     if not box.is_confined:
         return ""
@@ -99,7 +98,7 @@ def denial_note(output: str, box: CommandBox, context: ToolContext, what: str, c
 
     def look() -> None:
         try:
-            mailbox.put(box.denial_note(output, os.path.realpath(context.settings.cwd), command))
+            mailbox.put(box.denial_note(output, os.path.realpath(context.settings.cwd)))
         except Exception:  # noqa: BLE001 - the command has ended, and its result is worth more than a note
             mailbox.put(None)
 

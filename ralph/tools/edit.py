@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from difflib import SequenceMatcher
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -44,7 +44,6 @@ _SHORTEST_TELLING_LINE = 4
 _MOST_CHARACTERS_SQUEEZED = 1_000_000
 _MOST_LINES_COMPARED = 2000
 _LONGEST_COMPARED_LINE = 100
-_MOST_LINES_COMPARED_IN_FULL = 200
 _LEAST_RATIO = 0.7
 
 
@@ -150,9 +149,7 @@ def _snippet(edited: str, start: int, line: int, new: str) -> str:
 
 
 def _lines_around(text: str, position: int, before: int, count: int) -> list[str]:
-    """Up to `count` lines of the text. The first line is `before` lines above the line that contains the offset
-    `position`. The text is not split as a whole, because that would be slow.
-    """
+    """Up to `count` lines, from `before` lines above the offset on. The text is not split as a whole, which would be slow."""
     begin = text.rfind("\n", 0, position) + 1
     for _ in range(before):
         begin = text.rfind("\n", 0, begin - 1) + 1
@@ -181,7 +178,9 @@ def hint_for_no_match(text: str, wanted: str) -> str:
     if position >= 0:
         at = text.count("\n", 0, position) + 1
         return f"Its longest line is at line {at}, but the lines around it differ."
-    return _most_similar(beginning[:_MOST_LINES_COMPARED], telling)
+    compared = [line.strip()[:_LONGEST_COMPARED_LINE] for line in beginning[:_MOST_LINES_COMPARED]]
+    similar = get_close_matches(telling[:_LONGEST_COMPARED_LINE], dict.fromkeys(compared), 1, _LEAST_RATIO)
+    return f"The most similar line is {compared.index(similar[0]) + 1}: {similar[0]}" if similar else ""
 
 
 def _first_line_of(lines: list[str], wanted_lines: list[str]) -> int:
@@ -194,28 +193,5 @@ def _first_line_of(lines: list[str], wanted_lines: list[str]) -> int:
 
 
 def _squeezed(lines: list[str]) -> str:
-    """Removes all white space from each line, and joins the lines to one text for a search. Every line has a line
-    break before and after it, so the search finds only complete lines.
-    """
+    """The lines without white space in one text for a search, with a line break before and after each."""
     return "\n".join(["", *("".join(line.split()) for line in lines), ""])
-
-
-def _most_similar(lines: list[str], telling: str) -> str:
-    """Returns a sentence that quotes the one of `lines` that is most similar to the line `telling` of the text that was
-    not found. Empty if no line is similar enough. An exact comparison is slow, so a fast estimate first selects the few
-    lines to compare.
-    """
-    compared = [line.strip()[:_LONGEST_COMPARED_LINE] for line in lines]
-    matcher = SequenceMatcher(b=telling[:_LONGEST_COMPARED_LINE])
-    bounds = []
-    for line in dict.fromkeys(compared):
-        matcher.set_seq1(line)
-        if matcher.real_quick_ratio() >= _LEAST_RATIO and (bound := matcher.quick_ratio()) >= _LEAST_RATIO:
-            bounds.append((bound, line))
-    best = (_LEAST_RATIO, "")
-    for bound, line in sorted(bounds, reverse=True)[:_MOST_LINES_COMPARED_IN_FULL]:
-        if bound < best[0]:
-            break
-        matcher.set_seq1(line)
-        best = max(best, (matcher.ratio(), line))
-    return f"The most similar line is {compared.index(best[1]) + 1}: {best[1]}" if best[1] else ""

@@ -60,9 +60,7 @@ class HookEnding(Struct, frozen=True):
 def run_hook(
     command: str, given: bytes, limit_s: float, waiting_for: str, context: ToolContext, *, is_guard: bool
 ) -> HookEnding:
-    """Runs a hook. `given` is the hook's standard input. `is_guard` is that of `_environment`. Must be called on the
-    main thread. Raises Interrupted.
-    """
+    """Runs a hook on the main thread. `given` is its standard input, `is_guard` that of `_environment`. Raises Interrupted."""
     undone = ""
     try:
         box = context.hook_box
@@ -104,9 +102,7 @@ def run_hook(
 
 
 def _denied(ending: CommandEnding, text: str, context: ToolContext, waiting_for: str) -> str:
-    """A sentence about an action that the sandbox denied to a hook, as its output shows, with the way out. Empty if there is none.
-    Raises Interrupted.
-    """
+    """A sentence on what the sandbox denied to a hook, as its output shows, with the way out. Empty if nothing. Raises Interrupted."""
     plan = context.settings.hook_plan or context.settings.box_plan
     if not plan.is_confined or ending.how is not EndCause.BY_ITSELF or not text.strip():
         return ""

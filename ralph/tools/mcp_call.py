@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ralph.machine.output_capture import OutputCapture, StreamRedaction
 from ralph.machine.own_programs import (
     OF_SETTINGS,
     named_writable,
@@ -25,7 +24,7 @@ from ralph.mcp.helper_process import ServerProcess
 from ralph.mcp.ports import CallFailedError, ServerFailedError
 from ralph.mcp.results import ReceivedImage, is_error, parts_of
 from ralph.places.own_commands import ADVICE, why_changeable
-from ralph.tools.bash import denial_note
+from ralph.tools.bash import denial_note, new_capture
 from ralph.tools.files.file_type import image_media_type
 from ralph.tools.files.images import shown_image
 from ralph.values.answer import Block, ToolCall, ToolError, ToolOutput, tool_errors, unknown_arguments
@@ -117,9 +116,7 @@ def _path_outside(server: McpServer, context: ToolContext) -> dict[str, str]:
 
 
 def run(call: ToolCall, toolset: McpToolset, context: ToolContext) -> ToolOutput:
-    """Calls the tool of an MCP server, and returns its result for the model. Raises ToolError and Interrupted. The
-    attribute `undone` of Interrupted says which changes of the call ralph has undone.
-    """
+    """Calls the tool of an MCP server. Raises ToolError, and Interrupted, whose `undone` says which changes were undone."""
     box, waiting_for = context.box, f"{call.name}: protected files"
     with tool_errors("the call was not made"):
         box.before({}, waiting_for)
@@ -195,13 +192,7 @@ def _shown(image: ReceivedImage, context: ToolContext, *, may_be_image: bool) ->
 
 
 def _cut(text: str, context: ToolContext) -> str:
-    settings = context.settings
-    capture = OutputCapture(
-        max_bytes=settings.max_output_bytes,
-        spill_bytes=settings.spill_bytes,
-        spill=context.spill,
-        redaction=StreamRedaction(context.redactor),
-    )
+    capture = new_capture(context)
     capture.feed(text.encode("utf-8", "replace"))
     capture.close()
     return capture.text()

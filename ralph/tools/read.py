@@ -41,9 +41,8 @@ def run(arguments: Arguments, context: ToolContext) -> ToolOutput:
 
 @contextmanager
 def opened_regular(path: Path, shown: str, context: ToolContext) -> Iterator[tuple[int, str]]:
-    """The descriptor and the real path of a regular file, which is open for reading during the block. Never blocks. Never
-    opens a device, because merely opening a device can have an effect. Raises ToolError if the file does not exist,
-    cannot be opened or read, or must not be read.
+    """The descriptor and the real path of a regular file, open for reading during the block. Never blocks, and opens no device,
+    which can have an effect. Raises ToolError.
     """
     judged = context.guard.refuse_read(path, shown)
     try:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ralph.machine.command_supervisor import CommandSupervisor, Confinement
     from ralph.machine.own_programs import ProgramSearch
     from ralph.sandbox.command_box import CommandBox
-    from ralph.tools.background_commands import BackgroundCommands
+    from ralph.tools.background import BackgroundCommands
     from ralph.tools.files.path_guard import PathGuard
     from ralph.values.redaction import Redactor
 
@@ -84,9 +84,7 @@ MOST_IMAGES = 100
 
 
 class ImageBudget:
-    """Limits the images in one conversation. Every request contains all images again, and the API rejects requests
-    that are too large. Safe to use from any thread.
-    """
+    """Limits the images of a conversation, because each request contains all of them. For any thread."""
 
     def __init__(self) -> None:
         self._bytes = 0
@@ -131,9 +129,7 @@ class Root(Struct, frozen=True):
     descriptor: int
 
     def is_in_place(self) -> bool:
-        """Whether the path still leads to the opened directory. True also if an error of the file system leaves this
-        open.
-        """
+        """Whether the path still leads to the opened directory. True if an error of the file system leaves it open."""
         try:
             there = self.named.stat()
         except OSError as error:
@@ -145,9 +141,7 @@ class Roots:
     """All roots of a run. The working directory is the first."""
 
     def __init__(self, cwd: Path, added: Sequence[Path]) -> None:
-        """Opens the roots. Raises WorkingDirectoryGoneError if the working directory is gone, and OSError if another
-        root cannot be opened.
-        """
+        """Raises WorkingDirectoryGoneError if the working directory is gone, and OSError if another root cannot be opened."""
         self._roots: list[Root] = []
         self._temporary: Root | None = None
         try:
@@ -176,9 +170,7 @@ class Roots:
             raise WorkingDirectoryGoneError(self._roots[0].named)
 
     def root_of(self, target: Path, shown: str) -> Root:
-        """The innermost root that contains the path `target`, which must have no links. Raises ToolError if no root
-        contains the path, or if the root was removed or replaced.
-        """
+        """The innermost root around a path without links. Raises ToolError if there is none, or it was removed or replaced."""
         roots = self._roots if self._temporary is None else [*self._roots, self._temporary]
         above = [root for root in roots if root.path in target.parents]
         if not above:
@@ -278,7 +270,7 @@ class ToolContext(Struct, frozen=True, dict=True):
 
     @cached_property
     def background(self) -> BackgroundCommands:
-        from ralph.tools.background_commands import BackgroundCommands  # noqa: PLC0415 - few runs have such commands
+        from ralph.tools.background import BackgroundCommands  # noqa: PLC0415 - few runs have such commands
 
         return BackgroundCommands(self.waiter, self.clock)
 
@@ -288,9 +280,7 @@ class ToolContext(Struct, frozen=True, dict=True):
         return self.new_supervisor(self.hook_box.confine(is_alone=True))
 
     def new_supervisor(self, confine: Callable[[str], Confinement] | None) -> CommandSupervisor:
-        """A new supervisor that runs commands in the sandbox that `confine` makes, or without a sandbox if that is None,
-        with the usual limits. The caller must close the supervisor.
-        """
+        """A new supervisor, which the caller must close. `confine` makes the sandbox of a command; None: there is none."""
         from ralph.machine.command_supervisor import CommandSupervisor  # noqa: PLC0415 - only Bash needs it
 
         return CommandSupervisor(
@@ -310,9 +300,7 @@ class ToolContext(Struct, frozen=True, dict=True):
         self.roots.close()
 
     def program(self, name: str) -> str | None:
-        """Finds a program that ralph itself runs. Returns its path, or None if the program does not exist outside the
-        checkout.
-        """
+        """The path of a program that ralph itself runs, or None if it does not exist outside the checkout."""
         return own_program(name, self.search)
 
     @cached_property
@@ -327,8 +315,8 @@ class ToolContext(Struct, frozen=True, dict=True):
         return without_unsafe_loads(self.settings.environment, self.search)
 
     def resolve(self, path: str) -> Path:
-        """The absolute path for a path from the model, which may be relative to the working directory or begin with
-        `~`. Does not resolve links. Raises ToolError if the text cannot be a path.
+        """The absolute path for one from the model, with `~` but no link resolved. Raises ToolError if the text cannot be a
+        path.
         """
         if path == "~" or path.startswith("~/"):
             path = os.path.expanduser(path)  # noqa: PTH111 - Path.expanduser raises without a home
@@ -342,9 +330,7 @@ class ToolContext(Struct, frozen=True, dict=True):
         return self._outside(self.settings.cwd / re.sub("^//+", "/", path))
 
     def _outside(self, path: Path) -> Path:
-        """Takes a path as the model sees it inside the sandbox, and returns the path of the same file outside. The two
-        paths can differ below /tmp, because commands in the sandbox may see a different /tmp.
-        """
+        """The path outside the sandbox of a file that the model knows by its path inside: commands may see another /tmp."""
         plain = os.path.normpath(path)
         has_other = self.settings.box_plan.has_namespaces and is_within(plain, TEMPORARY)
         with tool_errors(plain), self._lock:
@@ -355,9 +341,7 @@ class ToolContext(Struct, frozen=True, dict=True):
         return path if outside == plain else self.settings.cwd / outside
 
     def shown(self, path: Path) -> str:
-        """A path to show to the model. It is relative if it is inside the working directory, because that is shorter
-        and models write paths like that.
-        """
+        """A path to show to the model, relative to the working directory if it is inside: that is shorter, and as models write."""
         try:
             return str(path.relative_to(self.settings.cwd))
         except ValueError:

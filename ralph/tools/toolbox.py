@@ -68,9 +68,7 @@ _ON_THIS_THREAD = frozenset({COMMANDS, *OF_BACKGROUND})
 
 
 class LocalToolbox:
-    """Runs ralph's tools on this machine as the current user, and the tools of MCP servers. `close()` removes the files
-    with long outputs, and ends the servers.
-    """
+    """Runs ralph's tools as the current user, and those of MCP servers. `close()` removes long outputs, and ends the servers."""
 
     def __init__(
         self,
@@ -81,9 +79,7 @@ class LocalToolbox:
         redactor: Redactor | None = None,
         mcp: McpToolset | None = None,
     ) -> None:
-        """`mcp` are the tools of MCP servers, or None if the run has none. `redactor` replaces known credentials. Raises
-        WorkingDirectoryGoneError if the working directory is gone, and OSError if another directory cannot be opened.
-        """
+        """Raises WorkingDirectoryGoneError if the working directory is gone, and OSError if another directory cannot be opened."""
         self._mcp = mcp
         self._plans: dict[str, PlannedWrite | ToolOutput] = {}
         self._may_have_written = False
@@ -100,8 +96,8 @@ class LocalToolbox:
         return own if self._mcp is None else [*own, *self._mcp.definitions]
 
     def about_killed_run(self) -> str:
-        """A note for people about protected files that have changed since an earlier run was killed during a command
-        in the same directories. Empty if there are none. Raises Interrupted.
+        """A note for people if protected files have changed since a run here was killed during a command, or empty. Raises
+        Interrupted.
         """
         settings = self.context.settings
         if not settings.box_plan.is_confined:
@@ -132,9 +128,8 @@ class LocalToolbox:
     def resume_from(
         self, seen: Mapping[str, str], contents: Iterable[Iterable[Block]], background_count: int = 0
     ) -> None:
-        """Restores the files and images that the model has seen in earlier runs of the session. `seen` maps the path
-        of each file to the text that `SeenFiles` has made about it. `contents` are the contents of all messages,
-        which may include images. `background_count` is the number of commands that ran in the background.
+        """Restores what earlier runs of the session have seen: `seen` is of `SeenFiles`, `contents` are those of all messages,
+        for their images, and `background_count` is the number of commands that ran in the background.
         """
         if background_count:
             self.context.background.count = background_count
@@ -190,16 +185,15 @@ class LocalToolbox:
                 commands.stop(commands.running, "run")
 
     def aside(self, name: str, work: Callable[[], T]) -> T | ToolOutput:
-        """Calls `work` on a thread, so that a signal can end the wait for it, and returns its value. If `work` fails,
-        returns an error for the model. Raises Interrupted.
+        """The value of `work`, done on a thread, so that a signal can end the wait, or an error for the model. Raises
+        Interrupted.
         """
         [(done, _)] = self._together([(name, lambda: _guarded(name, work))])
         return done
 
     def close(self) -> str:
-        """Stops the commands in the background, ends the servers and removes temporary files. Returns a note for people if
-        such commands ran, if changes to protected files were undone, or if commands may have planted something below the
-        working directories. Otherwise an empty string.
+        """Stops commands in the background, ends the servers and removes temporary files. Returns a note for people about such
+        commands, undone changes, and what commands may have planted below the working directories, or an empty text.
         """
         left = len(self.background.running)
         notes = [f"{counted(left, 'command')} in the background stopped"] if left else []

@@ -47,9 +47,7 @@ def plan(arguments: Arguments, context: ToolContext) -> PlannedWrite | ToolOutpu
 
 
 def _as_before(path: Path, content: str) -> tuple[bytes, str]:
-    """The bytes of the content with the byte order mark and the line breaks of the file, and a note about what was
-    kept. Line breaks are kept if all in the file are CRLF.
-    """
+    """The content's bytes with the byte order mark and, if all are CRLF, the line breaks of the file; and a note about that."""
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:
             start = file.read(_LOOKED_AT_BYTES)

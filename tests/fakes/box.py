@@ -69,7 +69,7 @@ class FakeBox(CommandBox):
     def confine(self, **_options: object) -> None:
         return None
 
-    def denial_note(self, _output: str, _working_directory: str, _command: str) -> str:
+    def denial_note(self, _output: str, _working_directory: str) -> str:
         self.do("denial")
         return "too late"
 

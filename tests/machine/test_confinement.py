@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.machine import restriction
+from ralph.machine import launcher, restriction
 from ralph.machine.command_supervisor import CommandSupervisor, Confinement
 from ralph.machine.starting import start_confined
 from ralph.sandbox.kernel.landlock import READ, READ_DIR, WRITE, Rule, build_ruleset
@@ -65,7 +65,7 @@ def test_a_program_whose_sandbox_fails_does_not_run(tmp_path, confinement, step)
         status, said = ran(tmp_path, confinement, "touch ran")
     finally:
         os.close(nothing)
-    assert status == restriction.NOT_RESTRICTED
+    assert status == launcher.NOT_CONFINED
     assert said.startswith(f"the command was not started: its sandbox could not be set up ({step}: ")
     assert list(tmp_path.iterdir()) == []
 
@@ -77,7 +77,7 @@ def test_a_program_whose_namespaces_fail_does_not_run(tmp_path) -> None:
             restriction.NO_RULESET, restriction.NO_FILTER, spaces=spaces, directory=str(tmp_path)
         )
         status, said = ran(tmp_path, confinement, "touch ran")
-    assert status == restriction.NOT_RESTRICTED
+    assert status == launcher.NOT_CONFINED
     why = "its sandbox could not be set up (namespaces: Invalid argument)"
     assert said == f"the command was not started: {why}\n"
     assert list(tmp_path.iterdir()) == []

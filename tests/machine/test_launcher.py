@@ -45,42 +45,44 @@ for number in pending:
 os.execv(sys.argv[4], sys.argv[4:])
 """
 
+# Becomes the launcher of a command. `CHANGES` may change what the launcher finds.
+LAUNCH = """
+import os, sys, time
+folder, parent_pid, grace_s, *command = sys.argv[1:]
+sys.path.append(folder)
+CHANGES
+import launcher
+os._exit(launcher.Launcher(int(parent_pid), float(grace_s), 0).run(command))
+"""
+FOLDER = str(Path(launcher.__file__).parent)
+
 # Where neither the kernel nor /proc tells anything, and there is no wait for a signal that ends.
 AS_ON_MACOS = """
-import _signal, os, runpy, sys
+import _signal
 vars(_signal).pop("sigtimedwait", None), vars(_signal).pop("sigwaitinfo", None)
 sys.platform = "darwin"
 os.path.isdir = lambda path: False
-runpy.run_path(sys.argv.pop(1), run_name="__main__")
 """
 
 WITH_OLD_GLIBC = """
-import os, runpy, sys
 def none(*_, **options):
     raise NotImplementedError("setsid")
 os.posix_spawn = none
-runpy.run_path(sys.argv.pop(1), run_name="__main__")
 """
 
-AS_IF_FIVE_WERE_MANY = """
-import sys
-path = sys.argv.pop(1)
-source = open(path).read()
-assert "_MOST_ASKED = 1000" in source
-exec(compile(source.replace("_MOST_ASKED = 1000", "_MOST_ASKED = 5"), path, "exec"))
-"""
+AS_IF_FIVE_WERE_MANY = "import launcher; launcher._MOST_ASKED = 5"
 
 # The command starts another process between the listing of its tree and the signal.
 ASKS_LATE = """
-import sys
-path = sys.argv.pop(1)
-source = open(path).read()
-asks = "        send_signal([pid for pid in tree "
-wait = "        if not self._asked_to_end:\\n"
-wait += "            open(LISTED, 'x').close()\\n"
-wait += "            while not children_of(tree[0]): time.sleep(0.001)\\n"
-assert asks in source
-exec(compile(source.replace(asks, wait + asks), path, "exec"))
+import launcher
+below = launcher.tree_below
+def tree_below(roots, most):
+    tree = below(roots, most)
+    if not os.path.exists(LISTED):
+        open(LISTED, "x").close()
+        while not launcher.children_of(tree[0]): time.sleep(0.001)
+    return tree
+launcher.tree_below = tree_below
 """
 
 # Forks parents with a command each, kills them at any moment of its start and life, and prints what is left of a
@@ -151,12 +153,12 @@ def _reaped() -> Iterator[None]:
 
 
 def line_for(
-    command: Iterable[str], *, grace_s: float = 60, parent_pid: int | None = None, script: str = ""
+    command: Iterable[str], *, grace_s: float = 60, parent_pid: int | None = None, changes: str = ""
 ) -> list[str]:
-    """The command line of the launcher. With `script`, this script runs the launcher."""
-    python = [sys.executable, "-I", "-S"]
-    first = [*python, "-c", script] if script else python
-    return [*first, launcher.__file__, str(parent_pid or os.getpid()), str(grace_s), "", "0", *command]
+    """The command line of a launcher. `changes` are statements before it begins."""
+    script = LAUNCH.replace("CHANGES", changes)
+    arguments = (FOLDER, str(parent_pid or os.getpid()), str(grace_s))
+    return [sys.executable, "-I", "-S", "-c", script, *arguments, *command]
 
 
 def with_signals(
@@ -251,7 +253,7 @@ def test_nothing_outlives_a_parent_that_is_killed_at_any_moment(tmp_path) -> Non
 
 
 @every_row(
-    ("command", "status", "scripts"),
+    ("command", "status", "changed"),
     [
         (["true"], 0, [""]),
         (shell("exit 255"), 255, [""]),
@@ -263,29 +265,29 @@ def test_nothing_outlives_a_parent_that_is_killed_at_any_moment(tmp_path) -> Non
         (shell("kill -TERM $PPID; sleep 99"), 143, ["", AS_ON_MACOS]),
     ],
 )
-def test_the_status_is_the_commands(command, status, scripts) -> None:
-    """The scripts are those that start or end a command of this kind in another way."""
-    for script in scripts:
-        assert finished(line_for(command, script=script))[0] == status
+def test_the_status_is_the_commands(command, status, changed) -> None:
+    """The changes are those that start or end a command of this kind in another way."""
+    for changes in changed:
+        assert finished(line_for(command, changes=changes))[0] == status
 
 
 @linux_only
-@every_row("script", ["", WITH_OLD_GLIBC])
-def test_the_command_leads_a_session_of_its_own_without_a_terminal(script) -> None:
-    status, output = finished(line_for(shell("echo $$; cut -d' ' -f6,7 /proc/$$/stat"), script=script))
+@every_row("changes", ["", WITH_OLD_GLIBC])
+def test_the_command_leads_a_session_of_its_own_without_a_terminal(changes) -> None:
+    status, output = finished(line_for(shell("echo $$; cut -d' ' -f6,7 /proc/$$/stat"), changes=changes))
     pid, session, terminal = output.split()
     assert (status, session, terminal) == (0, pid, "0")
 
 
 @every_row(
-    ("number", "script"),
+    ("number", "changes"),
     [(signal.SIGTERM, ""), (signal.SIGINT, ""), (signal.SIGHUP, ""), (signal.SIGTERM, AS_ON_MACOS)],
 )
-def test_however_often_it_is_asked_the_tree_is_asked_once_and_has_its_grace(number, script) -> None:
+def test_however_often_it_is_asked_the_tree_is_asked_once_and_has_its_grace(number, changes) -> None:
     command = shell(
         "trap 'echo asked; sleep 0.3; echo ready; exit 5' TERM; sh -c 'echo runs; exec sleep 99' & wait"
     )
-    with started(with_signals(line_for(command, script=script))) as process:
+    with started(with_signals(line_for(command, changes=changes))) as process:
         assert process.stdout
         assert process.stdout.readline() == b"runs\n"
         for _ in range(50):
@@ -299,8 +301,8 @@ def test_however_often_it_is_asked_the_tree_is_asked_once_and_has_its_grace(numb
 def test_a_process_that_starts_while_the_others_are_asked_to_end_is_asked_too(tmp_path) -> None:
     listed = tmp_path / "listed"
     command = shell(f"kill -TERM $PPID; until [ -e {listed} ]; do :; done; sleep 99; :")
-    script = ASKS_LATE.replace("LISTED", repr(str(listed)))
-    assert finished(line_for(command, grace_s=within_s(90), script=script))[0] == 143
+    changes = ASKS_LATE.replace("LISTED", repr(str(listed)))
+    assert finished(line_for(command, grace_s=within_s(90), changes=changes))[0] == 143
 
 
 def test_asked_in_the_moment_before_the_start_it_starts_nothing(tmp_path) -> None:
@@ -337,7 +339,7 @@ def test_asked_at_any_moment_of_its_start_it_ends_and_leaves_nothing(tmp_path) -
 
 
 @linux_only
-@every_row("script", ["", WITH_OLD_GLIBC])
+@every_row("changes", ["", WITH_OLD_GLIBC])
 @every_row(
     ("blocked", "ignored", "kept"),
     [
@@ -349,9 +351,9 @@ def test_asked_at_any_moment_of_its_start_it_ends_and_leaves_nothing(tmp_path) -
     ],
 )
 def test_the_commands_signals_are_the_defaults_but_for_what_nohup_ignores(
-    blocked, ignored, kept, script
+    blocked, ignored, kept, changes
 ) -> None:
-    line = line_for(["cat", "/proc/self/status"], script=script)
+    line = line_for(["cat", "/proc/self/status"], changes=changes)
     sets = signal_sets(finished(with_signals(line, blocked=blocked, ignored=ignored))[1])
     assert sets == {"SigBlk": set(), "SigIgn": set(kept), "SigCgt": set()}
 
@@ -396,10 +398,9 @@ def test_where_the_kernel_does_not_tell_of_the_parents_end_the_launcher_sees_it(
     open.
     """
     command = shell("trap '' TERM; echo $$; sleep 99; sleep 99")
-    own = (
-        'python=$1; script=$2; launcher=$3; shift 3; "$python" -ISc "$script" "$launcher" $$ 60 "" 0 "$@"; :'
-    )
-    with started([*shell(own), "sh", sys.executable, AS_ON_MACOS, launcher.__file__, *command]) as parent:
+    own = 'python=$1; script=$2; folder=$3; shift 3; "$python" -ISc "$script" "$folder" $$ 60 "$@"; :'
+    script = LAUNCH.replace("CHANGES", AS_ON_MACOS)
+    with started([*shell(own), "sh", sys.executable, script, FOLDER, *command]) as parent:
         assert parent.stdout
         pid = int(parent.stdout.readline())
         parent.kill()
@@ -466,7 +467,7 @@ def test_stopped_in_time_or_not_all_are_killed_but_who_was_there_before(monkeypa
 @linux_only
 def test_a_tree_of_more_processes_than_anybody_works_with_gets_no_grace() -> None:
     many = shell("trap '' TERM; for n in 1 2 3 4 5 6 7 8; do sleep 99 & done; echo; wait")
-    with started(line_for(many, grace_s=2 * PATIENCE_S, script=AS_IF_FIVE_WERE_MANY)) as process:
+    with started(line_for(many, grace_s=2 * PATIENCE_S, changes=AS_IF_FIVE_WERE_MANY)) as process:
         assert process.stdout
         assert process.stdout.readline() == b"\n"
         process.terminate()

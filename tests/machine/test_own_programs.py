@@ -7,6 +7,7 @@ import os
 import pwd
 import subprocess
 import sys
+import venv
 from typing import TYPE_CHECKING
 
 import pytest
@@ -252,6 +253,9 @@ def test_nothing_that_commands_can_replace_is_loaded_into_ralphs_own_programs(
         ("GIT_SSH_COMMAND", "ssh -F ../x", True),
         ("R_PROFILE_USER", "bin/profile", True),
         ("CLASSPATH", ".", True),
+        ("ZDOTDIR", "$W", True),
+        ("R_LIBS", "$W", True),
+        ("PROJECT_DIR", "$W", False),
         ("APP_CONFIG", "production", False),
         ("TZ", "Europe/Berlin", False),
         ("GITHUB_REPOSITORY", "work/work", False),
@@ -331,6 +335,26 @@ def test_a_python_program_runs_nothing_unasked_of_an_editable_installation(tmp_p
         text=True,
     )
     assert ran.stdout.splitlines() == [*(["own"] * has_own), "imported", f"packages {later}"]
+
+
+def test_ralphs_own_interpreters_run_nothing_unasked_of_an_editable_installation(tmp_path) -> None:
+    venv.create(tmp_path / "venv")
+    [packages] = (tmp_path / "venv/lib").glob("python*/site-packages")
+    (packages / "editable.pth").write_text(f"{tmp_path}\n")
+    (tmp_path / "sitecustomize.py").write_text("print('of the work')\n")
+    start = (
+        "import subprocess; from ralph.machine.own_programs import own_python; "
+        "subprocess.run(own_python('print(sys.prefix)'))"
+    )
+    ran = subprocess.run(
+        [tmp_path / "venv/bin/python", "-c", start],
+        env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    # The second line is from the user's own start of the first interpreter.
+    assert ran.stdout.splitlines() == [str(tmp_path / "venv"), "of the work"]
 
 
 def test_the_home_of_the_user_may_be_where_commands_write(directory, monkeypatch) -> None:

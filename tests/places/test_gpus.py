@@ -8,8 +8,6 @@ import os
 import platform
 import socket
 import stat
-import subprocess
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -23,9 +21,9 @@ from ralph.sandbox import planning
 from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.kernel.seccomp import make_filter
 from ralph.sandbox.sandbox_settings import SandboxSettings
-from tests.patience import TEST_S
 from tests.rows import every_row
 from tests.sandbox.boxes import LEVELS, box_of, means_of, run_in, shell_in
+from tests.sandbox.restricted import FOLDER, START, run_restricted
 from tests.sandbox.test_box_plan import FULL, NOTHING, planned
 
 if TYPE_CHECKING:
@@ -277,15 +275,6 @@ print('listens')
 def test_a_sandbox_in_a_sandbox_asks_nobody_and_listens_all_the_same() -> None:
     program = make_filter(platform.machine(), internet="all", unix_sockets=False, sequenced=True)
     assert program is not None
-    words = [
-        sys.executable,
-        "-I",
-        "-S",
-        restriction.__file__,
-        str(restriction.NO_RULESET),
-        program.hex(),
-        "--",
-    ]
-    command = [*words, *words, sys.executable, "-I", "-c", INSIDE]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TEST_S)
+    inside = (FOLDER, str(restriction.NO_RULESET), program.hex(), INSIDE)
+    ran = run_restricted(START, *inside, program=program)
     assert (ran.returncode, ran.stdout) == (0, "refused\nlistens\n"), ran.stderr

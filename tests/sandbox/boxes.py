@@ -16,8 +16,7 @@ from ralph.places.gather import gather_places
 from ralph.sandbox.box_plan import BoxPlan
 from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.detection import find_means
-from ralph.sandbox.trial.self_test import words_before
-from tests.patience import TEST_S
+from ralph.sandbox.trial.self_test import run_as_command
 from tests.program.namespaces import MEANS
 
 if TYPE_CHECKING:
@@ -77,14 +76,6 @@ def shell_in(
 def _ran(
     box: CommandBox, directory: object, words: list[str], environment: Mapping[str, str] | None
 ) -> subprocess.CompletedProcess[str]:
-    confinement = box.confinement(str(directory))
-    return subprocess.run(
-        [*words_before(confinement), *words],
-        cwd=str(directory),
-        env=box.variables(environment or {"PATH": "/usr/bin:/bin"}),
-        pass_fds=confinement.descriptors,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TEST_S,
-    )
+    variables = box.variables(environment or {"PATH": "/usr/bin:/bin"})
+    ending, output, errors = run_as_command(words, str(directory), variables, box.confinement)
+    return subprocess.CompletedProcess(words, ending.status, output, errors)

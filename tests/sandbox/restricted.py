@@ -11,8 +11,9 @@ from typing import Any
 from ralph.machine import restriction
 from tests.patience import TEST_S
 
+FOLDER = str(Path(restriction.__file__).parent)
 # Loads the module as a supervisor does: from the directory that contains it, without the rest of ralph.
-_START = """
+START = """
 import os, sys
 sys.path.append(sys.argv[1])
 import restriction
@@ -53,8 +54,8 @@ def run_restricted(
     """Runs Python code in a restricted process. `before` is a command that starts the process, such as setpriv."""
     return subprocess.run(
         [
-            *(*before, python, "-I", "-S", "-c", _START),
-            *(str(Path(restriction.__file__).parent), str(ruleset), program.hex(), code, *arguments),
+            *(*before, python, "-I", "-S", "-c", START),
+            *(FOLDER, str(ruleset), program.hex(), code, *arguments),
         ],
         capture_output=True,
         text=True,

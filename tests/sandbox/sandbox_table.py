@@ -144,8 +144,7 @@ When a command fails because of the sandbox, the model is told what was denied a
 
 
 def page() -> str:
-    rows = [row for row in probe.ROWS if row.protection != "limits"]
-    return "\n".join([BEGIN.format(worked=_works()), *_table(rows), "", _end()])
+    return "\n".join([BEGIN.format(worked=_works()), *_table(probe.ROWS), "", _end()])
 
 
 def _works() -> str:
@@ -161,7 +160,7 @@ def _works() -> str:
     )
 
 
-def _table(rows: list[probe.Row]) -> Iterator[str]:
+def _table(rows: tuple[probe.Row, ...]) -> Iterator[str]:
     """A line for all protections with the same verdicts, and one for those rows that differ from most of their protection."""
     yield "| Attempts | " + " | ".join(f"`{name}`" for name in LEVELS) + " |"
     yield "| --- |" + " --- |" * len(LEVELS)

@@ -28,14 +28,14 @@ def place(tmp_path):
     return tmp_path
 
 
-def tried(place, abi: int, **options: bool) -> dict[str, str]:
+def tried(place, abi: int) -> dict[str, str]:
     rules = [
         Rule("/", EVERYTHING),
         Rule(f"{place}/open", EVERYTHING | landlock.WRITE),
         Rule(f"{place}/gone", landlock.WRITE),
         Rule("/dev/null", landlock.WRITE),
     ]
-    ruleset = build_ruleset(abi, rules, **options)
+    ruleset = build_ruleset(abi, rules)
     # A TCP server, an abstract socket and a process to signal, all outside the restricted process.
     import socket
 
@@ -64,30 +64,25 @@ def tried(place, abi: int, **options: bool) -> dict[str, str]:
 
 def test_this_kernels_ruleset_denies_what_no_rule_allows(place) -> None:
     support = landlock.support()
-    assert tried(place, ABI, denies_net=True) == {
+    assert tried(place, ABI) == {
         **dict.fromkeys(("write inside", "write the null device", "read"), "done"),
         **dict.fromkeys(("write outside", "write through a link", "remove"), "EACCES"),
         "move out": "EACCES" if support.abi >= 2 else "EXDEV",
         "move within": "done" if support.abi >= 2 else "EXDEV",
         "truncate": "EACCES" if support.has_truncate else "done",
-        "connect": "EACCES" if support.abi >= 4 else "done",
+        "connect": "done",
         **dict.fromkeys(("abstract socket", "signal"), "EPERM" if support.has_scopes else "done"),
     }
 
 
 @pytest.mark.parametrize("abi", range(1, min(ABI, 6)))
 def test_an_older_version_denies_what_it_knows(place, abi) -> None:
-    found = tried(place, abi, denies_net=True)
+    found = tried(place, abi)
     support = landlock.Support(abi)
     assert found["write outside"] == "EACCES"
     assert found["truncate"] == ("EACCES" if support.has_truncate else "done")
     assert found["move within"] == ("done" if support.abi >= 2 else "EXDEV")
-    assert found["connect"] == ("EACCES" if support.abi >= 4 else "done")
     assert (found["signal"], found["abstract socket"]) == ("done", "done")
-
-
-def test_the_network_stays_open_unless_it_is_denied(place) -> None:
-    assert tried(place, ABI)["connect"] == "done"
 
 
 def test_a_rule_for_a_link_opens_nothing(place) -> None:

@@ -20,7 +20,7 @@ from ralph.sandbox.kernel.landlock import Support
 from ralph.sandbox.kernel.seccomp import MACHINES
 from ralph.sandbox.levels import Means, box_level
 from ralph.sandbox.trial import probe
-from ralph.sandbox.trial.self_test import SelfTest
+from ralph.sandbox.trial.self_test import ProbeError, SelfTest
 from tests.patience import TEST_S, wait_until
 
 pytestmark = [
@@ -38,10 +38,8 @@ LEVELS = {
     "none": msgspec.structs.replace(WITHOUT_NAMESPACES, landlock=Support(0, "not used")),
 }
 NOT_HERE = {"namespaces": MEANS.bwrap is None, "landlock": MEANS.landlock.abi == 0, "none": False}
-# Rows about limits are tried only where limits are set, and x32 exists only on x86_64.
-MAY_BE_UNTRIED = {row.name for row in probe.ROWS if row.protection == "limits"}
-if platform.machine() != "x86_64":
-    MAY_BE_UNTRIED |= {"make a system call by its x32 number"}
+# x32 exists only there.
+MAY_BE_UNTRIED = set() if platform.machine() == "x86_64" else {"make a system call by its x32 number"}
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +158,7 @@ def test_the_machine_by_itself_denies_little(unconfined) -> None:
 
 def test_every_protection_of_a_row_is_one_of_a_level() -> None:
     known = {*box_level(MEANS, "off").reaches}
-    assert {row.protection for row in probe.ROWS} - {"", "limits"} == known
+    assert {row.protection for row in probe.ROWS} - {""} == known
     names = [row.name for row in probe.ROWS]
     assert len({*names}) == len(names) >= 45
 
@@ -180,6 +178,12 @@ def leads_to(link: Path, directory: Path) -> bool:
         return str(link.readlink()).startswith(str(directory))
     except OSError:
         return False
+
+
+def test_a_probe_that_does_not_come_to_its_end_is_an_error_with_its_reason(monkeypatch) -> None:
+    monkeypatch.setattr(probe, "__file__", "/no/such/probe")
+    with SelfTest(LEVELS["none"]) as test, pytest.raises(ProbeError, match="can't open file"):
+        test.run()
 
 
 def test_a_row_that_is_denied_although_nothing_promises_it_is_not_broken() -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from ralph.machine.files.own_directory import SpillDirectory
 from ralph.machine.output_capture import OutputCapture, StreamRedaction
-from ralph.tools import background, background_commands
-from ralph.tools.background_commands import BackgroundCommand, BackgroundCommands
+from ralph.tools import background
+from ralph.tools.background import BackgroundCommand, BackgroundCommands
 from ralph.values.answer import ToolCall
 from ralph.values.events import BackgroundEnded, BackgroundStarted
 from ralph.values.ports import Interrupted
@@ -181,7 +181,7 @@ def test_a_flood_is_bounded_and_the_newest_output_is_kept(make_tools, tmp_path) 
 
 
 def test_the_number_of_running_commands_is_bounded(tools, monkeypatch) -> None:
-    monkeypatch.setattr(background, "MOST_RUNNING", 2)
+    monkeypatch.setattr(background, "_MOST_RUNNING", 2)
     first, _ = start(tools, "sleep 300"), start(tools, "sleep 300")
     said = tools.error("Bash", command="sleep 300", run_in_background=True)
     assert said == "2 commands run in the background already (bash_1, bash_2): stop one first"
@@ -228,7 +228,7 @@ def test_a_signal_ends_the_wait_for_output_at_once(tools, monkeypatch) -> None:
 
 
 def test_ended_commands_are_forgotten_when_there_are_many(tools, monkeypatch) -> None:
-    monkeypatch.setattr(background_commands, "_MOST_REMEMBERED", 2)
+    monkeypatch.setattr(background, "_MOST_REMEMBERED", 2)
     monkeypatch.setattr(background, "_ENDS_EARLY_S", 60.0)
     for _ in range(4):
         tools.ok("Bash", command="true", run_in_background=True)

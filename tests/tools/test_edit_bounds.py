@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import random
 import re
 import time
 from typing import TYPE_CHECKING
@@ -12,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.tools.edit import _most_similar, hint_for_no_match
+from ralph.tools.edit import hint_for_no_match
 from ralph.tools.files.text_match import EditableText
 from ralph.values.answer import ToolError
 from tests.rows import every_row
@@ -46,34 +44,6 @@ def test_the_hint_for_a_large_file_comes_quickly() -> None:
     assert "is at line 100001," in hint_for_no_match(text, "telling line\nother")
     similar = "".join("a" * 90 + f"{number}\n" for number in range(5000))
     assert "The most similar line is" in hint_for_no_match(similar, "a" * 80 + "bcdefgh")
-
-
-def test_a_hint_compares_at_most_two_hundred_lines_in_full_whatever_the_file(monkeypatch) -> None:
-    class Counting(difflib.SequenceMatcher[str]):
-        bounds = ratios = 0
-
-        def quick_ratio(self) -> float:
-            Counting.bounds += 1
-            return super().quick_ratio()
-
-        def ratio(self) -> float:
-            Counting.ratios += 1
-            return super().ratio()
-
-    monkeypatch.setattr("ralph.tools.edit.SequenceMatcher", Counting)
-    draw = random.Random(1)
-    lines = ["".join(draw.choices("ab", k=50)) for _ in range(2100)]
-    text = ("\n".join(lines) * 98)[:TEN_MB]
-    assert "The most similar line is" in hint_for_no_match(text, "".join(draw.choices("ab", k=49)) + "c")
-    assert (Counting.bounds, Counting.ratios) == (2000, 200)
-
-
-@given(st.lists(st.text("abc d", max_size=12), max_size=8), st.text("abc d", min_size=4, max_size=12))
-def test_the_most_similar_line_is_the_one_with_the_best_ratio(lines, wanted) -> None:
-    compared = [line.strip() for line in lines]
-    found = difflib.get_close_matches(wanted, compared, n=1, cutoff=0.7)
-    hint = f"The most similar line is {compared.index(found[0]) + 1}: {found[0]}" if found else ""
-    assert _most_similar(lines, wanted) == hint
 
 
 def test_all_of_ten_million_places_are_replaced_quickly(tools, tmp_path) -> None:

@@ -147,9 +147,7 @@ def _is_file_copied(source: int, target: str) -> bool:
 
 
 def _has_second_name(source: str, folder: int | None, target: str) -> bool:
-    """Gives what is at `source` in an open folder a second name. Without a folder, `source` is a link of the kernel's to an open
-    file. Returns False if that is impossible, as on two file systems.
-    """
+    """Gives a file in an open folder, or without one behind a link of the kernel's, a second name. False if that is impossible."""
     with opened(
         "/", _DIRECTORY
     ) as root:  # with a descriptor, Python calls linkat(2), which alone follows links

@@ -59,9 +59,7 @@ def opened_path(descriptor: int, named: str) -> str | None:
 
 
 def is_made_by_kernel(path: str, status: os.stat_result | None = None) -> bool:
-    """Whether the kernel makes the content of a file. `path` must contain no links. With `status`, that of the open file, kernel
-    file systems are also recognised in unusual places.
-    """
+    """Whether the kernel makes the content of a file. With the `status` of the open file, unusual places are recognised too."""
     if any(path == place or path.startswith(f"{place}/") for place in KERNEL_PLACES):
         return True
     # Such files use no disk blocks. For nearly all other files, this test is enough.
@@ -95,9 +93,7 @@ def _reported_by_kernel(descriptor: int) -> str | None:
 
 
 def open_regular_file(path: Path | str, flags: int = os.O_RDONLY) -> int:
-    """Opens a regular file and returns its descriptor. Never waits for a named pipe or a device: what was opened is judged. Raises
-    OSError, with EINVAL if it is not a regular file.
-    """
+    """The descriptor of a regular file. Never waits for a named pipe or a device. Raises OSError, with EINVAL for another kind."""
     # Merely opening a device can have an effect. What was looked at may be another file by now.
     if stat.S_ISREG(os.stat(path).st_mode):
         descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -108,9 +104,7 @@ def open_regular_file(path: Path | str, flags: int = os.O_RDONLY) -> int:
 
 
 def read_regular_file(path: Path | str, most_bytes: int, flags: int = os.O_NOFOLLOW) -> bytes:
-    """The content of a file that `open_regular_file` opens with `flags`. Raises OSError, with EINVAL if it is not a regular file,
-    and EFBIG if it is larger than `most_bytes`.
-    """
+    """The content of a file, opened as by `open_regular_file`. Raises OSError, with EFBIG if it is larger than `most_bytes`."""
     with os.fdopen(open_regular_file(path, flags), "rb") as file:
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:

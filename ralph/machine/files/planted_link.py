@@ -27,8 +27,8 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 def untrusted_places(directories: Sequence[str | Path]) -> tuple[str, ...]:
-    """The top of the project around each directory, without links, or the directory itself outside a repository, and what the
-    commands of every run may write.
+    """The tops of the projects around the directories, or these outside of one, without links, and what all runs' commands may
+    write.
     """
     places = (*directories, *written_by_all(os.environ))
     tops = (project_top(Path(place), os.environ) or os.path.realpath(place) for place in places)
@@ -36,8 +36,8 @@ def untrusted_places(directories: Sequence[str | Path]) -> tuple[str, ...]:
 
 
 def planted_link(path: str, tops: Sequence[str]) -> str | None:
-    """The first link on the absolute path `path` that is inside one of `tops`, also on the way on which a link leads. None if
-    there is none, or there are too many links.
+    """The first link on the way of an absolute path that is inside one of `tops`. None if there is none, or there are too many
+    links.
     """
     with suppress(OSError):
         for place, is_link, _ in way_to(path):
@@ -92,8 +92,8 @@ def links_and_file(path: str) -> list[str]:
 
 
 def leads_into(path: str, directories: Iterable[str]) -> bool:
-    """Whether an absolute path passes through one of the directories, whose writers then decide where it leads, when all links are
-    followed. True if there are too many.
+    """Whether an absolute path leads through one of the directories, whose writers then decide where to. True with too many
+    links.
     """
     inside = tuple(os.path.realpath(directory).rstrip("/") + "/" for directory in directories)
     try:
@@ -103,9 +103,7 @@ def leads_into(path: str, directories: Iterable[str]) -> bool:
 
 
 class LinkResolver:
-    """Resolves the links of absolute paths, which need not exist, but none where a command could have made it. Each place is
-    looked up once, so that many paths in few directories are fast.
-    """
+    """Resolves the links of absolute paths, which need not exist, but none where a command could have made it. Looks once."""
 
     def __init__(self, unfollowed: tuple[str, ...] = ()) -> None:
         """No link is followed in `unfollowed`, directories without links: what lies there says nothing about other places."""

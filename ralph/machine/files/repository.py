@@ -66,18 +66,14 @@ def project_top(directory: Path, environment: Mapping[str, str]) -> Path | None:
 
 
 def up_to_repository_root(cwd: Path) -> Sequence[Path]:
-    """The directories from the working directory up to the top of its repository. Outside of one, only the working directory:
-    those above do not belong to the project.
-    """
+    """The directories from the working directory up to the top of its repository. Outside of one, only the working directory."""
     directories = [cwd, *cwd.parents]
     tops = (directories.index(Path(top)) for top, is_checkout in repositories_above(str(cwd)) if is_checkout)
     return directories[: next(tops, 0) + 1]
 
 
 def git_directory(top: str) -> str | None:
-    """The git directory of the checkout at `top`: `.git`, or what the file `.git` names, as in a linked worktree and in a
-    submodule. None if this file names none.
-    """
+    """The git directory of the checkout at `top`: `.git`, or what the file `.git` names. None if this names none."""
     place = git_entry(top)
     if not os.path.isfile(place):
         return place
@@ -87,8 +83,8 @@ def git_directory(top: str) -> str | None:
 
 
 def git_directories_elsewhere(top: str) -> list[str]:
-    """The git directories of the checkout at `top` that its file `.git` names, if git would take them: that of a linked worktree with
-    that of its main checkout, or a submodule's.
+    """The git directories that the file `.git` at `top` names, if git would take them: of a linked worktree both, or of a
+    submodule.
     """
     place = git_directory(top)
     named = () if place in (None, git_entry(top)) else (place, common_directory(place))
@@ -96,9 +92,7 @@ def git_directories_elsewhere(top: str) -> list[str]:
 
 
 def may_have_moved(directory: Path, since_s: float) -> bool:
-    """Whether the current commit of the checkout around `directory` may have changed since a time, in seconds of the epoch. Git
-    writes each change into the reflog of HEAD, if there is one.
-    """
+    """Whether the commit of the checkout around `directory` may have changed since a time of the epoch, by the reflog of HEAD."""
     top = repository_top(directory)
     place = None if top is None else git_directory(str(top))
     if place is None:
@@ -128,9 +122,7 @@ def git_installation() -> str:
 
 
 def beginning_of(file: str, most_bytes: int = MOST_BYTES) -> bytes:
-    """The first bytes of a file. Empty if it cannot be read. Never blocks on a named pipe. Raises OSError if this machine lacks
-    file descriptors or memory.
-    """
+    """The first bytes of a file, or empty. Never blocks. Raises OSError if this machine lacks file descriptors or memory."""
     data = b""
     try:
         with opened(file, os.O_RDONLY | os.O_NONBLOCK) as descriptor:

@@ -44,8 +44,8 @@ def entries_below(top: str) -> Iterator[os.DirEntry[str]]:
 
 
 def remove_tree(top: str | os.PathLike[str]) -> None:
-    """Removes a directory with everything in it, whatever its modes, or a file. Follows no links. Removes as much as possible,
-    then raises the first OSError.
+    """Removes a directory, whatever the modes in it, or a file. Follows no links. Removes what it can, then raises the first
+    OSError.
     """
     top = os.fspath(top).rstrip(os.sep)  # with it, a link would be followed
     if not stat.S_ISDIR(os.lstat(top).st_mode):

@@ -48,10 +48,8 @@ RESOLVE_UNIX = 1 << 16
 
 # The ABI version that introduced a right. Rights that are not listed exist since version 1 (Linux 5.13).
 _FILE_RIGHTS_SINCE = {REFER: 2, TRUNCATE: 3, IOCTL_DEV: 5, RESOLVE_UNIX: 9}
-_BIND_TCP, _CONNECT_TCP, _BIND_UDP, _CONNECT_SEND_UDP = 1 << 0, 1 << 1, 1 << 2, 1 << 3
-_NET_RIGHTS_SINCE = {_BIND_TCP: 4, _CONNECT_TCP: 4, _BIND_UDP: 10, _CONNECT_SEND_UDP: 10}
 _SCOPE_ABSTRACT_SOCKETS, _SCOPE_SIGNALS = 1 << 0, 1 << 1
-_SCOPES_SINCE = {_SCOPE_ABSTRACT_SOCKETS: 6, _SCOPE_SIGNALS: 6}
+_SCOPES_ABI = 6
 
 _ALL_FILE_RIGHTS = (1 << 17) - 1
 
@@ -71,8 +69,6 @@ WRITE = (
 )
 """The rights to change, create and remove files of all kinds. Creating device files is not included."""
 
-_SCOPES_ABI = 6
-_NET_ABI = 4
 # With namespaces, each command adds a rule for its own /proc to the ruleset, and restricting copies all rules. So the
 # ruleset is built again sometimes, which takes milliseconds.
 _MOST_USES = 100
@@ -126,21 +122,18 @@ def support() -> Support:
         return Support(0, reasons.get(error.errno or 0, f"landlock_create_ruleset: {error.strerror}"))
 
 
-def build_ruleset(
-    abi: int, rules: Iterable[Rule], *, denies_net: bool = False, allows_signals: bool = False
-) -> int:
+def build_ruleset(abi: int, rules: Iterable[Rule], *, allows_signals: bool = False) -> int:
     """Builds a ruleset and returns its descriptor, which is close-on-exec. Raises OSError.
 
-    `abi` is the version to use, from 1 to the kernel's. `denies_net` denies binding and connecting: of TCP sockets from ABI 4 on,
-    of UDP sockets from 10 on. `allows_signals` allows signals to processes outside, which a process namespace hides.
+    `abi` is the version to use, from 1 to the kernel's. `allows_signals` allows signals to processes outside, which a process
+    namespace hides.
     """
     calls = prepare()
     files = file_rights(abi)
     head = [files]
-    if abi >= _NET_ABI:
-        head.append(_since(_NET_RIGHTS_SINCE, abi) if denies_net else 0)
     if abi >= _SCOPES_ABI:
-        head.append(_since(_SCOPES_SINCE, abi) & ~(_SCOPE_SIGNALS if allows_signals else 0))
+        # No right to the network is handled: the filter and the namespace judge that.
+        head += (0, _SCOPE_ABSTRACT_SOCKETS | (0 if allows_signals else _SCOPE_SIGNALS))
     packed = b"".join(field.to_bytes(8, "little") for field in head)
     # A new descriptor of a ruleset is close-on-exec.
     ruleset = calls.syscall(_CREATE_RULESET, packed, len(packed), 0)
@@ -155,11 +148,7 @@ def build_ruleset(
 
 def file_rights(abi: int) -> int:
     """All rights on files and directories in an ABI version."""
-    return _since(_FILE_RIGHTS_SINCE, abi) | _ALL_FILE_RIGHTS & ~sum(_FILE_RIGHTS_SINCE)
-
-
-def _since(table: dict[int, int], abi: int) -> int:
-    return sum(right for right, first in table.items() if first <= abi)
+    return _ALL_FILE_RIGHTS & ~sum(right for right, first in _FILE_RIGHTS_SINCE.items() if first > abi)
 
 
 class WatchedDirectories:

@@ -120,25 +120,21 @@ class ProxyDoor:
         self._is_closed = False
         self._received, given = socket.socketpair()
         self.descriptor = given.detach()
-        """One end of a socket pair, for the command's process, which closes it. `started` closes ralph's own copy."""
+        """One end of a socket pair, for the command's process, which closes it. Its sender may close this copy, and make it -1."""
         self._wakes, self._waker = socket.socketpair()
         try:
             self._thread = start_thread(self._accept, name="proxy")
         except ShortageError:
-            self.started()
+            os.close(self.descriptor)
             for one in (self._received, self._wakes, self._waker):
                 one.close()
             raise
 
-    def started(self) -> None:
-        """Called when the command has started. Closes ralph's copy of `descriptor`, to notice if the command ends before it listens."""
+    def close(self) -> tuple[RefusedConnection, ...]:
+        """Ends all connections, and returns the connections that the proxy refused, at most 50 different ones."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
-
-    def close(self) -> tuple[RefusedConnection, ...]:
-        """Ends all connections, and returns the connections that the proxy refused, at most 50 different ones."""
-        self.started()
         with self._lock:
             self._is_closed = True
             for one in self._open:

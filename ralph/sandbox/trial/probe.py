@@ -30,9 +30,6 @@ SEEN_FROM_OUTSIDE = "seen from outside"
 
 _WITHIN_S = 10
 _DAEMON_S = 20
-_MOST_MORE_PROCESSES = 40
-_MOST_TRIED_PROCESSES = 2000
-_MIB = 1024 * 1024
 _MOST_DESCRIPTORS = 256
 # GPUs, and devices that most machines have. A box of the probe is given none.
 _DEVICES = ("nvidiactl", "kfd", "dri/renderD128", "kvm", "fuse", "loop-control", "hwrng", "net/tun")
@@ -305,54 +302,12 @@ def _dump_core(_targets: Targets) -> None:
         raise _error(errno.EPERM) from None
 
 
-def _limit_of(targets: Targets, name: str, most: float = float("inf")) -> int:
-    limit: int = targets.get(name, 0)
-    if not 0 < limit < most:
-        raise UntriedError(f"not part of this probe: sandbox.{name}")
-    return limit
-
-
-def _storm(targets: Targets) -> None:
-    most = _limit_of(targets, "max_processes", _MOST_TRIED_PROCESSES)
-    waiting, ending = os.pipe()
-    pids = []
-    try:
-        for _ in range(most + _MOST_MORE_PROCESSES):
-            pid = os.fork()
-            if pid == 0:
-                os.close(ending)
-                os.read(waiting, 1)  # until the parent closes the pipe
-                os._exit(0)
-            pids.append(pid)
-    finally:
-        os.close(ending)
-        for pid in pids:
-            os.waitpid(pid, 0)
-
-
-def _take_memory(targets: Targets) -> None:
-    most = _limit_of(targets, "max_memory_mb")
-    try:
-        taken = [bytearray(_MIB) for _ in range(most + 16)]
-        taken.clear()
-    except MemoryError:
-        raise _error(errno.ENOMEM) from None
-
-
-def _write_much(targets: Targets) -> None:
-    most = _limit_of(targets, "max_file_mb")
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    with open("much", "wb") as file:
-        os.ftruncate(file.fileno(), (most + 1) * _MIB)
-
-
 def _stay_behind(targets: Targets) -> None:
     """Starts a process that keeps the descriptor `leash` open: `self_test.py` sees at the other end of the pipe when it ends."""
     leash = targets["leash"]
     if os.fork() == 0:
         os.setsid()
         signal.alarm(_DAEMON_S)
-        _append(f"{targets['root']}/daemon-{os.getpid()}")
         for others in ((0, leash), (leash + 1, _MOST_DESCRIPTORS)):  # so that nobody waits for its output
             os.closerange(*others)
         while True:
@@ -471,11 +426,6 @@ _ATTEMPTS: dict[str, dict[str, Callable[[Targets], object]]] = {
         "send to an abstract socket": lambda t: _send("\0" + t["abstract_datagram"]),
         "send to an abstract socket from a pair": lambda t: _send_from_pair("\0" + t["abstract_datagram"]),
     },
-    "limits": {
-        "start more processes than allowed": _storm,
-        "take more memory than allowed": _take_memory,
-        "write a larger file than allowed": _write_much,
-    },
 }
 """The attempts by the protection that denies them. No protection denies those of the last name, which is empty."""
 # Errors that show a denial, beyond those that show it everywhere, by protection or by attempt.
@@ -487,9 +437,6 @@ _ALSO = {
     "network": _UNREACHABLE,
     # What is seen there is no socket of a listener, or is in another network.
     **dict.fromkeys(("sockets in the file system", "abstract sockets"), _NOT_THERE | {errno.ECONNREFUSED}),
-    "start more processes than allowed": frozenset({errno.EAGAIN}),
-    "take more memory than allowed": frozenset({errno.ENOMEM}),
-    "write a larger file than allowed": frozenset({errno.EFBIG}),
 }
 OWN_LOOPBACK = "listen for TCP"
 """The row whose action is allowed in a network namespace, because it then reaches only the command's own loopback."""

@@ -8,7 +8,6 @@ import json
 import os
 import platform
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -19,8 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ralph.machine import namespaces, restriction
+from ralph.machine import restriction
+from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.files.trees import remove_tree_if_possible
+from ralph.machine.running_command import EndCause, KeptErrors, MemoryCapture, RunningCommand
+from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.places.gather import PACKAGE, python_prefixes
 from ralph.places.places import places_of
 from ralph.sandbox.box_plan import BoxPlan
@@ -29,15 +31,19 @@ from ralph.sandbox.levels import box_level
 from ralph.sandbox.trial import probe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Self
 
     from ralph.machine.command_supervisor import Confinement
+    from ralph.machine.running_command import CommandEnding
     from ralph.sandbox.levels import BoxLevel, Means, Net
 
 _WITHIN_S = 120
+_MOST_OUTPUT_BYTES = 1_000_000
+# A process of the probe that was killed may need a moment to end.
 _ENDS_WITHIN_S = 10.0
-_LOOK_S = 0.1
+_LEASH = 100
+"""The number that the end of a pipe has in the probe."""
 _PARENT = "/var/tmp"  # noqa: S108 - not in /tmp, which is another directory in a namespace
 # linux/ipc.h, linux/shm.h: the numbers of shmget and shmctl, and their flags.
 _SHARED_MEMORY_CALLS = {"x86_64": (29, 31), "aarch64": (194, 195)}
@@ -101,15 +107,34 @@ def is_promised(row: probe.Row, means: Means, net: Net) -> bool:
     return box_level(means, net).reaches.get(row.protection) == ""
 
 
-def words_before(confinement: Confinement) -> list[str]:
-    """The words before a command line that runs it in the sandbox. Who executes them must inherit the descriptors of
-    `confinement`. The supervisor confines the model's commands itself, which saves an interpreter.
+def run_as_command(
+    command: Sequence[str],
+    directory: str,
+    environment: Mapping[str, str],
+    confine: Callable[[str], Confinement] | None,
+    passed: tuple[int, int] | None = None,
+) -> tuple[CommandEnding, str, str]:
+    """Runs a command as those of the model are run, on the main thread, and returns its end, its output and its errors. `confine` and
+    `passed` are as in `CommandSupervisor`. Raises OSError and ShortageError.
     """
-    proxy, spaces = confinement.proxy, ",".join(map(str, confinement.spaces))
-    inside = [namespaces.__file__, confinement.directory, spaces, str(confinement.inner_space)]
-    before = inside if spaces else [restriction.__file__]
-    script = [sys.executable, "-I", "-S", *before, str(confinement.ruleset), confinement.program.hex()]
-    return [*script, *confinement.places, *([f"{restriction.PROXY}={proxy}"] if proxy >= 0 else []), "--"]
+    clock = SystemClock()
+    supervisor = CommandSupervisor({"PATH": os.defpath}, most_processes=0, confinement=confine)
+    try:
+        with KeptErrors() as errors:
+            started = supervisor.start(
+                command,
+                cwd=Path(directory),
+                environment=environment,
+                grace_s=0,
+                errors_to=errors.fileno,
+                passed=passed,
+            )
+            output = MemoryCapture(_MOST_OUTPUT_BYTES)
+            running = RunningCommand(started, output, waiter=InboxWaiter(clock), clock=clock)
+            ending = running.run(_WITHIN_S, "a command in the sandbox")
+            return ending, output.data.decode(), errors.read().decode("utf-8", "replace")
+    finally:
+        supervisor.close()
 
 
 class SelfTest:
@@ -153,21 +178,19 @@ class SelfTest:
     def run(self, rows: Sequence[str] | None = None) -> list[ProbeResult]:
         """Runs the probe in the sandbox, for all actions or only for those named in `rows`. Raises ProbeError."""
         with closing(self._box()) as box:
-            confinement = box.confinement(str(self.directory / "root"))
-            # Made after the ruleset: such a secret must be unreadable too.
-            self._make_late_secret()
-            try:
-                return [*self._results(rows, confinement)]
-            finally:
-                self._end_daemons()
+
+            def confine(directory: str) -> Confinement:
+                confinement = box.confinement(directory)
+                # Made after the ruleset: such a secret must be unreadable too.
+                self._make_late_secret()
+                return confinement
+
+            return [*self._results(rows, confine)]
 
     def run_unconfined(self) -> list[ProbeResult]:
         """Runs the probe without a sandbox, to show what this machine denies by itself. Raises ProbeError."""
         self._make_late_secret()
-        try:
-            return [*self._results(None, None)]
-        finally:
-            self._end_daemons()
+        return [*self._results(None, None)]
 
     def _make_late_secret(self) -> None:
         (self.directory / "secrets" / "late").write_text("secret")
@@ -178,20 +201,26 @@ class SelfTest:
         places = places_of({"root": roots, "denied": denied, **own}, {}, os.path.realpath, os.path.realpath)
         return CommandBox(BoxPlan(self._means, self._net), roots, {}, lambda: places)
 
-    def _results(self, rows: Sequence[str] | None, confinement: Confinement | None) -> Iterator[ProbeResult]:
+    def _results(
+        self, rows: Sequence[str] | None, confine: Callable[[str], Confinement] | None
+    ) -> Iterator[ProbeResult]:
         watched, leash = os.pipe()
         try:
-            targets = json.dumps(self._targets | {"rows": rows, "leash": leash})
-            said = self._said([sys.executable, "-I", "-S", probe.__file__, targets], confinement, leash)
-            os.close(leash)
-            leash = -1
-            # With namespaces, a process of the probe that was killed may need a moment to end.
-            waits_s = _ENDS_WITHIN_S if self._means.bwrap is not None else _LOOK_S
-            is_left = not select.select([watched], [], [], waits_s)[0]
+            targets = json.dumps(self._targets | {"rows": rows, "leash": _LEASH})
+            command = [sys.executable, "-I", "-S", probe.__file__, targets]
+            try:
+                ending, said, errors = run_as_command(
+                    command, self._targets["root"], {"PATH": os.defpath}, confine, (_LEASH, leash)
+                )
+            except OSError as error:
+                raise ProbeError(str(error)) from None
+            finally:
+                os.close(leash)
+            if ending.status or ending.how is not EndCause.BY_ITSELF:
+                raise ProbeError(errors.strip() or f"it ended with {ending.status} ({ending.how.name})")
+            is_left = not select.select([watched], [], [], _ENDS_WITHIN_S)[0]
         finally:
             os.close(watched)
-            if leash >= 0:
-                os.close(leash)
         known = {row.name: row for row in probe.ROWS}
         for line in said.splitlines():
             told = json.loads(line)
@@ -202,27 +231,6 @@ class SelfTest:
             yield ProbeResult(
                 row.name, row.protection, verdict, detail, is_promised(row, self._means, self._net)
             )
-
-    def _said(self, command: list[str], confinement: Confinement | None, leash: int = -1) -> str:
-        before = [] if confinement is None else words_before(confinement)
-        held = (leash, *([] if confinement is None else confinement.descriptors))
-        try:
-            ran = subprocess.run(
-                [*before, *command],
-                cwd=self.directory / "root",
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=_WITHIN_S,
-                env={"PATH": os.defpath},
-                pass_fds=[one for one in held if one >= 0],
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise ProbeError(str(error)) from None
-        if ran.returncode:
-            raise ProbeError(ran.stderr.strip() or f"it ended with {ran.returncode}")
-        return ran.stdout
 
     def _make_files(self) -> None:
         for name in ("root/.git/hooks", "outside", "secrets", "sockets"):
@@ -289,13 +297,3 @@ class SelfTest:
         stack.callback(started.wait)
         stack.callback(started.kill)
         return started
-
-    def _end_daemons(self) -> None:
-        """Kills what the probe has left running: each process has left a file with its id as the name."""
-        for file in (self.directory / "root").glob("daemon-*"):
-            pid = int(file.name.partition("-")[2])
-            with suppress(OSError):
-                working = Path(f"/proc/{pid}/cwd").readlink()
-                if working == self.directory / "root":
-                    os.kill(pid, signal.SIGKILL)
-            file.unlink(missing_ok=True)

@@ -54,8 +54,8 @@ def kind_of(mode: int) -> str:
 
 
 def is_binary(start: bytes) -> bool:
-    """Whether a file is binary: it has a NUL byte near its beginning (git's rule), or it is a PDF or gzip file. Do
-    not call this for UTF-16, because text in UTF-16 contains NUL bytes too.
+    """Whether it has a NUL byte near its beginning (git's rule), or is a PDF or gzip file. Not for UTF-16, which has such bytes
+    too.
     """
     return b"\0" in start[:SNIFFED_BYTES] or start.startswith((b"%PDF-", b"\x1f\x8b"))
 

@@ -23,9 +23,7 @@ _MAX_IMAGE_PIXELS = 2000
 
 
 def shown_image(data: bytes, media_type: str, images: ImageBudget) -> Block:
-    """Makes the content block for an image, and adds the image to `images`. Raises ToolError if the image is damaged
-    or too large.
-    """
+    """Makes the content block for an image, and adds it to `images`. Raises ToolError if it is damaged or too large."""
     if len(data) > MAX_IMAGE_BYTES:
         raise ToolError(
             f"the image has {len(data):,} bytes; at most {MAX_IMAGE_BYTES:,} can be shown. Scale it down first"

@@ -40,9 +40,7 @@ _ASK_WITHOUT = "Whoever starts ralph can make a copy without it in the working d
 
 
 class PathGuard:
-    """Checks paths against the table of places. The table is made at the first check, because many runs use
-    no file tools.
-    """
+    """Checks paths against the table of places, which is made at the first check: many runs use no file tools."""
 
     def __init__(
         self,
@@ -51,9 +49,8 @@ class PathGuard:
         rules: PathRules | None = None,
         redactor: Redactor | None = None,
     ) -> None:
-        """`gather` makes the table. `own_files` returns the directory with this run's long outputs, or None if the
-        directory does not exist yet. The model may read these outputs. `rules` are the permission rules about paths.
-        `redactor` finds known credentials.
+        """`gather` makes the table. `own_files` returns the directory with this run's long outputs, which may be read, or None.
+        `rules` are the permission rules about paths. `redactor` finds known credentials.
         """
         self._redactor = redactor or Redactor()
         self._rules = rules
@@ -65,17 +62,15 @@ class PathGuard:
         return self._gather()
 
     def refuse_read(self, path: Path, shown: str) -> str:
-        """Resolves all links in a path and returns the result. Raises ToolError if the file at that place must not be
-        read. The file need not exist.
-        """
+        """Returns the path without links. Raises ToolError if the file there, which need not exist, must not be read."""
         real = os.path.realpath(path)
         self._refuse_private(real, shown, None)
         self._refuse(real, shown, self._why_not_read(real))
         return real
 
     def refuse_opened(self, descriptor: int, path: Path, shown: str, judged: str) -> str:
-        """Returns the real path of an open file. Raises ToolError if that path is unknown or if the file must not be
-        read. `judged` is the result of `refuse_read`, called before the file was opened.
+        """The real path of an open file. Raises ToolError if it is unknown or must not be read. `judged` is the result of
+        `refuse_read`.
         """
         real, status = opened_path(descriptor, str(path)), os.fstat(descriptor)
         if real is None:
@@ -91,9 +86,9 @@ class PathGuard:
     def holds_secret(
         self, descriptor: int, real: str, status: os.stat_result, is_over: Callable[[], bool] = bool
     ) -> bool:
-        """Whether an open regular file contains a secret that ralph knows, as far as Read reads it. False for a file in a root,
-        which is shown as it is. `real` is the file's real path. Leaves the position of the descriptor as it is. `is_over` is
-        asked before each MiB. If it returns True, the answer is True too: what is not known must not be shown.
+        """Whether an open regular file at the path `real` contains a known secret, as far as Read reads it. False in a root.
+        Does not move the descriptor. `is_over` is asked before each MiB; if True, so is the answer: what is not known must not
+        be shown.
         """
         if self.is_shown_as_it_is(real, status):
             return False
@@ -129,9 +124,7 @@ class PathGuard:
         return own is not None and is_within(real, os.path.realpath(own))
 
     def refuse_written(self, real: str, shown: str) -> None:
-        """Raises ToolError if the file `real` must not be written. `real` is an absolute path without links. The file
-        need not exist.
-        """
+        """Raises ToolError if the file at an absolute path without links, which need not exist, must not be written."""
         rule = None if self._rules is None else self._rules.why_not_written(real)
         self._refuse(real, shown, _by_rule(rule), "written")
         for path in dict.fromkeys((real, self._canonical(real))):
@@ -152,9 +145,7 @@ class PathGuard:
         return place if place is not None and holds_credentials(real) else None
 
     def may_be_shown(self, real: str) -> bool:
-        """Whether the permission rules allow the file `real` to be read. This check ignores the table of protected
-        paths.
-        """
+        """Whether the permission rules, apart from the table of places, allow the file `real` to be read."""
         return self._rules is None or self._rules.why_not_read(real) is None
 
     def why_private(self, real: str, status: os.stat_result | None = None) -> str | None:
@@ -209,9 +200,7 @@ class PathGuard:
         return path
 
     def linked_secrets(self) -> dict[Identity, str]:
-        """The paths of up to 2,000 files that must not be read. Each key is a pair of device and inode number, by
-        which a hard link to such a file is recognised.
-        """
+        """Up to 2,000 files that must not be read, by device and inode, by which a hard link to one is recognised."""
         found: dict[Identity, str] = {}
         for path in islice(
             chain.from_iterable(files_in(place, 1) for place in self.places.unread), _MOST_FILES_COMPARED
@@ -229,9 +218,7 @@ class PathGuard:
 
 
 def why_private(real: str, status: os.stat_result | None = None) -> str | None:
-    """Describes what a file shows that only the kernel or a process should know. None if the kernel does not make its
-    content, or if anybody may know it.
-    """
+    """Says what a file shows that only the kernel or a process should know. None for a file that the kernel does not make."""
     if not is_made_by_kernel(real, status):
         return None
     return next((shows for name, shows in named_with(PRIVATE) if is_named(real, name)), None)
@@ -250,9 +237,7 @@ def _is_of_another_alone(real: str) -> bool:
 
 
 def refuse_kernel_file(real: str, shown: str, status: os.stat_result | None) -> None:
-    """Raises ToolError if the kernel generates the content of the file `real`. Such a file must not be written.
-    `real` is a path without links.
-    """
+    """Raises ToolError if the kernel makes the content of the file at a path without links."""
     if is_made_by_kernel(real, status):
         raise ToolError(f"{shown} is made up by the kernel; it cannot be edited or replaced as a file")
 
@@ -297,9 +282,7 @@ class HiddenPlaces:
         return self._holds_secret[path]
 
     def hides(self, path: str) -> bool:
-        """Whether a search must skip the regular file `path`. `path` is relative to the directory of the search and
-        contains no links.
-        """
+        """Whether a search must skip the regular file `path`, relative to its directory and without links."""
         if is_within_any(path, self.paths):
             return True
         real = f"{self._directory}/{path}"

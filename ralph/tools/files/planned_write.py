@@ -7,16 +7,14 @@ below the root, and all further checks and changes use the open directory and no
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import hashlib
 import os
 import stat
-import sys
 from contextlib import suppress
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -44,8 +42,8 @@ class WriteTarget(Struct, frozen=True):
     guard: PathGuard
 
     def replace(self, data: bytes) -> os.stat_result:
-        """Writes the file and returns its new status. If this fails, or if the file differs from `before`, raises
-        ToolError and leaves the old file unchanged.
+        """Writes the file and returns its new status. Raises ToolError, and leaves the old file, if that fails or it differs
+        from `before`.
         """
         relative = str(self.path.relative_to(self.root.path))
         try:
@@ -82,9 +80,7 @@ class WriteTarget(Struct, frozen=True):
 
 
 def write_target(path: Path, shown: str, context: ToolContext) -> WriteTarget:
-    """Finds the target of a write. Raises ToolError if the target is not a regular file, is outside all roots, is
-    protected or is not writable.
-    """
+    """The target of a write. Raises ToolError if it is no regular file, outside all roots, protected or not writable."""
     target = Path(os.path.realpath(path))
     before: os.stat_result | None = None
     with tool_errors(shown), suppress(FileNotFoundError):
@@ -123,9 +119,8 @@ class PlannedWrite(Struct, frozen=True, dict=True):
 
 
 def settle(change: FileChange, target: Path, seen: SeenFiles) -> ToolOutput | None:
-    """Finds out whether an earlier process completed a planned write before it died. Returns the result for the
-    model. Returns None if the file still has its old content, so that the write can be repeated. Removes temporary
-    files that the earlier process left.
+    """Finds out whether an earlier process completed a planned write before it died, and removes its temporary files. None if
+    the file still has its old content, so that the write can be repeated.
     """
     remove_leftovers(target.parent)
     digest = digest_of(target)
@@ -142,8 +137,8 @@ def settle(change: FileChange, target: Path, seen: SeenFiles) -> ToolOutput | No
 
 
 def digest_of(path: Path) -> str | None:
-    """The SHA-256 digest of a file's content in hexadecimal, or the signature of a very large file as text. None if the path
-    leads to no regular file or the file cannot be read. Does not block on a named pipe.
+    """The SHA-256 digest of a file's content, or the signature of a very large one. None if it is no regular file or
+    unreadable.
     """
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:
@@ -156,20 +151,10 @@ def digest_of(path: Path) -> str | None:
 
 
 # --- Directories below a root
-# Opens directories below an open directory, the root. A path that leads out of the root raises OSError (EXDEV): an
-# absolute path, a path above the root (`..`), or a path with a link to one of these. This is safe even if another
-# process replaces a part of the path at the same time. Links that stay inside the root are followed.
-#
-# On Linux 5.6 and later, the system call `openat2` does all this. Elsewhere, the path is opened part by part.
+# Opens directories below an open directory, the root, part by part. A path that leads out of the root raises OSError
+# (EXDEV): an absolute path, a path above the root (`..`), or a path with a link to one of these. This is safe even if
+# another process replaces a part of the path at the same time. Links that stay inside the root are followed.
 
-# From linux/openat2.h. The call has this number on every architecture that ralph is likely to run on. On all others,
-# the kernel returns ENOSYS.
-_OPENAT2 = 437
-_NO_MAGICLINKS = 0x02
-_BENEATH = 0x08
-# ENOSYS: an old kernel. EPERM: a container's filter that does not know the call. EAGAIN: something was renamed
-# while the kernel went through a `..`.
-_WALK_INSTEAD = frozenset({errno.ENOSYS, errno.EPERM, errno.EAGAIN})
 # The errors if a link is opened as a directory without following it: ENOTDIR on Linux, ELOOP on other systems.
 _PERHAPS_A_LINK = frozenset({errno.ENOTDIR, errno.ELOOP})
 
@@ -187,36 +172,6 @@ def open_parent(root: int, relative: str, *, make: bool = False) -> tuple[int, s
 
 def open_directory(root: int, relative: str) -> int:
     """Opens a directory below `root`. The descriptor is usable for `dir_fd` but not for reading."""
-    if sys.platform == "linux":
-        try:
-            return open_by_kernel(root, relative)
-        except OSError as error:
-            if error.errno not in _WALK_INSTEAD:
-                raise
-    return open_by_walk(root, relative)
-
-
-def open_by_kernel(root: int, relative: str) -> int:
-    how = b"".join(
-        number.to_bytes(8, sys.byteorder) for number in (HELD_DIRECTORY, 0, _BENEATH | _NO_MAGICLINKS)
-    )
-    syscall = _syscall()
-    while True:
-        opened = syscall(
-            ctypes.c_long(_OPENAT2), ctypes.c_int(root), os.fsencode(relative), how, ctypes.c_size_t(len(how))
-        )
-        if opened >= 0:
-            return int(opened)
-        code = ctypes.get_errno()
-        if code != errno.EINTR:
-            raise OSError(code, os.strerror(code), relative)
-
-
-def open_by_walk(root: int, relative: str) -> int:
-    """Does the work of `open_directory` on systems without `openat2`. Opens the parts of the path one after the
-    other, and resolves links itself. For `..`, closes the current directory and continues with the directory above
-    it.
-    """
     held = [os.dup(root)]
     ahead = [*reversed(Path(relative).parts)]
     links = 0
@@ -275,10 +230,3 @@ def _make_directory(root: int, relative: str) -> int:
 
 def _leads_out(relative: str) -> OSError:
     return OSError(errno.EXDEV, os.strerror(errno.EXDEV), relative)
-
-
-@cache
-def _syscall() -> Any:
-    syscall = ctypes.CDLL(None, use_errno=True).syscall
-    syscall.restype = ctypes.c_long
-    return syscall

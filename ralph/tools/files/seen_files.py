@@ -55,9 +55,8 @@ _CHANGED = _SeenFile(None, None)
 
 
 class SeenFiles:
-    """Remembers the last 10,000 files that the model was shown or has written in one session. May be used on any
-    thread. `was_shown` and `was_written` return a mapping from the file's real path to a text about its state. The
-    caller must store this mapping in the journal.
+    """The last 10,000 files that the model was shown or has written in a session. For any thread. `was_shown` and `was_written`
+    return what the caller must store in the journal: the real path and a text about the state.
     """
 
     def __init__(self) -> None:
@@ -65,9 +64,7 @@ class SeenFiles:
         self._lock = Lock()
 
     def restore(self, seen: Mapping[str, str]) -> None:
-        """Restores the files that earlier runs of this session have stored in the journal. `seen` maps their paths to
-        the texts about their states.
-        """
+        """Restores what earlier runs of this session have stored in the journal."""
         for path, text in seen.items():
             try:
                 self._keep(path, _SeenFile.of_text(text))
@@ -84,15 +81,11 @@ class SeenFiles:
         return self._keep(str(path), known)
 
     def was_written(self, path: Path, after: os.stat_result | None, digest: str) -> dict[str, str]:
-        """Remembers a file that was written. `after` is the status of the written file, or None if only the digest of
-        its content is known.
-        """
+        """Remembers a file that was written. `after` is its status, or None if only the digest is known."""
         return self._keep(str(path), _SeenFile(None if after is None else signature_of(after), digest))
 
     def refuse_changed(self, path: Path, now: os.stat_result, digest: str | None, shown: str) -> None:
-        """Raises ToolError if the file has changed since the model was shown it. `now` is the current status of the
-        file. `digest` is the digest of its current content, or None if unknown.
-        """
+        """Raises ToolError if the file, with the status `now` and the digest or None, has changed since the model was shown it."""
         with self._lock:
             seen = self._files.get(str(path))
         if seen is not None and not seen.is_of(now, digest):
@@ -110,15 +103,13 @@ class SeenFiles:
 
 
 def signature_of(stat: os.stat_result) -> Signature:
-    """A value that almost always changes when the file's content changes. It consists of device, inode, size and
-    modification time.
-    """
+    """A value that almost always changes with the content."""
     return (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
 
 def _digest(descriptor: int, before: os.stat_result) -> str | None:
-    """The digest of an open file's content. None if the file is too large, or if it has changed since the status
-    `before` was read. After such a change, the content might not be the content that the model was shown.
+    """The digest of an open file. None if it is too large, or has changed since `before`: the model may have been shown other
+    content.
     """
     if before.st_size > _MOST_BYTES_HASHED:
         return None

@@ -44,9 +44,7 @@ Line = tuple[bytes, int]
 
 
 def read_range(chunks: Iterable[bytes], wanted: LineRange, marked: tuple[bytes, str] | None) -> str:
-    """The wanted lines with line numbers, as in `cat -n`, followed by notes. `marked` is the byte order mark and its
-    encoding, or None.
-    """
+    """The wanted lines, numbered as by `cat -n`, and notes. `marked` is the byte order mark and its encoding, or None."""
     scan = _Scan()
     lines: list[Line] = []
     shown_bytes = 0

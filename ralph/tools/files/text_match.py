@@ -29,9 +29,7 @@ class Span(Struct, frozen=True):
 
 
 class EditableText:
-    """The text of a file. If the file has both LF and CRLF, a text of several lines is searched in a copy that has
-    only LF.
-    """
+    """The text of a file. With both LF and CRLF, a text of several lines is searched in a copy that has only LF."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -54,9 +52,7 @@ class EditableText:
 
 
 class _LfView:
-    """A copy of a text in which each CRLF is replaced by LF. `offset` converts an offset in the copy to an offset in
-    the original text.
-    """
+    """A copy of a text with LF for CRLF. `offset` converts an offset in it to one in the original text."""
 
     def __init__(self, text: str) -> None:
         self.text = text.replace("\r\n", "\n")
@@ -80,8 +76,8 @@ class Places:
     """All places where one text occurs in another."""
 
     def __init__(self, whole: EditableText, wanted: str, needle: str, view: _LfView | None) -> None:
-        """`wanted` is the text as the model wrote it. `needle` is the text to search for, with adapted line breaks.
-        The search is done in `view`, or in the original text if `view` is None.
+        """`wanted` is as the model wrote it, `needle` with adapted line breaks, to be searched in `view` or, if that is None,
+        the text itself.
         """
         self._whole = whole
         self._wanted = wanted
@@ -111,9 +107,7 @@ class Places:
         return first >= 0 and self._hay.find(self._needle, first + 1, first + 2 * size - 1) >= 0
 
     def replaced(self, new: str) -> str:
-        """The text with `new` at all places. The line breaks in `new` are adapted to the text around each place. They
-        are left unchanged if the old or the new text contains a CR.
-        """
+        """The text with `new` at all places, with the line breaks around each, unless the old or the new text contains a CR."""
         size = len(self._whole.text) + self.count * (len(new) + new.count("\n") - len(self._needle))
         if size > _MOST_CHARACTERS:
             raise ToolError(f"the result would be larger than {_MOST_CHARACTERS >> 20} MB; edit with Bash")
@@ -141,9 +135,8 @@ class Places:
 
 
 class _LineBreakAt:
-    """For a text with both LF and CRLF, decides which kind of line break to use at a given offset. It is the kind of
-    the next line break. If no line break follows, it is the kind of the last line break in the text. The offsets must
-    increase from call to call.
+    """The kind of the next line break at an offset in a text with both LF and CRLF, or of the last one if none follows. The
+    offsets must increase from call to call.
     """
 
     def __init__(self, text: str) -> None:

@@ -119,9 +119,7 @@ class LineQuery(Struct, frozen=True):
 
 
 def place_at(path: Path, shown: str, context: ToolContext) -> SearchPlace:
-    """The place to search for `path`, which a call of Grep or Glob names. For a file, this is its directory with the
-    search limited to that file. Raises ToolError if the path cannot be searched or must not be.
-    """
+    """The place of a call of Grep or Glob. For a file, its directory, limited to that file. Raises ToolError."""
     judged = context.guard.refuse_read(path, shown)
     with tool_errors(shown):
         mode = path.stat().st_mode
@@ -153,9 +151,7 @@ def _opened_directory(path: Path, shown: str, judged: str, context: ToolContext)
 
 
 def list_files(place: SearchPlace, context: ToolContext, *, is_sorted: bool = True) -> Search:
-    """Starts a listing of files. Each record of the result is a path that begins with `./` and ends with NUL. Raises
-    ToolError and ShortageError.
-    """
+    """Starts a listing, whose records are paths that begin with `./` and end with NUL. Raises ToolError and ShortageError."""
     order = SORTED if is_sorted else ()
     command = [*_options(place), *order, "--files", "--null", "--", place.target]
     return _started(command, place, context, search_end_s(context))
@@ -170,9 +166,7 @@ def files_matching(place: SearchPlace, glob: GlobPattern | None, search: Search)
 
 
 def ignored_note(place: SearchPlace, glob: GlobPattern | None, context: ToolContext) -> str:
-    """The beginning of a result that found no file: how many ignored files match. Empty if none does. Raises ToolError
-    and ShortageError.
-    """
+    """How many ignored files match, for a result that found no file. Empty if none. Raises ToolError and ShortageError."""
     if place.is_ignored or place.file_name is not None:
         return ""
     with list_files(replace(place, is_ignored=True), context) as search:
@@ -195,8 +189,8 @@ def search_end_s(context: ToolContext) -> float:
 def search_lines(
     place: SearchPlace, query: LineQuery, context: ToolContext, deadline_s: float, *, is_sorted: bool
 ) -> Search:
-    """Starts a search for lines. Without `is_sorted`, it uses all processors, and the files come in any order. The records of the result have the form of ripgrep's `--null`: `PATH NUL NUMBER :
-    LINE`, or `PATH NUL` for a list of files in a directory. Ripgrep does not apply every glob, so the caller must compare the paths
+    """Starts a search for lines. Without `is_sorted`, it uses all processors, and the files come in any order. The records are
+    as of ripgrep's `--null`: `PATH NUL NUMBER : LINE`, or `PATH NUL` for a list of files. The caller must compare the paths
     with the glob again. Raises ToolError and ShortageError.
     """
     command = [

@@ -5,7 +5,6 @@ problem and not a bug (P18).
 from __future__ import annotations
 
 import json
-import os
 import re
 import resource
 import signal
@@ -16,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.machine import launcher
 from ralph.mock_api import Text, ToolUse, Turn
 from tests.driven.driver_lines import request, user
+from tests.machine.test_launcher import line_for
 from tests.patience import wait_until
 from tests.program.conftest import Finished
 from tests.program.driver import STREAM_JSON
@@ -376,9 +375,7 @@ def test_p18_no_descriptor_for_a_while_is_retried_and_told_to_the_model_exits_0(
 
 def test_p18_a_command_whose_launcher_finds_no_process_was_not_started_and_says_so(scarcity, ralph) -> None:
     scarcity.begin()
-    process = scarcity.start_python(
-        ralph, launcher.__file__, str(os.getpid()), "1", "", "0", "touch", "effects"
-    )
+    process = scarcity.start_python(ralph, *line_for(["touch", "effects"], grace_s=1)[3:])
     ran = ralph.finish(process)
     assert ran.code == 75
     assert ran.stderr.startswith("the command was not started: this machine has no process left (")

@@ -34,28 +34,24 @@ PYPI = {
     "jupyter": "nbconvert==7.17.2 ipykernel==7.4.0",
     "matplotlib": "matplotlib==3.11.2",
     "pymysql": "pymysql==1.2.4",
-    "ray": "ray==2.60.0",
     "selenium": "selenium==4.44.0",
-    "supervisor": "supervisor==4.3.0",
     "torch": "torch==2.11.0 numpy",
     "uv": "uv==0.13.9",
-    "zmq": "pyzmq==27.3.0",
 }
 NPM = {"pnpm": "pnpm@12.21.0", "puppeteer": "puppeteer-core@25.16.0"}
 APT = {
     **DISTRIBUTION,
-    **{name: name for name in ("curl", "expect", "gdb", "screen", "socat", "strace")},
+    **{name: name for name in ("curl", "expect", "gdb", "strace")},
     "chromedriver": "chromium-driver",
     "dbus-run-session": "dbus",
     "docker": "docker.io",
-    "java": "default-jdk-headless",
     "mariadbd": "mariadb-server-core mariadb-client-core",
     "node": "nodejs",
     "redis-server": "redis-server",
     "xvfb-run": "xvfb xauth",
 }
 """Programs of the distribution, each with its packages."""
-DEVELOPERS = frozenset({"dmypy", "git", "playwright", "postgres", "python"})
+DEVELOPERS = frozenset({"git", "playwright", "postgres", "python"})
 """Programs of the developers' environment, and git, which every test asks."""
 
 

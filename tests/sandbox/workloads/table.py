@@ -231,54 +231,8 @@ call.mq_unlink(b'/ralph-workload')
 print('made')
 """),
         "made",
-        landlock=Fails(_DENIED, "denies POSIX message queues"),
+        landlock=Fails(_DENIED, ""),
         is_for_ci=True,
-    ),
-    Workload(
-        "ZeroMQ: ipc",
-        "zmq",
-        _python("""
-import zmq
-context = zmq.Context()
-one, other = context.socket(zmq.REP), context.socket(zmq.REQ)
-one.bind('ipc://s')
-other.connect('ipc://s')
-other.send(b'hello')
-print(one.recv())
-context.destroy(linger=0)
-"""),
-        "b'hello'",
-        Fails("ZMQError", "tcp://"),
-        timeout_s=20,
-    ),
-    Workload(
-        "dmypy",
-        "dmypy",
-        "echo 'x: int = 1' > it.py; dmypy run -- it.py; code=$?; dmypy kill >/dev/null 2>&1; exit $code",
-        "Success: no issues",
-        Fails("Timed out waiting for daemon to start", "use mypy"),
-        timeout_s=60,
-    ),
-    Workload(
-        "supervisord",
-        "supervisor",
-        """cat > s.conf <<'END'
-[unix_http_server]
-file=%(here)s/s.sock
-[supervisord]
-[rpcinterface:supervisor]
-supervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface
-[supervisorctl]
-serverurl=unix://%(here)s/s.sock
-[program:one]
-command=sleep 30
-END
-supervisord -c s.conf || exit
-for _ in $(seq 30); do supervisorctl -c s.conf status | grep RUNNING && break; sleep 0.3; done
-supervisorctl -c s.conf shutdown""",
-        "RUNNING",
-        Fails("Cannot open an HTTP server", "inet_http_server"),
-        timeout_s=40,
     ),
     Workload(
         "gunicorn on a socket",
@@ -325,20 +279,6 @@ jupyter nbconvert --to markdown --execute --stdout it.ipynb""",
         timeout_s=90,
     ),
     Workload("ansible", "ansible", "ansible localhost -m command -a 'echo hello'", "hello"),
-    Workload(
-        "ray",
-        "ray",
-        _python("""
-import os
-os.environ['RAY_AUTH_MODE'] = 'disabled'
-import ray
-ray.init(num_cpus=2, include_dashboard=False)
-print('got', ray.get(ray.remote(lambda x: x + 1).remote(41)))
-"""),
-        "got 42",
-        Fails("timed out during startup", "may be the cause: use multiprocessing"),
-        timeout_s=120,
-    ),
     Workload("uv tool", "uv", "uv tool install -q cowsay==6.1 && uv tool run cowsay -t hello", "hello"),
     # --- Browsers and displays
     Workload(
@@ -406,7 +346,7 @@ driver.quit()
         "xvfb-run",
         "xvfb-run -a sh -c 'echo display $DISPLAY' && sleep 1",
         "display :",
-        landlock=Fails("timed out after", "no X server starts"),
+        landlock=Fails("timed out after", ""),
         timeout_s=20,
     ),
     Workload(
@@ -415,7 +355,7 @@ driver.quit()
         """Xvfb :98 -listen tcp -nolisten unix -nolisten local -ac 2>log &
 for _ in $(seq 30); do (echo > /dev/tcp/127.0.0.1/6098) 2>/dev/null && echo connected && exit; sleep 0.3; done; cat log; exit 1""",
         "connected",
-        landlock=Fails("Exit code 1", "no X server starts"),
+        landlock=Fails("Exit code 1", ""),
     ),
     Workload(
         "dbus-run-session",
@@ -547,16 +487,6 @@ code=$?; ssh-agent -k >/dev/null; exit $code""",
         Fails("unix_listener", "-i KEY"),
         is_for_ci=True,
     ),
-    Workload(
-        "git credential-cache",
-        "git",
-        """printf 'protocol=https\nhost=example.com\nusername=u\npassword=p\n\n' | git credential-cache --socket $PWD/c/s store &&
-printf 'protocol=https\nhost=example.com\n\n' | git credential-cache --socket $PWD/c/s get &&
-git credential-cache --socket $PWD/c/s exit""",
-        "password=p",
-        Fails("unable to connect to cache daemon", "in another way"),
-        timeout_s=20,
-    ),
     # --- Programs outside, which stay out of reach
     Workload(
         "client of a socket outside",
@@ -599,13 +529,6 @@ print('connected')
         is_for_ci=True,
     ),
     Workload(
-        "screen",
-        "screen",
-        "mkdir -m 700 s; SCREENDIR=$PWD/s screen -dmS one sleep 20; SCREENDIR=$PWD/s screen -ls",
-        "(Detached)",
-        Fails("No Sockets found", "run_in_background"),
-    ),
-    Workload(
         "script",
         "script",
         "script -qec 'echo hello; tty' /dev/null",
@@ -614,36 +537,9 @@ print('connected')
         is_for_ci=True,
     ),
     Workload("expect", "expect", "expect -c 'spawn echo hello; expect hello; expect eof'", "hello"),
-    Workload(
-        "socat",
-        "socat",
-        """socat TCP-LISTEN:28099,bind=127.0.0.1,reuseaddr EXEC:cat & sleep 1
-echo hello | socat -t 2 - TCP:127.0.0.1:28099""",
-        "hello",
-        Fails("bit out of range 0 - FD_SETSIZE", "another program than socat"),
-        timeout_s=20,
-    ),
     Workload("gdb", "gdb", "gdb -q -batch -ex run -ex quit --args true 2>&1", "exited normally"),
     Workload("strace", "strace", "strace -c true 2>&1 | tail -1", "total"),
     # --- Java and JavaScript
-    Workload(
-        "jcmd",
-        "java",
-        """printf 'public class It { public static void main(String[] a) throws Exception { Thread.sleep(30000); } }' > It.java
-javac It.java; java It & sleep 2; jcmd $! VM.version; code=$?; kill %1; exit $code""",
-        "OpenJDK",
-        Fails("HotSpot VM not loaded", "kill -3"),
-        timeout_s=60,
-    ),
-    Workload(
-        "jstack",
-        "java",
-        """printf 'public class It { public static void main(String[] a) throws Exception { Thread.sleep(30000); } }' > It.java
-javac It.java; java It & sleep 2; jstack $!; code=$?; kill %1; exit $code""",
-        "Full thread dump",
-        Fails("HotSpot VM not loaded", "kill -3"),
-        timeout_s=60,
-    ),
     Workload(
         "node on a socket",
         "node",

@@ -54,25 +54,14 @@ no-gpg-sign | gpg: failed to start agent '/usr/bin/gpg-agent': General error
 may be the cause: sign nothing | error: gpg failed to sign the data\nfatal: failed to write commit object
 -i KEY | unix_listener: socket: Permission denied
 -i KEY | Error connecting to agent: Permission denied
-in another way | fatal: unable to connect to cache daemon: Permission denied
-# tmux 3.3a, screen 4.9.0
+# tmux 3.3a
 run_in_background | error connecting to /tmp/tmux-1000/default (Permission denied)
-may be the cause: start what must keep running with run_in_background | No Sockets found in /x/work/s.
-# mypy 2.4.1
-may be the cause: use mypy | Timed out waiting for daemon to start
-# supervisor 4.3.0, gunicorn 27.0.1, pyzmq 27.3.0, node 20.20.2
-inet_http_server | Error: Cannot open an HTTP server: socket.error reported errno.EACCES (13)\nerror: <class 'PermissionError'>, [Errno 13] Permission denied: file: /x/socket.py line: 232
+# gunicorn 27.0.1, node 20.20.2
 127.0.0.1:PORT | [4] [ERROR] connection to /x/work/g.sock failed: [Errno 13] Permission denied
-tcp:// | zmq.error.ZMQError: Permission denied (addr='ipc://s')
 listen on 127.0.0.1 | Error: listen EACCES: permission denied s\n    at Server.setupListenHandle
 listen on 127.0.0.1 | Error: connect EACCES /x/s\n    at PipeConnectWrap.afterConnect
-# socat 1.7.4.4, OpenJDK 17.0.15
-another program than socat | *** bit out of range 0 - FD_SETSIZE on fd_set ***: terminated
-kill -3 | Unable to open socket file /tmp/.java_pid24: target process 24 doesn't respond within 10500ms or HotSpot VM not loaded
 # nginx 1.22.1
 use TCP | nginx: [emerg] bind() to unix:/x/n.sock failed (13: Permission denied)
-# ray 2.60.0
-may be the cause: use multiprocessing | Exception: The current node timed out during startup. This could happen because some of the raylet failed to startup
 # Docker 28
 use TCP | permission denied while trying to connect: dial unix /x/docker.sock: socket: permission denied
 """
@@ -161,30 +150,9 @@ def test_a_gpu_that_is_not_given_is_told_only_where_the_machine_has_one(text) ->
 
 def test_where_tmp_is_closed_a_program_that_needs_it_and_does_not_say_so_is_told() -> None:
     closed = Refusals(tmp=True)
-    # xvfb-run of Xvfb 21.1.7 says nothing and hangs, because Xvfb cannot lock its display.
-    said = hint_of("(no output)", closed, nowhere, "npm ci && xvfb-run -a npm test") or ""
-    assert said.startswith(
-        "the sandbox denies writing /tmp, which may be the cause: no X server starts without;"
-    )
     # pnpm 12.21.0
-    said = hint_of("Error: ERR_PNPM_STORE_DIR_OPEN_OPERATION_LOCK", closed, nowhere, "pnpm install") or ""
+    said = hint_of("Error: ERR_PNPM_STORE_DIR_OPEN_OPERATION_LOCK", closed, nowhere) or ""
     assert said.startswith("the sandbox denies writing /tmp: use npm")
-    assert hint_of("xvfb-run", closed, nowhere, "cat notes") is None
-    assert hint_of("(no output)", Refusals(), nowhere, "xvfb-run -a npm test") is None
-
-
-def test_a_program_that_looks_for_what_runs_in_the_background_is_told_of_killbash() -> None:
-    others = Refusals(processes=True)
-    for command in ("kill $(lsof -ti:3000)", "fuser -k 3000/tcp"):  # lsof 4.95.0 says nothing
-        said = hint_of("(no output)", others, nowhere, command) or ""
-        assert said.endswith("which may be the cause: KillBash ends what runs in the background")
-        assert hint_of("(no output)", Refusals(), nowhere, command) is None
-    for command in ("kill 3000", "command -v lsof", "pip install fuser"):
-        assert hint_of("(no output)", others, nowhere, command) is None
-    for command in ("lsof " * 20_000, "fuser 3" * 14_000, "lsof " + "-a" * 50_000):
-        began = time.process_time()
-        assert hint_of("(no output)", others, nowhere, command) is None
-        assert time.process_time() - began < 2
 
 
 @every_row("text", ORDINARY)
