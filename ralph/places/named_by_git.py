@@ -196,9 +196,13 @@ def first_of(names: Sequence[str]) -> str:
 
 
 def hooks_in(directory: str) -> list[str]:
-    """The paths of the hooks in a directory that git would run."""
-    files = entries_in(directory, lambda entry: not entry.name.endswith(".sample") and entry.is_file())
-    return sorted(entry.path for entry in files if os.access(entry.path, os.X_OK))
+    """The paths of the hooks in a directory that git would run: the directory itself if it cannot be listed, which git need not."""
+    if os.path.isdir(directory) and not os.access(directory, os.R_OK):
+        return [directory]
+    files = entries_in(directory, lambda entry: not entry.name.endswith(".sample"))
+    return sorted(
+        entry.path for entry in files if os.path.isfile(entry.path) and os.access(entry.path, os.X_OK)
+    )
 
 
 def is_new(path: str, since_s: float) -> bool:

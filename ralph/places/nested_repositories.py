@@ -248,7 +248,7 @@ def _all_programs(directory: str) -> Iterator[str]:
             yield from (name for name, _ in programs_named(content))
             if len(content) >= MOST_BYTES:
                 yield _TOO_LARGE
-        yield from (f"hooks/{path.rpartition('/')[2]}" for path in hooks_in(f"{place}/hooks"))
+        yield from (path.removeprefix(f"{place}/") for path in hooks_in(f"{place}/hooks"))
 
 
 def last_look(roots: Sequence[str], since_s: float, environment: Mapping[str, str]) -> str:

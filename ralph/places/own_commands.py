@@ -322,7 +322,7 @@ def _why_taken(
     if is_open and found:
         yield f"{min(found)} finds what it runs in {directory}, {_THERE}"
     is_interpreted = bool(begun & ENTERS) or any(map(_INTERPRETER.fullmatch, begun))
-    held = {one.name: one.is_file() for one in entries_in(directory)} if names is None else names
+    held = {one.name: os.path.isfile(one.path) for one in entries_in(directory)} if names is None else names
 
     def is_there(word: str) -> bool:
         first, slash, _ = os.path.normpath(word).partition("/")

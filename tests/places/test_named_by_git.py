@@ -78,6 +78,11 @@ PROGRAMS = {
         "; ".join(hook(f".husky/{name}") for name in "abcd"),
         ".husky/a, .husky/b, .husky/c and 1 more",
     ),
+    "a hook beside a link in a circle": (
+        'git config --global core.hooksPath "$PWD/other"',
+        f"ln -s loop other/loop; ln -s update/x other/through; {hook('other/update')}",
+        "other/update",
+    ),
     "nothing": (OLD, "echo x >y", ""),
     "no hook": (HUSKY, "echo x >.husky/notes; touch .husky/a.sample", ""),
     "a switch": ("git config core.fsmonitor true", "echo x >true; chmod +x true", ""),

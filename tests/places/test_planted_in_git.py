@@ -136,6 +136,19 @@ def test_a_link_of_git_itself_is_left_alone(repository) -> None:
 
 
 @pytest.mark.ordinary_user
+def test_hooks_in_a_folder_that_cannot_be_listed_are_told(repository) -> None:
+    hooks = repository.top / "sub/.git/hooks"
+
+    def plant(_) -> None:
+        git(repository, "init", "-q", "sub")
+        (hooks / "post-index-change").touch(mode=0o755)
+        hooks.chmod(0o311)
+
+    assert "repositories below the work name: sub (hooks)" in told_after(repository, plant)
+    hooks.chmod(0o755)
+
+
+@pytest.mark.ordinary_user
 def test_a_folder_of_git_that_cannot_be_listed_is_told(repository) -> None:
     folder = repository.top / ".git/x"
     told = told_after(repository, lambda _: folder.mkdir(mode=0o300))

@@ -151,10 +151,13 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
 def entries_in(
     directory: str, is_wanted: Callable[[os.DirEntry[str]], bool] = lambda _: True
 ) -> list[os.DirEntry[str]]:
-    """The entries of a directory. Empty if it, or one of them, cannot be looked at."""
+    """The entries of a directory, without those that cannot be looked at. Empty if the directory itself cannot."""
+    found = []
     with suppress(OSError), os.scandir(directory) as listing:
-        return list(filter(is_wanted, listing))
-    return []
+        for entry in listing:
+            with suppress(OSError):
+                found += [entry] if is_wanted(entry) else []
+    return found
 
 
 def is_within(path: str, directory: str) -> bool:
@@ -198,7 +201,7 @@ def blocking_entry(
                 if is_folder(entry):
                     if entry.name != ".git" or is_followed is not None:
                         pending.append(entry.path)
-                elif follows and entry.is_dir():
+                elif follows and os.path.isdir(entry.path):
                     if (place := os.path.realpath(entry.path)) not in linked:
                         linked.add(place)
                         pending.append(entry.path)

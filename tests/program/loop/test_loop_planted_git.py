@@ -328,6 +328,18 @@ def test_the_hooks_that_an_iteration_leaves_are_named(ralph, checkout, iteration
 
 
 @pytest.mark.sandboxed
+def test_a_link_in_a_circle_ends_no_loop_and_hides_no_hook(ralph, checkout, iterations) -> None:
+    hook = "sub/.git/hooks/post-commit"
+    made = f"git init -q sub; echo true > {hook}; chmod +x {hook}; ln -s loop sub/.git/hooks/loop"
+    iterations([bash(f"ln -s loop loop; ln -s work/x through; {made}")], [bash("echo 2 > work")])
+    ran = ralph("loop", "go", "--commit", "--max-iterations", "2", code=0)
+    assert (
+        "git runs programs that these repositories below the work name: sub (hooks/post-commit)" in ran.stderr
+    )
+    assert checkout.git("show", "HEAD:work") == "2"
+
+
+@pytest.mark.sandboxed
 @pytest.mark.parametrize("option", ["--until", "--gate"])
 def test_a_repository_that_the_last_check_or_gate_made_is_named(ralph, checkout, iterations, option) -> None:
     made = "git init -q d; git -C d config core.fsmonitor ./x; git config core.fsmonitor ./x; exit 0"
