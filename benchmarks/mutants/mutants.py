@@ -1586,7 +1586,7 @@ MUTANTS = (
     Mutant(
         "fleet-stale-holder-changes-a-job",
         "a worker that lost a job changes nothing of it",
-        "            if row is None or row.generation != self.claim.generation:\n",
+        "            if row is None or row.generation != self._generation:\n",
         "            if row is None:\n",
         FLEET,
     ),

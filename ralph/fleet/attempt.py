@@ -19,7 +19,7 @@ from ralph.fleet.checkpoint import BadStateError, unpack_state
 from ralph.fleet.decisions import LEAST_GRANT_USD, LONGEST_ASKED_S, Final, NextAttempt, ProcessEnd, after_end
 from ralph.fleet.delivery import BEGINS_ANEW, MOST_STATE_BYTES, HeldClaim, JobDelivery
 from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, fingerprint, has_own_access, wait_for_end
-from ralph.fleet.jobs import UnknownFormatError, branch_of, job_from
+from ralph.fleet.jobs import UnknownFormatError, branch_of
 from ralph.fleet.store.claims import MOST_LOG_BYTES, LostError
 from ralph.fleet.store.database import StoreError, WaitStoppedError, patiently
 from ralph.fleet.store.schema import KeptRow
@@ -132,12 +132,11 @@ class JobAttempt:
         self._repositories = Repositories(worker.repositories, self._calls)
         self._process: JobProcess | None = None
         self._log = JobLog(worker, self.held)
-        self._folder = worker.folder / claim.set_name / f"{claim.id}.{claim.generation}"
+        row = claim.row
+        self._folder = worker.folder / row.set_name / f"{row.id}.{row.generation}"
         self._ended: ProcessEnd | None = None
         self._kept = claim.kept
-        self._place = worker.undelivered.place_of(
-            claim.set_name, claim.id, claim.generation, worker.folder.name
-        )
+        self._place = worker.undelivered.place_of(row.set_name, row.id, row.generation, worker.folder.name)
         self._is_left = False
         """Whether the job's files stay where they are, because they could not be kept."""
         self._unseen_usd = 0.0
@@ -170,7 +169,7 @@ class JobAttempt:
         """Works until the store knows how it ended. Raises LostError, MachineError, StoreError and WaitStoppedError."""
         try:
             self._log.start()
-            self._log.tell(f"attempt {self.claim.attempt} on {self._worker.machine}")
+            self._log.tell(f"attempt {self.claim.row.attempt} on {self._worker.machine}")
             self._work()
         except UnknownFormatError as error:
             self._end(Outcome.CONFIG, str(error))
@@ -194,7 +193,7 @@ class JobAttempt:
             self._supervisor.close()
             reaped_children(())  # the orphans of a job that was killed: this process has adopted them
             self._log.stop()
-            self._worker.undelivered.remove_job_folder(self.claim.set_name, self.claim.id)
+            self._worker.undelivered.remove_job_folder(self.claim.row.set_name, self.claim.row.id)
             if not self._is_left:
                 remove_tree_if_possible(self._folder)
         if self._refused is not None:
@@ -202,11 +201,11 @@ class JobAttempt:
 
     def _work(self) -> None:
         claim, worker = self.claim, self._worker
-        self._job = job = job_from(claim.content)
+        self._job = job = claim.row.job
         self._delivery = JobDelivery(worker, self.held, job, self._repositories, self._log)
         remove_tree_if_possible(self._folder)
         self._folder.mkdir(parents=True, mode=0o700)
-        worker.undelivered.make_job_folder(claim.set_name, claim.id)
+        worker.undelivered.make_job_folder(claim.row.set_name, claim.row.id)
         if claim.kept is not None:
             return self._deliver_kept(claim.kept)
         for name in job.env:
@@ -227,7 +226,7 @@ class JobAttempt:
 
     def _process_in(self, folder: Path, hidden: Sequence[Path]) -> JobProcess:
         return JobProcess(
-            self.claim.set_name,
+            self.claim.row.set_name,
             self._job,
             folder,
             self._worker.environment,
@@ -237,15 +236,15 @@ class JobAttempt:
         )
 
     def _checked_out(self) -> JobCheckout:
-        claim, job, held = self.claim, self._job, self.held
+        row, job, held = self.claim.row, self._job, self.held
         saved = held.ask(held.checkpoint)
         directory, branch = self._folder / CHECKOUT, branch_of(job)
         if saved is not None and saved.commit is not None and saved.ref is not None:
             checkout = self._repositories.restore(job.repository, saved.ref, saved.commit, directory, branch)
             self._delivery.last_commit = saved.commit
         else:
-            checkout = self._repositories.check_out(job.repository, claim.base or job.ref, directory, branch)
-        if claim.base is None:
+            checkout = self._repositories.check_out(job.repository, row.base or job.ref, directory, branch)
+        if row.base is None:
             held.ask(held.record, base=checkout.commit)
         if saved is not None:
             unpack_state(saved.state, self._folder / "state", 8 * MOST_STATE_BYTES)
@@ -298,7 +297,7 @@ class JobAttempt:
             self._worker.worked[0] = 1
         decision = after_end(
             end,
-            tries=self.claim.tries,
+            tries=self.claim.row.tries,
             most_tries=self.claim.most_tries,
             has_own_access=has_own_access(self._job),
             has_worked=bool(self._worker.worked[0]),
@@ -310,7 +309,7 @@ class JobAttempt:
 
     def _followed(self, process: JobProcess, checkout: JobCheckout) -> ProcessEnd | NextAttempt:
         """Runs the process, and again if its part of the set's budget did not suffice and more is left."""
-        granted, spent, most = self.claim.granted_usd, self.claim.cost_usd, self._job.max_budget_usd
+        granted, spent, most = self.claim.granted_usd, self.claim.row.cost_usd, self._job.max_budget_usd
         # Work after the checkpoint was paid for, and is paid for again.
         self._unseen_usd = max(spent - process.spending().cost_usd, 0.0)
         while (end := process.end_before()) is None:
@@ -416,9 +415,9 @@ class JobAttempt:
         checkout.move_to(self._place / CHECKOUT)
         checkout.use(self._git_calls())  # the former ones may be stopped
         self._kept = kept = KeptRow(
-            set_name=claim.set_name,
-            job=claim.id,
-            generation=claim.generation,
+            set_name=claim.row.set_name,
+            job=claim.row.id,
+            generation=claim.row.generation,
             place=worker.undelivered.identity(),
             machine=worker.machine,
             path=str(self._place / BUNDLE),
@@ -458,7 +457,7 @@ class JobAttempt:
     def _write_bundle(self, checkout: JobCheckout, decision: NextAttempt | Final) -> None:
         ended = self._ended or ProcessEnd(exit_code=0)
         work = KeptWork(
-            base=self.claim.base or checkout.commit,
+            base=self.claim.row.base or checkout.commit,
             commit=None,
             checkpoint=None,
             ending=decision if isinstance(decision, Final) and decision is not _CANCELLED else None,
@@ -510,7 +509,7 @@ class JobAttempt:
         return self._tell_delivered(end, then, work.commit, is_resumable=is_resumable)
 
     def _bundled_later(self, place: Path) -> KeptWork | None:
-        if (base := self.claim.base) is None:
+        if (base := self.claim.row.base) is None:
             return None
         checkout = self._repositories.reopen(self._job.repository, place / CHECKOUT, base)
         self._place, self._ended = place, (end := self._process_in(place, ()).end_left())
@@ -553,14 +552,14 @@ class JobAttempt:
 
     def _end(self, outcome: Outcome, reason: str) -> None:
         """Ends a claim that failed outside the job's process."""
-        tries, kept = self.claim.tries, self._kept
+        tries, kept = self.claim.row.tries, self._kept
         if kept is None and self._stop is not None and self._stop >= Stop.AT_ONCE:
             raise LostError
         if kept is not None:
             reason = f"{reason}; {_where(kept)}"
             tries = kept.tries + (self.claim.kept is not None)
             self.held.ask(self.held.keep, replace(kept, tries=tries))
-        end = ProcessEnd(exit_code=outcome.exit_code(), reason=reason, cost_usd=self.claim.cost_usd)
+        end = ProcessEnd(exit_code=outcome.exit_code(), reason=reason, cost_usd=self.claim.row.cost_usd)
         decision = after_end(end, tries=tries, most_tries=self.claim.most_tries)
         self._log.tell(reason)
         if isinstance(decision, NextAttempt):
@@ -579,7 +578,7 @@ class JobAttempt:
         """
         if self._stop is Stop.LOST or (self._stop is Stop.AT_ONCE and self._kept is None):
             raise LostError
-        end = ProcessEnd(exit_code=_CANCELLED.exit_code, cost_usd=self.claim.cost_usd)
+        end = ProcessEnd(exit_code=_CANCELLED.exit_code, cost_usd=self.claim.row.cost_usd)
         where = "" if self._kept is None else f"; {_where(self._kept)}"
         if self._stop is Stop.CANCELLED:
             cancelled = replace(_CANCELLED, reason=f"{_CANCELLED.reason}{where}")

@@ -385,7 +385,9 @@ class Repositories:
                 )
         return found.get(ref)
 
-    def remove_checkpoints(self, repository: str, set_name: str, job: str, own: Collection[str] = ()) -> int:
+    def remove_checkpoints(
+        self, repository: str, set_name: str, job: str, own: Collection[str | None] = ()
+    ) -> int:
         """Removes all checkpoints of a job at the remote, and the refs that end with `WORK` whose commits are in `own`. Returns the
         number of removed refs. Raises CheckoutError and Interrupted.
         """

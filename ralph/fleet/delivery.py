@@ -102,7 +102,7 @@ class JobDelivery:
     def __init__(
         self, worker: Worker, held: HeldClaim, job: Job, repositories: Repositories, log: JobLog
     ) -> None:
-        self._worker, self._claim, self._held = worker, held.claim, held
+        self._worker, self._claim, self._row, self._held = worker, held.claim, held.claim.row, held
         self._job, self._repositories, self._log = job, repositories, log
         self._branch = branch_of(job)
         self.last_commit: str | None = None
@@ -115,7 +115,7 @@ class JobDelivery:
         self._lacks = ""
 
     def _ref(self) -> str:
-        return checkpoint_ref(self._claim.set_name, self._claim.id, self._claim.attempt)
+        return checkpoint_ref(self._row.set_name, self._row.id, self._row.attempt)
 
     # --- checkpoints
 
@@ -171,10 +171,8 @@ class JobDelivery:
 
     def remove_checkpoints(self) -> None:
         with suppress(CheckoutError, Interrupted):
-            claim = self._claim
-            self._repositories.remove_checkpoints(
-                self._job.repository, claim.set_name, claim.id, claim.own_commits
-            )
+            row, own = self._row, self._claim.own_commits
+            self._repositories.remove_checkpoints(self._job.repository, row.set_name, row.id, own)
 
     # --- the branch
 
@@ -191,22 +189,21 @@ class JobDelivery:
 
     def finished(self, checkout: JobCheckout) -> str | None:
         """The commit for the branch. None if the job has made none."""
-        claim = self._claim
         if self._final is None:
             line = next(filter(None, map(str.strip, self._job.prompt.splitlines())), "")
             subject = line if len(line) <= 60 else f"{line[:59]}…"
-            final = checkout.finish(f"{claim.id}: {subject}", self._maker())
+            final = checkout.finish(f"{self._row.id}: {subject}", self._maker())
             self._find_rest(checkout, final.commit, final.left_out)
             self._final = final.commit
-        return None if self._final == (claim.base or checkout.commit) else self._final
+        return None if self._final == (self._row.base or checkout.commit) else self._final
 
     def _maker(self) -> Maker:
-        claim = self._claim
-        return Maker(claim.set_name, claim.id, claim.attempt, claim.generation)
+        row = self._row
+        return Maker(row.set_name, row.id, row.attempt, row.generation)
 
     def _find_rest(self, checkout: JobCheckout, final: str, left_out: tuple[str, ...] = ()) -> None:
         """Commits what the job has left beside its branch, and what `final` lacks. `left_out` is not in `final`."""
-        base = self._claim.base or checkout.commit
+        base = self._row.base or checkout.commit
         self._rest, names, lacks = checkout.rest(final, base, self._branch, self._maker())
         lacks = [*left_out, *lacks]
         self._lacks = shown(lacks)

@@ -22,7 +22,7 @@ from ralph.fleet.decisions import JobState
 from ralph.fleet.engine import Engine, end_attempt
 from ralph.fleet.job_process import STOPS_WITHIN_S, fingerprint, why_not_here
 from ralph.fleet.jobs import SetLimits, UnknownFormatError
-from ralph.fleet.store.claims import Adoption, Claims, LostError, Postponement, reconcile, take_over
+from ralph.fleet.store.claims import Adoption, Claims, LostError, reconcile, take_over
 from ralph.fleet.store.database import StoreError, WaitOptions, WaitStoppedError, patiently
 from ralph.fleet.store.locks import take_lock
 from ralph.fleet.store.schema import KeptRow
@@ -275,8 +275,8 @@ class Slot:
         claimed = worker.store.claim(
             set_name, job, attempt, executor=self._executor, machine=self._machine, credential=key
         )
-        if isinstance(claimed, Postponement):
-            self._tell(f"{set_name}/{job}: later: {claimed.reason}")
+        if isinstance(claimed, str):
+            self._tell(f"{set_name}/{job}: later: {claimed}")
             return None
         if claimed is not None:
             self._tell(f"{set_name}/{job}: attempt {attempt}")
