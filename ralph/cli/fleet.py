@@ -150,10 +150,17 @@ def work(
         store.look_before_work(until_done=until_done)
         database = store.database
     with _extra():
-        from ralph.fleet import slot, worker  # noqa: PLC0415 - not needed for --help
+        from ralph.fleet import worker  # noqa: PLC0415 - not needed for --help
 
-    options = slot.WorkOptions(slots=slots, until_done=until_done, drain_s=drain)
-    return worker.work(database, options, os.environ, _error_lines().write)
+    options = worker.WorkOptions(
+        database=database,
+        environment=os.environ,
+        tell=_error_lines().write,
+        slots=slots,
+        until_done=until_done,
+        drain_s=drain,
+    )
+    return worker.work(options)
 
 
 @fleet.command("ls", short_help="List the sets, and the jobs of one set.")

@@ -37,20 +37,19 @@ from ralph.values.screen_text import in_one_line
 from ralph.values.usage import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from mmap import mmap
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from typing import TypeVar
 
-    from ralph.fleet.checkouts import GitTerms, JobCheckout
+    from ralph.fleet.checkouts import JobCheckout
     from ralph.fleet.store.claims import Claim, Claims
     from ralph.fleet.store.database import WaitOptions
     from ralph.fleet.store.locks import ExecutorLock
     from ralph.fleet.undelivered import Undelivered
+    from ralph.fleet.worker import WorkOptions
 
     T = TypeVar("T")
 
-CHECKPOINT_EVERY_S = 30.0
 _LOOK_EVERY_S = 0.1
 _TELL_EVERY_S = 2.0
 _LOG_EVERY_S = 1.0
@@ -93,18 +92,9 @@ class Worker(Struct, frozen=True, kw_only=True):
     machine: str
     folder: Path
     """That of this executor alone."""
-    repositories: Path
-    """The mirrors of the machine."""
     undelivered: Undelivered
-    hidden: Sequence[Path]
-    """Files and folders of the fleet that no job may read."""
-    environment: Mapping[str, str]
-    terms: GitTerms
-    worked: mmap
-    """One byte that all slots share: 1 after a job has ended well, 0 after a refusal."""
-    tell: Callable[[str], None]
     redact: Callable[[str], str]
-    checkpoint_every_s: float = CHECKPOINT_EVERY_S
+    options: WorkOptions
 
     def ask(self, call: Callable[[], T]) -> T:
         """Asks the store, and waits while it is away."""
@@ -112,7 +102,7 @@ class Worker(Struct, frozen=True, kw_only=True):
 
     def refusal(self, reason: str, outcome: Outcome) -> MachineError:
         """The error of a machine whose key or settings are refused. After a job that has ended well, the worker only pauses."""
-        has_worked, self.worked[0] = bool(self.worked[0]), 0
+        has_worked, self.options.worked[0] = bool(self.options.worked[0]), 0
         return MachineError(f"{self.machine}: {reason}", Outcome.IO_ERROR if has_worked else outcome)
 
 
@@ -125,11 +115,13 @@ class JobAttempt:
         self.held = HeldClaim(worker, claim, lambda: self.stop(Stop.LOST))
         self._stop: Stop | None = None
         self._stopping = threading.Lock()
-        harmless = child_environment(worker.environment, (), known_secrets(worker.environment))
+        self._environment = worker.options.environment
+        self._tell = worker.options.tell
+        harmless = child_environment(self._environment, (), known_secrets(self._environment))
         safe = without_unsafe_loads(harmless, search_outside(harmless, (worker.folder,)))
         self._supervisor = CommandSupervisor(safe, most_processes=0)
         self._calls = self._git_calls()
-        self._repositories = Repositories(worker.repositories, self._calls)
+        self._repositories = Repositories(worker.options.database.folder / "repositories", self._calls)
         self._process: JobProcess | None = None
         self._log = JobLog(worker, self.held)
         row = claim.row
@@ -145,9 +137,9 @@ class JobAttempt:
 
     def _git_calls(self) -> GitCalls:
         # Git needs no key of the API, and gets the rest, by which the user's own helpers may authenticate.
-        variables = self._worker.environment
+        variables = self._environment
         for_git = {name: value for name, value in variables.items() if not name.startswith("ANTHROPIC_")}
-        return GitCalls(for_git, self._supervisor, terms=self._worker.terms, users=variables)
+        return GitCalls(for_git, self._supervisor, terms=self._worker.options.terms, users=variables)
 
     def stop(self, why: Stop) -> None:
         """Stops what runs. A claim that is lost stays so."""
@@ -209,12 +201,12 @@ class JobAttempt:
         if claim.kept is not None:
             return self._deliver_kept(claim.kept)
         for name in job.env:
-            if name not in worker.environment:
+            if name not in self._environment:
                 reason = f"the worker {worker.machine} has no variable {name}, which the job needs"
                 return self._end(Outcome.CONFIG, reason)
         checkout = self._checked_out()
         expected = self._delivery.expected(checkout)
-        process = self._process_in(self._folder, worker.hidden)
+        process = self._process_in(self._folder, worker.options.database.private_places)
         with self._stopping:
             if self._stop is not None:
                 raise SignalReceived(signal.SIGTERM)
@@ -229,7 +221,7 @@ class JobAttempt:
             self.claim.row.set_name,
             self._job,
             folder,
-            self._worker.environment,
+            self._environment,
             hidden=hidden,
             told=self._log.add,
             rate_limited=self._hold,
@@ -294,13 +286,13 @@ class JobAttempt:
 
     def _decided(self, end: ProcessEnd) -> NextAttempt | Final:
         if end.exit_code == 0:
-            self._worker.worked[0] = 1
+            self._worker.options.worked[0] = 1
         decision = after_end(
             end,
             tries=self.claim.row.tries,
             most_tries=self.claim.most_tries,
             has_own_access=has_own_access(self._job),
-            has_worked=bool(self._worker.worked[0]),
+            has_worked=bool(self._worker.options.worked[0]),
         )
         is_told = self._stop in {Stop.DRAINED, Stop.AT_ONCE}
         if is_told and (isinstance(decision, NextAttempt) or end.exit_code > 128 or end.was_killed):
@@ -410,7 +402,7 @@ class JobAttempt:
         claim, worker = self.claim, self._worker
         self._move()
         if self._stop is Stop.LOST:
-            worker.tell(f"{claim.name}: the work made here is kept: {self._place}")
+            self._tell(f"{claim.name}: the work made here is kept: {self._place}")
             raise LostError
         checkout.move_to(self._place / CHECKOUT)
         checkout.use(self._git_calls())  # the former ones may be stopped
@@ -428,7 +420,7 @@ class JobAttempt:
         try:
             self._write_bundle(checkout, decision)
         except (CheckoutError, OSError) as wrong:
-            worker.tell(f"{claim.name}: its checkout is kept as it is, because it cannot be bundled: {wrong}")
+            self._tell(f"{claim.name}: its checkout is kept as it is, because it cannot be bundled: {wrong}")
             self._kept = kept = replace(kept, path=str(self._place))
         if isinstance(error, (StoreError, WaitStoppedError)):
             raise error  # the next worker of this machine records it
@@ -534,7 +526,7 @@ class JobAttempt:
             is_delivered=self._kept is None,
         )
         because = f" ({reason})" if reason else ""
-        self._worker.tell(f"{self.claim.name}: exit {decision.exit_code}{because}")
+        self._tell(f"{self.claim.name}: exit {decision.exit_code}{because}")
 
     def _plan(self, end: ProcessEnd, decision: NextAttempt) -> None:
         self._log.stop()
@@ -548,7 +540,7 @@ class JobAttempt:
             is_try=is_try or self.claim.kept is not None,
             is_delivered=self._kept is None,
         )
-        self._worker.tell(f"{self.claim.name}: again in {decision.delay_s:.0f} s ({reason})")
+        self._tell(f"{self.claim.name}: again in {decision.delay_s:.0f} s ({reason})")
 
     def _end(self, outcome: Outcome, reason: str) -> None:
         """Ends a claim that failed outside the job's process."""
@@ -587,7 +579,7 @@ class JobAttempt:
 
     def _hold(self, for_s: float) -> None:
         """No job of any worker begins with this job's key for so long."""
-        key = fingerprint(self._worker.environment, self._job.base_url, self._job.model)
+        key = fingerprint(self._environment, self._job.base_url, self._job.model)
         self._log.hold(key, for_s)
 
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 MOST_STATE_BYTES = 64 * 1024 * 1024
 """A larger state directory, compressed, is not carried to other machines."""
+_CHECKPOINT_EVERY_S = 30.0
 _LOCK_FOR_S = 1.0
 _LOCK_EVERY_S = 0.005
 _ASK_EVERY_S = 0.1
@@ -134,7 +135,7 @@ class JobDelivery:
             ref = None if made is None else self._push_ref(checkout, made)
         except (CheckoutError, TooLargeError, OSError) as error:
             self._log.tell(f"no checkpoint: {error}")
-            self.next_checkpoint = time.monotonic() + self._worker.checkpoint_every_s
+            self.next_checkpoint = time.monotonic() + _CHECKPOINT_EVERY_S
             if is_last and not isinstance(error, TooLargeError):
                 raise
             return True
@@ -145,7 +146,7 @@ class JobDelivery:
             is_saved = self._held.ask_if_there(self._held.save_checkpoint, ref, made, state)
         if is_saved:
             self.last_commit = made
-        self.next_checkpoint = time.monotonic() + self._worker.checkpoint_every_s
+        self.next_checkpoint = time.monotonic() + _CHECKPOINT_EVERY_S
         return True
 
     def snapshot(self, checkout: JobCheckout) -> str | None:

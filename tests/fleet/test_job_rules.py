@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ralph.fleet.jobs import Rate, SetLimits, rate_from, why_no_ref_name
-from ralph.fleet.slot import DRAIN_S
+from ralph.fleet.worker import DRAIN_S
 from ralph.values.screen_text import time_limit
 from tests.rows import every_row
 
