@@ -125,14 +125,8 @@ def test_a_worker_that_is_told_to_stop_while_it_asks_the_store_does_not_begin(
     store.submit("s", SetLimits(), [job("a")])
     stop = StopEvent()
     stop.set()
-    console = command.Console(
-        write=lambda _: None,
-        write_value=lambda _: None,
-        write_text=lambda _: None,
-        tell=lambda _: None,
-    )
     with (
-        command.opened(None, ralph.environment, console, stop) as fleet,
+        command.opened(None, ralph.environment, stop) as fleet,
         pytest.raises(KeyboardInterrupt),
     ):
         fleet.look_before_work(until_done=until_done)
