@@ -199,7 +199,6 @@ DECIDES = (
     *(
         "fleet.decisions",
         "fleet.export",
-        "fleet.export_script",
         "fleet.job_rules",
         "fleet.jobs",
         "fleet.listing",

@@ -303,7 +303,7 @@ class JobAttempt:
         """Runs the process, and again if its part of the set's budget did not suffice and more is left."""
         granted, spent, most = self.claim.granted_usd, self.claim.row.cost_usd, self._job.max_budget_usd
         # Work after the checkpoint was paid for, and is paid for again.
-        self._unseen_usd = max(spent - process.spending().cost_usd, 0.0)
+        self._unseen_usd = max(spent - process.so_far().cost_usd, 0.0)
         while (end := process.end_before()) is None:
             self._ended = None
             own = None if most is None else plain(max(most - spent, 0.0))
@@ -341,9 +341,8 @@ class JobAttempt:
             changed = process.last_change()
             is_new, seen = is_new or changed != seen, changed
             if is_new and time.monotonic() >= next_word:
-                spending = process.spending()
-                cost_usd = plain(spending.cost_usd + self._unseen_usd)
-                self.held.ask_if_there(self.held.spend, cost_usd, spending.turns)
+                end = self._whole(process.so_far())
+                self.held.ask_if_there(self.held.spend, end.cost_usd, end.turns)
                 next_word = time.monotonic() + _TELL_EVERY_S
             if is_new and time.monotonic() >= self._delivery.next_checkpoint:
                 is_new = not self._delivery.checkpoint(checkout, process, is_last=False)

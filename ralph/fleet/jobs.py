@@ -17,6 +17,7 @@ from msgspec import Struct
 from ralph.prompt.prompt_input import MOST_PROMPT_BYTES
 from ralph.settings.tables import BY_NAME
 from ralph.values.credentials import known_secrets, looks_like_credential_value
+from ralph.values.outcome import CannotError
 from ralph.values.redaction import Redactor
 from ralph.values.setting import DURATION, POSITIVE_DOLLARS
 
@@ -85,7 +86,7 @@ class SetLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_attempts: int = 5
 
 
-class UnknownFormatError(Exception):
+class UnknownFormatError(CannotError):
     """A stored job was written by another version of ralph, or by somebody else, and cannot be done. The message is one line."""
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ralph.fleet.export import FORMATS, export
-from ralph.fleet.export_script import AGAIN, GITHUB, KUBERNETES, ONE_JOB, PARALLEL, SLURM
+from ralph.fleet.export import AGAIN, FORMATS, GITHUB, KUBERNETES, ONE_JOB, PARALLEL, SLURM, export
 from ralph.fleet.jobs import Rate, SetLimits, content_of
 from ralph.places.gather import why_protected
 from ralph.values.outcome import UsageError
@@ -77,8 +76,6 @@ REFUSED = [
         "github-matrix cannot pass on a variable GITHUB_X",
     ),
     ([job("a", env=("RALPH_X",))], FREE, "kubernetes", "kubernetes cannot pass on a variable RALPH_X"),
-    ([job("a")], FREE, "nomad", "'nomad' is not a format: github-matrix, kubernetes, slurm, parallel"),
-    ([], FREE, "slurm", "there are no jobs"),
 ]
 
 

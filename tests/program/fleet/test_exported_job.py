@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.fleet.checkouts import LARGE
-from ralph.fleet.exported_job import do_exported_job
 from ralph.fleet.jobs import Job, content_of
 from ralph.mock_api import Fault, Turn
 from ralph.sandbox.kernel.landlock import support
@@ -350,13 +349,6 @@ def test_a_job_that_cannot_be_done_says_why(
     assert ran.code == code, ran.stderr
     assert says in ran.stderr
     assert TOKEN not in ran.stderr
-
-
-def test_what_is_told_of_a_job_that_cannot_be_done_controls_no_terminal(tmp_path: Path) -> None:
-    said = list[str]()
-    job = Job(id="a", repository="x", prompt="Do it.", env=("X\x1b]0;PWNED\x07\nY",))
-    assert do_exported_job("night", job, tmp_path, {}, said.append) == 78
-    assert said == ["a: the variable X\n", "a: Y is not set\n"]
 
 
 def test_it_needs_no_library_of_the_fleet(ralph: Ralph, place: Path, server: HttpRepository) -> None:
