@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from ralph.fleet.store.database import Database
-    from ralph.fleet.store.fleet_store import SetRow
-    from ralph.fleet.store.schema import AttemptRow, JobRow
+    from ralph.fleet.store.schema import AttemptRow, JobRow, SetRow
     from ralph.machine.waiter import StopEvent
 
 T = TypeVar("T")
@@ -183,12 +182,12 @@ class Fleet:
             lines = self._ask(self._store.log_lines, set_name, job, number)
             is_last = not is_followed or row.state.is_final
             # A piece may end within a line, and so within a credential.
-            text = "".join([rest, *(line.text for line in lines)])
+            text = "".join([rest, *(piece for _, piece in lines)])
             end = len(text) if is_last else text.rfind("\n") + 1
             rest = text[end:]
             if end:
                 self.console.write_text(visible(text[:end]))
-            number = lines[-1].number if lines else number
+            number = lines[-1][0] if lines else number
             if not number and not is_told:
                 is_told = True
                 self.console.tell(
@@ -248,7 +247,7 @@ class Fleet:
                 for row in rows
                 if row.state is JobState.RUNNING and (ids is None or row.id in ids)
             ]
-            idle += self._ask(self._store.cancel, set_name, ids)[0]
+            idle += self._ask(self._store.cancel, set_name, ids)
         until = time.monotonic() + CANCEL_WITHIN_S
         count = len(running)
         left = self._still_running(running)

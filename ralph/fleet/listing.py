@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ralph.fleet.jobs import Job, SetLimits
-    from ralph.fleet.store.fleet_store import SetRow
-    from ralph.fleet.store.schema import AttemptRow, JobRow, KeptRow
+    from ralph.fleet.store.schema import AttemptRow, JobRow, KeptRow, SetRow
 
 _MOST_FAILURES = 20
 _HEADER = ("JOB", "STATE", "TRIES", "TURNS", "COST", "TIME", "REASON")

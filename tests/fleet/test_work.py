@@ -376,7 +376,7 @@ def test_after_a_kill_a_second_signal_and_a_cancellation_no_process_is_left_and_
 
         worker = place.work("c", "--until-done")
         wait_until(lambda: place.asked("hard", 1) == 3)
-        assert place.store.cancel(SET, ["hard"]) == (0, 1)
+        assert place.store.cancel(SET, ["hard"]) == 0
         assert worker.wait(PATIENCE_S) == 143, place.log("c")
         assert (place.row("hard").state.value, place.processes()) == ("cancelled", {})
 

@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 
 from ralph.fleet.decisions import JobState
 from ralph.fleet.jobs import Job, SetLimits, job_from, why_no_name
-from ralph.fleet.store.database import SCHEMA, Database, StoreError, make_engine, reading
+from ralph.fleet.store.database import Database, StoreError, make_engine, reading
 from ralph.values.screen_text import in_one_line
 
 if TYPE_CHECKING:
@@ -118,6 +118,27 @@ class AttemptRow(Struct, frozen=True, kw_only=True):
     reason: str | None = None
     turns: int | None = None
     cost_usd: float | None = None
+
+
+class SetRow(Struct, frozen=True, kw_only=True):
+    name: str
+    limits: SetLimits
+    created_at: float
+    counts: dict[JobState, int]
+    cost_usd: float
+    failed: int = 0
+    """The number of jobs in the state DONE whose exit code is not 0."""
+
+    @property
+    def open_jobs(self) -> int:
+        return sum(count for state, count in self.counts.items() if not state.is_final)
+
+
+class StoredCheckpoint(Struct, frozen=True):
+    ref: str | None
+    commit: str | None
+    """None if no file had changed."""
+    state: bytes
 
 
 metadata = sa.MetaData()
@@ -227,15 +248,6 @@ def limits_from(text: bytes) -> SetLimits:
         raise StoreError(
             f"the limits of a set in the store cannot be read ({_short(error)}): {_NOT_OURS}"
         ) from None
-
-
-def translated(engine: sa.Engine, database: Database) -> sa.Engine:
-    """The engine that finds these tables in the fleet's schema. SQLite has no schemas. There the tables lie beside those
-    of the engine of workflows, which has none of these names.
-    """
-    if database.is_postgres:
-        return engine.execution_options(schema_translate_map={None: SCHEMA})
-    return engine
 
 
 # --- The engine's tables
