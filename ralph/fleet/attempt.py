@@ -486,7 +486,8 @@ class JobAttempt:
                     raise
                 self._log.tell(f"no checkpoint: {error}")
         if work.commit is not None and decision is not None:
-            delivered = delivery.kept_branch(checkout, work.commit, decision)
+            expected = self._repositories.branch_at(self._job.repository, branch_of(self._job))
+            delivered = delivery.branch(checkout, work.commit, decision, expected)
             continues = continues and delivered is decision
             decision = delivered
         again = NextAttempt(max(work.resumes_at - time.time(), 0.0), "its work was delivered")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ralph.fleet.checkouts import REST, WORK, Delivered, Maker, checkpoint_ref
+from ralph.fleet.checkouts import REST, WORK, Delivered, checkpoint_ref, trailer_of
 from ralph.fleet.checkpoint import TooLargeError, pack_state
 from ralph.fleet.decisions import Final
 from ralph.fleet.jobs import branch_of
@@ -105,7 +105,8 @@ class JobDelivery:
     ) -> None:
         self._worker, self._claim, self._row, self._held = worker, held.claim, held.claim.row, held
         self._job, self._repositories, self._log = job, repositories, log
-        self._branch = branch_of(job)
+        self._branch, row = branch_of(job), self._row
+        self._trailer = trailer_of(row.set_name, row.id, row.attempt, row.generation)
         self.last_commit: str | None = None
         """That of the last checkpoint."""
         self.next_checkpoint = 0.0
@@ -193,19 +194,15 @@ class JobDelivery:
         if self._final is None:
             line = next(filter(None, map(str.strip, self._job.prompt.splitlines())), "")
             subject = line if len(line) <= 60 else f"{line[:59]}…"
-            final = checkout.finish(f"{self._row.id}: {subject}", self._maker())
+            final = checkout.finish(f"{self._row.id}: {subject}", self._trailer)
             self._find_rest(checkout, final.commit, final.left_out)
             self._final = final.commit
         return None if self._final == (self._row.base or checkout.commit) else self._final
 
-    def _maker(self) -> Maker:
-        row = self._row
-        return Maker(row.set_name, row.id, row.attempt, row.generation)
-
     def _find_rest(self, checkout: JobCheckout, final: str, left_out: tuple[str, ...] = ()) -> None:
         """Commits what the job has left beside its branch, and what `final` lacks. `left_out` is not in `final`."""
         base = self._row.base or checkout.commit
-        self._rest, names, lacks = checkout.rest(final, base, self._branch, self._maker())
+        self._rest, names, lacks = checkout.rest(final, base, self._branch, self._trailer)
         lacks = [*left_out, *lacks]
         self._lacks = shown(lacks)
         told = [f"not in the branch: {path}" for path in lacks]
@@ -245,11 +242,6 @@ class JobDelivery:
     def take_rest(self, work: KeptWork) -> None:
         """From now on, `rest` pushes what an earlier claim left, which was kept here."""
         self._rest, self._lacks = work.rest, work.lacks
-
-    def kept_branch(self, checkout: JobCheckout, commit: str, decision: Final) -> Final:
-        """As `branch`, for the commit of an earlier claim that was kept here."""
-        expected = self._repositories.branch_at(self._job.repository, self._branch)
-        return self.branch(checkout, commit, decision, expected)
 
     def _pushed(self, checkout: JobCheckout, commit: str, expected: str | None) -> CheckoutError | None:
         """Pushes the branch. Returns why that is impossible, or None."""

@@ -20,11 +20,11 @@ from ralph.fleet.checkouts import (
     LARGE,
     REST,
     GitCalls,
-    Maker,
     NotDelivered,
     Repositories,
     checkpoint_ref,
     git_terms,
+    trailer_of,
 )
 from ralph.fleet.job_file import MOST_FILE_BYTES
 from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, wait_for_end
@@ -205,14 +205,14 @@ class ExportedJob:
         remove_tree_if_possible(self._folder / LARGE)
 
     def _deliver(self, kept: _JobRecord, checkout: JobCheckout) -> None:
-        commit, maker = kept.made, Maker(self._set, self._job.id, 1, 1)
+        commit, trailer = kept.made, trailer_of(self._set, self._job.id, 1, 1)
         left_out: list[str] = []
         if commit is None:
-            made = checkout.finish("What ralph left uncommitted", maker)
+            made = checkout.finish("What ralph left uncommitted", trailer)
             commit, left_out = made.commit, [*made.left_out]
             self._keep(replace(kept, made=commit))
         branch, beside = branch_of(self._job), f"{checkpoint_ref(self._set, self._job.id, 1)}{REST}"
-        rest, _, lacks = checkout.rest(commit, kept.commit, branch, maker)
+        rest, _, lacks = checkout.rest(commit, kept.commit, branch, trailer)
         for path in (*left_out, *lacks):
             self._say(f"left out of the commit: {in_one_line(path)}\n")
         wanted = {f"refs/heads/{branch}": None if commit == kept.commit else commit, beside: rest}

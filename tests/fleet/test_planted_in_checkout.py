@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.fleet import checkouts
-from ralph.fleet.checkouts import Delivered, GitCalls, GitTerms, MadeCommit, Maker, Repositories, head_of
+from ralph.fleet.checkouts import Delivered, GitCalls, GitTerms, MadeCommit, Repositories, head_of, trailer_of
 from ralph.git.answer import CheckoutError
 from ralph.machine.files.opened_copies import copy_objects
 from ralph.values.outcome import Outcome
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ralph.fleet.checkouts import JobCheckout
 
-FIRST = Maker("set", "job", 1, 1)
+FIRST = trailer_of("set", "job", 1, 1)
 ATTRIBUTES = "*.txt diff=evil merge=evil\n*.bin filter=evil\n"
 
 
