@@ -1544,8 +1544,8 @@ MUTANTS = (
     Mutant(
         "fleet-cancel-drops-the-checkpoint",
         "a cancelled job continues at its checkpoint",
-        "            self._tell_end(end, decision, None, keeps_checkpoint=True)\n            return\n",
-        "            self._tell_end(end, decision, None, keeps_checkpoint=False)\n            return\n",
+        "            self._tell_store(end, decision)\n            return\n",
+        "            self._tell_store(end, decision, keeps_checkpoint=False)\n            return\n",
         FLEET,
     ),
     Mutant(

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from msgspec import Struct
@@ -264,7 +265,7 @@ class JobAttempt:
             if not self._has_left_nothing() and (end.turns or not is_refused):
                 self._delivery.checkpoint(checkout, process, is_last=True)
                 decision = self._delivery.rest_of_checkpoint(checkout, decision)
-            self._plan(end, decision)
+            self._tell_store(end, decision)
             if is_refused:
                 self._refused = decision.reason
         except (Exception, Interrupted) as error:  # whatever kept it from being delivered, it was paid for
@@ -356,7 +357,7 @@ class JobAttempt:
         if self._stop is Stop.CANCELLED:
             if not self._has_left_nothing():
                 decision = self._checkpoint_of_cancelled(checkout, process, decision)
-            self._tell_end(end, decision, None, keeps_checkpoint=True)
+            self._tell_store(end, decision)
             return
         is_resumable = decision.exit_code not in BEGINS_ANEW
         if is_resumable and self.claim.ending is None:
@@ -388,7 +389,7 @@ class JobAttempt:
     def _tell_delivered(
         self, end: ProcessEnd, decision: Final, commit: str | None, *, is_resumable: bool
     ) -> None:
-        self._tell_end(end, decision, commit, keeps_checkpoint=is_resumable)
+        self._tell_store(end, decision, commit, keeps_checkpoint=is_resumable)
         if not is_resumable:
             self._delivery.remove_checkpoints()
 
@@ -495,7 +496,7 @@ class JobAttempt:
         self._kept = None
         end = ProcessEnd(exit_code=0 if decision is None else decision.exit_code, result=work.result)
         if isinstance(then, NextAttempt):
-            return self._plan(end, then)
+            return self._tell_store(end, then)
         self._log.tell("delivered what was kept here")
         is_resumable = then.exit_code not in BEGINS_ANEW
         return self._tell_delivered(end, then, work.commit, is_resumable=is_resumable)
@@ -511,36 +512,27 @@ class JobAttempt:
 
     # --- telling the store
 
-    def _tell_end(
-        self, end: ProcessEnd, decision: Final, commit: str | None, *, keeps_checkpoint: bool
+    def _tell_store(
+        self,
+        end: ProcessEnd,
+        decision: Final | NextAttempt,
+        commit: str | None = None,
+        *,
+        keeps_checkpoint: bool = True,
     ) -> None:
         self._log.stop()
-        reason = self._worker.redact(decision.reason)
-        self.held.ask(
-            self.held.end,
-            decision.exit_code,
-            reason,
-            result=self._worker.redact(end.result)[:_MOST_RESULT_CHARS],
-            commit=commit,
-            keeps_checkpoint=keeps_checkpoint,
-            is_delivered=self._kept is None,
-        )
-        because = f" ({reason})" if reason else ""
-        self._tell(f"{self.claim.name}: exit {decision.exit_code}{because}")
-
-    def _plan(self, end: ProcessEnd, decision: NextAttempt) -> None:
-        self._log.stop()
-        is_try = decision.is_try and self._stop is not Stop.DRAINED
-        reason = self._worker.redact(decision.reason)
-        self.held.ask(
-            self.held.plan_next,
-            end.exit_code,
-            decision.delay_s,
-            reason,
-            is_try=is_try or self.claim.kept is not None,
-            is_delivered=self._kept is None,
-        )
-        self._tell(f"{self.claim.name}: again in {decision.delay_s:.0f} s ({reason})")
+        reason, is_delivered = self._worker.redact(decision.reason), self._kept is None
+        if isinstance(decision, NextAttempt):
+            is_try = decision.is_try and self._stop is not Stop.DRAINED
+            plan = partial(self.held.plan_next, end.exit_code, decision.delay_s, reason)
+            self.held.ask(plan, is_try=is_try or self.claim.kept is not None, is_delivered=is_delivered)
+            said = f"again in {decision.delay_s:.0f} s"
+        else:
+            result = self._worker.redact(end.result)[:_MOST_RESULT_CHARS]
+            told = partial(self.held.end, decision.exit_code, reason, result=result, commit=commit)
+            self.held.ask(told, keeps_checkpoint=keeps_checkpoint, is_delivered=is_delivered)
+            said = f"exit {decision.exit_code}"
+        self._tell(f"{self.claim.name}: {said}{f' ({reason})' if reason else ''}")
 
     def _end(self, outcome: Outcome, reason: str) -> None:
         """Ends a claim that failed outside the job's process."""
@@ -554,10 +546,7 @@ class JobAttempt:
         end = ProcessEnd(exit_code=outcome.exit_code(), reason=reason, cost_usd=self.claim.row.cost_usd)
         decision = after_end(end, tries=tries, most_tries=self.claim.most_tries)
         self._log.tell(reason)
-        if isinstance(decision, NextAttempt):
-            self._plan(end, decision)
-        else:
-            self._tell_end(end, decision, None, keeps_checkpoint=True)
+        self._tell_store(end, decision)
 
     def _end_here(self, error: Exception) -> NoReturn:
         """Ends a claim that failed because of this machine. Other machines can do the job. Raises MachineError."""
@@ -574,8 +563,8 @@ class JobAttempt:
         where = "" if self._kept is None else f"; {_where(self._kept)}"
         if self._stop is Stop.CANCELLED:
             cancelled = replace(_CANCELLED, reason=f"{_CANCELLED.reason}{where}")
-            return self._tell_end(end, cancelled, None, keeps_checkpoint=True)
-        return self._plan(end, replace(_HANDED_BACK, reason=f"{_HANDED_BACK.reason}{where}"))
+            return self._tell_store(end, cancelled)
+        return self._tell_store(end, replace(_HANDED_BACK, reason=f"{_HANDED_BACK.reason}{where}"))
 
     def _hold(self, for_s: float) -> None:
         """No job of any worker begins with this job's key for so long."""

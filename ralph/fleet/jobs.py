@@ -164,20 +164,15 @@ class JobFault(Struct, frozen=True):
 
 
 def faults_of(job: Job) -> Iterator[JobFault]:
-    """Yields what is wrong with a job, apart from its relations to other jobs."""
-    unclean = list(_unclean_texts(job))
-    yield from unclean
-    if unclean:  # the other rules expect texts
-        return
-    why = why_no_name(job.id)
-    if why is not None:
-        yield JobFault("id", why)
-    why = why_wrong_repository(job.repository)
-    if why is not None:
-        yield JobFault("repository", why)
-    why = None if job.ref is None else why_no_ref_name(job.ref)
-    if why is not None:
-        yield JobFault("ref", why)
+    """Yields what is wrong with a job, apart from its relations to other jobs. Each rule expects that those before it are kept."""
+    yield from _unclean_texts(job)
+    for field, why in (
+        ("id", why_no_name(job.id)),
+        ("repository", why_wrong_repository(job.repository)),
+        ("ref", None if job.ref is None else why_no_ref_name(job.ref)),
+    ):
+        if why is not None:
+            yield JobFault(field, why)
     if not job.prompt.strip():
         yield JobFault("prompt", "is empty")
     if job.until is not None and not job.until.strip():
