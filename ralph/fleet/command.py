@@ -276,9 +276,7 @@ class Fleet:
         stands for all jobs that did not end with 0.
         """
         count = 0
-        found = self._chosen(names, in_set).items()
-        self._ask(self._store.create)
-        for set_name, ids in found:
+        for set_name, ids in self._chosen(names, in_set).items():
             count += self._ask(self._store.retry, set_name, ids, discards=discards)
         self.console.write([f"{counted(count, 'job')} will run again"])
         if names is not None and count < len(names):

@@ -61,7 +61,7 @@ class Engine:
         self._is_launched = False
 
         @DBOS.workflow(name=_WORKFLOW, max_recovery_attempts=None)
-        def attempt(*_stored: object) -> None:  # an older ralph stored arguments
+        def attempt(*_stored: object) -> None:  # what a row of the store says there counts for nothing
             named = _attempt_named(DBOS.workflow_id or "")
             if named is not None and named[0] == set_name:
                 work(*named)

@@ -62,7 +62,7 @@ class KeptWork(Struct, frozen=True, kw_only=True):
     checkpoint: str | None
     """The commit of the last checkpoint. None if no file had changed, or if the job cannot be resumed."""
     rest: str | None = None
-    """The commit with the work that the job has left beside its branch. An older ralph kept none."""
+    """The commit with the work that the job has left beside its branch. None if there is none."""
     lacks: str = ""
     """The first paths and branches that are in neither commit, and the number of the others."""
     ending: Final | None
@@ -72,7 +72,7 @@ class KeptWork(Struct, frozen=True, kw_only=True):
     result: str
     """The last answer of the agent."""
     turns: int = 0
-    """Turns and cost of the whole job until then. An older ralph did not write them."""
+    """Turns and cost of the whole job until then."""
     cost_usd: float = 0.0
 
 
@@ -304,7 +304,7 @@ def remove_work(folder: Path, undelivered: Undelivered) -> None:
         if path.name.endswith(LEFT_SUFFIX) and (path / CHECKOUT).exists():
             continue
         with suppress(OSError):
-            if not generation.isdecimal() or exit_code_left(path) is None:  # an older ralph gave no number
+            if not generation.isdecimal() or exit_code_left(path) is None:
                 remove_tree_if_possible(path)
             else:
                 undelivered.make_job_folder(path.parent.name, job)

@@ -221,7 +221,6 @@ class Claims:
         self._engine = make_engine(database)
         if database.is_postgres:  # SQLite has no schemas: there the tables lie beside those of dbos
             self._engine = self._engine.execution_options(schema_translate_map={None: SCHEMA})
-        self._has_kept = False
 
     def close(self) -> None:
         self._engine.dispose()
@@ -243,9 +242,6 @@ class Claims:
             return time.time()
         return float(c.execute(sa.text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
 
-    def _has_table(self, c: sa.Connection, table: sa.Table) -> bool:
-        return sa.inspect(c).has_table(table.name, schema=SCHEMA if self._database.is_postgres else None)
-
     def create(self) -> None:
         """Makes the tables that are missing. Several processes may do so at once."""
         with self._engine.begin() as c:
@@ -256,8 +252,9 @@ class Claims:
 
     def exists(self) -> bool:
         """Whether the store has the fleet's tables. Makes nothing."""
+        schema = SCHEMA if self._database.is_postgres else None
         with self.reading() as c:
-            return self._has_table(c, jobs)
+            return sa.inspect(c).has_table(jobs.name, schema=schema)
 
     def submit(self, set_name: str, limits: SetLimits, wanted: Sequence[Job]) -> SubmitResult:
         """Adds the jobs that the set does not have. Raises UsageError if it has one of them with another content, or if
@@ -335,10 +332,7 @@ class Claims:
         return self._kept(c, *of_job(set_name, job, undelivered)).get((set_name, job))
 
     def _kept(self, c: sa.Connection, *which: Any) -> dict[tuple[str, str], KeptRow]:
-        """The work that machines keep, by set and job. An older ralph has made no table for it, and a command that reads makes none."""
-        self._has_kept = self._has_kept or self._has_table(c, undelivered)
-        if not self._has_kept:
-            return {}
+        """The work that machines keep, by set and job."""
         rows = c.execute(sa.select(undelivered).where(*which, undelivered.c.is_over.is_(False)))
         return {(row.set_name, row.job): kept_row(row) for row in rows}
 
