@@ -96,7 +96,7 @@ _REFUSED_EXITS = {Outcome.AUTH.exit_code(), Outcome.CONFIG.exit_code()}
 
 
 class WorkOptions(Struct, frozen=True, kw_only=True):
-    """What the user has asked a worker to do, and what all its processes share."""
+    """The wishes of the user, and all else that the processes of a worker share."""
 
     database: Database
     environment: Mapping[str, str]
