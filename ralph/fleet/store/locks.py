@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from ralph.fleet.locked_file import is_locked, locked_file
 from ralph.fleet.store.database import (
     LONGEST_WAIT_S,
     SCHEMA,
@@ -31,7 +30,7 @@ from ralph.fleet.store.database import (
     connect,
     patiently,
 )
-from ralph.machine.files.opened_file import closed_after
+from ralph.machine.files.opened_file import closed_after, is_locked, locked_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
