@@ -12,7 +12,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.fleet.checkouts import GitCalls, Repositories
@@ -22,7 +21,7 @@ from ralph.fleet.delivery import BEGINS_ANEW, MOST_STATE_BYTES, HeldClaim, JobDe
 from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, fingerprint, has_own_access, wait_for_end
 from ralph.fleet.jobs import UnknownFormatError, branch_of
 from ralph.fleet.store.claims import MOST_LOG_BYTES, LostError
-from ralph.fleet.store.database import StoreError, WaitStoppedError, patiently
+from ralph.fleet.store.database import StoreError, WaitStoppedError
 from ralph.fleet.store.schema import KeptRow
 from ralph.fleet.undelivered import BUNDLE, CHECKOUT, LEFT_SUFFIX, KeptWork
 from ralph.git.answer import CheckoutError
@@ -38,16 +37,13 @@ from ralph.values.screen_text import in_one_line
 from ralph.values.usage import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
     from typing import TypeVar
 
     from ralph.fleet.checkouts import JobCheckout
-    from ralph.fleet.store.claims import Claim, Claims
-    from ralph.fleet.store.database import WaitOptions
-    from ralph.fleet.store.locks import ExecutorLock
-    from ralph.fleet.undelivered import Undelivered
-    from ralph.fleet.worker import WorkOptions
+    from ralph.fleet.store.claims import Claim
+    from ralph.fleet.worker import Slot
 
     T = TypeVar("T")
 
@@ -84,33 +80,10 @@ class MachineError(Exception):
         self.outcome = outcome
 
 
-class Worker(Struct, frozen=True, kw_only=True):
-    """All that the claims of one process share."""
-
-    store: Claims
-    lock: ExecutorLock
-    waiting: WaitOptions
-    machine: str
-    folder: Path
-    """That of this executor alone."""
-    undelivered: Undelivered
-    redact: Callable[[str], str]
-    options: WorkOptions
-
-    def ask(self, call: Callable[[], T]) -> T:
-        """Asks the store, and waits while it is away."""
-        return patiently(call, waiting=self.waiting)
-
-    def refusal(self, reason: str, outcome: Outcome) -> MachineError:
-        """The error of a machine whose key or settings are refused. After a job that has ended well, the worker only pauses."""
-        has_worked, self.options.worked[0] = bool(self.options.worked[0]), 0
-        return MachineError(f"{self.machine}: {reason}", Outcome.IO_ERROR if has_worked else outcome)
-
-
 class JobAttempt:
     """The work on one claim, until the store knows how it ended. `run` is called in one thread, `stop` perhaps in another."""
 
-    def __init__(self, worker: Worker, claim: Claim) -> None:
+    def __init__(self, worker: Slot, claim: Claim) -> None:
         self._worker = worker
         self.claim = claim
         self.held = HeldClaim(worker, claim, lambda: self.stop(Stop.LOST))
@@ -577,7 +550,7 @@ class JobLog:
     too long. Both are dropped while the store is away: the session's journal has everything.
     """
 
-    def __init__(self, worker: Worker, held: HeldClaim) -> None:
+    def __init__(self, worker: Slot, held: HeldClaim) -> None:
         self._worker = worker
         self._held = held
         self._pieces: list[str] = []

@@ -30,13 +30,14 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeVar
 
-    from ralph.fleet.attempt import JobLog, Worker
+    from ralph.fleet.attempt import JobLog
     from ralph.fleet.checkouts import JobCheckout, Repositories
     from ralph.fleet.decisions import NextAttempt
     from ralph.fleet.job_process import JobProcess
     from ralph.fleet.jobs import Job
     from ralph.fleet.store.claims import Claim
     from ralph.fleet.undelivered import KeptWork
+    from ralph.fleet.worker import Slot
 
     T = TypeVar("T")
     D = TypeVar("D", bound=NextAttempt | Final)
@@ -55,7 +56,7 @@ BEGINS_ANEW = {0, 1, 2, 4}
 class HeldClaim(ClaimWriter):
     """A claim, as its worker writes to the store. `lost` is called when another worker has the job."""
 
-    def __init__(self, worker: Worker, claim: Claim, lost: Callable[[], None]) -> None:
+    def __init__(self, worker: Slot, claim: Claim, lost: Callable[[], None]) -> None:
         super().__init__(worker.store, claim)
         self._worker = worker
         self._lost = lost
@@ -101,7 +102,7 @@ class JobDelivery:
     """The deliveries of one claim of a job."""
 
     def __init__(
-        self, worker: Worker, held: HeldClaim, job: Job, repositories: Repositories, log: JobLog
+        self, worker: Slot, held: HeldClaim, job: Job, repositories: Repositories, log: JobLog
     ) -> None:
         self._worker, self._claim, self._row, self._held = worker, held.claim, held.claim.row, held
         self._job, self._repositories, self._log = job, repositories, log

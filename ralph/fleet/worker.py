@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ralph.fleet.attempt import JobAttempt, MachineError, Stop, Worker
+from ralph.fleet.attempt import JobAttempt, MachineError, Stop
 from ralph.fleet.checkouts import GitTerms, git_terms
 from ralph.fleet.checkpoint import BadStateError
 from ralph.fleet.decisions import JobState, worst_exit_code
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
 
     from ralph.fleet.store.claims import Claim, OpenSet
     from ralph.fleet.store.database import Database
+    from ralph.fleet.store.locks import ExecutorLock
     from ralph.fleet.store.schema import JobRow
 
     T = TypeVar("T")
@@ -319,13 +320,17 @@ class Slot:
     """One executor. Its main thread looks after the lock, the queue and other executors. A thread of the engine calls `_work`."""
 
     def __init__(self, options: WorkOptions, set_name: str) -> None:
-        self._options = options
+        self.options = options
         self._database, self._tell = options.database, options.tell
         self._set_name = set_name
-        self._machine = machine_name()
-        self._undelivered = Undelivered(self._database.folder)
+        self.machine = machine_name()
+        self.undelivered = Undelivered(self._database.folder)
         self._limits = SetLimits()
-        self._executor = f"{self._machine}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._executor = f"{self.machine}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.folder = self._database.folder / "work" / self._executor
+        """The folder of this executor alone."""
+        self.store = Claims(self._database)
+        self.lock: ExecutorLock
         self._heard = -1
         """A pipe with a byte for each signal."""
         self._signals = 0
@@ -343,7 +348,14 @@ class Slot:
         self._waiting = WaitOptions(
             self._database, self._tell, self._hard_stop, outlasts_full_disk=lambda: True
         )
-        self._redact = Redactor(known_secrets(options.environment)).redact
+        self.waiting = WaitOptions(
+            self._database,
+            self._tell,
+            self._hard_stop,
+            # A job that is to end does not wait for room in the store: its work is kept, and the next worker tells it.
+            outlasts_full_disk=lambda: self._drain_ends is None or time.monotonic() <= self._drain_ends,
+        )
+        self.redact = Redactor(known_secrets(options.environment)).redact
 
     def run(self, supervisor: int) -> int:
         """Works until the slot must end, and returns the exit code of its process."""
@@ -358,29 +370,12 @@ class Slot:
         signal.set_wakeup_fd(written, warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         threading.Thread(target=self._watch_signals, daemon=True).start()
-        folder = self._database.folder / "work" / self._executor
         try:
-            lock = self._ask(lambda: take_lock(self._database, self._executor, tell=self._tell))
-            self._lost = lock.lost
-            folder_lock = self._ask(lambda: lock_folder(folder))
+            self.lock = self._ask(lambda: take_lock(self._database, self._executor, tell=self._tell))
+            self._lost = self.lock.lost
+            folder_lock = self._ask(lambda: lock_folder(self.folder))
         except WaitStoppedError:
             return _IDLE_EXIT
-        self._worker = Worker(
-            store=Claims(self._database),
-            lock=lock,
-            # A job that is to end does not wait for room in the store: its work is kept, and the next worker tells it.
-            waiting=WaitOptions(
-                self._database,
-                self._tell,
-                self._hard_stop,
-                outlasts_full_disk=lambda: self._drain_ends is None or time.monotonic() <= self._drain_ends,
-            ),
-            machine=self._machine,
-            folder=folder,
-            undelivered=self._undelivered,
-            redact=self._redact,
-            options=self._options,
-        )
         try:
             self._serve()
         except WaitStoppedError:
@@ -393,12 +388,21 @@ class Slot:
             self._leave(folder_lock)
         return _LOST_EXIT if self._lost.is_set() else self._exit_code or _IDLE_EXIT
 
+    def ask(self, call: Callable[[], T]) -> T:
+        """Asks the store in a thread that works on a job, and waits while it is away."""
+        return patiently(call, waiting=self.waiting)
+
     def _ask(self, call: Callable[[], T]) -> T:
         """Asks the store in the main thread, which waits until the slot ends."""
         return patiently(call, waiting=self._waiting)
 
+    def refusal(self, reason: str, outcome: Outcome) -> MachineError:
+        """The error of a machine whose key or settings are refused. After a job that has ended well, the worker only pauses."""
+        has_worked, self.options.worked[0] = bool(self.options.worked[0]), 0
+        return MachineError(f"{self.machine}: {reason}", Outcome.IO_ERROR if has_worked else outcome)
+
     def _serve(self) -> None:
-        limits = self._ask(lambda: self._worker.store.limits(self._set_name))
+        limits = self._ask(lambda: self.store.limits(self._set_name))
 
         def work(*job: Any) -> None:
             self._work("/".join(job[:2]), functools.partial(self._claim, *job))
@@ -415,12 +419,12 @@ class Slot:
             time.sleep(0.05)
         if self._lost.is_set():
             self._tell(f"{self._executor} was silent and was taken over: its job was stopped")
-        remove_work(self._worker.folder, self._undelivered)
+        remove_work(self.folder, self.undelivered)
         os.close(folder_lock)
         if not self._lost.is_set():
             with suppress(Exception):  # the row only tells `ls` who works; it is old after a minute
-                self._worker.store.executor_gone(self._executor)
-            self._worker.lock.close()
+                self.store.executor_gone(self._executor)
+            self.lock.close()
 
     # --- the thread of the engine
 
@@ -433,9 +437,9 @@ class Slot:
                 self._is_busy = not (self._signals or self._hard_stop.is_set())
             if not self._is_busy:
                 self._stay(None)
-            claimed = self._worker.ask(claim)
+            claimed = self.ask(claim)
             if claimed is not None:
-                attempt = JobAttempt(self._worker, claimed)
+                attempt = JobAttempt(self, claimed)
                 with self._running_lock:
                     self._running = attempt
                 try:
@@ -446,7 +450,7 @@ class Slot:
             self._end_work()
         except MachineError as error:
             # The next job would fail here as fast. The supervisor waits longer before each slot.
-            self._tell(f"{self._redact(str(error))}: this slot pauses")
+            self._tell(f"{self.redact(str(error))}: this slot pauses")
             self._exit_code = error.outcome.exit_code()
             self._end_work()
         except LostError:
@@ -475,25 +479,24 @@ class Slot:
             time.sleep(3600)
 
     def _claim(self, set_name: str, job: str, attempt: int) -> Claim | None:
-        worker, store = self._worker, self._worker.store
-        row = store.job_row(set_name, job)
+        row = self.store.job_row(set_name, job)
         if row is None:
             return None
         base_url = model = refused = None
         with suppress(UnknownFormatError):  # the attempt refuses it with the reason
             base_url, model = row.job.base_url, row.job.model
-            refused = why_not_here(row.job, self._options.environment, worker.folder)
+            refused = why_not_here(row.job, self.options.environment, self.folder)
         if refused is not None:
-            reason = self._redact(f"{self._machine}: {refused}")
-            store.begin_again(set_name, job, attempt, row.generation, reason)
-            raise worker.refusal(refused, Outcome.CONFIG)
-        if self._undelivered.is_full():
-            reason = f"{self._machine} keeps too much work that was not delivered"
-            store.begin_again(set_name, job, attempt, row.generation, reason)
+            reason = self.redact(f"{self.machine}: {refused}")
+            self.store.begin_again(set_name, job, attempt, row.generation, reason)
+            raise self.refusal(refused, Outcome.CONFIG)
+        if self.undelivered.is_full():
+            reason = f"{self.machine} keeps too much work that was not delivered"
+            self.store.begin_again(set_name, job, attempt, row.generation, reason)
             return None
-        key = fingerprint(self._options.environment, base_url, model)
-        claimed = store.claim(
-            set_name, job, attempt, executor=self._executor, machine=self._machine, credential=key
+        key = fingerprint(self.options.environment, base_url, model)
+        claimed = self.store.claim(
+            set_name, job, attempt, executor=self._executor, machine=self.machine, credential=key
         )
         if isinstance(claimed, str):
             self._tell(f"{set_name}/{job}: later: {claimed}")
@@ -506,7 +509,7 @@ class Slot:
 
     def _look_after(self) -> None:
         """Tends the queue until the slot must end. Raises WaitStoppedError then, too."""
-        store, name = self._worker.store, self._set_name
+        store, name = self.store, self._set_name
         every: list[tuple[Callable[[], object], float]] = [
             (self._enqueue_due, _TICK_S),
             (self._ask_about_own, _ASK_S),
@@ -528,8 +531,8 @@ class Slot:
                 next_look_at = time.monotonic() + _LOOK_FOR_OTHER_SETS_S
 
     def _renew_limits(self) -> None:
-        self._worker.store.seen(self._executor, self._machine, self._set_name)
-        limits = self._worker.store.limits(self._set_name)
+        self.store.seen(self._executor, self.machine, self._set_name)
+        limits = self.store.limits(self._set_name)
         if limits != self._limits:
             self._engine.set_limits(limits)
             self._limits = limits
@@ -540,10 +543,10 @@ class Slot:
         if is_busy and time.monotonic() < self._enqueues_at:
             return
         self._enqueues_at = time.monotonic() + _LOOK_AFTER_OTHERS_S
-        if due := self._worker.store.due_jobs(self._set_name):
+        if due := self.store.due_jobs(self._set_name):
             for job in due:
                 self._engine.enqueue(job, self._limits)
-            self._worker.store.mark_queued(self._set_name, due)
+            self.store.mark_queued(self._set_name, due)
             self._idle_since = time.monotonic()
 
     def _ask_about_own(self) -> None:
@@ -562,36 +565,35 @@ class Slot:
 
     def _take_over(self) -> None:
         """Takes over from executors that are gone, and resumes this executor's own orphans."""
-        worker, engine = self._worker, self._engine
-        own = set(take_over(worker.store, worker.lock, engine, self._clean_up, self._tell))
+        own = set(take_over(self.store, self.lock, self._engine, self._clean_up, self._tell))
         # A workflow of this executor that nothing here works on, seen twice: the engine lost it in an outage.
         orphans = set() if self._state()[1] else own
-        engine.resume(sorted(orphans & self._orphans))
+        self._engine.resume(sorted(orphans & self._orphans))
         self._orphans = orphans
 
     def _clean_up(self, executor: str) -> None:
-        clean_up(self._worker.folder.with_name(executor), self._undelivered)
-        for place, generation, left_by in self._undelivered.all():
+        clean_up(self.folder.with_name(executor), self.undelivered)
+        for place, generation, left_by in self.undelivered.all():
             if left_by == executor:  # it was killed before it could tell
                 with suppress(BadStateError):
                     self._adopt(place, generation, executor)
 
     def _adopt(self, place: Path, generation: int, executor: str) -> None:
         """Takes what the store does not know as its own, if its worker is gone and nobody has claimed the job since."""
-        work = self._undelivered.work_at(place)
-        if not is_gone(self._worker.folder.with_name(executor)):
+        work = self.undelivered.work_at(place)
+        if not is_gone(self.folder.with_name(executor)):
             return
         kept = KeptRow(
             set_name=place.parts[-3],
             job=place.parts[-2],
             generation=generation,
-            place=self._undelivered.identity(),
-            machine=self._machine,
+            place=self.undelivered.identity(),
+            machine=self.machine,
             path=str(place / BUNDLE if work is not None else place),
         )
-        adopted = self._worker.store.adopt(kept, executor)
+        adopted = self.store.adopt(kept, executor)
         if adopted is Adoption.TOLD and work is None:  # it was moved out of `fleet/work` a moment ago
-            self._undelivered.remove(kept)
+            self.undelivered.remove(kept)
         elif adopted is Adoption.TAKEN_OVER:
             self._tell(f"{place} has work of a job that another worker took over: check it, then remove it")
         elif adopted is not Adoption.OURS:
@@ -603,9 +605,9 @@ class Slot:
             if self._is_busy:
                 return False
             idle_s = time.monotonic() - self._idle_since
-        if self._undelivered.is_full():
+        if self.undelivered.is_full():
             return True
-        rows = self._ask(self._worker.store.open_sets)
+        rows = self._ask(self.store.open_sets)
         if not any(row.name == self._set_name for row in rows):
             return True
         age_s = time.monotonic() - self._began
@@ -635,7 +637,7 @@ class Slot:
                 continue
             now = time.monotonic()
             if self._drain_ends is None or (is_broken and self._drain_ends > now):
-                self._drain_ends = now + (0 if is_broken else self._options.drain_s)
+                self._drain_ends = now + (0 if is_broken else self.options.drain_s)
             if must_end_now(self._signals, now - self._drain_ends):
                 if running is not None:
                     running.stop(Stop.AT_ONCE)
@@ -662,32 +664,31 @@ class Courier(Slot):
         delivering.result()
 
     def _deliver_all(self) -> None:
-        worker = self._worker
-        kept_here = functools.partial(worker.store.kept_at, self._undelivered.identity())
-        known = {self._undelivered.place_at(kept) for kept, *_ in worker.ask(kept_here)}
-        for place, generation, executor in self._undelivered.all():
+        kept_here = functools.partial(self.store.kept_at, self.undelivered.identity())
+        known = {self.undelivered.place_at(kept) for kept, *_ in self.ask(kept_here)}
+        for place, generation, executor in self.undelivered.all():
             if place not in known:
                 try:
-                    worker.ask(functools.partial(self._adopt, place, generation, executor))
+                    self.ask(functools.partial(self._adopt, place, generation, executor))
                 except BadStateError as error:
                     self._tell(f"{error}: check it, then remove it")
-        for kept, row, is_due in worker.ask(kept_here):
+        for kept, row, is_due in self.ask(kept_here):
             # Only this machine's own processes work on a job that it keeps.
-            holder = worker.folder.with_name(row.holder or "none")
+            holder = self.folder.with_name(row.holder or "none")
             if kept.is_over or not (is_due and _is_open(row)):
                 continue
             if row.state is JobState.QUEUED or is_gone(holder):
                 claim = functools.partial(self._claim_kept, kept, row)
                 self._work(f"{kept.set_name}/{kept.job}", claim)
-        for kept, *_ in worker.ask(kept_here):
+        for kept, *_ in self.ask(kept_here):
             if kept.is_over:
-                self._undelivered.remove(kept)
-                worker.ask(functools.partial(worker.store.forget, kept))
+                self.undelivered.remove(kept)
+                self.ask(functools.partial(self.store.forget, kept))
 
     def _claim_kept(self, kept: KeptRow, row: JobRow) -> Claim | None:
         if row.state is JobState.RUNNING:  # its worker was killed, and maybe no slot comes to resume it
             end_attempt(self._database, kept.set_name, kept.job, row.attempt)
-        claimed = self._worker.store.claim_kept(kept, row, executor=self._executor, machine=self._machine)
+        claimed = self.store.claim_kept(kept, row, executor=self._executor, machine=self.machine)
         if claimed is not None:
             self._tell(f"{claimed.name}: delivering {kept.path}")
         return claimed

@@ -63,8 +63,8 @@ def test_jobs_are_taken_over_only_under_the_lock_of_their_executor(tmp_path) -> 
     engine = FakeEngine({"lives": ["s/a/1"], "gone": ["s/b/1", "s/c/1"]})
     forgotten: list[str] = []
     store = SimpleNamespace(executor_gone=forgotten.append)
-    worker = SimpleNamespace(lock=FakeLock({"gone"}), store=store, folder=tmp_path / "executor")
-    slot._worker, slot._engine = worker, engine  # type: ignore[assignment] # fakes for a decision
+    fakes = {"lock": FakeLock({"gone"}), "store": store, "folder": tmp_path / "executor", "_engine": engine}
+    vars(slot).update(fakes)
     slot._take_over()
     assert (engine.resumed, forgotten) == (["s/b/1", "s/c/1"], ["gone"])
 
