@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -109,7 +109,7 @@ def submit(
         "max_attempts": max_attempts,
     }
     with _opened(db) as store:
-        return store.submit(file, set_name, limits, os.environ, _check_job)
+        return store.submit(file, set_name, limits, _check_job)
 
 
 @fleet.command(short_help="Work on the jobs of the store.")
@@ -367,7 +367,7 @@ def _opened(
     `begins_after`, a signal that came while nothing waited counts too, before the work that follows begins.
     """
     with _extra():
-        from ralph.fleet.command import opened  # noqa: PLC0415 - not needed for --help
+        from ralph.fleet.command import Fleet  # noqa: PLC0415 - not needed for --help
         from ralph.fleet.store.database import WaitStoppedError  # noqa: PLC0415 - not needed for --help
     stop = StopEvent()
     received: list[int] = []
@@ -383,7 +383,7 @@ def _opened(
         if handler is not signal.SIG_IGN:
             signal.signal(number, end_wait)
     try:
-        with opened(db, os.environ, stop, most_wait_s=most_wait_s) as store:
+        with closing(Fleet(db, os.environ, stop, most_wait_s=most_wait_s)) as store:
             yield store
     except (KeyboardInterrupt, WaitStoppedError):
         raise typer.Exit(128 + (received[0] if received else signal.SIGINT)) from None

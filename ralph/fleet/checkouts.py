@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from ralph.fleet.checkpoint import BadStateError
 from ralph.git.answer import CheckoutError, GitAnswer, shown, without_user
@@ -180,8 +179,11 @@ class GitCalls:
         """
         clock = SystemClock()
         self._waiter = InboxWaiter(clock)
-        self.seams = GitSeams(environment, supervisor, self._waiter, clock, token)
-        self.seams = replace(self.seams, writable=terms.writable, filters=terms.filters)
+        self.seams = GitSeams(
+            *(environment, supervisor, self._waiter, clock, token),
+            writable=terms.writable,
+            filters=terms.filters,
+        )
         self._is_stopped = False
         self._users = environment if users is None else users
         self.redactor = Redactor(known_secrets(self._users))

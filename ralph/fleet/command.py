@@ -7,7 +7,6 @@ from __future__ import annotations
 import functools
 import json
 import time
-from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -33,9 +32,8 @@ from ralph.values.redaction import Redactor, redacted
 from ralph.values.screen_text import counted, json_for_terminal, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from ralph.fleet.store.database import Database
     from ralph.fleet.store.schema import AttemptRow, JobRow, SetRow
     from ralph.machine.waiter import StopEvent
 
@@ -74,20 +72,32 @@ class Fleet:
 
     def __init__(
         self,
-        database: Database,
-        store: Claims,
-        console: Console,
+        named: str | None,
+        environment: Mapping[str, str],
         stop: StopEvent,
         *,
         most_wait_s: float | None = None,
     ) -> None:
-        self.database = database
-        self._store = store
-        self.console = console
+        """`named` is what `--db` says. Connects when it is first asked. Raises StoreError, also if the store is a file of another
+        user.
+        """
+        self.database = database_of(named, environment)
+        refuse_others_file(self.database)
+        refuse_open_store(self.database, environment)
+        self.console = Console(environment)
+        self._environment = environment
+        self._store = Claims(self.database)
         self._stop = stop
         self._waiting = WaitOptions(
-            database, console.tell, stop, outlasts_full_disk=lambda: most_wait_s is None, most_s=most_wait_s
+            self.database,
+            self.console.tell,
+            stop,
+            outlasts_full_disk=lambda: most_wait_s is None,
+            most_s=most_wait_s,
         )
+
+    def close(self) -> None:
+        self._store.close()
 
     def _ask(self, call: Callable[..., T], *arguments: object, **named: object) -> T:
         return patiently(functools.partial(call, *arguments, **named), waiting=self._waiting)
@@ -99,7 +109,6 @@ class Fleet:
         path: str,
         set_name: str | None,
         wanted: Mapping[str, object],
-        environment: Mapping[str, str],
         check_options: Callable[[Sequence[str], bool], None],
     ) -> int:
         """Adds the jobs of a file to a set. `path` is as in `read_jobs`, and so is `check_options`. `wanted` are the limits of the
@@ -118,7 +127,7 @@ class Fleet:
             return self._ask(self._store.job_ids, name) if name in known else ()
 
         file = read_jobs(
-            path, set_name, environment=environment, check_options=check_options, earlier=earlier
+            path, set_name, environment=self._environment, check_options=check_options, earlier=earlier
         )
         name = file.name
         written = known.get(name, file.limits) if file.limits == SetLimits() else file.limits
@@ -351,21 +360,3 @@ class Fleet:
 
 
 _NOBODY = listing.Workers(0, 0)
-
-
-@contextmanager
-def opened(
-    named: str | None,
-    environment: Mapping[str, str],
-    stop: StopEvent,
-    *,
-    most_wait_s: float | None = None,
-) -> Iterator[Fleet]:
-    """The store that `--db` or the environment names. Connects when it is first asked. Raises StoreError, also if the
-    store is a file of another user. `most_wait_s` is as in `Fleet`.
-    """
-    database = database_of(named, environment)
-    refuse_others_file(database)
-    refuse_open_store(database, environment)
-    with closing(Claims(database)) as store:
-        yield Fleet(database, store, Console(environment), stop, most_wait_s=most_wait_s)

@@ -126,7 +126,7 @@ def test_a_worker_that_is_told_to_stop_while_it_asks_the_store_does_not_begin(
     stop = StopEvent()
     stop.set()
     with (
-        command.opened(None, ralph.environment, stop) as fleet,
+        closing(command.Fleet(None, ralph.environment, stop)) as fleet,
         pytest.raises(KeyboardInterrupt),
     ):
         fleet.look_before_work(until_done=until_done)
