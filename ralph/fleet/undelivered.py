@@ -88,7 +88,7 @@ class Undelivered:
         """`folder` is the fleet's folder."""
         self.folder = folder / FOLDER
         self._moved: dict[Path, int] = {}
-        """The bytes of checkouts that were moved here."""
+        """The bytes of the folders with a checkout that were moved here."""
 
     def identity(self) -> str:
         """The id of this state directory, which is made once. A host's name would not do: containers share them."""
@@ -108,15 +108,12 @@ class Undelivered:
     def is_full(self) -> bool:
         size = 0
         for place in [*self._places(), *self.left()]:
-            for name in (BUNDLE, _STATE):
-                with suppress(FileNotFoundError, NotADirectoryError):  # delivered meanwhile, or not ralph's
-                    size += (place / name).stat().st_size
-            if (place / CHECKOUT).is_dir():
-                if place not in self._moved:  # it does not change, and may have many files
-                    self._moved[place] = _size_below(place / CHECKOUT)
-                size += self._moved[place]
-            if (place / LARGE).is_dir():
-                size += _size_below(place / LARGE)
+            if not (place / CHECKOUT).is_dir():
+                size += _size_below(place)
+                continue
+            if place not in self._moved:  # it does not change, and may have many files
+                self._moved[place] = _size_below(place)
+            size += self._moved[place]
         return size >= MOST_BYTES
 
     def place_of(self, set_name: str, job: str, generation: int, executor: str) -> Path:

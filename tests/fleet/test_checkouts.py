@@ -162,9 +162,11 @@ def test_a_repository_with_a_checked_out_branch_can_be_the_jobs_repository(world
     ) as no:
         checkout.push_branch(final.commit, "main", checkout.commit)
     assert no.value.outcome is Outcome.CONFIG
-    world.source.git("config", "receive.denyCurrentBranch", "updateInstead")
-    with pytest.raises(CheckoutError, match="the branch is checked out there"):
-        checkout.push_branch(final.commit, "main", checkout.commit)
+    for setting in ("ignore", "updateInstead"):
+        world.source.git("config", "receive.denyCurrentBranch", setting)
+        with pytest.raises(CheckoutError, match="the branch is checked out there"):
+            checkout.push_branch(final.commit, "main", checkout.commit)
+    assert world.source.git("rev-parse", "main") == checkout.commit
     assert world.source.git("status", "--porcelain") == ""
 
 

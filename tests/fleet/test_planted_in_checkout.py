@@ -266,23 +266,6 @@ def test_a_repository_that_leads_to_another_one_is_refused_before_anything_is_sp
     repositories.check_out(str(worktree), None, tmp_path / "job/checkout", "ralph/job")
 
 
-@pytest.mark.parametrize("setting", ["ignore", "updateInstead"])
-def test_a_branch_that_is_checked_out_at_the_remote_is_not_moved(
-    source: Repository, private: Repository, tmp_path: Path, setting: str
-) -> None:
-    private.git("config", "receive.denyCurrentBranch", setting)
-    private.git("switch", "-q", "-c", "ralph/job")
-    head = private.git("rev-parse", "HEAD")
-    repositories = Repositories(tmp_path / "mirrors", GitCalls(source.environment, SUPERVISOR))
-    taken = repositories.check_out(str(private.top), None, tmp_path / "job/checkout", "ralph/job")
-    (taken.directory / "new").write_text("new\n")
-    final = taken.finish("Job", FIRST)
-    with pytest.raises(CheckoutError, match="the branch is checked out there"):
-        taken.push_branch(final.commit, "ralph/job", head)
-    assert private.git("rev-parse", "ralph/job") == head
-    assert not (private.top / "new").exists()
-
-
 @pytest.mark.parametrize("way", ["link", "file"])
 def test_another_repository_in_the_place_of_git_is_not_read(
     checkout: JobCheckout, private: Repository, way: str

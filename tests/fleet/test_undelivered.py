@@ -347,7 +347,7 @@ def test_a_host_that_takes_branches_only_loses_neither_a_checkpoint_nor_work_bes
 # --- Where the work is kept
 
 
-@pytest.mark.parametrize("name", ["work.bundle", "session", "checkout/file"])
+@pytest.mark.parametrize("name", ["work.bundle", "checkout/file"])
 def test_what_is_kept_counts_up_to_the_bound(tmp_path: Path, name: str) -> None:
     kept = Undelivered(tmp_path)
     large = kept.place_of("other", "large", 1, "executor") / name

@@ -153,13 +153,6 @@ def test_git_has_no_key_and_no_token_and_runs_nothing_that_the_agent_planted(
         assert path.is_symlink() or not path.is_file() or TOKEN.encode() not in path.read_bytes(), path
 
 
-def test_no_job_begins_where_its_commands_may_write_the_users_git_configuration(scheduler: Scheduler) -> None:
-    scheduler.set("include.path", str(scheduler.jobs / "night/a/checkout/x"))
-    ran = scheduler.do()
-    assert ran.code == 78
-    assert "belongs to your own git configuration" in ran.stderr
-
-
 @pytest.mark.sandboxed
 @pytest.mark.skipif(support().abi == 0, reason="this kernel has no Landlock")
 def test_a_job_reads_no_other_job_and_its_text_controls_no_terminal(scheduler: Scheduler) -> None:

@@ -216,16 +216,7 @@ def test_ctrl_c_ends_a_command_that_waits_for_the_store(ralph) -> None:
     assert "hidden-word" not in told + ran.stderr
 
 
-@every_row(
-    "words",
-    [
-        ("submit", "night.jsonl"),
-        ("ls",),
-        ("cancel", "a"),
-        ("retry", "a"),
-        ("logs", "a"),
-    ],
-)
+@every_row("words", [("submit", "night.jsonl"), ("logs", "a")])
 def test_a_command_gives_up_on_a_store_that_does_not_answer_exits_75(
     ralph, ralph_here, monkeypatch, words: tuple[str, ...]
 ) -> None:
