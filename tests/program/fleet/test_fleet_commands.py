@@ -113,6 +113,14 @@ def test_a_command_that_reads_makes_no_store(ralph, ralph_here) -> None:
     assert not state_directory(ralph).exists()
 
 
+def test_no_command_reads_a_store_that_somebody_else_may_have_written(ralph, ralph_here) -> None:
+    linked = Path(ralph.environment["HOME"], "linked")
+    linked.symlink_to("/dev/null")
+    for file, problem in ((ralph.cwd / "jobs", "may write"), (linked, "is not a file of this user")):
+        ran = ralph_here("fleet", "ls", "--db", f"sqlite:///{file}")
+        assert (ran.code, problem in ran.stderr) == (78, True), ran.stderr
+
+
 def test_a_worker_that_is_to_end_when_all_is_done_refuses_an_empty_store(store, ralph_here) -> None:
     empty = ralph_here("fleet", "work", "--until-done")
     assert (empty.code, "there is no fleet store yet" in empty.stderr) == (2, True)
