@@ -36,8 +36,6 @@ REFUSED = [
         "slurm",
         "slurm cannot keep rate (rate: set concurrency)",
     ),
-    ([job("a")], SetLimits(rate=Rate(1, 1.0)), "kubernetes", "cannot keep rate"),
-    ([job("a")], SetLimits(rate=Rate(1, 1.0)), "github-matrix", "cannot keep rate"),
     (
         TWO_HOSTS,
         SetLimits(per_host=1),
@@ -50,8 +48,6 @@ REFUSED = [
         "slurm",
         "slurm cannot express the `after` of the job b; parallel can",
     ),
-    ([job("a"), job("b", after=("a",))], FREE, "kubernetes", "cannot express the `after`"),
-    ([job("a"), job("b", after=("a",))], FREE, "github-matrix", "cannot express the `after`"),
     (
         [job("a", "/srv/a")],
         FREE,
