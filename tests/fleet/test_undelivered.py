@@ -884,4 +884,4 @@ def test_a_secret_that_only_the_run_knew_is_not_in_the_end_of_a_restored_session
     journal.write_bytes(told.marking("corp-key-of-yesterday"))
     end = process_of(Job(id="done", repository=str(tmp_path), prompt="Do it.")).end_before()
     assert end is not None
-    assert end.result == "It is [redacted]."
+    assert (end.result, end.turns, end.cost_usd) == ("It is [redacted].", 2, 0.003)
