@@ -353,7 +353,7 @@ class Claims:
         query = sa.select(checkpoints).where(*of_job(set_name, job, checkpoints))
         with self.reading() as c:
             row = c.execute(query).one_or_none()
-        return None if row is None else StoredCheckpoint(row.ref, row.commit, row.state)
+        return None if row is None else StoredCheckpoint(**row._mapping)  # noqa: SLF001 - SQLAlchemy's public name
 
     def executor_rows(self) -> list[tuple[str, str, str, float]]:
         """Id, machine, set, and how many seconds ago it was seen, of each executor."""

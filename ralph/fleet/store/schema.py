@@ -134,11 +134,16 @@ class SetRow(Struct, frozen=True, kw_only=True):
         return sum(count for state, count in self.counts.items() if not state.is_final)
 
 
-class StoredCheckpoint(Struct, frozen=True):
+class StoredCheckpoint(Struct, frozen=True, kw_only=True):
+    set_name: str
+    job: str
+    generation: int
     ref: str | None
     commit: str | None
     """None if no file had changed."""
     state: bytes
+    """As `pack_state` returned it."""
+    made_at: float
 
 
 metadata = sa.MetaData()
@@ -174,19 +179,7 @@ jobs = _table(
 )
 attempts = _table("attempts", AttemptRow, "set_name job generation")
 undelivered = _table("undelivered", KeptRow, "set_name job generation")
-checkpoints = _table(
-    "checkpoints",
-    {
-        "set_name": str,
-        "job": str,
-        "generation": int,
-        "ref": str | None,
-        "commit": str | None,  # None: no file has changed
-        "state": bytes,
-        "made_at": float,  # `pack_state`
-    },
-    "set_name job",
-)
+checkpoints = _table("checkpoints", StoredCheckpoint, "set_name job")
 _NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 logs = sa.Table(
     *("logs", metadata),
