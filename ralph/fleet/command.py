@@ -210,15 +210,11 @@ class Fleet:
     # --- work, wait, cancel, retry
 
     def look_before_work(self, *, until_done: bool) -> None:
-        """Raises UsageError if the worker is to end when all is done, and nothing is there: a wrong store would look like success.
-        Raises KeyboardInterrupt if a signal came meanwhile.
-        """
+        """Raises UsageError if the worker is to end when all is done, and nothing is there: a wrong store would look like success."""
         if until_done:
             self._sets(())
         elif not self._known_sets():
             self.console.tell("there are no jobs yet: waiting for ralph fleet submit")
-        if self._stop.is_set():
-            raise KeyboardInterrupt
 
     def wait(self, set_names: Sequence[str], *, is_json: bool) -> int:
         """Waits until all jobs of the sets have ended. Returns the worst exit code."""

@@ -23,7 +23,6 @@ from ralph.fleet import store as store_package
 from ralph.fleet.jobs import Job, SetLimits
 from ralph.fleet.store.claims import Claim, Claims, ClaimWriter
 from ralph.fleet.store.database import database_of, prepare
-from ralph.machine.waiter import StopEvent
 from tests.patience import wait_until
 from tests.rows import every_row
 
@@ -124,20 +123,6 @@ def test_no_command_reads_a_store_that_somebody_else_may_have_written(ralph, ral
 def test_a_worker_that_is_to_end_when_all_is_done_refuses_an_empty_store(store, ralph_here) -> None:
     empty = ralph_here("fleet", "work", "--until-done")
     assert (empty.code, "there is no fleet store yet" in empty.stderr) == (2, True)
-
-
-@pytest.mark.parametrize("until_done", [True, False])
-def test_a_worker_that_is_told_to_stop_while_it_asks_the_store_does_not_begin(
-    store, ralph, until_done: bool
-) -> None:
-    store.submit("s", SetLimits(), [job("a")])
-    stop = StopEvent()
-    stop.set()
-    with (
-        closing(command.Fleet(None, ralph.environment, stop)) as fleet,
-        pytest.raises(KeyboardInterrupt),
-    ):
-        fleet.look_before_work(until_done=until_done)
 
 
 def test_wait_ends_with_the_worst_exit_code_of_the_jobs(store, ralph_here) -> None:
