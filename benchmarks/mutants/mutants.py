@@ -1544,8 +1544,8 @@ MUTANTS = (
     Mutant(
         "fleet-cancel-drops-the-checkpoint",
         "a cancelled job continues at its checkpoint",
-        "            self._tell_end(end, decision, None, keeps_checkpoint=True)\n            return\n",
-        "            self._tell_end(end, decision, None, keeps_checkpoint=False)\n            return\n",
+        "            self._tell_store(end, decision)\n            return\n",
+        "            self._tell_store(end, decision, keeps_checkpoint=False)\n            return\n",
         FLEET,
     ),
     Mutant(
@@ -1586,7 +1586,7 @@ MUTANTS = (
     Mutant(
         "fleet-stale-holder-changes-a-job",
         "a worker that lost a job changes nothing of it",
-        "            if row is None or row.generation != self.claim.generation:\n",
+        "            if row is None or row.generation != self._generation:\n",
         "            if row is None:\n",
         FLEET,
     ),

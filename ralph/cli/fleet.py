@@ -2,12 +2,11 @@
 a command runs, and only `work` imports the engine.
 """
 
-import json
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -21,20 +20,12 @@ from ralph.cli.values import COUNT, absolute, run_directories
 from ralph.git.runner import git_program
 from ralph.machine.waiter import StopEvent
 from ralph.output.result_file import write_result_file
-from ralph.output.standard_streams import (
-    ErrorLines,
-    ReaderLeftError,
-    print_bytes,
-    print_lines,
-)
-from ralph.values.credentials import known_secrets
+from ralph.output.standard_streams import ReaderLeftError, print_bytes
 from ralph.values.outcome import CannotError, Outcome, UsageError
-from ralph.values.redaction import Redactor, redacted
-from ralph.values.screen_text import json_for_terminal
 from ralph.values.setting import DURATION
 
 if TYPE_CHECKING:
-    from ralph.fleet.command import Console, Fleet
+    from ralph.fleet.command import Fleet
 
 _LONGEST_WAIT_S = 60.0
 """A command that nothing waits for gives up after this time: the store's address may be wrong."""
@@ -119,7 +110,7 @@ def submit(
         "max_attempts": max_attempts,
     }
     with _opened(db) as store:
-        return store.submit(file, set_name, limits, os.environ, check_job_options)
+        return store.submit(file, set_name, limits, check_job_options)
 
 
 @fleet.command(short_help="Work on the jobs of the store.")
@@ -149,12 +140,19 @@ def work(
     git_program(os.environ, ())
     with _opened(db, begins_after=True, most_wait_s=None) as store:
         store.look_before_work(until_done=until_done)
-        database = store.database
+        database, tell = store.database, store.console.tell
     with _extra():
-        from ralph.fleet import slot, worker  # noqa: PLC0415 - not needed for --help
+        from ralph.fleet import worker  # noqa: PLC0415 - not needed for --help
 
-    options = slot.WorkOptions(slots=slots, until_done=until_done, drain_s=drain)
-    return worker.work(database, options, os.environ, _error_lines().write)
+    options = worker.WorkOptions(
+        database=database,
+        environment=os.environ,
+        tell=tell,
+        slots=slots,
+        until_done=until_done,
+        drain_s=drain,
+    )
+    return worker.work(options)
 
 
 @fleet.command("ls", short_help="List the sets, and the jobs of one set.")
@@ -299,14 +297,14 @@ def export(
     """
     from ralph.fleet import export, job_file  # noqa: PLC0415 - not needed for --help
 
-    name, jobs, limits = job_file.read_named_set(file, set_name, os.environ, check_job_options)
-    text = export.export(jobs, limits, format_, name)
+    read = job_file.read_jobs(file, set_name, environment=os.environ, check_options=check_job_options)
+    text = export.export(read.jobs, read.limits, format_, read.name).encode()
     target = absolute(output)
     if target is None or target == "-":
-        _print_text(text)
+        print_bytes(text)
     else:
         try:
-            write_result_file(target, text.encode(), run_directories(None))
+            write_result_file(target, text, run_directories(None))
         except OSError as error:
             raise CannotError(f"cannot write {target}: {error.strerror}", Outcome.IO_ERROR) from None
     return 0
@@ -364,10 +362,10 @@ def _opened(
     `begins_after`, a signal that came while nothing waited counts too, before the work that follows begins.
     """
     with _extra():
-        from ralph.fleet.command import Console, opened  # noqa: PLC0415 - not needed for --help
+        from ralph.fleet.command import Fleet  # noqa: PLC0415 - not needed for --help
+        from ralph.fleet.store.database import WaitStoppedError  # noqa: PLC0415 - not needed for --help
     stop = StopEvent()
     received: list[int] = []
-    console = _console(Console)
 
     def end_wait(number: int, _frame: FrameType | None) -> None:
         received.append(number)
@@ -380,9 +378,9 @@ def _opened(
         if handler is not signal.SIG_IGN:
             signal.signal(number, end_wait)
     try:
-        with opened(db, os.environ, console, stop, most_wait_s=most_wait_s) as store:
+        with closing(Fleet(db, os.environ, stop, most_wait_s=most_wait_s)) as store:
             yield store
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, WaitStoppedError):
         raise typer.Exit(128 + (received[0] if received else signal.SIGINT)) from None
     except ReaderLeftError:
         raise typer.Exit(0) from None
@@ -391,33 +389,6 @@ def _opened(
             signal.signal(number, handler)
     if begins_after and received:
         raise typer.Exit(128 + received[0])
-
-
-def _error_lines() -> ErrorLines:
-    redact = Redactor(known_secrets(os.environ)).redact_all
-    return ErrorLines("[fleet]", redact=redact, has_color=False, clears_line=False)
-
-
-def _console(make: "type[Console]") -> "Console":
-    redact = Redactor(known_secrets(os.environ)).redact_all
-
-    def write(lines: Iterable[str]) -> None:
-        text = redact("\n".join(lines))  # together, because a private key takes several lines
-        if text:
-            print_lines([json_for_terminal(text)])
-
-    return make(
-        write=write,
-        write_value=lambda value: print_lines(
-            [json_for_terminal(json.dumps(redacted(value, redact), indent=2))]
-        ),
-        write_text=lambda text: _print_text(redact(text)),
-        tell=_error_lines().write,
-    )
-
-
-def _print_text(text: str) -> None:
-    print_bytes(text.encode("utf-8", "replace"))
 
 
 COMMAND = made(fleet)

@@ -9,9 +9,9 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.fleet.checkouts import GitCalls, Repositories
@@ -19,9 +19,9 @@ from ralph.fleet.checkpoint import BadStateError, unpack_state
 from ralph.fleet.decisions import LEAST_GRANT_USD, LONGEST_ASKED_S, Final, NextAttempt, ProcessEnd, after_end
 from ralph.fleet.delivery import BEGINS_ANEW, MOST_STATE_BYTES, HeldClaim, JobDelivery
 from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, fingerprint, has_own_access, wait_for_end
-from ralph.fleet.jobs import UnknownFormatError, branch_of, job_from
+from ralph.fleet.jobs import UnknownFormatError, branch_of
 from ralph.fleet.store.claims import MOST_LOG_BYTES, LostError
-from ralph.fleet.store.database import StoreError, WaitStoppedError, patiently
+from ralph.fleet.store.database import StoreError, WaitStoppedError
 from ralph.fleet.store.schema import KeptRow
 from ralph.fleet.undelivered import BUNDLE, CHECKOUT, LEFT_SUFFIX, KeptWork
 from ralph.git.answer import CheckoutError
@@ -37,20 +37,16 @@ from ralph.values.screen_text import in_one_line
 from ralph.values.usage import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from mmap import mmap
+    from collections.abc import Sequence
     from pathlib import Path
     from typing import TypeVar
 
-    from ralph.fleet.checkouts import GitTerms, JobCheckout
-    from ralph.fleet.store.claims import Claim, Claims
-    from ralph.fleet.store.database import WaitOptions
-    from ralph.fleet.store.locks import ExecutorLock
-    from ralph.fleet.undelivered import Undelivered
+    from ralph.fleet.checkouts import JobCheckout
+    from ralph.fleet.store.claims import Claim
+    from ralph.fleet.worker import Slot
 
     T = TypeVar("T")
 
-CHECKPOINT_EVERY_S = 30.0
 _LOOK_EVERY_S = 0.1
 _TELL_EVERY_S = 2.0
 _LOG_EVERY_S = 1.0
@@ -84,60 +80,29 @@ class MachineError(Exception):
         self.outcome = outcome
 
 
-class Worker(Struct, frozen=True, kw_only=True):
-    """All that the claims of one process share."""
-
-    store: Claims
-    lock: ExecutorLock
-    waiting: WaitOptions
-    machine: str
-    folder: Path
-    """That of this executor alone."""
-    repositories: Path
-    """The mirrors of the machine."""
-    undelivered: Undelivered
-    hidden: Sequence[Path]
-    """Files and folders of the fleet that no job may read."""
-    environment: Mapping[str, str]
-    terms: GitTerms
-    worked: mmap
-    """One byte that all slots share: 1 after a job has ended well, 0 after a refusal."""
-    tell: Callable[[str], None]
-    redact: Callable[[str], str]
-    checkpoint_every_s: float = CHECKPOINT_EVERY_S
-
-    def ask(self, call: Callable[[], T]) -> T:
-        """Asks the store, and waits while it is away."""
-        return patiently(call, waiting=self.waiting)
-
-    def refusal(self, reason: str, outcome: Outcome) -> MachineError:
-        """The error of a machine whose key or settings are refused. After a job that has ended well, the worker only pauses."""
-        has_worked, self.worked[0] = bool(self.worked[0]), 0
-        return MachineError(f"{self.machine}: {reason}", Outcome.IO_ERROR if has_worked else outcome)
-
-
 class JobAttempt:
     """The work on one claim, until the store knows how it ended. `run` is called in one thread, `stop` perhaps in another."""
 
-    def __init__(self, worker: Worker, claim: Claim) -> None:
+    def __init__(self, worker: Slot, claim: Claim) -> None:
         self._worker = worker
         self.claim = claim
         self.held = HeldClaim(worker, claim, lambda: self.stop(Stop.LOST))
         self._stop: Stop | None = None
         self._stopping = threading.Lock()
-        harmless = child_environment(worker.environment, (), known_secrets(worker.environment))
+        self._environment = worker.options.environment
+        self._tell = worker.options.tell
+        harmless = child_environment(self._environment, (), known_secrets(self._environment))
         safe = without_unsafe_loads(harmless, search_outside(harmless, (worker.folder,)))
         self._supervisor = CommandSupervisor(safe, most_processes=0)
         self._calls = self._git_calls()
-        self._repositories = Repositories(worker.repositories, self._calls)
+        self._repositories = Repositories(worker.options.database.folder / "repositories", self._calls)
         self._process: JobProcess | None = None
         self._log = JobLog(worker, self.held)
-        self._folder = worker.folder / claim.set_name / f"{claim.id}.{claim.generation}"
+        row = claim.row
+        self._folder = worker.folder / row.set_name / f"{row.id}.{row.generation}"
         self._ended: ProcessEnd | None = None
         self._kept = claim.kept
-        self._place = worker.undelivered.place_of(
-            claim.set_name, claim.id, claim.generation, worker.folder.name
-        )
+        self._place = worker.undelivered.place_of(row.set_name, row.id, row.generation, worker.folder.name)
         self._is_left = False
         """Whether the job's files stay where they are, because they could not be kept."""
         self._unseen_usd = 0.0
@@ -146,9 +111,9 @@ class JobAttempt:
 
     def _git_calls(self) -> GitCalls:
         # Git needs no key of the API, and gets the rest, by which the user's own helpers may authenticate.
-        variables = self._worker.environment
+        variables = self._environment
         for_git = {name: value for name, value in variables.items() if not name.startswith("ANTHROPIC_")}
-        return GitCalls(for_git, self._supervisor, terms=self._worker.terms, users=variables)
+        return GitCalls(for_git, self._supervisor, terms=self._worker.options.terms, users=variables)
 
     def stop(self, why: Stop) -> None:
         """Stops what runs. A claim that is lost stays so."""
@@ -170,7 +135,7 @@ class JobAttempt:
         """Works until the store knows how it ended. Raises LostError, MachineError, StoreError and WaitStoppedError."""
         try:
             self._log.start()
-            self._log.tell(f"attempt {self.claim.attempt} on {self._worker.machine}")
+            self._log.tell(f"attempt {self.claim.row.attempt} on {self._worker.machine}")
             self._work()
         except UnknownFormatError as error:
             self._end(Outcome.CONFIG, str(error))
@@ -194,7 +159,7 @@ class JobAttempt:
             self._supervisor.close()
             reaped_children(())  # the orphans of a job that was killed: this process has adopted them
             self._log.stop()
-            self._worker.undelivered.remove_job_folder(self.claim.set_name, self.claim.id)
+            self._worker.undelivered.remove_job_folder(self.claim.row.set_name, self.claim.row.id)
             if not self._is_left:
                 remove_tree_if_possible(self._folder)
         if self._refused is not None:
@@ -202,20 +167,20 @@ class JobAttempt:
 
     def _work(self) -> None:
         claim, worker = self.claim, self._worker
-        self._job = job = job_from(claim.content)
+        self._job = job = claim.row.job
         self._delivery = JobDelivery(worker, self.held, job, self._repositories, self._log)
         remove_tree_if_possible(self._folder)
         self._folder.mkdir(parents=True, mode=0o700)
-        worker.undelivered.make_job_folder(claim.set_name, claim.id)
+        worker.undelivered.make_job_folder(claim.row.set_name, claim.row.id)
         if claim.kept is not None:
             return self._deliver_kept(claim.kept)
         for name in job.env:
-            if name not in worker.environment:
+            if name not in self._environment:
                 reason = f"the worker {worker.machine} has no variable {name}, which the job needs"
                 return self._end(Outcome.CONFIG, reason)
         checkout = self._checked_out()
         expected = self._delivery.expected(checkout)
-        process = self._process_in(self._folder, worker.hidden)
+        process = self._process_in(self._folder, worker.options.database.private_places)
         with self._stopping:
             if self._stop is not None:
                 raise SignalReceived(signal.SIGTERM)
@@ -227,25 +192,25 @@ class JobAttempt:
 
     def _process_in(self, folder: Path, hidden: Sequence[Path]) -> JobProcess:
         return JobProcess(
-            self.claim.set_name,
+            self.claim.row.set_name,
             self._job,
             folder,
-            self._worker.environment,
+            self._environment,
             hidden=hidden,
             told=self._log.add,
             rate_limited=self._hold,
         )
 
     def _checked_out(self) -> JobCheckout:
-        claim, job, held = self.claim, self._job, self.held
+        row, job, held = self.claim.row, self._job, self.held
         saved = held.ask(held.checkpoint)
         directory, branch = self._folder / CHECKOUT, branch_of(job)
         if saved is not None and saved.commit is not None and saved.ref is not None:
             checkout = self._repositories.restore(job.repository, saved.ref, saved.commit, directory, branch)
             self._delivery.last_commit = saved.commit
         else:
-            checkout = self._repositories.check_out(job.repository, claim.base or job.ref, directory, branch)
-        if claim.base is None:
+            checkout = self._repositories.check_out(job.repository, row.base or job.ref, directory, branch)
+        if row.base is None:
             held.ask(held.record, base=checkout.commit)
         if saved is not None:
             unpack_state(saved.state, self._folder / "state", 8 * MOST_STATE_BYTES)
@@ -273,7 +238,7 @@ class JobAttempt:
             if not self._has_left_nothing() and (end.turns or not is_refused):
                 self._delivery.checkpoint(checkout, process, is_last=True)
                 decision = self._delivery.rest_of_checkpoint(checkout, decision)
-            self._plan(end, decision)
+            self._tell_store(end, decision)
             if is_refused:
                 self._refused = decision.reason
         except (Exception, Interrupted) as error:  # whatever kept it from being delivered, it was paid for
@@ -295,13 +260,13 @@ class JobAttempt:
 
     def _decided(self, end: ProcessEnd) -> NextAttempt | Final:
         if end.exit_code == 0:
-            self._worker.worked[0] = 1
+            self._worker.options.worked[0] = 1
         decision = after_end(
             end,
-            tries=self.claim.tries,
+            tries=self.claim.row.tries,
             most_tries=self.claim.most_tries,
             has_own_access=has_own_access(self._job),
-            has_worked=bool(self._worker.worked[0]),
+            has_worked=bool(self._worker.options.worked[0]),
         )
         is_told = self._stop in {Stop.DRAINED, Stop.AT_ONCE}
         if is_told and (isinstance(decision, NextAttempt) or end.exit_code > 128 or end.was_killed):
@@ -310,9 +275,9 @@ class JobAttempt:
 
     def _followed(self, process: JobProcess, checkout: JobCheckout) -> ProcessEnd | NextAttempt:
         """Runs the process, and again if its part of the set's budget did not suffice and more is left."""
-        granted, spent, most = self.claim.granted_usd, self.claim.cost_usd, self._job.max_budget_usd
+        granted, spent, most = self.claim.granted_usd, self.claim.row.cost_usd, self._job.max_budget_usd
         # Work after the checkpoint was paid for, and is paid for again.
-        self._unseen_usd = max(spent - process.spending().cost_usd, 0.0)
+        self._unseen_usd = max(spent - process.so_far().cost_usd, 0.0)
         while (end := process.end_before()) is None:
             self._ended = None
             own = None if most is None else plain(max(most - spent, 0.0))
@@ -350,9 +315,8 @@ class JobAttempt:
             changed = process.last_change()
             is_new, seen = is_new or changed != seen, changed
             if is_new and time.monotonic() >= next_word:
-                spending = process.spending()
-                cost_usd = plain(spending.cost_usd + self._unseen_usd)
-                self.held.ask_if_there(self.held.spend, cost_usd, spending.turns)
+                end = self._whole(process.so_far())
+                self.held.ask_if_there(self.held.spend, end.cost_usd, end.turns)
                 next_word = time.monotonic() + _TELL_EVERY_S
             if is_new and time.monotonic() >= self._delivery.next_checkpoint:
                 is_new = not self._delivery.checkpoint(checkout, process, is_last=False)
@@ -366,7 +330,7 @@ class JobAttempt:
         if self._stop is Stop.CANCELLED:
             if not self._has_left_nothing():
                 decision = self._checkpoint_of_cancelled(checkout, process, decision)
-            self._tell_end(end, decision, None, keeps_checkpoint=True)
+            self._tell_store(end, decision)
             return
         is_resumable = decision.exit_code not in BEGINS_ANEW
         if is_resumable and self.claim.ending is None:
@@ -398,7 +362,7 @@ class JobAttempt:
     def _tell_delivered(
         self, end: ProcessEnd, decision: Final, commit: str | None, *, is_resumable: bool
     ) -> None:
-        self._tell_end(end, decision, commit, keeps_checkpoint=is_resumable)
+        self._tell_store(end, decision, commit, keeps_checkpoint=is_resumable)
         if not is_resumable:
             self._delivery.remove_checkpoints()
 
@@ -411,14 +375,14 @@ class JobAttempt:
         claim, worker = self.claim, self._worker
         self._move()
         if self._stop is Stop.LOST:
-            worker.tell(f"{claim.name}: the work made here is kept: {self._place}")
+            self._tell(f"{claim.name}: the work made here is kept: {self._place}")
             raise LostError
         checkout.move_to(self._place / CHECKOUT)
         checkout.use(self._git_calls())  # the former ones may be stopped
         self._kept = kept = KeptRow(
-            set_name=claim.set_name,
-            job=claim.id,
-            generation=claim.generation,
+            set_name=claim.row.set_name,
+            job=claim.row.id,
+            generation=claim.row.generation,
             place=worker.undelivered.identity(),
             machine=worker.machine,
             path=str(self._place / BUNDLE),
@@ -429,7 +393,7 @@ class JobAttempt:
         try:
             self._write_bundle(checkout, decision)
         except (CheckoutError, OSError) as wrong:
-            worker.tell(f"{claim.name}: its checkout is kept as it is, because it cannot be bundled: {wrong}")
+            self._tell(f"{claim.name}: its checkout is kept as it is, because it cannot be bundled: {wrong}")
             self._kept = kept = replace(kept, path=str(self._place))
         if isinstance(error, (StoreError, WaitStoppedError)):
             raise error  # the next worker of this machine records it
@@ -458,7 +422,7 @@ class JobAttempt:
     def _write_bundle(self, checkout: JobCheckout, decision: NextAttempt | Final) -> None:
         ended = self._ended or ProcessEnd(exit_code=0)
         work = KeptWork(
-            base=self.claim.base or checkout.commit,
+            base=self.claim.row.base or checkout.commit,
             commit=None,
             checkpoint=None,
             ending=decision if isinstance(decision, Final) and decision is not _CANCELLED else None,
@@ -496,7 +460,8 @@ class JobAttempt:
                     raise
                 self._log.tell(f"no checkpoint: {error}")
         if work.commit is not None and decision is not None:
-            delivered = delivery.kept_branch(checkout, work.commit, decision)
+            expected = self._repositories.branch_at(self._job.repository, branch_of(self._job))
+            delivered = delivery.branch(checkout, work.commit, decision, expected)
             continues = continues and delivered is decision
             decision = delivered
         again = NextAttempt(max(work.resumes_at - time.time(), 0.0), "its work was delivered")
@@ -504,13 +469,13 @@ class JobAttempt:
         self._kept = None
         end = ProcessEnd(exit_code=0 if decision is None else decision.exit_code, result=work.result)
         if isinstance(then, NextAttempt):
-            return self._plan(end, then)
+            return self._tell_store(end, then)
         self._log.tell("delivered what was kept here")
         is_resumable = then.exit_code not in BEGINS_ANEW
         return self._tell_delivered(end, then, work.commit, is_resumable=is_resumable)
 
     def _bundled_later(self, place: Path) -> KeptWork | None:
-        if (base := self.claim.base) is None:
+        if (base := self.claim.row.base) is None:
             return None
         checkout = self._repositories.reopen(self._job.repository, place / CHECKOUT, base)
         self._place, self._ended = place, (end := self._process_in(place, ()).end_left())
@@ -520,53 +485,41 @@ class JobAttempt:
 
     # --- telling the store
 
-    def _tell_end(
-        self, end: ProcessEnd, decision: Final, commit: str | None, *, keeps_checkpoint: bool
+    def _tell_store(
+        self,
+        end: ProcessEnd,
+        decision: Final | NextAttempt,
+        commit: str | None = None,
+        *,
+        keeps_checkpoint: bool = True,
     ) -> None:
         self._log.stop()
-        reason = self._worker.redact(decision.reason)
-        self.held.ask(
-            self.held.end,
-            decision.exit_code,
-            reason,
-            result=self._worker.redact(end.result)[:_MOST_RESULT_CHARS],
-            commit=commit,
-            keeps_checkpoint=keeps_checkpoint,
-            is_delivered=self._kept is None,
-        )
-        because = f" ({reason})" if reason else ""
-        self._worker.tell(f"{self.claim.name}: exit {decision.exit_code}{because}")
-
-    def _plan(self, end: ProcessEnd, decision: NextAttempt) -> None:
-        self._log.stop()
-        is_try = decision.is_try and self._stop is not Stop.DRAINED
-        reason = self._worker.redact(decision.reason)
-        self.held.ask(
-            self.held.plan_next,
-            end.exit_code,
-            decision.delay_s,
-            reason,
-            is_try=is_try or self.claim.kept is not None,
-            is_delivered=self._kept is None,
-        )
-        self._worker.tell(f"{self.claim.name}: again in {decision.delay_s:.0f} s ({reason})")
+        reason, is_delivered = self._worker.redact(decision.reason), self._kept is None
+        if isinstance(decision, NextAttempt):
+            is_try = decision.is_try and self._stop is not Stop.DRAINED
+            plan = partial(self.held.plan_next, end.exit_code, decision.delay_s, reason)
+            self.held.ask(plan, is_try=is_try or self.claim.kept is not None, is_delivered=is_delivered)
+            said = f"again in {decision.delay_s:.0f} s"
+        else:
+            result = self._worker.redact(end.result)[:_MOST_RESULT_CHARS]
+            told = partial(self.held.end, decision.exit_code, reason, result=result, commit=commit)
+            self.held.ask(told, keeps_checkpoint=keeps_checkpoint, is_delivered=is_delivered)
+            said = f"exit {decision.exit_code}"
+        self._tell(f"{self.claim.name}: {said}{f' ({reason})' if reason else ''}")
 
     def _end(self, outcome: Outcome, reason: str) -> None:
         """Ends a claim that failed outside the job's process."""
-        tries, kept = self.claim.tries, self._kept
+        tries, kept = self.claim.row.tries, self._kept
         if kept is None and self._stop is not None and self._stop >= Stop.AT_ONCE:
             raise LostError
         if kept is not None:
             reason = f"{reason}; {_where(kept)}"
             tries = kept.tries + (self.claim.kept is not None)
             self.held.ask(self.held.keep, replace(kept, tries=tries))
-        end = ProcessEnd(exit_code=outcome.exit_code(), reason=reason, cost_usd=self.claim.cost_usd)
+        end = ProcessEnd(exit_code=outcome.exit_code(), reason=reason, cost_usd=self.claim.row.cost_usd)
         decision = after_end(end, tries=tries, most_tries=self.claim.most_tries)
         self._log.tell(reason)
-        if isinstance(decision, NextAttempt):
-            self._plan(end, decision)
-        else:
-            self._tell_end(end, decision, None, keeps_checkpoint=True)
+        self._tell_store(end, decision)
 
     def _end_here(self, error: Exception) -> NoReturn:
         """Ends a claim that failed because of this machine. Other machines can do the job. Raises MachineError."""
@@ -579,16 +532,16 @@ class JobAttempt:
         """
         if self._stop is Stop.LOST or (self._stop is Stop.AT_ONCE and self._kept is None):
             raise LostError
-        end = ProcessEnd(exit_code=_CANCELLED.exit_code, cost_usd=self.claim.cost_usd)
+        end = ProcessEnd(exit_code=_CANCELLED.exit_code, cost_usd=self.claim.row.cost_usd)
         where = "" if self._kept is None else f"; {_where(self._kept)}"
         if self._stop is Stop.CANCELLED:
             cancelled = replace(_CANCELLED, reason=f"{_CANCELLED.reason}{where}")
-            return self._tell_end(end, cancelled, None, keeps_checkpoint=True)
-        return self._plan(end, replace(_HANDED_BACK, reason=f"{_HANDED_BACK.reason}{where}"))
+            return self._tell_store(end, cancelled)
+        return self._tell_store(end, replace(_HANDED_BACK, reason=f"{_HANDED_BACK.reason}{where}"))
 
     def _hold(self, for_s: float) -> None:
         """No job of any worker begins with this job's key for so long."""
-        key = fingerprint(self._worker.environment, self._job.base_url, self._job.model)
+        key = fingerprint(self._environment, self._job.base_url, self._job.model)
         self._log.hold(key, for_s)
 
 
@@ -597,7 +550,7 @@ class JobLog:
     too long. Both are dropped while the store is away: the session's journal has everything.
     """
 
-    def __init__(self, worker: Worker, held: HeldClaim) -> None:
+    def __init__(self, worker: Slot, held: HeldClaim) -> None:
         self._worker = worker
         self._held = held
         self._pieces: list[str] = []

@@ -19,12 +19,11 @@ import shutil
 import signal
 import stat
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from ralph.fleet.checkpoint import BadStateError
 from ralph.git.answer import CheckoutError, GitAnswer, shown, without_user
@@ -35,7 +34,7 @@ from ralph.git.look import GITLINK, is_refused
 from ralph.git.remote import COMMIT_ID, PUSH, make_git_directory, reach, upload
 from ralph.git.runner import Git, GitSeams, environment_for_git
 from ralph.git.settings import ALWAYS, LIST
-from ralph.machine.files.opened_copies import ReplacedError, copy_files, copy_objects
+from ralph.machine.files.opened_copies import ReplacedError, copy_files, copy_objects, opened_folder
 from ralph.machine.files.opened_file import open_regular_file
 from ralph.machine.files.trees import entries_below, remove_tree_if_possible
 from ralph.machine.own_programs import search_outside
@@ -71,7 +70,6 @@ REST, WORK = "-rest", "-work"
 """End the refs of the work that a job has left beside its branch, and of its branch's if that cannot be pushed. The beginning is
 that of its checkpoints."""
 _MOST_HEADS = 1000
-_TRAILER = "Ralph-Job"
 _REMOTE_URL = "remote.origin.url"
 _REMOTE_LIMIT_S = 1800.0  # the first fetch of a repository of some gigabytes takes so long
 # No git call of a worker needs these features, whoever has set them.
@@ -105,20 +103,6 @@ _FETCH = (
 )
 
 
-class Maker(Struct, frozen=True):
-    """The claim of a job that made a commit."""
-
-    set: str
-    job: str
-    attempt: int
-    generation: int
-
-    @property
-    def trailer(self) -> str:
-        """The line in a commit's message, as git-interpret-trailers(1) reads it."""
-        return f"{_TRAILER}: {self.set}/{self.job} {self.attempt} {self.generation}"
-
-
 class MadeCommit(Struct, frozen=True):
     commit: str
     left_out: tuple[str, ...]
@@ -140,6 +124,11 @@ class NotDelivered(Struct, frozen=True):
 def checkpoint_ref(set_name: str, job: str, attempt: int) -> str:
     """The ref of a job's checkpoints, which is no branch, so that no CI starts. Each day may have a set with a job of this id."""
     return f"refs/ralph/{set_name}/{job}/{attempt}"
+
+
+def trailer_of(set_name: str, job: str, attempt: int, generation: int) -> str:
+    """The line in the message of a commit that a claim of a job made, as git-interpret-trailers(1) reads it."""
+    return f"Ralph-Job: {set_name}/{job} {attempt} {generation}"
 
 
 class GitTerms(Struct, frozen=True):
@@ -190,8 +179,11 @@ class GitCalls:
         """
         clock = SystemClock()
         self._waiter = InboxWaiter(clock)
-        self.seams = GitSeams(environment, supervisor, self._waiter, clock, token)
-        self.seams = replace(self.seams, writable=terms.writable, filters=terms.filters)
+        self.seams = GitSeams(
+            *(environment, supervisor, self._waiter, clock, token),
+            writable=terms.writable,
+            filters=terms.filters,
+        )
         self._is_stopped = False
         self._users = environment if users is None else users
         self.redactor = Redactor(known_secrets(self._users))
@@ -385,7 +377,9 @@ class Repositories:
                 )
         return found.get(ref)
 
-    def remove_checkpoints(self, repository: str, set_name: str, job: str, own: Collection[str] = ()) -> int:
+    def remove_checkpoints(
+        self, repository: str, set_name: str, job: str, own: Collection[str | None] = ()
+    ) -> int:
         """Removes all checkpoints of a job at the remote, and the refs that end with `WORK` whose commits are in `own`. Returns the
         number of removed refs. Raises CheckoutError and Interrupted.
         """
@@ -630,20 +624,19 @@ class JobCheckout:
         self._seen[ref] = answer.found if isinstance(answer, NotDelivered) else commit
         return answer
 
-    def finish(self, message: str, maker: Maker) -> MadeCommit:
-        """Commits on HEAD what the agent left uncommitted, with the trailer of `maker`. If nothing was left, the
-        result is HEAD. Uses the user's name and address, or ralph's own if the user has set none. Raises
+    def finish(self, message: str, trailer: str) -> MadeCommit:
+        """Commits on HEAD what the agent left uncommitted. If nothing was left, the result is HEAD. Uses the user's name and address, or ralph's own if the user has set none. Raises
         CheckoutError and Interrupted.
         """
         head, tree, left_out = self._staged()
         if self._git().read("rev-parse", "--verify", f"{head}^{{tree}}").decode().strip() == tree:
             return MadeCommit(head, left_out)
-        text = f"{message.rstrip()}\n\n{maker.trailer}\n"
+        text = f"{message.rstrip()}\n\n{trailer}\n"
         commit = self._committed(tree, [head], text, {} if self._has_user() else _OURS)
         return MadeCommit(commit, left_out)
 
     def rest(
-        self, final: str, base: str, branch: str, maker: Maker
+        self, final: str, base: str, branch: str, trailer: str
     ) -> tuple[str | None, list[str], list[str]]:
         """Commits on top of what the agent has left on other branches, in tags and in stashes, with the files of `final`, if
         `final` and the repository at the beginning lack any of it. `base` is the commit at which the job began, and `branch` its
@@ -676,7 +669,7 @@ class JobCheckout:
         if not left:
             return None, left, lacks
         tree = self._git().read("rev-parse", f"{final}^{{tree}}").decode().strip()
-        text = f"Work beside the branch: {shown(left, len(left))}\n\n{maker.trailer}\n"
+        text = f"Work beside the branch: {shown(left, len(left))}\n\n{trailer}\n"
         return self._committed(tree, [final, *names], text, _OURS), left, lacks
 
     def _embedded(self, base: str, final: str) -> list[str]:
@@ -1007,37 +1000,25 @@ def head_of(directory: Path) -> str | None:
 
 def _text(git: Path, name: str, most_bytes: int) -> str:
     """The content of a file below a git directory. Empty if it cannot be read, or if a directory on the way to it is a link."""
-    descriptor = _opened(git, name)
-    if descriptor is None:
-        return ""
-    try:
-        parts = []
-        while most_bytes > 0 and (part := os.read(descriptor, min(most_bytes, 1 << 20))):
-            parts.append(part)
-            most_bytes -= len(part)
-        return os.fsdecode(b"".join(parts))
-    except OSError:
-        return ""
-    finally:
-        os.close(descriptor)
+    with suppress(OSError):
+        if (descriptor := _opened(git, name)) is not None:
+            with os.fdopen(descriptor, "rb") as file:
+                return os.fsdecode(file.read(most_bytes))
+    return ""
 
 
 def _opened(git: Path, name: str) -> int | None:
     """The descriptor of a regular file below a git directory. None if there is none, or as `_text`."""
-    opened: list[int] = []
-    try:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        opened.append(os.open(git, flags | os.O_DIRECTORY))
-        *folders, last = name.split("/")
-        for folder in folders:
-            opened.append(os.open(folder, flags | os.O_DIRECTORY, dir_fd=opened[-1]))
-        opened.append(os.open(last, flags, dir_fd=opened[-1]))
-        return opened.pop() if stat.S_ISREG(os.fstat(opened[-1]).st_mode) else None
-    except (OSError, ValueError):
-        return None
-    finally:
-        for descriptor in opened:
+    folder, _, last = name.rpartition("/")
+    with suppress(OSError, ValueError), ExitStack() as stack:
+        if (held := opened_folder(str(git), folder, stack)) is not None:
+            descriptor = os.open(
+                last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=held
+            )
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return descriptor
             os.close(descriptor)
+    return None
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

@@ -5,22 +5,19 @@ nothing on the disk.
 from __future__ import annotations
 
 import functools
+import json
 import time
-from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from ralph.fleet import listing
 from ralph.fleet.decisions import JobState, worst_exit_code
-from ralph.fleet.job_file import jobs_file_bytes, read_jobs
-from ralph.fleet.jobs import SetLimits, faults_of_limits, rate_from, why_no_name
+from ralph.fleet.job_file import read_jobs
+from ralph.fleet.jobs import SetLimits, faults_of_limits, rate_from
 from ralph.fleet.store.claims import SEEN_WITHIN_S, Claims
 from ralph.fleet.store.database import (
     WaitOptions,
-    WaitStoppedError,
     database_of,
     patiently,
     prepare,
@@ -28,15 +25,16 @@ from ralph.fleet.store.database import (
     refuse_others_file,
     refuse_pooler,
 )
+from ralph.output.standard_streams import ErrorLines, print_bytes, print_lines
+from ralph.values.credentials import known_secrets
 from ralph.values.outcome import Outcome, UsageError
-from ralph.values.screen_text import counted, visible
+from ralph.values.redaction import Redactor, redacted
+from ralph.values.screen_text import counted, json_for_terminal, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from ralph.fleet.store.database import Database
-    from ralph.fleet.store.fleet_store import SetRow
-    from ralph.fleet.store.schema import AttemptRow, JobRow
+    from ralph.fleet.store.schema import AttemptRow, JobRow, SetRow
     from ralph.machine.waiter import StopEvent
 
 T = TypeVar("T")
@@ -47,17 +45,26 @@ _LOOK_OFTEN_S = 0.2
 _TELLS_OF_NO_WORKER_AFTER_S = 5.0
 
 
-class Console(Struct, frozen=True, kw_only=True):
-    """Where a command prints."""
+class Console:
+    """Prints what a command says, without the credentials of an environment."""
 
-    write: Callable[[Iterable[str]], None]
-    """Prints lines on standard output."""
-    write_value: Callable[[object], None]
-    """Prints a value on standard output, as JSON."""
-    write_text: Callable[[str], None]
-    """Prints a text on standard output, without a further line break."""
-    tell: Callable[[str], None]
-    """Prints one line on standard error."""
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._redact = Redactor(known_secrets(environment)).redact_all
+        lines = ErrorLines("[fleet]", redact=self._redact, has_color=False, clears_line=False)
+        self.tell: Callable[[str], None] = lines.write
+        """Prints one line on standard error."""
+
+    def write(self, lines: Iterable[str]) -> None:
+        text = self._redact("\n".join(lines))  # together, because a private key takes several lines
+        if text:
+            print_lines([json_for_terminal(text)])
+
+    def write_value(self, value: object) -> None:
+        print_lines([json_for_terminal(json.dumps(redacted(value, self._redact), indent=2))])
+
+    def write_text(self, text: str) -> None:
+        """Prints a text without a further line break."""
+        print_bytes(self._redact(text).encode("utf-8", "replace"))
 
 
 class Fleet:
@@ -65,20 +72,32 @@ class Fleet:
 
     def __init__(
         self,
-        database: Database,
-        store: Claims,
-        console: Console,
+        named: str | None,
+        environment: Mapping[str, str],
         stop: StopEvent,
         *,
         most_wait_s: float | None = None,
     ) -> None:
-        self.database = database
-        self._store = store
-        self._console = console
+        """`named` is what `--db` says. Connects when it is first asked. Raises StoreError, also if the store is a file of another
+        user.
+        """
+        self.database = database_of(named, environment)
+        refuse_others_file(self.database)
+        refuse_open_store(self.database, environment)
+        self.console = Console(environment)
+        self._environment = environment
+        self._store = Claims(self.database)
         self._stop = stop
         self._waiting = WaitOptions(
-            database, console.tell, stop, outlasts_full_disk=lambda: most_wait_s is None, most_s=most_wait_s
+            self.database,
+            self.console.tell,
+            stop,
+            outlasts_full_disk=lambda: most_wait_s is None,
+            most_s=most_wait_s,
         )
+
+    def close(self) -> None:
+        self._store.close()
 
     def _ask(self, call: Callable[..., T], *arguments: object, **named: object) -> T:
         return patiently(functools.partial(call, *arguments, **named), waiting=self._waiting)
@@ -90,27 +109,28 @@ class Fleet:
         path: str,
         set_name: str | None,
         wanted: Mapping[str, object],
-        environment: Mapping[str, str],
         check_options: Callable[[Sequence[str], bool], None],
     ) -> int:
         """Adds the jobs of a file to a set. `path` is as in `read_jobs`, and so is `check_options`. `wanted` are the limits of the
         command line, by the names of `SetLimits`, and win over those of the file. Nothing is made on the disk if a job is wrong.
         """
-        if set_name is not None and (why := why_no_name(set_name)):
-            raise UsageError(f"--set {why}")
         chosen = {name: value for name, value in wanted.items() if value is not None}
         if isinstance(rate := chosen.get("rate"), str):
             try:
                 chosen["rate"] = rate_from(rate)
             except ValueError as error:
                 raise UsageError(f"--rate {error}") from None
-        content = jobs_file_bytes(path)
-        name = set_name or Path(path).stem
-        known = next((row for row in self._known_sets() if row.name == name), None)
-        earlier = [] if known is None else self._ask(self._store.job_ids, name)
-        file = read_jobs(path, content, environment=environment, check_options=check_options, earlier=earlier)
-        name = set_name or file.name
-        written = file.limits if known is None or file.limits != SetLimits() else known.limits
+        known: dict[str, SetLimits] = {}
+
+        def earlier(name: str) -> Collection[str]:
+            known.update((row.name, row.limits) for row in self._known_sets())
+            return self._ask(self._store.job_ids, name) if name in known else ()
+
+        file = read_jobs(
+            path, set_name, environment=self._environment, check_options=check_options, earlier=earlier
+        )
+        name = file.name
+        written = known.get(name, file.limits) if file.limits == SetLimits() else file.limits
         limits = msgspec.structs.replace(written, **chosen)
         for fault in faults_of_limits(limits):
             raise UsageError(f"--{fault.field.replace('_', '-')} {fault.problem}")
@@ -119,11 +139,11 @@ class Fleet:
         self._ask(self._store.create)
         done = self._ask(self._store.submit, name, limits, file.jobs)
         parts = [counted(done.new, "new job"), *([f"{done.known} known"] if done.known else [])]
-        self._console.write([f"set {name}: {', '.join(parts)}"])
+        self.console.write([f"set {name}: {', '.join(parts)}"])
         if done.has_new_limits:
             text = listing.limits_text(limits, has_budget=True)
-            self._console.tell(f"the limits of {name} are now: {text or 'none'}")
-        self._console.tell(
+            self.console.tell(f"the limits of {name} are now: {text or 'none'}")
+        self.console.tell(
             f"next: `ralph fleet work -j 2` runs them; `ralph fleet wait {name}` waits for them"
         )
         return 0
@@ -142,7 +162,7 @@ class Fleet:
         workers = self._workers()
         jobs = self._rows(sets) if is_json or len(sets) == 1 else []
         if is_json:
-            self._console.write_value(
+            self.console.write_value(
                 {
                     "sets": [listing.set_object(row, workers.get(row.name, _NOBODY)) for row in sets],
                     "jobs": [listing.job_object(row) for row in jobs],
@@ -151,7 +171,7 @@ class Fleet:
             return 0
         lines = [line for row in sets for line in listing.set_lines(row, workers.get(row.name, _NOBODY))]
         table = listing.job_lines(jobs, now=time.time()) if jobs else ()
-        self._console.write([*lines, *table, *listing.kept_lines(jobs)])
+        self.console.write([*lines, *table, *listing.kept_lines(jobs)])
         return 0
 
     def show(self, name: str, in_set: str | None) -> int:
@@ -159,7 +179,7 @@ class Fleet:
         set_name, job = self._found(name, in_set)
         row = self._row(set_name, job)
         attempts = self._ask(self._store.attempt_rows, set_name, job)
-        self._console.write(listing.story_lines(row, attempts, time.time()))
+        self.console.write(listing.story_lines(row, attempts, time.time()))
         return 0
 
     def logs(self, name: str, in_set: str | None, *, is_followed: bool) -> int:
@@ -171,15 +191,15 @@ class Fleet:
             lines = self._ask(self._store.log_lines, set_name, job, number)
             is_last = not is_followed or row.state.is_final
             # A piece may end within a line, and so within a credential.
-            text = "".join([rest, *(line.text for line in lines)])
+            text = "".join([rest, *(piece for _, piece in lines)])
             end = len(text) if is_last else text.rfind("\n") + 1
             rest = text[end:]
             if end:
-                self._console.write_text(visible(text[:end]))
-            number = lines[-1].number if lines else number
+                self.console.write_text(visible(text[:end]))
+            number = lines[-1][0] if lines else number
             if not number and not is_told:
                 is_told = True
-                self._console.tell(
+                self.console.tell(
                     f"{set_name}/{job} has no log{'' if is_last else ' yet'}: it is {listing.state_text(row)}"
                 )
             if is_last:
@@ -190,15 +210,11 @@ class Fleet:
     # --- work, wait, cancel, retry
 
     def look_before_work(self, *, until_done: bool) -> None:
-        """Raises UsageError if the worker is to end when all is done, and nothing is there: a wrong store would look like success.
-        Raises KeyboardInterrupt if a signal came meanwhile.
-        """
+        """Raises UsageError if the worker is to end when all is done, and nothing is there: a wrong store would look like success."""
         if until_done:
             self._sets(())
         elif not self._known_sets():
-            self._console.tell("there are no jobs yet: waiting for ralph fleet submit")
-        if self._stop.is_set():
-            raise KeyboardInterrupt
+            self.console.tell("there are no jobs yet: waiting for ralph fleet submit")
 
     def wait(self, set_names: Sequence[str], *, is_json: bool) -> int:
         """Waits until all jobs of the sets have ended. Returns the worst exit code."""
@@ -214,15 +230,15 @@ class Fleet:
                 idle = [row.name for row in open_sets if row.name not in workers]
                 if idle:
                     is_told = True
-                    self._console.tell(f"no worker is running for {', '.join(idle)}: ralph fleet work -j 2")
+                    self.console.tell(f"no worker is running for {', '.join(idle)}: ralph fleet work -j 2")
             if self._stop.wait(_LOOK_EVERY_S):
                 raise KeyboardInterrupt
         rows = self._rows(sets)
         code = worst_exit_code(row.exit_code for row in rows if row.exit_code is not None)
         if is_json:
-            self._console.write_value(listing.wait_object(sets, rows, code))
+            self.console.write_value(listing.wait_object(sets, rows, code))
         else:
-            self._console.write(listing.end_lines(sets, rows))
+            self.console.write(listing.end_lines(sets, rows))
         return code
 
     def cancel(self, names: Sequence[str] | None, in_set: str | None) -> int:
@@ -236,7 +252,7 @@ class Fleet:
                 for row in rows
                 if row.state is JobState.RUNNING and (ids is None or row.id in ids)
             ]
-            idle += self._ask(self._store.cancel, set_name, ids)[0]
+            idle += self._ask(self._store.cancel, set_name, ids)
         until = time.monotonic() + CANCEL_WITHIN_S
         count = len(running)
         left = self._still_running(running)
@@ -244,13 +260,13 @@ class Fleet:
             if self._stop.wait(_LOOK_OFTEN_S):
                 raise KeyboardInterrupt
             left = self._still_running([(row.set_name, row.id) for row in left])
-        self._console.write(
+        self.console.write(
             [f"cancelled: {counted(idle, 'job')} that had not started, {count - len(left)} that ran"]
         )
         if names is not None and idle + count < len(names):
-            self._console.tell(f"{len(names) - idle - count} had ended already")
+            self.console.tell(f"{len(names) - idle - count} had ended already")
         for row in left:
-            self._console.tell(
+            self.console.tell(
                 f"{row.set_name}/{row.id} is cancelled, but its worker {row.holder} does not answer: the job ends when "
                 "that worker is back or another one takes over"
             )
@@ -265,13 +281,11 @@ class Fleet:
         stands for all jobs that did not end with 0.
         """
         count = 0
-        found = self._chosen(names, in_set).items()
-        self._ask(self._store.create)
-        for set_name, ids in found:
+        for set_name, ids in self._chosen(names, in_set).items():
             count += self._ask(self._store.retry, set_name, ids, discards=discards)
-        self._console.write([f"{counted(count, 'job')} will run again"])
+        self.console.write([f"{counted(count, 'job')} will run again"])
         if names is not None and count < len(names):
-            self._console.tell(f"{len(names) - count} had not ended: only ended jobs are retried")
+            self.console.tell(f"{len(names) - count} had not ended: only ended jobs are retried")
         return 0
 
     # --- report
@@ -342,25 +356,3 @@ class Fleet:
 
 
 _NOBODY = listing.Workers(0, 0)
-
-
-@contextmanager
-def opened(
-    named: str | None,
-    environment: Mapping[str, str],
-    console: Console,
-    stop: StopEvent,
-    *,
-    most_wait_s: float | None = None,
-) -> Iterator[Fleet]:
-    """The store that `--db` or the environment names. Connects when it is first asked. Raises StoreError, also if the
-    store is a file of another user, and KeyboardInterrupt if `stop` ends a wait for it. `most_wait_s` is as in `Fleet`.
-    """
-    database = database_of(named, environment)
-    refuse_others_file(database)
-    refuse_open_store(database, environment)
-    try:
-        with closing(Claims(database)) as store:
-            yield Fleet(database, store, console, stop, most_wait_s=most_wait_s)
-    except WaitStoppedError:
-        raise KeyboardInterrupt from None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ralph.fleet.checkouts import REST, WORK, Delivered, Maker, checkpoint_ref
+from ralph.fleet.checkouts import REST, WORK, Delivered, checkpoint_ref, trailer_of
 from ralph.fleet.checkpoint import TooLargeError, pack_state
 from ralph.fleet.decisions import Final
 from ralph.fleet.jobs import branch_of
@@ -30,19 +30,21 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeVar
 
-    from ralph.fleet.attempt import JobLog, Worker
+    from ralph.fleet.attempt import JobLog
     from ralph.fleet.checkouts import JobCheckout, Repositories
     from ralph.fleet.decisions import NextAttempt
     from ralph.fleet.job_process import JobProcess
     from ralph.fleet.jobs import Job
     from ralph.fleet.store.claims import Claim
     from ralph.fleet.undelivered import KeptWork
+    from ralph.fleet.worker import Slot
 
     T = TypeVar("T")
     D = TypeVar("D", bound=NextAttempt | Final)
 
 MOST_STATE_BYTES = 64 * 1024 * 1024
 """A larger state directory, compressed, is not carried to other machines."""
+_CHECKPOINT_EVERY_S = 30.0
 _LOCK_FOR_S = 1.0
 _LOCK_EVERY_S = 0.005
 _ASK_EVERY_S = 0.1
@@ -54,7 +56,7 @@ BEGINS_ANEW = {0, 1, 2, 4}
 class HeldClaim(ClaimWriter):
     """A claim, as its worker writes to the store. `lost` is called when another worker has the job."""
 
-    def __init__(self, worker: Worker, claim: Claim, lost: Callable[[], None]) -> None:
+    def __init__(self, worker: Slot, claim: Claim, lost: Callable[[], None]) -> None:
         super().__init__(worker.store, claim)
         self._worker = worker
         self._lost = lost
@@ -100,11 +102,12 @@ class JobDelivery:
     """The deliveries of one claim of a job."""
 
     def __init__(
-        self, worker: Worker, held: HeldClaim, job: Job, repositories: Repositories, log: JobLog
+        self, worker: Slot, held: HeldClaim, job: Job, repositories: Repositories, log: JobLog
     ) -> None:
-        self._worker, self._claim, self._held = worker, held.claim, held
+        self._worker, self._claim, self._row, self._held = worker, held.claim, held.claim.row, held
         self._job, self._repositories, self._log = job, repositories, log
-        self._branch = branch_of(job)
+        self._branch, row = branch_of(job), self._row
+        self._trailer = trailer_of(row.set_name, row.id, row.attempt, row.generation)
         self.last_commit: str | None = None
         """That of the last checkpoint."""
         self.next_checkpoint = 0.0
@@ -115,7 +118,7 @@ class JobDelivery:
         self._lacks = ""
 
     def _ref(self) -> str:
-        return checkpoint_ref(self._claim.set_name, self._claim.id, self._claim.attempt)
+        return checkpoint_ref(self._row.set_name, self._row.id, self._row.attempt)
 
     # --- checkpoints
 
@@ -134,7 +137,7 @@ class JobDelivery:
             ref = None if made is None else self._push_ref(checkout, made)
         except (CheckoutError, TooLargeError, OSError) as error:
             self._log.tell(f"no checkpoint: {error}")
-            self.next_checkpoint = time.monotonic() + self._worker.checkpoint_every_s
+            self.next_checkpoint = time.monotonic() + _CHECKPOINT_EVERY_S
             if is_last and not isinstance(error, TooLargeError):
                 raise
             return True
@@ -145,7 +148,7 @@ class JobDelivery:
             is_saved = self._held.ask_if_there(self._held.save_checkpoint, ref, made, state)
         if is_saved:
             self.last_commit = made
-        self.next_checkpoint = time.monotonic() + self._worker.checkpoint_every_s
+        self.next_checkpoint = time.monotonic() + _CHECKPOINT_EVERY_S
         return True
 
     def snapshot(self, checkout: JobCheckout) -> str | None:
@@ -171,10 +174,8 @@ class JobDelivery:
 
     def remove_checkpoints(self) -> None:
         with suppress(CheckoutError, Interrupted):
-            claim = self._claim
-            self._repositories.remove_checkpoints(
-                self._job.repository, claim.set_name, claim.id, claim.own_commits
-            )
+            row, own = self._row, self._claim.own_commits
+            self._repositories.remove_checkpoints(self._job.repository, row.set_name, row.id, own)
 
     # --- the branch
 
@@ -191,23 +192,18 @@ class JobDelivery:
 
     def finished(self, checkout: JobCheckout) -> str | None:
         """The commit for the branch. None if the job has made none."""
-        claim = self._claim
         if self._final is None:
             line = next(filter(None, map(str.strip, self._job.prompt.splitlines())), "")
             subject = line if len(line) <= 60 else f"{line[:59]}…"
-            final = checkout.finish(f"{claim.id}: {subject}", self._maker())
+            final = checkout.finish(f"{self._row.id}: {subject}", self._trailer)
             self._find_rest(checkout, final.commit, final.left_out)
             self._final = final.commit
-        return None if self._final == (claim.base or checkout.commit) else self._final
-
-    def _maker(self) -> Maker:
-        claim = self._claim
-        return Maker(claim.set_name, claim.id, claim.attempt, claim.generation)
+        return None if self._final == (self._row.base or checkout.commit) else self._final
 
     def _find_rest(self, checkout: JobCheckout, final: str, left_out: tuple[str, ...] = ()) -> None:
         """Commits what the job has left beside its branch, and what `final` lacks. `left_out` is not in `final`."""
-        base = self._claim.base or checkout.commit
-        self._rest, names, lacks = checkout.rest(final, base, self._branch, self._maker())
+        base = self._row.base or checkout.commit
+        self._rest, names, lacks = checkout.rest(final, base, self._branch, self._trailer)
         lacks = [*left_out, *lacks]
         self._lacks = shown(lacks)
         told = [f"not in the branch: {path}" for path in lacks]
@@ -247,11 +243,6 @@ class JobDelivery:
     def take_rest(self, work: KeptWork) -> None:
         """From now on, `rest` pushes what an earlier claim left, which was kept here."""
         self._rest, self._lacks = work.rest, work.lacks
-
-    def kept_branch(self, checkout: JobCheckout, commit: str, decision: Final) -> Final:
-        """As `branch`, for the commit of an earlier claim that was kept here."""
-        expected = self._repositories.branch_at(self._job.repository, self._branch)
-        return self.branch(checkout, commit, decision, expected)
 
     def _pushed(self, checkout: JobCheckout, commit: str, expected: str | None) -> CheckoutError | None:
         """Pushes the branch. Returns why that is impossible, or None."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from dbos import DBOS, DBOSClient, DBOSConfig, DBOSPortableJSONSerializer, SetEnqueueOptions, SetWorkflowID
 
+from ralph.fleet.jobs import host_of, priority_of
 from ralph.fleet.store.database import dbos_settings, make_engine
 from ralph.fleet.store.schema import PortableRows
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ralph.fleet.jobs import SetLimits
-    from ralph.fleet.store.claims import DueJob
     from ralph.fleet.store.database import Database
+    from ralph.fleet.store.schema import JobRow
 
 APPLICATION = "ralph-fleet"
 VERSION = "1"
@@ -60,7 +61,7 @@ class Engine:
         self._is_launched = False
 
         @DBOS.workflow(name=_WORKFLOW, max_recovery_attempts=None)
-        def attempt(*_stored: object) -> None:  # an older ralph stored arguments
+        def attempt(*_stored: object) -> None:  # what a row of the store says there counts for nothing
             named = _attempt_named(DBOS.workflow_id or "")
             if named is not None and named[0] == set_name:
                 work(*named)
@@ -97,11 +98,11 @@ class Engine:
             on_conflict="always_update",
         )
 
-    def enqueue(self, job: DueJob, limits: SetLimits) -> None:
+    def enqueue(self, job: JobRow, limits: SetLimits) -> None:
         """Gives an attempt to the queue. Does nothing if the engine has it already."""
         options = SetEnqueueOptions(
-            priority=_MIDDLE_PRIORITY - job.priority,
-            queue_partition_key=None if limits.per_host is None else job.host or "localhost",
+            priority=_MIDDLE_PRIORITY - priority_of(job.content),
+            queue_partition_key=None if limits.per_host is None else host_of(job.repository) or "localhost",
         )
         with SetWorkflowID(_id_of(self._set_name, job.id, job.attempt)), options:
             DBOS.enqueue_workflow(self._queue, self._workflow)

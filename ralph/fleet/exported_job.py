@@ -20,17 +20,17 @@ from ralph.fleet.checkouts import (
     LARGE,
     REST,
     GitCalls,
-    Maker,
     NotDelivered,
     Repositories,
     checkpoint_ref,
     git_terms,
+    trailer_of,
 )
 from ralph.fleet.job_file import MOST_FILE_BYTES
 from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, wait_for_end
-from ralph.fleet.jobs import UnknownFormatError, branch_of, job_from, why_no_name
+from ralph.fleet.jobs import branch_of, job_from, why_no_name
 from ralph.fleet.undelivered import BUNDLE, paths_below, write_file
-from ralph.git.token import GitToken, TokenError
+from ralph.git.token import GitToken
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.files.opened_file import read_regular_file
 from ralph.machine.files.trees import remove_tree_if_possible
@@ -106,7 +106,9 @@ class ExportedJob:
         ours = child_environment(environment, (), secrets, {*job.env, TOKEN, HOST})
         safe = without_unsafe_loads(ours, search_outside(ours, terms.writable))
         self._supervisor = CommandSupervisor(safe, makes_group=False)
-        self._new_calls = partial(GitCalls, ours, self._supervisor, _token(environment), terms, environment)
+        token = environment.get(TOKEN)
+        given = GitToken(environment.get(HOST) or _DEFAULT_HOST, token) if token else None
+        self._new_calls = partial(GitCalls, ours, self._supervisor, given, terms, environment)
         self._calls = self._new_calls()
         self._repositories = Repositories(folder / "mirrors", self._calls)
         self._stopped_by: int | None = None
@@ -181,7 +183,7 @@ class ExportedJob:
             story = look_to_list(journal).story
             if story.has_message and story.cost_usd is None:
                 return 0.0
-        return budget_usd - self._process.spending().cost_usd
+        return budget_usd - self._process.so_far().cost_usd
 
     def _deliver_or_keep(self, kept: _JobRecord, checkout: JobCheckout) -> None:
         """Delivers, or leaves a bundle in the job's folder: the machine of a scheduler may not outlive the job."""
@@ -203,14 +205,14 @@ class ExportedJob:
         remove_tree_if_possible(self._folder / LARGE)
 
     def _deliver(self, kept: _JobRecord, checkout: JobCheckout) -> None:
-        commit, maker = kept.made, Maker(self._set, self._job.id, 1, 1)
+        commit, trailer = kept.made, trailer_of(self._set, self._job.id, 1, 1)
         left_out: list[str] = []
         if commit is None:
-            made = checkout.finish("What ralph left uncommitted", maker)
+            made = checkout.finish("What ralph left uncommitted", trailer)
             commit, left_out = made.commit, [*made.left_out]
             self._keep(replace(kept, made=commit))
         branch, beside = branch_of(self._job), f"{checkpoint_ref(self._set, self._job.id, 1)}{REST}"
-        rest, _, lacks = checkout.rest(commit, kept.commit, branch, maker)
+        rest, _, lacks = checkout.rest(commit, kept.commit, branch, trailer)
         for path in (*left_out, *lacks):
             self._say(f"left out of the commit: {in_one_line(path)}\n")
         wanted = {f"refs/heads/{branch}": None if commit == kept.commit else commit, beside: rest}
@@ -242,16 +244,6 @@ class ExportedJob:
                 signal.signal(number, handler)
 
 
-def _token(environment: Mapping[str, str]) -> GitToken | None:
-    token = environment.get(TOKEN)
-    if not token:
-        return None
-    try:
-        return GitToken(environment.get(HOST) or _DEFAULT_HOST, token)
-    except TokenError as error:
-        raise CannotError(str(error)) from None
-
-
 def do_job_in_file(
     file: str, set_name: str, place: Path, environment: Mapping[str, str], say: Callable[[str], None]
 ) -> int:
@@ -260,19 +252,10 @@ def do_job_in_file(
     """
     try:
         job = job_from(read_regular_file(file, MOST_FILE_BYTES, flags=0))
-    except UnknownFormatError as error:
-        raise CannotError(str(error)) from None
     except OSError as error:
         raise UsageError(f"cannot read {file}: {error.strerror}") from None
     if why := why_no_name(set_name):
         raise UsageError(f"--set: {why}")
-    return do_exported_job(set_name, job, place, environment, say)
-
-
-def do_exported_job(
-    set_name: str, job: Job, place: Path, environment: Mapping[str, str], say: Callable[[str], None]
-) -> int:
-    """Does a job below the directory `place`, and returns the exit code. `say` gets text for people, in whole lines."""
     folder = place / set_name / job.id
 
     def shown(text: str) -> None:

@@ -37,7 +37,7 @@ class JobsFile(Struct, frozen=True):
     """The contents of a jobs file."""
 
     name: str
-    """The name of the set, unless the command line names another: the file's name without suffix."""
+    """The name of the set."""
     jobs: tuple[Job, ...]
     limits: SetLimits
 
@@ -69,35 +69,33 @@ class _Tables(Struct, frozen=True, forbid_unknown_fields=True):
     set: _WrittenLimits = _WrittenLimits()
 
 
-def jobs_file_bytes(path: str) -> bytes:
-    """The content of a jobs file. Raises UsageError."""
-    try:
-        return read_named_file(str(Path(path).absolute()), (str(Path.cwd()),), MOST_FILE_BYTES)
-    except OSError as error:
-        _refuse(path, f"cannot be read: {error.strerror}")
-
-
 def _refuse(where: str, problem: str, field: str = "") -> NoReturn:
     raise UsageError(f"{where}:{f' $.{field}:' if field else ''} {problem}")
 
 
 def read_jobs(
     path: str,
-    content: bytes,
+    set_name: str | None,
     *,
     environment: Mapping[str, str],
     check_options: Callable[[Sequence[str], bool], None],
-    earlier: Collection[str] = (),
+    earlier: Callable[[str], Collection[str]] = lambda _name: (),
 ) -> JobsFile:
-    """Reads and checks the jobs in the content of a file. `path` may be relative.
+    """Reads and checks the jobs in a file. `path` may be relative. `set_name` is the name that the user has given the set. If None,
+    it has the file's name without suffix.
 
     `environment` has the credentials that no job may contain. `check_options` takes the words in a job's `options`, and
-    whether the job is a loop; it raises UsageError if a worker could not use these words. `earlier` are ids of jobs
-    that the set has already. Raises UsageError for the first problem.
+    whether the job is a loop; it raises UsageError if a worker could not use these words. `earlier` returns the ids of jobs
+    that a set has already. Raises UsageError for the first problem.
     """
-    folder, name = Path(path).absolute().parent, Path(path).stem
+    if set_name is not None and (why := why_no_name(set_name)):
+        raise UsageError(f"--set {why}")
+    whole = Path(path).absolute()
+    name = set_name or (whole.stem if why_no_name(whole.stem) is None else "jobs")
     try:
-        text = prompt_text(content)
+        text = prompt_text(read_named_file(str(whole), (str(Path.cwd()),), MOST_FILE_BYTES))
+    except OSError as error:
+        _refuse(path, f"cannot be read: {error.strerror}")
     except ValueError as error:
         _refuse(path, str(error))
     limits, raws = SetLimits(), list[tuple[str, Any]]()
@@ -108,24 +106,11 @@ def read_jobs(
         raws += _lines(text, path)
     if not raws:
         _refuse(path, "has no jobs")
-    reading = _Reading(folder, check_options, SecretFinder(environment))
+    reading = _Reading(whole.parent, check_options, SecretFinder(environment))
     jobs = tuple(reading.job(where, value) for where, value in raws)
-    for index, fault in faults_of_set(jobs, earlier):
+    for index, fault in faults_of_set(jobs, earlier(name)):
         _refuse(raws[index][0], fault.problem, fault.field)
-    return JobsFile(name if why_no_name(name) is None else "jobs", jobs, limits)
-
-
-def read_named_set(
-    path: str,
-    set_name: str | None,
-    environment: Mapping[str, str],
-    check_options: Callable[[Sequence[str], bool], None],
-) -> tuple[str, tuple[Job, ...], SetLimits]:
-    """The name of the set, and the jobs and the limits in a file. Raises UsageError."""
-    if set_name is not None and (why := why_no_name(set_name)):
-        raise UsageError(f"--set {why}")
-    read = read_jobs(path, jobs_file_bytes(path), environment=environment, check_options=check_options)
-    return set_name or read.name, read.jobs, read.limits
+    return JobsFile(name, jobs, limits)
 
 
 def _lines(text: str, source: str) -> Iterator[tuple[str, Any]]:

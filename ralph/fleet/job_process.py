@@ -49,13 +49,6 @@ _LAST_OF_NO_SIGNAL = 128
 _RATE_LIMITS = {"rate_limit", "usage_limit"}
 
 
-class Spending(Struct, frozen=True):
-    """The turns and the cost of a job until now, in all its processes."""
-
-    turns: int
-    cost_usd: float
-
-
 class _StreamLine(Struct, frozen=True):
     """The fields of a line of stream-json that tell of a rate limit."""
 
@@ -108,7 +101,7 @@ class JobProcess:
         """
         budget_usd = may_spend_usd
         if self._job.until is not None and may_spend_usd is not None:
-            budget_usd = self.spending().cost_usd + may_spend_usd  # a loop counts all its processes
+            budget_usd = self.so_far().cost_usd + may_spend_usd  # a loop counts all its processes
         self.state.mkdir(mode=0o700, exist_ok=True)
         for record in self._records():
             os.utime(record.path, (_RESTORED, _RESTORED))
@@ -184,7 +177,7 @@ class JobProcess:
         if self._job.until is not None:
             state = self._loop()
             has_succeeded = state is not None and state.ended is not None and state.ended.exit_code == 0
-            return self._end_of_loop(0, self.spending()) if has_succeeded else None
+            return self._end_of_loop(self.so_far()) if has_succeeded else None
         journal = self.journal()
         if journal is None:
             return None
@@ -192,17 +185,14 @@ class JobProcess:
         if not story.is_completed:
             return None
         ended_run = story.runs[-1].ended
-        words = (ended_run.result or "") if ended_run is not None else ""
-        spent = self.spending()
-        return ProcessEnd(exit_code=0, result=words, turns=spent.turns, cost_usd=spent.cost_usd)
+        return replace(self.so_far(), result=(ended_run.result or "") if ended_run is not None else "")
 
     def end(self, status: int) -> ProcessEnd:
         """How the process ended. `status` is what `wait` returned."""
         for reader in self._readers:
             reader.join(5)  # a process of the job that outlives it may hold the pipe open
-        code = 128 - status if status < 0 else status
         end_of = self._end_of_run if self._job.until is None else self._end_of_loop
-        end = end_of(code, self.spending())
+        end = end_of(replace(self.so_far(), exit_code=128 - status if status < 0 else status))
         if status >= 0 or self._is_told_to_stop.is_set():
             return end
         return replace(end, was_killed=True, reason=f"it was killed by {signal.Signals(-status).name}")
@@ -212,17 +202,18 @@ class JobProcess:
         code = exit_code_left(self._folder)
         return None if code is None else self.end(code)
 
-    def spending(self) -> Spending:
-        """The turns and the cost that the journals and the loop's record tell."""
+    def so_far(self) -> ProcessEnd:
+        """An end with 0, and with the turns and the cost of all processes that the journals and the loop's record tell."""
+        told = ProcessEnd(exit_code=0)
         if self._job.until is not None:
             if (state := self._loop()) is None:
-                return Spending(0, 0.0)
-            return Spending(state.turns, state.spent_usd or 0.0)
+                return told
+            return replace(told, turns=state.turns, cost_usd=state.spent_usd or 0.0)
         journal = self.journal()
         if journal is None:
-            return Spending(0, 0.0)
+            return told
         story = look_to_list(journal).story
-        return Spending(story.turns, story.cost_usd or 0.0)
+        return replace(told, turns=story.turns, cost_usd=story.cost_usd or 0.0)
 
     def journal(self) -> Path | None:
         """The journal of the job's session. None if there is none yet."""
@@ -258,7 +249,7 @@ class JobProcess:
             return
         always = ("--output-format=stream-json", f"--result-file={self._result}")
         if job.max_turns is not None:
-            job = replace(job, max_turns=max(job.max_turns - self.spending().turns, 1))
+            job = replace(job, max_turns=max(job.max_turns - self.so_far().turns, 1))
         if self._has_session():
             yield from ("run", "--resume", self._session, "--moved", *always, *words_of(job), *budget)
             return
@@ -284,31 +275,28 @@ class JobProcess:
             return next((record.load() for record in self._records()), None)
         return None
 
-    def _end_of_run(self, code: int, spending: Spending) -> ProcessEnd:
+    def _end_of_run(self, told: ProcessEnd) -> ProcessEnd:
         try:
-            result = result_written(self._result, code)
+            result = result_written(self._result, told.exit_code)
         except NoResultError as error:
-            return ProcessEnd(
-                exit_code=code, reason=str(error), turns=spending.turns, cost_usd=spending.cost_usd
-            )
-        return ProcessEnd(
-            exit_code=code,
+            return replace(told, reason=str(error))
+        return replace(
+            told,
             reason=result.reason,
             result=result.last_words,
             retry_after_s=result.retry_after_s,
             limit=result.limit,
-            turns=max(result.turns, spending.turns),
-            cost_usd=max(result.cost_usd or 0.0, spending.cost_usd),
+            turns=max(result.turns, told.turns),
+            cost_usd=max(result.cost_usd or 0.0, told.cost_usd),
         )
 
-    def _end_of_loop(self, code: int, spending: Spending) -> ProcessEnd:
-        told = ProcessEnd(exit_code=code, turns=spending.turns, cost_usd=spending.cost_usd)
+    def _end_of_loop(self, told: ProcessEnd) -> ProcessEnd:
         if (state := self._loop()) is None:
             return told
         is_over = len(state.iterations) >= (self._job.max_iterations or math.inf)
         return replace(
             told,
-            limit="max_budget_usd" if code == _LIMIT_REACHED and not is_over else None,
+            limit="max_budget_usd" if told.exit_code == _LIMIT_REACHED and not is_over else None,
             reason=state.ended.reason if state.ended is not None else "",
             result=state.last.last_words if state.last is not None else "",
             retry_after_s=state.ended.retry_after_s if state.ended is not None else None,

@@ -17,6 +17,7 @@ from msgspec import Struct
 from ralph.prompt.prompt_input import MOST_PROMPT_BYTES
 from ralph.settings.tables import BY_NAME
 from ralph.values.credentials import known_secrets, looks_like_credential_value
+from ralph.values.outcome import CannotError
 from ralph.values.redaction import Redactor
 from ralph.values.setting import DURATION, POSITIVE_DOLLARS
 
@@ -85,7 +86,7 @@ class SetLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_attempts: int = 5
 
 
-class UnknownFormatError(Exception):
+class UnknownFormatError(CannotError):
     """A stored job was written by another version of ralph, or by somebody else, and cannot be done. The message is one line."""
 
 
@@ -163,20 +164,15 @@ class JobFault(Struct, frozen=True):
 
 
 def faults_of(job: Job) -> Iterator[JobFault]:
-    """Yields what is wrong with a job, apart from its relations to other jobs."""
-    unclean = list(_unclean_texts(job))
-    yield from unclean
-    if unclean:  # the other rules expect texts
-        return
-    why = why_no_name(job.id)
-    if why is not None:
-        yield JobFault("id", why)
-    why = why_wrong_repository(job.repository)
-    if why is not None:
-        yield JobFault("repository", why)
-    why = None if job.ref is None else why_no_ref_name(job.ref)
-    if why is not None:
-        yield JobFault("ref", why)
+    """Yields what is wrong with a job, apart from its relations to other jobs. Each rule expects that those before it are kept."""
+    yield from _unclean_texts(job)
+    for field, why in (
+        ("id", why_no_name(job.id)),
+        ("repository", why_wrong_repository(job.repository)),
+        ("ref", None if job.ref is None else why_no_ref_name(job.ref)),
+    ):
+        if why is not None:
+            yield JobFault(field, why)
     if not job.prompt.strip():
         yield JobFault("prompt", "is empty")
     if job.until is not None and not job.until.strip():

@@ -8,7 +8,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import asdict
 
 from ralph.fleet.decisions import JobState
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ralph.fleet.jobs import Job, SetLimits
-    from ralph.fleet.store.fleet_store import SetRow
-    from ralph.fleet.store.schema import AttemptRow, JobRow, KeptRow
+    from ralph.fleet.store.schema import AttemptRow, JobRow, KeptRow, SetRow
 
 _MOST_FAILURES = 20
 _HEADER = ("JOB", "STATE", "TRIES", "TURNS", "COST", "TIME", "REASON")
@@ -237,7 +236,6 @@ def _local(at: float) -> str:
 
 def set_object(row: SetRow, workers: Workers | None = None) -> dict[str, Any]:
     """A set and its limits. Without `workers`, who works for it is left out."""
-    rate = row.limits.rate
     return {
         "set": row.name,
         "jobs": sum(row.counts.values()),
@@ -245,10 +243,7 @@ def set_object(row: SetRow, workers: Workers | None = None) -> dict[str, Any]:
         "states": {state.value: row.counts.get(state, 0) for state in JobState},
         "failed": row.failed,
         "cost_usd": row.cost_usd,
-        "limits": {
-            **asdict(row.limits),
-            "rate": None if rate is None else {"starts": rate.starts, "period_s": rate.period_s},
-        },
+        "limits": to_builtins(row.limits),
         **({} if workers is None else asdict(workers)),
         "created_at": _iso(row.created_at),
     }

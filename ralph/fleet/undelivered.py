@@ -25,9 +25,14 @@ from ralph.fleet.checkouts import LARGE
 from ralph.fleet.checkpoint import BadStateError
 from ralph.fleet.decisions import Final  # noqa: TC001 - msgspec decodes it
 from ralph.fleet.job_process import exit_code_left
-from ralph.fleet.locked_file import is_locked, locked_file
 from ralph.machine.files.atomic_write import sync_directory
-from ralph.machine.files.opened_file import closed_after, opened, read_regular_file
+from ralph.machine.files.opened_file import (
+    closed_after,
+    is_locked,
+    locked_file,
+    opened,
+    read_regular_file,
+)
 from ralph.machine.files.trees import entries_below, remove_tree, remove_tree_if_possible
 
 if TYPE_CHECKING:
@@ -62,7 +67,7 @@ class KeptWork(Struct, frozen=True, kw_only=True):
     checkpoint: str | None
     """The commit of the last checkpoint. None if no file had changed, or if the job cannot be resumed."""
     rest: str | None = None
-    """The commit with the work that the job has left beside its branch. An older ralph kept none."""
+    """The commit with the work that the job has left beside its branch. None if there is none."""
     lacks: str = ""
     """The first paths and branches that are in neither commit, and the number of the others."""
     ending: Final | None
@@ -72,7 +77,7 @@ class KeptWork(Struct, frozen=True, kw_only=True):
     result: str
     """The last answer of the agent."""
     turns: int = 0
-    """Turns and cost of the whole job until then. An older ralph did not write them."""
+    """Turns and cost of the whole job until then."""
     cost_usd: float = 0.0
 
 
@@ -83,7 +88,7 @@ class Undelivered:
         """`folder` is the fleet's folder."""
         self.folder = folder / FOLDER
         self._moved: dict[Path, int] = {}
-        """The bytes of checkouts that were moved here."""
+        """The bytes of the folders with a checkout that were moved here."""
 
     def identity(self) -> str:
         """The id of this state directory, which is made once. A host's name would not do: containers share them."""
@@ -103,15 +108,12 @@ class Undelivered:
     def is_full(self) -> bool:
         size = 0
         for place in [*self._places(), *self.left()]:
-            for name in (BUNDLE, _STATE):
-                with suppress(FileNotFoundError, NotADirectoryError):  # delivered meanwhile, or not ralph's
-                    size += (place / name).stat().st_size
-            if (place / CHECKOUT).is_dir():
-                if place not in self._moved:  # it does not change, and may have many files
-                    self._moved[place] = _size_below(place / CHECKOUT)
-                size += self._moved[place]
-            if (place / LARGE).is_dir():
-                size += _size_below(place / LARGE)
+            if not (place / CHECKOUT).is_dir():
+                size += _size_below(place)
+                continue
+            if place not in self._moved:  # it does not change, and may have many files
+                self._moved[place] = _size_below(place)
+            size += self._moved[place]
         return size >= MOST_BYTES
 
     def place_of(self, set_name: str, job: str, generation: int, executor: str) -> Path:
@@ -304,7 +306,7 @@ def remove_work(folder: Path, undelivered: Undelivered) -> None:
         if path.name.endswith(LEFT_SUFFIX) and (path / CHECKOUT).exists():
             continue
         with suppress(OSError):
-            if not generation.isdecimal() or exit_code_left(path) is None:  # an older ralph gave no number
+            if not generation.isdecimal() or exit_code_left(path) is None:
                 remove_tree_if_possible(path)
             else:
                 undelivered.make_job_folder(path.parent.name, job)

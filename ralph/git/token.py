@@ -12,6 +12,8 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ralph.values.outcome import CannotError
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -24,20 +26,16 @@ written at once."""
 _USER = "x-access-token"
 
 
-class TokenError(ValueError):
-    """A token cannot be one line of git's protocol. The message does not contain it."""
-
-
 class GitToken:
     """A token for one host. Its `repr` does not show it."""
 
     def __init__(self, host: str, token: str) -> None:
-        """Raises TokenError."""
+        """Raises CannotError, without the token, if it cannot be one line of git's protocol."""
         self._record = f"username={_USER}\npassword={token}\n".encode()
         if len(self._record) > _RECORD_BYTES or not token.isprintable() or " " in token:
-            raise TokenError("the git token is too long, or has spaces or control characters")
+            raise CannotError("the git token is too long, or has spaces or control characters")
         if not host or not all(one.isalnum() or one in ".-:[]" for one in host):
-            raise TokenError(f"{host!r} is not a host for a git token")
+            raise CannotError(f"{host!r} is not a host for a git token")
         reading = f"dd bs={_RECORD_BYTES} count=1 </dev/fd/{PIPE} 2>/dev/null"
         helper = f'!f() {{ test "$1" = get && {reading}; }}; f'
         name = f"credential.https://{host}.helper"

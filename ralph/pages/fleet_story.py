@@ -24,8 +24,7 @@ from ralph.values.screen_text import counted
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ralph.fleet.store.fleet_store import SetRow
-    from ralph.fleet.store.schema import AttemptRow, JobRow
+    from ralph.fleet.store.schema import AttemptRow, JobRow, SetRow
 
 _ROWS_BYTES, _ROW_BYTES = 5_000_000, 420
 """The room of all rows of jobs, and what one takes beside its texts."""

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from ralph.fleet.store.fleet_store import StoredCheckpoint
-    from ralph.fleet.store.schema import JobRow
+    from ralph.fleet.store.schema import JobRow, StoredCheckpoint
     from ralph.mock_api import Playable, RecordedRequest
 
 SET = "night"

@@ -19,11 +19,11 @@ from ralph.fleet import checkouts
 from ralph.fleet.checkouts import (
     Delivered,
     GitCalls,
-    Maker,
     NotDelivered,
     Repositories,
     checkpoint_ref,
     git_terms,
+    trailer_of,
 )
 from ralph.git.answer import CheckoutError
 from ralph.values.outcome import CannotError, Outcome
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ralph.fleet.checkouts import JobCheckout, MadeCommit
 
 REF = checkpoint_ref("set", "job", 1)
-FIRST = Maker("set", "job", 1, 1)
+FIRST = trailer_of("set", "job", 1, 1)
 
 
 class World:
@@ -162,9 +162,11 @@ def test_a_repository_with_a_checked_out_branch_can_be_the_jobs_repository(world
     ) as no:
         checkout.push_branch(final.commit, "main", checkout.commit)
     assert no.value.outcome is Outcome.CONFIG
-    world.source.git("config", "receive.denyCurrentBranch", "updateInstead")
-    with pytest.raises(CheckoutError, match="the branch is checked out there"):
-        checkout.push_branch(final.commit, "main", checkout.commit)
+    for setting in ("ignore", "updateInstead"):
+        world.source.git("config", "receive.denyCurrentBranch", setting)
+        with pytest.raises(CheckoutError, match="the branch is checked out there"):
+            checkout.push_branch(final.commit, "main", checkout.commit)
+    assert world.source.git("rev-parse", "main") == checkout.commit
     assert world.source.git("status", "--porcelain") == ""
 
 
@@ -536,7 +538,7 @@ def test_names_of_branches_are_escaped_in_the_commit_with_what_is_left_beside_th
     assert sorted(names) == ["feature", "x\n\nRalph-Job: other", "\udcff"]
     message = world.in_own(checkout, "log", "-1", "--format=%B", str(rest)).split("\n")
     assert message[0].startswith("Work beside the branch: ")
-    assert message[1:] == ["", FIRST.trailer]
+    assert message[1:] == ["", FIRST]
 
 
 def test_what_is_no_file_or_behind_a_link_in_the_place_of_a_file_hinders_no_commit(world: World) -> None:

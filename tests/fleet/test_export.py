@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ralph.fleet.export import FORMATS, export
-from ralph.fleet.export_script import AGAIN, GITHUB, KUBERNETES, ONE_JOB, PARALLEL, SLURM
+from ralph.fleet.export import AGAIN, FORMATS, GITHUB, KUBERNETES, ONE_JOB, PARALLEL, SLURM, export
 from ralph.fleet.jobs import Rate, SetLimits, content_of
 from ralph.places.gather import why_protected
 from ralph.values.outcome import UsageError
@@ -37,8 +36,6 @@ REFUSED = [
         "slurm",
         "slurm cannot keep rate (rate: set concurrency)",
     ),
-    ([job("a")], SetLimits(rate=Rate(1, 1.0)), "kubernetes", "cannot keep rate"),
-    ([job("a")], SetLimits(rate=Rate(1, 1.0)), "github-matrix", "cannot keep rate"),
     (
         TWO_HOSTS,
         SetLimits(per_host=1),
@@ -51,8 +48,6 @@ REFUSED = [
         "slurm",
         "slurm cannot express the `after` of the job b; parallel can",
     ),
-    ([job("a"), job("b", after=("a",))], FREE, "kubernetes", "cannot express the `after`"),
-    ([job("a"), job("b", after=("a",))], FREE, "github-matrix", "cannot express the `after`"),
     (
         [job("a", "/srv/a")],
         FREE,
@@ -77,8 +72,6 @@ REFUSED = [
         "github-matrix cannot pass on a variable GITHUB_X",
     ),
     ([job("a", env=("RALPH_X",))], FREE, "kubernetes", "kubernetes cannot pass on a variable RALPH_X"),
-    ([job("a")], FREE, "nomad", "'nomad' is not a format: github-matrix, kubernetes, slurm, parallel"),
-    ([], FREE, "slurm", "there are no jobs"),
 ]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.fleet.checkouts import LARGE, Delivered, GitCalls, Maker, Repositories
+from ralph.fleet.checkouts import LARGE, Delivered, GitCalls, Repositories, trailer_of
 from ralph.git.answer import CheckoutError
 from ralph.machine.files.trees import remove_tree
 from tests.fleet.checked_out import checked_out, source_with
@@ -55,7 +55,7 @@ def checkout(source: Repository) -> JobCheckout:
 
 
 def finished(checkout: JobCheckout) -> str:
-    return checkout.finish("Job", Maker("set", "job", 1, 1)).commit
+    return checkout.finish("Job", trailer_of("set", "job", 1, 1)).commit
 
 
 def repositories(source: Repository, name: str) -> Repositories:

@@ -22,8 +22,7 @@ from ralph.fleet.listing import (
     story_lines,
     wait_object,
 )
-from ralph.fleet.store.fleet_store import SetRow
-from ralph.fleet.store.schema import AttemptRow, JobRow
+from ralph.fleet.store.schema import AttemptRow, JobRow, SetRow
 
 NOW = 1_800_000_000.0
 HOSTILE = "\x1b]0;title\x07\x1b[2Jgone\nralph: all is well \u202eesrever"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.fleet import checkouts
-from ralph.fleet.checkouts import Delivered, GitCalls, GitTerms, MadeCommit, Maker, Repositories, head_of
+from ralph.fleet.checkouts import Delivered, GitCalls, GitTerms, MadeCommit, Repositories, head_of, trailer_of
 from ralph.git.answer import CheckoutError
 from ralph.machine.files.opened_copies import copy_objects
 from ralph.values.outcome import Outcome
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ralph.fleet.checkouts import JobCheckout
 
-FIRST = Maker("set", "job", 1, 1)
+FIRST = trailer_of("set", "job", 1, 1)
 ATTRIBUTES = "*.txt diff=evil merge=evil\n*.bin filter=evil\n"
 
 
@@ -264,23 +264,6 @@ def test_a_repository_that_leads_to_another_one_is_refused_before_anything_is_sp
     worktree = tmp_path / "linked"
     private.git("worktree", "add", "-q", "--detach", str(worktree))
     repositories.check_out(str(worktree), None, tmp_path / "job/checkout", "ralph/job")
-
-
-@pytest.mark.parametrize("setting", ["ignore", "updateInstead"])
-def test_a_branch_that_is_checked_out_at_the_remote_is_not_moved(
-    source: Repository, private: Repository, tmp_path: Path, setting: str
-) -> None:
-    private.git("config", "receive.denyCurrentBranch", setting)
-    private.git("switch", "-q", "-c", "ralph/job")
-    head = private.git("rev-parse", "HEAD")
-    repositories = Repositories(tmp_path / "mirrors", GitCalls(source.environment, SUPERVISOR))
-    taken = repositories.check_out(str(private.top), None, tmp_path / "job/checkout", "ralph/job")
-    (taken.directory / "new").write_text("new\n")
-    final = taken.finish("Job", FIRST)
-    with pytest.raises(CheckoutError, match="the branch is checked out there"):
-        taken.push_branch(final.commit, "ralph/job", head)
-    assert private.git("rev-parse", "ralph/job") == head
-    assert not (private.top / "new").exists()
 
 
 @pytest.mark.parametrize("way", ["link", "file"])

@@ -347,7 +347,7 @@ def test_a_host_that_takes_branches_only_loses_neither_a_checkpoint_nor_work_bes
 # --- Where the work is kept
 
 
-@pytest.mark.parametrize("name", ["work.bundle", "session", "checkout/file"])
+@pytest.mark.parametrize("name", ["work.bundle", "checkout/file"])
 def test_what_is_kept_counts_up_to_the_bound(tmp_path: Path, name: str) -> None:
     kept = Undelivered(tmp_path)
     large = kept.place_of("other", "large", 1, "executor") / name
@@ -884,4 +884,4 @@ def test_a_secret_that_only_the_run_knew_is_not_in_the_end_of_a_restored_session
     journal.write_bytes(told.marking("corp-key-of-yesterday"))
     end = process_of(Job(id="done", repository=str(tmp_path), prompt="Do it.")).end_before()
     assert end is not None
-    assert end.result == "It is [redacted]."
+    assert (end.result, end.turns, end.cost_usd) == ("It is [redacted].", 2, 0.003)

@@ -291,6 +291,7 @@ def test_a_key_that_is_refused_for_one_job_alone_ends_that_job_and_the_worker_do
         place.submit(*jobs, limits=SetLimits(max_attempts=1))
         assert place.worst("a") == 77, place.log("a")
         assert [place.row(name).exit_code for name in names] == [0, 77, 0]
+        assert [job_of(request) for request in place.api.requests] == [*names], "by their priority"
         assert "all jobs have ended: 2 done, 1 failed; $" in place.log("a")
         assert "ralph fleet retry --failed" in place.log("a")
 
@@ -375,7 +376,7 @@ def test_after_a_kill_a_second_signal_and_a_cancellation_no_process_is_left_and_
 
         worker = place.work("c", "--until-done")
         wait_until(lambda: place.asked("hard", 1) == 3)
-        assert place.store.cancel(SET, ["hard"]) == (0, 1)
+        assert place.store.cancel(SET, ["hard"]) == 0
         assert worker.wait(PATIENCE_S) == 143, place.log("c")
         assert (place.row("hard").state.value, place.processes()) == ("cancelled", {})
 

@@ -6,18 +6,16 @@ import errno
 import os
 import signal
 from contextlib import contextmanager
-from mmap import mmap
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.fleet import slot as slot_module
-from ralph.fleet.slot import HAND_BACK_S, Slot, WorkOptions, must_end_now
+from ralph.fleet import worker as worker_module
 from ralph.fleet.store.claims import OpenSet
 from ralph.fleet.store.database import database_of, prepare
 from ralph.fleet.undelivered import lock_folder, machine_name, remove_left_folders
-from ralph.fleet.worker import Supervisor, _wanted
+from ralph.fleet.worker import HAND_BACK_S, Slot, Supervisor, WorkOptions, _wanted, must_end_now
 from ralph.machine.waiter import STOP_SIGNALS
 
 if TYPE_CHECKING:
@@ -55,14 +53,19 @@ class FakeLock:
         yield executor in self._free
 
 
+def options_at(place: Path) -> WorkOptions:
+    database = database_of(None, {"RALPH_STATE_DIR": str(place)})
+    return WorkOptions(database=database, environment={}, tell=lambda _line: None, slots=1)
+
+
 def test_jobs_are_taken_over_only_under_the_lock_of_their_executor(tmp_path) -> None:
-    database = database_of(None, {"RALPH_STATE_DIR": str(tmp_path)})
-    slot = Slot(database, WorkOptions(slots=1), {}, "s", lambda _line: None, worked=mmap(-1, 1))
+    slot = Slot(options_at(tmp_path), "s")
     engine = FakeEngine({"lives": ["s/a/1"], "gone": ["s/b/1", "s/c/1"]})
     forgotten: list[str] = []
     store = SimpleNamespace(executor_gone=forgotten.append)
-    worker = SimpleNamespace(lock=FakeLock({"gone"}), store=store, folder=tmp_path / "executor")
-    slot._take_over(worker, engine)  # type: ignore[arg-type] # fakes for a decision
+    fakes = {"lock": FakeLock({"gone"}), "store": store, "folder": tmp_path / "executor", "_engine": engine}
+    vars(slot).update(fakes)
+    slot._take_over()
     assert (engine.resumed, forgotten) == (["s/b/1", "s/c/1"], ["gone"])
 
 
@@ -115,11 +118,6 @@ def test_a_drain_ends_although_a_git_host_never_answers() -> None:
     assert must_end_now(2, -1)
 
 
-def supervisor_at(tmp_path: Path) -> Supervisor:
-    database = database_of(None, {"RALPH_STATE_DIR": str(tmp_path)})
-    return Supervisor(database, WorkOptions(slots=1), {}, lambda _line: None)
-
-
 def blocked_signals() -> set[int]:
     return set(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 
@@ -128,7 +126,7 @@ def test_a_worker_that_was_just_told_to_stop_starts_no_slot_that_would_not_know_
     tmp_path, monkeypatch
 ) -> None:
     monkeypatch.setattr(os, "fork", lambda: pytest.fail("a fork"))
-    supervisor = supervisor_at(tmp_path)
+    supervisor = Supervisor(options_at(tmp_path))
     supervisor._signals.append(signal.SIGTERM)
     supervisor._fork("s")
     assert (supervisor._slots, blocked_signals()) == ({}, set())
@@ -140,7 +138,7 @@ def test_a_worker_that_cannot_start_a_slot_still_hears_signals(tmp_path, monkeyp
 
     monkeypatch.setattr(os, "fork", refuse)
     with pytest.raises(BlockingIOError):
-        supervisor_at(tmp_path)._fork("s")
+        Supervisor(options_at(tmp_path))._fork("s")
     assert blocked_signals() == set()
 
 
@@ -153,12 +151,11 @@ def test_a_slot_ignores_what_a_terminal_sends_to_all_before_any_signal_can_reach
     def begin(_parent: int, _number: int) -> None:
         raise BegunError
 
-    monkeypatch.setattr(slot_module, "end_with_parent", begin)
-    database = database_of(None, {"RALPH_STATE_DIR": str(tmp_path)})
+    monkeypatch.setattr(worker_module, "end_with_parent", begin)
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
         with pytest.raises(BegunError):
-            Slot(database, WorkOptions(slots=1), {}, "s", lambda _line: None, worked=mmap(-1, 1)).run(1)
+            Slot(options_at(tmp_path), "s").run(1)
         ignored = {number for number in STOP_SIGNALS if signal.getsignal(number) is signal.SIG_IGN}
     finally:
         for number, handler in before.items():

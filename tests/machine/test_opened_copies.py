@@ -65,7 +65,7 @@ def test_no_copy_is_made_through_a_link_that_was_copied(
 ) -> None:
     """A command may exchange a folder and a link between the copies of two paths."""
     (top / "x").symlink_to(tmp_path / "private")
-    real, folders = opened_copies._opened_folder, []
+    real, folders = opened_copies.opened_folder, []
 
     def exchanged(top_path: str, folder: str, stack: ExitStack) -> int | None:
         folders.append(folder)
@@ -75,7 +75,7 @@ def test_no_copy_is_made_through_a_link_that_was_copied(
             (top / "x/new").write_text("new")
         return real(top_path, folder, stack)
 
-    monkeypatch.setattr(opened_copies, "_opened_folder", exchanged)
+    monkeypatch.setattr(opened_copies, "opened_folder", exchanged)
     with pytest.raises(FileExistsError):
         copy_files(str(top), ["x", "x/new"], str(tmp_path / "place"))
     assert "x" in folders

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.fleet.decisions import JobState, outcome_of
 from ralph.fleet.jobs import Job, SetLimits, content_of
-from ralph.fleet.store.fleet_store import SetRow
-from ralph.fleet.store.schema import AttemptRow, JobRow
+from ralph.fleet.store.schema import AttemptRow, JobRow, SetRow
 from ralph.pages.excerpts import Excerpts
 from ralph.pages.fleet_story import fleet_content_of
 from ralph.values.redaction import Redactor

@@ -22,21 +22,26 @@ from __future__ import annotations
 
 import enum
 import json
+import time
 from contextlib import contextmanager
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import sqlalchemy as sa
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from ralph.fleet.decisions import LEAST_GRANT_USD, NOTHING_USD, Final, JobState, grant_usd, outcome_of
-from ralph.fleet.jobs import host_of, priority_of
-from ralph.fleet.store.fleet_store import MOST_PARAMETERS, FleetStore, StoredCheckpoint
+from ralph.fleet.jobs import SetLimits, content_of
+from ralph.fleet.store.database import SCHEMA, make_engine, reading
 from ralph.fleet.store.schema import (
     FINAL_STATES,
+    AttemptRow,
     JobRow,
     KeptRow,
+    SetRow,
+    StoredCheckpoint,
     attempts,
     checkpoints,
     executors,
@@ -46,20 +51,28 @@ from ralph.fleet.store.schema import (
     kept_row,
     limits_from,
     logs,
+    metadata,
     of_job,
+    refuse_names,
     sets,
+    state_from,
     storable,
     undelivered,
 )
-from ralph.values.outcome import Outcome
+from ralph.values.outcome import Outcome, UsageError
+from ralph.values.usage import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ralph.fleet.engine import Engine
-    from ralph.fleet.jobs import SetLimits
+    from ralph.fleet.jobs import Job
+    from ralph.fleet.store.database import Database
     from ralph.fleet.store.locks import ExecutorLock
 
+MOST_PARAMETERS = 10_000
+"""Postgres takes 65,535 parameters in one statement."""
+_LOCK_KEY = 0x72616C7068  # "ralph": taken while the tables are made
 MOST_COUNTED = 1000
 MOST_LOG_BYTES = 4 * 1024 * 1024
 """The log of one claim is not longer than this. The rest is in the session's journal."""
@@ -150,32 +163,14 @@ class OpenSet(Struct, frozen=True, kw_only=True):
         return min(self.due_jobs + self.running_jobs, self.concurrency or MOST_COUNTED)
 
 
-class DueJob(Struct, frozen=True):
-    """A job that the engine must get."""
-
-    id: str
-    attempt: int
-    priority: int
-    host: str
-
-
 class Claim(Struct, frozen=True, kw_only=True):
     """A job that this executor works on from now on."""
 
-    set_name: str
-    id: str
-    content: bytes
-    attempt: int
-    generation: int
-    tries: int
-    """The number of tries, this one included."""
+    row: JobRow
+    """The job as it was when the claim began, with the generation of the claim, and with this try among its tries."""
     most_tries: int
-    cost_usd: float
     granted_usd: float | None
     """The part of the set's budget that may be spent until the worker asks again. None if the set has no budget."""
-    base: str | None
-    own_commits: tuple[str, ...]
-    """Commits that earlier claims of the job have pushed, or were about to push."""
     ending: Final | None = None
     """The job's process must not start again, and this is why. The work so far is delivered."""
     kept: KeptRow | None = None
@@ -183,13 +178,19 @@ class Claim(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        return f"{self.set_name}/{self.id}"
+        return f"{self.row.set_name}/{self.row.id}"
+
+    @property
+    def own_commits(self) -> set[str | None]:
+        """Commits that earlier claims of the job have pushed, or were about to push."""
+        return {self.row.commit, self.row.planned} - {None}
 
 
-class Postponement(Struct, frozen=True):
-    """The job cannot begin now. Its next attempt has been planned."""
-
-    reason: str
+class SubmitResult(Struct, frozen=True):
+    new: int
+    known: int
+    """Jobs that the set had already, with the same content."""
+    has_new_limits: bool
 
 
 class Adoption(enum.Enum):
@@ -208,18 +209,170 @@ class Adoption(enum.Enum):
 # --- The store of workers
 
 
-class Claims(FleetStore):
-    """The store, for whoever changes the state of jobs."""
+class Claims:
+    """The store as one process sees it. Make it after a fork. Threads may share it.
 
-    def cancel(self, set_name: str, ids: Sequence[str] | None) -> tuple[int, int]:
-        """Cancels these jobs, or all of the set. Returns how many had not begun, and how many run: their workers stop them."""
+    All methods raise the library's errors if the store is away, so call them with `database.patiently`. Each may be called
+    again if nobody knows whether it has succeeded.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._engine = make_engine(database)
+        if database.is_postgres:  # SQLite has no schemas: there the tables lie beside those of dbos
+            self._engine = self._engine.execution_options(schema_translate_map={None: SCHEMA})
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def reading(self) -> sa.Connection:
+        return reading(self._engine)
+
+    @contextmanager
+    def writing(self, locked: str | None = None) -> Iterator[sa.Connection]:
+        """A transaction. Those that name the same set follow each other. SQLite has one writer anyway."""
+        with self._engine.begin() as c:
+            if self._database.is_postgres and locked is not None:
+                c.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext(:name), 1)"), {"name": locked})
+            yield c
+
+    def now(self, c: sa.Connection) -> float:
+        """Seconds since 1970 by the clock of the store."""
+        if not self._database.is_postgres:
+            return time.time()
+        return float(c.execute(sa.text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
+
+    def create(self) -> None:
+        """Makes the tables that are missing. Several processes may do so at once."""
+        with self._engine.begin() as c:
+            if self._database.is_postgres:
+                c.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_KEY)))
+                c.execute(sa.schema.CreateSchema(SCHEMA, if_not_exists=True))
+            metadata.create_all(c)
+
+    def exists(self) -> bool:
+        """Whether the store has the fleet's tables. Makes nothing."""
+        schema = SCHEMA if self._database.is_postgres else None
+        with self.reading() as c:
+            return sa.inspect(c).has_table(jobs.name, schema=schema)
+
+    def submit(self, set_name: str, limits: SetLimits, wanted: Sequence[Job]) -> SubmitResult:
+        """Adds the jobs that the set does not have. Raises UsageError if it has one of them with another content, or if
+        another set works on the same branch or checkpoints; then nothing is added.
+        """
+        text = msgspec.json.encode(limits)
+        with self.writing(set_name) as c:
+            now = self.now(c)
+            known_limits = c.execute(sa.select(sets.c.limits).where(sets.c.name == set_name)).scalar()
+            if known_limits is None:
+                c.execute(sets.insert().values(name=set_name, limits=text, created_at=now))
+            elif known_limits != text:
+                if (limits_from(known_limits).per_host is None) != (limits.per_host is None):
+                    raise UsageError(
+                        f"the set {set_name} was made {'with' if limits.per_host is None else 'without'} --per-host, and that "
+                        "cannot change: submit another set (--set NAME)"
+                    )
+                c.execute(sets.update().where(sets.c.name == set_name).values(limits=text))
+            rows = c.execute(sa.select(jobs.c.id, jobs.c.content).where(jobs.c.set_name == set_name)).all()
+            known = {row.id: row.content for row in rows}
+            _refuse_others(c, set_name, [job for job in wanted if job.id not in known])
+            new = []
+            for position, job in enumerate(wanted, len(known)):
+                content = content_of(job)
+                if job.id not in known:
+                    new.append(_new_row(set_name, position, job, content, now))
+                elif known[job.id] != content:
+                    raise UsageError(
+                        f"the set {set_name} has a job {job.id} with another content: give the job another id, or "
+                        "submit another set (--set NAME)"
+                    )
+            if new:
+                c.execute(jobs.insert(), new)
+        return SubmitResult(len(new), len(wanted) - len(new), known_limits not in {None, text})
+
+    def job_ids(self, set_name: str) -> list[str]:
+        query = sa.select(jobs.c.id).where(jobs.c.set_name == set_name).order_by(jobs.c.position)
+        with self.reading() as c:
+            return list(c.execute(query).scalars())
+
+    def set_rows(self) -> list[SetRow]:
+        failed, cost = sa.func.count(sa.case((jobs.c.exit_code != 0, 1))), sa.func.sum(jobs.c.cost_usd)
+        by_state = sa.select(jobs.c.set_name, jobs.c.state, sa.func.count(), cost, failed)
+        with self.reading() as c:
+            found = c.execute(sa.select(sets).order_by(sets.c.created_at)).all()
+            counted = c.execute(by_state.group_by(jobs.c.set_name, jobs.c.state)).all()
+        rows = []
+        refuse_names(*(row.name for row in found))
+        for row in found:
+            ours = [one for name, *one in counted if name == row.name]
+            rows.append(
+                SetRow(
+                    name=row.name,
+                    limits=limits_from(row.limits),
+                    created_at=row.created_at,
+                    counts={state_from(state): count for state, count, _, _ in ours},
+                    cost_usd=plain(sum(cost for _, _, cost, _ in ours)),
+                    failed=sum(failed for state, _, _, failed in ours if state == JobState.DONE.value),
+                )
+            )
+        return rows
+
+    def job_rows(self, set_name: str) -> list[JobRow]:
+        query = sa.select(jobs).where(jobs.c.set_name == set_name).order_by(jobs.c.position)
+        with self.reading() as c:
+            kept = self._kept(c, undelivered.c.set_name == set_name)
+            return [job_row(row, kept.get((row.set_name, row.id))) for row in c.execute(query)]
+
+    def job_row(self, set_name: str, job: str) -> JobRow | None:
+        with self.reading() as c:
+            row = c.execute(sa.select(jobs).where(*of_job(set_name, job))).one_or_none()
+            return None if row is None else job_row(row, self._kept_of(c, set_name, job))
+
+    def _kept_of(self, c: sa.Connection, set_name: str, job: str) -> KeptRow | None:
+        return self._kept(c, *of_job(set_name, job, undelivered)).get((set_name, job))
+
+    def _kept(self, c: sa.Connection, *which: Any) -> dict[tuple[str, str], KeptRow]:
+        """The work that machines keep, by set and job."""
+        rows = c.execute(sa.select(undelivered).where(*which, undelivered.c.is_over.is_(False)))
+        return {(row.set_name, row.job): kept_row(row) for row in rows}
+
+    def attempt_rows(self, set_name: str, job: str | None = None) -> list[AttemptRow]:
+        ours = (attempts.c.set_name == set_name,) if job is None else of_job(set_name, job, attempts)
+        query = sa.select(attempts).where(*ours).order_by(attempts.c.job, attempts.c.generation)
+        with self.reading() as c:
+            return [AttemptRow(**row._mapping) for row in c.execute(query)]  # noqa: SLF001 - SQLAlchemy's public name
+
+    def log_lines(self, set_name: str, job: str, after_number: int = 0) -> list[tuple[int, str]]:
+        """The numbers and the texts of the pieces of a job's log."""
+        query = sa.select(logs.c.number, logs.c.text).order_by(logs.c.number)
+        query = query.where(*of_job(set_name, job, logs), logs.c.number > after_number)
+        with self.reading() as c:
+            return [(row.number, row.text) for row in c.execute(query)]
+
+    def checkpoint(self, set_name: str, job: str) -> StoredCheckpoint | None:
+        query = sa.select(checkpoints).where(*of_job(set_name, job, checkpoints))
+        with self.reading() as c:
+            row = c.execute(query).one_or_none()
+        return None if row is None else StoredCheckpoint(**row._mapping)  # noqa: SLF001 - SQLAlchemy's public name
+
+    def executor_rows(self) -> list[tuple[str, str, str, float]]:
+        """Id, machine, set, and how many seconds ago it was seen, of each executor."""
+        with self.reading() as c:
+            now = self.now(c)
+            rows = c.execute(sa.select(executors).order_by(executors.c.id)).all()
+        return [(row.id, row.machine, row.set_name, now - row.seen_at) for row in rows]
+
+    # --- changes by users
+
+    def cancel(self, set_name: str, ids: Sequence[str] | None) -> int:
+        """Cancels these jobs, or all of the set. Returns how many had not begun. The workers of the others stop them."""
         some = [] if ids is None else [jobs.c.id.in_(list(ids))]
         runs = jobs.c.state == JobState.RUNNING.value
         with self.writing() as c:
             end = _ended(self.now(c), _CANCELLED_EXIT, _CANCELLED)
             idle = c.execute(moved(Move.CANCEL, set_name, *some, ~runs, **end, is_cancelled=True)).rowcount
-            told = jobs.update().where(jobs.c.set_name == set_name, *some, runs).values(is_cancelled=True)
-            return idle, c.execute(told).rowcount
+            c.execute(jobs.update().where(jobs.c.set_name == set_name, *some, runs).values(is_cancelled=True))
+            return idle
 
     def retry(self, set_name: str, ids: Sequence[str] | None, *, discards: bool = False) -> int:
         """Lets jobs that have ended begin another attempt: those named, or all of the set that did not end with 0.
@@ -316,7 +469,7 @@ class Claims(FleetStore):
         with self.reading() as c:
             return _limits(c, set_name)
 
-    def due_jobs(self, set_name: str) -> list[DueJob]:
+    def due_jobs(self, set_name: str) -> list[JobRow]:
         """Chooses jobs that the engine must get, for `CLAIM_S`. Looks first without a lock, because mostly there is nothing."""
         now: Any = sa.bindparam("now")
         due = (
@@ -326,18 +479,16 @@ class Claims(FleetStore):
         with self.reading() as c:
             if not c.execute(sa.select(sa.exists().where(*due)), {"now": self.now(c)}).scalar():
                 return []
-        wanted = sa.select(jobs.c.id, jobs.c.attempt, jobs.c.content, jobs.c.repository).where(*due)
+        wanted = sa.select(jobs).where(*due)
         wanted = wanted.order_by(jobs.c.position).limit(MOST_CLAIMED).with_for_update(skip_locked=True)
         with self.writing() as c:
             at = self.now(c)
-            rows = c.execute(wanted, {"now": at}).all()
+            rows = [job_row(row) for row in c.execute(wanted, {"now": at})]
             chosen = (jobs.c.set_name == set_name, jobs.c.id.in_([row.id for row in rows]))
             c.execute(jobs.update().where(*chosen).values(claimed_until=at + CLAIM_S))
-        return [
-            DueJob(row.id, row.attempt, priority_of(row.content), host_of(row.repository)) for row in rows
-        ]
+        return rows
 
-    def mark_queued(self, set_name: str, due: Iterable[DueJob]) -> None:
+    def mark_queued(self, set_name: str, due: Iterable[JobRow]) -> None:
         """Records that the engine has the workflows of these attempts. One statement, because a claim of one of them
         waits meanwhile, and all other claims of the set wait for that one.
         """
@@ -350,9 +501,9 @@ class Claims(FleetStore):
 
     def claim(
         self, set_name: str, job: str, attempt: int, *, executor: str, machine: str, credential: str
-    ) -> Claim | Postponement | None:
-        """Begins or continues an attempt. None if the workflow is not the job's current one, or the job has ended.
-        `credential` is the fingerprint of the key that this worker would use.
+    ) -> Claim | str | None:
+        """Begins or continues an attempt. None if the workflow is not the job's current one, or the job has ended. A text if it
+        cannot begin now: this is why, and its next attempt has been planned. `credential` is the fingerprint of the key that this worker would use.
         """
         with self.writing(set_name) as c:
             now = self.now(c)
@@ -363,25 +514,25 @@ class Claims(FleetStore):
             if row.state == JobState.RUNNING.value and row.holder == executor:
                 # The answer of the first call was lost, or the engine lost the workflow in an outage.
                 granted = None if limits.max_budget_usd is None else row.reserved_usd
-                return _claimed(row, row.generation, row.tries, limits, granted)
+                return Claim(row=job_row(row), most_tries=limits.max_attempts, granted_usd=granted)
             kept = self._kept_of(c, set_name, job)
             if kept is not None:  # a worker was killed while it kept the work
                 reason = f"its work is on {kept.machine}: {kept.path}"
                 is_delivering = row.generation > kept.generation
-                return Postponement(reason) if is_delivering else _put_off(c, row, now, reason)
+                return reason if is_delivering else _put_off(c, row, now, reason)
             if _is_over(c, row, now):
                 return None
             granted = _granted(c, set_name, job, limits)
             obstacle = _obstacle(c, row, limits, granted=granted, credential=credential, now=now)
-            if isinstance(obstacle, Postponement):
+            if isinstance(obstacle, str):
                 return obstacle
             if obstacle is not None and (row.started_at is None or row.tries > limits.max_attempts):
                 # Nothing is there to deliver, or delivering has cost a worker too.
                 end = _ended(now, obstacle.exit_code, obstacle.reason)
                 c.execute(moved(Move.END, set_name, jobs.c.id == job, **end, generation=row.generation + 1))
                 return None
-            _begin(c, row, now, executor, machine, tries=row.tries + 1, reserved_usd=granted or 0.0)
-        return _claimed(row, row.generation + 1, row.tries + 1, limits, granted, ending=obstacle)
+            begun = _begin(c, row, now, executor, machine, tries=row.tries + 1, reserved_usd=granted or 0.0)
+        return Claim(row=begun, most_tries=limits.max_attempts, granted_usd=granted, ending=obstacle)
 
     def claim_kept(self, kept: KeptRow, seen: JobRow, *, executor: str, machine: str) -> Claim | None:
         """Begins to deliver what this machine keeps. `seen` is the job as `kept_at` returned it. None if it has changed."""
@@ -392,9 +543,9 @@ class Claims(FleetStore):
                 return None
             if _is_over(c, row, now):
                 return None
-            _begin(c, row, now, executor, machine, tries=row.tries)
+            begun = _begin(c, row, now, executor, machine, tries=row.tries)
             limits = _limits(c, kept.set_name)
-        return _claimed(row, row.generation + 1, row.tries, limits, None, kept=kept)
+        return Claim(row=begun, most_tries=limits.max_attempts, granted_usd=None, kept=kept)
 
     def begin_again(self, set_name: str, job: str, attempt: int, generation: int, reason: str) -> None:
         """Plans the next attempt of a job that nobody claims, or whose workflow the engine has lost."""
@@ -490,14 +641,16 @@ class ClaimWriter:
     def __init__(self, claims: Claims, claim: Claim) -> None:
         self._claims = claims
         self.claim = claim
-        self._of_job = of_job(claim.set_name, claim.id)
+        self._set, self._job, self._generation = claim.row.set_name, claim.row.id, claim.row.generation
+        self._of_job = of_job(self._set, self._job)
+        self._key = {"set_name": self._set, "job": self._job, "generation": self._generation}
 
     @contextmanager
     def _held(self) -> Iterator[tuple[sa.Connection, Any]]:
         """A transaction, and the job's row, which nobody else changes in it."""
         with self._claims.writing() as c:
-            row = _locked_row(c, self.claim.set_name, self.claim.id)
-            if row is None or row.generation != self.claim.generation:
+            row = _locked_row(c, self._set, self._job)
+            if row is None or row.generation != self._generation:
                 raise LostError
             yield c, row
 
@@ -511,10 +664,9 @@ class ClaimWriter:
     def is_cancelled(self) -> bool:
         """Whether a user has cancelled the job. Waits for no writer."""
         with self._claims.reading() as c:
-            found = c.execute(
-                sa.select(jobs.c.generation, jobs.c.is_cancelled).where(*self._of_job)
-            ).one_or_none()
-        if found is None or found.generation != self.claim.generation:
+            asked = sa.select(jobs.c.generation, jobs.c.is_cancelled).where(*self._of_job)
+            found = c.execute(asked).one_or_none()
+        if found is None or found.generation != self._generation:
             raise LostError
         return bool(found.is_cancelled)
 
@@ -530,31 +682,29 @@ class ClaimWriter:
         """The amount that may be spent from now on, after the grant did not suffice, and whether running jobs have
         reserved more, which may come back. The amount is None if the set has no budget.
         """
-        set_name, job = self.claim.set_name, self.claim.id
-        with self._claims.writing(set_name) as c:
-            granted = _granted(c, set_name, job, _limits(c, set_name), least_usd)
-            current = (*self._of_job, jobs.c.generation == self.claim.generation)
+        with self._claims.writing(self._set) as c:
+            granted = _granted(c, self._set, self._job, _limits(c, self._set), least_usd)
+            current = (*self._of_job, jobs.c.generation == self._generation)
             c.execute(jobs.update().where(*current).values(reserved_usd=granted or 0.0))
-            return granted, _reserved_by_others(c, set_name, job) >= NOTHING_USD
+            return granted, _reserved_by_others(c, self._set, self._job) >= NOTHING_USD
 
     def checkpoint(self) -> StoredCheckpoint | None:
         """The job's last checkpoint, of whichever claim."""
-        return self._claims.checkpoint(self.claim.set_name, self.claim.id)
+        return self._claims.checkpoint(self._set, self._job)
 
     def save_checkpoint(self, ref: str | None, commit: str | None, state: bytes) -> None:
         """Replaces the job's checkpoint."""
-        claim = self.claim
-        key = {"set_name": claim.set_name, "job": claim.id, "generation": claim.generation}
         with self._held() as (c, _):
-            c.execute(checkpoints.delete().where(*of_job(claim.set_name, claim.id, checkpoints)))
+            self._remove_checkpoint(c)
             saved = {"ref": ref, "commit": commit, "state": state, "made_at": self._claims.now(c)}
-            c.execute(checkpoints.insert().values(**key, **saved))
+            c.execute(checkpoints.insert().values(**self._key, **saved))
+
+    def _remove_checkpoint(self, c: sa.Connection) -> None:
+        c.execute(checkpoints.delete().where(*of_job(self._set, self._job, checkpoints)))
 
     def add_log(self, text: str) -> None:
-        claim = self.claim
-        key = {"set_name": claim.set_name, "job": claim.id, "generation": claim.generation}
         with self._claims.writing() as c:
-            c.execute(logs.insert().values(**key, at=self._claims.now(c), text=storable(text)))
+            c.execute(logs.insert().values(**self._key, at=self._claims.now(c), text=storable(text)))
 
     def keep(self, kept: KeptRow) -> None:
         """Records what this machine keeps of the job, so that no other one claims it."""
@@ -572,18 +722,17 @@ class ClaimWriter:
         is_delivered: bool = True,
     ) -> None:
         """Ends the job. With `keeps_checkpoint`, `retry` resumes it. Without `is_delivered`, a machine keeps its work."""
-        claim, reason = self.claim, storable(reason)
-        move = Move.END if is_delivered else Move.KEEP
+        reason, move = storable(reason), Move.END if is_delivered else Move.KEEP
         with self._held() as (c, row):
             now = self._claims.now(c)
             end = _ended(now, exit_code, reason)
             if row.is_cancelled:
                 move, end = Move.CANCEL, _ended(now, _CANCELLED_EXIT, _cancelled(reason))
             end |= {"result": storable(result), "commit": commit or row.commit}
-            c.execute(moved(move, claim.set_name, jobs.c.id == claim.id, **end))
+            c.execute(moved(move, self._set, jobs.c.id == self._job, **end))
             self._end_attempt(c, row, exit_code, reason, is_delivered=is_delivered)
             if not keeps_checkpoint:
-                c.execute(checkpoints.delete().where(*of_job(claim.set_name, claim.id, checkpoints)))
+                self._remove_checkpoint(c)
 
     def plan_next(
         self, exit_code: int, delay_s: float, reason: str, *, is_try: bool = True, is_delivered: bool = True
@@ -591,31 +740,29 @@ class ClaimWriter:
         """Ends this attempt and plans the next. `is_try` is False if the attempt does not count, because the worker was
         told to stop. `is_delivered` is as in `end`.
         """
-        claim, reason = self.claim, storable(reason)
-        this = jobs.c.id == claim.id
+        reason, this = storable(reason), jobs.c.id == self._job
         with self._held() as (c, row):
-            if row.attempt != claim.attempt:  # it was planned before
+            if row.attempt != self.claim.row.attempt:  # it was planned before
                 return
             now = self._claims.now(c)
             self._end_attempt(c, row, exit_code, reason, is_delivered=is_delivered)
             if row.is_cancelled:
                 end = _ended(now, _CANCELLED_EXIT, _cancelled(reason))
-                c.execute(moved(Move.CANCEL, claim.set_name, this, **end))
+                c.execute(moved(Move.CANCEL, self._set, this, **end))
             else:
                 again = _planned(row.attempt, now + delay_s, reason)
                 tries = row.tries if is_try else row.tries - 1
-                c.execute(moved(Move.PLAN, claim.set_name, this, **again, tries=tries))
+                c.execute(moved(Move.PLAN, self._set, this, **again, tries=tries))
 
     def _end_attempt(
         self, c: sa.Connection, row: Any, exit_code: int, reason: str, *, is_delivered: bool
     ) -> None:
-        claim = self.claim
-        this = (*of_job(claim.set_name, claim.id, attempts), attempts.c.generation == claim.generation)
+        this = (*of_job(self._set, self._job, attempts), attempts.c.generation == self._generation)
         end = {"ended_at": self._claims.now(c), "exit_code": exit_code, "reason": reason}
         end |= {"turns": row.turns, "cost_usd": row.cost_usd}
         c.execute(attempts.update().where(*this).values(**end))
-        if is_delivered and claim.kept is not None:
-            c.execute(undelivered.update().where(*_is_kept_as(claim.kept)).values(is_over=True))
+        if is_delivered and self.claim.kept is not None:
+            c.execute(undelivered.update().where(*_is_kept_as(self.claim.kept)).values(is_over=True))
 
 
 # --- Executors that are gone
@@ -702,11 +849,11 @@ def _reserved_by_others(c: sa.Connection, set_name: str, job: str) -> float:
     return float(c.execute(query.where(jobs.c.set_name == set_name, jobs.c.id != job)).scalar_one())
 
 
-def _put_off(c: sa.Connection, row: Any, at: float, reason: str) -> Postponement:
+def _put_off(c: sa.Connection, row: Any, at: float, reason: str) -> str:
     # A worker that lost the job may still be alive. The new generation shuts it out.
     again = {**_planned(row.attempt, at, reason), "generation": row.generation + 1}
     c.execute(moved(Move.PLAN, row.set_name, jobs.c.id == row.id, **again))
-    return Postponement(reason)
+    return reason
 
 
 def _is_over(c: sa.Connection, row: Any, now: float) -> bool:
@@ -726,7 +873,7 @@ def _close_lost_attempts(c: sa.Connection, row: Any, now: float) -> None:
 
 def _obstacle(
     c: sa.Connection, row: Any, limits: SetLimits, *, granted: float | None, credential: str, now: float
-) -> Postponement | Final | None:
+) -> str | Final | None:
     """Why the job's process must not start: not now, or never again. None if it may start."""
     if row.state == JobState.RUNNING.value and row.tries >= limits.max_attempts:
         reason = f"gave up after {limits.max_attempts} attempts: the worker of the last one was lost"
@@ -755,29 +902,48 @@ def _begin(
     *,
     tries: int,
     reserved_usd: float = 0.0,
-) -> None:
+) -> JobRow:
+    """Returns the job as it is now."""
     values = {"generation": row.generation + 1, "tries": tries, "reserved_usd": reserved_usd}
     values |= {"holder": executor, "is_queued": True, "reason": None, "started_at": row.started_at or now}
     c.execute(moved(Move.CLAIM, row.set_name, jobs.c.id == row.id, **values))
     key = {"set_name": row.set_name, "job": row.id, "generation": row.generation + 1}
     who = {"attempt": row.attempt, "executor": executor, "machine": machine, "started_at": now}
     c.execute(attempts.insert().values(**key, **who))
+    return replace(job_row(row), state=JobState.RUNNING, **values)
 
 
-def _claimed(
-    row: Any, generation: int, tries: int, limits: SetLimits, granted_usd: float | None, **more: Any
-) -> Claim:
-    return Claim(
-        set_name=row.set_name,
-        id=row.id,
-        content=row.content,
-        attempt=row.attempt,
-        generation=generation,
-        tries=tries,
-        most_tries=limits.max_attempts,
-        cost_usd=row.cost_usd,
-        granted_usd=granted_usd,
-        base=row.base,
-        own_commits=tuple(commit for commit in (row.commit, row.planned) if commit is not None),
-        **more,
+# --- Submitting
+
+
+def _new_row(set_name: str, position: int, job: Job, content: bytes, now: float) -> dict[str, Any]:
+    row = JobRow(
+        set_name=set_name,
+        id=job.id,
+        position=position,
+        content=content,
+        repository=job.repository,
+        after=json.dumps(job.after),
+        state=JobState.WAITING if job.after else JobState.QUEUED,
+        created_at=now,
     )
+    values = {**asdict(row), "state": row.state.value}
+    del values["kept"]
+    return values
+
+
+def _refuse_others(c: sa.Connection, set_name: str, new: Sequence[Job]) -> None:
+    """Raises UsageError if another set has an open job on the same branch: they would push over each other's work."""
+    open_ids: dict[tuple[str, str], str] = {}
+    repositories = sorted({job.repository for job in new})
+    is_open = (jobs.c.set_name != set_name, jobs.c.state.notin_(FINAL_STATES))
+    for at in range(0, len(repositories), MOST_PARAMETERS):
+        some = jobs.c.repository.in_(repositories[at : at + MOST_PARAMETERS])
+        rows = c.execute(sa.select(jobs.c.set_name, jobs.c.id, jobs.c.repository).where(*is_open, some))
+        open_ids |= {(row.repository, row.id): row.set_name for row in rows}
+    for job in new:
+        if (other := open_ids.get((job.repository, job.id))) is not None:
+            raise UsageError(
+                f"the set {other} has an open job {job.id} on the same repository, and both may push to one branch: "
+                "give this job another id, or wait for that set"
+            )

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from ralph.fleet.locked_file import is_locked, locked_file
 from ralph.fleet.store.database import (
     LONGEST_WAIT_S,
     SCHEMA,
@@ -31,7 +30,7 @@ from ralph.fleet.store.database import (
     connect,
     patiently,
 )
-from ralph.machine.files.opened_file import closed_after
+from ralph.machine.files.opened_file import closed_after, is_locked, locked_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -64,16 +63,10 @@ class LockState(enum.Enum):
 
 
 def take_lock(
-    database: Database,
-    executor_id: str,
-    *,
-    tell: Callable[[str], None],
-    pulse_s: float = PULSE_S,
-    silence_s: float = SILENCE_S,
-    pause_s: float = PAUSE_S,
+    database: Database, executor_id: str, *, tell: Callable[[str], None], **times_s: float
 ) -> ExecutorLock:
     """Takes the lock of this process. `executor_id` must be new for each process. `tell` gets lines for the user, from
-    another thread. Call it after a fork, in the process that works.
+    another thread. `times_s` are those of `PostgresLock`. Call it after a fork, in the process that works.
 
     Raises StoreError if the lock is taken. Raises psycopg.Error if the store is away, so call it with `patiently`.
     """
@@ -81,9 +74,7 @@ def take_lock(
         raise StoreError(f"{executor_id!r} is not the id of an executor")
     if not database.is_postgres:
         return FileLock((database.file or database.folder).parent / "executors", executor_id)
-    return PostgresLock(
-        database, executor_id, tell=tell, pulse_s=pulse_s, silence_s=silence_s, pause_s=pause_s
-    )
+    return PostgresLock(database, executor_id, tell, **times_s)
 
 
 def key_of(executor_id: str) -> int:
@@ -133,11 +124,11 @@ class PostgresLock:
         self,
         database: Database,
         executor_id: str,
-        *,
         tell: Callable[[str], None],
-        pulse_s: float,
-        silence_s: float,
-        pause_s: float,
+        *,
+        pulse_s: float = PULSE_S,
+        silence_s: float = SILENCE_S,
+        pause_s: float = PAUSE_S,
     ) -> None:
         self.executor_id = executor_id
         self.lost = Event()

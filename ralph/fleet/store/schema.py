@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 
 from ralph.fleet.decisions import JobState
 from ralph.fleet.jobs import Job, SetLimits, job_from, why_no_name
-from ralph.fleet.store.database import SCHEMA, Database, StoreError, make_engine, reading
+from ralph.fleet.store.database import Database, StoreError, make_engine, reading
 from ralph.values.screen_text import in_one_line
 
 if TYPE_CHECKING:
@@ -120,6 +120,32 @@ class AttemptRow(Struct, frozen=True, kw_only=True):
     cost_usd: float | None = None
 
 
+class SetRow(Struct, frozen=True, kw_only=True):
+    name: str
+    limits: SetLimits
+    created_at: float
+    counts: dict[JobState, int]
+    cost_usd: float
+    failed: int = 0
+    """The number of jobs in the state DONE whose exit code is not 0."""
+
+    @property
+    def open_jobs(self) -> int:
+        return sum(count for state, count in self.counts.items() if not state.is_final)
+
+
+class StoredCheckpoint(Struct, frozen=True, kw_only=True):
+    set_name: str
+    job: str
+    generation: int
+    ref: str | None
+    commit: str | None
+    """None if no file had changed."""
+    state: bytes
+    """As `pack_state` returned it."""
+    made_at: float
+
+
 metadata = sa.MetaData()
 _TYPES = {
     str: sa.Text,
@@ -153,19 +179,7 @@ jobs = _table(
 )
 attempts = _table("attempts", AttemptRow, "set_name job generation")
 undelivered = _table("undelivered", KeptRow, "set_name job generation")
-checkpoints = _table(
-    "checkpoints",
-    {
-        "set_name": str,
-        "job": str,
-        "generation": int,
-        "ref": str | None,
-        "commit": str | None,  # None: no file has changed
-        "state": bytes,
-        "made_at": float,  # `pack_state`
-    },
-    "set_name job",
-)
+checkpoints = _table("checkpoints", StoredCheckpoint, "set_name job")
 _NUMBER = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 logs = sa.Table(
     *("logs", metadata),
@@ -227,15 +241,6 @@ def limits_from(text: bytes) -> SetLimits:
         raise StoreError(
             f"the limits of a set in the store cannot be read ({_short(error)}): {_NOT_OURS}"
         ) from None
-
-
-def translated(engine: sa.Engine, database: Database) -> sa.Engine:
-    """The engine that finds these tables in the fleet's schema. SQLite has no schemas. There the tables lie beside those
-    of the engine of workflows, which has none of these names.
-    """
-    if database.is_postgres:
-        return engine.execution_options(schema_translate_map={None: SCHEMA})
-    return engine
 
 
 # --- The engine's tables

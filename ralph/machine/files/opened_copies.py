@@ -49,7 +49,7 @@ def copy_files(top: str, paths: Iterable[str], place: str) -> list[str]:
             folders.setdefault(above, [])
     for folder, names in folders.items():
         with ExitStack() as stack:
-            held = _opened_folder(top, folder, stack)
+            held = opened_folder(top, folder, stack)
             for name in names:
                 path = os.path.join(folder, name)
                 if held is None or not _is_copied(held, top, path, place, links):
@@ -70,7 +70,7 @@ def _folders_above(folder: str) -> Iterator[str]:
         yield folder
 
 
-def _opened_folder(top: str, folder: str, stack: ExitStack) -> int | None:
+def opened_folder(top: str, folder: str, stack: ExitStack) -> int | None:
     """The descriptor of a folder below `top`, which `stack` closes. None if there is none, or if a link leads to it."""
     held = os.open(top, _DIRECTORY | os.O_CLOEXEC)
     for name in filter(None, folder.split("/")):

@@ -1,5 +1,5 @@
-"""Finds facts about an open file: its real path, whether it is a regular file, and whether the kernel generates its
-content. The path with which the file was opened does not prove these facts, because an agent could have put a link
+"""Opens files, and finds facts about an open file: its real path, whether it is a regular file, and whether the kernel
+generates its content. The path with which the file was opened does not prove these facts, because an agent could have put a link
 there.
 """
 
@@ -110,3 +110,35 @@ def read_regular_file(path: Path | str, most_bytes: int, flags: int = os.O_NOFOL
     if len(data) > most_bytes:
         raise OSError(errno.EFBIG, f"it has more than {most_bytes:,} bytes", str(path))
     return data
+
+
+# --- A file whose lock says that a process lives
+# The lock falls with the process, and whoever finds it free may remove the file.
+
+
+def locked_file(path: Path) -> int | None:
+    """The descriptor of a file that is locked now, which no command inherits. None if another process has the lock."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), path.lstat()):
+                    return descriptor
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # the one before has removed this file
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process has the lock of a file."""
+    if not path.exists():
+        return False
+    descriptor = locked_file(path)
+    if descriptor is not None:
+        os.close(descriptor)
+    return descriptor is None

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.fleet.checkouts import LARGE
-from ralph.fleet.exported_job import do_exported_job
 from ralph.fleet.jobs import Job, content_of
 from ralph.mock_api import Fault, Turn
 from ralph.sandbox.kernel.landlock import support
@@ -25,9 +24,10 @@ from tests.services.certificates import make_certificate
 from tests.services.outside_programs import program_or_skip
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from ralph.mock_api import MockApi, Playable, RecordedRequest
     from tests.program.conftest import Finished, Ralph
 
 TOKEN = "ghs_canary0123456789abcdefghijklmnopqrst"
@@ -55,126 +55,119 @@ ATTACKS = {
 }
 
 
+class Scheduler:
+    """Does a job as another scheduler does. Its repository is on an HTTPS server that demands the token. The user's git has a
+    filter `mine`, which leaves its environment and that of git in `seen`.
+    """
+
+    def __init__(
+        self, ralph: Ralph, serve: Callable[..., MockApi], place: Path, server: HttpRepository
+    ) -> None:
+        self.ralph, self.serve, self.place, self.server = ralph, serve, place, server
+        self.seen, self.jobs = place / "seen", place / "jobs"
+        self.seen.mkdir()
+        dump = script(
+            place / "own-filter",
+            f"tr '\\0' '\\n' </proc/$PPID/environ >{self.seen}/git.$$\n"
+            f"tr '\\0' ' ' </proc/$PPID/cmdline >{self.seen}/words.$$\nenv >{self.seen}/own.$$\n"
+            f"test -e /proc/$$/fd/90 && dd bs=1024 count=1 </proc/$$/fd/90 >>{self.seen}/own.$$\nexec cat",
+        )
+        self.user = Repository(place / "origin/work", place / "home-of-user")
+        self.user.environment["HOME"] = ralph.environment["HOME"]
+        self.set("http.sslCAInfo", str(place / "c/cert.pem"))
+        self.set("filter.mine.clean", str(dump))
+        # It keeps each password that a server has taken.
+        self.set("credential.helper", f"store --file={self.seen}/own.kept")
+        ralph.environment |= {
+            "RALPH_GIT_TOKEN": TOKEN,
+            "RALPH_GIT_HOST": server.host,
+            "X_TOKEN": SECRET,
+            "PLAIN": SECRET,
+            "GIT_CONFIG_NOSYSTEM": "1",
+        }
+
+    def set(self, name: str, value: str) -> None:
+        """Changes the user's own git configuration."""
+        self.user.git("config", "--global", name, value)
+
+    def git(self, *words: str) -> str:
+        """Runs git in the job's repository."""
+        return self.user.git("-C", str(self.place / "origin/remote.git"), *words)
+
+    def hook(self, text: str) -> Path:
+        return script(self.place / "origin/remote.git/hooks/pre-receive", text)
+
+    def answers(self, *steps: Playable) -> MockApi:
+        """Lets the model give these answers in turn, and then a final one."""
+
+        def play(request: RecordedRequest, _index: int) -> Playable:
+            done = sum(one["role"] == "assistant" for one in request.json()["messages"])
+            return steps[done] if done < len(steps) else Turn("Done.")
+
+        return self.serve(script=play)
+
+    def words(self, **values: object) -> list[str]:
+        given = {"sandbox": "off", "env": ("X_TOKEN", "PLAIN"), "options": ("--retry", "off"), **values}
+        job = Job(id="a", repository=self.server.url, prompt="Do it.", **given)  # type: ignore[arg-type]
+        (self.place / "job.json").write_bytes(content_of(job))
+        return ["fleet", "job", "--set", "night", "--dir", str(self.jobs), str(self.place / "job.json")]
+
+    def do(self, **values: object) -> Finished:
+        return self.ralph(*self.words(**values))
+
+    @property
+    def bundle(self) -> Path:
+        return self.jobs / "night/a/work.bundle"
+
+
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def scheduler(ralph: Ralph, serve: Callable[..., MockApi], tmp_path: Path) -> Iterator[Scheduler]:
     cloned(tmp_path / "origin/work", tmp_path / "origin/home")
-    return tmp_path
-
-
-@pytest.fixture
-def server(place: Path) -> Iterator[HttpRepository]:
-    (place / "c").mkdir()
-    certificate = make_certificate(place / "c", names="IP:127.0.0.1")
-    with HttpRepository(place / "origin/remote.git", token=TOKEN, certificate=certificate) as made:
-        yield made
-
-
-def begin(ralph: Ralph, place: Path, server: HttpRepository) -> Repository:
-    """Sets up the user's own git: its certificate, and a filter that leaves its environment and that of git."""
-    seen = place / "seen"
-    seen.mkdir()
-    dump = script(
-        place / "own-filter",
-        f"tr '\\0' '\\n' </proc/$PPID/environ >{seen}/git.$$\ntr '\\0' ' ' </proc/$PPID/cmdline >{seen}/words.$$\n"
-        f"env >{seen}/own.$$\n"
-        f"test -e /proc/$$/fd/90 && dd bs=1024 count=1 </proc/$$/fd/90 >>{seen}/own.$$\nexec cat",
-    )
-    user = Repository(place / "origin/work", place / "home-of-user")
-    user.environment["HOME"] = ralph.environment["HOME"]
-    user.git("config", "--global", "http.sslCAInfo", str(place / "c/cert.pem"))
-    user.git("config", "--global", "filter.mine.clean", str(dump))
-    # It keeps each password that a server has taken.
-    user.git("config", "--global", "credential.helper", f"store --file={seen}/own.kept")
-    ralph.environment |= {
-        "RALPH_GIT_TOKEN": TOKEN,
-        "RALPH_GIT_HOST": server.host,
-        "X_TOKEN": SECRET,
-        "PLAIN": SECRET,
-        "GIT_CONFIG_NOSYSTEM": "1",
-    }
-    return user
-
-
-def words(place: Path, job: Job) -> list[str]:
-    file = place / "job.json"
-    file.write_bytes(content_of(job))
-    return ["fleet", "job", "--set", "night", "--dir", str(place / "jobs"), str(file)]
-
-
-def do(ralph: Ralph, place: Path, job: Job) -> Finished:
-    return ralph(*words(place, job))
-
-
-def job_of(server: HttpRepository, **values: object) -> Job:
-    given = {"sandbox": "off", "env": ("X_TOKEN", "PLAIN"), "options": ("--retry", "off"), **values}
-    return Job(id="a", repository=server.url, prompt="Do it.", **given)  # type: ignore[arg-type]
+    (tmp_path / "c").mkdir()
+    certificate = make_certificate(tmp_path / "c", names="IP:127.0.0.1")
+    with HttpRepository(tmp_path / "origin/remote.git", token=TOKEN, certificate=certificate) as server:
+        yield Scheduler(ralph, serve, tmp_path, server)
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_git_has_no_key_and_no_token_and_runs_nothing_that_the_agent_planted(
-    ralph: Ralph, iterations_of_job, place: Path, server: HttpRepository, attack: str
+    scheduler: Scheduler, attack: str
 ) -> None:
-    marks = place / "marks"
+    marks = scheduler.place / "marks"
     marks.mkdir()
-    planted = script(place / "planted", f": >{marks}/ran; exec cat")
-    user = begin(ralph, place, server)
-    ralph.user_file.write_text(NAMED)
+    planted = script(scheduler.place / "planted", f": >{marks}/ran; exec cat")
+    scheduler.ralph.user_file.write_text(NAMED)
     attacked = f"P={planted}; {ATTACKS[attack]}; rm -f {marks}/*; echo '*.txt filter=mine' >>.gitattributes; echo work >work.txt"
-    iterations_of_job(bash(attacked))
-    ran = do(ralph, place, job_of(server))
+    scheduler.answers(bash(attacked))
+    ran = scheduler.do()
     assert ran.code == 0, ran.stderr
     assert list(marks.iterdir()) == []
-    bare = str(place / "origin/remote.git")
-    assert user.git("-C", bare, "show", "ralph/a:work.txt") == "work"
-    assert (
-        "inner" not in user.git("-C", bare, "ls-tree", "--name-only", "ralph/a").split()
-        or "submodule" in attack
-    )
-    seen = {path.name: path.read_text() for path in (place / "seen").iterdir()}
+    assert scheduler.git("show", "ralph/a:work.txt") == "work"
+    listed = scheduler.git("ls-tree", "--name-only", "ralph/a").split()
+    assert "inner" not in listed or "submodule" in attack
+    seen = {path.name: path.read_text() for path in scheduler.seen.iterdir()}
     assert {name.partition(".")[0] for name in seen} == {"git", "words", "own"}, "the user's own filter runs"
     for text in seen.values():
         assert not any(secret in text for secret in (KEY, TOKEN, SECRET))
-    for path in (place / "jobs").rglob("*"):
+    for path in scheduler.jobs.rglob("*"):
         assert path.is_symlink() or not path.is_file() or TOKEN.encode() not in path.read_bytes(), path
-
-
-def test_no_job_begins_where_its_commands_may_write_the_users_git_configuration(
-    ralph: Ralph, place: Path, server: HttpRepository
-) -> None:
-    begin(ralph, place, server).git(
-        "config", "--global", "include.path", str(place / "jobs/night/a/checkout/x")
-    )
-    ran = do(ralph, place, job_of(server))
-    assert ran.code == 78
-    assert "belongs to your own git configuration" in ran.stderr
 
 
 @pytest.mark.sandboxed
 @pytest.mark.skipif(support().abi == 0, reason="this kernel has no Landlock")
-def test_a_job_reads_no_other_job_and_its_text_controls_no_terminal(
-    ralph: Ralph, serve, place: Path, server: HttpRepository
-) -> None:
-    begin(ralph, place, server)
+def test_a_job_reads_no_other_job_and_its_text_controls_no_terminal(scheduler: Scheduler) -> None:
     for other in ("night/b/checkout/f", "evening/c/job.json", "evening/c/checkout/f"):
-        (place / "jobs" / other).parent.mkdir(parents=True, exist_ok=True)
-        (place / "jobs" / other).write_text("theirs")
+        (scheduler.jobs / other).parent.mkdir(parents=True, exist_ok=True)
+        (scheduler.jobs / other).write_text("theirs")
     reading = (
-        f"cd {place}/jobs; cat night/b/checkout/f evening/c/checkout/f; cat $OLDPWD/a.txt; ls night; true"
+        f"cd {scheduler.jobs}; cat night/b/checkout/f evening/c/checkout/f; cat $OLDPWD/a.txt; ls night; true"
     )
-
-    def play(request, _index):
-        done = sum(one["role"] == "assistant" for one in request.json()["messages"])
-        return (
-            bash(
-                f"echo mine >a.txt; {reading}; cd $OLDPWD; mkdir $'n\n[ralph] m'; echo {{}} >$'n\n[ralph] m/.mcp.json'"
-            )
-            if not done
-            else Turn("res\x1b]0;PWNED\x07ult\n[ralph] not ours")
-        )
-
-    api = serve(script=play)
-    ran = do(ralph, place, job_of(server, sandbox="auto"))
-    seen = api.requests[1].body.decode()
+    hostile = "cd $OLDPWD; mkdir $'n\n[ralph] m'; echo {} >$'n\n[ralph] m/.mcp.json'"
+    api = scheduler.answers(
+        bash(f"echo mine >a.txt; {reading}; {hostile}"), Turn("res\x1b]0;PWNED\x07ult\n[ralph] not ours")
+    )
+    ran = scheduler.do(sandbox="auto")
+    seen = (api.requests[1].body or b"").decode()
     assert "mine" in seen
     assert "theirs" not in seen
     assert "\x1b" not in ran.stderr + ran.stdout
@@ -183,154 +176,87 @@ def test_a_job_reads_no_other_job_and_its_text_controls_no_terminal(
 
 
 @pytest.mark.parametrize("whose", ["the agent", "the repository's author"])
-def test_no_filter_of_the_users_runs_that_the_settings_do_not_name(
-    ralph: Ralph, iterations_of_job, place: Path, server: HttpRepository, whose: str
-) -> None:
-    """It leaves its environment in `seen`. What the author's attributes choose is told before the job asks a model."""
-    user = begin(ralph, place, server)
-    if whose == "the agent":
-        iterations_of_job(
-            bash("echo '*.txt filter=mine' >.gitattributes; echo work >work.txt; echo 1 >work.md")
-        )
-    else:
-        user.write(".gitattributes", "*.txt filter=mine\n")
-        user.commit_all()
-        user.git("push", "--quiet", str(place / "origin/remote.git"), "main")
-        for file in (place / "seen").iterdir():  # the user's own git runs it
-            file.unlink()
-        ralph.environment["ANTHROPIC_BASE_URL"] = "http://127.0.0.1:1"
-    ran = do(ralph, place, job_of(server))
-    assert not [*(place / "seen").glob("own.[0-9]*")]
-    if whose == "the agent":
-        assert ran.code == 0, ran.stderr
-        assert "work.txt (its filter mine is not in loop.git_filters)" in ran.stderr
-        names = user.git("-C", str(place / "origin/remote.git"), "ls-tree", "--name-only", "ralph/a").split()
-        assert {".gitattributes", "work.md"} <= {*names}
-        assert "work.txt" not in names
-    else:
-        assert ran.code == 78
-        assert "a.txt goes through your filter 'mine'" in ran.stderr
-        assert '[loop] git_filters = ["mine"]' in ran.stderr
-
-
-@pytest.mark.parametrize("whose", ["the agent", "the repository's author"])
-def test_no_program_of_the_users_takes_code_from_the_checkout(
-    ralph: Ralph, iterations_of_job, place: Path, server: HttpRepository, whose: str
-) -> None:
-    user = begin(ralph, place, server)
-    ralph.user_file.write_text(NAMED)
-    plant = f"printf '#!/bin/sh\\n: >{place}/ran; cat' >cleaner; echo '*.txt filter=mine' >.gitattributes; echo x >x.txt"
+def test_no_program_of_the_users_takes_code_from_the_checkout(scheduler: Scheduler, whose: str) -> None:
+    ran_at = scheduler.place / "ran"
+    plant = f"printf '#!/bin/sh\n: >{ran_at}; cat' >cleaner; echo '*.txt filter=mine' >.gitattributes; echo x >x.txt"
+    scheduler.ralph.user_file.write_text(NAMED)
     for key in ("clean", "smudge"):
-        user.git("config", "--global", f"filter.mine.{key}", "sh cleaner")
+        scheduler.set(f"filter.mine.{key}", "sh cleaner")
     if whose == "the agent":
-        iterations_of_job(bash(plant))
+        scheduler.answers(bash(plant))
     else:
-        iterations_of_job()
-        user.git("-c", f"alias.x=!{plant}", "x")
-        user.git("add", "-A")
-        user.git("commit", "--quiet", "-m", "x")
-        user.git("push", "--quiet", str(place / "origin/remote.git"), "main")
-    (place / "ran").unlink(missing_ok=True)
-    ran = do(ralph, place, job_of(server))
-    assert not (place / "ran").exists()
+        scheduler.answers()
+        scheduler.user.git("-c", f"alias.x=!{plant}", "x")
+        scheduler.user.git("add", "-A")
+        scheduler.user.git("commit", "--quiet", "-m", "x")
+        scheduler.user.git("push", "--quiet", str(scheduler.place / "origin/remote.git"), "main")
+    ran_at.unlink(missing_ok=True)
+    ran = scheduler.do()
+    assert not ran_at.exists()
     assert ran.code == 78
     assert "of your own git configuration would run what the checkout holds" in ran.stderr
 
 
-@pytest.fixture
-def iterations_of_job(serve):
-    """Starts a server that sends these answers in turn, and then a final one."""
-
-    def start(*steps: object) -> object:
-        def play(request, _index):
-            done = sum(one["role"] == "assistant" for one in request.json()["messages"])
-            return steps[done] if done < len(steps) else Turn("Done.")
-
-        return serve(script=play)
-
-    return start
-
-
 def test_an_attempt_resumes_the_session_in_the_same_checkout_with_what_is_left_of_the_budget(
-    ralph: Ralph, serve, place: Path, server: HttpRepository
+    scheduler: Scheduler,
 ) -> None:
-    user = begin(ralph, place, server)
-    outages = [True]
+    outages = [Fault(status=529)]
 
-    def play(request, _index):
+    def play(request: RecordedRequest, _index: int) -> Playable:
         done = sum(one["role"] == "assistant" for one in request.json()["messages"])
-        if done == 1 and outages:
-            outages.pop()
-            return Fault(status=529)
-        return bash("echo one >one.txt") if done == 0 else Turn("Done.")
+        if done == 0:
+            return bash("echo one >one.txt")
+        return outages.pop() if outages else Turn("Done.")
 
-    api = serve(script=play)
-    job = job_of(server, max_budget_usd=5, ref="main")
-    first = do(ralph, place, job)
+    api = scheduler.serve(script=play)
+    job = {"max_budget_usd": 5, "ref": "main"}
+    first = scheduler.do(**job)
     assert first.code == 75, first.stderr
-    assert "ralph/a" not in user.git("-C", str(place / "origin/remote.git"), "branch", "--list")
-    second = do(ralph, place, job)
-    assert second.code == 0, second.stderr
-    asked = api.request_count
-    assert asked == 3
-    assert (do(ralph, place, job).code, api.request_count) == (0, asked), "what ended is not done again"
-    assert user.git("-C", str(place / "origin/remote.git"), "show", "ralph/a:one.txt") == "one"
-
-
-def test_work_that_the_host_refuses_is_a_bundle_and_the_same_job_again_delivers_it(
-    ralph: Ralph, place: Path, server: HttpRepository, iterations_of_job
-) -> None:
-    user = begin(ralph, place, server)
-    hook = script(place / "origin/remote.git/hooks/pre-receive", "exit 1")
-    api = iterations_of_job(bash("echo one >one.txt"))
-    refused = do(ralph, place, job_of(server))
-    (bundle,) = (place / "jobs").glob("*/a/work.bundle")
-    assert (refused.code, str(bundle) in refused.stderr) == (78, True), refused.stderr
-    assert stat.S_IMODE(bundle.stat().st_mode) == 0o600
-    hook.unlink()
-    asked = api.request_count
-    ran = do(ralph, place, job_of(server))
-    assert (ran.code, api.request_count, bundle.exists()) == (0, asked, False), ran.stderr
-    assert user.git("-C", str(place / "origin/remote.git"), "show", "ralph/a:one.txt") == "one"
+    assert "ralph/a" not in scheduler.git("branch", "--list")
+    second = scheduler.do(**job)
+    assert (second.code, api.request_count) == (0, 3), second.stderr
+    assert (scheduler.do(**job).code, api.request_count) == (0, 3), "what ended is not done again"
+    assert scheduler.git("show", "ralph/a:one.txt") == "one"
 
 
 def test_large_files_that_the_server_refuses_are_beside_the_bundle_and_the_same_job_again_delivers_them(
-    ralph: Ralph, place: Path, server: HttpRepository, iterations_of_job
+    scheduler: Scheduler,
 ) -> None:
     program_or_skip("git-lfs")
-    user = begin(ralph, place, server)
+    large, bundle = scheduler.server.large, scheduler.bundle
     for name, value in STANDARD.items():
-        user.git("config", "--global", name, value)
-    server.large.status = 403
-    iterations_of_job(bash("echo '*.bin filter=lfs -text' >.gitattributes; printf large >x.bin"))
-    refused = do(ralph, place, job_of(server))
-    (bundle,) = (place / "jobs").glob("*/a/work.bundle")
+        scheduler.set(name, value)
+    large.status = 403
+    scheduler.answers(bash("echo '*.bin filter=lfs -text' >.gitattributes; printf large >x.bin"))
+    refused = scheduler.do()
     assert (refused.code, str(bundle) in refused.stderr) == (77, True), refused.stderr
     assert kept_at(bundle.parent, LARGE) == {identifier("large")}
-    server.large.status = 200
-    ran = do(ralph, place, job_of(server))
+    large.status = 200
+    ran = scheduler.do()
     assert (ran.code, bundle.exists(), kept_at(bundle.parent, LARGE)) == (0, False, set()), ran.stderr
-    assert server.large.kept == {identifier("large"): b"large"}
+    assert large.kept == {identifier("large"): b"large"}
 
 
-def test_a_job_that_is_stopped_while_the_host_hangs_at_its_push_leaves_a_bundle(
-    ralph: Ralph, place: Path, server: HttpRepository, iterations_of_job
+@pytest.mark.parametrize("how", ["refused", "stopped while the host hangs"])
+def test_work_that_is_not_delivered_is_a_bundle_and_the_same_job_again_delivers_it(
+    scheduler: Scheduler, how: str
 ) -> None:
-    user = begin(ralph, place, server)
-    hangs = place / "hangs"
-    hook = script(place / "origin/remote.git/hooks/pre-receive", f": >{hangs}; exec sleep 60")
-    api = iterations_of_job(bash("echo one >one.txt"))
-    stopped = ralph.start(*words(place, job_of(server)))
-    wait_until(hangs.exists)
-    stopped.send_signal(signal.SIGTERM)
-    _, said = stopped.communicate(timeout=PATIENCE_S)
-    (bundle,) = (place / "jobs").glob("*/a/work.bundle")
-    assert (stopped.returncode, str(bundle) in said.decode()) == (143, True), said
+    hangs, bundle = scheduler.place / "hangs", scheduler.bundle
+    hook = scheduler.hook("exit 1" if how == "refused" else f": >{hangs}; exec sleep 60")
+    api = scheduler.answers(bash("echo one >one.txt"))
+    first = scheduler.ralph.start(*scheduler.words())
+    if how != "refused":
+        wait_until(hangs.exists)
+        first.send_signal(signal.SIGTERM)
+    _, said = first.communicate(timeout=PATIENCE_S)
+    assert first.returncode == (78 if how == "refused" else 143)
+    assert str(bundle) in said.decode()
+    assert stat.S_IMODE(bundle.stat().st_mode) == 0o600
     hook.unlink()
     asked = api.request_count
-    ran = do(ralph, place, job_of(server))
+    ran = scheduler.do()
     assert (ran.code, api.request_count, bundle.exists()) == (0, asked, False), ran.stderr
-    assert user.git("-C", str(place / "origin/remote.git"), "show", "ralph/a:one.txt") == "one"
+    assert scheduler.git("show", "ralph/a:one.txt") == "one"
 
 
 @pytest.mark.parametrize(
@@ -342,71 +268,55 @@ def test_a_job_that_is_stopped_while_the_host_hangs_at_its_push_leaves_a_bundle(
     ],
 )
 def test_a_job_that_cannot_be_done_says_why(
-    ralph: Ralph, serve, place: Path, server: HttpRepository, change: dict[str, object], code: int, says: str
+    scheduler: Scheduler, change: dict[str, object], code: int, says: str
 ) -> None:
-    begin(ralph, place, server)
-    serve(script=lambda _request, _index: Turn("Done."))
-    ran = do(ralph, place, job_of(server, **change))
+    scheduler.answers()
+    ran = scheduler.do(**change)
     assert ran.code == code, ran.stderr
     assert says in ran.stderr
     assert TOKEN not in ran.stderr
 
 
-def test_what_is_told_of_a_job_that_cannot_be_done_controls_no_terminal(tmp_path: Path) -> None:
-    said = list[str]()
-    job = Job(id="a", repository="x", prompt="Do it.", env=("X\x1b]0;PWNED\x07\nY",))
-    assert do_exported_job("night", job, tmp_path, {}, said.append) == 78
-    assert said == ["a: the variable X\n", "a: Y is not set\n"]
-
-
-def test_it_needs_no_library_of_the_fleet(ralph: Ralph, place: Path, server: HttpRepository) -> None:
-    begin(ralph, place, server)
-    ralph.run_first("import sys\nfor name in ('dbos', 'sqlalchemy', 'psycopg'): sys.modules[name] = None\n")
-    ran = do(ralph, place, job_of(server, ref="nowhere"))
+def test_it_needs_no_library_of_the_fleet(scheduler: Scheduler) -> None:
+    scheduler.ralph.run_first(
+        "import sys\nfor name in ('dbos', 'sqlalchemy', 'psycopg'): sys.modules[name] = None\n"
+    )
+    ran = scheduler.do(ref="nowhere")
     assert (ran.code, "has no branch, tag or commit nowhere" in ran.stderr) == (78, True), ran.stderr
 
 
-def test_a_wrong_token_is_told_and_not_shown(
-    ralph: Ralph, serve, place: Path, server: HttpRepository
-) -> None:
-    begin(ralph, place, server)
-    ralph.environment["RALPH_GIT_TOKEN"] = f"{TOKEN}x"
-    api = serve(script=lambda _request, _index: Turn("Done."))
-    ran = do(ralph, place, job_of(server))
+def test_a_wrong_token_is_told_and_not_shown(scheduler: Scheduler) -> None:
+    scheduler.ralph.environment["RALPH_GIT_TOKEN"] = f"{TOKEN}x"
+    api = scheduler.answers()
+    ran = scheduler.do()
     assert (ran.code, api.request_count) == (77, 0)
     assert TOKEN not in ran.stderr
-    ralph.environment["RALPH_GIT_TOKEN"] = "two words"
-    assert do(ralph, place, job_of(server)).code == 78
+    scheduler.ralph.environment["RALPH_GIT_TOKEN"] = "two words"
+    assert scheduler.do().code == 78
 
 
-def test_what_a_variable_names_as_credentials_is_not_published(
-    ralph: Ralph, iterations_of_job, place: Path, server: HttpRepository
-) -> None:
+def test_what_a_variable_names_as_credentials_is_not_published(scheduler: Scheduler) -> None:
     """Git itself does not get the variable."""
-    user = begin(ralph, place, server)
-    ralph.environment["GOOGLE_APPLICATION_CREDENTIALS"] = str(place / "jobs/night/a/checkout/gcp.json")
-    iterations_of_job(bash("echo FAKE >gcp.json; echo one >one.txt"))
-    ran = do(ralph, place, job_of(server))
+    named = str(scheduler.jobs / "night/a/checkout/gcp.json")
+    scheduler.ralph.environment["GOOGLE_APPLICATION_CREDENTIALS"] = named
+    scheduler.answers(bash("echo FAKE >gcp.json; echo one >one.txt"))
+    ran = scheduler.do()
     assert "gcp.json (agents may not read it)" in ran.stdout + ran.stderr
-    listed = user.git("--git-dir", str(place / "origin/remote.git"), "ls-tree", "--name-only", "ralph/a")
+    listed = scheduler.git("ls-tree", "--name-only", "ralph/a")
     assert listed.split() == [".gitignore", "a.txt", "dir", "one.txt"]
 
 
-def test_what_the_agent_left_beside_the_branch_is_pushed_too(
-    ralph: Ralph, iterations_of_job, place: Path, server: HttpRepository
-) -> None:
-    user = begin(ralph, place, server)
-    aside = (
-        "git switch -qc aside; echo x > aside.txt; git add aside.txt; git commit -qm aside; git switch -q -"
+def test_what_the_agent_left_beside_the_branch_is_pushed_too(scheduler: Scheduler) -> None:
+    scheduler.answers(
+        bash(
+            "git switch -qc aside; echo x > aside.txt; git add aside.txt; git commit -qm aside; git switch -q -"
+        )
     )
-    iterations_of_job(bash(aside))
-    remote = str(place / "origin/remote.git")
-    earlier = user.git("rev-parse", "HEAD")
-    user.git("push", "-q", remote, f"{earlier}:refs/ralph/night/a/1-rest")
-    ran = do(ralph, place, job_of(server))
+    earlier = scheduler.git("rev-parse", "main")
+    scheduler.git("update-ref", "refs/ralph/night/a/1-rest", earlier)
+    ran = scheduler.do()
     pushed = re.search(r"as (refs/ralph/night/a/1-rest-[0-9a-f]{12})$", ran.stdout + ran.stderr, re.MULTILINE)
     assert ran.code == 0, ran.stderr
     assert pushed is not None, ran.stderr
-    user.git("fetch", "-q", remote, pushed[1])
-    assert user.git("show", "FETCH_HEAD^2:aside.txt") == "x"
-    assert user.git("ls-remote", remote, "refs/ralph/night/a/1-rest").split()[0] == earlier, "it is kept"
+    assert scheduler.git("show", f"{pushed[1]}^2:aside.txt") == "x"
+    assert scheduler.git("rev-parse", "refs/ralph/night/a/1-rest") == earlier, "it is kept"

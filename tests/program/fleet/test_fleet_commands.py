@@ -22,8 +22,7 @@ from ralph.fleet import command
 from ralph.fleet import store as store_package
 from ralph.fleet.jobs import Job, SetLimits
 from ralph.fleet.store.claims import Claim, Claims, ClaimWriter
-from ralph.fleet.store.database import WaitStoppedError, database_of, prepare
-from ralph.machine.waiter import StopEvent
+from ralph.fleet.store.database import database_of, prepare
 from tests.patience import wait_until
 from tests.rows import every_row
 
@@ -113,39 +112,17 @@ def test_a_command_that_reads_makes_no_store(ralph, ralph_here) -> None:
     assert not state_directory(ralph).exists()
 
 
+def test_no_command_reads_a_store_that_somebody_else_may_have_written(ralph, ralph_here) -> None:
+    linked = Path(ralph.environment["HOME"], "linked")
+    linked.symlink_to("/dev/null")
+    for file, problem in ((ralph.cwd / "jobs", "may write"), (linked, "is not a file of this user")):
+        ran = ralph_here("fleet", "ls", "--db", f"sqlite:///{file}")
+        assert (ran.code, problem in ran.stderr) == (78, True), ran.stderr
+
+
 def test_a_worker_that_is_to_end_when_all_is_done_refuses_an_empty_store(store, ralph_here) -> None:
     empty = ralph_here("fleet", "work", "--until-done")
     assert (empty.code, "there is no fleet store yet" in empty.stderr) == (2, True)
-
-
-SILENT = command.Console(
-    write=lambda _: None,
-    write_value=lambda _: None,
-    write_text=lambda _: None,
-    tell=lambda _: None,
-)
-
-
-def test_a_signal_that_ends_a_wait_for_the_store_is_an_interrupt(ralph) -> None:
-    with (
-        pytest.raises(KeyboardInterrupt),
-        command.opened(None, ralph.environment, SILENT, StopEvent()),
-    ):
-        raise WaitStoppedError
-
-
-@pytest.mark.parametrize("until_done", [True, False])
-def test_a_worker_that_is_told_to_stop_while_it_asks_the_store_does_not_begin(
-    store, ralph, until_done: bool
-) -> None:
-    store.submit("s", SetLimits(), [job("a")])
-    stop = StopEvent()
-    stop.set()
-    with (
-        command.opened(None, ralph.environment, SILENT, stop) as fleet,
-        pytest.raises(KeyboardInterrupt),
-    ):
-        fleet.look_before_work(until_done=until_done)
 
 
 def test_wait_ends_with_the_worst_exit_code_of_the_jobs(store, ralph_here) -> None:
@@ -232,16 +209,7 @@ def test_ctrl_c_ends_a_command_that_waits_for_the_store(ralph) -> None:
     assert "hidden-word" not in told + ran.stderr
 
 
-@every_row(
-    "words",
-    [
-        ("submit", "night.jsonl"),
-        ("ls",),
-        ("cancel", "a"),
-        ("retry", "a"),
-        ("logs", "a"),
-    ],
-)
+@every_row("words", [("submit", "night.jsonl"), ("logs", "a")])
 def test_a_command_gives_up_on_a_store_that_does_not_answer_exits_75(
     ralph, ralph_here, monkeypatch, words: tuple[str, ...]
 ) -> None:
