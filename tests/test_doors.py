@@ -40,7 +40,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "ralph.loop.agents.session_file": ("ralph.loop.agents.session_file:_OwnLine",),
     "ralph.loop.directory.lock": ("ralph.loop.directory.lock",),
     "ralph.git.pins": ("ralph.git.pins:_KeptPins",),
-    "ralph.loop.process.results": ("ralph.loop.process.results",),
+    "ralph.loop.results": ("ralph.loop.results",),
     "ralph.loop.state": ("ralph.loop.state",),
     "ralph.mcp.configuration": ("ralph.mcp.configuration:_Entry", "ralph.mcp.configuration:_Document"),
     "ralph.mcp.wire": ("ralph.mcp.wire",),

@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 
     from ralph.loop.agents.home import AgentHome
     from ralph.loop.agents.table import AgentLine, AgentRow
+    from ralph.loop.check import LoopCommands
     from ralph.loop.values import LoopPlan
-    from ralph.machine.command_supervisor import CommandSupervisor
     from ralph.machine.own_programs import ProgramSearch
     from ralph.permissions.claude_settings import ClaudeSettings
-    from ralph.sandbox.command_box import CommandBox
     from ralph.settings.tables import Settings
     from ralph.values.claude_file import ClaudeFile
 
@@ -36,15 +35,10 @@ class OpenAgent(Struct, frozen=True):
     """The agent of a loop, and what its processes need."""
 
     line: AgentLine
-    supervisor: CommandSupervisor
-    box: CommandBox
+    commands: LoopCommands
     environment: Mapping[str, str]
     """The variables of commands, and those that the agent's row names."""
     home: AgentHome
-
-    def close(self) -> None:
-        self.supervisor.close()
-        self.box.close()
 
 
 def agent_of(command: str, plan: LoopPlan, settings: Settings, search: ProgramSearch) -> AgentLine:

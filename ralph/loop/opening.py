@@ -1,4 +1,6 @@
-"""Makes the objects that one `ralph loop` command works with: settings, secrets, event sinks, sandboxes and supervisors."""
+"""Prepares a `ralph loop` command: its new or recorded state, the settings files whose content from before the first iteration
+counts to the loop's end, and the objects that it works with: settings, secrets, event sinks, sandboxes and supervisors.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +11,17 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ralph.git.own_paths import own_output_files
 from ralph.loop.agents.home import AgentHome
 from ralph.loop.agents.start import OpenAgent, agent_of, environment_of, rules_of
-from ralph.loop.opening.plan import (
-    STEP_SUMMARY,
-    opening_state,
-    reach_of,
-    settings_of,
-    with_claude_files,
-    with_settings_files,
-)
+from ralph.loop.check import LoopCommands
 from ralph.loop.record import LoopStore
+from ralph.loop.rules import with_new_limits
 from ralph.loop.sinks import LoopLog, LoopNarration, LoopNotices, StepSummary
+from ralph.loop.state import LoopState, moved_state
+from ralph.loop.values import REPORT_PAGE, LoopLimits
 from ralph.machine.command_supervisor import CommandSupervisor
+from ralph.machine.files.repository import repository_top
 from ralph.machine.files.trees import LocalDisk
 from ralph.machine.own_programs import search_around, without_unsafe_loads
 from ralph.machine.process_start import why_too_few_descriptors
@@ -39,28 +39,199 @@ from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.disk_work import DiskWork, OwnDisks
 from ralph.sandbox.planning import plan_box, refuse_owners_work, with_denied_reads
 from ralph.sandbox.sandbox_limits import restricted
-from ralph.sessions.store import refuse_open
+from ralph.sessions.store import SessionStore, refuse_open
 from ralph.sessions.turn_lock import FileTurnLock, TurnLockError
-from ralph.settings.claude_files import judged
+from ralph.settings.claude_files import ClaudeFileError, judged, read_claude_files
+from ralph.settings.handover import changed_since, files_of_loop, recorded_files
+from ralph.settings.merge import ClaudeOptions, SettingsError, load_with_claude
 from ralph.values.credentials import TURN_LOCK, child_environment, known_secrets
 from ralph.values.events import EventStream, Notice
 from ralph.values.outcome import CannotError, Outcome
 from ralph.values.ports import JournalError
 from ralph.values.redaction import Redactor
+from ralph.values.servers.endpoint import URL_VARIABLES
 from ralph.values.tool_choice import is_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ralph.loop.state import LoopState
     from ralph.loop.values import LoopOptions, LoopPlan
     from ralph.machine.own_programs import ProgramSearch
     from ralph.machine.waiter import Inbox
+    from ralph.permissions.rule import PermissionRule
     from ralph.sandbox.box_plan import BoxPlan
-    from ralph.sandbox.sandbox_settings import SandboxSettings
     from ralph.settings.files import SettingsFile
     from ralph.settings.tables import Settings
     from ralph.values.ports import Clock, Events
+
+STEP_SUMMARY = "GITHUB_STEP_SUMMARY"
+
+
+def opening_state(
+    options: LoopOptions, environment: Mapping[str, str], store: LoopStore, clock: Clock
+) -> LoopState:
+    """A new state, or with `--continue` the newest recorded one. Raises CannotError and RecordError."""
+    now = clock.utc_now().isoformat()
+    if not options.continues:
+        plan = _with_own_paths(options.plan, environment)
+        return LoopState(plan, started_at=now, pid=os.getpid(), updated_at=now)
+    directory, record = options.plan.directory, store.newest()
+    state, given = record.load(), options.limits_given
+    if options.has_moved and state.plan.directory != directory:
+        state = moved_state(state, directory, *_moved_roots(state.plan.directory, directory))
+        if not Path(state.plan.launch_directory).is_dir():  # it was on the other machine
+            state = replace(state, plan=replace(state.plan, launch_directory=directory))
+    if state.plan.directory != directory:
+        other = f"{record.path} belongs to the loop in {state.plan.directory}; `ralph loop` without --continue starts a new one here"
+        raise CannotError(other)
+    ended = state.ended
+    if ended is not None and ended.outcome is Outcome.COMPLETED and given == LoopLimits():
+        done = f"the loop of {directory} is done ({ended.reason})"
+        raise CannotError(
+            f"{done}: `ralph loop` without --continue starts a new one, a higher limit resumes this one",
+            Outcome.USAGE,
+        )
+    _refuse_reached_limit(state, given)
+    plan = _with_own_paths(state.plan, environment)
+    if options.base_url_given is not None:
+        # If an option is given twice, the last value is used.
+        arguments = (*plan.run_arguments, "--base-url", options.base_url_given)
+        flags = {**plan.server_flags, "model.base_url": options.base_url_given}
+        plan = replace(plan, run_arguments=arguments, server_flags=flags, server=None)
+    return with_new_limits(replace(state, plan=plan, pid=os.getpid(), ended=None, unpushed=0), given)
+
+
+def _moved_roots(old: str, new: str) -> tuple[str, str]:
+    """The roots below which paths have moved together with a directory: the top of its repository before and now, or the
+    directory itself if it has another place in the repository than before.
+    """
+    top = repository_top(Path(new))
+    inside = "" if top is None else new.removeprefix(str(top))
+    return (old.removesuffix(inside), str(top)) if inside and old.endswith(inside) else (old, new)
+
+
+def _refuse_reached_limit(state: LoopState, given: LoopLimits) -> None:
+    """A loop without iterations left would end at once, and without a check as a success, even after a failure."""
+    done, most = len(state.iterations), given.max_iterations
+    has_failed = state.ended is not None and state.ended.outcome is not Outcome.COMPLETED
+    # With unsaved work the loop continues, to commit and push it.
+    if most is None and has_failed and not (state.plan.has_condition or state.has_unsaved_work):
+        most = state.plan.limits.max_iterations
+    if most is not None and most <= done:
+        number = "1 iteration" if done == 1 else f"{done} iterations"
+        raise CannotError(
+            f"the loop has already run {number}: to continue it, give a higher --max-iterations",
+            Outcome.USAGE,
+        )
+
+
+def _with_own_paths(plan: LoopPlan, environment: Mapping[str, str]) -> LoopPlan:
+    """Adds all that ralph writes to, or that receives its output, to `own_paths`: changes there are not the agent's work."""
+    directory = Path(plan.directory)
+    named = _path_of(plan.session_directory)
+    stores = [SessionStore.to_read(environment, place) for place in (None, named)]
+    files = [plan.metrics_file, plan.report_file, environment.get(STEP_SUMMARY)]
+    places = (
+        *own_output_files(),
+        *(store.root for store in stores),
+        *(store.place_of(directory) for store in stores),
+        *LoopStore.to_read(environment, directory).roots,
+        directory / REPORT_PAGE,
+        *(Path(plan.launch_directory, path) for path in files if path),
+    )
+    return replace(plan, own_paths=tuple(dict.fromkeys((*plan.own_paths, *map(str, places)))))
+
+
+def with_settings_files(
+    plan: LoopPlan, environment: Mapping[str, str], warn: Callable[[str], None]
+) -> tuple[LoopPlan, tuple[SettingsFile, ...]]:
+    """Reads the settings files, and records in the plan those that an iteration could change. A recorded file counts as it
+    was, with a warning if it has changed since.
+    """
+    recorded = plan.settings_files or ()
+    directory, reach = Path(plan.directory), _reach_of(plan)
+    mcp_files = map(Path, plan.mcp_files)
+    files = files_of_loop(
+        environment, directory, _path_of(plan.config_file), recorded, mcp_files, reach=reach
+    )
+    for path in changed_since(recorded):
+        warn(_changed(path))
+    if plan.settings_files is None:
+        plan = replace(plan, settings_files=recorded_files(files, (directory, *reach), environment))
+    return plan, files
+
+
+def with_claude_files(
+    plan: LoopPlan, environment: Mapping[str, str], warn: Callable[[str], None]
+) -> LoopPlan:
+    """As `with_settings_files`, for the files made for Claude Code. The user's own file is read again. Raises CannotError."""
+    try:
+        now = read_claude_files(Path(plan.directory), environment, plan.claude_settings, _reach_of(plan))
+    except ClaudeFileError:
+        if plan.claude_files is None:
+            raise
+        now = ()
+    if plan.claude_files is None:
+        return replace(plan, claude_files=now)
+    kept = tuple(file for file in plan.claude_files if file.kind != "user" or not now)
+    for file in kept:
+        if file.kind != "user" and file not in now:
+            warn(_changed(file.name))
+    return replace(plan, claude_files=(*kept, *(file for file in now if file.kind == "user")))
+
+
+def _changed(name: str) -> str:
+    return f"{name} has changed since the loop began: the loop keeps using the earlier content"
+
+
+def with_server(plan: LoopPlan, settings: Settings) -> LoopPlan:
+    """Records the server that the iterations ask. Raises CannotError if it differs from the recorded one: a variable
+    that is no longer set must not send the work and the key to a server that the user did not choose for this loop.
+    """
+    if plan.agent is not None or settings.origins.get("targets", "default") != "default":
+        return replace(plan, server=None)
+    first = settings.targets[0]
+    now = (first.api, first.base_url)
+    if plan.server is None or plan.server == now:
+        return replace(plan, server=now)
+    api, base_url = plan.server
+    named_api = "" if api == first.api else f"RALPH_API={api} and "
+    raise CannotError(
+        f"the loop asked {base_url} until now, and would ask {first.base_url}: set {named_api}{URL_VARIABLES[api]}={base_url} "
+        f"as when it began, or confirm the new server with --continue --base-url {first.base_url}"
+    )
+
+
+def _reach_of(plan: LoopPlan) -> tuple[Path, ...]:
+    """The directories besides the working directory that an iteration may write."""
+    return tuple(map(Path, plan.added_directories))
+
+
+def _path_of(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
+
+
+def settings_of(plan: LoopPlan, environment: Mapping[str, str], files: tuple[SettingsFile, ...]) -> Settings:
+    """Loads the loop's settings. A missing API key is not an error here, because the options in `plan.run_arguments`
+    may name a key. Each iteration checks for itself whether it has a key. Raises CannotError.
+    """
+    flags = {
+        "tools.pass_env": plan.pass_env,
+        "notify.command": plan.notify,
+        **plan.sandbox,
+        **plan.server_flags,
+    }
+    claude = ClaudeOptions(plan.claude_settings, frozenset(plan.setting_sources), plan.claude_files)
+    directory, config_file, reach = Path(plan.directory), _path_of(plan.config_file), _reach_of(plan)
+    try:
+        return load_with_claude(flags, environment, directory, config_file, files, reach=reach, claude=claude)
+    except SettingsError as error:
+        if error.so_far is None:
+            raise
+        return error.so_far
+
+
+# --- The objects of a loop
 
 
 class LoopContext(Struct, frozen=True):
@@ -74,10 +245,8 @@ class LoopContext(Struct, frozen=True):
     """The variables for the gate, the `--until` check and git: without credentials, but for those that `tools.pass_env` names."""
     search: ProgramSearch
     """Where the loop looks for ralph's own programs."""
-    supervisor: CommandSupervisor
-    """Starts the check and git."""
-    box: CommandBox
-    """The sandbox in which the supervisor runs the check and ripgrep. Git runs outside the sandbox."""
+    commands: LoopCommands
+    """Runs the check. Its supervisor also starts git, outside the sandbox, and its sandbox is that of ripgrep."""
     agent: OpenAgent | None
     """The agent that does the iterations, or None if ralph does."""
     store: LoopStore
@@ -103,10 +272,11 @@ class LoopContext(Struct, frozen=True):
 
     def close(self) -> None:
         """Ends the supervisors and removes the sandboxes' temporary files."""
-        self.supervisor.close()
-        for one in (self.agent, self.turn_lock, self.box):
-            if one is not None:
-                one.close()
+        self.commands.close()
+        if self.agent is not None:
+            self.agent.commands.close()
+        if self.turn_lock is not None:
+            self.turn_lock.close()
 
     def tell(self, text: str) -> None:
         self.events.emit(Notice(text))
@@ -198,19 +368,18 @@ def open_context(
         )
         events = EventStream(events, LoopNotices(notifier, plan.directory, events))
     turn_lock = _open_turn_lock(environment, waiter)
-    boxes = _Boxes(plan, settings, environment, search, lambda: DiskWork(waiter, clock, OwnDisks()))
-    box = boxes.box()
+    guards = _guarding_files(plan, environment, search)
+    boxes = _Boxes(plan, settings, environment, ours, search, guards, waiter, clock, events)
     context = LoopContext(
         *(options, environment, settings, files, redactor, ours, search),
-        supervisor=_supervisor(settings, ours, box, search),
-        box=box,
-        agent=_open_agent(boxes, store, ours),
+        commands=boxes.commands(boxes.box()),
+        agent=_open_agent(boxes, store),
         store=store,
         events=events,
         waiter=waiter,
         clock=clock,
         log=log,
-        guards=boxes.guards,
+        guards=guards,
         turn_lock=turn_lock,
     )
     return context, replace(state, plan=plan)
@@ -259,27 +428,15 @@ def _waiter(
     return InboxWaiter(clock, inbox, events=events, heartbeats=heartbeats, run_ends_s=run_ends_s)
 
 
-def _supervisor(
-    settings: Settings, environment: Mapping[str, str], box: CommandBox, search: ProgramSearch
-) -> CommandSupervisor:
-    return CommandSupervisor(
-        without_unsafe_loads(environment, search),
-        most_processes=settings.sandbox.max_processes,
-        most_memory_bytes=settings.sandbox.most_memory_bytes,
-        makes_group=False,  # the group would be that of the iterations
-        confinement=box.confine(),
-    )
-
-
-def _open_agent(boxes: _Boxes, store: LoopStore, command_environment: Mapping[str, str]) -> OpenAgent | None:
-    plan, settings, search = boxes.plan, boxes.settings, boxes.search
+def _open_agent(boxes: _Boxes, store: LoopStore) -> OpenAgent | None:
+    plan = boxes.plan
     if plan.agent is None:
         return None
-    line = agent_of(plan.agent, plan, settings, search)
+    line = agent_of(plan.agent, plan, boxes.settings, boxes.search)
     home = AgentHome(str(store.agent_folder), line.row, boxes.environment, boxes.roots)
     box = boxes.box(home)
-    variables = environment_of(home, command_environment, is_confined=box.is_confined)
-    return OpenAgent(line, _supervisor(settings, command_environment, box, search), box, variables, home)
+    variables = environment_of(home, boxes.command_environment, is_confined=box.is_confined)
+    return OpenAgent(line, boxes.commands(box), variables, home)
 
 
 def _open_turn_lock(environment: Mapping[str, str], waiter: InboxWaiter) -> FileTurnLock | None:
@@ -292,39 +449,49 @@ def _open_turn_lock(environment: Mapping[str, str], waiter: InboxWaiter) -> File
         raise CannotError(str(error)) from error
 
 
-class _Boxes:
+def _guarding_files(
+    plan: LoopPlan, environment: Mapping[str, str], search: ProgramSearch
+) -> Mapping[str, str]:
+    read = rules_of(plan.claude_files or (), plan)
+    guards = [hook.command for _, one in read for hook in one.hooks if hook.event in GUARDED]
+    known = {**environment, "CLAUDE_PROJECT_DIR": plan.directory}
+    return guarding_files(guards, plan.directory, known, search)
+
+
+class _Boxes(Struct, frozen=True):
     """Makes the sandbox of the check and of ripgrep, and that of another agent. Both have the restrictions that files for
     Claude Code name, as an iteration has: the check runs what iterations have written, and the model reads its output.
     """
 
-    def __init__(
-        self,
-        plan: LoopPlan,
-        settings: Settings,
-        environment: Mapping[str, str],
-        search: ProgramSearch,
-        new_disk: Callable[[], DiskWork],
-    ) -> None:
-        self.plan, self.settings, self.environment, self.search = plan, settings, environment, search
-        self.roots = tuple(map(os.path.realpath, (plan.directory, *plan.added_directories)))
-        self._new_disk = new_disk
-        self._read = rules_of(plan.claude_files or ())
-        """The rules, hooks and limits of the files for Claude Code, with the name of each. Empty if none has any."""
-        self.guards = self._guarding_files()
+    plan: LoopPlan
+    settings: Settings
+    environment: Mapping[str, str]
+    command_environment: Mapping[str, str]
+    search: ProgramSearch
+    guards: Mapping[str, str]
+    waiter: InboxWaiter
+    clock: Clock
+    events: Events
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        return tuple(map(os.path.realpath, (self.plan.directory, *self.plan.added_directories)))
 
     def box(self, home: AgentHome | None = None) -> CommandBox:
         """The sandbox of the check, or of the agent with these directories. Raises CannotError if it lacks what was required."""
         plan, roots, environment = self.plan, self.roots, self.environment
+        read = rules_of(plan.claude_files or ())
         try:
-            wanted = self._restricted()
+            limits = [(name, one.sandbox) for name, one in read if one.sandbox.keys]
+            wanted = restricted(self.settings.sandbox, limits)
             wanted = wanted if home is None else home.sandbox(wanted)
-            box_plan = plan_box(wanted, environment, (Path(plan.directory), *reach_of(plan)))
+            box_plan = plan_box(wanted, environment, (Path(plan.directory), *_reach_of(plan)))
             refuse_owners_work(box_plan, Path(plan.directory))
-            box_plan = self._without_denied(box_plan)
+            box_plan = self._without_denied(box_plan, [rule for _, one in read for rule in one.rules])
         except CannotConfineError as error:
             raise CannotError(str(error)) from None
         configuration = () if plan.config_file is None else (Path(plan.config_file),)
-        named = None if plan.session_directory is None else Path(plan.session_directory)
+        named = _path_of(plan.session_directory)
         of_home = () if home is None else home.protected
         words = (*plan.mcp_files, plan.claude_settings or "", *of_home, *self.guards)
         agents = tuple(Path(one) for one in words if one.startswith("/"))
@@ -335,31 +502,31 @@ class _Boxes:
             lambda: gather_places(
                 roots, environment, configuration, named, agents=agents, given=box_plan.given
             ),
-            disk=self._new_disk(),
+            disk=DiskWork(self.waiter, self.clock, OwnDisks()),
         )
 
-    def _guarding_files(self) -> Mapping[str, str]:
-        plan = self.plan
-        read = rules_of(plan.claude_files or (), plan)
-        if not read:
-            return {}
-        guards = [hook.command for _, one in read for hook in one.hooks if hook.event in GUARDED]
-        known = {**self.environment, "CLAUDE_PROJECT_DIR": plan.directory}
-        return guarding_files(guards, plan.directory, known, self.search)
+    def commands(self, box: CommandBox) -> LoopCommands:
+        limits = self.settings.sandbox
+        supervisor = CommandSupervisor(
+            without_unsafe_loads(self.command_environment, self.search),
+            most_processes=limits.max_processes,
+            most_memory_bytes=limits.most_memory_bytes,
+            makes_group=False,  # the group would be that of the iterations
+            confinement=box.confine(),
+        )
+        directory = Path(self.plan.directory)
+        return LoopCommands(
+            *(supervisor, box, directory, self.waiter, self.clock),
+            tell=lambda text: self.events.emit(Notice(text)),
+            limits=limits,
+        )
 
-    def _restricted(self) -> SandboxSettings:
-        if not self._read:
-            return self.settings.sandbox
-        limits = [(name, one.sandbox) for name, one in self._read if one.sandbox.keys]
-        return restricted(self.settings.sandbox, limits)
-
-    def _without_denied(self, box_plan: BoxPlan) -> BoxPlan:
+    def _without_denied(self, box_plan: BoxPlan, rules: list[PermissionRule]) -> BoxPlan:
         disallowed = self.settings.tools.disallowed
-        if not (box_plan.is_confined and (self._read or any(map(is_pattern, disallowed)))):
+        if not (box_plan.is_confined and (rules or any(map(is_pattern, disallowed)))):
             return box_plan
         from ralph.permissions.judge import RulePlaces, places_not_read  # noqa: PLC0415 - few loops have rules
 
-        rules = [rule for _, one in self._read for rule in one.rules]
         home = self.environment.get("HOME", "")
         home = home if home.startswith("/") else ""
         places = RulePlaces(self.plan.directory, home, LocalDisk(), self.roots[1:])
