@@ -23,7 +23,7 @@ from ralph.loop.directory.control_files import PromptReader, StopFileBelow, find
 from ralph.loop.directory.lock import CheckoutLock
 from ralph.loop.directory.plain_directory import PlainDirectory
 from ralph.loop.directory.preflight import check_checkout, open_checkout
-from ralph.loop.events import LoopEnded
+from ralph.loop.events import LoopEnded, resume_hint
 from ralph.loop.iterate import iterate
 from ralph.loop.opening import event_stream, open_context, opening_state, with_server
 from ralph.loop.ports import LoopWorld
@@ -32,7 +32,6 @@ from ralph.loop.record import PINS_FILE, RecordError
 from ralph.loop.sinks import LoopLog
 from ralph.loop.starter import placeholders_left
 from ralph.loop.values import LoopEnd, loop_end
-from ralph.loop.words import resume_hint
 from ralph.machine.own_programs import with_set_aside, without_unsafe_loads
 from ralph.machine.waiter import ONE_SIGNAL_S, Inbox, SystemClock, catch_stop_signals
 from ralph.output.standard_streams import obeys_controls

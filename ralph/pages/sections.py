@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ralph.loop.events import continue_command, resume_hint
 from ralph.loop.rules import tasks_text
 from ralph.loop.state import CurrentIteration, IterationRecord, LoopState
-from ralph.loop.words import continue_command, resume_hint
 from ralph.pages.content import (
     LOOP_WAITS,
     ChangedFile,

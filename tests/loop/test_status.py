@@ -10,9 +10,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from ralph.loop.state import CurrentIteration, LoopState, Phase
-from ralph.loop.status import _change_text, _is_current
+from ralph.loop.status import LoopStatus, _change_text, _is_current, local, status_lines
 from ralph.loop.values import LoopPlan
-from ralph.loop.words import LoopStatus, local, status_lines
 from ralph.output.iteration_log import LiveIteration
 from ralph.output.live import LiveRun
 from tests.rows import every_row

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from ralph.loop import words
+from ralph.loop import events as words
+from ralph.loop import status
 from ralph.loop.events import (
     BranchChanged,
     CheckedFirst,
@@ -176,7 +177,7 @@ def test_a_running_loop_is_shown_as_it_is_now() -> None:
 
     def lines(live_run: LiveRun, now: datetime = NOW) -> list[str]:
         live = LiveIteration(9, 2, "abcdef0123", moment - 60, live_run, max_turns=40, max_budget_usd=1.0)
-        return [*words.status_lines(words.LoopStatus(Path("/s"), state, True, live, now))][1:5]
+        return [*status.status_lines(status.LoopStatus(Path("/s"), state, True, live, now))][1:5]
 
     assert lines(run) == [
         "running as process 7: 1 iteration and 1 not finished, 17 turns, $1.17, 2 commits, 1h02m",
@@ -191,7 +192,7 @@ def test_a_running_loop_is_shown_as_it_is_now() -> None:
     server = replace(run, background=(RunningTool("bash_1", "npm run dev " * 9, moment - 90),))
     assert lines(server)[3:] == [lines(run)[3]]
     live = LiveIteration(9, 2, "abcdef0123", moment - 60, server)
-    shown = [*words.status_lines(words.LoopStatus(Path("/s"), state, True, live, NOW))]
+    shown = [*status.status_lines(status.LoopStatus(Path("/s"), state, True, live, NOW))]
     assert f"in the background: bash_1 for 1m30s: {('npm run dev ' * 9)[:77]}" in shown[5]
     until = f"{(NOW + timedelta(seconds=30)).astimezone():%H:%M:%S}"
     assert f": turn 5 of 40, waiting after 529 until {until} (30s left), " in lines(wait)[2]

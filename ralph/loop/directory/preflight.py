@@ -10,7 +10,7 @@ from ralph.git.answer import CheckoutError, shown
 from ralph.git.checkout import IDENTITY_ADVICE, GitCheckout, committer
 from ralph.git.filters import about_unnamed
 from ralph.git.look import status_of
-from ralph.loop.directory.plain_directory import PlainDirectory, refuse_without_ripgrep
+from ralph.loop.directory.plain_directory import PlainDirectory
 from ralph.machine.files.repository import repository_top
 from ralph.machine.starting import start_process
 from ralph.machine.trusted_programs import PACKAGES_ONLY
@@ -83,7 +83,7 @@ def check_checkout(
             raise CheckoutError(
                 f"{checkout.top} is not in a git checkout; run git init there, or leave out {option}"
             )
-        refuse_without_ripgrep(checkout.search)
+        checkout.refuse_without_ripgrep()
         return []
     if commits or pushes:
         checkout.refuse_foreign()
