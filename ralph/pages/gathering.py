@@ -253,10 +253,9 @@ class _Gathering:
         directory = Path("/" if story.opening is None else story.opening.directory)
         of_runs = zip(story.runs, read.transcript.steps, strict=True)
         own = [step for run, steps in of_runs if not run.is_copied for step in steps]
-        times = [step.at_s for step in own if step.at_s is not None]
         return GitQuestion(
             directory,
-            began_s=min(times, default=read.look.written_at_s),
+            began_s=own[0].at_s if own else read.look.written_at_s,
             ended_s=self._now_s if read.is_running else read.look.written_at_s,
             has_uncommitted=self._store.last_of(directory) == read.look.path,
             left_out=self._own_files,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from datetime import tzinfo
 
-    from ralph.pages.content import CheckRun, FleetContent, Mark, PageContent, Section, SectionPart, Stretch
+    from ralph.pages.content import CheckRun, Mark, PageContent, Section, SectionPart, Stretch
 
 KINDS = {
     StretchKind.MODEL: "model",
@@ -250,71 +250,3 @@ def _blocks_of(parts: list[PartView], axis: Axis) -> Iterator[Block]:
 
 def _short(number: float) -> str:
     return f"{number / 1000:.0f}k" if number >= 10_000 else f"{number:,.0f}"
-
-
-# --- The page of a fleet
-# Turns a `FleetContent` into one HTML file: the template `fleet.html` in the frame of all pages.
-
-
-class FleetTotals(Struct, frozen=True, kw_only=True):
-    """The sums of all sets, for the head of the page."""
-
-    headline: str
-    verdict: str
-    """`good`, `bad` or `open`."""
-    jobs: int
-    done: int
-    states: list[tuple[str, int]]
-    cost_usd: float
-    reserved_usd: float
-    budget_usd: float | None
-    """None if a set has no budget."""
-    turns: int
-    began_s: float
-    ended_s: float
-
-
-def fleet_html_of(content: FleetContent, zone: tzinfo | None = None) -> bytes:
-    """The page as one HTML file in UTF-8. `zone` is the time zone of its times, by default the machine's."""
-    return rendered(
-        "fleet.html",
-        content,
-        zone,
-        totals=totals_of_sets(content),
-        signs={"done": "✓", "failed": "✗", "blocked": "✗", "cancelled": "✗"},
-    )
-
-
-def totals_of_sets(content: FleetContent) -> FleetTotals:
-    """The sums over all sets of the page, and the one sentence that says how they are."""
-    numbers: dict[str, int] = {}
-    for one in content.sets:
-        for count in one.states:
-            numbers[count.state] = numbers.get(count.state, 0) + count.number
-    jobs, done = sum(one.jobs for one in content.sets), numbers.get("done", 0)
-    bad = [f"{numbers[state]} {state}" for state in ("failed", "blocked", "cancelled") if state in numbers]
-    still_open = sum(one.open_jobs for one in content.sets)
-    is_open = [f"{still_open} open"] if still_open else []
-    headline = f"{', '.join([*bad, *is_open])} of {counted(jobs, 'job')}"
-    budgets = [one.budget_usd for one in content.sets if one.budget_usd is not None]
-    return FleetTotals(
-        headline=headline if bad or is_open else f"All done: {counted(jobs, 'job')}",
-        verdict="bad" if bad else "open" if is_open else "good",
-        jobs=jobs,
-        done=done,
-        states=list(numbers.items()),
-        cost_usd=sum(one.cost_usd for one in content.sets),
-        reserved_usd=sum(one.reserved_usd for one in content.sets),
-        budget_usd=sum(budgets) if budgets and len(budgets) == len(content.sets) else None,
-        turns=sum(one.turns for one in content.sets),
-        began_s=min((one.began_s for one in content.sets), default=content.made_at_s),
-        ended_s=max((one.ended_s for one in content.sets), default=content.made_at_s),
-    )
-
-
-def headline_of_fleet(content: FleetContent) -> str:
-    """One line about all sets."""
-    totals = totals_of_sets(content)
-    first = next(iter(content.exits), None)
-    worst = "" if first is None else f"; the worst: exit {first.exit_code}, {headline_of(first.outcome)}"
-    return f"{content.place}: {totals.headline}{worst}"

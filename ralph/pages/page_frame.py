@@ -26,7 +26,8 @@ from ralph.values.screen_text import counted, dollar_limit, dollars, duration, t
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ralph.pages.content import FleetContent, PageContent
+    from ralph.pages.content import PageContent
+    from ralph.pages.fleet_page import FleetContent
 
 _HERE = Path(__file__).parent
 _MINUTE_S, _DAY_S = 60, 86_400

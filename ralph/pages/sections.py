@@ -5,7 +5,7 @@ facts of git. No I/O happens here.
 from __future__ import annotations
 
 from datetime import datetime
-from itertools import chain, pairwise
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -28,7 +28,7 @@ from ralph.pages.content import (
     Stretch,
     StretchKind,
 )
-from ralph.pages.timeline import StepKind, TimedStep, TimedSteps, marks_of, stretches_of, timed, with_known
+from ralph.pages.timeline import JournalStep, marks_of, stretches_of, with_known
 from ralph.pages.transcript import MOST_DETAILS, Incidents
 from ralph.sessions.naming import title_from
 from ralph.sessions.story import KILLED, RUNNING, RunStory
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 
 _TITLE_CHARS = 160
+_NOTE_ON_TIMES = "an older ralph wrote a part of this, without the times"
 _NOTE_ON_SECRETS = (
     "an older ralph made a part of this, and did not record where secrets are: only keys of known forms, and credentials "
     "of the environment in which this page was made, are cut out of it"
@@ -89,14 +90,11 @@ def session_section(
 ) -> Section:
     """The section of a session. `resume` is the command that resumes it, or None if nothing is left to do."""
     story = read.story
-    times = _times_of(read)
-    by_run = _by_run(times.steps)
-    own_steps = [
-        step for run, steps in zip(story.runs, by_run, strict=True) if not run.is_copied for step in steps
-    ]
+    by_run = zip(story.runs, read.transcript.steps, strict=True)
+    own_steps = [step for run, steps in by_run if not run.is_copied for step in steps]
     last = story.runs[-1] if story.runs else None
     ended = last.ended if last is not None else None
-    written_at_s, shown_steps = read.look.written_at_s, own_steps or times.steps
+    written_at_s, shown_steps = read.look.written_at_s, own_steps or _steps_of(read)
     began_s, ended_s = (
         (shown_steps[0].at_s, shown_steps[-1].at_s) if shown_steps else (written_at_s, written_at_s)
     )
@@ -120,25 +118,23 @@ def session_section(
         cost_usd=story.cost_usd if read.problem is None else None,
         budget_usd=None,
         time_limit_s=None,
-        parts=tuple(_run_parts(read, by_run, budget, now_s=now_s)),
+        parts=tuple(_run_parts(read, budget, now_s=now_s)),
         contexts=_contexts(own_steps),
         costs=_costs(own_steps),
         counts=_counts([read.transcript.incidents]),
-        notes=(*_notes_on_times([times]), *_notes_on_secrets([read]), *git.notes),
+        notes=(*_notes_on([read]), *git.notes),
         resume_command=resume,
         files=git.files,
     )
     return _with_commits(section, git)
 
 
-def _run_parts(
-    read: JournalRead, by_run: Sequence[Sequence[TimedStep]], budget: PageBudget, *, now_s: float
-) -> list[SectionPart]:
+def _run_parts(read: JournalRead, budget: PageBudget, *, now_s: float) -> list[SectionPart]:
     story = read.story
     until_s = now_s if read.is_running else None
     entries = read.transcript.entries()
     parts = []
-    for at, (run, steps) in enumerate(zip(story.runs, by_run, strict=True)):
+    for at, (run, steps) in enumerate(zip(story.runs, read.transcript.steps, strict=True)):
         is_last = at == len(story.runs) - 1
         outcome = read.outcome if is_last else KILLED
         parts.append(
@@ -163,8 +159,11 @@ def _run_parts(
 def loop_section(facts: LoopFacts, git: GitFacts, budget: PageBudget, *, now_s: float) -> Section:
     state = facts.state
     outages = _outages(state)
-    parts, all_times = _iteration_parts(facts, outages, budget, now_s=now_s)
-    steps = [step for times in all_times for step in times.steps]
+    parts = [
+        _iteration_part(one, facts.journals.get(one.session_id), outages, facts, budget=budget, now_s=now_s)
+        for one in iterations_of(state)
+    ]
+    steps = [step for read in facts.journals.values() for step in _steps_of(read)]
     steps.sort(key=lambda one: one.at_s)
     began_s = seconds_of(state.started_at) or (steps[0].at_s if steps else now_s)
     outcome, is_problem = RUNNING, False
@@ -182,8 +181,7 @@ def loop_section(facts: LoopFacts, git: GitFacts, budget: PageBudget, *, now_s: 
         *state.warnings,
         # The page has the command itself. A hint says more only after a limit.
         *([hint] if hint and resumes and hint != f"continue with: {continue_command(state)}" else []),
-        *_notes_on_times(all_times),
-        *_notes_on_secrets(facts.journals.values()),
+        *_notes_on(facts.journals.values()),
         *_first_of(git.notes),
     )
     section = Section(
@@ -219,21 +217,8 @@ def loop_section(facts: LoopFacts, git: GitFacts, budget: PageBudget, *, now_s: 
     return _with_commits(section, git)
 
 
-def _iteration_parts(
-    facts: LoopFacts, outages: Sequence[Stretch], budget: PageBudget, *, now_s: float
-) -> tuple[list[SectionPart], list[TimedSteps]]:
-    parts: list[SectionPart] = []
-    all_times: list[TimedSteps] = []
-    for one in iterations_of(facts.state):
-        read = facts.journals.get(one.session_id)
-        times = TimedSteps() if read is None else _times_of(read)
-        all_times.append(times)
-        parts.append(_iteration_part(one, read, times, outages, facts, budget=budget, now_s=now_s))
-    return parts, all_times
-
-
-def _times_of(read: JournalRead) -> TimedSteps:
-    return timed([step for steps in read.transcript.steps for step in steps])
+def _steps_of(read: JournalRead) -> list[JournalStep]:
+    return [step for steps in read.transcript.steps for step in steps]
 
 
 def _first_of(notes: Sequence[str]) -> list[str]:
@@ -249,7 +234,6 @@ def iterations_of(state: LoopState) -> list[IterationRecord | CurrentIteration]:
 def _iteration_part(
     one: IterationRecord | CurrentIteration,
     read: JournalRead | None,
-    times: TimedSteps,
     known: Sequence[Stretch],
     facts: LoopFacts,
     *,
@@ -270,7 +254,7 @@ def _iteration_part(
         # The record of an iteration is updated when its process has ended.
         turns, cost_usd = max(read.story.turns, turns), read.story.cost_usd
     return _part(
-        times.steps,
+        [] if read is None else _steps_of(read),
         now_s if is_running else None,
         known,
         began_s=seconds_of(one.started_at),
@@ -299,7 +283,7 @@ def _why_missing(one: IterationRecord | CurrentIteration, facts: LoopFacts) -> s
 
 
 def _part(
-    steps: Sequence[TimedStep],
+    steps: Sequence[JournalStep],
     until_s: float | None,
     known: Iterable[Stretch] = (),
     *,
@@ -423,27 +407,20 @@ def _counts(all_incidents: Iterable[Incidents], outages: Sequence[Stretch] = ())
     return tuple(Count(name, number, tuple(whole.details[name])) for name, number in whole.numbers.items())
 
 
-def _costs(steps: Iterable[TimedStep]) -> tuple[Point, ...]:
+def _costs(steps: Iterable[JournalStep]) -> tuple[Point, ...]:
     points = []
     total = 0.0
     for one in steps:
-        if one.step.cost_usd is not None:
-            total += one.step.cost_usd
+        if one.cost_usd is not None:
+            total += one.cost_usd
             points.append(Point(one.at_s, total))
     return tuple(points)
 
 
-def _contexts(steps: Iterable[TimedStep]) -> tuple[Point, ...]:
+def _contexts(steps: Iterable[JournalStep]) -> tuple[Point, ...]:
     return tuple(
-        Point(one.at_s, float(one.step.context_tokens))
-        for one in steps
-        if one.step.context_tokens is not None
+        Point(one.at_s, float(one.context_tokens)) for one in steps if one.context_tokens is not None
     )
-
-
-def _by_run(steps: Sequence[TimedStep]) -> list[Sequence[TimedStep]]:
-    begins = [at for at, one in enumerate(steps) if one.step.what is StepKind.RUN]
-    return [steps[begin:end] for begin, end in pairwise([*begins, len(steps)])]
 
 
 def _reason(run: RunStory) -> str:
@@ -457,13 +434,11 @@ def _answer(run: RunStory) -> str:
     return "" if run.ended is None else run.ended.result or ""
 
 
-def _notes_on_times(times: Iterable[TimedSteps]) -> list[str]:
-    lacks = any(one.lacks_times for one in times)
-    return ["an older ralph wrote a part of this, without the times"] if lacks else []
-
-
-def _notes_on_secrets(reads: Iterable[JournalRead]) -> list[str]:
-    return [_NOTE_ON_SECRETS] if any(read.is_unmarked for read in reads) else []
+def _notes_on(reads: Iterable[JournalRead]) -> list[str]:
+    """Sentences about what an older ralph did not record in these journals."""
+    reads = [*reads]
+    on_times = [_NOTE_ON_TIMES] if any(read.transcript.lacks_times for read in reads) else []
+    return [*on_times, *([_NOTE_ON_SECRETS] if any(read.is_unmarked for read in reads) else [])]
 
 
 def seconds_of(text: str | None) -> float | None:

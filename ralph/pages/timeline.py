@@ -1,8 +1,7 @@
 """Makes the timeline of a session's journal: stretches of time and marks. No I/O happens here.
 
 The journal records moments. An attempt is recorded at its end with its duration, a call when it begins and when it
-ends. Journals of older versions of ralph do not say when their lines were written: such lines have the time of the line
-before them.
+ends.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ class JournalStep(Struct, frozen=True):
     """A record of a journal, as the timeline needs it."""
 
     what: StepKind
-    at_s: float | None
-    """The time at which the record was written, or None if the journal does not tell it."""
+    at_s: float
+    """The time at which the record was written, which is never before that of an earlier step."""
     label: str = ""
     entry: str | None = None
     """The id of the entry in the transcript, or None."""
@@ -54,53 +53,30 @@ class JournalStep(Struct, frozen=True):
     """The size of the context after this step, or None if this step does not tell it."""
 
 
-class TimedStep(Struct, frozen=True):
-    step: JournalStep
-    at_s: float
-
-
-class TimedSteps(Struct, frozen=True):
-    """Steps with times that never run backwards."""
-
-    steps: tuple[TimedStep, ...] = ()
-    lacks_times: bool = False
-    """True if the journal does not tell all times."""
-
-
-def timed(steps: Sequence[JournalStep]) -> TimedSteps:
-    """Gives each step a time: its own, or that of the step before it. If no time is known at all, this is 0."""
-    now_s = next((step.at_s for step in steps if step.at_s is not None), 0.0)
-    placed: list[TimedStep] = []
-    for step in steps:
-        now_s = max(now_s, now_s if step.at_s is None else step.at_s)
-        placed.append(TimedStep(step, now_s))
-    return TimedSteps(tuple(placed), any(step.at_s is None for step in steps))
-
-
-def stretches_of(steps: Iterable[TimedStep], until_s: float | None = None) -> list[Stretch]:
+def stretches_of(steps: Iterable[JournalStep], until_s: float | None = None) -> list[Stretch]:
     """The stretches between the steps, in order and without overlap. Calls of one answer may run at the same time;
     each of their stretches then begins where the one before ends. `until_s` is the end of calls without a result, or
     None if such calls have no known end.
     """
     made = _Stretches()
-    begun: dict[str, TimedStep] = {}
+    begun: dict[str, JournalStep] = {}
     last_s = 0.0
-    for one in steps:
-        step, last_s = one.step, one.at_s
+    for step in steps:
+        last_s = step.at_s
         match step.what:
             case StepKind.RUN:
                 begun.clear()
-                made.reach(one.at_s)
+                made.reach(step.at_s)
             case StepKind.ATTEMPT:
-                made.add(StretchKind.MODEL, one.at_s - step.took_s, one.at_s, step)
-                made.waits_until_s = one.at_s + step.wait_s
+                made.add(StretchKind.MODEL, step.at_s - step.took_s, step.at_s, step)
+                made.waits_until_s = step.at_s + step.wait_s
             case StepKind.INTENT:
-                begun[step.call_id] = one
+                begun[step.call_id] = step
             case StepKind.RESULT if step.call_id in begun:
                 start = begun.pop(step.call_id)
-                made.add(StretchKind.TOOL, start.at_s, one.at_s, start.step)
+                made.add(StretchKind.TOOL, start.at_s, step.at_s, start)
     for start in begun.values():
-        made.add(StretchKind.TOOL, start.at_s, last_s if until_s is None else until_s, start.step)
+        made.add(StretchKind.TOOL, start.at_s, last_s if until_s is None else until_s, start)
     return made.done
 
 
@@ -135,12 +111,8 @@ class _Stretches:
         self._end_s = max(begin_s, self._end_s or begin_s)
 
 
-def marks_of(steps: Iterable[TimedStep]) -> list[Mark]:
-    return [
-        Mark(one.step.mark, one.at_s, one.step.label, one.step.entry)
-        for one in steps
-        if one.step.mark is not None
-    ]
+def marks_of(steps: Iterable[JournalStep]) -> list[Mark]:
+    return [Mark(one.mark, one.at_s, one.label, one.entry) for one in steps if one.mark is not None]
 
 
 def with_known(stretches: Sequence[Stretch], known: Iterable[Stretch]) -> list[Stretch]:

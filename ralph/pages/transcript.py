@@ -116,6 +116,10 @@ class PageTranscript:
         self._narration = Narration(is_quiet=False, has_color=False)
         self.story = SessionStory()
         self.steps: list[list[JournalStep]] = []
+        """The steps of each run."""
+        self.lacks_times = False
+        """True if an older ralph wrote lines without their times. Their steps have the time of the step before."""
+        self._now_s = 0.0
         self.incidents = Incidents()
         self.models: dict[str, None] = {}
         """The names of the models, in the order of their first use."""
@@ -166,7 +170,8 @@ class PageTranscript:
             with suppress(ValueError):
                 at_s = datetime.fromisoformat(record.started_at).timestamp()
         self.models[record.model] = None
-        self.steps.append([JournalStep(StepKind.RUN, at_s, f"run {len(self.story.runs)}")])
+        self.steps.append([])
+        self._step(StepKind.RUN, at_s, f"run {len(self.story.runs)}")
         self._results.clear()
         self._attempt = None
 
@@ -286,7 +291,9 @@ class PageTranscript:
         self._step(StepKind.ENDED, at_s, line, entry=entry, took_s=record.duration_s, mark=MarkKind.ENDED)
 
     def _step(self, what: StepKind, at_s: float | None, label: str = "", **fields: Any) -> None:
-        self.steps[-1].append(JournalStep(what, at_s, label, **fields))
+        self.lacks_times = self.lacks_times or at_s is None
+        self._now_s = max(self._now_s, at_s or 0.0)
+        self.steps[-1].append(JournalStep(what, self._now_s, label, **fields))
 
     def _entry_of(self, step: Step, at_s: float | None) -> str | None:
         """Adds the entry of a prompt or of a part of an answer, and returns its id. None for other steps."""

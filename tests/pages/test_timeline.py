@@ -11,7 +11,6 @@ from ralph.pages.timeline import (
     JournalStep,
     StepKind,
     stretches_of,
-    timed,
     with_known,
 )
 
@@ -22,20 +21,20 @@ MODEL, TOOL, WAITING, IDLE = StretchKind.MODEL, StretchKind.TOOL, StretchKind.WA
 RUN = JournalStep(StepKind.RUN, 100.0)
 
 
-def attempt(at_s: float | None, took_s: float, wait_s: float = 0.0) -> JournalStep:
+def attempt(at_s: float, took_s: float, wait_s: float = 0.0) -> JournalStep:
     return JournalStep(StepKind.ATTEMPT, at_s, "turn", took_s=took_s, wait_s=wait_s)
 
 
-def intent(at_s: float | None, call_id: str = "a") -> JournalStep:
+def intent(at_s: float, call_id: str = "a") -> JournalStep:
     return JournalStep(StepKind.INTENT, at_s, call_id, call_id=call_id)
 
 
-def result(at_s: float | None, call_id: str = "a") -> JournalStep:
+def result(at_s: float, call_id: str = "a") -> JournalStep:
     return JournalStep(StepKind.RESULT, at_s, call_id, call_id=call_id)
 
 
 def drawn(*steps: JournalStep, until_s: float | None = None) -> list[tuple[Enum, float, float]]:
-    made = stretches_of(timed(steps).steps, until_s)
+    made = stretches_of(steps, until_s)
     return [(one.kind, one.began_s, one.ended_s) for one in made]
 
 
@@ -78,10 +77,3 @@ def test_a_known_wait_takes_the_place_of_idle_time_and_gaps_but_not_of_work() ->
     part = replace(outage, began_s=20.0, ended_s=30.0)
     made = [(one.kind, one.began_s, one.ended_s) for one in with_known(busy, [part])]
     assert made[1:4] == [(IDLE, 10.0, 20.0), (StretchKind.OUTAGE, 20.0, 30.0), (IDLE, 30.0, 50.0)]
-
-
-def test_a_step_without_a_time_of_its_own_has_that_of_the_step_before() -> None:
-    times = timed([RUN, attempt(None, 4.0), intent(102.0), result(101.0)])
-    assert times.lacks_times
-    assert [one.at_s for one in times.steps] == [100.0, 100.0, 102.0, 102.0]
-    assert not timed([RUN, attempt(101.0, 1.0)]).lacks_times
