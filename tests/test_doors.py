@@ -37,7 +37,7 @@ DOORS: dict[str, tuple[str, ...]] = {
         "ralph.fleet.job_file:_WrittenJob",
         "ralph.fleet.job_file:_WrittenLimits",
     ),
-    "ralph.loop.agents.session_file": ("ralph.loop.agents.session_file:_OwnLine",),
+    "ralph.loop.agents.events": ("ralph.loop.agents.events:_OwnLine",),
     "ralph.loop.directory.lock": ("ralph.loop.directory.lock",),
     "ralph.git.pins": ("ralph.git.pins:_KeptPins",),
     "ralph.loop.results": ("ralph.loop.results",),

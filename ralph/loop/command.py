@@ -50,7 +50,7 @@ from ralph.values.shortage import line_with_advice, shortage_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from ralph.loop.agents.start import OpenAgent
+    from ralph.loop.agents.table import OpenAgent
     from ralph.loop.opening import LoopContext
     from ralph.loop.ports import Iterations
     from ralph.loop.record import FileRecord

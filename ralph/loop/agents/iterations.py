@@ -13,8 +13,14 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ralph.loop.agents.events import is_session_unknown, outcome_of_run
-from ralph.loop.agents.session_file import AgentSession, EventLog, open_session, read_session
+from ralph.loop.agents.events import (
+    AgentSession,
+    EventLog,
+    is_session_unknown,
+    open_session,
+    outcome_of_run,
+    read_session,
+)
 from ralph.loop.rules import is_counted
 from ralph.loop.values import IterationResult, IterationSession, Setback
 from ralph.machine.launcher import NOT_STARTED, TRY_AGAIN
@@ -29,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ralph.loop.agents.events import AgentRun
-    from ralph.loop.agents.start import OpenAgent
+    from ralph.loop.agents.table import OpenAgent
     from ralph.loop.values import IterationOrder
     from ralph.machine.running_command import CommandEnding
     from ralph.values.redaction import Redactor

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.loop.agents import session_file
+from ralph.loop.agents import events
 from tests.patience import wait_until
 from tests.program.conftest import loop_record, processes_of
 from tests.program.loop.test_loop_killed import kill
@@ -173,7 +173,7 @@ WORDS = {
 def test_an_agent_that_has_told_its_end_and_hangs_is_stopped_and_counted(
     ralph, ralph_here, agent, monkeypatch, name
 ) -> None:
-    monkeypatch.setattr(session_file, "ENDS_WITHIN_S", 0.2)
+    monkeypatch.setattr(events, "ENDS_WITHIN_S", 0.2)
     agent(name, step(*GOOD[name], does="open('work.txt', 'a').write('x'); time.sleep(600)"))
     command = next(words for words in WORDS if words.startswith(name))
     ran = ralph_here("loop", "the task", "--agent", command, "--max-iterations", "1", code=0)
