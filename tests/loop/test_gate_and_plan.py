@@ -32,36 +32,6 @@ def test_the_gate_runs_before_the_commit_and_the_check_after_the_push() -> None:
     assert commits_at == {"gate": [0, 0], "check": [0, 1]}
 
 
-@every_row(
-    ("gates", "verdicts", "tasks", "begun"),
-    [
-        (None, None, [0], 0),
-        ([0], None, [0], 0),
-        ([0], [0], [0], 0),
-        ([0], [0], None, 0),
-        ([1, 0], None, [0], 1),
-        ([0], [1, 0], [0], 1),
-        ([0], [0], [1, 1, 0], 1),
-    ],
-)
-def test_a_loop_is_done_at_the_start_only_if_all_that_was_given_holds(
-    gates: Any, verdicts: Any, tasks: Any, begun: int
-) -> None:
-    def rig(**options: object) -> LoopRig:
-        lists = [None if one is None else [*one] for one in (gates, verdicts, tasks)]
-        return LoopRig(gates=lists[0], verdicts=lists[1], open_tasks=lists[2], options=options)
-
-    played = rig()
-    end = played.play()
-    assert (end.exit_code, len(played.iterations.orders)) == (0, begun)
-    assert ("so nothing was started" in end.reason) == (not begun)
-    anyway = rig(at_least_once=True)
-    assert (anyway.play().exit_code, len(anyway.iterations.orders)) == (0, 1)
-
-
-# --- the stop file
-
-
 # --- a resumed loop
 
 

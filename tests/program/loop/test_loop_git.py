@@ -171,20 +171,7 @@ def test_a_clone_of_what_a_loop_has_pushed_has_its_large_files_exits_0(
 
 LARGE = "echo '*.bin filter=lfs' >.gitattributes; printf '[lfs]\nurl = x' >.lfsconfig; echo 1 >1.bin; git add .; git commit -qm one"
 CANNOT = {
-    "no identity": (
-        ["config", "user.useConfigOnly", "true"],
-        ["config", "--unset", "user.email"],
-        (),
-        "who commits",
-    ),
     "detached": (["checkout", "-q", "--detach"], (), (), "HEAD is detached"),
-    "no remote": (["remote", "remove", "origin"], (), ("--push",), "there is no remote to push to"),
-    "remote that is gone": (
-        ["remote", "set-url", "origin", "/nowhere/at/all"],
-        (),
-        ("--push",),
-        "remote origin does not take branch main",
-    ),
     "large files that only the repository's file says where to send": (
         ["-c", f"alias.x=!{LARGE}", "x"],
         ["config", "filter.lfs.clean", STANDARD["filter.lfs.clean"]],

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from ralph.mock_api import Fault, Step, Turn
 from tests.program.conftest import Finished, loop_folder, loop_record
 from tests.program.model_answers import bash
@@ -75,10 +73,3 @@ def refused(ran: Finished) -> str:
 )
 def test_a_slip_is_one_line_and_exit_2(ralph_here, words, says) -> None:
     assert says in refused(ralph_here("loop", *words, as_typed=True))
-
-
-@pytest.mark.parametrize("command", ["ls", "show"])
-def test_each_command_has_a_help_page(ralph_here, command) -> None:
-    ran = ralph_here("loop", command, "--help")
-    assert (ran.code, ran.stderr) == (0, "")
-    assert ran.stdout.startswith(f"Usage: ralph loop {command} [OPTIONS]")
