@@ -1,5 +1,9 @@
+"""The lines about a loop's events and its status."""
+
 from __future__ import annotations
 
+import os
+import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,7 +18,8 @@ from ralph.loop.events import (
     IterationResumed,
     LoopWaits,
 )
-from ralph.loop.state import CurrentIteration, IterationRecord, LoopState
+from ralph.loop.state import CurrentIteration, IterationRecord, LoopState, Phase
+from ralph.loop.status import LoopStatus, _change_text, _is_current, local, status_lines
 from ralph.loop.values import LoopEnd, LoopLimits, LoopPlan, Setback
 from ralph.output.iteration_log import LiveIteration
 from ralph.output.live import LiveRun, LiveWait, RunningTool
@@ -170,3 +175,40 @@ def test_a_running_loop_is_shown_as_it_is_now() -> None:
     assert f"in the background: bash_1 for 1m30s: {('npm run dev ' * 9)[:77]}" in shown[5]
     until = f"{(NOW + timedelta(seconds=30)).astimezone():%H:%M:%S}"
     assert f": turn 5 of 40, waiting after 529 until {until} (30s left), " in lines(wait)[2]
+
+
+OURS = CurrentIteration(2, "s-2", "2026-11-22T01:50:00+00:00", 0.0, "", "")
+RUNNING = LoopState(LoopPlan("/work", "/work"), "2026-11-22T01:00:00+00:00", os.getppid(), current=OURS)
+LIVE = LiveIteration(os.getpid(), 2, "s-2", 1.0, LiveRun(1.0))
+
+
+def test_only_the_process_of_the_running_iteration_is_believed() -> None:
+    assert _is_current(LIVE, RUNNING)
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+        assert not _is_current(replace(LIVE, pid=ended.pid), RUNNING), (
+            "killed, and the loop has not seen it yet"
+        )
+    assert not _is_current(replace(LIVE, pid=os.getppid()), RUNNING), "its id belongs to another process now"
+    assert not _is_current(replace(LIVE, number=1), RUNNING)
+    assert not _is_current(replace(LIVE, session_id="s-1"), RUNNING)
+    assert not _is_current(LIVE, replace(RUNNING, current=replace(OURS, phase=Phase.CHECKING)))
+    assert not _is_current(LIVE, replace(RUNNING, current=None))
+
+
+@every_row(
+    ("current", "says"),
+    [
+        (replace(OURS, outages=2), "(2 outages)"),
+        (replace(OURS, outages=2, kills=1), "(1 kill)"),
+    ],
+)
+def test_the_line_of_a_change_says_of_a_wait_what_the_status_says(
+    current: CurrentIteration, says: str
+) -> None:
+    until = "2026-11-22T03:00:00+00:00"
+    state = replace(RUNNING, current=replace(current, phase=Phase.WAITING, waits_until=until))
+    status = LoopStatus(Path("/s"), state, True, None, datetime(2026, 11, 22, 2, tzinfo=UTC))
+    waiting = f"waiting until {local(until)} {says}"
+    assert _change_text(status).startswith(f"iteration 2: {waiting}; ")
+    assert f": {waiting}, started " in [*status_lines(status)][2]
