@@ -173,7 +173,6 @@ def safe_lines(lines: Iterable[str], redact: Callable[[str], str]) -> list[str]:
 
 # --- Recorded loops
 
-_UNREADABLE = "unreadable"
 _HEADER = f"{'ID':4}  {'BEGUN':16}  {'OUTCOME':15}  ITERATIONS      COST  TASK"
 _SHOWN_ITERATIONS = 10_000
 
@@ -182,14 +181,14 @@ def list_loops(directory: Path) -> int:
     """Prints one line per loop, the newest first, and returns the exit code. A loop may be listed as unreadable."""
     store = LoopStore.to_read(os.environ, directory)
     redact = Redactor(known_secrets(os.environ)).redact_all
-    loops = [(record, _status_or_none(record, store)) for record in store.all_records(of_all=False)]
-    loops.sort(key=lambda loop: "" if loop[1] is None else loop[1].state.started_at, reverse=True)
+    rows = [_row(record, store) for record in store.all_records(of_all=False)]
+    rows.sort(key=lambda row: row[0], reverse=True)
     # COLUMNS counts without a terminal too. A pipe gets whole lines.
     width = shutil.get_terminal_size((80 if sys.stdout.isatty() else 0, 24)).columns
-    lines = safe_lines([_HEADER, *(_row(*loop) for loop in loops)], redact)
+    lines = safe_lines([_HEADER, *(line for _, line in rows)], redact)
     lines = [cut_to_columns(line, width) for line in lines] if width else lines
     with suppress(ReaderLeftError):
-        print_lines(lines if loops else [f"no loop is recorded in {directory}"])
+        print_lines(lines if rows else [f"no loop is recorded in {directory}"])
     return 0
 
 
@@ -208,38 +207,28 @@ def show_loop(directory: Path, number: str | None) -> int:
     return 0
 
 
-def _status_or_none(record: FileRecord, store: LoopStore) -> LoopStatus | None:
-    try:
-        return status_of_record(record, None, store)
-    except RecordError:
-        return None
-
-
-def _outcome(status: LoopStatus | None) -> str:
-    if status is None:
-        return _UNREADABLE
-    if status.state.ended is not None:
-        return status.state.ended.outcome.value
-    return "running" if status.is_running else "stopped"
-
-
-def _task(status: LoopStatus | None) -> str:
+def _task(status: LoopStatus) -> str:
     """The first line of the task. If the task is in a file, the name of the file."""
-    if status is None:
-        return ""
     plan = status.state.plan
     if plan.prompt_file is not None:
         return f"-f {Path(plan.prompt_file).name}"
     return next((line.strip() for line in (plan.prompt or "").splitlines() if line.strip()), "")
 
 
-def _row(record: FileRecord, status: LoopStatus | None) -> str:
-    begun = count = cost = ""
-    if status is not None:
-        state = status.present
-        begun, cost, count = local(state.started_at), dollars(state.spent_usd), str(len(state.iterations))
-    id_, task = str(int(record.folder.name)), in_one_line(_task(status))
-    return f"{id_:4}  {begun:16}  {_outcome(status):15}  {count:>10}  {cost:>8}  {task}"
+def _row(record: FileRecord, store: LoopStore) -> tuple[str, str]:
+    """When the loop began, and its line."""
+    number = f"{int(record.folder.name)!s:4}"
+    try:
+        status = status_of_record(record, None, store)
+    except RecordError:
+        return "", f"{number}  {'':16}  {'unreadable':15}  {'':>10}  {'':>8}  "
+    state = status.present
+    outcome = "running" if status.is_running else "stopped"
+    if state.ended is not None:
+        outcome = state.ended.outcome.value
+    count, cost = len(state.iterations), dollars(state.spent_usd)
+    begun, task = local(state.started_at), in_one_line(_task(status))
+    return state.started_at, f"{number}  {begun:16}  {outcome:15}  {count:>10}  {cost:>8}  {task}"
 
 
 def _story(status: LoopStatus) -> Iterator[str]:

@@ -132,29 +132,29 @@ _BROWSER_ANSWERS_WITHIN_S = 5.0
 _MOST_HEADLINES = 10
 
 
-class ReportRequest(Struct, frozen=True):
-    what: str | None
-    """The session, loop or directory that the user named, or None."""
-    directory: Path
-    """The directory whose loops and sessions are meant. Absolute, with links resolved."""
-    output: str | None = None
-    """The absolute path of the page, `-` for standard output, or None for the default."""
-    is_opened: bool = False
-    """True if the page is to be shown in a browser."""
-    session_directory: str | None = None
-
-
-def write_report(request: ReportRequest) -> int:
-    """Writes the page, prints where it is and its headline, and returns the exit code. Raises UsageError if there is
-    nothing to show or if the page must not be written to the requested place.
+def write_report(
+    what: str | None,
+    directory: Path,
+    output: str | None = None,
+    *,
+    is_opened: bool = False,
+    session_directory: str | None = None,
+) -> int:
+    """Writes the page, prints where it is and its headline, and returns the exit code. `what` is the session, loop or directory
+    that the user named. `directory` is that of the loops and sessions, absolute and with links resolved. `output` is the
+    absolute path of the page, `-` for standard output, or None for the default. Raises UsageError if there is nothing to show
+    or if the page must not be written to the requested place.
     """
     environment = dict(os.environ)
     redact = Redactor(known_secrets(environment)).redact_all
-    path = place_of_page(request.output, _repository_directories(request))
-    sessions = None if request.session_directory is None else Path(request.session_directory)
-    for line in SessionStore.to_read(environment, sessions).skipped(request.directory):
+    directories = [directory]
+    with suppress(FileNotFoundError):
+        directories.append(Path.cwd())
+    path = place_of_page(output, directories)
+    sessions = None if session_directory is None else Path(session_directory)
+    for line in SessionStore.to_read(environment, sessions).skipped(directory):
         complain(line)
-    subject = find_subject(request.what, request.directory, environment, sessions)
+    subject = find_subject(what, directory, environment, sessions)
     gathered = gather(subject, environment, sessions, page=path)
     content = gathered.content
     for problem in content.missing:
@@ -165,15 +165,9 @@ def write_report(request: ReportRequest) -> int:
 
     html = html_of(content)
     lines = [redact(in_one_line(headline(section))) for section in content.sections[:_MOST_HEADLINES]]
-    lines += (
-        [f"and {len(content.sections) - _MOST_HEADLINES} more"]
-        if len(content.sections) > _MOST_HEADLINES
-        else []
-    )
-    directories = _repository_directories(request)
-    is_done = put_page(
-        html, path, lines, directories, is_opened=request.is_opened, writable=gathered.writable
-    )
+    more = len(content.sections) - _MOST_HEADLINES
+    lines += [f"and {more} more"] if more > 0 else []
+    is_done = put_page(html, path, lines, directories, is_opened=is_opened, writable=gathered.writable)
     return gathered.exit_code if is_done else Outcome.IO_ERROR.exit_code()
 
 
@@ -221,14 +215,8 @@ def headline(section: Section) -> str:
     return f"{name}: {section.outcome}{why} ({', '.join(parts)})"
 
 
-def _repository_directories(request: ReportRequest) -> tuple[Path, ...]:
-    with suppress(FileNotFoundError):
-        return (request.directory, Path.cwd())
-    return (request.directory,)
-
-
 def place_of_page(output: str | None, directories: Sequence[Path]) -> Path | None:
-    """The absolute path of the page, or None for standard output. `output` is that of a `ReportRequest`. No link within
+    """The absolute path of the page, or None for standard output. `output` is as in `write_report`. No link within
     the repositories of `directories` may lead the page out of them, and it replaces no protected file. Raises UsageError
     if the page cannot or must not be written there.
     """
