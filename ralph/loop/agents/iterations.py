@@ -25,7 +25,7 @@ from ralph.loop.rules import is_counted
 from ralph.loop.values import IterationResult, IterationSession, Setback
 from ralph.machine.launcher import NOT_STARTED, TRY_AGAIN
 from ralph.machine.output_capture import readable_text
-from ralph.machine.running_command import STILL_RUNS, EndCause, KeptErrors, MemoryCapture
+from ralph.machine.running_command import STILL_RUNS, EndCause, KeptErrors
 from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted
 from ralph.values.shortage import ShortageError, shortage_of
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 _GRACE_S = 3.0  # a stop takes six seconds at most
 _CONTINUE = "The last run of this session was cut off before its end. See what is done already, and go on with the task."
 _MOST_REASON_CHARS = 300
-_MOST_VERSION_BYTES = 16_384
-_VERSION_S = 10.0
 
 
 class AgentIterations:
@@ -55,24 +53,6 @@ class AgentIterations:
         self._agent, self._row, self._commands = agent, agent.line.row, agent.commands
         self._folder, self._redactor = folder, redactor
         self._clock, self._tell = agent.commands.clock, agent.commands.tell
-        self._has_told_version = False
-
-    def _tell_version(self, limit_s: float) -> None:
-        self._has_told_version = True
-        log, program = MemoryCapture(_MOST_VERSION_BYTES), self._agent.line.words[0]
-        with suppress(OSError, ValueError), KeptErrors() as errors:
-            self._commands.run(
-                [program, "--version"],
-                log,
-                self._agent.environment,
-                name=self._row.name,
-                waiting_for="the agent's version",
-                limit_s=min(_VERSION_S, limit_s),
-                grace_s=_GRACE_S,
-                streams=(None, errors.fileno),
-            )
-        version = readable_text(bytes(log.data))[0].strip().partition("\n")[0]
-        self._tell(f"agent: {program} ({version or 'it does not report its version'})")
 
     def run(self, order: IterationOrder) -> IterationResult:
         """Runs one process of the agent to its end. If this machine lacks a resource, the result has a setback. Raises OSError
@@ -143,21 +123,17 @@ class AgentIterations:
                 self._tell(f"{self._row.name}: its refreshed login could not be saved: {error}")
 
     def _ran(self, order: IterationOrder, session: str, log: EventLog) -> IterationResult:
-        ends_s = math.inf if order.time_s is None else self._clock.now_s() + order.time_s
         with tempfile.TemporaryFile() as given, KeptErrors() as errors:
             given.write((_CONTINUE if order.prompt is None else order.prompt).encode("utf-8", "replace"))
             given.seek(0)
             try:
-                if not self._has_told_version:
-                    self._tell_version(ends_s - self._clock.now_s())
-                limit_s = ends_s - self._clock.now_s()
                 ending, _ = self._commands.run(
                     self._agent.line.command(session, is_confined=self._commands.box.is_confined),
                     log,
                     self._agent.environment,
                     name=self._row.name,
                     waiting_for=f"{self._row.name}, {order.waiting_for}",
-                    limit_s=limit_s,
+                    limit_s=math.inf if order.time_s is None else order.time_s,
                     grace_s=_GRACE_S,
                     streams=(given.fileno(), errors.fileno),
                     search=log.search,
