@@ -38,7 +38,7 @@ DOORS: dict[str, tuple[str, ...]] = {
         "ralph.fleet.job_file:_WrittenLimits",
     ),
     "ralph.loop.agents.events": ("ralph.loop.agents.events:_OwnLine",),
-    "ralph.loop.directory.lock": ("ralph.loop.directory.lock",),
+    "ralph.loop.directory.checkout": ("ralph.loop.directory.checkout",),
     "ralph.git.pins": ("ralph.git.pins:_KeptPins",),
     "ralph.loop.results": ("ralph.loop.results",),
     "ralph.loop.state": ("ralph.loop.state",),

@@ -19,10 +19,9 @@ from ralph.git.pins import BrokenPinsError
 from ralph.git.runner import GitSeams
 from ralph.loop.agents.iterations import AgentIterations
 from ralph.loop.check import ShellCheck
+from ralph.loop.directory.checkout import CheckoutLock, check_checkout, open_checkout
 from ralph.loop.directory.control_files import PromptReader, StopFileBelow, find_prompt, read_open_tasks
-from ralph.loop.directory.lock import CheckoutLock
 from ralph.loop.directory.plain_directory import PlainDirectory
-from ralph.loop.directory.preflight import check_checkout, open_checkout
 from ralph.loop.events import LoopEnded, resume_hint
 from ralph.loop.iterate import iterate
 from ralph.loop.opening import event_stream, open_context, opening_state, with_server

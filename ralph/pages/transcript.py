@@ -10,7 +10,6 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.conversation.records import (
@@ -88,16 +87,6 @@ class Incidents:
         lines += details[: MOST_DETAILS - len(lines)]
 
 
-class TranscriptOptions(Struct, frozen=True):
-    prefix: str
-    """The beginning of the ids of all entries."""
-    most_chars: int
-    """The length to which texts are cut."""
-    most_entries: int
-    shown_by: str
-    """The command that shows the whole session."""
-
-
 class _EntryDraft:
     """An entry of the transcript that may still get its result."""
 
@@ -110,9 +99,15 @@ class _EntryDraft:
 class PageTranscript:
     """Collects the story of one session, the steps of its runs, and the entries. `take` gets each record in order."""
 
-    def __init__(self, options: TranscriptOptions, excerpts: Excerpts) -> None:
-        self._options = options
-        self._excerpts = excerpts
+    def __init__(
+        self, prefix: str, most_chars: int, most_entries: int, shown_by: str, excerpts: Excerpts
+    ) -> None:
+        """`prefix` begins the ids of all entries, and texts are cut to `most_chars`. The command `shown_by` shows the whole
+        session.
+        """
+        self._prefix, self._shown_by = prefix, shown_by
+        self._most_chars, self._excerpts = most_chars, excerpts
+        self._most_first = most_entries // SHARE_OF_FIRST
         self._narration = Narration(is_quiet=False, has_color=False)
         self.story = SessionStory()
         self.steps: list[list[JournalStep]] = []
@@ -126,9 +121,7 @@ class PageTranscript:
         self._number = 0
         """The number of entries so far."""
         self._first: list[_EntryDraft] = []
-        self._last: deque[_EntryDraft] = deque(
-            maxlen=max(options.most_entries - options.most_entries // SHARE_OF_FIRST, 1)
-        )
+        self._last: deque[_EntryDraft] = deque(maxlen=max(most_entries - self._most_first, 1))
         self._calls: dict[str, _EntryDraft] = {}
         """The entries of calls that have no result yet, by the ids of the calls."""
         self._names: dict[str, str] = {}
@@ -145,7 +138,7 @@ class PageTranscript:
             of_runs[draft.run].append(draft.entry)
         if left_out := self._number - len(self._first) - len(self._last):
             title = f"{left_out:,} entries are left out here"
-            identifier, shown_by = f"{self._options.prefix}-gap", self._options.shown_by
+            identifier, shown_by = f"{self._prefix}-gap", self._shown_by
             gap = TranscriptEntry(identifier, EntryKind.EVENT, None, title, "", shown_by=shown_by)
             of_runs[self._first[-1].run if self._first else 0].append(gap)
         for draft in self._last:
@@ -226,14 +219,14 @@ class PageTranscript:
         if draft is not None:
             entry, title = draft.entry.id, draft.entry.title
             if has_texts:
-                result = self._excerpts.of_record(result_text(record.result), self._options.most_chars)
+                result = self._excerpts.of_record(result_text(record.result), self._most_chars)
                 cut_chars = draft.entry.cut_chars + result.cut_chars
                 draft.entry = replace(
                     draft.entry,
                     result=result.text,
                     is_error=record.is_error,
                     cut_chars=cut_chars,
-                    shown_by=self._options.shown_by if cut_chars else None,
+                    shown_by=self._shown_by if cut_chars else None,
                 )
         self._number += not has_texts
         if record.is_error:
@@ -324,9 +317,9 @@ class PageTranscript:
         is_error: bool = False,
         call_id: str = "",
     ) -> str:
-        excerpt = self._excerpts.of_record(text, self._options.most_chars)
+        excerpt = self._excerpts.of_record(text, self._most_chars)
         self._number += 1
-        identifier = f"{self._options.prefix}-{self._number}"
+        identifier = f"{self._prefix}-{self._number}"
         entry = TranscriptEntry(
             identifier,
             kind,
@@ -335,10 +328,10 @@ class PageTranscript:
             excerpt.text,
             is_error=is_error,
             cut_chars=excerpt.cut_chars,
-            shown_by=self._options.shown_by if excerpt.cut_chars else None,
+            shown_by=self._shown_by if excerpt.cut_chars else None,
         )
         draft = _EntryDraft(entry, len(self.steps) - 1)
-        is_first = len(self._first) < self._options.most_entries // SHARE_OF_FIRST
+        is_first = len(self._first) < self._most_first
         (self._first if is_first else self._last).append(draft)
         if call_id:
             self._calls[call_id] = draft

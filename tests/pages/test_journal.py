@@ -8,7 +8,7 @@ from ralph.conversation.journal_lines import line_of
 from ralph.conversation.secret_spans import RecordView
 from ralph.pages.excerpts import Excerpts
 from ralph.pages.gathering import PageShare, read_journal
-from ralph.pages.transcript import PageTranscript, TranscriptOptions
+from ralph.pages.transcript import PageTranscript
 from ralph.values.events import AttemptEnded, TurnAsked
 from ralph.values.redaction import Redactor
 from ralph.values.servers.models import facts_of
@@ -129,7 +129,7 @@ def test_names_in_the_middle_of_a_long_journal_show_no_secret(knows: bool, tmp_p
 
 
 def test_a_step_without_a_time_of_its_own_has_that_of_the_step_before() -> None:
-    transcript = PageTranscript(TranscriptOptions("e", 1000, 100, ""), Excerpts(Redactor()))
+    transcript = PageTranscript("e", 1000, 100, "", Excerpts(Redactor()))
     times = iter([100.0, 100.0, None, 102.0])
     for number, record in enumerate(JournalBuilder().run().prompt("go").ends().records):
         transcript.take(record, next(times, 101.0), number)
