@@ -11,6 +11,9 @@ import enum
 
 from msgspec import Struct
 
+_NO_PROBLEMS = frozenset({"completed", "running"})
+"""The outcomes of work that did not fail, and was not killed or stopped: no person need look at it."""
+
 
 class StretchKind(enum.Enum):
     """The use of a stretch of time."""
@@ -115,8 +118,6 @@ class SectionPart(Struct, frozen=True):
     session_id: str
     outcome: str
     """The value of an `Outcome`, or `running` or `killed`. `unknown` if its journal is missing or damaged."""
-    is_problem: bool
-    """True if a person should look at it: it failed, or was killed or stopped."""
     reason: str
     """Why it ended. May be empty."""
     last_words: str
@@ -138,6 +139,10 @@ class SectionPart(Struct, frozen=True):
     """False if it is an iteration that has not ended, or was cut off, and so is not counted as one."""
     problem: str | None = None
     """Why its journal cannot be shown, or not all of it. None if all is shown."""
+
+    @property
+    def is_problem(self) -> bool:
+        return self.outcome not in _NO_PROBLEMS
 
 
 class FileDiff(Struct, frozen=True):
@@ -204,7 +209,6 @@ class Section(Struct, frozen=True):
     outcome: str
     """The value of an `Outcome`, or `running` or `killed`."""
     exit_code: int | None
-    is_problem: bool
     reason: str
     """Why it ended, in a sentence. Empty if it has not ended."""
     answer: str
@@ -236,6 +240,10 @@ class Section(Struct, frozen=True):
     more_commits: int = 0
     """The number of commits that are not in `commits`."""
     more_files: int = 0
+
+    @property
+    def is_problem(self) -> bool:
+        return self.outcome not in _NO_PROBLEMS
 
 
 class PageContent(Struct, frozen=True):

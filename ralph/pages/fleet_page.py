@@ -43,6 +43,7 @@ _NAME_CHARS, _REASON_CHARS = 80, 160
 _HIDDEN_BYTES = 16
 """The room of a character that the page shows by its name."""
 _FAILED, _CANCELLING = "failed", "cancelling"
+_BAD = ("failed", "blocked", "cancelled")
 _WORST_FIRST = ("failed", "blocked", "cancelled", "cancelling", "running", "queued", "waiting", "done")
 
 
@@ -69,8 +70,6 @@ class JobStory(Struct, frozen=True, kw_only=True):
     id: str
     state: str
     """One word: done, failed, blocked, cancelled, cancelling, running, queued or waiting."""
-    is_problem: bool
-    is_open: bool
     exit_code: int | None
     outcome: str
     """The value of an `Outcome`, or an empty text if the job has not ended."""
@@ -83,6 +82,11 @@ class JobStory(Struct, frozen=True, kw_only=True):
     attempts: int
     machines: str
     """The names of the machines in their order, in one line."""
+
+    @property
+    def verdict(self) -> str:
+        """`good`, `bad` or `open`."""
+        return "bad" if self.state in _BAD else "good" if self.state == "done" else "open"
 
 
 class ExitCount(Struct, frozen=True):
@@ -204,7 +208,7 @@ class FleetStory:
         is_open = any(not job.state.is_final for job in jobs)
         name = row.name
         commands = []
-        if any(states[state] for state in ("failed", "blocked", "cancelled")):
+        if any(states[state] for state in _BAD):
             commands.append(_command("ralph fleet retry --failed --set", name))
         if is_open:
             commands.append(_command("ralph fleet work", name))
@@ -264,8 +268,6 @@ class FleetStory:
             set_name=self._line(row.set_name, _NAME_CHARS),
             id=self._line(row.id, _NAME_CHARS),
             state=state_of(row),
-            is_problem=state_of(row) in {"failed", "blocked", "cancelled"},
-            is_open=not row.state.is_final,
             exit_code=row.exit_code,
             outcome=row.outcome or "",
             reason=self._line(row.reason or "", _REASON_CHARS),
@@ -329,7 +331,7 @@ def totals_of_sets(content: FleetContent) -> FleetTotals:
         for state, number in one.states:
             numbers[state] = numbers.get(state, 0) + number
     jobs, done = sum(one.jobs for one in content.sets), numbers.get("done", 0)
-    bad = [f"{numbers[state]} {state}" for state in ("failed", "blocked", "cancelled") if state in numbers]
+    bad = [f"{numbers[state]} {state}" for state in _BAD if state in numbers]
     still_open = sum(one.open_jobs for one in content.sets)
     is_open = [f"{still_open} open"] if still_open else []
     headline = f"{', '.join([*bad, *is_open])} of {counted(jobs, 'job')}"

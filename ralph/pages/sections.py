@@ -32,7 +32,6 @@ from ralph.pages.timeline import JournalStep, marks_of, stretches_of, with_known
 from ralph.pages.transcript import MOST_DETAILS, Incidents
 from ralph.sessions.naming import title_from
 from ralph.sessions.story import KILLED, RUNNING, RunStory
-from ralph.values.outcome import Outcome
 from ralph.values.resume_command import shell_word
 from ralph.values.usage import total_usd
 
@@ -108,7 +107,6 @@ def session_section(
         model=budget.excerpts.line(", ".join(read.transcript.models), _TITLE_CHARS),
         outcome=read.outcome,
         exit_code=None if ended is None else ended.exit_code,
-        is_problem=read.outcome not in {Outcome.COMPLETED.value, RUNNING},
         reason=budget.reason("" if last is None else _reason(last)),
         answer=budget.words("" if last is None else _answer(last)),
         began_s=began_s,
@@ -166,11 +164,8 @@ def loop_section(facts: LoopFacts, git: GitFacts, budget: PageBudget, *, now_s: 
     steps = [step for read in facts.journals.values() for step in _steps_of(read)]
     steps.sort(key=lambda one: one.at_s)
     began_s = seconds_of(state.started_at) or (steps[0].at_s if steps else now_s)
-    outcome, is_problem = RUNNING, False
-    if not facts.is_running:
-        outcome = KILLED if state.ended is None else state.ended.outcome.value
-        is_problem = outcome != Outcome.COMPLETED.value
     end = None if facts.is_running else state.ended
+    outcome = RUNNING if facts.is_running else KILLED if end is None else end.outcome.value
     last_s = max(seconds_of(state.updated_at) or began_s, steps[-1].at_s if steps else began_s)
     models = dict.fromkeys(name for read in facts.journals.values() for name in read.transcript.models)
     plan = state.plan
@@ -193,7 +188,6 @@ def loop_section(facts: LoopFacts, git: GitFacts, budget: PageBudget, *, now_s: 
         model=budget.excerpts.line(plan.agent or ", ".join(models), _TITLE_CHARS),
         outcome=outcome,
         exit_code=None if end is None else end.exit_code,
-        is_problem=is_problem,
         reason=budget.reason("" if end is None else end.reason),
         answer=budget.words(answers[-1] if answers else ""),
         began_s=began_s,
@@ -304,7 +298,6 @@ def _part(
         stretches = with_known(stretches, known)
     return SectionPart(
         outcome=outcome,
-        is_problem=outcome not in {Outcome.COMPLETED.value, RUNNING},
         began_s=began_s,
         ended_s=ended_s,
         stretches=tuple(stretches),
