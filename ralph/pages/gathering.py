@@ -21,7 +21,15 @@ from ralph.machine.files.opened_file import open_regular_file, read_regular_file
 from ralph.pages.content import PageContent, Section
 from ralph.pages.excerpts import Excerpts, PageBudget
 from ralph.pages.git_changes import CommitRange, GitQuestion, GitReader, git_reader
-from ralph.pages.sections import GitFacts, LoopFacts, iterations_of, loop_section, seconds_of, session_section
+from ralph.pages.sections import (
+    GitFacts,
+    LoopFacts,
+    iterations_of,
+    loop_section,
+    own_runs,
+    seconds_of,
+    session_section,
+)
 from ralph.pages.transcript import SHARE_OF_FIRST, PageTranscript
 from ralph.sessions.looking import SessionLook, look_by
 from ralph.sessions.skimming import record_without_texts
@@ -249,11 +257,10 @@ class _Gathering:
     def _question_of(self, read: JournalRead) -> GitQuestion:
         story = read.story
         directory = Path("/" if story.opening is None else story.opening.directory)
-        of_runs = zip(story.runs, read.transcript.steps, strict=True)
-        own = [step for run, steps in of_runs if not run.is_copied for step in steps]
+        own = own_runs(read)
         return GitQuestion(
             directory,
-            began_s=own[0].at_s if own else read.look.written_at_s,
+            began_s=own[0].began_s if own else read.look.written_at_s,
             ended_s=self._now_s if read.is_running else read.look.written_at_s,
             has_uncommitted=self._store.last_of(directory) == read.look.path,
             left_out=self._own_files,

@@ -5,7 +5,7 @@ facts of git. No I/O happens here.
 from __future__ import annotations
 
 from datetime import datetime
-from itertools import chain
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -28,7 +28,7 @@ from ralph.pages.content import (
     Stretch,
     StretchKind,
 )
-from ralph.pages.timeline import JournalStep, marks_of, stretches_of, with_known
+from ralph.pages.timeline import RunTimeline, stretches_of, with_known
 from ralph.pages.transcript import MOST_DETAILS, Incidents
 from ralph.sessions.naming import title_from
 from ralph.sessions.story import KILLED, RUNNING, RunStory
@@ -89,14 +89,11 @@ def session_section(
 ) -> Section:
     """The section of a session. `resume` is the command that resumes it, or None if nothing is left to do."""
     story = read.story
-    by_run = zip(story.runs, read.transcript.steps, strict=True)
-    own_steps = [step for run, steps in by_run if not run.is_copied for step in steps]
+    own = own_runs(read)
+    shown = own or read.transcript.runs
     last = story.runs[-1] if story.runs else None
     ended = last.ended if last is not None else None
-    written_at_s, shown_steps = read.look.written_at_s, own_steps or _steps_of(read)
-    began_s, ended_s = (
-        (shown_steps[0].at_s, shown_steps[-1].at_s) if shown_steps else (written_at_s, written_at_s)
-    )
+    written_at_s = read.look.written_at_s
     opening = story.opening
     section = Section(
         id=read.id,
@@ -109,16 +106,16 @@ def session_section(
         exit_code=None if ended is None else ended.exit_code,
         reason=budget.reason("" if last is None else _reason(last)),
         answer=budget.words("" if last is None else _answer(last)),
-        began_s=began_s,
-        ended_s=now_s if read.is_running else ended_s,
+        began_s=shown[0].began_s if shown else written_at_s,
+        ended_s=now_s if read.is_running else shown[-1].now_s if shown else written_at_s,
         turns=story.turns,
         # The records after the damage may contain further costs.
         cost_usd=story.cost_usd if read.problem is None else None,
         budget_usd=None,
         time_limit_s=None,
         parts=tuple(_run_parts(read, budget, now_s=now_s)),
-        contexts=_contexts(own_steps),
-        costs=_costs(own_steps),
+        contexts=_points(run.contexts for run in own),
+        costs=_costs(own),
         counts=_counts([read.transcript.incidents]),
         notes=(*_notes_on([read]), *git.notes),
         resume_command=resume,
@@ -132,12 +129,12 @@ def _run_parts(read: JournalRead, budget: PageBudget, *, now_s: float) -> list[S
     until_s = now_s if read.is_running else None
     entries = read.transcript.entries()
     parts = []
-    for at, (run, steps) in enumerate(zip(story.runs, read.transcript.steps, strict=True)):
+    for at, (run, timeline) in enumerate(zip(story.runs, read.transcript.runs, strict=True)):
         is_last = at == len(story.runs) - 1
         outcome = read.outcome if is_last else KILLED
         parts.append(
             _part(
-                steps,
+                [timeline],
                 until_s if is_last else None,
                 number=at + 1,
                 session_id=read.id,
@@ -161,12 +158,11 @@ def loop_section(facts: LoopFacts, git: GitFacts, budget: PageBudget, *, now_s: 
         _iteration_part(one, facts.journals.get(one.session_id), outages, facts, budget=budget, now_s=now_s)
         for one in iterations_of(state)
     ]
-    steps = [step for read in facts.journals.values() for step in _steps_of(read)]
-    steps.sort(key=lambda one: one.at_s)
-    began_s = seconds_of(state.started_at) or (steps[0].at_s if steps else now_s)
+    runs = [run for read in facts.journals.values() for run in read.transcript.runs]
+    began_s = seconds_of(state.started_at) or min((run.began_s for run in runs), default=now_s)
     end = None if facts.is_running else state.ended
     outcome = RUNNING if facts.is_running else KILLED if end is None else end.outcome.value
-    last_s = max(seconds_of(state.updated_at) or began_s, steps[-1].at_s if steps else began_s)
+    last_s = max(seconds_of(state.updated_at) or began_s, *(run.now_s for run in runs), began_s)
     models = dict.fromkeys(name for read in facts.journals.values() for name in read.transcript.models)
     plan = state.plan
     hint = None if end is None else resume_hint(state, end)
@@ -191,7 +187,7 @@ def loop_section(facts: LoopFacts, git: GitFacts, budget: PageBudget, *, now_s: 
         reason=budget.reason("" if end is None else end.reason),
         answer=budget.words(answers[-1] if answers else ""),
         began_s=began_s,
-        ended_s=now_s if facts.is_running else max(last_s, began_s),
+        ended_s=now_s if facts.is_running else last_s,
         turns=sum(part.turns for part in parts),
         cost_usd=total_usd(part.cost_usd for part in parts),
         budget_usd=plan.limits.max_budget_usd,
@@ -199,8 +195,8 @@ def loop_section(facts: LoopFacts, git: GitFacts, budget: PageBudget, *, now_s: 
         parts=tuple(parts),
         outages=tuple(outages),
         first_check=_check(state.first_check, budget),
-        costs=_costs(steps),
-        contexts=_contexts(steps),
+        costs=_costs(runs),
+        contexts=_points(run.contexts for run in runs),
         counts=_counts([read.transcript.incidents for read in facts.journals.values()], outages),
         notes=tuple(map(budget.reason, notes)),
         resume_command=budget.excerpts.plain(f"ralph loop --continue --cd {shell_word(plan.directory)}")
@@ -211,8 +207,10 @@ def loop_section(facts: LoopFacts, git: GitFacts, budget: PageBudget, *, now_s: 
     return _with_commits(section, git)
 
 
-def _steps_of(read: JournalRead) -> list[JournalStep]:
-    return [step for steps in read.transcript.steps for step in steps]
+def own_runs(read: JournalRead) -> list[RunTimeline]:
+    """The runs of a session that it made itself, without those that a fork copied."""
+    by_run = zip(read.story.runs, read.transcript.runs, strict=True)
+    return [timeline for run, timeline in by_run if not run.is_copied]
 
 
 def _first_of(notes: Sequence[str]) -> list[str]:
@@ -248,7 +246,7 @@ def _iteration_part(
         # The record of an iteration is updated when its process has ended.
         turns, cost_usd = max(read.story.turns, turns), read.story.cost_usd
     return _part(
-        [] if read is None else _steps_of(read),
+        [] if read is None else read.transcript.runs,
         now_s if is_running else None,
         known,
         began_s=seconds_of(one.started_at),
@@ -277,7 +275,7 @@ def _why_missing(one: IterationRecord | CurrentIteration, facts: LoopFacts) -> s
 
 
 def _part(
-    steps: Sequence[JournalStep],
+    runs: Sequence[RunTimeline],
     until_s: float | None,
     known: Iterable[Stretch] = (),
     *,
@@ -287,11 +285,11 @@ def _part(
     **fields: Any,
 ) -> SectionPart:
     """A part with its timeline. `known` are stretches that the loop's record tells."""
-    stretches = stretches_of(steps, until_s)
-    if began_s is None and steps:
-        began_s = steps[0].at_s
-    if ended_s is None and steps and until_s is None:
-        ended_s = steps[-1].at_s
+    stretches = stretches_of(runs, until_s)
+    if began_s is None and runs:
+        began_s = runs[0].began_s
+    if ended_s is None and runs and until_s is None:
+        ended_s = runs[-1].now_s
     if began_s is not None:
         last_s = max(filter(None, (ended_s, until_s, began_s)))
         known = [clipped for one in known if (clipped := _clipped(one, began_s, last_s)) is not None]
@@ -301,7 +299,7 @@ def _part(
         began_s=began_s,
         ended_s=ended_s,
         stretches=tuple(stretches),
-        marks=tuple(marks_of(steps)),
+        marks=tuple(mark for run in runs for mark in run.marks),
         **fields,
     )
 
@@ -400,20 +398,15 @@ def _counts(all_incidents: Iterable[Incidents], outages: Sequence[Stretch] = ())
     return tuple(Count(name, number, tuple(whole.details[name])) for name, number in whole.numbers.items())
 
 
-def _costs(steps: Iterable[JournalStep]) -> tuple[Point, ...]:
-    points = []
-    total = 0.0
-    for one in steps:
-        if one.cost_usd is not None:
-            total += one.cost_usd
-            points.append(Point(one.at_s, total))
-    return tuple(points)
+def _points(of_runs: Iterable[list[Point]]) -> tuple[Point, ...]:
+    return tuple(sorted(chain.from_iterable(of_runs), key=lambda point: point.at_s))
 
 
-def _contexts(steps: Iterable[JournalStep]) -> tuple[Point, ...]:
-    return tuple(
-        Point(one.at_s, float(one.context_tokens)) for one in steps if one.context_tokens is not None
-    )
+def _costs(runs: Iterable[RunTimeline]) -> tuple[Point, ...]:
+    """The total cost after each attempt."""
+    points = _points(run.costs for run in runs)
+    totals = accumulate(point.value for point in points)
+    return tuple(Point(point.at_s, total) for point, total in zip(points, totals, strict=True))
 
 
 def _reason(run: RunStory) -> str:
