@@ -315,11 +315,6 @@ def event_stream(
     return EventStream(summary, told)  # so a problem with the summary is told before the loop's end
 
 
-def _secret_places(plan: LoopPlan, redactor: Redactor) -> tuple[tuple[int, int, int], ...]:
-    spans = ((at, span) for at, text in enumerate(plan.option_texts) for span in redactor.spans(text))
-    return tuple((at, begin, end - begin) for at, (begin, end) in spans)
-
-
 def open_context(
     options: LoopOptions,
     environment: Mapping[str, str],
@@ -349,7 +344,8 @@ def open_context(
     # The settings have nothing of the options that only the iterations read, such as MCP servers in JSON.
     secrets = known_secrets(environment, (*settings.secrets, *plan.secrets()))
     redactor = Redactor(secrets)
-    plan = replace(plan, secret_places=_secret_places(plan, redactor))
+    spans = ((at, span) for at, text in enumerate(plan.option_texts) for span in redactor.spans(text))
+    plan = replace(plan, secret_places=tuple((at, begin, end - begin) for at, (begin, end) in spans))
     events = event_stream(plan, environment, redactor, log, is_quiet=plan.is_quiet)
     ours = child_environment(environment, settings.tools.pass_env, secrets, settings.key_variables)
     waiter = _waiter(inbox, clock, events, settings)
@@ -433,7 +429,7 @@ def _open_agent(boxes: _Boxes, store: LoopStore) -> OpenAgent | None:
     if plan.agent is None:
         return None
     line = agent_of(plan.agent, plan, boxes.settings, boxes.search)
-    home = AgentHome(str(store.agent_folder), line.row, boxes.environment, boxes.roots)
+    home = AgentHome(str(store.place / "agent"), line.row, boxes.environment, boxes.roots)
     box = boxes.box(home)
     variables = environment_of(home, boxes.command_environment, is_confined=box.is_confined)
     return OpenAgent(line, boxes.commands(box), variables, home)

@@ -339,7 +339,10 @@ def html_of(content: PageContent, zone: tzinfo | None = None) -> bytes:
 
 
 def _view_of(section: Section, name: str, bars: int, zone: tzinfo | None) -> SectionView:
-    stretches = [*with_gaps(_all_stretches(section))]
+    of_parts = [stretch for part in section.parts if not part.is_copied for stretch in part.stretches]
+    known = {stretch.began_s for stretch in of_parts if stretch.kind is StretchKind.OUTAGE}
+    between = [outage for outage in section.outages if outage.began_s not in known]
+    stretches = [*with_gaps([*of_parts, *between])]
     axis = axis_of(section.began_s, section.ended_s)
     noun = "iteration" if section.is_loop else "run"
     parts = [
@@ -376,13 +379,6 @@ def _view_of(section: Section, name: str, bars: int, zone: tzinfo | None) -> Sec
         removed=sum(file.removed or 0 for file in section.files),
         parts=parts,
     )
-
-
-def _all_stretches(section: Section) -> list[Stretch]:
-    of_parts = [stretch for part in section.parts if not part.is_copied for stretch in part.stretches]
-    known = {stretch.began_s for stretch in of_parts if stretch.kind is StretchKind.OUTAGE}
-    between = [outage for outage in section.outages if outage.began_s not in known]
-    return [*of_parts, *between]
 
 
 def _problems_of(section: Section, name: str, parts: list[PartView]) -> list[Problem]:

@@ -175,6 +175,8 @@ def loop_section(facts: LoopFacts, git: GitFacts, budget: PageBudget, *, now_s: 
         *_notes_on(facts.journals.values()),
         *_first_of(git.notes),
     )
+    names = dict.fromkeys(name for record in state.iterations for name in record.files)
+    recorded = (ChangedFile(budget.excerpts.plain(name), None, None, is_committed=False) for name in names)
     section = Section(
         id=facts.number,
         is_loop=True,
@@ -202,7 +204,7 @@ def loop_section(facts: LoopFacts, git: GitFacts, budget: PageBudget, *, now_s: 
         resume_command=budget.excerpts.plain(f"ralph loop --continue --cd {shell_word(plan.directory)}")
         if resumes
         else None,
-        files=git.files or _recorded_files(state, budget),
+        files=git.files or tuple(recorded),
     )
     return _with_commits(section, git)
 
@@ -343,12 +345,6 @@ def _check(result: CheckResult | None, budget: PageBudget) -> CheckRun | None:
     if result is None:
         return None
     return CheckRun(budget.excerpts.plain(result.words), result.passed, budget.check(result.tail), "check")
-
-
-def _recorded_files(state: LoopState, budget: PageBudget) -> tuple[ChangedFile, ...]:
-    """The changed files that the loop's record names. Used where git tells nothing."""
-    paths = dict.fromkeys(path for record in state.iterations for path in record.files)
-    return tuple(ChangedFile(budget.excerpts.plain(path), None, None, is_committed=False) for path in paths)
 
 
 def _with_commits(section: Section, git: GitFacts) -> Section:

@@ -195,15 +195,12 @@ def outcome_of_run(run: AgentRun, exit_code: int, said: str) -> tuple[Outcome, s
         # The next process would end in the same way, as with a wrong option.
         return Outcome.CONFIG if outcome is Outcome.TASK_FAILED else outcome, why
     why = run.failure or ("it gave no answer" if exit_code == 0 else f"it ended with exit {exit_code}")
-    return _by_account(why) or _by_status(run.status) or _by_words(why), why
-
-
-def _by_account(why: str) -> Outcome | None:
-    """The outcome if the words say that the account is exhausted, which only a person can change. Some vendors send
-    that as 429.
-    """
     account = exhausted_account((), why)
-    return None if account is None or account.is_refilled else Outcome.API_REJECTED
+    if (
+        account is not None and not account.is_refilled
+    ):  # only a person can change that; some vendors send it as 429
+        return Outcome.API_REJECTED, why
+    return _by_status(run.status) or _by_words(why), why
 
 
 def _by_status(status: int | None) -> Outcome | None:
