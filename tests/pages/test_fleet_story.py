@@ -36,6 +36,8 @@ def test_the_worst_jobs_come_first_in_the_order_of_the_exit_codes() -> None:
         *failed,
         *("blocked", "gone", "stops", "runs", "queued", "waits", "e0"),
     ]
+    verdicts = [job.verdict for job in content.jobs]
+    assert verdicts == ["bad"] * 14 + ["open"] * 4 + ["good"]
     assert [one.exit_code for one in content.exits] == [70, 74, 77, 78, 69, 2, 4, 1, 3, 124, 75, 143]
     (one,) = content.sets
     assert one.exit_code == 70

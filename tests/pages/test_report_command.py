@@ -83,6 +83,9 @@ def test_what_is_not_there_is_a_usage_error_that_names_what_is(section, report) 
         report("7")
     with pytest.raises(UsageError, match="no session has an id that begins with 'beef'"):
         report("beef")
+    (section / "below").mkdir()
+    with pytest.raises(UsageError, match=r"no loop and no session of .*/below"):
+        report("below")
     with pytest.raises(UsageError, match="no directory"):
         report("./nowhere")
 
