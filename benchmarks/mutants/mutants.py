@@ -1389,7 +1389,7 @@ MUTANTS = (
     Mutant(
         "what-the-gate-writes-is-left",
         "files that the gate has written are part of the loop's commit",
-        "seen=after if gate is None else None,",
+        "seen=None if has_gate else after,",
         "seen=after,",
         ("test_recorded.py",),
     ),

@@ -269,15 +269,11 @@ def report(
     Exit codes: 0 written, 2 no such set, or no place for the page, 74 the page cannot be written.
     """
     with _opened(db) as store:
-        from ralph.pages.fleet_command import (  # noqa: PLC0415 - not needed for --help
-            FleetReportRequest,
-            write_fleet_report,
-        )
+        from ralph.pages.fleet_page import write_fleet_report  # noqa: PLC0415 - not needed for --help
 
-        request = FleetReportRequest(
-            sets=tuple(sets or ()), output=absolute(output), is_opened=open_, is_store_named=db is not None
+        return write_fleet_report(
+            store, sets or (), absolute(output), is_opened=open_, is_store_named=db is not None
         )
-        return write_fleet_report(request, store)
 
 
 @fleet.command(short_help="Write jobs for another scheduler.")

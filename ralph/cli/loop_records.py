@@ -30,9 +30,8 @@ def init(
     """
     where = working_directory(directory)
     try:
-        for starter in write_starters(where):
-            kept = starter.kept_because
-            typer.echo(f"wrote {starter.name}" if kept is None else f"kept {starter.name}, {kept}")
+        for name, kept in write_starters(where):
+            typer.echo(f"wrote {name}" if kept is None else f"kept {name}, {kept}")
     except OSError as error:
         if error.filename is None:  # only an error of standard output has no file name
             raise

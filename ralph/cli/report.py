@@ -8,7 +8,7 @@ import typer
 
 from ralph.cli.typer_command import option, typer_command
 from ralph.cli.values import absolute, existing_directory, working_directory
-from ralph.pages.command import ReportRequest, write_report
+from ralph.pages.command import write_report
 
 PageFile = Annotated[
     str | None,
@@ -52,14 +52,13 @@ def report(
     Exit codes: 0 written, 2 no such loop or session, 74 a journal cannot be read (the page shows what can be), 78 a
     newer ralph wrote it.
     """
-    request = ReportRequest(
+    return write_report(
         what,
         working_directory(directory),
         absolute(output),
         is_opened=open_,
         session_directory=absolute(session_dir),
     )
-    return write_report(request)
 
 
 COMMAND = typer_command("report", report)

@@ -64,13 +64,9 @@ def subject_of(closing_words: str, redact: Callable[[str], str]) -> str:
     sentences = (
         one
         for paragraph in _PARAGRAPH_END.split(text)
-        for one in _SENTENCE_END.split(_without_markup(paragraph))
+        for one in _SENTENCE_END.split(" ".join(_INSTRUCTION.sub(" ", _MARKUP.sub("", paragraph)).split()))
     )
     return next(filter(None, (_subject(one, redact) for one in sentences)), "")
-
-
-def _without_markup(paragraph: str) -> str:
-    return " ".join(_INSTRUCTION.sub(" ", _MARKUP.sub("", paragraph)).split())
 
 
 def _subject(sentence: str, redact: Callable[[str], str]) -> str:

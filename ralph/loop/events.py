@@ -1,19 +1,37 @@
-"""The events of a loop, as values. This module prints nothing: `loop/words.py` turns events into sentences. A message
-that has no event class is a `Notice`. `--quiet` hides a notice unless its `is_vital` is True.
+"""The events of a loop, as values, and the words in which people are told of them: a line for each event, and a list for CI
+systems. A message that has no event class is a `Notice`. `--quiet` hides a notice unless its `is_vital` is True. No I/O
+happens here. Times are in the local time zone.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from ralph.values.events import LoopEvent
+from ralph.loop.prompt import names_of
+from ralph.loop.rules import STOPPED_AT_A_LIMIT, tasks_text
+from ralph.loop.values import Setback
+from ralph.values.events import Heartbeat, LoopEvent, Notice
+from ralph.values.outcome import Outcome
+from ralph.values.resume_command import shell_word
+from ralph.values.screen_text import counted, dollars, duration, in_one_line, time_limit
+from ralph.values.usage import plain
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from ralph.loop.state import IterationRecord, LoopState
-    from ralph.loop.values import CheckResult, LoopEnd, Setback
-    from ralph.values.outcome import Outcome
+    from ralph.loop.values import CheckResult, LoopEnd
+    from ralph.values.events import Event
+
+_SETBACKS = {
+    Setback.OUTAGE: ("the API is unavailable", "outage"),
+    Setback.SHORTAGE: ("this machine has no process, thread, memory or file descriptor left", "shortage"),
+    Setback.KILL: ("the iteration was killed, perhaps because it used too much memory", "kill"),
+}
+_ITERATION = "iteration"
+"""While the loop waits for an iteration, `waiting_for` in a heartbeat begins with this word."""
+_MOST_NAME_CHARS = 80
 
 
 class CheckedFirst(LoopEvent, frozen=True):
@@ -105,3 +123,196 @@ class LoopEnded(LoopEvent, frozen=True):
     end: LoopEnd
     state: LoopState | None = None
     """The last state of the loop. None if the loop could not begin, or if an unexpected error ended the loop."""
+
+
+# --- The words
+
+
+def line_of(event: Event) -> str | None:
+    """The line that shows an event to the user, or None if the event is not shown."""
+    match event:
+        case Notice(text=text):
+            return text
+        case Heartbeat(waiting_for=waiting_for, since_s=since_s):
+            # An iteration reports its own progress.
+            is_iteration = waiting_for.startswith(_ITERATION)
+            return None if is_iteration else f"waiting for {waiting_for}, {duration(since_s)} so far"
+        case CheckedFirst(result=result, name=name, number=number):
+            which = "the first iteration" if number == 1 else f"iteration {number}"
+            return f"{name} before {which}: {result.words}"
+        case LoopWaits():
+            return _waiting_line(event)
+        case Pushed(commits=commits, branch=branch):
+            return f"pushed {counted(commits, 'commit')}" + ("" if branch is None else f" as {branch}")
+        case LoopEnded(end=end, state=state):
+            return ending_line(state, end)
+        case _:
+            return _line_about_iteration(event)
+
+
+def _line_about_iteration(event: Event) -> str | None:
+    match event:
+        case IterationBegan(number=number, max_iterations=most, session_id=session_id):
+            left = [dollars(event.left_usd)] if event.left_usd is not None else []
+            left += [duration(event.left_s)] if event.left_s is not None else []
+            rest = f", {' and '.join(left)} left" if left else ""
+            return f"{which_iteration(number, most, session_id)}{rest}"
+        case IterationResumed(number=number, max_iterations=most, session_id=session_id):
+            how = "starts over: its session cannot be resumed" if event.is_anew else "resumes"
+            return f"{which_iteration(number, most, session_id)}, {how}"
+        case IterationEnded(record=record, max_iterations=most):
+            return iteration_line(record, most)
+        case IterationCutOff(number=number, max_iterations=most, outcome=outcome):
+            spent = f"{counted(event.turns, 'turn')}, {dollars(event.cost_usd)}"
+            how = f"{outcome.value}{_code(event.exit_code)}"
+            return (
+                f"iteration {_number(number, most)}: {how}, {spent}, not finished, {duration(event.took_s)}"
+            )
+        case BranchChanged(iteration=number, before=before, after=after):
+            now = "left its branch (HEAD is detached)" if after is None else f"went to branch {after}"
+            return f"iteration {number} {now}; before it was {before or 'on none'}"
+        case GitChanged(iteration=number, names=names):
+            return _git_line(number, names)
+        case _:
+            return None
+
+
+def _waiting_line(event: LoopWaits) -> str:
+    what, counts = _SETBACKS[event.setback]
+    own = ", by the schedule loop.outage_waits_s" if event.has_own_schedule else ""
+    why = (
+        "as the server asks"
+        if event.is_from_server
+        else f"{counts} {event.setbacks}{' in a row' if event.setbacks > 1 else ''}{own}"
+    )
+    then = "it is tried again"
+    if event.iteration is not None and event.session_id is not None:
+        # An iteration that was killed or not started may have no session yet.
+        is_outage = event.setback is Setback.OUTAGE
+        who = f"session {event.session_id[:8]}" if is_outage else f"iteration {event.iteration}"
+        then = f"{who} resumes"
+    until = f"{event.until.astimezone():%H:%M:%S}"
+    return f"{what}: waiting {time_limit(event.wait_s)} ({why}), until {until}, then {then}"
+
+
+def iteration_line(record: IterationRecord, max_iterations: int | None) -> str:
+    """A line with an iteration's number, outcome, turns, cost, commits, changed files, gate, check, open tasks and duration."""
+    parts = [
+        counted(record.turns, "turn"),
+        dollars(record.cost_usd),
+        counted(record.commits, "commit") + (" (1 by --commit)" if record.has_loop_commit else ""),
+        changed(record),
+        *judged(record),
+        duration(record.duration_s),
+    ]
+    number = _number(record.number, max_iterations)
+    return f"iteration {number}: {record.outcome.value}{_code(record.exit_code)}, {', '.join(parts)}"
+
+
+def judged(record: IterationRecord) -> list[str]:
+    """The verdicts of the gate, the check and the plan after an iteration, each in a few words."""
+    gate = [f"gate {record.gate}"] if record.gate is not None else []
+    check = [f"check {record.check}"] if record.check is not None else []
+    return [*gate, *check, *([] if record.open_tasks is None else [tasks_text(record.open_tasks)])]
+
+
+def _git_line(iteration: int, names: tuple[str, ...]) -> str:
+    """A warning that an iteration changed git settings or hooks. The user's next git command may run them."""
+    shown = [name if len(name) <= _MOST_NAME_CHARS else f"{name[:_MOST_NAME_CHARS]}…" for name in names]
+    return (
+        f"iteration {iteration} changed git's settings or hooks in this repository: {names_of(tuple(shown), len(names))}; "
+        "ralph's own git runs none of them, but yours may: check .git/config and .git/hooks first"
+    )
+
+
+def changed(record: IterationRecord) -> str:
+    if not record.made_progress:
+        return "nothing changed"
+    if not record.file_count:
+        return "no file changed"
+    return f"{counted(record.file_count, 'file')} changed: {names_of(record.files, record.file_count)}"
+
+
+def ending_line(state: LoopState | None, end: LoopEnd) -> str:
+    """The last line of a loop. `state` is None if the loop did not begin."""
+    came_to = "" if state is None else f"; {totals(state)}"
+    return f"{end.outcome.value}{_code(end.exit_code)}: {end.reason}{came_to}"
+
+
+def totals(state: LoopState) -> str:
+    commits = sum(record.commits for record in state.iterations)
+    commits += state.current.commits if state.current is not None else 0
+    unfinished = "" if state.current is None else " and 1 not finished"
+    return (
+        f"{counted(len(state.iterations), 'iteration')}{unfinished}, {counted(state.turns, 'turn')}, {dollars(state.spent_usd)}, "
+        f"{counted(commits, 'commit')}, {duration(state.elapsed_s)}"
+    )
+
+
+def resume_hint(state: LoopState, end: LoopEnd) -> str | None:
+    """A line with what to do about the end, and the command that continues the loop, with twice the limits that it has reached.
+    None if the work is done, or if a continued loop would end in the same way again, as with a check that cannot be run.
+    """
+    if end.outcome in (Outcome.COMPLETED, Outcome.NO_PROGRESS):
+        return None
+    if end.outcome is Outcome.CONFIG and not state.iterations and state.current is None:
+        return None
+    command = f"{continue_command(state)}{_twice_the_limit(state, end.outcome)}"
+    return f"{end.advice} Then continue with: {command}" if end.advice else f"continue with: {command}"
+
+
+def _twice_the_limit(state: LoopState, outcome: Outcome) -> str:
+    limits = state.plan.limits
+    if outcome not in STOPPED_AT_A_LIMIT:
+        return ""
+    most, iterations = limits.max_iterations, ""
+    if most is not None and len(state.iterations) >= most:
+        iterations = f" --max-iterations {2 * most}"
+    if outcome is Outcome.TIMED_OUT and limits.max_time_s is not None:
+        return f"{iterations} --max-time {time_limit(2 * limits.max_time_s)}"
+    if iterations or limits.max_budget_usd is None:
+        return iterations
+    return f" --max-budget-usd {plain(2 * limits.max_budget_usd)}"
+
+
+def continue_command(state: LoopState) -> str:
+    """The command that continues the loop. It must be typed in the directory where the loop was started."""
+    plan = state.plan
+    where = "" if plan.directory == plan.launch_directory else f" --cd {shell_word(plan.directory)}"
+    return f"ralph loop --continue{where}"
+
+
+# GitHub shows a megabyte of a step; a row has at most some hundred bytes.
+_MOST_ROWS = 1000
+
+
+def step_summary(state: LoopState | None, end: LoopEnd) -> str:
+    """The text for `$GITHUB_STEP_SUMMARY` in Markdown, with a line for each iteration. `state` is None if none began."""
+    lines = [f"### ralph loop: {end.outcome.value}", ""]
+    if state is None:
+        return "\n".join([*lines, _plain(end.reason), ""])
+    lines += [f"{_plain(end.reason)} ({totals(state)})", ""]
+    most = state.plan.limits.max_iterations
+    lines += [f"- {_plain(iteration_line(record, most))}" for record in state.iterations[-_MOST_ROWS:]]
+    for note in state.warnings:
+        lines += ["", _plain(note)]
+    return "\n".join([*lines, ""])
+
+
+def which_iteration(number: int, max_iterations: int | None, session_id: str) -> str:
+    return f"iteration {_number(number, max_iterations)}, session {session_id[:8]}"
+
+
+def _number(number: int, max_iterations: int | None) -> str:
+    return f"{number}" if max_iterations is None else f"{number} of {max_iterations}"
+
+
+def _code(exit_code: int) -> str:
+    return f" (exit {exit_code})" if exit_code else ""
+
+
+def _plain(text: str) -> str:
+    """Text from a model or a program as one line of Markdown."""
+    shown = " ".join(in_one_line(text).split())
+    # An underscore within a word means nothing.
+    return re.sub(r"([\\`*\[~]|(?<![^\W_])_|_(?![^\W_]))", r"\\\1", shown).replace("<", "&lt;")

@@ -36,7 +36,7 @@ from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted
 
 if TYPE_CHECKING:
-    from ralph.git.file_digests import Changes, Snapshot
+    from ralph.git.file_digests import Snapshot
     from ralph.loop.ports import Check, LoopWorld
     from ralph.loop.state import CurrentIteration
     from ralph.loop.values import CheckResult, IterationResult
@@ -117,95 +117,78 @@ class _Loop:
 
     def _finish(self, before: Snapshot, result: IterationResult) -> None:
         """Commits and pushes the work of an ended iteration, unless the gate is red. Runs the check, and records the iteration."""
-        recorder, checkout = self._recorder, self._world.checkout
+        recorder, world = self._recorder, self._world
         recorder.save_current(phase=Phase.SAVING)
-        after = recorder.retry(checkout.snapshot)
-        changes = recorder.retry(lambda: checkout.changes(before, after))
+        after = recorder.retry(world.checkout.snapshot)
+        changes = recorder.retry(lambda: world.checkout.changes(before, after))
         number = recorder.current.number
         if before.branch != after.branch:
-            self._world.events.emit(BranchChanged(number, before.branch, after.branch))
+            world.events.emit(BranchChanged(number, before.branch, after.branch))
         if changes.guarded:
-            self._world.events.emit(GitChanged(number, changes.guarded))
+            world.events.emit(GitChanged(number, changes.guarded))
         gate = self._run_gate()
-        if gate is not None:
+        is_committed, head, looked = self._save_work(result, before, after, has_gate=gate is not None)
+        check = self._run(world.check) if self._is_green else None
+        open_tasks = self._count_tasks()
+        ran = [one for one in (gate, check) if one is not None]
+        if ran:
+            world.record.keep_check(number, ran[-1].tail)
+        current, made_progress = recorder.current, before.digest != after.digest
+        record = IterationRecord(
+            *(number, current.session_id, result.outcome, result.exit_code, result.turns, result.cost_usd),
+            duration_s=round(recorder.elapsed_s() - current.elapsed_s, 3),
+            commits=changes.commits + is_committed,
+            files=tuple(map(world.redact, changes.files[:MOST_FILES_KEPT])),
+            file_count=len(changes.files),
+            made_progress=made_progress,
+            check=None if check is None else check.words,
+            has_loop_commit=is_committed,
+            reason=result.reason,
+            last_words=result.last_words,
+            started_at=current.started_at,
+            ended_at=recorder.now(),
+            check_s=sum(one.duration_s for one in ran) if ran else None,
+            head_before=before.head,
+            head_after=head,
+            looked=looked,
+            gate=None if gate is None else gate.words,
+            open_tasks=open_tasks,
+        )
+        recorder.save(
+            current=None,
+            iterations=(*self.state.iterations, record),
+            idle=idle_after(self.state, result.outcome, made_progress=made_progress),
+            last_check=check or self.state.last_check,
+            last_gate=gate,
+            red_branch=None if self._is_green else self.state.red_branch,
+            open_tasks=open_tasks,
+            has_removed_stop_file=False,
+        )
+        world.events.emit(IterationEnded(record, self.state.plan.limits.max_iterations))
+        self.write_page()
+
+    def _save_work(
+        self, result: IterationResult, before: Snapshot, after: Snapshot, *, has_gate: bool
+    ) -> tuple[bool, str, tuple[LookedCommit, ...]]:
+        """Commits and pushes as far as the gate allows. Returns whether there is a commit of the loop, the last commit, and what
+        was found in the iteration's commits.
+        """
+        recorder = self._recorder
+        if has_gate:
             recorder.save_current(phase=Phase.SAVING)
         is_committed = self._lets_through and self._commit(
             recorder.current,
             result.outcome,
             result.summary or result.last_words,
-            seen=after if gate is None else None,  # the gate may have changed files
+            seen=None if has_gate else after,  # the gate may have changed files
         )
-        since = self._looked_until(before.head)
-        head: str = after.head
+        since, head = self._looked_until(before.head), after.head
         looked: tuple[LookedCommit, ...] = ()
         if is_committed or head != since or (self._lets_through and self.state.plan.commits):
-            head, looked = recorder.retry(lambda: checkout.look_through(since))
+            head, looked = recorder.retry(lambda: self._world.checkout.look_through(since))
         if self._is_green:
             self._push(recorder.current)
-        check = self._run(self._world.check) if self._is_green else None
-        record = replace(
-            self._record_of(result, before, after, changes),
-            commits=changes.commits + is_committed,
-            has_loop_commit=is_committed,
-            head_after=head,
-            looked=looked,
-            open_tasks=self._count_tasks(),
-        )
-        self._record(record, result, gate, check)
-
-    def _record_of(
-        self, result: IterationResult, before: Snapshot, after: Snapshot, changes: Changes
-    ) -> IterationRecord:
-        current = self._recorder.current
-        return IterationRecord(
-            number=current.number,
-            session_id=current.session_id,
-            outcome=result.outcome,
-            exit_code=result.exit_code,
-            turns=result.turns,
-            cost_usd=result.cost_usd,
-            duration_s=0.0,
-            commits=0,
-            files=tuple(map(self._world.redact, changes.files[:MOST_FILES_KEPT])),
-            file_count=len(changes.files),
-            made_progress=before.digest != after.digest,
-            check=None,
-            reason=result.reason,
-            last_words=result.last_words,
-            started_at=current.started_at,
-            head_before=before.head,
-        )
-
-    def _record(
-        self,
-        record: IterationRecord,
-        result: IterationResult,
-        gate: CheckResult | None,
-        check: CheckResult | None,
-    ) -> None:
-        recorder, shown = self._recorder, check or gate
-        if shown is not None:
-            self._world.record.keep_check(record.number, shown.tail)
-        record = replace(
-            record,
-            duration_s=round(recorder.elapsed_s() - recorder.current.elapsed_s, 3),
-            ended_at=recorder.now(),
-            gate=None if gate is None else gate.words,
-            check=None if check is None else check.words,
-            check_s=sum(one.duration_s for one in (gate, check) if one is not None) if shown else None,
-        )
-        recorder.save(
-            current=None,
-            iterations=(*self.state.iterations, record),
-            idle=idle_after(self.state, result.outcome, made_progress=record.made_progress),
-            last_check=check or self.state.last_check,
-            last_gate=gate,
-            red_branch=None if self._is_green else self.state.red_branch,
-            open_tasks=record.open_tasks,
-            has_removed_stop_file=False,
-        )
-        self._world.events.emit(IterationEnded(record, self.state.plan.limits.max_iterations))
-        self.write_page()
+        return is_committed, head, looked
 
     def _looked_until(self, before: str) -> str:
         """The commit up to which the commits were looked through. Between two iterations a person may have committed."""

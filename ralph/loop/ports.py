@@ -34,27 +34,22 @@ class Checkout(Protocol):
         """Commits all uncommitted work, including untracked files, or if `seen` is the last snapshot, the work that it saw.
         Returns False if there was nothing to commit.
         """
-        ...
 
     def look_through(self, since: str) -> tuple[str, tuple[LookedCommit, ...]]:
         """The id of the current commit, or "" if there is none, and where secrets are in its ancestors that the commit
         `since` does not have. `since` may be "".
         """
-        ...
 
     def commit_aside(
         self, message: str, *, earlier: str | None, has_work: bool, pushes: bool, limit_s: float
     ) -> str | None:
         """As `GitCheckout.commit_aside`: commits HEAD and all uncommitted work to a branch of its own. Also raises OSError."""
-        ...
 
     def push(self, branch: str | None = None) -> int:
         """Pushes the current branch, or another one. Returns the number of commits that the remote did not have before."""
-        ...
 
     def unpushed(self) -> int | None:
         """The number of commits that the remote lacks, or None if that is unknown. Contacts no remote."""
-        ...
 
 
 class Iterations(Protocol):
@@ -63,17 +58,14 @@ class Iterations(Protocol):
         `stopped_by`; Interrupted is never raised. If this machine lacks a resource such as memory, the result has a
         setback. Raises OSError if the process cannot be started for another reason.
         """
-        ...
 
     def seen(self, session_id: str) -> IterationSession | None:
         """The state of an iteration's session. None if no session with this id can be resumed. Raises OSError."""
-        ...
 
 
 class Check(Protocol):
     def run(self, limit_s: float) -> CheckResult:
         """Runs the command of `--until` or `--gate`. Raises ShortageError if it cannot start, and Interrupted after its end."""
-        ...
 
 
 class StopFile(Protocol):
@@ -81,27 +73,22 @@ class StopFile(Protocol):
 
     def remove(self) -> None:
         """Removes the stop file if it is there. Raises OSError."""
-        ...
 
     def make_room(self) -> None:
         """Makes the directory of the stop file, so that the model can create the file. Raises OSError."""
-        ...
 
 
 class LoopRecord(Protocol):
     def save(self, state: LoopState) -> None:
         """Saves the state atomically. Raises OSError."""
-        ...
 
     def keep_check(self, iteration: int, tail: str) -> None:
         """Keeps the end of a check's output. If that fails, the output is not kept."""
-        ...
 
 
 class Page(Protocol):
     def write(self) -> str | None:
         """Writes the page about the loop as it is recorded now. Returns the reason if that failed. Raises Interrupted."""
-        ...
 
 
 class LoopWorld(Struct, frozen=True):

@@ -36,8 +36,11 @@ def iteration_prompt(state: LoopState, prompt: str) -> str:
         ),
         *_how_it_ends(state),
         *_how_the_last_one_ended(state.last),
-        *_nudge(state.idle),
     ]
+    if state.idle >= MOST_IDLE:
+        parts.append(
+            f"The last {state.idle} iterations made no progress: nothing changed, or they went in circles. {_ANOTHER_APPROACH}"
+        )
     return "\n\n".join(parts) + f"\n\n---\n\n{prompt}"
 
 
@@ -103,14 +106,6 @@ def _how_the_last_one_ended(last: IterationRecord | None) -> list[str]:
     return [
         f"{how}{changed}"
         + (f" Its last words:\n\n> {words.replace(chr(10), chr(10) + '> ')}" if words else "")
-    ]
-
-
-def _nudge(idle: int) -> list[str]:
-    if idle < MOST_IDLE:
-        return []
-    return [
-        f"The last {idle} iterations made no progress: nothing changed, or they went in circles. {_ANOTHER_APPROACH}"
     ]
 
 

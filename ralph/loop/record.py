@@ -243,11 +243,6 @@ class LoopStore:
         """The folder for the loops that work in this store's directory."""
         return self._places[0]
 
-    @property
-    def agent_folder(self) -> Path:
-        """The folder with the directories of another agent (`--agent`) for the last loop."""
-        return self.place / "agent"
-
     def begin(self) -> FileRecord:
         """Makes the folder of a new loop, and removes old ones. The record is not on disk until its first `save`. The caller
         must hold the checkout's lock. Raises OSError and JournalError.

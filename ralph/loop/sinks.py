@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, to_builtins
 
-from ralph.loop import words
 from ralph.loop.events import (
     CheckedFirst,
     IterationBegan,
@@ -22,8 +21,9 @@ from ralph.loop.events import (
     LoopEnded,
     LoopWaits,
     Pushed,
+    line_of,
+    step_summary,
 )
-from ralph.loop.words import line_of
 from ralph.output.iteration_log import LogFiles
 from ralph.output.result_file import opened_to_append
 from ralph.output.standard_streams import ErrorLines
@@ -180,7 +180,7 @@ class StepSummary(Struct, frozen=True):
         if not isinstance(event, LoopEnded):
             return
         try:
-            text = self.redact(words.step_summary(event.state, event.end))
+            text = self.redact(step_summary(event.state, event.end))
             append_text(self.path, text, self.directories)
         except OSError as error:
             problem = f"cannot write the summary {self.path}: {error.strerror}"

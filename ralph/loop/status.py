@@ -9,32 +9,52 @@ import os
 import shutil
 import sys
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
-from ralph.loop.directory.lock import holder_of
+from ralph.loop.directory.checkout import holder_of
+from ralph.loop.events import (
+    continue_command,
+    ending_line,
+    iteration_line,
+    resume_hint,
+    totals,
+    which_iteration,
+)
 from ralph.loop.record import LoopStore, RecordError
+from ralph.loop.rules import tasks_text
 from ralph.loop.state import LoopState, Phase, state_fields
-from ralph.loop.words import LoopStatus, doing_text, left_of, local, status_lines, totals
 from ralph.machine.processes import facts_of
 from ralph.machine.waiter import Inbox, InboxWaiter, SystemClock, catch_stop_signals
 from ralph.output.iteration_log import LOG_TEXT, LiveIteration, read_live
+from ralph.output.live import doing as doing_now
 from ralph.output.screen import Screen
 from ralph.output.standard_streams import ReaderLeftError, complain, obeys_controls, print_lines
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.ports import Interrupted
 from ralph.values.redaction import Redactor, redacted
-from ralph.values.screen_text import cut_to_columns, dollars, in_one_line
+from ralph.values.screen_text import counted, cut_to_columns, dollars, duration, in_one_line
+from ralph.values.usage import plain, total_usd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from ralph.loop.record import FileRecord
+    from ralph.loop.state import CurrentIteration
 
 _WATCH_EVERY_S = 1.0
+_LONGEST_BACKGROUND = 80
+_DOING = {
+    Phase.WORKING: "the model works",
+    Phase.WAITING: "waiting",
+    Phase.SAVING: "committing and pushing",
+    Phase.CHECKING: "running the check",
+}
 _NO_PROC = not os.path.isdir("/proc/self")  # noqa: PTH112 - `Path` would be made for it alone
 
 
@@ -142,7 +162,7 @@ def _watch(directory: Path, store: LoopStore, *, is_json: bool) -> int:
 def _json(status: LoopStatus, redact: Callable[[str], str]) -> str:
     state = status.present
     told = {"is_running": status.is_running, "folder": str(status.folder), "totals": state.totals}
-    about = {"left": to_builtins(left_of(state)), "live": to_builtins(status.live)}
+    about = {"left": left_of(state), "live": to_builtins(status.live)}
     return json.dumps(redacted({**told, **about, **state_fields(status.state)}, redact))
 
 
@@ -153,7 +173,6 @@ def safe_lines(lines: Iterable[str], redact: Callable[[str], str]) -> list[str]:
 
 # --- Recorded loops
 
-_UNREADABLE = "unreadable"
 _HEADER = f"{'ID':4}  {'BEGUN':16}  {'OUTCOME':15}  ITERATIONS      COST  TASK"
 _SHOWN_ITERATIONS = 10_000
 
@@ -162,14 +181,14 @@ def list_loops(directory: Path) -> int:
     """Prints one line per loop, the newest first, and returns the exit code. A loop may be listed as unreadable."""
     store = LoopStore.to_read(os.environ, directory)
     redact = Redactor(known_secrets(os.environ)).redact_all
-    loops = [(record, _status_or_none(record, store)) for record in store.all_records(of_all=False)]
-    loops.sort(key=lambda loop: "" if loop[1] is None else loop[1].state.started_at, reverse=True)
+    rows = [_row(record, store) for record in store.all_records(of_all=False)]
+    rows.sort(key=lambda row: row[0], reverse=True)
     # COLUMNS counts without a terminal too. A pipe gets whole lines.
     width = shutil.get_terminal_size((80 if sys.stdout.isatty() else 0, 24)).columns
-    lines = safe_lines([_HEADER, *(_row(*loop) for loop in loops)], redact)
+    lines = safe_lines([_HEADER, *(line for _, line in rows)], redact)
     lines = [cut_to_columns(line, width) for line in lines] if width else lines
     with suppress(ReaderLeftError):
-        print_lines(lines if loops else [f"no loop is recorded in {directory}"])
+        print_lines(lines if rows else [f"no loop is recorded in {directory}"])
     return 0
 
 
@@ -188,38 +207,28 @@ def show_loop(directory: Path, number: str | None) -> int:
     return 0
 
 
-def _status_or_none(record: FileRecord, store: LoopStore) -> LoopStatus | None:
-    try:
-        return status_of_record(record, None, store)
-    except RecordError:
-        return None
-
-
-def _outcome(status: LoopStatus | None) -> str:
-    if status is None:
-        return _UNREADABLE
-    if status.state.ended is not None:
-        return status.state.ended.outcome.value
-    return "running" if status.is_running else "stopped"
-
-
-def _task(status: LoopStatus | None) -> str:
+def _task(status: LoopStatus) -> str:
     """The first line of the task. If the task is in a file, the name of the file."""
-    if status is None:
-        return ""
     plan = status.state.plan
     if plan.prompt_file is not None:
         return f"-f {Path(plan.prompt_file).name}"
     return next((line.strip() for line in (plan.prompt or "").splitlines() if line.strip()), "")
 
 
-def _row(record: FileRecord, status: LoopStatus | None) -> str:
-    begun = count = cost = ""
-    if status is not None:
-        state = status.present
-        begun, cost, count = local(state.started_at), dollars(state.spent_usd), str(len(state.iterations))
-    id_, task = str(int(record.folder.name)), in_one_line(_task(status))
-    return f"{id_:4}  {begun:16}  {_outcome(status):15}  {count:>10}  {cost:>8}  {task}"
+def _row(record: FileRecord, store: LoopStore) -> tuple[str, str]:
+    """When the loop began, and its line."""
+    number = f"{int(record.folder.name)!s:4}"
+    try:
+        status = status_of_record(record, None, store)
+    except RecordError:
+        return "", f"{number}  {'':16}  {'unreadable':15}  {'':>10}  {'':>8}  "
+    state = status.present
+    outcome = "running" if status.is_running else "stopped"
+    if state.ended is not None:
+        outcome = state.ended.outcome.value
+    count, cost = len(state.iterations), dollars(state.spent_usd)
+    begun, task = local(state.started_at), in_one_line(_task(status))
+    return state.started_at, f"{number}  {begun:16}  {outcome:15}  {count:>10}  {cost:>8}  {task}"
 
 
 def _story(status: LoopStatus) -> Iterator[str]:
@@ -227,3 +236,157 @@ def _story(status: LoopStatus) -> Iterator[str]:
     yield f"loop {int(status.folder.name)}: {_task(status)}"
     yield from status_lines(status, _SHOWN_ITERATIONS, tells_words=True)
     yield f"log: {status.folder / LOG_TEXT}"
+
+
+# --- The lines of a status
+
+
+class LoopStatus(Struct, frozen=True):
+    """A loop at one moment."""
+
+    folder: Path
+    state: LoopState
+    is_running: bool
+    """Whether a process of the loop holds the lock."""
+    live: LiveIteration | None
+    """The live file of the running iteration, or None if it is not known."""
+    at: datetime
+
+    @property
+    def present(self) -> LoopState:
+        """The state brought forward to this moment, with the turns and the cost of the running iteration so far."""
+        state, live, current = self.state, self.live, self.state.current
+        if not self.is_running:
+            return state
+        if current is not None and live is not None:
+            cost = total_usd((current.cost_usd, live.run.cost_usd))
+            current = replace(current, turns=current.turns + live.run.answered, cost_usd=cost)
+        age_s = _age_s(state.updated_at, self.at) or 0.0
+        return replace(state, current=current, elapsed_s=state.elapsed_s + age_s)
+
+
+def status_lines(
+    status: LoopStatus, most_iterations: int = 10, *, tells_words: bool = False
+) -> Iterator[str]:
+    """The lines of `ralph loop --status`, with the last `most_iterations` iterations, and their words if `tells_words`."""
+    state, is_running = status.present, status.is_running
+    plan = state.plan
+    yield f"loop in {plan.directory}, started {local(state.started_at)}"
+    if state.ended is not None:
+        yield f"ended {local(state.updated_at)}: {ending_line(state, state.ended)}"
+    elif is_running:
+        yield f"running as process {state.pid}: {totals(state)}"
+        yield from _left_text(state)
+    else:
+        yield f"stopped without recording an end, last active {local(state.updated_at)}: {totals(state)}"
+    if state.current is not None:
+        yield _now_at(status, state.current)
+        yield from [] if status.live is None else _process_lines(status.live, status.at)
+    if plan.gate is not None and state.last_gate is not None:
+        yield f"gate `{plan.gate}`: {state.last_gate.words}"
+    if plan.until is not None and state.last_check is not None:
+        yield f"check `{plan.until}`: {state.last_check.words}"
+    if plan.plan is not None:
+        yield f"plan {plan.plan}: {tasks_text(state.open_tasks)}"
+    most = plan.limits.max_iterations
+    for record in state.iterations[-most_iterations:]:
+        yield iteration_line(record, most)
+        if tells_words:
+            yield from (f"  {text}" for text in (record.reason, record.last_words) if text)
+    yield from state.warnings
+    yield f"record, last prompt, log and the check's output: {status.folder}"
+    if state.ended is not None:
+        yield from filter(None, [resume_hint(state, state.ended)])
+    elif not is_running:
+        yield f"continue with: {continue_command(state)}"
+
+
+def _left_text(state: LoopState) -> Iterator[str]:
+    limits, left = state.plan.limits, left_of(state)
+    parts = []
+    if left["iterations"] is not None:
+        parts.append(f"{left['iterations']} of {counted(limits.max_iterations or 0, 'iteration')}")
+    if limits.max_budget_usd is not None:
+        parts.append(f"{dollars(left['usd'])} of {dollars(limits.max_budget_usd)}")
+    if (seconds := left["seconds"]) is not None:
+        parts.append(f"{duration(seconds)} of {duration(limits.max_time_s or 0)}")
+    if parts:
+        yield f"left: {', '.join(parts)}"
+
+
+def left_of(state: LoopState) -> dict[str, float | None]:
+    """The rest of a loop's limits, None without a limit: iterations that have not begun, US dollars, which are also None if
+    the cost so far is unknown, and seconds.
+    """
+    limits, spent = state.plan.limits, state.spent_usd
+    most, budget_usd, max_time_s = limits.max_iterations, limits.max_budget_usd, limits.max_time_s
+    begun = len(state.iterations) + (state.current is not None)
+    return {
+        "iterations": None if most is None else max(most - begun, 0),
+        "usd": None if budget_usd is None or spent is None else plain(max(budget_usd - spent, 0.0)),
+        "seconds": None if max_time_s is None else plain(max(max_time_s - state.elapsed_s, 0.0)),
+    }
+
+
+def _now_at(status: LoopStatus, current: CurrentIteration) -> str:
+    which = which_iteration(current.number, status.state.plan.limits.max_iterations, current.session_id)
+    if not status.is_running:
+        return f"{which}: not finished"
+    age_s = _age_s(current.started_at, status.at)
+    started = current.started_at if age_s is None else f"{duration(age_s)} ago"
+    return f"{which}: {doing_text(status, current)}, started {started}"
+
+
+def doing_text(status: LoopStatus, current: CurrentIteration, *, has_times: bool = True) -> str:
+    """The present work of a running loop, or its wait. Without `has_times`, the text contains no duration, so that it
+    changes only if something else happens.
+    """
+    if status.live is not None:
+        return _progress_text(status.live, status.at, has_times=has_times)
+    doing = _DOING[current.phase]
+    if current.waits_until is not None:
+        # An outage sets the number of kills to 0.
+        after = counted(current.kills, "kill") if current.kills else counted(current.outages, "outage")
+        doing += f" until {local(current.waits_until)} ({after})"
+    return doing
+
+
+def _progress_text(live: LiveIteration, now: datetime, *, has_times: bool) -> str:
+    run, now_s = live.run, now.timestamp()
+    if not run.turn:
+        return "starting"
+    most = "" if live.max_turns is None else f" of {live.max_turns}"
+    what, how_long = doing_now(run, now_s)
+    until = ""
+    if run.wait is not None and run.wait.until_s > now_s:
+        until = f" until {datetime.fromtimestamp(run.wait.until_s, now.tzinfo).astimezone():%H:%M:%S}"
+    return f"turn {run.turn}{most}, {what}{until}{f' ({how_long})' if has_times else ''}"
+
+
+def _process_lines(live: LiveIteration, now: datetime) -> Iterator[str]:
+    run, took_s = live.run, max(now.timestamp() - live.began_s, 0.0)
+    budget = "" if live.max_budget_usd is None else f" of {dollars(live.max_budget_usd)}"
+    time = "" if live.max_time_s is None else f" of {duration(live.max_time_s)}"
+    yield (
+        f"{run.model or 'its process'}: {counted(run.answered, 'turn')}, {run.tokens_in:,} tokens in, "
+        f"{run.tokens_out:,} out, {dollars(run.cost_usd)}{budget}, {duration(took_s)}{time}"
+    )
+    for one in run.background:
+        text = cut_to_columns(one.text, _LONGEST_BACKGROUND)
+        yield f"in the background: {one.id} for {duration(max(now.timestamp() - one.since_s, 0.0))}: {text}"
+
+
+def _age_s(moment: str, now: datetime) -> float | None:
+    """The seconds since an ISO 8601 time, 0 in the future, or None if it is not valid."""
+    try:
+        return max((now - datetime.fromisoformat(moment)).total_seconds(), 0.0)
+    except (ValueError, TypeError):
+        return None
+
+
+def local(moment: str) -> str:
+    """An ISO 8601 time as local time. A text that is not a valid time is returned unchanged."""
+    try:
+        return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M}"
+    except (ValueError, OverflowError):
+        return moment

@@ -43,14 +43,9 @@ class ReportSubject(Struct, frozen=True):
 
     place: str
     """The user's request, in words."""
-    directory: Path
-    """The directory whose loops the numbers name."""
     loops: tuple[FileRecord, ...] = ()
     sessions: tuple[Path, ...] = ()
-    """The paths of journals."""
-    is_directory: bool = False
-    """True if the page shows everything of a directory. Sessions of the loops' iterations are then left out of
-    `sessions` by the reader."""
+    """The paths of journals. The reader leaves those of the loops' iterations out."""
 
 
 def find_subject(
@@ -61,66 +56,49 @@ def find_subject(
     """
     store = SessionStore.to_read(environment, session_directory)
     loops = LoopStore(store, directory)
+    recorded = {int(record.folder.name): record for record in reversed(loops.all_records(of_all=False))}
+    if what == NEWEST_LOOP or (what is None and recorded):
+        try:
+            return _of_loop(loops.newest(), directory)
+        except RecordError as error:
+            raise UsageError(str(error)) from None
     if what is None:
-        return _newest(loops, store, directory)
-    if what == NEWEST_LOOP:
-        return _of_loop(_newest_loop(loops), directory)
+        last = store.last_of(directory)
+        if last is None:
+            raise UsageError(
+                f"there is no loop and no session of {directory} yet; `ralph sessions ls --all` lists all sessions"
+            )
+        return ReportSubject(f"session {last.stem}", sessions=(last,))
     if what.isascii() and what.isdecimal() and len(what) <= _MOST_LOOP_DIGITS:
-        recorded = loops.all_records(of_all=False)
-        named = [record for record in recorded if int(record.folder.name) == int(what)]
-        if named:
-            return _of_loop(named[0], directory)
+        if int(what) in recorded:
+            return _of_loop(recorded[int(what)], directory)
         if not store.starting_with(what):
-            kept = [
-                str(int(record.folder.name)) for record in sorted(recorded, key=lambda one: one.folder.name)
-            ]
-            there = f"loops of this directory: {', '.join(kept)}" if kept else "no loop is recorded here"
+            kept = ", ".join(map(str, sorted(recorded)))
+            there = f"loops of this directory: {kept}" if kept else "no loop is recorded here"
             raise UsageError(f"there is no loop {what} in {directory}, and no such session; {there}")
-    elif os.sep in what or what in {os.curdir, os.pardir} or _is_directory_only(what, store):
-        return _everything_of(directory / what, environment, session_directory)
+    elif (
+        os.sep in what
+        or what in {os.curdir, os.pardir}
+        or (Path(what).is_dir() and not store.starting_with(what))  # no beginning of a session's id
+    ):
+        return _everything_of(directory / what, store)
     path = named_journal(store, what)
-    return ReportSubject(f"session {path.stem}", directory, sessions=(path,))
-
-
-def _newest(loops: LoopStore, store: SessionStore, directory: Path) -> ReportSubject:
-    if loops.all_records(of_all=False):
-        return _of_loop(loops.newest(), directory)
-    last = store.last_of(directory)
-    if last is None:
-        raise UsageError(
-            f"there is no loop and no session of {directory} yet; `ralph sessions ls --all` lists all sessions"
-        )
-    return ReportSubject(f"session {last.stem}", directory, sessions=(last,))
-
-
-def _newest_loop(loops: LoopStore) -> FileRecord:
-    try:
-        return loops.newest()
-    except RecordError as error:
-        raise UsageError(str(error)) from None
+    return ReportSubject(f"session {path.stem}", sessions=(path,))
 
 
 def _of_loop(record: FileRecord, directory: Path) -> ReportSubject:
-    return ReportSubject(f"loop {record.folder.name} of {directory}", directory, loops=(record,))
+    return ReportSubject(f"loop {record.folder.name} of {directory}", loops=(record,))
 
 
-def _is_directory_only(what: str, store: SessionStore) -> bool:
-    """Whether the word is the name of a directory, and not also the beginning of a session's id."""
-    return Path(what).is_dir() and not store.starting_with(what)
-
-
-def _everything_of(
-    directory: Path, environment: Mapping[str, str], session_directory: Path | None
-) -> ReportSubject:
+def _everything_of(directory: Path, store: SessionStore) -> ReportSubject:
     if not directory.is_dir():
         raise UsageError(f"there is no directory {directory}")
     directory = directory.resolve()
-    store = SessionStore.to_read(environment, session_directory)
     loops = tuple(LoopStore(store, directory).all_records(of_all=False))
     sessions = tuple(sorted(store.of(directory), key=written_at, reverse=True))
     if not loops and not sessions:
         raise UsageError(f"there is no loop and no session of {directory} yet")
-    return ReportSubject(f"everything of {directory}", directory, loops, sessions, is_directory=True)
+    return ReportSubject(f"everything of {directory}", loops, sessions)
 
 
 MARK_OF_PAGE = b'<meta name="generator" content="ralph report">'
@@ -132,29 +110,29 @@ _BROWSER_ANSWERS_WITHIN_S = 5.0
 _MOST_HEADLINES = 10
 
 
-class ReportRequest(Struct, frozen=True):
-    what: str | None
-    """The session, loop or directory that the user named, or None."""
-    directory: Path
-    """The directory whose loops and sessions are meant. Absolute, with links resolved."""
-    output: str | None = None
-    """The absolute path of the page, `-` for standard output, or None for the default."""
-    is_opened: bool = False
-    """True if the page is to be shown in a browser."""
-    session_directory: str | None = None
-
-
-def write_report(request: ReportRequest) -> int:
-    """Writes the page, prints where it is and its headline, and returns the exit code. Raises UsageError if there is
-    nothing to show or if the page must not be written to the requested place.
+def write_report(
+    what: str | None,
+    directory: Path,
+    output: str | None = None,
+    *,
+    is_opened: bool = False,
+    session_directory: str | None = None,
+) -> int:
+    """Writes the page, prints where it is and its headline, and returns the exit code. `what` is the session, loop or directory
+    that the user named. `directory` is that of the loops and sessions, absolute and with links resolved. `output` is the
+    absolute path of the page, `-` for standard output, or None for the default. Raises UsageError if there is nothing to show
+    or if the page must not be written to the requested place.
     """
     environment = dict(os.environ)
     redact = Redactor(known_secrets(environment)).redact_all
-    path = place_of_page(request.output, _repository_directories(request))
-    sessions = None if request.session_directory is None else Path(request.session_directory)
-    for line in SessionStore.to_read(environment, sessions).skipped(request.directory):
+    directories = [directory]
+    with suppress(FileNotFoundError):
+        directories.append(Path.cwd())
+    path = place_of_page(output, directories)
+    sessions = None if session_directory is None else Path(session_directory)
+    for line in SessionStore.to_read(environment, sessions).skipped(directory):
         complain(line)
-    subject = find_subject(request.what, request.directory, environment, sessions)
+    subject = find_subject(what, directory, environment, sessions)
     gathered = gather(subject, environment, sessions, page=path)
     content = gathered.content
     for problem in content.missing:
@@ -165,15 +143,9 @@ def write_report(request: ReportRequest) -> int:
 
     html = html_of(content)
     lines = [redact(in_one_line(headline(section))) for section in content.sections[:_MOST_HEADLINES]]
-    lines += (
-        [f"and {len(content.sections) - _MOST_HEADLINES} more"]
-        if len(content.sections) > _MOST_HEADLINES
-        else []
-    )
-    directories = _repository_directories(request)
-    is_done = put_page(
-        html, path, lines, directories, is_opened=request.is_opened, writable=gathered.writable
-    )
+    more = len(content.sections) - _MOST_HEADLINES
+    lines += [f"and {more} more"] if more > 0 else []
+    is_done = put_page(html, path, lines, directories, is_opened=is_opened, writable=gathered.writable)
     return gathered.exit_code if is_done else Outcome.IO_ERROR.exit_code()
 
 
@@ -221,14 +193,8 @@ def headline(section: Section) -> str:
     return f"{name}: {section.outcome}{why} ({', '.join(parts)})"
 
 
-def _repository_directories(request: ReportRequest) -> tuple[Path, ...]:
-    with suppress(FileNotFoundError):
-        return (request.directory, Path.cwd())
-    return (request.directory,)
-
-
 def place_of_page(output: str | None, directories: Sequence[Path]) -> Path | None:
-    """The absolute path of the page, or None for standard output. `output` is that of a `ReportRequest`. No link within
+    """The absolute path of the page, or None for standard output. `output` is as in `write_report`. No link within
     the repositories of `directories` may lead the page out of them, and it replaces no protected file. Raises UsageError
     if the page cannot or must not be written there.
     """

@@ -11,6 +11,9 @@ import enum
 
 from msgspec import Struct
 
+_NO_PROBLEMS = frozenset({"completed", "running"})
+"""The outcomes of work that did not fail, and was not killed or stopped: no person need look at it."""
+
 
 class StretchKind(enum.Enum):
     """The use of a stretch of time."""
@@ -115,8 +118,6 @@ class SectionPart(Struct, frozen=True):
     session_id: str
     outcome: str
     """The value of an `Outcome`, or `running` or `killed`. `unknown` if its journal is missing or damaged."""
-    is_problem: bool
-    """True if a person should look at it: it failed, or was killed or stopped."""
     reason: str
     """Why it ended. May be empty."""
     last_words: str
@@ -138,6 +139,10 @@ class SectionPart(Struct, frozen=True):
     """False if it is an iteration that has not ended, or was cut off, and so is not counted as one."""
     problem: str | None = None
     """Why its journal cannot be shown, or not all of it. None if all is shown."""
+
+    @property
+    def is_problem(self) -> bool:
+        return self.outcome not in _NO_PROBLEMS
 
 
 class FileDiff(Struct, frozen=True):
@@ -204,7 +209,6 @@ class Section(Struct, frozen=True):
     outcome: str
     """The value of an `Outcome`, or `running` or `killed`."""
     exit_code: int | None
-    is_problem: bool
     reason: str
     """Why it ended, in a sentence. Empty if it has not ended."""
     answer: str
@@ -237,6 +241,10 @@ class Section(Struct, frozen=True):
     """The number of commits that are not in `commits`."""
     more_files: int = 0
 
+    @property
+    def is_problem(self) -> bool:
+        return self.outcome not in _NO_PROBLEMS
+
 
 class PageContent(Struct, frozen=True):
     made_at_s: float
@@ -248,83 +256,3 @@ class PageContent(Struct, frozen=True):
     """The directory, session or loop that the user asked for, in words."""
     missing: tuple[str, ...] = ()
     """Sentences about what could not be read."""
-
-
-# --- The page of a fleet
-# The content of a fleet's report page, as values: one `FleetContent` with its sets, and its jobs from the worst to the
-# best.
-#
-# `pages/fleet_story.py` makes these values from the rows of a store. `pages/page.py` turns them into HTML. No I/O
-# happens here. All times are seconds since 1970. All texts are as users, models and servers wrote them, apart from
-# redacted credentials: they are not safe as HTML or on a terminal.
-
-
-class JobStory(Struct, frozen=True, kw_only=True):
-    set_name: str
-    id: str
-    state: str
-    """One word: done, failed, blocked, cancelled, cancelling, running, queued or waiting."""
-    is_problem: bool
-    is_open: bool
-    exit_code: int | None
-    outcome: str
-    """The value of an `Outcome`, or an empty text if the job has not ended."""
-    reason: str
-    """One line."""
-    turns: int
-    cost_usd: float
-    began_s: float | None
-    ended_s: float | None
-    attempts: int
-    machines: str
-    """The names of the machines in their order, in one line."""
-
-
-class StateCount(Struct, frozen=True):
-    state: str
-    number: int
-
-
-class ExitCount(Struct, frozen=True):
-    """How many jobs ended with an exit code."""
-
-    exit_code: int
-    outcome: str
-    number: int
-    reason: str
-    """The reason of the first of them."""
-
-
-class SetStory(Struct, frozen=True, kw_only=True):
-    name: str
-    limits: str
-    jobs: int
-    states: tuple[StateCount, ...]
-    """Only states that a job has, from the worst to the best."""
-    exit_code: int | None
-    """The worst exit code of its jobs. None if no job has ended."""
-    open_jobs: int
-    cost_usd: float
-    reserved_usd: float
-    """The part of the budget that is reserved for running jobs."""
-    budget_usd: float | None
-    turns: int
-    began_s: float
-    ended_s: float
-    commands: tuple[str, ...]
-
-
-class FleetContent(Struct, frozen=True, kw_only=True):
-    made_at_s: float
-    version: str
-    place: str
-    """The sets that the user asked for, in words."""
-    sets: tuple[SetStory, ...]
-    exits: tuple[ExitCount, ...]
-    """The exit codes other than 0, from the worst to the best."""
-    jobs: tuple[JobStory, ...]
-    """From the worst to the best. Not all, if there are more than the page has room for."""
-    notes: tuple[str, ...] = ()
-    """Sentences about the commands on the page."""
-    left_out: tuple[str, ...] = ()
-    """Sentences about what the page has no room for, and where it is."""

@@ -15,14 +15,22 @@ from msgspec import Struct
 from ralph import __version__
 from ralph.conversation.journal_lines import CHUNK_BYTES, CheckedLines, JournalDamage, record_of, written_at
 from ralph.conversation.secret_spans import RecordView
-from ralph.loop.directory.lock import holder_of
+from ralph.loop.directory.checkout import holder_of
 from ralph.loop.record import FileRecord, LoopStore, RecordError
 from ralph.machine.files.opened_file import open_regular_file, read_regular_file
 from ralph.pages.content import PageContent, Section
 from ralph.pages.excerpts import Excerpts, PageBudget
 from ralph.pages.git_changes import CommitRange, GitQuestion, GitReader, git_reader
-from ralph.pages.sections import GitFacts, LoopFacts, iterations_of, loop_section, seconds_of, session_section
-from ralph.pages.transcript import SHARE_OF_FIRST, PageTranscript, TranscriptOptions
+from ralph.pages.sections import (
+    GitFacts,
+    LoopFacts,
+    iterations_of,
+    loop_section,
+    own_runs,
+    seconds_of,
+    session_section,
+)
+from ralph.pages.transcript import SHARE_OF_FIRST, PageTranscript
 from ralph.sessions.looking import SessionLook, look_by
 from ralph.sessions.skimming import record_without_texts
 from ralph.sessions.store import SessionStore
@@ -94,9 +102,7 @@ class _Gathering:
     def done(self) -> GatheredPage:
         loops = [loop for record in self._subject.loops if (loop := self._opened(record)) is not None]
         of_loops = dict.fromkeys(path for loop in loops for path in loop.paths.values())
-        sessions = [
-            path for path in self._subject.sessions if not self._subject.is_directory or path not in of_loops
-        ]
+        sessions = [path for path in self._subject.sessions if path not in of_loops]
         left_out = len(sessions) - max(MOST_SECTIONS - len(loops), 0)
         if left_out > 0:
             sessions = sessions[:-left_out]
@@ -251,12 +257,10 @@ class _Gathering:
     def _question_of(self, read: JournalRead) -> GitQuestion:
         story = read.story
         directory = Path("/" if story.opening is None else story.opening.directory)
-        of_runs = zip(story.runs, read.transcript.steps, strict=True)
-        own = [step for run, steps in of_runs if not run.is_copied for step in steps]
-        times = [step.at_s for step in own if step.at_s is not None]
+        own = own_runs(read)
         return GitQuestion(
             directory,
-            began_s=min(times, default=read.look.written_at_s),
+            began_s=own[0].began_s if own else read.look.written_at_s,
             ended_s=self._now_s if read.is_running else read.look.written_at_s,
             has_uncommitted=self._store.last_of(directory) == read.look.path,
             left_out=self._own_files,
@@ -365,13 +369,17 @@ def read_journal(
     secrets out of the records. Raises FileNotFoundError.
     """
     most = share.entries_of(lines)
-    options = TranscriptOptions(prefix, share.most_chars, most, f"ralph sessions export {path.stem}")
     complete = most * _LINES_PER_ENTRY
     between = range(complete // SHARE_OF_FIRST, lines - complete + complete // SHARE_OF_FIRST)
-    made = [PageTranscript(options, excerpts)]
+
+    def new_transcript() -> PageTranscript:
+        shown_by = f"ralph sessions export {path.stem}"
+        return PageTranscript(prefix, share.most_chars, most, shown_by, excerpts)
+
+    made = [new_transcript()]
 
     def fold(read: Read, size: int) -> tuple[SessionStory, JournalDamage | None]:
-        made[0] = transcript = PageTranscript(options, excerpts)
+        made[0] = transcript = new_transcript()
         try:
             for number, _, kind, line in CheckedLines(read, size):
                 record = record_without_texts(line, kind) if number in between else None

@@ -5,15 +5,15 @@ facts of git. No I/O happens here.
 from __future__ import annotations
 
 from datetime import datetime
-from itertools import chain, pairwise
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ralph.loop.events import continue_command, resume_hint
 from ralph.loop.rules import tasks_text
 from ralph.loop.state import CurrentIteration, IterationRecord, LoopState
-from ralph.loop.words import continue_command, resume_hint
 from ralph.pages.content import (
     LOOP_WAITS,
     ChangedFile,
@@ -28,11 +28,10 @@ from ralph.pages.content import (
     Stretch,
     StretchKind,
 )
-from ralph.pages.timeline import StepKind, TimedStep, TimedSteps, marks_of, stretches_of, timed, with_known
+from ralph.pages.timeline import RunTimeline, stretches_of, with_known
 from ralph.pages.transcript import MOST_DETAILS, Incidents
 from ralph.sessions.naming import title_from
 from ralph.sessions.story import KILLED, RUNNING, RunStory
-from ralph.values.outcome import Outcome
 from ralph.values.resume_command import shell_word
 from ralph.values.usage import total_usd
 
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
 
 
 _TITLE_CHARS = 160
+_NOTE_ON_TIMES = "an older ralph wrote a part of this, without the times"
 _NOTE_ON_SECRETS = (
     "an older ralph made a part of this, and did not record where secrets are: only keys of known forms, and credentials "
     "of the environment in which this page was made, are cut out of it"
@@ -89,17 +89,11 @@ def session_section(
 ) -> Section:
     """The section of a session. `resume` is the command that resumes it, or None if nothing is left to do."""
     story = read.story
-    times = _times_of(read)
-    by_run = _by_run(times.steps)
-    own_steps = [
-        step for run, steps in zip(story.runs, by_run, strict=True) if not run.is_copied for step in steps
-    ]
+    own = own_runs(read)
+    shown = own or read.transcript.runs
     last = story.runs[-1] if story.runs else None
     ended = last.ended if last is not None else None
-    written_at_s, shown_steps = read.look.written_at_s, own_steps or times.steps
-    began_s, ended_s = (
-        (shown_steps[0].at_s, shown_steps[-1].at_s) if shown_steps else (written_at_s, written_at_s)
-    )
+    written_at_s = read.look.written_at_s
     opening = story.opening
     section = Section(
         id=read.id,
@@ -110,40 +104,37 @@ def session_section(
         model=budget.excerpts.line(", ".join(read.transcript.models), _TITLE_CHARS),
         outcome=read.outcome,
         exit_code=None if ended is None else ended.exit_code,
-        is_problem=read.outcome not in {Outcome.COMPLETED.value, RUNNING},
         reason=budget.reason("" if last is None else _reason(last)),
         answer=budget.words("" if last is None else _answer(last)),
-        began_s=began_s,
-        ended_s=now_s if read.is_running else ended_s,
+        began_s=shown[0].began_s if shown else written_at_s,
+        ended_s=now_s if read.is_running else shown[-1].now_s if shown else written_at_s,
         turns=story.turns,
         # The records after the damage may contain further costs.
         cost_usd=story.cost_usd if read.problem is None else None,
         budget_usd=None,
         time_limit_s=None,
-        parts=tuple(_run_parts(read, by_run, budget, now_s=now_s)),
-        contexts=_contexts(own_steps),
-        costs=_costs(own_steps),
+        parts=tuple(_run_parts(read, budget, now_s=now_s)),
+        contexts=_points(run.contexts for run in own),
+        costs=_costs(own),
         counts=_counts([read.transcript.incidents]),
-        notes=(*_notes_on_times([times]), *_notes_on_secrets([read]), *git.notes),
+        notes=(*_notes_on([read]), *git.notes),
         resume_command=resume,
         files=git.files,
     )
     return _with_commits(section, git)
 
 
-def _run_parts(
-    read: JournalRead, by_run: Sequence[Sequence[TimedStep]], budget: PageBudget, *, now_s: float
-) -> list[SectionPart]:
+def _run_parts(read: JournalRead, budget: PageBudget, *, now_s: float) -> list[SectionPart]:
     story = read.story
     until_s = now_s if read.is_running else None
     entries = read.transcript.entries()
     parts = []
-    for at, (run, steps) in enumerate(zip(story.runs, by_run, strict=True)):
+    for at, (run, timeline) in enumerate(zip(story.runs, read.transcript.runs, strict=True)):
         is_last = at == len(story.runs) - 1
         outcome = read.outcome if is_last else KILLED
         parts.append(
             _part(
-                steps,
+                [timeline],
                 until_s if is_last else None,
                 number=at + 1,
                 session_id=read.id,
@@ -163,16 +154,15 @@ def _run_parts(
 def loop_section(facts: LoopFacts, git: GitFacts, budget: PageBudget, *, now_s: float) -> Section:
     state = facts.state
     outages = _outages(state)
-    parts, all_times = _iteration_parts(facts, outages, budget, now_s=now_s)
-    steps = [step for times in all_times for step in times.steps]
-    steps.sort(key=lambda one: one.at_s)
-    began_s = seconds_of(state.started_at) or (steps[0].at_s if steps else now_s)
-    outcome, is_problem = RUNNING, False
-    if not facts.is_running:
-        outcome = KILLED if state.ended is None else state.ended.outcome.value
-        is_problem = outcome != Outcome.COMPLETED.value
+    parts = [
+        _iteration_part(one, facts.journals.get(one.session_id), outages, facts, budget=budget, now_s=now_s)
+        for one in iterations_of(state)
+    ]
+    runs = [run for read in facts.journals.values() for run in read.transcript.runs]
+    began_s = seconds_of(state.started_at) or min((run.began_s for run in runs), default=now_s)
     end = None if facts.is_running else state.ended
-    last_s = max(seconds_of(state.updated_at) or began_s, steps[-1].at_s if steps else began_s)
+    outcome = RUNNING if facts.is_running else KILLED if end is None else end.outcome.value
+    last_s = max(seconds_of(state.updated_at) or began_s, *(run.now_s for run in runs), began_s)
     models = dict.fromkeys(name for read in facts.journals.values() for name in read.transcript.models)
     plan = state.plan
     hint = None if end is None else resume_hint(state, end)
@@ -182,10 +172,11 @@ def loop_section(facts: LoopFacts, git: GitFacts, budget: PageBudget, *, now_s: 
         *state.warnings,
         # The page has the command itself. A hint says more only after a limit.
         *([hint] if hint and resumes and hint != f"continue with: {continue_command(state)}" else []),
-        *_notes_on_times(all_times),
-        *_notes_on_secrets(facts.journals.values()),
+        *_notes_on(facts.journals.values()),
         *_first_of(git.notes),
     )
+    names = dict.fromkeys(name for record in state.iterations for name in record.files)
+    recorded = (ChangedFile(budget.excerpts.plain(name), None, None, is_committed=False) for name in names)
     section = Section(
         id=facts.number,
         is_loop=True,
@@ -195,11 +186,10 @@ def loop_section(facts: LoopFacts, git: GitFacts, budget: PageBudget, *, now_s: 
         model=budget.excerpts.line(plan.agent or ", ".join(models), _TITLE_CHARS),
         outcome=outcome,
         exit_code=None if end is None else end.exit_code,
-        is_problem=is_problem,
         reason=budget.reason("" if end is None else end.reason),
         answer=budget.words(answers[-1] if answers else ""),
         began_s=began_s,
-        ended_s=now_s if facts.is_running else max(last_s, began_s),
+        ended_s=now_s if facts.is_running else last_s,
         turns=sum(part.turns for part in parts),
         cost_usd=total_usd(part.cost_usd for part in parts),
         budget_usd=plan.limits.max_budget_usd,
@@ -207,33 +197,22 @@ def loop_section(facts: LoopFacts, git: GitFacts, budget: PageBudget, *, now_s: 
         parts=tuple(parts),
         outages=tuple(outages),
         first_check=_check(state.first_check, budget),
-        costs=_costs(steps),
-        contexts=_contexts(steps),
+        costs=_costs(runs),
+        contexts=_points(run.contexts for run in runs),
         counts=_counts([read.transcript.incidents for read in facts.journals.values()], outages),
         notes=tuple(map(budget.reason, notes)),
         resume_command=budget.excerpts.plain(f"ralph loop --continue --cd {shell_word(plan.directory)}")
         if resumes
         else None,
-        files=git.files or _recorded_files(state, budget),
+        files=git.files or tuple(recorded),
     )
     return _with_commits(section, git)
 
 
-def _iteration_parts(
-    facts: LoopFacts, outages: Sequence[Stretch], budget: PageBudget, *, now_s: float
-) -> tuple[list[SectionPart], list[TimedSteps]]:
-    parts: list[SectionPart] = []
-    all_times: list[TimedSteps] = []
-    for one in iterations_of(facts.state):
-        read = facts.journals.get(one.session_id)
-        times = TimedSteps() if read is None else _times_of(read)
-        all_times.append(times)
-        parts.append(_iteration_part(one, read, times, outages, facts, budget=budget, now_s=now_s))
-    return parts, all_times
-
-
-def _times_of(read: JournalRead) -> TimedSteps:
-    return timed([step for steps in read.transcript.steps for step in steps])
+def own_runs(read: JournalRead) -> list[RunTimeline]:
+    """The runs of a session that it made itself, without those that a fork copied."""
+    by_run = zip(read.story.runs, read.transcript.runs, strict=True)
+    return [timeline for run, timeline in by_run if not run.is_copied]
 
 
 def _first_of(notes: Sequence[str]) -> list[str]:
@@ -249,7 +228,6 @@ def iterations_of(state: LoopState) -> list[IterationRecord | CurrentIteration]:
 def _iteration_part(
     one: IterationRecord | CurrentIteration,
     read: JournalRead | None,
-    times: TimedSteps,
     known: Sequence[Stretch],
     facts: LoopFacts,
     *,
@@ -270,7 +248,7 @@ def _iteration_part(
         # The record of an iteration is updated when its process has ended.
         turns, cost_usd = max(read.story.turns, turns), read.story.cost_usd
     return _part(
-        times.steps,
+        [] if read is None else read.transcript.runs,
         now_s if is_running else None,
         known,
         began_s=seconds_of(one.started_at),
@@ -299,7 +277,7 @@ def _why_missing(one: IterationRecord | CurrentIteration, facts: LoopFacts) -> s
 
 
 def _part(
-    steps: Sequence[TimedStep],
+    runs: Sequence[RunTimeline],
     until_s: float | None,
     known: Iterable[Stretch] = (),
     *,
@@ -309,22 +287,21 @@ def _part(
     **fields: Any,
 ) -> SectionPart:
     """A part with its timeline. `known` are stretches that the loop's record tells."""
-    stretches = stretches_of(steps, until_s)
-    if began_s is None and steps:
-        began_s = steps[0].at_s
-    if ended_s is None and steps and until_s is None:
-        ended_s = steps[-1].at_s
+    stretches = stretches_of(runs, until_s)
+    if began_s is None and runs:
+        began_s = runs[0].began_s
+    if ended_s is None and runs and until_s is None:
+        ended_s = runs[-1].now_s
     if began_s is not None:
         last_s = max(filter(None, (ended_s, until_s, began_s)))
         known = [clipped for one in known if (clipped := _clipped(one, began_s, last_s)) is not None]
         stretches = with_known(stretches, known)
     return SectionPart(
         outcome=outcome,
-        is_problem=outcome not in {Outcome.COMPLETED.value, RUNNING},
         began_s=began_s,
         ended_s=ended_s,
         stretches=tuple(stretches),
-        marks=tuple(marks_of(steps)),
+        marks=tuple(mark for run in runs for mark in run.marks),
         **fields,
     )
 
@@ -368,12 +345,6 @@ def _check(result: CheckResult | None, budget: PageBudget) -> CheckRun | None:
     if result is None:
         return None
     return CheckRun(budget.excerpts.plain(result.words), result.passed, budget.check(result.tail), "check")
-
-
-def _recorded_files(state: LoopState, budget: PageBudget) -> tuple[ChangedFile, ...]:
-    """The changed files that the loop's record names. Used where git tells nothing."""
-    paths = dict.fromkeys(path for record in state.iterations for path in record.files)
-    return tuple(ChangedFile(budget.excerpts.plain(path), None, None, is_committed=False) for path in paths)
 
 
 def _with_commits(section: Section, git: GitFacts) -> Section:
@@ -423,27 +394,15 @@ def _counts(all_incidents: Iterable[Incidents], outages: Sequence[Stretch] = ())
     return tuple(Count(name, number, tuple(whole.details[name])) for name, number in whole.numbers.items())
 
 
-def _costs(steps: Iterable[TimedStep]) -> tuple[Point, ...]:
-    points = []
-    total = 0.0
-    for one in steps:
-        if one.step.cost_usd is not None:
-            total += one.step.cost_usd
-            points.append(Point(one.at_s, total))
-    return tuple(points)
+def _points(of_runs: Iterable[list[Point]]) -> tuple[Point, ...]:
+    return tuple(sorted(chain.from_iterable(of_runs), key=lambda point: point.at_s))
 
 
-def _contexts(steps: Iterable[TimedStep]) -> tuple[Point, ...]:
-    return tuple(
-        Point(one.at_s, float(one.step.context_tokens))
-        for one in steps
-        if one.step.context_tokens is not None
-    )
-
-
-def _by_run(steps: Sequence[TimedStep]) -> list[Sequence[TimedStep]]:
-    begins = [at for at, one in enumerate(steps) if one.step.what is StepKind.RUN]
-    return [steps[begin:end] for begin, end in pairwise([*begins, len(steps)])]
+def _costs(runs: Iterable[RunTimeline]) -> tuple[Point, ...]:
+    """The total cost after each attempt."""
+    points = _points(run.costs for run in runs)
+    totals = accumulate(point.value for point in points)
+    return tuple(Point(point.at_s, total) for point, total in zip(points, totals, strict=True))
 
 
 def _reason(run: RunStory) -> str:
@@ -457,13 +416,11 @@ def _answer(run: RunStory) -> str:
     return "" if run.ended is None else run.ended.result or ""
 
 
-def _notes_on_times(times: Iterable[TimedSteps]) -> list[str]:
-    lacks = any(one.lacks_times for one in times)
-    return ["an older ralph wrote a part of this, without the times"] if lacks else []
-
-
-def _notes_on_secrets(reads: Iterable[JournalRead]) -> list[str]:
-    return [_NOTE_ON_SECRETS] if any(read.is_unmarked for read in reads) else []
+def _notes_on(reads: Iterable[JournalRead]) -> list[str]:
+    """Sentences about what an older ralph did not record in these journals."""
+    reads = [*reads]
+    on_times = [_NOTE_ON_TIMES] if any(read.transcript.lacks_times for read in reads) else []
+    return [*on_times, *([_NOTE_ON_SECRETS] if any(read.is_unmarked for read in reads) else [])]
 
 
 def seconds_of(text: str | None) -> float | None:

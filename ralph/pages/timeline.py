@@ -1,106 +1,88 @@
-"""Makes the timeline of a session's journal: stretches of time and marks. No I/O happens here.
+"""The use of time in a session's runs: stretches of time and marks. No I/O happens here.
 
 The journal records moments. An attempt is recorded at its end with its duration, a call when it begins and when it
-ends. Journals of older versions of ralph do not say when their lines were written: such lines have the time of the line
-before them.
+ends.
 """
 
 from __future__ import annotations
 
-import enum
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.pages.content import Mark, MarkKind, Stretch, StretchKind
+from ralph.pages.content import Mark, Point, Stretch, StretchKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    from ralph.pages.content import MarkKind
 
 IDLE_FROM_S = 5.0
 """A shorter gap between two records is ralph's own work and is not shown."""
 
 
-class StepKind(enum.Enum):
-    RUN = "run"
-    ATTEMPT = "attempt"
-    """A request has ended."""
-    INTENT = "intent"
-    """A call is about to run."""
-    RESULT = "result"
-    ENDED = "ended"
-    OTHER = "other"
+class RunTimeline:
+    """The time of one run, as its records tell it. The reader sets `now_s` to the time of each record, which never runs
+    backwards.
+    """
+
+    def __init__(self, now_s: float) -> None:
+        self.began_s = self.now_s = now_s
+        self.marks: list[Mark] = []
+        self.costs: list[Point] = []
+        """The cost of each attempt in US dollars, if it is known."""
+        self.contexts: list[Point] = []
+        """The size of the context in tokens, as often as the journal tells it."""
+        self._told = [Stretch(StretchKind.IDLE, now_s, now_s, "")]
+        self._calls: dict[str, Stretch] = {}
+        """The calls without a result, by their ids."""
+
+    def attempt(
+        self, label: str, *, took_s: float = 0.0, wait_s: float = 0.0, entry: str | None = None
+    ) -> int:
+        """A request has ended, and ralph waits before the next one. Returns the place of its stretch, for `name`."""
+        self._told.append(Stretch(StretchKind.MODEL, self.now_s - took_s, self.now_s, label, entry))
+        self._told.append(
+            Stretch(StretchKind.WAITING, self.now_s, self.now_s + wait_s, "waiting before a retry")
+        )
+        return len(self._told) - 2
+
+    def name(self, place: int, entry: str | None) -> None:
+        """Sets the transcript's entry of an attempt, which comes after it."""
+        self._told[place] = replace(self._told[place], entry=entry)
+
+    def call(self, identifier: str, label: str, entry: str | None) -> None:
+        self._calls[identifier] = Stretch(StretchKind.TOOL, self.now_s, self.now_s, label, entry)
+
+    def result(self, identifier: str) -> None:
+        if identifier in self._calls:
+            self._told.append(replace(self._calls.pop(identifier), ended_s=self.now_s))
+
+    def mark(self, kind: MarkKind, label: str, entry: str | None) -> None:
+        self.marks.append(Mark(kind, self.now_s, label, entry))
+
+    def told(self, until_s: float | None) -> list[Stretch]:
+        """The stretches in the order of their ends, which may overlap. `until_s` is the end of calls without a result, or None
+        if such calls have no known end.
+        """
+        ended_s = self.now_s if until_s is None else until_s
+        return [*self._told, *(replace(one, ended_s=ended_s) for one in self._calls.values())]
 
 
-class JournalStep(Struct, frozen=True):
-    """A record of a journal, as the timeline needs it."""
-
-    what: StepKind
-    at_s: float | None
-    """The time at which the record was written, or None if the journal does not tell it."""
-    label: str = ""
-    entry: str | None = None
-    """The id of the entry in the transcript, or None."""
-    took_s: float = 0.0
-    """The duration of an attempt, or of a run that has ended."""
-    wait_s: float = 0.0
-    """After an attempt: the time that ralph waits before the next attempt."""
-    call_id: str = ""
-    mark: MarkKind | None = None
-    cost_usd: float | None = None
-    """The cost of an attempt. None for other steps, and if it is unknown."""
-    context_tokens: int | None = None
-    """The size of the context after this step, or None if this step does not tell it."""
-
-
-class TimedStep(Struct, frozen=True):
-    step: JournalStep
-    at_s: float
-
-
-class TimedSteps(Struct, frozen=True):
-    """Steps with times that never run backwards."""
-
-    steps: tuple[TimedStep, ...] = ()
-    lacks_times: bool = False
-    """True if the journal does not tell all times."""
-
-
-def timed(steps: Sequence[JournalStep]) -> TimedSteps:
-    """Gives each step a time: its own, or that of the step before it. If no time is known at all, this is 0."""
-    now_s = next((step.at_s for step in steps if step.at_s is not None), 0.0)
-    placed: list[TimedStep] = []
-    for step in steps:
-        now_s = max(now_s, now_s if step.at_s is None else step.at_s)
-        placed.append(TimedStep(step, now_s))
-    return TimedSteps(tuple(placed), any(step.at_s is None for step in steps))
-
-
-def stretches_of(steps: Iterable[TimedStep], until_s: float | None = None) -> list[Stretch]:
-    """The stretches between the steps, in order and without overlap. Calls of one answer may run at the same time;
-    each of their stretches then begins where the one before ends. `until_s` is the end of calls without a result, or
-    None if such calls have no known end.
+def stretches_of(runs: Sequence[RunTimeline], until_s: float | None = None) -> list[Stretch]:
+    """The stretches of the runs, in order and without overlap. Calls of one answer may run at the same time; each of their
+    stretches then begins where the one before ends. `until_s` is as in `RunTimeline.told`, for the last run.
     """
     made = _Stretches()
-    begun: dict[str, TimedStep] = {}
-    last_s = 0.0
-    for one in steps:
-        step, last_s = one.step, one.at_s
-        match step.what:
-            case StepKind.RUN:
-                begun.clear()
-                made.reach(one.at_s)
-            case StepKind.ATTEMPT:
-                made.add(StretchKind.MODEL, one.at_s - step.took_s, one.at_s, step)
-                made.waits_until_s = one.at_s + step.wait_s
-            case StepKind.INTENT:
-                begun[step.call_id] = one
-            case StepKind.RESULT if step.call_id in begun:
-                start = begun.pop(step.call_id)
-                made.add(StretchKind.TOOL, start.at_s, one.at_s, start.step)
-    for start in begun.values():
-        made.add(StretchKind.TOOL, start.at_s, last_s if until_s is None else until_s, start.step)
+    for run in runs:
+        for one in run.told(until_s if run is runs[-1] else None):
+            match one.kind:
+                case StretchKind.IDLE:
+                    made.reach(one.began_s)
+                case StretchKind.WAITING:
+                    made.waits_until_s = one.ended_s
+                case _:
+                    made.add(one)
     return made.done
 
 
@@ -113,14 +95,12 @@ class _Stretches:
         """The end of the wait that the last attempt announced."""
         self._end_s: float | None = None
 
-    def add(self, kind: StretchKind, began_s: float, ended_s: float, step: JournalStep) -> None:
-        if self._end_s is not None:
-            began_s = max(began_s, self._end_s)
-        if ended_s <= began_s:
-            return
-        self.reach(began_s)
-        self.done.append(Stretch(kind, began_s, ended_s, step.label, step.entry))
-        self._end_s = ended_s
+    def add(self, one: Stretch) -> None:
+        began_s = one.began_s if self._end_s is None else max(one.began_s, self._end_s)
+        if one.ended_s > began_s:
+            self.reach(began_s)
+            self.done.append(replace(one, began_s=began_s))
+            self._end_s = one.ended_s
 
     def reach(self, at_s: float) -> None:
         """Fills the gap up to `at_s`."""
@@ -133,14 +113,6 @@ class _Stretches:
             self.done.append(Stretch(StretchKind.IDLE, begin_s, at_s, "nothing is recorded"))
             begin_s = at_s
         self._end_s = max(begin_s, self._end_s or begin_s)
-
-
-def marks_of(steps: Iterable[TimedStep]) -> list[Mark]:
-    return [
-        Mark(one.step.mark, one.at_s, one.step.label, one.step.entry)
-        for one in steps
-        if one.step.mark is not None
-    ]
 
 
 def with_known(stretches: Sequence[Stretch], known: Iterable[Stretch]) -> list[Stretch]:

@@ -1,4 +1,4 @@
-"""Turns the records of a journal into the steps of a timeline and the entries of a transcript, record by record. Long
+"""Turns the records of a journal into the timelines of its runs and the entries of a transcript, record by record. Long
 texts are cut at once, so that the memory needed does not depend on the size of the journal. No I/O happens here.
 """
 
@@ -10,7 +10,6 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.conversation.records import (
@@ -27,8 +26,8 @@ from ralph.conversation.records import (
     UserRecord,
 )
 from ralph.output.narration import Narration, describe_call
-from ralph.pages.content import EntryKind, MarkKind, TranscriptEntry
-from ralph.pages.timeline import JournalStep, StepKind
+from ralph.pages.content import EntryKind, Mark, MarkKind, Point, TranscriptEntry
+from ralph.pages.timeline import RunTimeline
 from ralph.sessions.story import (
     CallOutcome,
     CallRequest,
@@ -88,16 +87,6 @@ class Incidents:
         lines += details[: MOST_DETAILS - len(lines)]
 
 
-class TranscriptOptions(Struct, frozen=True):
-    prefix: str
-    """The beginning of the ids of all entries."""
-    most_chars: int
-    """The length to which texts are cut."""
-    most_entries: int
-    shown_by: str
-    """The command that shows the whole session."""
-
-
 class _EntryDraft:
     """An entry of the transcript that may still get its result."""
 
@@ -108,40 +97,47 @@ class _EntryDraft:
 
 
 class PageTranscript:
-    """Collects the story of one session, the steps of its runs, and the entries. `take` gets each record in order."""
+    """Collects the story of one session, the timelines of its runs, and the entries. `take` gets each record in order."""
 
-    def __init__(self, options: TranscriptOptions, excerpts: Excerpts) -> None:
-        self._options = options
-        self._excerpts = excerpts
+    def __init__(
+        self, prefix: str, most_chars: int, most_entries: int, shown_by: str, excerpts: Excerpts
+    ) -> None:
+        """`prefix` begins the ids of all entries, and texts are cut to `most_chars`. The command `shown_by` shows the whole
+        session.
+        """
+        self._prefix, self._shown_by = prefix, shown_by
+        self._most_chars, self._excerpts = most_chars, excerpts
+        self._most_first = most_entries // SHARE_OF_FIRST
         self._narration = Narration(is_quiet=False, has_color=False)
         self.story = SessionStory()
-        self.steps: list[list[JournalStep]] = []
+        self.runs: list[RunTimeline] = []
+        self.lacks_times = False
+        """True if an older ralph wrote lines without their times. They have the time of the line before."""
+        self._now_s = 0.0
         self.incidents = Incidents()
         self.models: dict[str, None] = {}
         """The names of the models, in the order of their first use."""
         self._number = 0
         """The number of entries so far."""
         self._first: list[_EntryDraft] = []
-        self._last: deque[_EntryDraft] = deque(
-            maxlen=max(options.most_entries - options.most_entries // SHARE_OF_FIRST, 1)
-        )
+        self._last: deque[_EntryDraft] = deque(maxlen=max(most_entries - self._most_first, 1))
         self._calls: dict[str, _EntryDraft] = {}
         """The entries of calls that have no result yet, by the ids of the calls."""
         self._names: dict[str, str] = {}
         """The lines with names so far, by the name."""
-        self._results: dict[str, int] = {}
-        """The index of the step of each result in the current run."""
+        self._results: dict[str, Mark] = {}
+        """A mark at the result of each call in the current run, in case the call was denied."""
         self._attempt: int | None = None
-        """The index of the step of an attempt whose answer has not come yet."""
+        """The place of the stretch of an attempt whose answer has not come yet."""
 
     def entries(self) -> list[list[TranscriptEntry]]:
         """The entries of each run. If there were too many, one says how many were left out."""
-        of_runs: list[list[TranscriptEntry]] = [[] for _ in self.steps]
+        of_runs: list[list[TranscriptEntry]] = [[] for _ in self.runs]
         for draft in self._first:
             of_runs[draft.run].append(draft.entry)
         if left_out := self._number - len(self._first) - len(self._last):
             title = f"{left_out:,} entries are left out here"
-            identifier, shown_by = f"{self._options.prefix}-gap", self._options.shown_by
+            identifier, shown_by = f"{self._prefix}-gap", self._shown_by
             gap = TranscriptEntry(identifier, EntryKind.EVENT, None, title, "", shown_by=shown_by)
             of_runs[self._first[-1].run if self._first else 0].append(gap)
         for draft in self._last:
@@ -166,13 +162,17 @@ class PageTranscript:
             with suppress(ValueError):
                 at_s = datetime.fromisoformat(record.started_at).timestamp()
         self.models[record.model] = None
-        self.steps.append([JournalStep(StepKind.RUN, at_s, f"run {len(self.story.runs)}")])
+        self._pass_to(at_s)
+        self.runs.append(RunTimeline(self._now_s))
         self._results.clear()
         self._attempt = None
 
     def _take_in_run(
         self, record: Record, happened: Sequence[Step], at_s: float | None, *, has_texts: bool
     ) -> None:
+        self._pass_to(at_s)
+        run = self.runs[-1]
+        run.now_s = self._now_s
         match record:
             case AssistantRecord():
                 self._answer(record, happened, at_s, has_texts=has_texts)
@@ -181,13 +181,13 @@ class PageTranscript:
                 title, entry = (
                     (self._name(record.name), None) if draft is None else (draft.entry.title, draft.entry.id)
                 )
-                self._step(StepKind.INTENT, at_s, title, entry=entry, call_id=record.id)
+                run.call(record.id, title, entry)
             case ResultRecord():
-                self._result(record, at_s, has_texts=has_texts)
+                self._result(record, has_texts=has_texts)
             case CompactedRecord():
                 text = prompt_text(UserRecord(content=record.content, task=0))
-                entry = self._entry(EntryKind.RALPH, at_s, "the context after a compaction", text)
-                self._step(StepKind.OTHER, at_s, entry=entry, context_tokens=record.post_tokens)
+                self._entry(EntryKind.RALPH, at_s, "the context after a compaction", text)
+                self._tell_context(record.post_tokens)
             case EventRecord(event={"subtype": "attempt"}):
                 self._end_attempt(record.event, at_s, has_texts=has_texts)
             case EventRecord():
@@ -197,10 +197,10 @@ class PageTranscript:
             case DeliveryRecord(state=Delivery.FAILED):
                 why = f"the result was not delivered: {'; '.join(record.errors)}"
                 entry = self._entry(EntryKind.EVENT, at_s, why, "")
-                self._step(StepKind.OTHER, at_s, self._line(why), entry=entry, mark=MarkKind.NOTICE)
+                run.mark(MarkKind.NOTICE, self._line(why), entry)
             case _:
-                entries = [self._entry_of(step, at_s) for step in happened]
-                self._step(StepKind.OTHER, at_s, entry=next(iter(entries), None))
+                for step in happened:
+                    self._entry_of(step, at_s)
 
     def _answer(
         self, record: AssistantRecord, happened: Sequence[Step], at_s: float | None, *, has_texts: bool
@@ -209,32 +209,31 @@ class PageTranscript:
         first = next(iter(entries), None)
         self._number += not has_texts
         if self._attempt is not None:
-            steps = self.steps[-1]
-            steps[self._attempt] = replace(steps[self._attempt], entry=first)
+            self.runs[-1].name(self._attempt, first)
             self._attempt = None
         tokens = tokens_of(record.message["usage"])
-        self._step(StepKind.OTHER, at_s, entry=first, context_tokens=tokens.prompt + tokens.output or None)
+        self._tell_context(tokens.prompt + tokens.output or None)
 
-    def _result(self, record: ResultRecord, at_s: float | None, *, has_texts: bool) -> None:
+    def _result(self, record: ResultRecord, *, has_texts: bool) -> None:
         draft = self._calls.pop(record.tool_use_id, None)
         entry, title = None, ""
         if draft is not None:
             entry, title = draft.entry.id, draft.entry.title
             if has_texts:
-                result = self._excerpts.of_record(result_text(record.result), self._options.most_chars)
+                result = self._excerpts.of_record(result_text(record.result), self._most_chars)
                 cut_chars = draft.entry.cut_chars + result.cut_chars
                 draft.entry = replace(
                     draft.entry,
                     result=result.text,
                     is_error=record.is_error,
                     cut_chars=cut_chars,
-                    shown_by=self._options.shown_by if cut_chars else None,
+                    shown_by=self._shown_by if cut_chars else None,
                 )
         self._number += not has_texts
         if record.is_error:
             self.incidents.add("calls with an error", title)
-        self._results[record.tool_use_id] = len(self.steps[-1])
-        self._step(StepKind.RESULT, at_s, title, entry=entry, call_id=record.tool_use_id)
+        self._results[record.tool_use_id] = Mark(MarkKind.DENIAL, self._now_s, title, entry)
+        self.runs[-1].result(record.tool_use_id)
 
     def _end_attempt(self, fields: Mapping[str, Any], at_s: float | None, *, has_texts: bool) -> None:
         has_failed = fields.get("error") is not None
@@ -242,19 +241,15 @@ class PageTranscript:
         if has_failed and has_texts:
             text = self._event_text(fields)
             entry = self._entry(EntryKind.EVENT, at_s, text, text, is_error=True)
-        self._attempt = None if has_failed or not has_texts else len(self.steps[-1])
         asked = f"turn {fields['turn']}, {self._name(fields['target'])}"
         if has_failed:
             asked = f"{asked}: {self._name(fields.get('kind') or 'failed')}"
-        self._step(
-            StepKind.ATTEMPT,
-            at_s,
-            asked,
-            entry=entry,
-            took_s=_seconds(fields.get("latency_s")),
-            wait_s=_seconds(fields.get("wait_s")),
-            cost_usd=fields.get("cost_usd"),
-        )
+        run, cost_usd = self.runs[-1], fields.get("cost_usd")
+        took_s, wait_s = _seconds(fields.get("latency_s")), _seconds(fields.get("wait_s"))
+        place = run.attempt(asked, took_s=took_s, wait_s=wait_s, entry=entry)
+        self._attempt = None if has_failed or not has_texts else place
+        if cost_usd is not None:
+            run.costs.append(Point(self._now_s, cost_usd))
 
     def _event(self, fields: Mapping[str, Any], at_s: float | None) -> None:
         subtype = str(fields.get("subtype"))
@@ -265,10 +260,11 @@ class PageTranscript:
             entry = self._entry(EntryKind.EVENT, at_s, text, text)
         if subtype == "api_retry" and "turn" not in fields:  # journals of format 1 do not record attempts
             waited_s = _seconds(fields.get("retry_delay_ms")) / 1000
-            self._step(StepKind.ATTEMPT, at_s, "a failed attempt", entry=entry, wait_s=waited_s)
+            self.runs[-1].attempt("a failed attempt", wait_s=waited_s, entry=entry)
         if subtype in _COUNTED:
             self.incidents.add(_COUNTED[subtype], label)
-        self._step(StepKind.OTHER, at_s, label, entry=entry, mark=_MARKS.get(subtype))
+        if subtype in _MARKS:
+            self.runs[-1].mark(_MARKS[subtype], label, entry)
 
     def _event_text(self, fields: Mapping[str, Any]) -> str:
         """The event in the words in which a run tells it. An event of a newer ralph is shown as JSON."""
@@ -276,17 +272,20 @@ class PageTranscript:
         return "\n".join(lines) or json.dumps(dict(fields), ensure_ascii=False)
 
     def _end(self, record: EndedRecord, at_s: float | None) -> None:
-        steps = self.steps[-1]
-        for at in [self._results[call_id] for call_id in record.denied if call_id in self._results]:
-            self.incidents.add("denied calls", steps[at].label)
-            steps[at] = replace(steps[at], mark=MarkKind.DENIAL, label=f"denied: {steps[at].label}")
+        run = self.runs[-1]
+        for result in [self._results[one] for one in record.denied if one in self._results]:
+            self.incidents.add("denied calls", result.label)
+            run.marks.append(replace(result, label=f"denied: {result.label}"))
         text = ending(record)
-        entry = self._entry(EntryKind.EVENT, at_s, text, "")
-        line = self._line(text)
-        self._step(StepKind.ENDED, at_s, line, entry=entry, took_s=record.duration_s, mark=MarkKind.ENDED)
+        run.mark(MarkKind.ENDED, self._line(text), self._entry(EntryKind.EVENT, at_s, text, ""))
 
-    def _step(self, what: StepKind, at_s: float | None, label: str = "", **fields: Any) -> None:
-        self.steps[-1].append(JournalStep(what, at_s, label, **fields))
+    def _pass_to(self, at_s: float | None) -> None:
+        self.lacks_times = self.lacks_times or at_s is None
+        self._now_s = max(self._now_s, at_s or 0.0)
+
+    def _tell_context(self, tokens: int | None) -> None:
+        if tokens is not None:
+            self.runs[-1].contexts.append(Point(self._now_s, float(tokens)))
 
     def _entry_of(self, step: Step, at_s: float | None) -> str | None:
         """Adds the entry of a prompt or of a part of an answer, and returns its id. None for other steps."""
@@ -317,9 +316,9 @@ class PageTranscript:
         is_error: bool = False,
         call_id: str = "",
     ) -> str:
-        excerpt = self._excerpts.of_record(text, self._options.most_chars)
+        excerpt = self._excerpts.of_record(text, self._most_chars)
         self._number += 1
-        identifier = f"{self._options.prefix}-{self._number}"
+        identifier = f"{self._prefix}-{self._number}"
         entry = TranscriptEntry(
             identifier,
             kind,
@@ -328,10 +327,10 @@ class PageTranscript:
             excerpt.text,
             is_error=is_error,
             cut_chars=excerpt.cut_chars,
-            shown_by=self._options.shown_by if excerpt.cut_chars else None,
+            shown_by=self._shown_by if excerpt.cut_chars else None,
         )
-        draft = _EntryDraft(entry, len(self.steps) - 1)
-        is_first = len(self._first) < self._options.most_entries // SHARE_OF_FIRST
+        draft = _EntryDraft(entry, len(self.runs) - 1)
+        is_first = len(self._first) < self._most_first
         (self._first if is_first else self._last).append(draft)
         if call_id:
             self._calls[call_id] = draft

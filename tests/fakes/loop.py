@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError
 from ralph.git.file_digests import Changes, Snapshot
-from ralph.loop.events import LoopWaits
+from ralph.loop.events import LoopWaits, line_of
 from ralph.loop.iterate import iterate
 from ralph.loop.ports import LoopWorld
 from ralph.loop.state import LoopState, read_state, state_text
@@ -24,7 +24,6 @@ from ralph.loop.values import (
     LoopPlan,
     Setback,
 )
-from ralph.loop.words import line_of
 from ralph.settings.tables import LoopSettings
 from ralph.values.limits import LimitSettings
 from ralph.values.outcome import Outcome

@@ -13,7 +13,7 @@ import pytest
 
 from ralph.git.file_digests import Changes
 from ralph.git.own_paths import OwnPaths, own_output_files
-from ralph.loop.directory.preflight import check_checkout, open_checkout
+from ralph.loop.directory.checkout import check_checkout, open_checkout
 from tests.git.repositories import Repository
 from tests.git.test_commit import files_of
 from tests.git.test_snapshot import nested

@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from ralph.loop.process.iterations import RalphIterations
+from ralph.loop.processes import RalphIterations
 from ralph.loop.values import IterationOrder, LoopPlan
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.values.redaction import Redactor

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.loop.agents import session_file
-from ralph.loop.agents.session_file import EventLog, open_session, read_session
+from ralph.loop.agents import events
+from ralph.loop.agents.events import EventLog, open_session, read_session
 from ralph.loop.agents.table import AGENTS
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def log_in(folder: Path, before_usd: float = 0.0) -> EventLog:
 def test_no_output_of_an_agent_is_the_end_of_its_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bytes
 ) -> None:
-    monkeypatch.setattr(session_file, "_LONGEST_LINE_BYTES", 1_000)
+    monkeypatch.setattr(events, "_LONGEST_LINE_BYTES", 1_000)
     log = log_in(tmp_path)
     assert log.feed(b'{"session_id": "s-1"}\n' + before + FORGED + b"\n")
     log.close()

@@ -7,11 +7,11 @@ import signal
 import stat
 import sys
 from threading import Timer
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.loop.process.check import TAIL_BYTES, CheckLog, ShellCheck
+from ralph.loop.check import TAIL_BYTES, CheckLog, LoopCommands, ShellCheck
 from ralph.machine.own_programs import ProgramSearch
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.sandbox import disk_work
@@ -23,7 +23,10 @@ from tests.processes.one_supervisor import SUPERVISOR
 from tests.rows import every_row
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from ralph.sandbox.command_box import CommandBox
 
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc and prctl")
 
@@ -36,20 +39,22 @@ def folder_of(directory: Path) -> Path:
     return directory.with_name(f"{directory.name}-folder")
 
 
-def check(directory: Path, command: str, *, waiter: InboxWaiter | None = None, **options: Any) -> ShellCheck:
+def check(
+    directory: Path,
+    command: str,
+    *,
+    waiter: InboxWaiter | None = None,
+    box: CommandBox | None = None,
+    tell: Callable[[str], None] = print,
+) -> ShellCheck:
     clock = SystemClock()
     return ShellCheck(
-        "check",
-        command,
-        directory=directory,
-        folder=folder_of(directory),
-        environment={"PATH": os.environ["PATH"]},
-        redactor=REDACTOR,
-        supervisor=SUPERVISOR,
-        waiter=waiter or InboxWaiter(clock),
-        clock=clock,
+        *("check", command, folder_of(directory), {"PATH": os.environ["PATH"]}, REDACTOR),
+        commands=LoopCommands(
+            *(SUPERVISOR, box or no_box(), directory, waiter or InboxWaiter(clock), clock, tell)
+        ),
+        search=ProgramSearch(os.environ["PATH"]),
         grace_s=0.1,
-        **{"box": no_box(), "search": ProgramSearch(os.environ["PATH"]), **options},
     )
 
 

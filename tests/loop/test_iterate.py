@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError
-from ralph.loop.events import BranchChanged
 from ralph.loop.values import IterationOrder, IterationResult, IterationSession, LoopLimits, Setback
 from ralph.settings.tables import LoopSettings
 from ralph.values.limits import LimitSettings
@@ -31,18 +30,6 @@ IDLE = ScriptedIteration(changes=False)
 
 def iterations(count: int | None) -> LoopLimits:
     return LoopLimits(max_iterations=count)
-
-
-# --- done
-
-
-def test_it_is_done_when_the_check_passes_whatever_the_iteration_said() -> None:
-    rig = LoopRig(
-        [ScriptedIteration(), ScriptedIteration(ended(Outcome.TASK_FAILED)), ScriptedIteration()],
-        verdicts=[1, 1, 0],
-    )
-    end = rig.play()
-    assert (end.exit_code, end.reason, len(rig.state.iterations)) == (0, "the check passes", 2)
 
 
 # --- what an iteration's end means
@@ -74,11 +61,6 @@ def test_each_outcome_stops_the_loop_with_its_code_or_counts(outcome: Outcome, c
         assert (end.outcome, end.exit_code) == (outcome, outcome.exit_code())
         assert end.reason.endswith(": because")
         assert rig.state.iterations == ()
-
-
-def test_a_signal_that_was_passed_on_ends_the_loop_though_the_iteration_came_through() -> None:
-    rig = LoopRig([ScriptedIteration(ended(Outcome.COMPLETED, stopped_by=15))])
-    assert rig.play().exit_code == 143
 
 
 # --- progress
@@ -404,13 +386,6 @@ def test_a_push_that_fails_after_a_late_commit_is_told_and_no_bug() -> None:
     assert "iteration 1: push failed, the next iteration tries again: gone" in again.told
 
 
-def test_a_push_that_failed_is_no_news_once_one_succeeded() -> None:
-    rig = LoopRig(limits=iterations(2), options={"commits": True, "pushes": True})
-    rig.checkout.push_problems = ["gone"]
-    rig.play()
-    assert rig.state.warnings == ()
-
-
 @every_row(
     ("played", "pushed"),
     [
@@ -520,19 +495,6 @@ def test_what_a_person_commits_between_two_iterations_is_looked_through_too() ->
     rig.check.before = commit_beside
     assert rig.play().exit_code == 0
     assert rig.checkout.looked_since == ["head"]
-
-
-def test_an_iteration_that_changes_the_branch_is_named() -> None:
-    rig = LoopRig(limits=iterations(1))
-
-    def process(_order: IterationOrder) -> IterationResult:
-        rig.checkout.branch = "feature"
-        return DONE
-
-    rig.iterations.play = process
-    rig.play()
-    [changed] = rig.events.of(BranchChanged)
-    assert (changed.before, changed.after) == ("main", "feature")
 
 
 # --- its end by force, and going on

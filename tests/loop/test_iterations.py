@@ -7,12 +7,10 @@ import signal
 import stat
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
 from ralph.values.outcome import Outcome
-from tests.processes import fork_server, forked_processes
 from tests.processes.children import is_gone
 from tests.program.model_answers import DONE, bash, results, told_texts
 
@@ -20,35 +18,6 @@ linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ne
 
 # In namespaces of their own, commands do not know their pids as others see them.
 SEES_ALL = ("--sandbox", "off")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def server() -> Any:
-    """The fork server. It starts before any test, because what a test starts is ended with it."""
-    return fork_server._server() if sys.platform == "linux" else None
-
-
-@pytest.fixture
-def afresh() -> None:
-    """The iterations of a test that asks for this get an interpreter of their own."""
-
-
-@pytest.fixture(autouse=True)
-def _forked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, server: Any) -> None:
-    """Makes the iterations forks of the fork server, as those of a loop that is a fork itself."""
-    if "afresh" in request.fixturenames or server is None:
-        return
-    usual: Any = vars(subprocess.Popen)["_execute_child"]
-
-    def execute_child(popen: Any, *how: Any) -> None:
-        start = forked_processes.Start(*how)
-        if server.can_fork and forked_processes._is_ralph(start):
-            with server.lock:
-                forked_processes.start_fork(popen, start, server.orders, start.args)
-        else:
-            usual(popen, *how)
-
-    monkeypatch.setattr(subprocess.Popen, "_execute_child", execute_child)
 
 
 def test_the_model_gets_the_prompt_and_the_loop_what_came_of_it(iterating, serve) -> None:
@@ -104,7 +73,7 @@ def test_a_place_that_cannot_be_written_to_is_an_os_error(iterating) -> None:
         iterating.run()
 
 
-def test_a_package_called_ralph_in_the_checkout_is_not_run(iterating, serve, afresh) -> None:
+def test_a_package_called_ralph_in_the_checkout_is_not_run(iterating, serve) -> None:
     serve(DONE)
     (iterating.root / "launch" / "ralph").mkdir()
     (iterating.root / "launch" / "ralph" / "__main__.py").write_text("raise SystemExit(9)")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from ralph.loop.opening.plan import with_server
+from ralph.loop.opening import with_server
 from ralph.loop.values import LoopPlan
 from ralph.settings.merge import load_settings
 from ralph.values.outcome import CannotError

@@ -17,7 +17,7 @@ TREE = Path(__file__).parents[2]
 
 
 def news(directory: Path) -> dict[str, bool]:
-    return {starter.name: starter.kept_because is None for starter in write_starters(directory)}
+    return {name: kept_because is None for name, kept_because in write_starters(directory)}
 
 
 def test_an_empty_directory_gets_all_of_them(tmp_path) -> None:

@@ -1,24 +1,26 @@
+"""The lines about a loop's events and its status."""
+
 from __future__ import annotations
 
+import os
+import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from ralph.loop import words
+from ralph.loop import events as words
+from ralph.loop import status
 from ralph.loop.events import (
     BranchChanged,
-    CheckedFirst,
     GitChanged,
     IterationBegan,
-    IterationCutOff,
     IterationResumed,
-    LoopEnded,
     LoopWaits,
-    Pushed,
 )
-from ralph.loop.state import CurrentIteration, IterationRecord, LoopState
-from ralph.loop.values import CheckResult, LoopEnd, LoopLimits, LoopPlan, Setback
+from ralph.loop.state import CurrentIteration, IterationRecord, LoopState, Phase
+from ralph.loop.status import LoopStatus, _change_text, _is_current, local, status_lines
+from ralph.loop.values import LoopEnd, LoopLimits, LoopPlan, Setback
 from ralph.output.iteration_log import LiveIteration
 from ralph.output.live import LiveRun, LiveWait, RunningTool
 from ralph.values.events import Event, Heartbeat, Notice
@@ -37,10 +39,8 @@ STATE = LoopState(PLAN, "2026-11-22T01:00:00+00:00", 7, "2026-11-22T02:00:00+00:
 @every_row(
     ("record", "said"),
     [
-        (replace(RECORD, made_progress=False), "nothing changed"),
         (replace(RECORD, files=(), file_count=0), "no file changed"),
         (replace(RECORD, outcome=Outcome.TIMED_OUT, exit_code=124), "timed_out (exit 124), "),
-        (replace(RECORD, has_loop_commit=True), "2 commits (1 by --commit), "),
         (replace(RECORD, file_count=9, files=tuple("abcdef")), "9 files changed: a, b, c and 6 more"),
     ],
 )
@@ -48,29 +48,18 @@ def test_and_what_is_special_about_it(record: IterationRecord, said: str) -> Non
     assert said in words.iteration_line(record, 5)
 
 
-def test_without_a_check_the_line_has_none() -> None:
-    assert "check" not in words.iteration_line(replace(RECORD, check=None), 5)
-
-
 SOON = datetime(2026, 11, 22, 2, 0, 30, tzinfo=UTC)
 WAIT = LoopWaits(Setback.OUTAGE, 2, 30.0, SOON, False, False, 2, "abcdef0123")
+# The other lines are in the recorded scenes.
 LINES: list[tuple[Event, str | None]] = [
     (Notice("as it is"), "as it is"),
     (Heartbeat("git push", 12.4), "waiting for git push, 12s so far"),
     (Heartbeat("iteration 3", 12.4), None),
-    (CheckedFirst(CheckResult(1), "check"), "check before the first iteration: failed (exit 1)"),
-    (CheckedFirst(CheckResult(0), "gate", 3), "gate before iteration 3: passed"),
-    (IterationBegan(2, 5, "abcdef0123", None, None), "iteration 2 of 5, session abcdef01"),
     (IterationBegan(2, None, "abcdef0123", None, 600), "iteration 2, session abcdef01, 10m00s left"),
     (IterationBegan(2, 5, "abcdef0123", 2, 600), "iteration 2 of 5, session abcdef01, $2.00 and 10m00s left"),
-    (IterationResumed(2, 5, "abcdef0123", False), "iteration 2 of 5, session abcdef01, resumes"),
     (
         IterationResumed(2, 5, "abcdef0123", True),
         "iteration 2 of 5, session abcdef01, starts over: its session cannot be resumed",
-    ),
-    (
-        IterationCutOff(2, 5, Outcome.INTERRUPTED, 130, 1, None, 61.0),
-        "iteration 2 of 5: interrupted (exit 130), 1 turn, $?, not finished, 1m01s",
     ),
     (BranchChanged(2, None, "spare"), "iteration 2 went to branch spare; before it was on none"),
     (
@@ -84,8 +73,6 @@ LINES: list[tuple[Event, str | None]] = [
             "runs none of them, but yours may: check .git/config and .git/hooks first"
         ),
     ),
-    (Pushed(1), "pushed 1 commit"),
-    (LoopEnded(LoopEnd(Outcome.CONFIG, 78, "why")), "config (exit 78): why"),
 ]
 
 
@@ -97,18 +84,11 @@ def test_the_line_of_an_event(event: Event, line: str | None) -> None:
 @every_row(
     ("event", "begins", "ends"),
     [
-        (WAIT, "the API is unavailable: waiting 30s (outage 2 in a row), ", "then session abcdef01 resumes"),
         (
             replace(WAIT, is_from_server=True),
             "the API is unavailable: waiting 30s (as the server asks), ",
             "",
         ),
-        (
-            replace(WAIT, has_own_schedule=True),
-            "the API is unavailable: waiting 30s (outage 2 in a row, by the schedule loop.outage_waits_s), ",
-            "",
-        ),
-        (replace(WAIT, setback=Setback.KILL), "the iteration was killed", "then iteration 2 resumes"),
         (
             replace(WAIT, setback=Setback.SHORTAGE, iteration=None, session_id=None),
             "this machine has no ",
@@ -176,7 +156,7 @@ def test_a_running_loop_is_shown_as_it_is_now() -> None:
 
     def lines(live_run: LiveRun, now: datetime = NOW) -> list[str]:
         live = LiveIteration(9, 2, "abcdef0123", moment - 60, live_run, max_turns=40, max_budget_usd=1.0)
-        return [*words.status_lines(words.LoopStatus(Path("/s"), state, True, live, now))][1:5]
+        return [*status.status_lines(status.LoopStatus(Path("/s"), state, True, live, now))][1:5]
 
     assert lines(run) == [
         "running as process 7: 1 iteration and 1 not finished, 17 turns, $1.17, 2 commits, 1h02m",
@@ -191,7 +171,44 @@ def test_a_running_loop_is_shown_as_it_is_now() -> None:
     server = replace(run, background=(RunningTool("bash_1", "npm run dev " * 9, moment - 90),))
     assert lines(server)[3:] == [lines(run)[3]]
     live = LiveIteration(9, 2, "abcdef0123", moment - 60, server)
-    shown = [*words.status_lines(words.LoopStatus(Path("/s"), state, True, live, NOW))]
+    shown = [*status.status_lines(status.LoopStatus(Path("/s"), state, True, live, NOW))]
     assert f"in the background: bash_1 for 1m30s: {('npm run dev ' * 9)[:77]}" in shown[5]
     until = f"{(NOW + timedelta(seconds=30)).astimezone():%H:%M:%S}"
     assert f": turn 5 of 40, waiting after 529 until {until} (30s left), " in lines(wait)[2]
+
+
+OURS = CurrentIteration(2, "s-2", "2026-11-22T01:50:00+00:00", 0.0, "", "")
+RUNNING = LoopState(LoopPlan("/work", "/work"), "2026-11-22T01:00:00+00:00", os.getppid(), current=OURS)
+LIVE = LiveIteration(os.getpid(), 2, "s-2", 1.0, LiveRun(1.0))
+
+
+def test_only_the_process_of_the_running_iteration_is_believed() -> None:
+    assert _is_current(LIVE, RUNNING)
+    with subprocess.Popen(["true"]) as ended:
+        ended.wait()
+        assert not _is_current(replace(LIVE, pid=ended.pid), RUNNING), (
+            "killed, and the loop has not seen it yet"
+        )
+    assert not _is_current(replace(LIVE, pid=os.getppid()), RUNNING), "its id belongs to another process now"
+    assert not _is_current(replace(LIVE, number=1), RUNNING)
+    assert not _is_current(replace(LIVE, session_id="s-1"), RUNNING)
+    assert not _is_current(LIVE, replace(RUNNING, current=replace(OURS, phase=Phase.CHECKING)))
+    assert not _is_current(LIVE, replace(RUNNING, current=None))
+
+
+@every_row(
+    ("current", "says"),
+    [
+        (replace(OURS, outages=2), "(2 outages)"),
+        (replace(OURS, outages=2, kills=1), "(1 kill)"),
+    ],
+)
+def test_the_line_of_a_change_says_of_a_wait_what_the_status_says(
+    current: CurrentIteration, says: str
+) -> None:
+    until = "2026-11-22T03:00:00+00:00"
+    state = replace(RUNNING, current=replace(current, phase=Phase.WAITING, waits_until=until))
+    status = LoopStatus(Path("/s"), state, True, None, datetime(2026, 11, 22, 2, tzinfo=UTC))
+    waiting = f"waiting until {local(until)} {says}"
+    assert _change_text(status).startswith(f"iteration 2: {waiting}; ")
+    assert f": {waiting}, started " in [*status_lines(status)][2]

@@ -157,7 +157,6 @@ def part_of(number: int, began_s: float, name: str = "a") -> SectionPart:
         number=number,
         session_id=f"7c1f09a{number}-52cd-4f0e-9a51-0d6cfe7a1b2c",
         outcome=outcome,
-        is_problem=outcome != "completed",
         reason=reason,
         last_words=words,
         began_s=began_s,
@@ -232,7 +231,6 @@ def loop_of_eight(name: str = "a") -> Section:
         model="claude-opus-5-5, claude-haiku-5",
         outcome="completed",
         exit_code=0,
-        is_problem=False,
         reason="The check passes.",
         answer=ITERATIONS[-1][5],
         began_s=BEGAN_S,
@@ -280,7 +278,7 @@ def failed_session(name: str = "b") -> Section:
     """A session of one run, which ended at its budget."""
     from msgspec.structs import replace
 
-    part = replace(part_of(3, BEGAN_S - 90_000, name), outcome="limit_reached", is_problem=True, check=None)
+    part = replace(part_of(3, BEGAN_S - 90_000, name), outcome="limit_reached", check=None)
     return Section(
         id="e2b94d10-52cd-4f0e-9a51-0d6cfe7a1b2c",
         is_loop=False,
@@ -290,7 +288,6 @@ def failed_session(name: str = "b") -> Section:
         model="claude-opus-5-5",
         outcome="limit_reached",
         exit_code=3,
-        is_problem=True,
         reason="The budget of $0.75 is used up.",
         answer="The import reads every file twice; I had begun to measure it.",
         began_s=part.began_s or 0.0,

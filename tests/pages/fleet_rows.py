@@ -9,13 +9,13 @@ from ralph.fleet.decisions import JobState, outcome_of
 from ralph.fleet.jobs import Job, SetLimits, content_of
 from ralph.fleet.store.schema import AttemptRow, JobRow, SetRow
 from ralph.pages.excerpts import Excerpts
-from ralph.pages.fleet_story import fleet_content_of
+from ralph.pages.fleet_page import FleetStory
 from ralph.values.redaction import Redactor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ralph.pages.content import FleetContent
+    from ralph.pages.fleet_page import FleetContent
 
 BEGAN_S = 1_795_476_600.0  # 2026-11-23 21:30 UTC
 NOW_S = BEGAN_S + 6 * 3600
@@ -140,11 +140,6 @@ ATTEMPTS = [
 def night_of(
     sets: Any = None, jobs: Any = None, attempts: Any = None, secrets: Sequence[str] = ()
 ) -> FleetContent:
-    return fleet_content_of(
-        SETS if sets is None else sets,
-        JOBS if jobs is None else jobs,
-        ATTEMPTS if attempts is None else attempts,
-        made_at_s=NOW_S,
-        version="1.2.3",
-        excerpts=Excerpts(Redactor(secrets)),
-    )
+    jobs, attempts = JOBS if jobs is None else jobs, ATTEMPTS if attempts is None else attempts
+    excerpts = Excerpts(Redactor(secrets))
+    return FleetStory(SETS if sets is None else sets, jobs, attempts, NOW_S, excerpts).content()

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.pages.page import fleet_html_of, html_of
+from ralph.pages.fleet_page import fleet_html_of
+from ralph.pages.page import html_of
 from tests.pages.contents import NIGHT, SEVERAL
 from tests.pages.fleet_rows import night_of
 from tests.pages.hostile_content import FULL, HOSTILE, Walk

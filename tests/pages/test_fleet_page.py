@@ -12,7 +12,7 @@ from ralph.fleet.jobs import Job, SetLimits
 from ralph.fleet.store.claims import Claim, Claims, ClaimWriter
 from ralph.fleet.store.database import database_of, prepare
 from ralph.pages.command import MARK_OF_PAGE
-from ralph.pages.page import fleet_html_of
+from ralph.pages.fleet_page import fleet_html_of
 from tests.pages.fleet_rows import night_of
 from tests.pages.hostile_content import HOSTILE, Walk
 from tests.pages.test_page import Structure
@@ -21,7 +21,7 @@ from tests.program.conftest import ralph_in
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ralph.pages.content import FleetContent
+    from ralph.pages.fleet_page import FleetContent
     from tests.program.conftest import Finished
 
 

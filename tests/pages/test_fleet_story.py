@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from ralph.fleet.decisions import JobState
 from ralph.pages.excerpts import size_in_html
-from ralph.pages.page import fleet_html_of, headline_of_fleet, totals_of_sets
+from ralph.pages.fleet_page import fleet_html_of, headline_of_fleet, totals_of_sets
 from tests.pages.fleet_rows import (
     BEGAN_S,
     NOW_S,
@@ -36,10 +36,12 @@ def test_the_worst_jobs_come_first_in_the_order_of_the_exit_codes() -> None:
         *failed,
         *("blocked", "gone", "stops", "runs", "queued", "waits", "e0"),
     ]
+    verdicts = [job.verdict for job in content.jobs]
+    assert verdicts == ["bad"] * 14 + ["open"] * 4 + ["good"]
     assert [one.exit_code for one in content.exits] == [70, 74, 77, 78, 69, 2, 4, 1, 3, 124, 75, 143]
     (one,) = content.sets
     assert one.exit_code == 70
-    assert [(count.state, count.number) for count in one.states] == [
+    assert [*one.states] == [
         *(("failed", 12), ("blocked", 1), ("cancelled", 1), ("cancelling", 1), ("running", 1)),
         *(("queued", 1), ("waiting", 1), ("done", 1)),
     ]

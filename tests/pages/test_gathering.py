@@ -28,6 +28,7 @@ from tests.git.repositories import committed
 from tests.journals.reading import readable_part
 from tests.rows import every_row
 from tests.sessions.session_journals import SESSION_ID, JournalBuilder, completed
+from tests.sessions.test_skimming import forked
 
 if TYPE_CHECKING:
     from ralph.pages.content import Section
@@ -76,6 +77,8 @@ def test_a_page_counts_as_sessions_ls_does(name: str, tmp_path_factory) -> None:
     assert [part.is_copied for part in section.parts] == [run.is_copied for run in look.story.runs]
     has_times = b',"at":' in journal
     assert any("without the times" in note for note in section.notes) is not has_times
+    if section.costs:
+        assert section.costs[-1].value == pytest.approx(section.cost_usd)
     entries = [entry for part in section.parts for entry in part.entries]
     assert len({entry.id for entry in entries}) == len(entries)
     named = {mark.entry for part in section.parts for mark in part.marks}
@@ -90,7 +93,11 @@ def test_the_times_of_lines_place_the_calls_and_the_answers(environment, tmp_pat
     assert part.began_s == BEGAN_S + 1
     assert not any("without the times" in note for note in section.notes)
     kinds = [(one.kind, one.label) for one in part.stretches]
-    assert (StretchKind.TOOL, "Bash: pytest -q") in kinds
+    (test,) = [one for one in part.stretches if one.label == "Bash: pytest -q"]
+    assert (test.kind, test.ended_s - test.began_s) == (StretchKind.TOOL, 1.0)
+    said = {entry.id for entry in part.entries if entry.kind is EntryKind.TEXT}
+    assert said & {one.entry for one in part.stretches if one.kind is StretchKind.MODEL}
+    assert section.costs
     assert (StretchKind.WAITING, "waiting before a retry") in kinds
     titles = [entry.title for entry in part.entries if entry.kind is EntryKind.CALL]
     assert titles == ["Bash: pytest -q", "Read: a.py"]
@@ -98,6 +105,15 @@ def test_the_times_of_lines_place_the_calls_and_the_answers(environment, tmp_pat
     assert (failed.is_error, failed.text) == (True, "pytest -q")
     assert (failed.result or "").endswith("Exit code 1")
     assert {count.name: count.number for count in section.counts} == {"retries": 1, "calls with an error": 1}
+
+
+def test_what_a_fork_copied_is_no_part_of_its_costs_and_its_time(environment, tmp_path) -> None:
+    keep(environment, tmp_path, with_times(forked().data))
+    section = work_of(environment, tmp_path)
+    *copied, own = section.parts
+    assert [part.is_copied for part in section.parts] == [*[True] * len(copied), False]
+    assert copied
+    assert (section.costs, section.began_s) == ((), own.began_s), "its own run records no attempt"
 
 
 def test_long_results_are_cut_where_that_is_said_and_keep_both_ends(environment, tmp_path) -> None:
@@ -230,6 +246,16 @@ def test_a_record_of_an_older_ralph_whose_session_is_deleted_is_shown_with_what_
     assert "is not any more" in part.problem or "was deleted" in part.problem
     assert [file.path for file in section.files] == ["a\nb.py"]
     assert any("not in a git checkout" in note for note in section.notes)
+
+
+def test_a_page_of_a_directory_shows_the_session_of_an_iteration_in_its_loop_alone(
+    environment, tmp_path
+) -> None:
+    keep(environment, tmp_path, completed().data)
+    state = old_record()
+    plan = replace(state.plan, directory=str(tmp_path / "work"))
+    LoopStore.for_user(environment, tmp_path / "work").begin().save(replace(state, plan=plan))
+    assert work_of(environment, tmp_path, ".").is_loop
 
 
 def test_a_damaged_journal_of_a_loop_is_told_beside_the_page(environment, tmp_path) -> None:

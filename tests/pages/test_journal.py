@@ -8,6 +8,7 @@ from ralph.conversation.journal_lines import line_of
 from ralph.conversation.secret_spans import RecordView
 from ralph.pages.excerpts import Excerpts
 from ralph.pages.gathering import PageShare, read_journal
+from ralph.pages.transcript import PageTranscript
 from ralph.values.events import AttemptEnded, TurnAsked
 from ralph.values.redaction import Redactor
 from ralph.values.servers.models import facts_of
@@ -66,11 +67,14 @@ def test_the_timeline_of_a_long_journal_is_that_of_a_journal_that_is_decoded_com
 
     def timeline(one: JournalRead) -> list[tuple[object, ...]]:
         return [
-            (step.what, step.at_s, step.took_s, step.wait_s, step.call_id, step.cost_usd, step.context_tokens)
-            for steps in one.transcript.steps
-            for step in steps
-            # The sum of a turn has no time of its own on the timeline.
-            if step.took_s or step.call_id or step.context_tokens or step.mark
+            (
+                run.began_s,
+                run.now_s,
+                run.costs,
+                run.contexts,
+                [(of.kind, of.began_s, of.ended_s) for of in run.told(None)],
+            )
+            for run in one.transcript.runs
         ]
 
     assert timeline(passed) == timeline(whole)
@@ -122,6 +126,18 @@ def test_names_in_the_middle_of_a_long_journal_show_no_secret(knows: bool, tmp_p
     spans_of = Redactor([secret] if knows else []).spans
     path.write_bytes(b"".join(line_of(at, one, 1000.0 + at, spans_of) for at, one in enumerate(records)))
     transcript = read(path, len(records), 1_000_000_000).transcript
-    labels = [step.label for steps in transcript.steps for step in steps]
+    labels = [stretch.label for run in transcript.runs for stretch in run.told(None)]
     assert sum("[redacted]" in label for label in labels) > TURNS
     assert "s3cr3t" not in repr(labels)
+
+
+def test_a_record_without_a_time_of_its_own_has_that_of_the_one_before() -> None:
+    transcript = PageTranscript("e", 1000, 100, "", Excerpts(Redactor()))
+    times, seen = iter([100.0, 100.0, None, 102.0]), list[float]()
+    for number, record in enumerate(JournalBuilder().run().prompt("go").ends().records):
+        transcript.take(record, next(times, 101.0), number)
+        seen.append(transcript.runs[-1].now_s if transcript.runs else 0.0)
+    (run,) = transcript.runs
+    assert (run.began_s, run.now_s) == (100.0, 102.0)
+    assert seen[1:4] == [100.0, 100.0, 102.0]
+    assert transcript.lacks_times

@@ -11,7 +11,7 @@ import pytest
 from ralph.loop.record import LoopStore
 from ralph.loop.state import LoopState
 from ralph.loop.values import LoopEnd, LoopPlan
-from ralph.pages.command import MARK_OF_PAGE, ReportRequest, place_of_page, write_report
+from ralph.pages.command import MARK_OF_PAGE, place_of_page, write_report
 from ralph.sessions.store import SessionStore
 from ralph.values.outcome import Outcome, UsageError
 from tests.processes.scripts import script
@@ -37,7 +37,7 @@ def section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def report(section: Path) -> Callable[..., int]:
     def run(what: str | None = None, **fields: object) -> int:
-        return write_report(ReportRequest(what, section, **fields))  # type: ignore[arg-type]
+        return write_report(what, section, **fields)  # type: ignore[arg-type]
 
     return run
 
@@ -83,6 +83,9 @@ def test_what_is_not_there_is_a_usage_error_that_names_what_is(section, report) 
         report("7")
     with pytest.raises(UsageError, match="no session has an id that begins with 'beef'"):
         report("beef")
+    (section / "below").mkdir()
+    with pytest.raises(UsageError, match=r"no loop and no session of .*/below"):
+        report("below")
     with pytest.raises(UsageError, match="no directory"):
         report("./nowhere")
 

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from ralph.sandbox.sandbox_settings import SandboxSettings
 
 _MOST_BYTES = 20_000_000
-# What a link there leads to, such as the environment of the loop, is another file in each process.
 _TOKENS = frozenset(
     "accessToken refreshToken expiresAt refreshTokenExpiresAt access refresh expires access_token refresh_token id_token "
     "last_refresh".split()
@@ -136,8 +135,9 @@ class AgentHome(Struct, frozen=True, dict=True):
                 continue
             is_newer = os.stat(own).st_mtime_ns > os.stat(theirs).st_mtime_ns
             os.unlink(own)
-            if is_newer and (after := _with_tokens(before, data)) != before:
-                _replace(os.path.realpath(theirs), after)
+            old = _decoded(before)
+            if is_newer and (merged := _merged(old, _decoded(data))) != old:
+                _replace(os.path.realpath(theirs), msgspec.json.encode(merged))
 
     def secrets(self) -> Iterator[str]:
         """Yields the secrets in the user's logins and in the user's files in the list, as they are now. Raises
@@ -253,14 +253,8 @@ def _of_project(data: bytes, directory: str) -> bytes:
     return msgspec.json.encode(found)
 
 
-def _with_tokens(before: bytes, after: bytes) -> bytes:
-    """A login with the tokens of another one, where both have a token. `before` itself if no token differs."""
-    old = _decoded(before)
-    new = _merged(old, _decoded(after))
-    return before if new == old else msgspec.json.encode(new)
-
-
 def _merged(old: object, new: object, name: str = "") -> object:
+    """A login with the tokens of another one, where both have a token."""
     if isinstance(old, dict) and isinstance(new, dict):
         return {key: _merged(value, new.get(key), key) for key, value in old.items()}
     is_token = name in _TOKENS and type(new) is type(old) and isinstance(old, str | int)

@@ -13,14 +13,19 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ralph.loop.agents.events import is_session_unknown, outcome_of_run
-from ralph.loop.agents.session_file import AgentSession, EventLog, open_session, read_session
+from ralph.loop.agents.events import (
+    AgentSession,
+    EventLog,
+    is_session_unknown,
+    open_session,
+    outcome_of_run,
+    read_session,
+)
 from ralph.loop.rules import is_counted
 from ralph.loop.values import IterationResult, IterationSession, Setback
 from ralph.machine.launcher import NOT_STARTED, TRY_AGAIN
 from ralph.machine.output_capture import readable_text
-from ralph.machine.processes import environment_for_commands
-from ralph.machine.running_command import STILL_RUNS, EndCause, KeptErrors, MemoryCapture, RunningCommand
+from ralph.machine.running_command import STILL_RUNS, EndCause, KeptErrors
 from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted
 from ralph.values.shortage import ShortageError, shortage_of
@@ -30,50 +35,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ralph.loop.agents.events import AgentRun
-    from ralph.loop.agents.start import OpenAgent
+    from ralph.loop.agents.table import OpenAgent
     from ralph.loop.values import IterationOrder
-    from ralph.machine.running_command import BlockSearch, Capture, CommandEnding
-    from ralph.sandbox.sandbox_settings import SandboxSettings
-    from ralph.values.ports import Clock, Waiter
+    from ralph.machine.running_command import CommandEnding
     from ralph.values.redaction import Redactor
 
 _GRACE_S = 3.0  # a stop takes six seconds at most
 _CONTINUE = "The last run of this session was cut off before its end. See what is done already, and go on with the task."
 _MOST_REASON_CHARS = 300
-_MOST_VERSION_BYTES = 16_384
-_VERSION_S = 10.0
 
 
 class AgentIterations:
     """Implements the `Iterations` port with processes of another agent. Works on the main thread only."""
 
-    def __init__(
-        self,
-        agent: OpenAgent,
-        *,
-        directory: Path,
-        folder: Path,
-        waiter: Waiter,
-        clock: Clock,
-        redactor: Redactor,
-        tell: Callable[[str], None],
-        limits: SandboxSettings,
-    ) -> None:
-        """`folder` is the loop's folder, with the files of the agent's sessions. `limits` are those of its supervisor."""
-        self._agent, self._row = agent, agent.line.row
-        self._directory, self._folder = directory, folder
-        self._waiter, self._clock = waiter, clock
-        self._redactor, self._tell, self._limits = redactor, tell, limits
-        self._has_told_version = False
-
-    def _tell_version(self, limit_s: float) -> None:
-        self._has_told_version = True
-        log, program = MemoryCapture(_MOST_VERSION_BYTES), self._agent.line.words[0]
-        with suppress(OSError, ValueError), tempfile.TemporaryFile() as nothing, KeptErrors() as errors:
-            streams = nothing.fileno(), errors.fileno
-            self._run([program, "--version"], log, streams, min(_VERSION_S, limit_s), "the agent's version")
-        version = readable_text(bytes(log.data))[0].strip().partition("\n")[0]
-        self._tell(f"agent: {program} ({version or 'it does not report its version'})")
+    def __init__(self, agent: OpenAgent, folder: Path, redactor: Redactor) -> None:
+        """`folder` is the loop's folder, with the files of the agent's sessions."""
+        self._agent, self._row, self._commands = agent, agent.line.row, agent.commands
+        self._folder, self._redactor = folder, redactor
+        self._clock, self._tell = agent.commands.clock, agent.commands.tell
 
     def run(self, order: IterationOrder) -> IterationResult:
         """Runs one process of the agent to its end. If this machine lacks a resource, the result has a setback. Raises OSError
@@ -123,7 +102,7 @@ class AgentIterations:
         return IterationSession(found.turns, found.cost_usd, found.ended, written_at)
 
     def _with_login(self, run: Callable[[], IterationResult]) -> IterationResult:
-        home, is_confined = self._agent.home, self._agent.box.is_confined
+        home, is_confined = self._agent.home, self._commands.box.is_confined
         try:
             if is_confined:
                 home.take_login()
@@ -144,18 +123,21 @@ class AgentIterations:
                 self._tell(f"{self._row.name}: its refreshed login could not be saved: {error}")
 
     def _ran(self, order: IterationOrder, session: str, log: EventLog) -> IterationResult:
-        ends_s = math.inf if order.time_s is None else self._clock.now_s() + order.time_s
         with tempfile.TemporaryFile() as given, KeptErrors() as errors:
             given.write((_CONTINUE if order.prompt is None else order.prompt).encode("utf-8", "replace"))
             given.seek(0)
             try:
-                if not self._has_told_version:
-                    self._tell_version(ends_s - self._clock.now_s())
-                limit_s = ends_s - self._clock.now_s()
-                waiting_for = f"{self._row.name}, {order.waiting_for}"
-                command = self._agent.line.command(session, is_confined=self._agent.box.is_confined)
-                streams = (given.fileno(), errors.fileno)
-                ending = self._run(command, log, streams, limit_s, waiting_for, search=log.search)
+                ending, _ = self._commands.run(
+                    self._agent.line.command(session, is_confined=self._commands.box.is_confined),
+                    log,
+                    self._agent.environment,
+                    name=self._row.name,
+                    waiting_for=f"{self._row.name}, {order.waiting_for}",
+                    limit_s=math.inf if order.time_s is None else order.time_s,
+                    grace_s=_GRACE_S,
+                    streams=(given.fileno(), errors.fileno),
+                    search=log.search,
+                )
             except Interrupted as stop:
                 number = stop.signal_number or signal.SIGTERM
                 code = Outcome.INTERRUPTED.exit_code(number)
@@ -167,39 +149,6 @@ class AgentIterations:
                 return _setback(Setback.SHORTAGE, f"it could not be started: {shortage}")
             said = self._redactor.redact(readable_text(errors.read())[0]).strip() or log.words
         return self._judged(ending, log.run, said, order)
-
-    def _run(
-        self,
-        command: list[str],
-        log: Capture,
-        streams: tuple[int, int],
-        limit_s: float,
-        waiting_for: str,
-        *,
-        search: BlockSearch | None = None,
-    ) -> CommandEnding:
-        agent, box = self._agent, self._agent.box
-        environment = box.before(agent.environment, waiting_for)
-        undone = ""
-        try:
-            process = agent.supervisor.start(
-                command,
-                cwd=self._directory,
-                environment=environment_for_commands(environment),
-                grace_s=_GRACE_S,
-                input_from=streams[0],
-                errors_to=streams[1],
-            )
-            running = RunningCommand(process, log, waiter=self._waiter, clock=self._clock)
-            ending = running.run(limit_s, waiting_for, search)
-            undone = box.after(waiting_for)
-        except BaseException:
-            undone = box.after_stop()
-            raise
-        finally:
-            for note in filter(None, (undone, *box.refusals(), *box.told()[0])):
-                self._tell(f"{self._row.name}: {note}")
-        return ending
 
     def _judged(
         self, ending: CommandEnding, run: AgentRun, said: str, order: IterationOrder
@@ -226,7 +175,7 @@ class AgentIterations:
             case EndCause.WITHOUT_SUPERVISOR | EndCause.NEVER_STARTED | EndCause.ELSEWHERE:
                 result = _setback(Setback.KILL, "ended together with the process that starts commands")
             case _:
-                stopped = self._limits.why_stopped(ending.how)
+                stopped = self._commands.limits.why_stopped(ending.how)
                 result = _result(Outcome.TASK_FAILED, f"{name} was stopped: {stopped or ending.how.name}")
         if not ending.is_all_gone:
             result = replace(result, reason="; ".join(filter(None, (result.reason, STILL_RUNS))))

@@ -47,6 +47,17 @@ MOST_FILES_TOLD_APART = 200_000
 """A snapshot of more files has only one digest of all together."""
 
 
+SILENCE_S = 20.0
+"""After so long without output, a listing by .gitignore files fails: one may be a named pipe, or a very long list."""
+
+# `./closed: IO error for operation on ./closed: Permission denied (os error 13)`
+_UNLISTED = re.compile(rb"\./(.*?): (?:IO error for operation on .*: )?(.*) \(os error (\d+)\)", re.DOTALL)
+
+
+class ListingEndedError(Exception):
+    """The listing is incomplete: ripgrep printed nothing for too long, was cut short, or was killed."""
+
+
 class PlainDirectory:
     """Implements `Checkout` for a working directory that is not under git, without the files that .gitignore excludes."""
 
@@ -66,16 +77,23 @@ class PlainDirectory:
         `start` starts ripgrep, as `start_process` or in a sandbox.
         """
         self.top = directory
-        self.search = search
+        self._search = search
         self._plan_file = os.path.normpath(plan_file)
         self._own = OwnPaths(directory, directory, own_paths)
         self._waiter = waiter
         self._clock = clock
         self._warn = warn
         self._start = start
-        self._warned: set[str] = set()
+        # Both stay so, because two snapshots must be comparable.
         self._is_by_time = False
         self._follows_rules = True
+
+    def refuse_without_ripgrep(self) -> None:
+        """Raises CheckoutError with advice if there is no ripgrep that can be used."""
+        try:
+            ripgrep_path(self._search)
+        except RipgrepError as error:
+            raise _cannot_list(error) from None
 
     def snapshot(self) -> Snapshot:
         """Raises CheckoutError, Interrupted and ShortageError."""
@@ -83,16 +101,16 @@ class PlainDirectory:
             try:
                 return self._look()
             except TooMuchToReadError:
-                self._is_by_time = True  # stays so, because two snapshots must be comparable
-                self._warn_once(
+                self._is_by_time = True
+                self._warn(
                     f"the files of {self.top} hold more than {MOST_READ_OF_ALL_BYTES // 2**30} GB: progress is judged by "
                     "size and time of each, not by content"
                 )
             except ListingEndedError:
                 if not self._follows_rules:
                     raise CheckoutError(f"the files of {self.top} cannot be listed within bounds") from None
-                self._follows_rules = False  # stays so, because two snapshots must be comparable
-                self._warn_once(
+                self._follows_rules = False
+                self._warn(
                     f"the files of {self.top} cannot be listed by its .gitignore files (they are too big, or no files): "
                     "what they name counts as progress too"
                 )
@@ -122,6 +140,9 @@ class PlainDirectory:
         self._refuse_unreadable()
         hashed = hashlib.sha256()
         files: dict[str, str] = {}
+        digests = FileDigests(
+            self._waiter, self._clock, is_by_time=self._is_by_time, most_bytes=MOST_READ_OF_ALL_BYTES
+        )
 
         def add(path: str, digest: str) -> None:
             if digest != ABSENT:
@@ -130,23 +151,9 @@ class PlainDirectory:
                 if len(files) <= MOST_FILES_TOLD_APART:
                     files[path] = digest
 
-        digests = FileDigests(
-            self._waiter, self._clock, is_by_time=self._is_by_time, most_bytes=MOST_READ_OF_ALL_BYTES
-        )
-        listing = Listing(
-            self._waiter,
-            self._clock,
-            digests.look_up,
-            self.search,
-            follows_rules=self._follows_rules,
-            start=self._start,
-        )
-        for path in listing.paths():
+        for path, error in self._listed(digests.look_up):
             if not self._own.hold(path):
-                add(path, digests.of(path))
-        for path, error in listing.unlisted:
-            if not self._own.hold(path):
-                add(path, _of_unlisted(path, error))
+                add(path, digests.of(path) if error is None else _of_unlisted(path, error))
         add(self._plan_file, digests.of_target(self._plan_file))
         return Snapshot(hashed.hexdigest(), files=files if len(files) <= MOST_FILES_TOLD_APART else None)
 
@@ -159,10 +166,34 @@ class PlainDirectory:
             problem = f"the loop's directory {self.top} cannot be listed: {error.strerror}"
             raise CheckoutError(problem, Outcome.IO_ERROR) from None
 
-    def _warn_once(self, text: str) -> None:
-        if text not in self._warned:
-            self._warned.add(text)
-            self._warn(text)
+    def _listed(self, look_up: Callable[[], None]) -> Iterator[tuple[str, OSError | None]]:
+        """The relative paths of regular files, sorted, and then the directories that could not be listed, with their errors.
+        `look_up` is called again and again while ripgrep runs, and may raise an exception. Raises CheckoutError,
+        ListingEndedError and ShortageError.
+        """
+        heard_at_s = self._clock.now_s()
+        rules = OUTSIDE_OF_REPOSITORIES if self._follows_rules else ("--no-ignore",)
+        command = [*FILES_AS_GIT_SEES_THEM, *SORTED, *rules, "--files", "--null", "--", "./"]
+
+        def is_over() -> bool:
+            look_up()
+            return self._follows_rules and self._clock.now_s() >= heard_at_s + SILENCE_S
+
+        def start() -> Ripgrep:
+            try:
+                program = ripgrep_path(self._search)
+                return Ripgrep(program, command, cwd=None, is_over=is_over, start=self._start)
+            except RipgrepError as error:
+                raise _cannot_list(error) from None
+
+        with patiently(start, self._waiter, self._clock) as walk:
+            heard_at_s = self._clock.now_s()
+            for record, _size in walk.records(b"\0"):
+                heard_at_s = self._clock.now_s()
+                yield os.fsdecode(record).removeprefix("./"), None
+            if walk.is_cut_short or walk.ending_signal():
+                raise ListingEndedError
+            yield from _unlisted(walk.complaints())
 
 
 def _of_unlisted(path: str, error: OSError) -> str:
@@ -170,84 +201,6 @@ def _of_unlisted(path: str, error: OSError) -> str:
         return f"unreadable: {error.errno} {of_unread(os.lstat(path))}"
     except OSError:
         return f"unreadable: {error.errno}"
-
-
-# --- The files
-# Lists with ripgrep the files of a directory that is in no git repository, by its .gitignore files or without them.
-
-SILENCE_S = 20.0
-"""After so long without output, a listing by .gitignore files fails: one may be a named pipe, or a very long list."""
-
-# `./closed: IO error for operation on ./closed: Permission denied (os error 13)`
-_UNLISTED = re.compile(rb"\./(.*?): (?:IO error for operation on .*: )?(.*) \(os error (\d+)\)", re.DOTALL)
-
-
-class ListingEndedError(Exception):
-    """The listing is incomplete: ripgrep printed nothing for too long, was cut short, or was killed."""
-
-
-class Listing:
-    """Lists the files below the working directory of this process. Use each object only once."""
-
-    def __init__(
-        self,
-        waiter: Waiter,
-        clock: Clock,
-        look_up: Callable[[], None],
-        search: ProgramSearch,
-        *,
-        follows_rules: bool = True,
-        start: Callable[..., Popen[bytes]] = start_process,
-    ) -> None:
-        """`look_up` is called again and again while ripgrep runs, and may raise an exception. `search` says where ripgrep may
-        lie. With `follows_rules`, files that .gitignore excludes are not listed. `start` starts ripgrep.
-        """
-        self._waiter = waiter
-        self._search = search
-        self._clock = clock
-        self._look_up = look_up
-        self._follows_rules = follows_rules
-        self._start_program = start
-        self._heard_at_s = clock.now_s()
-        self.unlisted: list[tuple[str, OSError]] = []
-        """Directories that could not be listed, each with its error. Complete after the last of `paths`."""
-
-    def paths(self) -> Iterator[str]:
-        """The relative paths of regular files, sorted. Raises CheckoutError, ListingEndedError and ShortageError."""
-        with patiently(self._start, self._waiter, self._clock) as walk:
-            self._heard_at_s = self._clock.now_s()
-            for record, _size in walk.records(b"\0"):
-                self._heard_at_s = self._clock.now_s()
-                yield os.fsdecode(record).removeprefix("./")
-            if walk.is_cut_short or walk.ending_signal():
-                raise ListingEndedError
-            self.unlisted += _unlisted(walk.complaints())
-
-    def _start(self) -> Ripgrep:
-        rules = OUTSIDE_OF_REPOSITORIES if self._follows_rules else ("--no-ignore",)
-        command = [*FILES_AS_GIT_SEES_THEM, *SORTED, *rules, "--files", "--null", "--", "./"]
-        try:
-            return Ripgrep(
-                ripgrep_path(self._search),
-                command,
-                cwd=None,
-                is_over=self._is_over,
-                start=self._start_program,
-            )
-        except RipgrepError as error:
-            raise _cannot_list(error) from None
-
-    def _is_over(self) -> bool:
-        self._look_up()
-        return self._follows_rules and self._clock.now_s() >= self._heard_at_s + SILENCE_S
-
-
-def refuse_without_ripgrep(search: ProgramSearch) -> None:
-    """Raises CheckoutError with advice if there is no ripgrep that can be used."""
-    try:
-        ripgrep_path(search)
-    except RipgrepError as error:
-        raise _cannot_list(error) from None
 
 
 def _cannot_list(error: RipgrepError) -> CheckoutError:
@@ -258,6 +211,5 @@ def _cannot_list(error: RipgrepError) -> CheckoutError:
 
 def _unlisted(complaints: list[bytes]) -> Iterator[tuple[str, OSError]]:
     for complaint in complaints:
-        match = _UNLISTED.fullmatch(complaint)
-        if match:
+        if match := _UNLISTED.fullmatch(complaint):
             yield os.fsdecode(match[1]), OSError(int(match[3]), os.strerror(int(match[3])))

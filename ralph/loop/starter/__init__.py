@@ -10,8 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from ralph.machine.files.opened_file import read_regular_file
 
 if TYPE_CHECKING:
@@ -27,20 +25,16 @@ _MOST_BYTES = 1_000_000
 _PLACEHOLDER = re.compile(rb"^[-*] ([^:\n]+): (?:\.\.\.|`\.\.\.`)[ \t\r]*$", re.MULTILINE)
 
 
-class Starter(Struct, frozen=True):
-    name: str
-    kept_because: str | None = None
-    """The reason why the file was not written, or None if it was written."""
-
-
-def write_starters(directory: Path) -> Iterator[Starter]:
-    """Writes the files one after the other. Raises OSError with the name of the file."""
+def write_starters(directory: Path) -> Iterator[tuple[str, str | None]]:
+    """Writes the files one after the other. Yields the name of each, and why it was not written, or None if it was. Raises
+    OSError with the name of the file.
+    """
     for name in NAMES:
         try:
             kept_because = _write_new(directory, name, (_TEXTS / name).read_bytes())
         except OSError as error:
             raise OSError(error.errno, error.strerror, name) from error
-        yield Starter(name, kept_because)
+        yield name, kept_because
 
 
 def placeholders_left(directory: Path) -> str | None:

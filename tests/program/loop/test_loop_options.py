@@ -328,14 +328,6 @@ def test_help_teaches_and_fits_80_columns(ralph) -> None:
     assert all(max(one.opts, key=len) in unbroken for one in without_row if one.name not in NOT_FOR_A_LOOP)
 
 
-def test_the_loop_is_among_the_commands_and_init_is_not(ralph) -> None:
-    commands = ralph("--help").stdout.partition("Commands:")[2]
-    assert "loop Repeat one task in fresh runs until a check passes: the outer loop." in " ".join(
-        commands.split()
-    )
-    assert "init" not in commands
-
-
 def test_init_writes_once_and_says_what_next(ralph) -> None:
     ran = ralph("loop", "init", code=0)
     names = ["PROMPT_plan.md", "PROMPT_build.md", "AGENTS.md", "specs/README.md", "loop.sh"]
@@ -370,12 +362,6 @@ def test_misuse_of_init_is_exit_2_and_names_a_help(asked, capfd, typed, says, co
     said = capfd.readouterr().err
     assert says in said
     assert f"see `ralph {command} --help`" in said
-
-
-def test_init_has_a_help_of_its_own(ralph) -> None:
-    ran = ralph("loop", "init", "--help")
-    assert ran.stdout.startswith("Usage: ralph loop init [OPTIONS]")
-    assert "PROMPT_plan.md" in ran.stdout
 
 
 def test_a_signal_while_standard_input_is_awaited_ends_it(ralph) -> None:

@@ -1,29 +1,37 @@
-"""Makes the content of a fleet's report page from the rows of a store. No I/O happens here.
+"""Implements `ralph fleet report`, which writes one HTML page about all jobs of a store, or of some of its sets. The page stays
+below 10 MB for any number of jobs: rows that have no room are counted.
 
-The page stays below 10 MB for any number of jobs: rows that have no room are counted.
+All times are seconds since 1970. All texts are as users, models and servers wrote them, apart from redacted credentials: they
+are not safe as HTML or on a terminal.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
+import time
 from collections import Counter, defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
+from ralph import __version__
 from ralph.fleet.decisions import JobState, badness, worst_exit_code
 from ralph.fleet.listing import limits_text
-from ralph.pages.content import (
-    ExitCount,
-    FleetContent,
-    JobStory,
-    SetStory,
-    StateCount,
-)
+from ralph.pages.command import place_of_page, put_page
 from ralph.pages.excerpts import Excerpts, size_in_html
-from ralph.values.screen_text import counted
+from ralph.pages.page import headline_of, rendered
+from ralph.values.credentials import known_secrets
+from ralph.values.outcome import Outcome
+from ralph.values.redaction import Redactor
+from ralph.values.screen_text import counted, in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from datetime import tzinfo
 
+    from ralph.fleet.command import Fleet
     from ralph.fleet.store.schema import AttemptRow, JobRow, SetRow
 
 _ROWS_BYTES, _ROW_BYTES = 5_000_000, 420
@@ -34,20 +42,95 @@ _NAME_CHARS, _REASON_CHARS = 80, 160
 _HIDDEN_BYTES = 16
 """The room of a character that the page shows by its name."""
 _FAILED, _CANCELLING = "failed", "cancelling"
+_BAD = ("failed", "blocked", "cancelled")
 _WORST_FIRST = ("failed", "blocked", "cancelled", "cancelling", "running", "queued", "waiting", "done")
 
 
-def fleet_content_of(
-    sets: Sequence[SetRow],
-    jobs: Sequence[JobRow],
-    attempts: Iterable[AttemptRow],
-    *,
-    made_at_s: float,
-    version: str,
-    excerpts: Excerpts,
-) -> FleetContent:
-    """The content of the page about these sets. `jobs` and `attempts` are all those of the sets."""
-    return _FleetFold(sets, jobs, attempts, made_at_s, excerpts).made(version)
+def write_fleet_report(
+    store: Fleet, sets: Sequence[str], output: str | None, *, is_opened: bool, is_store_named: bool
+) -> int:
+    """Writes the page, prints where it is and its headline, and returns the exit code. `output` is the absolute path of the page,
+    `-` for standard output, or None for the default. If `is_store_named`, the page says that its commands need the same option.
+    Raises UsageError if there is no such set, or if the page must not be written there.
+    """
+    directories = (Path.cwd(),)
+    path = place_of_page(output, directories)
+    redactor = Redactor(known_secrets(os.environ))
+    notes = ("The commands on this page need the same --db.",) if is_store_named else ()
+    content = FleetStory(*store.rows_for_report(tuple(sets)), time.time(), Excerpts(redactor)).content(notes)
+    html = fleet_html_of(content)
+    lines = [redactor.redact_all(in_one_line(headline_of_fleet(content)))]
+    is_done = put_page(html, path, lines, directories, is_opened=is_opened)
+    return 0 if is_done else Outcome.IO_ERROR.exit_code()
+
+
+class JobStory(Struct, frozen=True, kw_only=True):
+    set_name: str
+    id: str
+    state: str
+    """One word: done, failed, blocked, cancelled, cancelling, running, queued or waiting."""
+    exit_code: int | None
+    outcome: str
+    """The value of an `Outcome`, or an empty text if the job has not ended."""
+    reason: str
+    """One line."""
+    turns: int
+    cost_usd: float
+    began_s: float | None
+    ended_s: float | None
+    attempts: int
+    machines: str
+    """The names of the machines in their order, in one line."""
+
+    @property
+    def verdict(self) -> str:
+        """`good`, `bad` or `open`."""
+        return "bad" if self.state in _BAD else "good" if self.state == "done" else "open"
+
+
+class ExitCount(Struct, frozen=True):
+    """How many jobs ended with an exit code."""
+
+    exit_code: int
+    outcome: str
+    number: int
+    reason: str
+    """The reason of the first of them."""
+
+
+class SetStory(Struct, frozen=True, kw_only=True):
+    name: str
+    limits: str
+    jobs: int
+    states: tuple[tuple[str, int], ...]
+    """How many jobs have each state that a job has, from the worst to the best."""
+    exit_code: int | None
+    """The worst exit code of its jobs. None if no job has ended."""
+    open_jobs: int
+    cost_usd: float
+    reserved_usd: float
+    """The part of the budget that is reserved for running jobs."""
+    budget_usd: float | None
+    turns: int
+    began_s: float
+    ended_s: float
+    commands: tuple[str, ...]
+
+
+class FleetContent(Struct, frozen=True, kw_only=True):
+    made_at_s: float
+    version: str
+    place: str
+    """The sets that the user asked for, in words."""
+    sets: tuple[SetStory, ...]
+    exits: tuple[ExitCount, ...]
+    """The exit codes other than 0, from the worst to the best."""
+    jobs: tuple[JobStory, ...]
+    """From the worst to the best. Not all, if there are more than the page has room for."""
+    notes: tuple[str, ...] = ()
+    """Sentences about the commands on the page."""
+    left_out: tuple[str, ...] = ()
+    """Sentences about what the page has no room for, and where it is."""
 
 
 def state_of(row: JobRow) -> str:
@@ -67,7 +150,9 @@ def order_of(row: JobRow) -> tuple[int, int, str, int]:
     return _WORST_FIRST.index(state_of(row)), code, row.set_name, row.position
 
 
-class _FleetFold:
+class FleetStory:
+    """Makes the content of the page from the rows of a store. `jobs` and `attempts` are all those of the sets."""
+
     def __init__(
         self,
         sets: Sequence[SetRow],
@@ -87,18 +172,19 @@ class _FleetFold:
         self._now_s = made_at_s
         self._left_out: list[str] = []
 
-    def made(self, version: str) -> FleetContent:
+    def content(self, notes: tuple[str, ...] = ()) -> FleetContent:
         jobs = self._job_stories()
         sets = self._sets[:_MOST_SETS]
         if len(sets) < len(self._sets):
             self._left_out.append(f"{counted(len(self._sets) - len(sets), 'more set')}: ralph fleet ls")
         return FleetContent(
             made_at_s=self._now_s,
-            version=version,
+            version=__version__,
             place=self._place(),
             sets=tuple(self._set_story(row) for row in sets),
             exits=tuple(self._exits()),
             jobs=tuple(jobs),
+            notes=notes,
             left_out=tuple(self._left_out),
         )
 
@@ -121,7 +207,7 @@ class _FleetFold:
         is_open = any(not job.state.is_final for job in jobs)
         name = row.name
         commands = []
-        if any(states[state] for state in ("failed", "blocked", "cancelled")):
+        if any(states[state] for state in _BAD):
             commands.append(_command("ralph fleet retry --failed --set", name))
         if is_open:
             commands.append(_command("ralph fleet work", name))
@@ -129,7 +215,7 @@ class _FleetFold:
             name=self._line(name, _NAME_CHARS),
             limits=limits_text(row.limits),
             jobs=len(jobs),
-            states=tuple(StateCount(state, states[state]) for state in _WORST_FIRST if states[state]),
+            states=tuple((state, states[state]) for state in _WORST_FIRST if states[state]),
             exit_code=worst_exit_code(codes) if codes else None,
             open_jobs=sum(not job.state.is_final for job in jobs),
             cost_usd=sum(job.cost_usd for job in jobs),
@@ -181,8 +267,6 @@ class _FleetFold:
             set_name=self._line(row.set_name, _NAME_CHARS),
             id=self._line(row.id, _NAME_CHARS),
             state=state_of(row),
-            is_problem=state_of(row) in {"failed", "blocked", "cancelled"},
-            is_open=not row.state.is_final,
             exit_code=row.exit_code,
             outcome=row.outcome or "",
             reason=self._line(row.reason or "", _REASON_CHARS),
@@ -205,3 +289,70 @@ def _command(words: str, *arguments: str) -> str:
 def _size(text: str) -> int:
     hidden = 0 if text.isprintable() else sum(not char.isprintable() for char in text)
     return size_in_html(text) + hidden * _HIDDEN_BYTES
+
+
+# --- The page
+
+
+class FleetTotals(Struct, frozen=True, kw_only=True):
+    """The sums of all sets, for the head of the page."""
+
+    headline: str
+    verdict: str
+    """`good`, `bad` or `open`."""
+    jobs: int
+    done: int
+    states: list[tuple[str, int]]
+    cost_usd: float
+    reserved_usd: float
+    budget_usd: float | None
+    """None if a set has no budget."""
+    turns: int
+    began_s: float
+    ended_s: float
+
+
+def fleet_html_of(content: FleetContent, zone: tzinfo | None = None) -> bytes:
+    """The page as one HTML file in UTF-8. `zone` is the time zone of its times, by default the machine's."""
+    return rendered(
+        "fleet.html",
+        content,
+        zone,
+        totals=totals_of_sets(content),
+        signs={"done": "✓", "failed": "✗", "blocked": "✗", "cancelled": "✗"},
+    )
+
+
+def totals_of_sets(content: FleetContent) -> FleetTotals:
+    """The sums over all sets of the page, and the one sentence that says how they are."""
+    numbers: dict[str, int] = {}
+    for one in content.sets:
+        for state, number in one.states:
+            numbers[state] = numbers.get(state, 0) + number
+    jobs, done = sum(one.jobs for one in content.sets), numbers.get("done", 0)
+    bad = [f"{numbers[state]} {state}" for state in _BAD if state in numbers]
+    still_open = sum(one.open_jobs for one in content.sets)
+    is_open = [f"{still_open} open"] if still_open else []
+    headline = f"{', '.join([*bad, *is_open])} of {counted(jobs, 'job')}"
+    budgets = [one.budget_usd for one in content.sets if one.budget_usd is not None]
+    return FleetTotals(
+        headline=headline if bad or is_open else f"All done: {counted(jobs, 'job')}",
+        verdict="bad" if bad else "open" if is_open else "good",
+        jobs=jobs,
+        done=done,
+        states=list(numbers.items()),
+        cost_usd=sum(one.cost_usd for one in content.sets),
+        reserved_usd=sum(one.reserved_usd for one in content.sets),
+        budget_usd=sum(budgets) if budgets and len(budgets) == len(content.sets) else None,
+        turns=sum(one.turns for one in content.sets),
+        began_s=min((one.began_s for one in content.sets), default=content.made_at_s),
+        ended_s=max((one.ended_s for one in content.sets), default=content.made_at_s),
+    )
+
+
+def headline_of_fleet(content: FleetContent) -> str:
+    """One line about all sets."""
+    totals = totals_of_sets(content)
+    first = next(iter(content.exits), None)
+    worst = "" if first is None else f"; the worst: exit {first.exit_code}, {headline_of(first.outcome)}"
+    return f"{content.place}: {totals.headline}{worst}"

@@ -1,5 +1,5 @@
-"""Runs the command of `--until` or `--gate` in a shell with a time limit, and then stops all its processes. If a process
-cannot be stopped, the result says so. Only the exit code decides whether the check passed. The output is never interpreted.
+"""Runs commands of a loop in their sandbox, each with a time limit, and then stops all its processes: the gate, the check and
+other agents. Only the exit code decides whether a check passed. The output is never interpreted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from ralph.machine.running_command import (
     STARTER_GONE,
     STILL_RUNS,
     UNSEEN_END,
-    CommandEnding,
     EndCause,
     RunningCommand,
 )
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 
     from ralph.machine.command_supervisor import CommandSupervisor
     from ralph.machine.own_programs import ProgramSearch
+    from ralph.machine.running_command import BlockSearch, Capture, CommandEnding
     from ralph.sandbox.command_box import CommandBox
     from ralph.values.ports import Clock, Waiter
     from ralph.values.redaction import Redactor
@@ -124,46 +124,93 @@ class CheckLog:
             self._descriptor = None
 
 
+class LoopCommands(Struct, frozen=True):
+    """Starts commands in one sandbox, and tells people what they changed of protected files."""
+
+    supervisor: CommandSupervisor
+    box: CommandBox
+    directory: Path
+    waiter: Waiter
+    clock: Clock
+    tell: Callable[[str], None]
+    limits: SandboxSettings = SandboxSettings()
+    """The limits of `supervisor`."""
+
+    def close(self) -> None:
+        self.supervisor.close()
+        self.box.close()
+
+    def run(
+        self,
+        command: list[str],
+        capture: Capture,
+        environment: Mapping[str, str],
+        *,
+        name: str,
+        waiting_for: str,
+        limit_s: float,
+        grace_s: float,
+        streams: tuple[int | None, int | None] = (None, None),
+        search: BlockSearch | None = None,
+    ) -> tuple[CommandEnding, list[str]]:
+        """Runs a command to its end. Also returns what people were told. `streams` are the descriptors of its input and its
+        standard error, as in `CommandSupervisor.start`, whose errors it raises, and Interrupted after the command has ended.
+        """
+        box, undone, told = self.box, "", list[str]()
+        environment = box.before(environment, waiting_for)
+        try:
+            process = self.supervisor.start(
+                command,
+                cwd=self.directory,
+                environment=environment_for_commands(environment),
+                grace_s=grace_s,
+                input_from=streams[0],
+                errors_to=streams[1],
+            )
+            running = RunningCommand(process, capture, waiter=self.waiter, clock=self.clock)
+            ending = running.run(limit_s, waiting_for, search)
+            undone = box.after(waiting_for)
+        except BaseException:
+            undone = box.after_stop()
+            raise
+        finally:
+            told += filter(None, (undone, *box.refusals(), *box.told()[0]))
+            for note in told:
+                self.tell(f"{name}: {note}")
+        return ending, told
+
+
 class ShellCheck(Struct, frozen=True):
     name: str
     """`check` or `gate`, also the name of the log file in `folder`."""
     command: str
-    directory: Path
     folder: Path
     environment: Mapping[str, str]
     """The variables, without credentials."""
     redactor: Redactor
-    supervisor: CommandSupervisor
-    """Runs the check in the sandbox `box`."""
-    waiter: Waiter
-    clock: Clock
-    box: CommandBox
+    commands: LoopCommands
     search: ProgramSearch
     """Where bash is looked for."""
     grace_s: float = _GRACE_S
-    tell: Callable[[str], None] = lambda _text: None
-    limits: SandboxSettings = SandboxSettings()
-    """The limits of `supervisor`."""
 
     def run(self, limit_s: float) -> CheckResult:
         """Runs the check. If this machine lacks a resource such as memory, raises ShortageError, or an OSError for which
         `shortage_of` returns the shortage. Raises Interrupted, but only after the command has ended.
         """
-        started_s = self.clock.now_s()
+        clock = self.commands.clock
+        started_s = clock.now_s()
         log = CheckLog(self.folder, redactor=self.redactor, name=self.name)
-        undone = ""
+        shell = own_program("bash", self.search) or "/bin/sh"
         try:
-            environment = self.box.before(self.environment, f"the {self.name}")
-            try:
-                ending = self._followed(log, limit_s, environment)
-                undone = self.box.after(f"the {self.name}")
-            except BaseException:
-                self._tell_all(self.box.after_stop())
-                raise
-            finally:
-                told = (*self.box.refusals(), *self.box.told()[0])
-                self._tell_all(undone, *told)
-            undone = "\n".join(filter(None, (undone, *told)))
+            ending, told = self.commands.run(
+                [shell, "-c", self.command],
+                log,
+                self.environment,
+                name=self.name,
+                waiting_for=f"the {self.name}",
+                limit_s=limit_s,
+                grace_s=self.grace_s,
+            )
         except OSError as error:
             log.close()
             if shortage_of(error) is not None:
@@ -175,30 +222,16 @@ class ShellCheck(Struct, frozen=True):
         if ending.status == TRY_AGAIN and log.tail().startswith(NOT_STARTED):
             raise ShortageError("process")
         note = "" if ending.is_all_gone else f"\n[{STILL_RUNS}]"
-        tail = log.tail(f"{note}\n{undone}" if undone else note)
-        problem = _problem(ending, limit_s, self.limits)
+        tail = log.tail("\n".join((note, *told)))
+        problem = _problem(ending, limit_s, self.commands.limits)
         code = ending.status if problem is None else None
-        return CheckResult(code, tail, problem, round(self.clock.now_s() - started_s, 3))
-
-    def _tell_all(self, *notes: str) -> None:
-        for note in filter(None, notes):
-            self.tell(f"{self.name}: {note}")
+        return CheckResult(code, tail, problem, round(clock.now_s() - started_s, 3))
 
     def _why(self, error: OSError) -> str:
-        if not isinstance(error, SilentDiskError) and not self.directory.is_dir():
-            return f"the directory {self.directory} is gone"
+        directory = self.commands.directory
+        if not isinstance(error, SilentDiskError) and not directory.is_dir():
+            return f"the directory {directory} is gone"
         return error.strerror or type(error).__name__
-
-    def _followed(self, log: CheckLog, limit_s: float, environment: Mapping[str, str]) -> CommandEnding:
-        shell = own_program("bash", self.search) or "/bin/sh"
-        process = self.supervisor.start(
-            [shell, "-c", self.command],
-            cwd=self.directory,
-            environment=environment_for_commands(environment),
-            grace_s=self.grace_s,
-        )
-        running = RunningCommand(process, log, waiter=self.waiter, clock=self.clock)
-        return running.run(limit_s, f"the {self.name}")
 
 
 def _problem(ending: CommandEnding, limit_s: float, limits: SandboxSettings) -> str | None:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.loop.process.results import NoResultError, outcome_of, result_written, session_seen
 from ralph.loop.record import write_private
+from ralph.loop.results import NoResultError, outcome_of, result_written, session_seen
 from ralph.loop.rules import is_counted
 from ralph.loop.values import IterationResult, Setback
 from ralph.machine.files.own_directory import OwnDirectory
@@ -39,8 +39,8 @@ from ralph.values.shortage import ShortageError, shortage_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from ralph.loop.check import LoopCommands
     from ralph.loop.values import IterationOrder, IterationSession, LoopPlan
-    from ralph.machine.command_supervisor import CommandSupervisor
     from ralph.settings.files import SettingsFile
     from ralph.values.ports import Clock, Mailbox, Waiter
     from ralph.values.redaction import Redactor
@@ -275,23 +275,21 @@ class RalphIterations(Struct, frozen=True):
     def _not_started(self, session_id: str, shortage: ShortageError) -> IterationResult:
         """The result of a process that could not be started, followed or read. Turns and cost come from its journal."""
         try:
-            seen = self.seen(session_id)
+            spent = self._spent(session_id)
         except OSError as error:
             if shortage_of(error) is None:
                 raise
-            seen = None
-        turns, cost_usd = (0, 0.0) if seen is None else (seen.turns, seen.cost_usd)
-        away = Outcome.API_UNAVAILABLE
-        reason = f"it could not be started or followed: {shortage}"
-        return IterationResult(
-            away.exit_code(), away, turns, cost_usd, reason=reason, setback=Setback.SHORTAGE
-        )
+            spent = (0, 0.0)
+        away, reason = Outcome.API_UNAVAILABLE, f"it could not be started or followed: {shortage}"
+        return IterationResult(away.exit_code(), away, *spent, reason=reason, setback=Setback.SHORTAGE)
+
+    def _spent(self, session_id: str) -> tuple[int, float | None]:
+        seen = self.seen(session_id)
+        return (0, 0.0) if seen is None else (seen.turns, seen.cost_usd)
 
     def _result_without_words(self, session_id: str, exit_code: int, problem: str) -> IterationResult:
         """The result of a process that wrote no usable result object. Turns and cost come from its journal."""
-        seen = self.seen(session_id)
-        turns, cost_usd = (0, 0.0) if seen is None else (seen.turns, seen.cost_usd)
-        outcome = outcome_of(exit_code)
+        spent, outcome = self._spent(session_id), outcome_of(exit_code)
         if outcome is Outcome.USAGE:  # a run that refuses its options leaves no result
             problem = "ralph run refused its options: its message is above"
         elif outcome is Outcome.INTERRUPTED:
@@ -303,9 +301,7 @@ class RalphIterations(Struct, frozen=True):
             exit_code = outcome.exit_code()
         # Every run that begins leaves a result, unless the machine lacks the resources for it.
         setback = Setback.SHORTAGE if outcome is Outcome.API_UNAVAILABLE else None
-        return IterationResult(
-            exit_code, outcome, turns=turns, cost_usd=cost_usd, reason=problem, setback=setback
-        )
+        return IterationResult(exit_code, outcome, *spent, reason=problem, setback=setback)
 
 
 def _signal_name(number: int) -> str:
@@ -329,31 +325,27 @@ class LoopPage(Struct, frozen=True):
 
     file: str
     """The absolute path of the page."""
-    directory: Path
     loop: str
     """The name of the folder of the loop."""
     environment: Mapping[str, str]
     """The user's whole environment: `ralph report` must know the credentials that it removes."""
-    supervisor: CommandSupervisor
-    waiter: Waiter
-    clock: Clock
-    limit_s: float = _LIMIT_S
+    commands: LoopCommands
 
     def write(self) -> str | None:
-        told = EndOfOutput()
-        arguments = ["report", self.loop, "-o", self.file, "--cd", str(self.directory)]
+        told, commands = EndOfOutput(), self.commands
+        arguments = ["report", self.loop, "-o", self.file, "--cd", str(commands.directory)]
         call = f"main({core_limit_at_start()})"
         try:
-            process = self.supervisor.start(
+            process = commands.supervisor.start(
                 own_python(f"from ralph.__main__ import main; {call}", *arguments),
-                cwd=self.directory,
+                cwd=commands.directory,
                 environment=self.environment,
                 grace_s=_GRACE_S,
                 is_confined=False,
             )
-            running = RunningCommand(process, told, waiter=self.waiter, clock=self.clock)
-            ending = running.run(self.limit_s, "the page")
+            running = RunningCommand(process, told, waiter=commands.waiter, clock=commands.clock)
+            ending = running.run(_LIMIT_S, "the page")
         except OSError as error:
             return str(error)
-        why = told.why_failed(ending, self.limit_s, "ralph report")
+        why = told.why_failed(ending, _LIMIT_S, "ralph report")
         return why and why.removeprefix("ralph: ")

@@ -1,1 +1,0 @@
-"""Runs the processes of a loop: one `ralph run` for each iteration, and `ralph report` for the page."""
