@@ -36,7 +36,6 @@ from ralph.machine.files.opened_file import read_regular_file
 from ralph.machine.files.trees import remove_tree_if_possible
 from ralph.machine.own_programs import search_outside, without_unsafe_loads
 from ralph.machine.waiter import STOP_SIGNALS
-from ralph.sessions.looking import look_to_list
 from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.ports import SignalReceived
@@ -176,13 +175,11 @@ class ExportedJob:
 
     def _left_usd(self) -> float | None:
         """The part of the job's budget that the attempts before this one left. None without a budget."""
-        budget_usd, journal = self._job.max_budget_usd, self._process.journal()
+        budget_usd, story = self._job.max_budget_usd, self._process.story()
         if budget_usd is None:
             return None
-        if self._job.until is None and journal is not None:
-            story = look_to_list(journal).story
-            if story.has_message and story.cost_usd is None:
-                return 0.0
+        if self._job.until is None and story is not None and story.has_message and story.cost_usd is None:
+            return 0.0
         return budget_usd - self._process.so_far().cost_usd
 
     def _deliver_or_keep(self, kept: _JobRecord, checkout: JobCheckout) -> None:

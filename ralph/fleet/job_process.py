@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from ralph.fleet.jobs import Job
     from ralph.loop.state import LoopState
+    from ralph.sessions.story import SessionStory
 
 STOPS_WITHIN_S = 6.0
 """A process that was asked to stop is killed after this time: a cancelled job leaves nothing after 10 seconds."""
@@ -178,11 +179,8 @@ class JobProcess:
             state = self._loop()
             has_succeeded = state is not None and state.ended is not None and state.ended.exit_code == 0
             return self._end_of_loop(self.so_far()) if has_succeeded else None
-        journal = self.journal()
-        if journal is None:
-            return None
-        story = look_to_list(journal).story
-        if not story.is_completed:
+        story = self.story()
+        if story is None or not story.is_completed:
             return None
         ended_run = story.runs[-1].ended
         return replace(self.so_far(), result=(ended_run.result or "") if ended_run is not None else "")
@@ -209,14 +207,15 @@ class JobProcess:
             if (state := self._loop()) is None:
                 return told
             return replace(told, turns=state.turns, cost_usd=state.spent_usd or 0.0)
-        journal = self.journal()
-        if journal is None:
+        if (story := self.story()) is None:
             return told
-        story = look_to_list(journal).story
         return replace(told, turns=story.turns, cost_usd=story.cost_usd or 0.0)
 
-    def journal(self) -> Path | None:
-        """The journal of the job's session. None if there is none yet."""
+    def story(self) -> SessionStory | None:
+        """The story of the job's session. None if there is none yet."""
+        return None if (journal := self._journal()) is None else look_to_list(journal).story
+
+    def _journal(self) -> Path | None:
         return next(iter(self.state.glob(f"sessions/*/{self._session}.jsonl")), None)
 
     def last_change(self) -> float:
@@ -257,7 +256,7 @@ class JobProcess:
 
     def _has_session(self) -> bool:
         """Whether the session can be resumed. A journal without a message can be neither resumed nor begun again."""
-        journal = self.journal()
+        journal = self._journal()
         if journal is None:
             return False
         if look_to_list(journal).story.has_message:

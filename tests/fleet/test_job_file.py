@@ -48,6 +48,7 @@ def test_lines_with_a_byte_order_mark_and_empty_lines_are_jobs(tmp_path: Path) -
     path.write_bytes(f"\ufeff{json.dumps(GOOD)}\r\n\n  \n{json.dumps(other, ensure_ascii=False)}".encode())
     found = read(path)
     assert found.name == "sweep"
+    assert read(path.rename(tmp_path / "a sweep.jsonl")).name == "jobs", "it is no name"
     assert found.limits == SetLimits()
     first, second = found.jobs
     assert first == Job(**GOOD)

@@ -183,6 +183,7 @@ def test_a_row_about_kept_work_leads_to_no_other_directory(tmp_path_factory, set
     ("statement", "says"),
     [
         ("UPDATE jobs SET state = 'x'", "the state of a job in the store: 'x' is not a valid"),
+        ("UPDATE jobs SET id = '../x'", "has the name ../x, which must"),
         ("UPDATE sets SET limits = 'x'", "limits of a set in the store cannot be read"),
         (
             "INSERT INTO sets SELECT 'x\n[fleet] next', limits, created_at FROM sets",

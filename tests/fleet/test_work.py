@@ -221,7 +221,7 @@ def test_what_the_agent_pushed_is_continued_and_what_a_user_amended_is_never_ove
         assert place.git("show", "ralph/pushed:kept.txt").split() == ["kept", "mine", "left"]
 
         message = place.git("log", "-1", "--format=%B", "ralph/pushed")
-        assert "Ralph-Job: night/pushed" in message
+        assert "Ralph-Job: night/pushed 2 2" in message
         tree = place.git("rev-parse", "main^{tree}")
         amended = place.git("commit-tree", "-p", "ralph/pushed^", "-m", message, tree)
         place.git("update-ref", "refs/heads/ralph/pushed", amended)
