@@ -263,9 +263,10 @@ class LoopStore:
         """Makes the loops of another directory those of this one, as the user says that it has moved here, unless this one has
         loops already. Raises RecordError if several other directories have loops, and OSError.
         """
-        if self.all_records(of_all=False):
+        if self.all_records():
             return
-        others = list(dict.fromkeys(record.folder.parent for record in self.all_records(of_all=True)))
+        places = (place for root in self.roots if root.is_dir() for place in sorted(root.iterdir()))
+        others = [place for place in places if _records_in(place)]
         if not others:
             return
         if len(others) > 1:
@@ -296,18 +297,15 @@ class LoopStore:
 
     def numbered(self, number: str) -> FileRecord:
         """The record of the loop with this number. Raises RecordError if this directory has no such loop."""
-        records = {str(int(record.folder.name)): record for record in self.all_records(of_all=False)}
+        records = {str(int(record.folder.name)): record for record in self.all_records()}
         if number.isdecimal() and (found := records.get(number.lstrip("0"))):
             return found
         some = f"it has {', '.join(sorted(records, key=int))}" if records else "none is recorded"
         raise RecordError(f"{self._directory} has no loop {number}: {some}", Outcome.USAGE)
 
-    def all_records(self, *, of_all: bool) -> list[FileRecord]:
-        """The records of this directory's loops, or of the loops of all directories."""
-        places = self._places
-        if of_all:
-            places = [place for root in self.roots if root.is_dir() for place in sorted(root.iterdir())]
-        return [record for place in places for record in _records_in(place)]
+    def all_records(self) -> list[FileRecord]:
+        """The records of this directory's loops."""
+        return [record for place in self._places for record in _records_in(place)]
 
     def place_of(self, directory: Path) -> Path:
         """The folder for the loops that work in `directory`, in the same root as `place`."""

@@ -181,7 +181,7 @@ def list_loops(directory: Path) -> int:
     """Prints one line per loop, the newest first, and returns the exit code. A loop may be listed as unreadable."""
     store = LoopStore.to_read(os.environ, directory)
     redact = Redactor(known_secrets(os.environ)).redact_all
-    rows = [_row(record, store) for record in store.all_records(of_all=False)]
+    rows = [_row(record, store) for record in store.all_records()]
     rows.sort(key=lambda row: row[0], reverse=True)
     # COLUMNS counts without a terminal too. A pipe gets whole lines.
     width = shutil.get_terminal_size((80 if sys.stdout.isatty() else 0, 24)).columns

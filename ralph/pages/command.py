@@ -56,7 +56,7 @@ def find_subject(
     """
     store = SessionStore.to_read(environment, session_directory)
     loops = LoopStore(store, directory)
-    recorded = {int(record.folder.name): record for record in reversed(loops.all_records(of_all=False))}
+    recorded = {int(record.folder.name): record for record in reversed(loops.all_records())}
     if what == NEWEST_LOOP or (what is None and recorded):
         try:
             return _of_loop(loops.newest(), directory)
@@ -94,7 +94,7 @@ def _everything_of(directory: Path, store: SessionStore) -> ReportSubject:
     if not directory.is_dir():
         raise UsageError(f"there is no directory {directory}")
     directory = directory.resolve()
-    loops = tuple(LoopStore(store, directory).all_records(of_all=False))
+    loops = tuple(LoopStore(store, directory).all_records())
     sessions = tuple(sorted(store.of(directory), key=written_at, reverse=True))
     if not loops and not sessions:
         raise UsageError(f"there is no loop and no session of {directory} yet")
