@@ -17,9 +17,7 @@ from msgspec import Struct
 from ralph.api.retry_after import requested_wait_s
 from ralph.values.classify import PERMANENT_KINDS, STATUS_OF_TYPE, kind_of, status_meant, words_of
 from ralph.values.errors import AgentError, HttpError, StreamParse, StreamTransient
-from ralph.values.servers.accounts import CODES as ACCOUNT_CODES
-from ralph.values.servers.accounts import exhausted_account
-from ralph.values.servers.refusals import CODES as REFUSAL_CODES
+from ralph.values.servers.refusals import ACCOUNT_CODES, REFUSAL_CODES, exhausted_account
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -97,7 +95,7 @@ class ErrorFields(Struct, frozen=True):
     type: str | None = None
     code: str | None = None
     """The API's `details.error_code`. If it is missing, the field `code`, but only if that is one of
-    `accounts.CODES` or `refusals.CODES`."""
+    `ACCOUNT_CODES` or `REFUSAL_CODES`."""
     status: int | None = None
     """The HTTP status, if the server wrote it into one of `_STATUS_FIELDS`, or the error's code has one."""
     message: str | None = None

@@ -8,7 +8,7 @@ import re
 from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from ralph.values.servers.accounts import Account, window_s
+from ralph.values.servers.refusals import Account, window_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.machine.network.proxies import choose_address, proxy_for
 from ralph.mcp.helper_process import HELPER_GONE, HelperProcess, ServerProcess, end_servers
-from ralph.mcp.ports import UNKNOWN_EFFECTS, CallFailedError, ServerFailedError
+from ralph.mcp.toolset import UNKNOWN_EFFECTS, CallFailedError, ServerFailedError
 from ralph.mcp.wire import (
     Call,
     CallNotSent,

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
-from ralph.mcp.ports import ServerFailedError, ServerGroup
 from ralph.values.answer import ToolDefinition
 from ralph.values.nesting import is_deeper
 from ralph.values.redaction import redacted
@@ -247,3 +246,47 @@ class McpToolset:
     def close(self) -> None:
         for group in self._all:
             group.close()
+
+
+# --- The port of a group of servers that are reached in the same way
+# `servers.py` implements it for servers that have a process or an address, and `driven/questions.py` for those that a driver
+# provides.
+
+UNKNOWN_EFFECTS = "Its effects are unknown: look at the state of things before you repeat it."
+
+
+class ServerFailedError(Exception):
+    """A server did not start in time, or could not be started. The message is one line that contains the name of the
+    server.
+    """
+
+
+class CallFailedError(Exception):
+    """A tool call failed and has no result. The message is written for the model."""
+
+
+class ServerGroup(Protocol):
+    @property
+    def names(self) -> Sequence[str]: ...
+
+    def begin(self, start: Callable[[McpServer], ServerProcess]) -> None:
+        """Begins to connect to the servers, and does not wait for them. Calls `start` for each server that needs a
+        process. Raises ServerFailedError.
+        """
+        ...
+
+    def tools(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """Waits until all servers are connected. Returns the tools of each server, by the server's name. The tools
+        have the form of the protocol's `tools/list`. Raises ServerFailedError and Interrupted.
+        """
+        ...
+
+    def call(self, server: str, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Calls a tool and returns the result in the form of the protocol's `tools/call`. Raises CallFailedError.
+        Also raises Interrupted. Before that, it tells the server that nobody waits for the result any more.
+        """
+        ...
+
+    def close(self) -> None:
+        """Ends the servers of the group."""
+        ...

@@ -9,6 +9,12 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+MOST_PAGES = 100
+"""A list of tools may come in pages. A server with more of them would fill the request, or never end its list."""
+NO_METHOD = -32601
+"""The code of JSON-RPC with which a server that has no tools answers the question for their list. It may have named them among its
+capabilities."""
+
 # --- From ralph to the helper
 
 

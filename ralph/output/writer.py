@@ -16,10 +16,9 @@ from msgspec import Struct
 
 from ralph.output.narration import Narration
 from ralph.output.result_file import write_result_file
-from ralph.output.result_object import result_object
 from ralph.output.spool import Spool
 from ralph.output.standard_streams import CLEAR_LINE
-from ralph.output.stream_json import failure_message, stream_objects
+from ralph.output.stream_json import failure_message, result_object, stream_objects
 from ralph.values.events import Event, RunEnded, SessionOpened
 from ralph.values.outcome import Delivery
 from ralph.values.ports import Clock, Interrupted, Waiter

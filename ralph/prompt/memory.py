@@ -23,8 +23,14 @@ from msgspec.structs import replace
 from ralph.machine.files.opened_file import closed_after
 from ralph.machine.files.repository import is_within, up_to_repository_root
 from ralph.prompt.frontmatter import split_frontmatter
-from ralph.prompt.judged_file import ALL_SOURCES, Place, markdown_below, open_for_model, why_not_for_model
-from ralph.prompt.prompt_input import refuse_binary
+from ralph.prompt.judged_file import (
+    ALL_SOURCES,
+    Place,
+    markdown_below,
+    open_for_model,
+    refuse_binary,
+    why_not_for_model,
+)
 from ralph.values.events import ContextCompacted, Event
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from ralph.settings.kinds import about
 from ralph.settings.tables import KEYS, Remark
 from ralph.values.claude_file import TRUSTED_ONLY, ClaudeFile, KeyEffect, key_named, keys_within
 from ralph.values.credentials import KeyProgram, Secret
-from ralph.values.servers.models import ALIASES, NamedModel, named_model
-from ralph.values.servers.vendors import VENDORS
+from ralph.values.servers.models import ALIASES, VENDORS, NamedModel, named_model
 from ralph.values.setting import printable
 
 if TYPE_CHECKING:

@@ -37,14 +37,24 @@ from ralph.values.servers.endpoint import (
     is_loopback,
     normal_base_url,
 )
-from ralph.values.servers.models import ALIASES, OTHER_MODELS, NamedModel, Price, is_claude, named_model
-from ralph.values.servers.vendors import OPENAI, VENDORS, vendor_at, vendor_of
+from ralph.values.servers.models import (
+    ALIASES,
+    OPENAI,
+    OTHER_MODELS,
+    VENDORS,
+    NamedModel,
+    Price,
+    is_claude,
+    named_model,
+    vendor_at,
+    vendor_of,
+)
 from ralph.values.setting import DOLLARS, SECONDS, TEXT, Kind, at_least, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from ralph.values.servers.vendors import Vendor
+    from ralph.values.servers.models import Vendor
 
 API_KEY_COMMAND = "api_key_command"
 PRICE_KEYS = ("input", "output", "cache_write", "cache_read")

@@ -2,7 +2,7 @@
 run gets if this error ends the run.
 
 The decision is based on fields. Message texts decide only where servers give no other sign: the refusals of
-`values/servers/refusals.py` and the exhausted accounts of `values/servers/accounts.py`. A test compares this module with
+`values/servers/refusals.py`. A test compares this module with
 the table in `docs/retry.md`.
 """
 
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.values.outcome import Outcome
-from ralph.values.servers.accounts import exhausted_account
 from ralph.values.servers.refusals import (
     BAD_CALLS,
     BAD_KEYS,
@@ -22,6 +21,7 @@ from ralph.values.servers.refusals import (
     OVERFLOWS,
     SIGNATURES,
     KnownRefusal,
+    exhausted_account,
 )
 
 if TYPE_CHECKING:

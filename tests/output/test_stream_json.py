@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ralph.output.result_object import result_object
-from ralph.output.stream_json import stream_objects
+from ralph.output.stream_json import result_object, stream_objects
 from ralph.values import events as ev
 from ralph.values.classify import FailureKind
 from ralph.values.outcome import Outcome

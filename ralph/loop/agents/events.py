@@ -12,7 +12,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from ralph.values.outcome import Outcome
-from ralph.values.servers.accounts import exhausted_account
+from ralph.values.servers.refusals import exhausted_account
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -33,7 +33,7 @@ from ralph.permissions.hook_answers import GUARDED
 from ralph.permissions.rule import RuleError
 from ralph.places.gather import gather_places
 from ralph.places.own_commands import guarding_files
-from ralph.prompt.named_file import refuse_planted
+from ralph.prompt.judged_file import refuse_planted
 from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.disk_work import DiskWork, OwnDisks
