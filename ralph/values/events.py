@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from ralph.values.servers.models import ModelFacts
 
 
+class Event(Struct, frozen=True):
+    """The base class of everything that a run or a loop tells its sinks."""
+
+
 class DeadEnd(Struct, frozen=True):
     """The reason why ralph ended a run that made no progress. The model repeated the same calls, or gave several
     answers in a row in which all calls were malformed.
@@ -38,7 +42,7 @@ SOCKETS_IN_FILES = "sockets in the file system"
 """The name of the sandbox's protection against connections to Unix sockets of other programs."""
 
 
-class RunStarted(Struct, frozen=True):
+class RunStarted(Event, frozen=True):
     cwd: str
     model: str
     tools: tuple[str, ...]
@@ -59,17 +63,17 @@ class RunStarted(Struct, frozen=True):
     mcp_servers: tuple[str, ...] = ()
 
 
-class RequestSent(Struct, frozen=True):
+class RequestSent(Event, frozen=True):
     """A request has been given to the thread that sends it, and ralph is about to wait for the answer."""
 
 
-class StreamReceived(Struct, frozen=True):
+class StreamReceived(Event, frozen=True):
     """One stream event of an answer, as the server sent it. The answer may never become complete."""
 
     event: dict[str, Any]
 
 
-class AnswerAccepted(Struct, frozen=True):
+class AnswerAccepted(Event, frozen=True):
     """A complete answer of the model was added to the conversation."""
 
     message: dict[str, Any]
@@ -77,17 +81,17 @@ class AnswerAccepted(Struct, frozen=True):
     request_id: str | None = None
 
 
-class ToolStarted(Struct, frozen=True):
+class ToolStarted(Event, frozen=True):
     call: ToolCall
 
 
-class ToolFinished(Struct, frozen=True):
+class ToolFinished(Event, frozen=True):
     call: ToolCall
     result: ToolResult
     took_s: float
 
 
-class BackgroundStarted(Struct, frozen=True):
+class BackgroundStarted(Event, frozen=True):
     id: str
     """The id by which the model names it, such as `bash_1`. Unique in a session."""
     command: str
@@ -96,7 +100,7 @@ class BackgroundStarted(Struct, frozen=True):
     """The id of the tool call that started it."""
 
 
-class BackgroundEnded(Struct, frozen=True):
+class BackgroundEnded(Event, frozen=True):
     """A command in the background has ended: none of its processes is left."""
 
     id: str
@@ -122,7 +126,7 @@ class Background(Struct, frozen=True):
     running: Mapping[str, str] = field(default_factory=dict)
 
 
-class UserMessageCommitted(Struct, frozen=True):
+class UserMessageCommitted(Event, frozen=True):
     """A user message that ralph made was added to the conversation. The message contains tool results, or a text that
     ralph writes for the model, such as a request to continue. There is no such event for the user's own prompts.
     """
@@ -130,7 +134,7 @@ class UserMessageCommitted(Struct, frozen=True):
     content: tuple[Block, ...]
 
 
-class AttemptEnded(Struct, frozen=True):
+class AttemptEnded(Event, frozen=True):
     """An attempt has ended with an answer or an error, or was interrupted. An attempt is one call of
     `send_message()`. If it ends with an error, this event is emitted even if no retry follows.
     """
@@ -154,7 +158,7 @@ class AttemptEnded(Struct, frozen=True):
     api: str = "anthropic"
 
 
-class TurnAsked(Struct, frozen=True):
+class TurnAsked(Event, frozen=True):
     """A turn has ended, and at least one request was sent in it. `took_s` is the number of seconds spent on requests
     in this turn, and on waits between them.
     """
@@ -164,7 +168,7 @@ class TurnAsked(Struct, frozen=True):
     took_s: float
 
 
-class RetryScheduled(Struct, frozen=True):
+class RetryScheduled(Event, frozen=True):
     """Ralph will retry a request after `wait_s` seconds, which may be 0. `attempt` is the number of the retry among
     the retries of this request, counted from 1. `max_retries` is the number of retries that the policy allows.
     """
@@ -183,13 +187,13 @@ class RetryScheduled(Struct, frozen=True):
     target: str = ""
 
 
-class ResponseRestarted(Struct, frozen=True):
+class ResponseRestarted(Event, frozen=True):
     """An answer with status 2xx failed. Parts of it may have been streamed already. The next request, to the same
     target or to another, asks for the whole answer again.
     """
 
 
-class RetryRecovered(Struct, frozen=True):
+class RetryRecovered(Event, frozen=True):
     """A request was answered after at least one retry."""
 
     retries: int
@@ -200,7 +204,7 @@ class RetryRecovered(Struct, frozen=True):
     same way."""
 
 
-class RetryExhausted(Struct, frozen=True):
+class RetryExhausted(Event, frozen=True):
     """Retries of a request were announced, but the request finally failed or was interrupted."""
 
     retries: int
@@ -210,7 +214,7 @@ class RetryExhausted(Struct, frozen=True):
     attempt: int = 1
 
 
-class ModelFallback(Struct, frozen=True):
+class ModelFallback(Event, frozen=True):
     """Ralph has changed to another target. It sends the next request to that target."""
 
     from_target: str
@@ -222,7 +226,7 @@ class ModelFallback(Struct, frozen=True):
     """The number of the attempt that failed, or 0 if no attempt in this turn failed."""
 
 
-class ModelFallbackSucceeded(Struct, frozen=True):
+class ModelFallbackSucceeded(Event, frozen=True):
     """A fallback target has given its first answer since ralph changed to it. Every target except the preferred
     target is a fallback target. The preferred target is usually the first in the settings.
     """
@@ -232,7 +236,7 @@ class ModelFallbackSucceeded(Struct, frozen=True):
     attempt: int
 
 
-class ModelFallbackRecovered(Struct, frozen=True):
+class ModelFallbackRecovered(Event, frozen=True):
     """The preferred target has answered again. Before that, a fallback target had replaced it."""
 
     target: str
@@ -240,7 +244,7 @@ class ModelFallbackRecovered(Struct, frozen=True):
     attempt: int
 
 
-class ResponseDiscarded(Struct, frozen=True):
+class ResponseDiscarded(Event, frozen=True):
     """Ralph has discarded an answer, which may be incomplete. Readers must ignore the parts of it that were already
     streamed.
     """
@@ -248,27 +252,27 @@ class ResponseDiscarded(Struct, frozen=True):
     message_id: str
 
 
-class ClockFired(Struct, frozen=True):
+class ClockFired(Event, frozen=True):
     """A time limit for an answer was reached, and ralph gave up the request."""
 
     clock: str
     after_s: float
 
 
-class Heartbeat(Struct, frozen=True):
+class Heartbeat(Event, frozen=True):
     """Ralph is still waiting. `since_s` is the number of seconds since ralph last wrote output that a reader sees."""
 
     waiting_for: str
     since_s: float
 
 
-class TurnStarted(Struct, frozen=True):
+class TurnStarted(Event, frozen=True):
     """A turn has begun. In a turn, the model completes an answer, and the tool calls in the answer get results."""
 
     turn: int
 
 
-class SyntheticRetry(Struct, frozen=True):
+class SyntheticRetry(Event, frozen=True):
     """Ralph sends a new request after a useless answer. If the useless answer contains no tool calls, it is not added
     to the conversation.
     """
@@ -279,7 +283,7 @@ class SyntheticRetry(Struct, frozen=True):
     """One of `next_step.FAILURES`. The API does not receive it."""
 
 
-class MalformedCallRefused(Struct, frozen=True):
+class MalformedCallRefused(Event, frozen=True):
     """Ralph refused a tool call because it could not run the call as the model wrote it.
 
     The input of the call is incomplete or not JSON, or its arguments are wrong, or the tool is unknown. There is also
@@ -291,7 +295,7 @@ class MalformedCallRefused(Struct, frozen=True):
     why: str
 
 
-class GuardTripped(Struct, frozen=True):
+class GuardTripped(Event, frozen=True):
     """A guard has refused a tool call, because the call continues a loop without progress."""
 
     turn: int
@@ -301,14 +305,14 @@ class GuardTripped(Struct, frozen=True):
     """The number of consecutive refusals, including this one."""
 
 
-class FinalTurnEntered(Struct, frozen=True):
+class FinalTurnEntered(Event, frozen=True):
     """The final turn has begun. From now on ralph accepts only a report or a closing answer."""
 
     turn: int
     reason: str
 
 
-class TurnsCollapsed(Struct, frozen=True):
+class TurnsCollapsed(Event, frozen=True):
     """Ralph has lowered the turn limit because a report failed or is missing."""
 
     turn: int
@@ -319,7 +323,7 @@ class TurnsCollapsed(Struct, frozen=True):
     new_max_turns: int
 
 
-class ReportAccepted(Struct, frozen=True):
+class ReportAccepted(Event, frozen=True):
     """The run has a final report. Either a report of the model was accepted, or ralph wrote a synthetic report."""
 
     source: str
@@ -335,7 +339,7 @@ class ReportAccepted(Struct, frozen=True):
     """The reason for the final turn, one of `agent.run_end.FORCES`. None if the run was not in its final turn."""
 
 
-class ContextCompacted(Struct, frozen=True):
+class ContextCompacted(Event, frozen=True):
     """Ralph has compacted the context: a shorter context has replaced the old one."""
 
     trigger: str
@@ -349,13 +353,13 @@ class ContextCompacted(Struct, frozen=True):
     post_tokens: int
 
 
-class PermissionModeChanged(Struct, frozen=True):
+class PermissionModeChanged(Event, frozen=True):
     """A driver has changed the permission mode during the run."""
 
     mode: str
 
 
-class HookStarted(Struct, frozen=True):
+class HookStarted(Event, frozen=True):
     """The command of a hook begins. The event is emitted only if the user requested events about hooks."""
 
     hook_id: str
@@ -364,7 +368,7 @@ class HookStarted(Struct, frozen=True):
     event: str
 
 
-class HookEnded(Struct, frozen=True):
+class HookEnded(Event, frozen=True):
     """The command of a hook has ended, or could not be run."""
 
     hook_id: str
@@ -376,7 +380,7 @@ class HookEnded(Struct, frozen=True):
     status: int | None = None
 
 
-class MessageTaken(Struct, frozen=True):
+class MessageTaken(Event, frozen=True):
     """Ralph begins to work on a message of the driver. Emitted only if the driver requested that its messages are
     repeated in the output.
     """
@@ -385,7 +389,7 @@ class MessageTaken(Struct, frozen=True):
     uuid: str | None = None
 
 
-class SessionStateChanged(Struct, frozen=True):
+class SessionStateChanged(Event, frozen=True):
     """The run begins to work, or begins to wait for a decision or a message of the driver. Emitted only if the driver
     requested this event. Such a driver keeps ralph's input open until the state is "idle".
     """
@@ -395,7 +399,7 @@ class SessionStateChanged(Struct, frozen=True):
     message."""
 
 
-class Notice(Struct, frozen=True):
+class Notice(Event, frozen=True):
     """A message for the people who read the output of a run or a loop."""
 
     text: str
@@ -404,13 +408,13 @@ class Notice(Struct, frozen=True):
     input."""
 
 
-class LoopEvent(Struct, frozen=True):
+class LoopEvent(Event, frozen=True):
     """The base class of the events of `ralph loop` itself. Events of the runs in the loop have other classes.
     `loop/events.py` defines the events.
     """
 
 
-class PromptCalled(Struct, frozen=True):
+class PromptCalled(Event, frozen=True):
     """Ralph is about to run a tool call that the prompt or its command file requests. The model did not request this
     call.
     """
@@ -422,7 +426,7 @@ class PromptCalled(Struct, frozen=True):
     """The argument of the call that is shown: the command line of Bash, or the path of a file."""
 
 
-class PromptCallEnded(Struct, frozen=True):
+class PromptCallEnded(Event, frozen=True):
     """A tool call that the prompt or its command file requested has ended. The output of the call becomes part of the
     prompt.
     """
@@ -434,7 +438,7 @@ class PromptCallEnded(Struct, frozen=True):
     took_s: float
 
 
-class SessionOpened(Struct, frozen=True):
+class SessionOpened(Event, frozen=True):
     """A session was opened. All later events belong to this session."""
 
     session_id: str
@@ -451,7 +455,7 @@ class SessionTotal(Struct, frozen=True):
         return SessionTotal(self.turns + ended.num_turns, cost_usd)
 
 
-class RunEnded(Struct, frozen=True):
+class RunEnded(Event, frozen=True):
     """A run has ended. The event contains all facts of the `result` object."""
 
     outcome: Outcome
@@ -492,49 +496,6 @@ class RunEnded(Struct, frozen=True):
     sandbox: str | None = None
     protections: Mapping[str, bool] = field(default_factory=dict)
 
-
-Event = (
-    RunStarted
-    | RequestSent
-    | StreamReceived
-    | AnswerAccepted
-    | ToolStarted
-    | ToolFinished
-    | BackgroundStarted
-    | BackgroundEnded
-    | UserMessageCommitted
-    | AttemptEnded
-    | TurnAsked
-    | RetryScheduled
-    | ResponseRestarted
-    | RetryRecovered
-    | RetryExhausted
-    | ModelFallback
-    | ModelFallbackSucceeded
-    | ModelFallbackRecovered
-    | ResponseDiscarded
-    | ClockFired
-    | Heartbeat
-    | TurnStarted
-    | SyntheticRetry
-    | MalformedCallRefused
-    | GuardTripped
-    | FinalTurnEntered
-    | TurnsCollapsed
-    | ReportAccepted
-    | ContextCompacted
-    | PermissionModeChanged
-    | PromptCalled
-    | PromptCallEnded
-    | HookStarted
-    | HookEnded
-    | MessageTaken
-    | SessionStateChanged
-    | Notice
-    | LoopEvent
-    | SessionOpened
-    | RunEnded
-)
 
 SHOWABLE = (RunStarted, AnswerAccepted, ToolStarted, ToolFinished, AttemptEnded, RetryScheduled, Notice)
 """The classes of events that become output for a reader. `Heartbeats` takes these events as signs that the reader has
