@@ -28,9 +28,7 @@ class Event(Struct, frozen=True):
 
 
 class DeadEnd(Struct, frozen=True):
-    """The reason why ralph ended a run that made no progress. The model repeated the same calls, or gave several
-    answers in a row in which all calls were malformed.
-    """
+    """Why ralph ended a run without progress: the same calls again, or answers in a row with malformed calls only."""
 
     name: str
     call: ToolCall
@@ -49,8 +47,7 @@ class RunStarted(Event, frozen=True):
     api_key_source: str
     """The name of the environment variable that holds the API key, or "none" if there is no key."""
     targets: tuple[str, ...] = ()
-    """The names of all targets of the run, in the order in which ralph tries them. Empty if there is only one
-    target."""
+    """The names of all targets, in the order in which ralph tries them. Empty if there is only one."""
     permission_mode: str = "bypassPermissions"
     sandbox: str = "none"
     """The level of the sandbox in which commands run: "namespaces", "landlock" or "none"."""
@@ -108,9 +105,7 @@ class BackgroundEnded(Event, frozen=True):
     call_id: str = ""
     exit_code: int | None = None
     stopped_by: str = ""
-    """The reason why the command was stopped: "model" (a tool call), "run" (the end of the run) or "limit" (on processes or
-    memory). Empty if it ended by itself.
-    """
+    """"model" (a tool call), "run" (its end), "limit" (on processes or memory), or empty."""
     took_s: float = 0.0
 
     @property
@@ -127,28 +122,22 @@ class Background(Struct, frozen=True):
 
 
 class UserMessageCommitted(Event, frozen=True):
-    """A user message that ralph made was added to the conversation. The message contains tool results, or a text that
-    ralph writes for the model, such as a request to continue. There is no such event for the user's own prompts.
-    """
+    """Tool results, or a text that ralph wrote for the model, were added to the conversation."""
 
     content: tuple[Block, ...]
 
 
 class AttemptEnded(Event, frozen=True):
-    """An attempt has ended with an answer or an error, or was interrupted. An attempt is one call of
-    `send_message()`. If it ends with an error, this event is emitted even if no retry follows.
-    """
+    """A call of `send_message()` has ended, whether or not a retry follows."""
 
     turn: int
     attempt: int
-    """The number of the attempt within the turn, counted from 1. Every attempt in the turn is counted: retries,
-    requests to other targets, synthetic retries, continuations and summaries."""
+    """The number within the turn, from 1. Each request counts: retries, other targets, continuations, summaries."""
     target: str
     model: str
     latency_s: float
     tokens: TokenUsage
-    """The tokens for which the server bills the attempt. They may be ralph's estimates if the server gave no count,
-    or if the answer broke off."""
+    """The tokens that the server bills. Ralph's estimates if it gave no count or the answer broke off."""
     facts: ModelFacts | None = None
     status: int | None = None
     kind: str | None = None
@@ -159,9 +148,7 @@ class AttemptEnded(Event, frozen=True):
 
 
 class TurnAsked(Event, frozen=True):
-    """A turn has ended, and at least one request was sent in it. `took_s` is the number of seconds spent on requests
-    in this turn, and on waits between them.
-    """
+    """A turn with at least one request has ended. `took_s` is the time of its requests and of the waits between."""
 
     turn: int
     attempts: int
@@ -169,9 +156,7 @@ class TurnAsked(Event, frozen=True):
 
 
 class RetryScheduled(Event, frozen=True):
-    """Ralph will retry a request after `wait_s` seconds, which may be 0. `attempt` is the number of the retry among
-    the retries of this request, counted from 1. `max_retries` is the number of retries that the policy allows.
-    """
+    """Ralph will retry a request after `wait_s` seconds. `attempt` is the number of the retry, counted from 1."""
 
     attempt: int
     max_retries: int
@@ -181,16 +166,13 @@ class RetryScheduled(Event, frozen=True):
     kind: str
     message: str
     requested_wait_s: float | None = None
-    """If the server requested a wait, this is `wait_s`. The policy may have shortened the requested wait. None if the
-    server requested no wait."""
+    """`wait_s`, if the server requested a wait, which the policy may have shortened. Else None."""
     turn: int = 1
     target: str = ""
 
 
 class ResponseRestarted(Event, frozen=True):
-    """An answer with status 2xx failed. Parts of it may have been streamed already. The next request, to the same
-    target or to another, asks for the whole answer again.
-    """
+    """A 2xx answer failed, perhaps after parts were streamed. The next request asks for the whole answer again."""
 
 
 class RetryRecovered(Event, frozen=True):
@@ -200,8 +182,7 @@ class RetryRecovered(Event, frozen=True):
     total_wait_s: float
     turn: int = 1
     attempt: int = 1
-    """The number of the attempt that was answered, counted as in `AttemptEnded`. The next four events count in the
-    same way."""
+    """The number of the attempt that was answered, counted as in `AttemptEnded`, as in the next four events."""
 
 
 class RetryExhausted(Event, frozen=True):
@@ -227,9 +208,7 @@ class ModelFallback(Event, frozen=True):
 
 
 class ModelFallbackSucceeded(Event, frozen=True):
-    """A fallback target has given its first answer since ralph changed to it. Every target except the preferred
-    target is a fallback target. The preferred target is usually the first in the settings.
-    """
+    """A target that is not the preferred one has given its first answer since ralph changed to it."""
 
     target: str
     turn: int
@@ -245,9 +224,7 @@ class ModelFallbackRecovered(Event, frozen=True):
 
 
 class ResponseDiscarded(Event, frozen=True):
-    """Ralph has discarded an answer, which may be incomplete. Readers must ignore the parts of it that were already
-    streamed.
-    """
+    """An answer, which may be incomplete, does not count. Readers must ignore the parts that were streamed."""
 
     message_id: str
 
@@ -273,9 +250,7 @@ class TurnStarted(Event, frozen=True):
 
 
 class SyntheticRetry(Event, frozen=True):
-    """Ralph sends a new request after a useless answer. If the useless answer contains no tool calls, it is not added
-    to the conversation.
-    """
+    """Ralph asks again after a useless answer. One without tool calls is not added to the conversation."""
 
     turn: int
     number: int
@@ -284,10 +259,8 @@ class SyntheticRetry(Event, frozen=True):
 
 
 class MalformedCallRefused(Event, frozen=True):
-    """Ralph refused a tool call because it could not run the call as the model wrote it.
-
-    The input of the call is incomplete or not JSON, or its arguments are wrong, or the tool is unknown. There is also
-    such an event for a call of the report tool if the report was not accepted.
+    """A call could not run as the model wrote it: its input, its arguments or its tool is wrong. Also a report that
+    was not accepted.
     """
 
     turn: int
@@ -317,8 +290,7 @@ class TurnsCollapsed(Event, frozen=True):
 
     turn: int
     reason: str
-    """"report_failed" if the model's report was not accepted. "no_report" if the model gave too many answers without
-    a report."""
+    """"report_failed": the report was not accepted. "no_report": too many answers without a report."""
     old_max_turns: int | None
     new_max_turns: int
 
@@ -330,11 +302,9 @@ class ReportAccepted(Event, frozen=True):
     """One of "tool_call", "text" or "synthetic"."""
     status: str
     turn: int
-    """The number of the turn in which the model gave the report. For a synthetic report, the number of the last turn
-    with a request."""
+    """The turn in which the model gave the report. For a synthetic one, the last turn with a request."""
     attempts: int
-    """The number of times that the model tried to report in this run, including the accepted report. Each call of the
-    report tool is counted, and so is each answer of plain text in place of a call."""
+    """How often the model tried to report, with this one: calls of the report tool, and plain text in their place."""
     forced_reason: str | None = None
     """The reason for the final turn, one of `agent.run_end.FORCES`. None if the run was not in its final turn."""
 
@@ -343,11 +313,9 @@ class ContextCompacted(Event, frozen=True):
     """Ralph has compacted the context: a shorter context has replaced the old one."""
 
     trigger: str
-    """The reason for the compaction. "threshold": the context was nearly full. "overflow": the server refused the
-    request as too large. "window_exceeded": the context window became full during an answer."""
+    """"threshold": nearly full. "overflow": the server refused the request. "window_exceeded": in an answer."""
     source: str
-    """"model" if the new context contains a new summary that the model wrote. "cut" if it contains the end of the
-    history instead."""
+    """"model": a new summary. "cut": the end of the history instead."""
     pre_tokens: int
     """The estimated number of tokens before the compaction. `post_tokens` is the number afterwards."""
     post_tokens: int
@@ -381,22 +349,17 @@ class HookEnded(Event, frozen=True):
 
 
 class MessageTaken(Event, frozen=True):
-    """Ralph begins to work on a message of the driver. Emitted only if the driver requested that its messages are
-    repeated in the output.
-    """
+    """Ralph begins to work on a message of the driver, which wants its messages repeated."""
 
     content: str | tuple[Block, ...]
     uuid: str | None = None
 
 
 class SessionStateChanged(Event, frozen=True):
-    """The run begins to work, or begins to wait for a decision or a message of the driver. Emitted only if the driver
-    requested this event. Such a driver keeps ralph's input open until the state is "idle".
-    """
+    """The run begins to work, or to wait for the driver, which asked for this event."""
 
     state: str
-    """"running": the run works. "requires_action": the driver is asked about a tool call. "idle": the run waits for a
-    message."""
+    """"running", "requires_action" (the driver is asked about a call) or "idle" (waits for a message)."""
 
 
 class Notice(Event, frozen=True):
@@ -404,20 +367,15 @@ class Notice(Event, frozen=True):
 
     text: str
     is_vital: bool = False
-    """True if `--quiet` does not hide the notice. In a run, such a notice says that ralph left out some of the user's
-    input."""
+    """True if `--quiet` does not hide it. In a run, it then says that some of the user's input was left out."""
 
 
 class LoopEvent(Event, frozen=True):
-    """The base class of the events of `ralph loop` itself. Events of the runs in the loop have other classes.
-    `loop/events.py` defines the events.
-    """
+    """The base class of the events of `ralph loop` itself, which `loop/events.py` defines."""
 
 
 class PromptCalled(Event, frozen=True):
-    """Ralph is about to run a tool call that the prompt or its command file requests. The model did not request this
-    call.
-    """
+    """Ralph is about to run a tool call that the prompt or its command file requests, and not the model."""
 
     command: str
     """The command as a prompt calls it, such as `/fix`. Empty if the prompt itself names a file."""
@@ -427,9 +385,7 @@ class PromptCalled(Event, frozen=True):
 
 
 class PromptCallEnded(Event, frozen=True):
-    """A tool call that the prompt or its command file requested has ended. The output of the call becomes part of the
-    prompt.
-    """
+    """A tool call of the prompt or its command file has ended. Its output becomes part of the prompt."""
 
     command: str
     tool: str
@@ -461,13 +417,11 @@ class RunEnded(Event, frozen=True):
     outcome: Outcome
     exit_code: int
     result: str | None
-    """The text of the result. It is the model's final answer or the summary of the final report. None if there is no
-    such text."""
+    """The model's final answer or the summary of the final report, or None."""
     errors: tuple[str, ...]
     stop_reason: str | None
     num_turns: int
-    """The number of turns in which the model answered or was interrupted. It includes turns in which no answer was
-    used."""
+    """The number of turns in which the model answered, also in vain, or was interrupted."""
     duration_s: float
     api_s: float
     """The seconds spent on calls of `send_message()`, including retries. The waits before retries are not included."""
@@ -481,11 +435,9 @@ class RunEnded(Event, frozen=True):
     hints: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     limit: str | None = None
-    """The user's limit that ended the run: "max_turns", "max_budget_usd" or "context". None if none of these limits
-    ended it."""
+    """The user's limit that ended the run: "max_turns", "max_budget_usd" or "context". Else None."""
     report: Report | None = None
-    """The final report, written by the model or by ralph, or None. If no report is required, ralph writes one only if
-    an answer is missing."""
+    """The final report. If none is required, ralph writes one only if an answer is missing."""
     dead_end: DeadEnd | None = None
     """The calls without progress that ended the run, or None if the run ended for another reason."""
     denied: tuple[ToolCall, ...] = ()
@@ -498,8 +450,7 @@ class RunEnded(Event, frozen=True):
 
 
 SHOWABLE = (RunStarted, AnswerAccepted, ToolStarted, ToolFinished, AttemptEnded, RetryScheduled, Notice)
-"""The classes of events that become output for a reader. `Heartbeats` takes these events as signs that the reader has
-seen output, and also the text of an answer that is arriving."""
+"""The events that a reader sees. `Heartbeats` also counts the text of an answer that is arriving."""
 
 
 class EventStream:
