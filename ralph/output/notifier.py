@@ -126,9 +126,7 @@ class Notifier:
         self._has_told_outage = False
 
     def tell_end(self, fields: dict[str, Any]) -> Notice | None:
-        """Tells the end. Returns a notice if the program fails. A signal ends only the program, because nothing else is left to
-        stop.
-        """
+        """Tells the end. Returns a notice if the program fails. A signal ends only the program."""
         try:
             return self._send(fields)
         except Interrupted as stop:

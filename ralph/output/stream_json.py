@@ -26,9 +26,7 @@ _NO_MODEL = "<synthetic>"
 
 
 def stream_objects(event: ev.Event, *, ralph_version: str, include_partial: bool) -> Iterable[dict[str, Any]]:
-    """Returns the objects for one event: none, one, or one per content block. Does not return the `result` object,
-    which `result_object` makes.
-    """
+    """The objects for one event: none, one, or one per content block. `result_object` makes the last one."""
     match event:
         case ev.RunStarted():
             return [_init(event, ralph_version)]
@@ -180,9 +178,7 @@ def result_object(ended: RunEnded, session_id: str) -> dict[str, Any]:
 
 
 def limit_named(subtype: object) -> str | None:
-    """The limit that the `subtype` of a result names: `max_turns` or `max_budget_usd`. None if the subtype names no
-    limit.
-    """
+    """The limit that the `subtype` of a result names: `max_turns` or `max_budget_usd`. Else None."""
     return next((limit for limit, name in _SUBTYPE_OF_LIMIT.items() if name == subtype), None)
 
 
@@ -206,9 +202,7 @@ def _rounded(cost_usd: float | None) -> float | None:
 
 
 def usage_object(tokens: TokenUsage) -> dict[str, Any]:
-    """The token usage in the form of the API. The counts of server tools are 0, because ralph uses no tools that the
-    API runs.
-    """
+    """The token usage in the form of the API. Ralph uses no tools that the API runs."""
     return {
         "input_tokens": tokens.input,
         "cache_creation_input_tokens": tokens.cache_write,

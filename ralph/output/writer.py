@@ -189,9 +189,7 @@ class Writer:
 
     @property
     def delivery(self) -> Delivery:
-        """The state of delivery of standard output so far: everything was delivered, the reader has not read
-        everything, the reader has left, or writing failed.
-        """
+        """The state of standard output so far: delivered, unread, without a reader, or failed."""
         if self._stdout.failure is not None:
             return Delivery.FAILED
         if self._stdout.has_lost_reader:
@@ -199,17 +197,13 @@ class Writer:
         return Delivery.UNREAD if self._stdout.unread_bytes else Delivery.DELIVERED
 
     def write_line(self, line: str) -> None:
-        """Writes a line to standard error, if lines for people are written there. The line does not come from an
-        event.
-        """
+        """Writes a line that is no event to standard error, if lines for people are written there."""
         if self.tells_people:
             self._clear_place()
             self._stderr.write(_encoded(self._redact(in_one_line(line))))
 
     def conclude(self, waiter: Waiter, clock: Clock) -> None:
-        """Waits until everything is written to standard error. This wait and the wait in `deliver` have one time
-        limit together.
-        """
+        """Waits until standard error is written, within the time limit of `deliver`."""
         self._drain(self._stderr, waiter, clock)
 
     def tell(self, event: Event) -> None:
@@ -223,9 +217,7 @@ class Writer:
             self._stderr.write(_encoded(self._redact(line)), must_arrive=isinstance(event, RunEnded))
 
     def _drain(self, spool: Spool, waiter: Waiter, clock: Clock) -> None:
-        """Waits until everything in `spool` is written, or until the time limit, which is the same for all calls. A
-        signal shortens the time limit.
-        """
+        """Waits until `spool` is written, or until the one time limit of all calls, which a signal shortens."""
         if self._last_chance_ends_s is None:
             chance_s = min(self._last_chance_s, max(waiter.stop_left_s(), LAST_CHANCE_AFTER_SIGNAL_S))
             self._last_chance_ends_s = clock.now_s() + chance_s

@@ -31,10 +31,9 @@ if TYPE_CHECKING:
 def recorded_files(
     files: Iterable[SettingsFile], roots: Sequence[Path], environment: Mapping[str, str]
 ) -> tuple[RecordedFile, ...]:
-    """Selects the files whose contents must be recorded, because an agent could change the files before the loop is
-    resumed.
+    """The files that must be recorded, because an agent could change them before the loop is resumed.
 
-    `roots` begin with the working directory, and are the directories that the agent may write to.
+    `roots` are the directories that the agent may write, the working directory first.
     """
     search = search_around(environment, roots)
     return tuple(
@@ -75,8 +74,7 @@ class LoopHandover(Struct, frozen=True):
     number: int
     """The number of the iteration, counted from 1."""
     task_chars: int | None = None
-    """The number of characters at the end of the prompt that are the user's own, because the loop wrote the rest. None if
-    the iteration has no prompt."""
+    """The characters at the prompt's end that are the user's own. None without a prompt."""
     guards: dict[str, str] = {}
     """The files of hooks that commands could change, each with the digest of its content when the loop began."""
     directories: tuple[str, ...] = ()
@@ -100,9 +98,8 @@ _HANDOVER = msgspec.json.Decoder(LoopHandover, dec_hook=lambda kind, text: kind(
 
 @contextmanager
 def handed_over(handover: LoopHandover, learn: Callable[[Iterable[str]], None]) -> Iterator[int]:
-    """A context manager that returns a file descriptor. A child process can read the handover from this descriptor, but
-    only once. At the end, `learn` gets the secrets that the process has told, also if it was killed, and the descriptor is
-    closed. Raises OSError if the handover cannot be written.
+    """A descriptor from which one child can read the handover, once. At the end, `learn` gets the secrets that the
+    child has told, also if it was killed. Raises OSError.
     """
     data = msgspec.json.encode(replace(handover, secrets=frozenset()), enc_hook=str)
     with _private_file() as descriptor:

@@ -79,16 +79,13 @@ _API, _BASE_URL = "model.api", "model.base_url"
 
 
 class SettingsError(CannotError):
-    """One setting is wrong. The message has no secrets. If `from_flag` is True, the value came from a
-    flag, and the exit code is 2 (usage error). Otherwise the exit code is 78.
-    """
+    """A setting is wrong: exit 2 if it came from a flag, otherwise 78. The message has no secrets."""
 
     def __init__(self, message: str, *, from_flag: bool = False, so_far: Settings | None = None) -> None:
         super().__init__(message)
         self.from_flag = from_flag
         self.so_far = so_far
-        """All settings if only the API key is wrong: it is missing, or it may be meant for another cloud. None if
-        anything else is wrong."""
+        """All settings if only the API key is missing, or may be meant for another cloud."""
 
 
 class _SourcedValue(Struct, frozen=True):
@@ -130,11 +127,9 @@ def load_settings(
 ) -> Settings:
     """Reads each source once, and merges the sources.
 
-    Raises `SettingsError` for the first invalid value, even if another source overrides this value. `flags` maps
-    names in `BY_NAME` to values. None means that the flag was not given. `config_file` is the path given with
-    `--config`. `files` are the files that a loop has read for all its iterations. If `files` is None, the files are
-    read now. `reach` are the directories besides the checkout around `cwd` that an agent may write. `claude` is what settings
-    files for Claude Code ask for.
+    Raises `SettingsError` for the first invalid value, even an overridden one. `flags` maps names in `BY_NAME` to
+    values, None for those not given. `config_file` is that of `--config`. `files` are those that a loop has read, or
+    None. `reach` are the directories besides the checkout around `cwd` that an agent may write.
     """
     claude = claude or ClaudeWishes()
     overridden = tuple(claude.overridden(environment))
@@ -194,9 +189,7 @@ def load_with_claude(
     reach: Sequence[Path] = (),
     claude: ClaudeOptions | None = None,
 ) -> Settings:
-    """As `load_settings`, with what the trusted settings files for Claude Code ask for. The process gets the proxies and
-    authorities that they name.
-    """
+    """As `load_settings`, with the wishes of trusted files for Claude Code. The process gets their proxies."""
     claude = claude or ClaudeOptions()
     try:
         read = claude.files
@@ -520,11 +513,9 @@ def _looser(name: str, wanted: _SourcedValue, trusted: _SourcedValue) -> Remark:
 
 
 def _settle_custom_retry(layers: list[_Layer], given: _Layer) -> None:
-    """Checks the settings in `CUSTOM_ONLY`, which have an effect only with the retry policy "custom".
+    """Checks the settings that have an effect only with the retry policy "custom", and removes them for another.
 
-    If the source of such a setting also sets a policy, this policy must be "custom". If the source sets no policy,
-    another source must set the policy "custom". Otherwise raises SettingsError. If the policy that finally applies is
-    not "custom", for example because of `--retry off`, removes these settings from `given`.
+    A source that sets one must set that policy too, or, without a policy of its own, another source must.
     """
     policies = [layer["retry.policy"].value for layer in layers if "retry.policy" in layer]
     for layer in layers:
@@ -597,9 +588,7 @@ def _environment_access(environment: Mapping[str, str]) -> EnvironmentAccess:
 
 
 def _with_betas(access: EnvironmentAccess, betas: Sequence[str]) -> EnvironmentAccess:
-    """A copy of `access` with a header that asks for beta features: those in `betas` and those in
-    ANTHROPIC_CUSTOM_HEADERS.
-    """
+    """A copy of `access` whose header asks for `betas` and for those in ANTHROPIC_CUSTOM_HEADERS."""
     if not betas:
         return access
     lines = access.headers.plain

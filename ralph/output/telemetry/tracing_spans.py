@@ -69,8 +69,7 @@ _SPAN_EVENTS: dict[type, tuple[str, dict[str, str]]] = {
     ev.ReportAccepted: ("report_accepted", _named("source status attempts reason=forced_reason")),
     ev.ContextCompacted: ("compact_boundary", _named("trigger source pre_tokens post_tokens")),
 }
-"""The events that become span events. Maps each type of event to its name in ralph's own output, and to a table that
-gives the event's field for each attribute."""
+"""The events that become span events: the name, and the event's field for each attribute."""
 
 
 def span_event_of(event: ev.Event) -> tuple[str, Attributes] | None:
@@ -133,9 +132,7 @@ def tool_attributes(call: ToolCall) -> Attributes:
 
 
 def stream_attributes(event: Mapping[str, Any]) -> Attributes:
-    """The attributes that can be read from one event of the API's stream. Values of a wrong type are ignored, because
-    a server may send anything.
-    """
+    """The attributes in one event of the API's stream. A server may send anything: wrong types are ignored."""
     match event:
         case {"type": "message_start", "message": {**message}}:
             return {
@@ -166,14 +163,11 @@ def _usage(tokens: TokenUsage) -> dict[str, int]:
 
 CLOSE_TIMEOUT_S = 2.0
 LONGEST_NAME = 128
-"""The maximum length of a string attribute, in characters. Real names are shorter. A longer name must have been made
-up by a model or a server."""
+"""In characters. A longer attribute was made up by a model or a server."""
 
 
 def tracer_for(delivery: SpanDelivery, version: str) -> Tracer:
-    """A tracer with a separate provider. Does not change the process's own provider, and registers no function to run
-    at exit.
-    """
+    """A tracer with a provider of its own, which registers no function to run at exit."""
     named = OTELResourceDetector().detect().attributes.get("service.name") or "ralph"
     resource = Resource.create({"service.name": named, "service.version": version})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
@@ -194,9 +188,7 @@ class _Open(Struct, frozen=True):
 
 
 class Tracing:
-    """An `Events` sink that makes spans. `emit` and `close` never raise an exception. A bug in this class ends the
-    tracing, but not the run.
-    """
+    """An `Events` sink that makes spans. It raises nothing: a bug in it ends the tracing, but not the run."""
 
     def __init__(
         self,
@@ -210,8 +202,7 @@ class Tracing:
         now_ns: Callable[[], int],
     ) -> None:
         self._session_id = session_id
-        """The session id for the span of the next run. Until a session is open, this is the id that a new session
-        would get."""
+        """That of the span of the next run. Before a session, what a new one would get."""
         self._tracer = tracer
         self._delivery = delivery
         self._tell = tell
@@ -237,9 +228,7 @@ class Tracing:
             self._stop(error)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Sends the remaining spans within `timeout_s` seconds. If there were problems, reports all of them in one
-        line.
-        """
+        """Sends the remaining spans within `timeout_s` seconds, and reports all problems in one line."""
         if self._is_closed:
             return
         try:
@@ -318,9 +307,7 @@ class Tracing:
         self._answer = {}
 
     def _end_turn(self, now_ns: int) -> None:
-        """Ends the span of the turn. Before that, ends the spans of tool calls that have no result, and marks them as
-        interrupted.
-        """
+        """Ends the span of the turn, and before that those of calls without a result, as interrupted."""
         for opened in self._tools.values():
             opened.fail("interrupted")
             opened.end(now_ns)
@@ -333,9 +320,7 @@ class Tracing:
         return self._turn or self._run_span(started_ns)
 
     def _run_span(self, started_ns: int) -> _Open:
-        """The span of the run. If there is none yet, starts it. The span begins with the run's first event. So the
-        time between two runs of a process is in neither of their spans.
-        """
+        """The span of the run, which begins with its first event, so that no time between runs is in one."""
         if self._run is None:
             about = run_attributes(self._session_id)
             self._run = self._start("invoke_agent ralph", None, started_ns, about)
@@ -384,9 +369,7 @@ _INTERVAL_S = 5.0
 
 
 class SpanDelivery(SpanProcessor):
-    """A span processor. It replaces the SDK's own processor, which does not report lost spans and can take 30 s to
-    close.
-    """
+    """Replaces the SDK's own processor, which does not report lost spans and can take 30 s to close."""
 
     def __init__(self, endpoint: str) -> None:
         self.taken = 0
@@ -417,9 +400,7 @@ class SpanDelivery(SpanProcessor):
         self._start_thread()
 
     def close(self, timeout_s: float) -> str | None:
-        """Sends the remaining spans. Waits for that at most `timeout_s` seconds. Returns the reason why spans were
-        lost, or None if all spans arrived.
-        """
+        """Sends the rest within `timeout_s` seconds. Returns why spans were lost, or None."""
         with self._changed:
             self._is_closing = True
             self._changed.notify()
@@ -439,9 +420,7 @@ class SpanDelivery(SpanProcessor):
         return f"{lost} of {self.taken} spans could not be delivered to {_shown(self._endpoint)}: {why}"
 
     def _start_thread(self) -> None:
-        """Starts the thread if it is not running. If the machine has no thread left, the spans are kept, and the
-        thread is started later.
-        """
+        """Starts the thread if it is not running. Without a free thread, later."""
         if self._thread is None:
             try:
                 self._thread = start_thread(self._work, name="ralph-traces")
@@ -456,10 +435,9 @@ class SpanDelivery(SpanProcessor):
                     self.delivered += len(batch)
 
     def _next_batch(self) -> list[ReadableSpan] | None:
-        """Waits for a full batch of spans. After some time, returns a batch that is not full.
+        """Waits for a full batch, or after some time for any. After `close`, does not wait.
 
-        When `close` has been called, returns the remaining spans without waiting. Returns None when no spans are
-        left, or when the time limit of `close` is over.
+        None when no spans are left, or when the time limit of `close` is over.
         """
         with self._changed:
             ends_s = time.monotonic() + _INTERVAL_S
@@ -482,9 +460,7 @@ class SpanDelivery(SpanProcessor):
 
 
 class _Session(requests.Session):
-    """An HTTP session that stores in `problem` why the last request failed. The text contains no addresses and no
-    headers. It is None if the request succeeded.
-    """
+    """Stores in `problem` why the last request failed, without addresses and headers. None if it did not."""
 
     problem: str | None = None
 
