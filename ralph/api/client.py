@@ -47,16 +47,13 @@ if TYPE_CHECKING:
 # reached first.
 _CONNECT_GRACE_S = 1.0
 DESCRIPTION_S = 5.0
-"""The time limit in seconds for a request for a model's description, from the name lookup to the last byte. It is
-short, because a run can work without the description."""
+"""The time limit for a model's description, without which a run can work."""
 DESCRIPTION_BYTES = 2 * 1024 * 1024
 """The maximum size of a description, or of a list of them: OpenRouter's has several hundred. A longer one is ignored."""
 
 
 class Endpoint(Struct, frozen=True):
-    """The base URL of a server, the API that it serves, and the headers that ralph adds to each request to it. One of
-    the headers contains the key.
-    """
+    """A server, the API that it serves, and the headers of each request to it, one of which has the key."""
 
     base_url: str
     headers: Headers
@@ -225,11 +222,10 @@ def host_of(url: httpx.URL) -> str:
 def receive_description(
     exchange: Exchange, clock: Clock, *, until_s: float, waiting_for: str, listed: str | None = None
 ) -> ModelDescription | None:
-    """Receives a model's description from an exchange that has begun. Ends the exchange. If the answer is a list of models,
-    `listed` is the model.
+    """Receives a model's description from an exchange that has begun, and ends the exchange. `listed` is the model if
+    the answer is a list.
 
-    Returns None if the server sends no usable description before `until_s`, a time of `clock`. If the whole body was
-    read, the connection can be used again. Raises only `Interrupted`.
+    None without a usable description before `until_s`, a time of `clock`. Raises only `Interrupted`.
     """
     try:
         body = _body_of_success(exchange, clock, until_s, waiting_for)
@@ -287,21 +283,15 @@ class Dialect(Protocol):
 
 class Translator(Protocol):
     def more(self, data: str) -> dict[str, Any] | None:
-        """The event that a piece of the stream means if it brings more of an open block and nothing else. None for another piece:
-        then `events` must be asked. Most pieces bring more of a block, so this is the short way for them.
-        """
+        """The event of a piece that only brings more of an open block, as most do. None: `events` must be asked."""
         ...
 
     def events(self, name: str, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
-        """The events of the Messages API that an event of the stream means. An event that reports an error is returned as it
-        is. Raises StreamParse or StreamTransient.
-        """
+        """The events of the Messages API, or an error as it is. Raises StreamParse or StreamTransient."""
         ...
 
     def end(self) -> Sequence[dict[str, Any]]:
-        """The last events of the answer, when its stream has ended. Empty if the answer has not ended by its own words. May be
-        called more than once.
-        """
+        """The last events, once the stream has ended. Empty if the answer has not. May be called again."""
         ...
 
 

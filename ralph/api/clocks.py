@@ -69,9 +69,7 @@ class Deadline(Struct, frozen=True):
 
 
 class ResponseClocks:
-    """Stores when the parts of an answer arrived, and computes the next deadline. All times are in seconds of the
-    run's clock.
-    """
+    """Stores when the parts of an answer arrived, in seconds of the run's clock, and computes the next deadline."""
 
     def __init__(self, limits: ClockLimits, now_s: float) -> None:
         self._limits = limits
@@ -94,9 +92,7 @@ class ResponseClocks:
         self._progress_s = now_s
 
     def error_body(self, now_s: float) -> Deadline:
-        """The deadline for reading the body of an error. The time is short, because the status is already known and
-        matters more than the body.
-        """
+        """The deadline for the body of an error. It is near, because the status matters more."""
         ends_s = now_s + ERROR_BODY_S
         if self._limits.response_s > 0:
             ends_s = min(ends_s, self._started_s + self._limits.response_s)
@@ -129,20 +125,16 @@ _WOKE_LATE_S = 0.2
 
 
 class CatchUp:
-    """Allows data to be read for a short time after a deadline has passed.
+    """Allows data to be read for a short time after a deadline, if the process was stopped or the machine slept.
 
-    If the process was stopped or the machine slept, data may have arrived in time and still be unread when the
-    deadline has passed. The time for reading is short, so a server that never stops sending cannot postpone the
-    deadline.
+    It is short, so that a server that never stops sending cannot postpone the deadline.
     """
 
     def __init__(self) -> None:
         self._ends_s: float | None = None
 
     def wait_until_s(self, deadline: Deadline, now_s: float) -> float | None:
-        """The time until which the caller may wait for data. It is `now_s` if the deadline has just passed: the caller
-        may then take only data that has arrived. None if the caller must stop waiting.
-        """
+        """The time until which the caller may wait, `now_s` for what has arrived alone. None if it must stop."""
         if now_s < deadline.at_s:
             self._ends_s = None
             return deadline.at_s

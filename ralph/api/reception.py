@@ -78,10 +78,8 @@ class Reception:
         dialect: Dialect | None = None,
         is_whole: bool = False,
     ) -> None:
-        """`redact` removes credentials from the texts in errors. `host` is the host of the request. `answered` is the
-        set of hosts that have answered before. When `host` answers, it is added to this set. `dialect` translates the
-        answer, unless it is None. `is_whole` is True if the
-        answer was asked for as one JSON object.
+        """`redact` removes credentials from errors. `answered` are the hosts that have answered before: `host` is
+        added. `is_whole` is True if the answer was asked for as one JSON object.
         """
         self.exchange = exchange
         self._clocks = clocks
@@ -355,9 +353,7 @@ class Reception:
 
 
 class _TextResponse(httpx.Response):
-    """A response in the form that httpx-sse reads. Its text is already decoded. The text arrives while httpx-sse
-    reads it.
-    """
+    """A response in the form that httpx-sse reads, whose text arrives meanwhile."""
 
     def __init__(self, texts: Iterator[str]) -> None:
         super().__init__(200, headers={"content-type": "text/event-stream"})
@@ -378,11 +374,10 @@ def _redacted(error: _E, redact: Callable[[str], str]) -> _E:
 
 
 class StreamText:
-    """Decodes the bytes of a stream for the parser. Removes the byte order mark, changes every line break to LF, and
-    detects invalid UTF-8, which becomes U+FFFD.
+    """Decodes the bytes of a stream: without the byte order mark, with LF for each line break, and U+FFFD for invalid
+    UTF-8.
 
-    This is needed because the parser (httpx-sse) does not remove the mark. Also, after a CR the parser waits for more
-    text, so it would lose a last line that ends in CR.
+    The parser (httpx-sse) keeps the mark, and would lose a last line that ends in CR.
     """
 
     def __init__(self) -> None:

@@ -47,11 +47,9 @@ class OutputOptions(Struct, frozen=True):
     include_partial: bool = False
     is_quiet: bool = False
     result_file: str | None = None
-    """The path of a file to which the `result` object is also written. The file is replaced by an atomic rename. None
-    if there is no such file."""
+    """Also gets the `result` object, by an atomic rename. None without such a file."""
     directories: tuple[str, ...] = ()
-    """The directory where ralph was called and those where commands may write, as absolute paths. `result_file_problem`
-    explains why they are needed."""
+    """Where ralph was called and where commands may write, absolute, for `result_file_problem`."""
 
 
 class Writer:
@@ -72,12 +70,10 @@ class Writer:
         is_one_stream: bool = False,
         last_chance_s: float = LAST_CHANCE_S,
     ) -> None:
-        """`is_on_terminal` is True if standard output is a terminal. Control sequences are then removed from the
-        output.
+        """`is_on_terminal`: standard output is a terminal, which gets no control sequences.
 
-        `is_one_terminal` is True if both descriptors are the same terminal. The answer is then shown only once.
-        `is_one_stream` is True if both descriptors are the same pipe or file. A text answer is then written only
-        once, and JSON output contains no lines for people, because they would make the JSON invalid.
+        Both descriptors are one terminal (`is_one_terminal`), and the answer is shown once, or one pipe or file
+        (`is_one_stream`). Then JSON is not mixed with lines for people.
         """
         self._options = options
         self._session_id = session_id
@@ -97,8 +93,7 @@ class Writer:
         # One spool for one stream, so that lines for people cannot overtake or split the answer.
         self._stderr = self._stdout if is_one_stream else Spool(stderr_fd)
         self._in_place = ""
-        """The countdown or status that the terminal shows at the moment, below all other lines. Empty if it shows
-        none."""
+        """The countdown or status below all other lines of the terminal, or empty."""
         self._is_counting = False
         self._has_drawn = False
         self._last_chance_s = last_chance_s
@@ -107,9 +102,7 @@ class Writer:
         self._random = random.Random()  # noqa: S311 - tells events apart, protects nothing; urandom costs 14 us each
 
     def emit(self, event: Event) -> None:
-        """Writes an event. At the end of a run, writes only the result. `tell` later writes the last lines for
-        people.
-        """
+        """Writes an event. Of the end of a run, only the result: `tell` later writes the lines for people."""
         if self._is_closing:
             return  # a heartbeat during the last wait must not follow the result
         if isinstance(event, SessionOpened):
@@ -149,9 +142,7 @@ class Writer:
             self._show_in_place(text)
 
     def forget_status(self) -> None:
-        """Forgets the line of `show_status` without removing it from the screen, because something else uses the
-        screen.
-        """
+        """Forgets the line of `show_status`, because something else uses the screen."""
         self._in_place = ""
 
     def _show_in_place(self, text: str) -> None:
@@ -169,9 +160,7 @@ class Writer:
         return {**result_object(ended, self._session_id), "uuid": self._new_id()}
 
     def write_result_file(self, ended: RunEnded) -> None:
-        """Writes the result file, if the options name one. Raises OSError. After an error, the file still has its old
-        content, or still does not exist.
-        """
+        """Writes the result file, if there is one. Raises OSError. The file is then as it was."""
         if self._options.result_file is not None:
             result = self._json_line(self.result(ended))
             write_result_file(self._options.result_file, _encoded(result), self._options.directories)
@@ -250,9 +239,7 @@ class Writer:
                 self._stdout.write(_encoded(answer), must_arrive=True)
 
     def _text_answer(self, ended: RunEnded) -> str | None:
-        """The answer as text: the payload of the final report if there is one, otherwise the model's last text. None
-        if there is not text, or if the screen already shows the text.
-        """
+        """The payload of the final report, or the model's last text. None if there is none, or it is shown."""
         report = ended.report
         if report is not None and report.payload is not None:
             payload = json.dumps(redacted(report.payload, self._redact), ensure_ascii=False)
