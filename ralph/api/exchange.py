@@ -125,7 +125,7 @@ class Exchange:
         self._waiter = waiter
         self._mailbox: Mailbox = waiter.mailbox()
         self._arrived: deque[Item] = deque()
-        """What the reader thread has received. The mailbox gets one entry for any number of items."""
+        """The items that the reader thread has received. The mailbox gets one entry for any number of items."""
         self._is_told = False
         self._is_connection_new = False
         self._was_idle = False

@@ -97,7 +97,7 @@ def _after_attempt(live: LiveRun, event: ev.AttemptEnded) -> LiveRun:
 
 
 def doing(live: LiveRun, at_s: float) -> tuple[str, str]:
-    """What the run does at the time `at_s`, and for how long, such as `42s`. Of a wait, what is left of it."""
+    """The work of the run at the time `at_s`, and how long it has lasted, such as `42s`, or the rest of a wait."""
     if live.wait is not None and live.wait.until_s > at_s:
         return f"waiting after {live.wait.reason}", f"{duration(live.wait.until_s - at_s)} left"
     if live.tools:

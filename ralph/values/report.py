@@ -41,7 +41,7 @@ class Report(Struct, frozen=True):
     source: str
     """"tool_call", "text" if the model wrote it as text, or "synthetic" if ralph made it."""
     details: Mapping[str, object] = field(default_factory=dict)
-    """Of a synthetic report: `reason`, `turns_completed`, `final_report_attempts`, `last_stop_reason`, `last_error`."""
+    """Those of a synthetic report: `reason`, `turns_completed`, `final_report_attempts`, `last_stop_reason`, `last_error`."""
 
     def as_object(self) -> dict[str, object]:
         """The report as it is in the result object, which has a field of its own for the payload."""
