@@ -270,29 +270,23 @@ class Dialect(Protocol):
 
     def body(self, request: RequestBody) -> tuple[bytes, ...]:
         """The JSON of a request, in pieces. Two requests with the same messages at their beginning begin with the same bytes."""
-        ...
 
     def translator(self) -> Translator:
         """A translator for one stream."""
-        ...
 
     def whole(self, value: dict[str, Any]) -> Sequence[dict[str, Any]] | None:
         """The events of the Messages API that an answer in one JSON object means. None if `value` is not an answer."""
-        ...
 
 
 class Translator(Protocol):
     def more(self, data: str) -> dict[str, Any] | None:
         """The event of a piece that only brings more of an open block, as most do. None: `events` must be asked."""
-        ...
 
     def events(self, name: str, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
         """The events of the Messages API, or an error as it is. Raises StreamParse or StreamTransient."""
-        ...
 
     def end(self) -> Sequence[dict[str, Any]]:
         """The last events, once the stream has ended. Empty if the answer has not. May be called again."""
-        ...
 
 
 _PACKAGES = {OPENAI_CHAT: "ralph.api.chat", OPENAI_RESPONSES: "ralph.api.responses"}

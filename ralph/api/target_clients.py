@@ -43,11 +43,9 @@ class HttpSettings(Struct, frozen=True):
 class Keys(Protocol):
     def current(self, credential: Credential) -> Credential:
         """The credential as it is sent with the next request. May run a program. Raises only `Interrupted`."""
-        ...
 
     def refuse(self, credential: Credential) -> None:
         """Is called if the server refuses the credential."""
-        ...
 
 
 class TargetClients:

@@ -261,16 +261,12 @@ class ServerGroup(Protocol):
 
     def begin(self, start: Callable[[McpServer], ServerProcess]) -> None:
         """Begins to connect, with `start` for each process, and does not wait. Raises ServerFailedError."""
-        ...
 
     def tools(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """Waits for all servers. Their tools in the form of `tools/list`. Raises ServerFailedError, Interrupted."""
-        ...
 
     def call(self, server: str, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The result in the form of `tools/call`. Raises CallFailedError, and Interrupted once the server is told."""
-        ...
 
     def close(self) -> None:
         """Ends the servers of the group."""
-        ...

@@ -129,11 +129,9 @@ TIMED_OUT = TimedOut()
 class Clock(Protocol):
     def now_s(self) -> float:
         """Seconds on a clock that never jumps, and that runs while the machine is suspended if the system can."""
-        ...
 
     def utc_now(self) -> datetime:
         """The current time with a time zone, for timestamps and HTTP dates. Durations are measured with `now_s`."""
-        ...
 
 
 class Mailbox(Protocol):
@@ -141,19 +139,16 @@ class Mailbox(Protocol):
 
     def put(self, item: Any) -> None:
         """Adds an item. Any thread may call this method. It never blocks. A closed mailbox ignores the item."""
-        ...
 
     def watch(self, descriptor: int, item: Any) -> None:
         """Adds `item` when the descriptor has something to read or its other end is closed, and again after each time
         that the item was taken. The main thread must call this method, and `unwatch` before it closes the descriptor.
         """
-        ...
 
     def unwatch(self, descriptor: int) -> None: ...
 
     def close(self) -> None:
         """Closes the mailbox. All items in it are dropped, and so are all items that are added later."""
-        ...
 
 
 class Waiter(Protocol):
@@ -162,7 +157,6 @@ class Waiter(Protocol):
     @property
     def was_stopped(self) -> bool:
         """Whether a signal or the time limit has stopped ralph, so that it must end soon."""
-        ...
 
     def mailbox(self) -> Mailbox: ...
 
@@ -175,19 +169,15 @@ class Waiter(Protocol):
         driver, also raises `InterruptRequested`, `RetryAborted` or `GuardRefused`. For each message, it raises at
         most one of these three.
         """
-        ...
 
     def sleep(self, seconds: float, *, waiting_for: str) -> None:
         """Waits for `seconds`. Raises the exceptions that `wait` raises."""
-        ...
 
     def time_left_s(self) -> float:
         """The seconds until the run's time limit: infinite without one, 0 or less after it."""
-        ...
 
     def stop_left_s(self) -> float:
         """The seconds left to end after a signal or the time limit: infinite without one, 0 after a second signal."""
-        ...
 
 
 class TurnLock(Protocol):
@@ -197,11 +187,9 @@ class TurnLock(Protocol):
 
     def take(self) -> None:
         """Waits for the lock, unless ralph holds it. Raises Interrupted, and `GuardRefused` if it cannot be locked."""
-        ...
 
     def release(self) -> None:
         """Releases the lock. Does nothing if ralph does not hold it."""
-        ...
 
 
 class NoTurnLock:
@@ -220,15 +208,12 @@ class Driven(Protocol):
     @property
     def mailbox(self) -> Mailbox:
         """The mailbox in which the control lines arrive."""
-        ...
 
     def can_take(self) -> bool:
         """Whether a control line may be handled now. If this is False, control lines stay in the mailbox."""
-        ...
 
     def handle(self, item: Any, *, waiting_for: str | None = None) -> None:
         """Handles an item. Raises `InterruptRequested`, `RetryAborted` or `GuardRefused` to end the wait."""
-        ...
 
 
 class Events(Protocol):
@@ -240,8 +225,6 @@ class PathRules(Protocol):
 
     def why_not_read(self, path: str) -> str | None:
         """The rule that forbids reading or finding `path`, absolute and without symbolic links, or None."""
-        ...
 
     def why_not_written(self, path: str) -> str | None:
         """The rule that forbids writing `path`, absolute and without symbolic links, or None."""
-        ...
