@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from pathlib import Path  # noqa: TC003 - decoded by its hints
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -32,6 +31,10 @@ class RecordedFile(Struct, frozen=True):
     path: str
     text: str | None
 
+    @property
+    def data(self) -> bytes | None:
+        return None if self.text is None else self.text.encode("utf-8", "surrogateescape")
+
 
 class SettingsFile(Struct, frozen=True):
     """The content of a settings file at the time when it was read."""
@@ -49,17 +52,18 @@ def find_settings_files(
     environment: Mapping[str, str],
     cwd: Path,
     config_file: Path | None,
-    known: Mapping[str, bytes | None] = MappingProxyType({}),
+    recorded: Iterable[RecordedFile] = (),
     mcp_files: Iterable[Path] = (),
     *,
     reach: Iterable[Path] = (),
 ) -> tuple[SettingsFile, ...]:
     """One `SettingsFile` for each place, from the lowest to the highest precedence.
 
-    `config_file` is that of `--config`. `known` are contents by path that are not read again. `mcp_files` have MCP
+    `config_file` is that of `--config`. Files that are `recorded` are not read again. `mcp_files` have MCP
     servers. `reach` are the directories besides the checkout around `cwd` that an agent may write. Raises
     SettingsFileError.
     """
+    known = {file.path: file.data for file in recorded}
 
     def file_at(path: Path, *, is_trusted: bool, is_named: bool = False) -> SettingsFile:
         if str(path) in known:

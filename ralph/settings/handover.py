@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.machine.own_programs import search_around
-from ralph.settings.files import RecordedFile, SettingsFile, find_settings_files
+from ralph.settings.files import RecordedFile, SettingsFile
 from ralph.settings.toml_file import SettingsFileError, read_settings_file
 from ralph.values.claude_file import ClaudeFile  # noqa: TC001 - decoded by its hints
 
@@ -41,22 +41,6 @@ def recorded_files(
         for file in files
         if not file.is_trusted or search.why_open(str(file.path))
     )
-
-
-def files_of_loop(
-    environment: Mapping[str, str],
-    cwd: Path,
-    config_file: Path | None,
-    recorded: Iterable[RecordedFile],
-    mcp_files: Iterable[Path] = (),
-    *,
-    reach: Iterable[Path] = (),
-) -> tuple[SettingsFile, ...]:
-    """Returns the settings files of a loop and the files with MCP servers. For a recorded file, uses the recorded
-    content. Reads all other files now. `reach` is as in `find_settings_files`. Raises SettingsFileError.
-    """
-    known = {file.path: _data(file.text) for file in recorded}
-    return find_settings_files(environment, cwd, config_file, known, mcp_files, reach=reach)
 
 
 def changed_since(recorded: Iterable[RecordedFile]) -> list[str]:
@@ -156,7 +140,3 @@ def _now(path: str) -> str | None:
 
 def _text(data: bytes | None) -> str | None:
     return None if data is None else data.decode("utf-8", "surrogateescape")
-
-
-def _data(text: str | None) -> bytes | None:
-    return None if text is None else text.encode("utf-8", "surrogateescape")

@@ -66,7 +66,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from ralph.conversation.target import Target
-    from ralph.mcp.configuration import McpServer
     from ralph.values.claude_file import ClaudeFile
     from ralph.values.setting import Key
 
@@ -153,13 +152,14 @@ def load_settings(
         (*layers.foreign, *overridden, *ignored, *_lacking_tools(given, settings.mcp)),
     )
     written = (*settings.sandbox.written(environment), *claude.directories)
-    refuse_reached(settings, environment, (cwd, *reach), config_file, written)
-    if claude.files:
-        _refuse_reached_wishes(claude.files, search_around(environment, (cwd, *reach), written))
-    _refuse_reached_program(settings, environment, (cwd, *reach), config_file, written)
+    _refuse_reached(
+        settings, environment, (cwd, *reach), config_file, claude_files=claude.files, written=written
+    )
     if settings.mcp != McpSettings():
+        from ralph.settings.mcp_servers import configured_servers  # noqa: PLC0415 - few runs have servers
+
         search = search_around(environment, (cwd, *reach), written)
-        servers = _servers(settings, environment, cwd, search, files or ())
+        servers = configured_servers(settings, environment, cwd, search, files or ())
         remarks = plain_http_remarks([(server.url, server.secrets) for server in servers], environment)
         settings = replace(settings, mcp_servers=servers, remarks=(*settings.remarks, *remarks))
     problem = missing_key(settings.targets, environment)
@@ -264,65 +264,39 @@ def _with_program(settings: Settings, program: KeyProgram) -> Settings:
     return replace(settings, targets=tuple(map(with_it, settings.targets)))
 
 
-def _refuse_reached_program(
+def _refuse_reached(
     settings: Settings,
     environment: Mapping[str, str],
     roots: Sequence[Path],
     config_file: Path | None,
-    more: Iterable[str],
+    *,
+    claude_files: Iterable[str],
+    written: Sequence[str],
 ) -> None:
-    """Raises SettingsError if commands may write the file of `--config` that names a program for a key."""
-    is_named = any(one.setting == API_KEY_COMMAND for one in settings.key_programs)
+    """Raises SettingsError if a file counts that commands may write, or find through `written`, which the settings decide. `roots`
+    are the places that were known when the files were judged. A file that `--config` names is what the user has chosen, unless it
+    names a program for a key.
+    """
     user_file = user_settings_path(environment)
-    if not is_named or config_file is None or settings.origins[TARGETS] == str(user_file):
-        return
-    why = search_around(environment, roots, more).why_open(str(roots[0] / config_file))
-    if why:
-        raise SettingsError(
-            f"{config_file}: {API_KEY_COMMAND} does not count, as {why}: put the file elsewhere"
-        )
-
-
-def _refuse_reached_wishes(files: Iterable[str], search: ProgramSearch) -> None:
-    for name in files:
-        why = search.why_open(name)
-        if why:
+    if user_file is not None and any(str(user_file) in origin for origin in settings.origins.values()):
+        is_named = config_file is not None and is_same_file(roots[0] / config_file, user_file)
+        why = search_outside(environment, written).why_open(str(user_file))
+        if why and not is_named and not search_around(environment, roots).why_open(str(user_file)):
+            raise SettingsError(
+                f"{user_file} does not count, as {why}: put it elsewhere, or pass this file with --config"
+            )
+    for name in claude_files:
+        if why := search_around(environment, roots, written).why_open(name):
             raise SettingsError(
                 f"{name} does not count, as {why}: put it elsewhere, or name that place by --add-dir"
             )
-
-
-def refuse_reached(
-    settings: Settings,
-    environment: Mapping[str, str],
-    roots: Sequence[Path],
-    config_file: Path | None,
-    more: Iterable[str],
-) -> None:
-    """Raises SettingsError if the user's own file has set something, and `more` places that commands may write decide what it
-    says. `roots` are those that were known when the file was judged. A file that `--config` names too is what the user has chosen.
-    """
-    user_file = user_settings_path(environment)
-    if user_file is None or not any(str(user_file) in origin for origin in settings.origins.values()):
+    has_program = any(one.setting == API_KEY_COMMAND for one in settings.key_programs)
+    if not has_program or config_file is None or settings.origins[TARGETS] == str(user_file):
         return
-    is_named = config_file is not None and is_same_file(roots[0] / config_file, user_file)
-    why = search_outside(environment, more).why_open(str(user_file))
-    if why and not is_named and not search_around(environment, roots).why_open(str(user_file)):
+    if why := search_around(environment, roots, written).why_open(str(roots[0] / config_file)):
         raise SettingsError(
-            f"{user_file} does not count, as {why}: put it elsewhere, or pass this file with --config"
+            f"{config_file}: {API_KEY_COMMAND} does not count, as {why}: put the file elsewhere"
         )
-
-
-def _servers(
-    settings: Settings,
-    environment: Mapping[str, str],
-    cwd: Path,
-    search: ProgramSearch,
-    files: Sequence[SettingsFile] = (),
-) -> tuple[McpServer, ...]:
-    from ralph.settings.mcp_servers import configured_servers  # noqa: PLC0415 - few runs have servers
-
-    return configured_servers(settings, environment, cwd, search, files)
 
 
 def _settings(

@@ -18,7 +18,8 @@ from ralph.loop.values import REPORT_PAGE, LoopLimits
 from ralph.machine.files.repository import repository_top
 from ralph.sessions.store import SessionStore
 from ralph.settings.claude_files import ClaudeFileError, read_claude_files
-from ralph.settings.handover import changed_since, files_of_loop, recorded_files
+from ralph.settings.files import find_settings_files
+from ralph.settings.handover import changed_since, recorded_files
 from ralph.settings.merge import ClaudeOptions, SettingsError, load_with_claude
 from ralph.values.outcome import CannotError, Outcome
 from ralph.values.servers.endpoint import URL_VARIABLES
@@ -119,7 +120,7 @@ def with_settings_files(
     recorded = plan.settings_files or ()
     directory, reach = Path(plan.directory), reach_of(plan)
     mcp_files = map(Path, plan.mcp_files)
-    files = files_of_loop(environment, directory, config_file, recorded, mcp_files, reach=reach)
+    files = find_settings_files(environment, directory, config_file, recorded, mcp_files, reach=reach)
     for path in changed_since(recorded):
         warn(_changed(path))
     if plan.settings_files is None:
