@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.machine.own_programs import search_around
 from ralph.sandbox.left_behind import why_left_behind
 from ralph.settings.toml_file import SettingsFileError, read_settings_file, user_settings_path
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from ralph.machine.own_programs import ProgramSearch
 
 LOCAL_FILE = "ralph.toml"
 """The path of a repository's own settings file, relative to the working directory."""
@@ -52,16 +53,15 @@ def find_settings_files(
     environment: Mapping[str, str],
     cwd: Path,
     config_file: Path | None,
+    search: ProgramSearch,
+    *,
     recorded: Iterable[RecordedFile] = (),
     mcp_files: Iterable[Path] = (),
-    *,
-    reach: Iterable[Path] = (),
 ) -> tuple[SettingsFile, ...]:
     """One `SettingsFile` for each place, from the lowest to the highest precedence.
 
-    `config_file` is that of `--config`. Files that are `recorded` are not read again. `mcp_files` have MCP
-    servers. `reach` are the directories besides the checkout around `cwd` that an agent may write. Raises
-    SettingsFileError.
+    `config_file` is that of `--config`. `search` knows where an agent may write. Files that are `recorded` are not
+    read again. `mcp_files` have MCP servers. Raises SettingsFileError.
     """
     known = {file.path: file.data for file in recorded}
 
@@ -77,7 +77,6 @@ def find_settings_files(
     user_file = user_settings_path(environment)
     local_file = cwd / LOCAL_FILE
     named_file = None if config_file is None else cwd / config_file
-    search = search_around(environment, (cwd, *reach))
     places = {} if user_file is None else {user_file: search.why_open(str(user_file)) is None}
     places[local_file] = False
     for path, is_trusted in places.items():

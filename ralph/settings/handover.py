@@ -19,23 +19,18 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.machine.own_programs import search_around
 from ralph.settings.files import RecordedFile, SettingsFile
 from ralph.settings.toml_file import SettingsFileError, read_settings_file
 from ralph.values.claude_file import ClaudeFile  # noqa: TC001 - decoded by its hints
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator
+
+    from ralph.machine.own_programs import ProgramSearch
 
 
-def recorded_files(
-    files: Iterable[SettingsFile], roots: Sequence[Path], environment: Mapping[str, str]
-) -> tuple[RecordedFile, ...]:
-    """The files that must be recorded, because an agent could change them before the loop is resumed.
-
-    `roots` are the directories that the agent may write, the working directory first.
-    """
-    search = search_around(environment, roots)
+def recorded_files(files: Iterable[SettingsFile], search: ProgramSearch) -> tuple[RecordedFile, ...]:
+    """The files that must be recorded, because an agent could change them before the loop is resumed."""
     return tuple(
         RecordedFile(str(file.path), _text(file.data))
         for file in files

@@ -362,7 +362,7 @@ def _file_layers(
     user_place = str(user_file) if is_usable else "config.toml of a config directory that lies elsewhere"
     layers = _Layers({}, [], [], [])
     try:
-        found = find_settings_files(environment, cwd, config_file, reach=reach) if files is None else files
+        found = find_settings_files(environment, cwd, config_file, search) if files is None else files
         for file in (one for one in found if not one.is_mcp):
             if not file.is_trusted and file.data is not None and _is_foreign(parsed(file.path, file.data)):
                 layers.foreign.append(Remark(f"{file.path} {_FOREIGN}", "it can stay"))

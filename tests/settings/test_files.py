@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from ralph.machine.own_programs import search_outside
+from ralph.machine.own_programs import search_around, search_outside
 from ralph.settings.claude_files import read_claude_files
 from ralph.settings.files import SettingsFile, find_settings_files
 from ralph.settings.handover import LoopHandover, handed_over, taken_over
@@ -87,7 +87,9 @@ def test_the_users_own_file_does_not_count_where_every_command_may_write_it(plac
     ):
         user_file.unlink(missing_ok=True)
         user_file.symlink_to(target)
-        found += [one.is_trusted for one in find_settings_files(environment, place / "out/deep", None)][:1]
+        search = search_around(environment, (place / "out/deep",))
+        files = find_settings_files(environment, place / "out/deep", None, search)
+        found += [one.is_trusted for one in files][:1]
     assert found == [True, False]
 
 

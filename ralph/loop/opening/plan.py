@@ -16,6 +16,7 @@ from ralph.loop.rules import with_new_limits
 from ralph.loop.state import LoopState, moved_state
 from ralph.loop.values import REPORT_PAGE, LoopLimits
 from ralph.machine.files.repository import repository_top
+from ralph.machine.own_programs import search_around
 from ralph.sessions.store import SessionStore
 from ralph.settings.claude_files import ClaudeFileError, read_claude_files
 from ralph.settings.files import find_settings_files
@@ -119,12 +120,15 @@ def with_settings_files(
     config_file = None if plan.config_file is None else Path(plan.config_file)
     recorded = plan.settings_files or ()
     directory, reach = Path(plan.directory), reach_of(plan)
+    search = search_around(environment, (directory, *reach))
     mcp_files = map(Path, plan.mcp_files)
-    files = find_settings_files(environment, directory, config_file, recorded, mcp_files, reach=reach)
+    files = find_settings_files(
+        environment, directory, config_file, search, recorded=recorded, mcp_files=mcp_files
+    )
     for path in changed_since(recorded):
         warn(_changed(path))
     if plan.settings_files is None:
-        plan = replace(plan, settings_files=recorded_files(files, (directory, *reach), environment))
+        plan = replace(plan, settings_files=recorded_files(files, search))
     return plan, files
 
 
