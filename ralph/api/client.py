@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph import __version__
-from ralph.api.clocks import ClockLimits, ResponseClocks
+from ralph.api.clocks import ResponseClocks
 from ralph.api.exchange import BodyEnd, Exchange, Failed, ResponseHead, Wire
 from ralph.api.network_causes import shortage_error
 from ralph.api.reception import Reception
@@ -25,7 +25,7 @@ from ralph.conversation.target import ModelDescription, description_in_list, des
 from ralph.machine.network.proxies import proxy_in_words
 from ralph.values.errors import Api, HttpError, NetworkCause
 from ralph.values.events import RequestSent
-from ralph.values.ports import TIMED_OUT, Clock, Events, Waiter
+from ralph.values.ports import TIMED_OUT, Clock, Events
 from ralph.values.servers.endpoint import (
     ANTHROPIC,
     API_VERSION,
@@ -38,8 +38,9 @@ from ralph.values.shortage import ShortageError
 from ralph.values.strict_json import strict_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
+    from ralph.api.target_clients import HttpSettings
     from ralph.values.answer import Answer
     from ralph.values.credentials import Headers
 
@@ -61,21 +62,13 @@ class Endpoint(Struct, frozen=True):
 
 
 class ApiClient:
-    """Sends requests to one endpoint.
-
-    `redact` removes credentials from the texts in errors. `answered` is the set of hosts that have answered before.
-    All clients share this set. If a name lookup fails for a host in it, the failure is treated as temporary.
-    """
+    """Sends requests to one endpoint. For hosts in `answered`, which all clients share, a failed name lookup is temporary."""
 
     def __init__(
         self,
         endpoint: Endpoint,
         transport: httpx.BaseTransport,
-        *,
-        limits: ClockLimits,
-        waiter: Waiter,
-        clock: Clock,
-        redact: Callable[[str], str],
+        http: HttpSettings,
         answered: set[str] | None = None,
     ) -> None:
         self._answered = set() if answered is None else answered
@@ -86,11 +79,12 @@ class ApiClient:
         """The last URL, and what was parsed from it. None before the first request, which reports a URL that cannot be parsed."""
         # The time for the first byte begins when sending begins. It must not end before the time for connecting, when
         # the main thread looks.
+        limits = http.limits
         tells_late = limits.connect_s > 0 and not 0 < limits.first_byte_s < limits.connect_s
-        self._wire = Wire(transport, waiter, tells_late=tells_late)
+        self._wire = Wire(transport, http.waiter, tells_late=tells_late)
         self._limits = limits
-        self._clock = clock
-        self._redact = redact
+        self._clock = http.clock
+        self._redact = http.redact
 
     def send_message(self, body: RequestBody, events: Events, *, is_whole: bool = False) -> Answer:
         """Sends `body` once and returns the answer. `is_whole` is as in `Client.send_message`. `events` receives a RequestSent, and

@@ -75,7 +75,8 @@ class TargetClients:
             self._clients.pop(last).close()
         self._endpoints[target.name, key] = endpoint
         if endpoint not in self._clients:
-            self._clients[endpoint] = self._connected(endpoint)
+            transport = build_transport(endpoint.base_url, self._connecting.ca_file)
+            self._clients[endpoint] = ApiClient(endpoint, transport, self._connecting, self._answered)
         return self._clients[endpoint]
 
     def send_message(
@@ -106,18 +107,6 @@ class TargetClients:
     def close(self) -> None:
         for client in self._clients.values():
             client.close()
-
-    def _connected(self, endpoint: Endpoint) -> ApiClient:
-        shared = self._connecting
-        return ApiClient(
-            endpoint,
-            build_transport(endpoint.base_url, shared.ca_file),
-            limits=shared.limits,
-            waiter=shared.waiter,
-            clock=shared.clock,
-            redact=shared.redact,
-            answered=self._answered,
-        )
 
 
 def endpoint_of(target: Target, key: int) -> Endpoint:
