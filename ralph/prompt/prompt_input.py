@@ -14,6 +14,7 @@ import termios
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ralph.machine.own_process import is_open
 from ralph.machine.starting import patiently, start_thread
@@ -61,12 +62,6 @@ class PromptFound(Struct, frozen=True):
     """The number of characters of `text` above piped data. None if the whole text has one source."""
 
 
-class _Piped(Struct, frozen=True):
-    text: str = ""
-    notices: tuple[str, ...] = ()
-    silent: SilentPipe | None = None
-
-
 def read_prompt(
     argument: str | None,
     file: str | None,
@@ -83,8 +78,7 @@ def read_prompt(
     if argument is not None and file is not None:
         raise PromptError("both a prompt and --prompt-file were given; use one of them")
     if argument is None and file is None and not is_required:
-        piped = _piped_data(wait, stdin_fd)
-        return PromptFound(piped.text if piped.text.strip() else None, piped.notices, piped.silent)
+        return _piped_data(wait, stdin_fd)
     if "-" in (argument, file):
         argument, file = None, None
     typed = argument = None if argument is None else _decoded(argument, "the prompt")
@@ -95,10 +89,10 @@ def read_prompt(
     if not argument.strip():
         raise PromptError(f"the prompt file {file} is empty" if file is not None else "the prompt is empty")
     piped = _piped_data(wait, stdin_fd)
-    if not piped.text.strip():
-        return PromptFound(argument, piped.notices, piped.silent, typed)
+    if piped.text is None:
+        return replace(piped, text=argument, typed=typed)
     own = argument.rstrip()
-    return PromptFound(f"{own}\n\n{piped.text}", piped.notices, piped.silent, typed, len(own))
+    return replace(piped, text=f"{own}\n\n{piped.text}", typed=typed, own_chars=len(own))
 
 
 def _read_file(path: str, directories: Sequence[str | Path], wait: InputWait) -> str:
@@ -124,7 +118,7 @@ def _required_stdin(wait: InputWait, fd: int) -> str:
 
 
 def _required_text(wait: InputWait, fd: int, name: str, instead: str = "") -> str:
-    received, _ = _received(wait, fd, name)
+    received = InputReader(wait, fd, name).read()
     if received is None:
         raise PromptError(f"{name} stayed silent for {wait.first_byte_s:g}s{instead}")
     if received.error is not None:
@@ -133,40 +127,32 @@ def _required_text(wait: InputWait, fd: int, name: str, instead: str = "") -> st
     return _text_of(received, name)
 
 
-def _piped_data(wait: InputWait, fd: int) -> _Piped:
-    """Reads the data on standard input that is added to a prompt. The result also contains notices about this data."""
+def _piped_data(wait: InputWait, fd: int) -> PromptFound:
+    """Reads the data on standard input that is added to a prompt, with notices about it."""
     if not _may_add(fd):
-        return _Piped()
+        return PromptFound(None)
     _refuse_kernel_file(fd)
     # Another program, such as a shell's `while read` loop, may have read a part of the file: the rest is not for ralph.
     if stat.S_ISREG(os.fstat(fd).st_mode) and os.lseek(fd, 0, os.SEEK_CUR) > 0:
-        return _Piped(
-            notices=("standard input is a file that another process has begun to read: ralph ignores it",)
+        return PromptFound(
+            None, ("standard input is a file that another process has begun to read: ralph ignores it",)
         )
     name = "standard input"
-    received, silent = _received(wait, fd, name, _KEEPS_IT_OUT)
+    received = InputReader(wait, fd, name, _KEEPS_IT_OUT).read()
     if received is None:
-        return _Piped(silent=silent)
+        return PromptFound(None, silent=SilentPipe(fd, wait.first_byte_s))
     if received.error is not None:
         _raise_shortage(received.error)
         if received.data:
             broke_off = f"after {len(received.data):,} bytes: {received.error.strerror}"
             raise PromptError(f"standard input broke off {broke_off}; the prompt would lack the rest")
-        return _Piped(
-            notices=(f"standard input cannot be read ({received.error.strerror}): ralph ignores it",)
+        return PromptFound(
+            None, (f"standard input cannot be read ({received.error.strerror}): ralph ignores it",)
         )
-    if not received.data.strip():
-        return _Piped()
-    count = f"{len(received.data):,} bytes"
-    return _Piped(_text_of(received, name), (f"added {count} from standard input to the prompt",))
-
-
-def _received(
-    wait: InputWait, fd: int, name: str, advice: str = ""
-) -> tuple[PipedData | None, SilentPipe | None]:
-    """The data of a pipe or a file, or the pipe if nothing came in time."""
-    received = InputReader(wait, fd, name, most_bytes=MOST_PROMPT_BYTES, advice=advice).read()
-    return received, SilentPipe(fd, wait.first_byte_s) if received is None else None
+    text = _text_of(received, name)
+    if not text.strip():
+        return PromptFound(None)
+    return PromptFound(text, (f"added {len(received.data):,} bytes from standard input to the prompt",))
 
 
 def _text_of(received: PipedData, name: str) -> str:
@@ -267,23 +253,22 @@ class SilentPipe(Struct, frozen=True):
 class InputReader:
     """Reads the input from one descriptor, once."""
 
-    def __init__(self, wait: InputWait, fd: int, name: str, *, most_bytes: int, advice: str = "") -> None:
-        """`name` stands for the input in messages. Reading stops after `most_bytes`. `advice` ends the notice about a long wait."""
+    def __init__(self, wait: InputWait, fd: int, name: str, advice: str = "") -> None:
+        """`name` stands for the input in messages. `advice` ends the notice about a long wait."""
         self._wait = wait
         self._fd = fd
         self._name = name
-        self._most_bytes = most_bytes
         self._advice = advice
         self._says_so_at_s: float | None = wait.clock.now_s() + SAYS_SO_AFTER_S
 
     def read(self) -> PipedData | None:
-        """Reads the whole input, or a little more than `most_bytes`. Returns None if no byte and no end came in time. Raises
-        Interrupted, and ShortageError if the machine lacks a thread or memory.
+        """Reads the whole input, or a little more than `MOST_PROMPT_BYTES`. None if nothing, not even the end, came in
+        time. Raises Interrupted, and ShortageError if the machine lacks a thread or memory.
         """
-        if not _is_readable(self._fd) and not self._has_something():
+        if not _poll(self._fd, 0) and not self._has_something():
             return None
         mailbox = self._wait.waiter.mailbox()
-        self._start(_read_chunks, self._fd, mailbox, self._most_bytes)
+        self._start(_read_chunks, self._fd, mailbox)
         data = bytearray()
         while True:
             so_far = f"{len(data):,} bytes so far"
@@ -293,7 +278,7 @@ class InputReader:
             if isinstance(chunk, OSError):
                 return PipedData(bytes(data), chunk)
             data += chunk
-            if not chunk or len(data) > self._most_bytes:
+            if not chunk or len(data) > MOST_PROMPT_BYTES:
                 mailbox.close()
                 return PipedData(bytes(data))
 
@@ -305,7 +290,7 @@ class InputReader:
         self._start(_watch, self._fd, mailbox)
         spoke = self._next(mailbox, until_s, f"the first byte of {self._name}", f"{limit}, clocks.input_s")
         mailbox.close()
-        return spoke is not TIMED_OUT or _is_readable(self._fd)
+        return spoke is not TIMED_OUT or _poll(self._fd, 0)
 
     def _next(self, mailbox: Mailbox, until_s: float | None, waiting_for: str, about: str) -> Any:
         waiter, says_so_at_s = self._wait.waiter, self._says_so_at_s
@@ -330,20 +315,16 @@ def _poll(fd: int, timeout_ms: int | None) -> bool:
     return bool(poll.poll(timeout_ms))
 
 
-def _is_readable(fd: int) -> bool:
-    return _poll(fd, 0)
-
-
 def _watch(fd: int, mailbox: Mailbox) -> None:
     """Runs in a thread, which may last until the process ends."""
     _poll(fd, None)
     mailbox.put(True)
 
 
-def _read_chunks(fd: int, mailbox: Mailbox, most_bytes: int) -> None:
-    """Runs in a thread, until the input ends or has more than `most_bytes`."""
+def _read_chunks(fd: int, mailbox: Mailbox) -> None:
+    """Runs in a thread, until the input ends or is too long."""
     read_bytes = 0
-    while read_bytes <= most_bytes:
+    while read_bytes <= MOST_PROMPT_BYTES:
         try:
             chunk = os.read(fd, _CHUNK_BYTES)
         except BlockingIOError:  # another process that shares the pipe has made it non-blocking for all
