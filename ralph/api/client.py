@@ -233,7 +233,6 @@ def receive_description(
 
 
 def _body_of_success(exchange: Exchange, clock: Clock, until_s: float, waiting_for: str) -> bytes | None:
-    """The body of a 2xx answer."""
     is_success = False
     body = bytearray()
     # A wait returns an available item even after its deadline. Without this check, a server that never stops sending

@@ -137,7 +137,6 @@ def _reasons(details: object) -> list[str]:
 
 
 def _sentence(value: object, depth: int = 4) -> str | None:
-    """The error message for people, or None if there is none."""
     if isinstance(value, str):
         return value.strip() or None
     if depth == 0:

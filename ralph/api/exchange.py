@@ -154,7 +154,6 @@ class Exchange:
                 return item
 
     def _taken(self) -> Item | None:
-        """Removes the next item and returns it, or returns None if there is no item."""
         item = self._arrived.popleft() if self._arrived else None
         if not isinstance(item, bytes):
             return item

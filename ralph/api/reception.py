@@ -134,7 +134,6 @@ class Reception:
         return first
 
     def _http_error(self, head: ResponseHead) -> HttpError:
-        """Reads the body of a response whose status is not 2xx, and returns the error for the response."""
         try:
             body = self._error_body()
         except Interrupted as stop:
@@ -142,7 +141,6 @@ class Reception:
         return http_error(head.status, head.headers, body, self._clock.utc_now(), self._redact)
 
     def _head(self) -> ResponseHead:
-        """Waits for the head of the response."""
         while True:
             deadline = self._clocks.next_deadline()
             item = self._next(deadline, f"an answer from {self._host}")
@@ -166,7 +164,6 @@ class Reception:
                 self._clocks.connected(self._clock.now_s() if item.is_new else None)
 
     def _stream_answer(self, first: bytes, request_id: str | None, content_type: str) -> Answer:
-        """Reads the answer from a stream whose first bytes were read before."""
         assembler = StreamAssembler(self._clock.utc_now())
         response = _TextResponse(self._texts(first))
         has_event = False
@@ -257,7 +254,6 @@ class Reception:
         return chunk
 
     def _next(self, deadline: Deadline | None, waiting_for: str) -> Any:
-        """Waits for the next `Item` and returns it."""
         if deadline is None:
             return self.exchange.next_item(None, waiting_for)
         while (until_s := self._catch_up.wait_until_s(deadline, self._clock.now_s())) is not None:
@@ -304,7 +300,6 @@ class Reception:
         return body[:ERROR_BODY_BYTES]
 
     def _answer_of_other_type(self, first: bytes, content_type: str, request_id: str | None) -> Answer:
-        """Reads a 2xx response that is not an event stream, whose first bytes were read before."""
         body = bytearray(first)
         while (chunk := self._next_of_body("the body of the answer")) is not None:
             body += chunk

@@ -169,7 +169,6 @@ def _once(value: str) -> str:
 
 
 def _duration_s(text: str) -> float:
-    """The seconds in a duration, which consists of parts such as `6m` and `5 days`."""
     return _bounded(
         sum(
             float(number) * (0.001 if unit.lower().startswith(("ms", "mil")) else _UNITS_S[unit[0].lower()])
@@ -206,5 +205,4 @@ def _until(moment: datetime, now: datetime) -> float | None:
 
 
 def _bounded(seconds: float) -> float:
-    """The number of seconds, but at least 0 and at most `LONGEST_REQUESTED_S`."""
     return min(max(seconds, 0.0), LONGEST_REQUESTED_S)

@@ -411,7 +411,6 @@ class StreamAssembler:
             block.close()
 
     def _close_unstopped(self, block: OpenBlock) -> None:
-        """Ends a block for which no `content_block_stop` came."""
         block.close()
         if block.takes_input and (block.malformed is not None or not block.raw_input.strip()):
             raise StreamParse(f"the call in block {block.index} was not ended")

@@ -260,7 +260,6 @@ class _Helper:
         return CallReturned(order.id, result.model_dump(by_alias=True, mode="json", exclude_none=True))
 
     async def _refusal(self, order: Call, connection: _Connection, failure: MCPError) -> News | None:
-        """The message that answers a call to which the server, or the package, has answered with an error."""
         code, message, status = failure.error.code, failure.error.message, connection.http_status
         if message == _CLOSED:
             connection.ended.set()
@@ -315,7 +314,6 @@ async def _readable(sock: socket.socket) -> None:
 async def _opened(
     order: Connect, descriptors: list[int], connection: _Connection, stack: AsyncExitStack
 ) -> Any:
-    """Opens the transport to the server, and returns the streams of the transport."""
     if order.transport == "stdio":
         transport = descriptor_transport(*descriptors, stderr=connection.stderr, ended=connection.ended)
         return await stack.enter_async_context(transport)

@@ -209,7 +209,6 @@ class OwnServers:
         return link.tools
 
     def _give_up(self, link: _Link) -> None:
-        """Closes a connection that cannot be used any more."""
         link.tools = None
         self._send(Disconnect(link.connection))
         until_s = self._clock.now_s() + _LAST_WORDS_S

@@ -150,7 +150,6 @@ class IterationLog:
         self._files.append(self._clock.utc_now(), objects, list(self._narration.lines(event)))
 
     def _objects(self, event: ev.Event) -> Iterable[dict[str, Any]]:
-        """The JSON objects of an event: those of stream-json, and one for each event that stream-json does not show."""
         match event:
             case ev.RunEnded():
                 return [result_object(event, self._session_id)]

@@ -94,7 +94,6 @@ class Notifier:
             raise CannotError(why)
 
     def _why_refused(self) -> str:
-        """The reason for people why the program must not run, or empty."""
         why = why_changeable(self._command, self._home, self._environment, self._search)
         return why and f"the command of --notify is not run: {why}; {ADVICE}"
 

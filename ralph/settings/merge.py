@@ -456,7 +456,6 @@ def _decoded(key: Key, raw: object, origin: str, directory: Path) -> _SourcedVal
 
 
 def _tighten(given: _Layer, layers: _Layers) -> tuple[Remark, ...]:
-    """Applies the values from untrusted files to `given`, but only those that make a setting stricter."""
     ignored = []
     for layer in layers.untrusted:
         for name, wanted in layer.items():
@@ -503,7 +502,6 @@ def _settle_custom_retry(layers: list[_Layer], given: _Layer) -> None:
 
 
 def _settle_bash_timeouts(given: _Layer) -> None:
-    """Lowers the default timeout of Bash to the maximum timeout if necessary."""
     names = ("tools.bash_timeout_s", "tools.bash_max_timeout_s")
     usual, largest = (_given_or_default(given, name) for name in names)
     if usual.value <= largest.value:
@@ -518,7 +516,6 @@ def _settle_bash_timeouts(given: _Layer) -> None:
 
 
 def _lacking_tools(given: _Layer, mcp: McpSettings) -> Iterator[Remark]:
-    """Yields a remark for each list of tools that names tools that ralph does not have."""
     may_have_servers = mcp != McpSettings()
     for name in TOOL_SETTINGS:
         names = lacking(given[name].value) if name in given else ()
@@ -601,7 +598,6 @@ def _server_choice(
 
 
 def _settle_server(given: _Layer, first: NamedModel, servers: ServerChoice) -> None:
-    """Writes the API and the base URL for the first model into `given`."""
     if servers.api not in {None, ANTHROPIC} and _MODEL not in given:
         key = BY_NAME[_API]
         subject = _subject(key, given[_API].origin)
@@ -663,7 +659,6 @@ def _subject(key: Key, origin: str) -> str:
 
 @contextmanager
 def _explained(says: str, *, from_flag: bool = False) -> Iterator[None]:
-    """A context manager that turns each ValueError raised inside it into a SettingsError."""
     try:
         yield
     except ValueError as error:

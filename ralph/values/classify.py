@@ -282,7 +282,6 @@ def _said(error: AgentError) -> str:
 
 
 def _status_of(error: AgentError) -> int | None:
-    """The HTTP status of an `HttpError`."""
     match error:
         case HttpError():
             return error.status

@@ -439,7 +439,6 @@ def line_secrets(line: str) -> Iterator[str]:
 
 
 def _unescaped(text: str) -> str:
-    """The value of a JSON text, or the text itself if it is not valid."""
     try:
         return str(json.loads(text))
     except ValueError:

@@ -233,7 +233,6 @@ def cut_at(text: str, spans: Iterable[Span]) -> str:
 
 
 def _merged(spans: Iterable[Span]) -> list[Span]:
-    """The spans in order, with overlapping ones joined."""
     merged: list[Span] = []
     for begin, end in sorted(spans):
         if merged and begin < merged[-1][1]:

@@ -174,7 +174,6 @@ _POLICY_RANKS = {"off": 0, "standard": 1, "patient": 2}
 
 
 def _smaller(trusted: float | None, requested: float) -> float | None:
-    """Returns the requested bound, or None if it is looser than the trusted bound."""
     if requested <= 0 or (trusted and requested > trusted):
         return None
     return requested
@@ -203,7 +202,6 @@ def _fewer(trusted: tuple[str, ...] | None, requested: tuple[str, ...]) -> tuple
 
 
 def _more(trusted: tuple[str, ...], requested: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Returns the tools that at least one of the lists forbids."""
     if set(requested) < set(trusted):
         return None
     return tuple(dict.fromkeys((*trusted, *requested)))

@@ -420,7 +420,6 @@ class SpanDelivery(SpanProcessor):
         return f"{lost} of {self.taken} spans could not be delivered to {_shown(self._endpoint)}: {why}"
 
     def _start_thread(self) -> None:
-        """Starts the thread if it is not running. Without a free thread, later."""
         if self._thread is None:
             try:
                 self._thread = start_thread(self._work, name="ralph-traces")

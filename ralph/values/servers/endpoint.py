@@ -96,7 +96,6 @@ def normal_base_url(text: str, api: str = ANTHROPIC) -> str:
 
 
 def _above_the_api(path: str) -> str:
-    """Removes `/v1` or `/v1/messages` from the end of a path."""
     while True:
         above = path.rstrip("/")
         if above.endswith("/messages"):

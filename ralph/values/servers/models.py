@@ -264,7 +264,6 @@ def named_model(name: str, aliases: Mapping[str, NamedModel] = ALIASES) -> Named
 
 
 def _with_a_million(model: NamedModel) -> NamedModel:
-    """The model with a context window of a million tokens."""
     facts = facts_of(model.id)
     if facts is None:
         return NamedModel(model.id, _MILLION)
