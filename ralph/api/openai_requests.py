@@ -59,6 +59,17 @@ class ConvertedMessages:
         newest = b",".join(filter(None, map(loose.__getitem__, request.loose)))
         return (*filter(None, (packed[piece] for piece in request.packed)), newest)
 
+    def body(
+        self, request: RequestBody, fields: bytes, messages: bytes, *, is_openais: bool
+    ) -> tuple[bytes, ...]:
+        """The JSON of the request in pieces. `fields` begin it, without a comma at their end, and `messages` begin the list. Servers of
+        OpenAI get a key for their prompt cache.
+        """
+        key = b',"prompt_cache_key":' + to_json(cache_key(request)) if is_openais else b""
+        head = b"".join((fields, key, messages))
+        *packed, newest = self.pieces(request)
+        return (head, *packed, newest + b"]}") if packed else (head + newest + b"]}",)
+
     def _json(self, messages: bytes, end: bytes = b"") -> bytes:
         decoded = json.loads(b"[" + messages + b"]")
         objects = [to_json(one) for message in decoded for one in self._convert(message)]

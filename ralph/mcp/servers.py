@@ -68,6 +68,17 @@ class _Link:
         self.next_try_s = 0.0
         """The time by the monotonic clock before which the server is not connected to again."""
 
+    def take(self, news: ServerConnected | ServerAlive | ServerLost) -> None:
+        match news:
+            case ServerConnected():
+                self.tools = news.tools
+            case ServerAlive():
+                self.is_doubtful = False
+            case ServerLost():
+                self.tools = None
+                self.why_lost, self.was_unreached = news.error, news.is_unreached
+                self.last_words = " ".join(news.stderr[-_MOST_STDERR_CHARS:].split())
+
     @property
     def epitaph(self) -> str:
         """A text with the reason why the connection was lost, and with the last bytes of the server's standard error."""
@@ -321,20 +332,10 @@ class OwnServers:
             return TIMED_OUT
         news = self._waiter.wait(self._helper.mailbox, until_s=until_s, waiting_for=waiting_for)
         match news:
-            case ServerConnected():
-                link = self._link_of(news.connection)
-                if link is not None:
-                    link.tools = news.tools
-            case ServerAlive():
-                link = self._link_of(news.connection)
-                if link is not None:
-                    link.is_doubtful = False
-            case ServerLost():
-                link = self._link_of(news.connection)
-                if link is not None:
-                    link.tools = None
-                    link.why_lost, link.was_unreached = news.error, news.is_unreached
-                    link.last_words = " ".join(news.stderr[-_MOST_STDERR_CHARS:].split())
+            case ServerConnected() | ServerAlive() | ServerLost():
+                link = self._by_connection.get(news.connection)
+                if link is not None and link.connection == news.connection:  # it has no newer one
+                    link.take(news)
             case HelperReady():
                 self._is_ready = True
             case CallReturned() | CallRefused() | CallNotSent() if news.id == self._calls:
@@ -342,11 +343,6 @@ class OwnServers:
         if news is HELPER_GONE:
             self._lose_all()
         return news
-
-    def _link_of(self, connection: int) -> _Link | None:
-        """The server to which this connection belongs. None if the server has a newer connection."""
-        link = self._by_connection.get(connection)
-        return link if link is not None and link.connection == connection else None
 
     def _lose_all(self) -> None:
         helper, self._helper = self._helper, None

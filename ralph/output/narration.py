@@ -12,7 +12,15 @@ from ralph.output.standard_streams import Color, colored
 from ralph.values import events as ev
 from ralph.values.answer import FINAL_REPORT, ToolCall
 from ralph.values.limits import MOST_REFUSALS
-from ralph.values.screen_text import counted, dollars, duration, foreign_lines, in_one_line, time_limit
+from ralph.values.screen_text import (
+    counted,
+    dollars,
+    duration,
+    foreign_lines,
+    in_one_line,
+    plain_number,
+    time_limit,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -246,10 +254,12 @@ class Narration:
 
     def _retry(self, event: ev.RetryScheduled) -> Iterator[str]:
         status = event.status if event.status is not None else event.error_class
-        attempt = f"[retry] Attempt {event.attempt}/{event.max_retries}: {status} — waiting {_seconds(event.wait_s)}s"
+        attempt = f"[retry] Attempt {event.attempt}/{event.max_retries}: {status} — waiting {plain_number(event.wait_s, 3)}s"
         yield self.color("yellow", attempt)
         if event.requested_wait_s is not None:
-            yield self.color("yellow", f"[retry] Using retry-after: {_seconds(event.requested_wait_s)}s")
+            yield self.color(
+                "yellow", f"[retry] Using retry-after: {plain_number(event.requested_wait_s, 3)}s"
+            )
         self._held = []
 
     def _stream_text(self, event: dict[str, Any]) -> Iterator[str]:
@@ -344,10 +354,6 @@ def one_line(text: str) -> str:
 def _in_words(words: Mapping[str, str], name: str) -> str:
     """The words for `name`. One that the table lacks, as of a newer ralph's journal, gets spaces for underscores."""
     return words.get(name, name.replace("_", " "))
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.3f}".rstrip("0").rstrip(".")
 
 
 def describe_call(call: ToolCall, redact: Callable[[str], str] = str) -> str:

@@ -63,6 +63,8 @@ _PLAIN: dict[type, tuple[str, dict[str, str]]] = {
     ev.PromptCalled: ("prompt_call", named_fields("command tool argument")),
     ev.PromptCallEnded: ("prompt_result", named_fields("command tool argument is_error took_s")),
     ev.Notice: ("notice", named_fields("text")),
+    ev.PermissionModeChanged: ("status", named_fields("permissionMode=mode")),
+    ev.HookStarted: ("hook_started", named_fields("hook_id hook_name=name hook_event=event")),
 }
 """Events that become objects as they are: the subtype, and the event's field for each key."""
 # The parts of an answer are the first, because they come by the thousand. The journal has the whole answer.
@@ -70,6 +72,7 @@ _NOT_IN_THE_JOURNAL = (ev.StreamReceived, ev.Heartbeat, ev.SessionStateChanged, 
 _CONSTANT: dict[str, dict[str, Any]] = {
     "task_started": {"task_type": "local_bash", "is_backgrounded": True},
     "task_notification": {"output_file": ""},
+    "status": {"status": None},
 }
 """By subtype, what readers expect of Claude Code's objects and is always the same in ralph."""
 _OF_ATTEMPT = ("turn", "attempt", "target", "model", "status", "kind", "error")
@@ -131,10 +134,6 @@ def system_fields(event: ev.Event) -> dict[str, Any] | None:
                     "source": event.source,
                 },
             }
-        case ev.PermissionModeChanged():
-            return {"subtype": "status", "status": None, "permissionMode": event.mode}
-        case ev.HookStarted():
-            return {"subtype": "hook_started", **_about_hook(event)}
         case ev.HookEnded():
             return _about_ended_hook(event)
         case ev.SessionStateChanged():
@@ -165,17 +164,15 @@ def _about_ended_hook(event: ev.HookEnded) -> dict[str, Any]:
     known = {} if event.status is None else {"exit_code": event.status}
     return {
         "subtype": "hook_response",
-        **_about_hook(event),
+        "hook_id": event.hook_id,
+        "hook_name": event.name,
+        "hook_event": event.event,
         "output": event.output + event.errors,
         "stdout": event.output,
         "stderr": event.errors,
         **known,
         "outcome": "success" if event.status == 0 else "error",
     }
-
-
-def _about_hook(event: ev.HookStarted | ev.HookEnded) -> dict[str, str]:
-    return {"hook_id": event.hook_id, "hook_name": event.name, "hook_event": event.event}
 
 
 def event_of(fields: Mapping[str, Any]) -> ev.Event | None:

@@ -58,13 +58,12 @@ class RunControls:
         self,
         *,
         auto_retry: bool = True,
-        model: str | None = None,
         permission_mode: PermissionMode = PermissionMode.BYPASS,
         stays_in_plan: bool = False,
         permissions_are_asked: bool = False,
     ) -> None:
         self.auto_retry = auto_retry
-        self.model = model
+        self.model: str | None = None
         """The model that the driver wants for the next requests. None if there is none, or it was taken."""
         self.permission_mode = permission_mode
         self.stays_in_plan = stays_in_plan

@@ -163,7 +163,7 @@ def dollars(usd: float | None) -> str:
 
 def dollar_limit(usd: float) -> str:
     """A limit in US dollars with all the digits that the user gave, such as `$5`, `$2.50` or `$0.001`."""
-    text = _plain(usd, _MOST_DECIMALS)
+    text = plain_number(usd, _MOST_DECIMALS)
     return f"${usd:.2f}" if "." in text and len(text) <= len(f"{usd:.2f}") else f"${text}"
 
 
@@ -184,13 +184,14 @@ def time_limit(seconds: float) -> str:
     if seconds <= 0:
         return "0s"
     if seconds < 2 * _MINUTE_S or seconds != int(seconds):
-        return f"{_plain(seconds, 3)}s"
+        return f"{plain_number(seconds, 3)}s"
     minutes, rest_s = divmod(int(seconds), _MINUTE_S)
     hours, minutes = divmod(minutes, 60)
     parts = ((hours, "h"), (minutes, "m"), (rest_s, "s"))
     return "".join(f"{number}{unit}" for number, unit in parts if number)
 
 
-def _plain(value: float, most_decimals: int) -> str:
+def plain_number(value: float, most_decimals: int) -> str:
+    """The number without zeros at the end of its decimals."""
     text = f"{value:.{most_decimals}f}"
     return text.rstrip("0").rstrip(".")
