@@ -56,7 +56,6 @@ class ClockLimits(Struct, frozen=True):
 
 
 ERROR_BODY_S = 5.0
-"""The time limit in seconds for reading the body of an error."""
 
 
 class Deadline(Struct, frozen=True):
@@ -65,7 +64,6 @@ class Deadline(Struct, frozen=True):
     at_s: float
     """The time on the run's clock, in seconds, at which the time limit is reached."""
     after_s: float
-    """The length of the time limit, in seconds."""
 
 
 class ResponseClocks:

@@ -119,7 +119,6 @@ class OwnServers:
         self._answers: dict[int, CallReturned | CallRefused | CallNotSent] = {}
         self._calls = 0
         self._is_ready = False
-        """True if the helper process takes orders."""
         self._start: Callable[[McpServer], ServerProcess] | None = None
         for server in servers:
             choose_address(server.url)

@@ -73,7 +73,6 @@ class McpTool(Struct, frozen=True):
     tool: str
     """The name that the server itself uses for the tool."""
     definition: ToolDefinition
-    """The definition of the tool that the model gets."""
 
 
 def tool_name(server: str, tool: str) -> str:

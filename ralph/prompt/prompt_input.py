@@ -208,7 +208,6 @@ _CHUNK_BYTES = 65_536
 class PipedData(Struct, frozen=True):
     data: bytes
     error: OSError | None = None
-    """The error that ended the reading early."""
 
 
 class SilentPipe(Struct, frozen=True):

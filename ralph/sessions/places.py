@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 SUFFIX = ".jsonl"
 SHORT_ID_CHARS = 8
-"""ralph shows this many characters of a session's id."""
 
 
 def places_to_read(environment: Mapping[str, str], named: Path | None = None) -> tuple[Path, ...]:

@@ -101,7 +101,6 @@ class RunStory:
 
     def __init__(self, number: int, opening: RunRecord, *, is_copied: bool = False) -> None:
         self.number = number
-        """The number of the run, counted from 1."""
         self.opening = opening
         self.is_copied = is_copied
         """True if a fork copied the run, whose cost is not part of this session's."""

@@ -22,7 +22,6 @@ FINAL_REPORT = "final_report"
 FILE_TOOLS = frozenset({"Write", "Edit"})
 """The tools that write one file. The journal gets a checksum of the new content before such a call."""
 COMMANDS = "Bash"
-"""The tool that runs commands."""
 BASH_OUTPUT, KILL_BASH = "BashOutput", "KillBash"
 """The tools for commands in the background. A run has them if it has Bash, and what allows Bash allows them."""
 

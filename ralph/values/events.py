@@ -94,7 +94,6 @@ class BackgroundStarted(Event, frozen=True):
     command: str
     """The command line in one line, without known credentials."""
     call_id: str = ""
-    """The id of the tool call that started it."""
 
 
 class BackgroundEnded(Event, frozen=True):
@@ -439,12 +438,10 @@ class RunEnded(Event, frozen=True):
     report: Report | None = None
     """The final report. If none is required, ralph writes one only if an answer is missing."""
     dead_end: DeadEnd | None = None
-    """The calls without progress that ended the run, or None if the run ended for another reason."""
     denied: tuple[ToolCall, ...] = ()
     """The tool calls that the permission mode refused, and the calls in which the sandbox denied an operation."""
     session_total: SessionTotal = field(default_factory=SessionTotal)
     background_stopped: int = 0
-    """The number of commands in the background that were stopped at the end of the run."""
     sandbox: str | None = None
     protections: Mapping[str, bool] = field(default_factory=dict)
 

@@ -25,7 +25,6 @@ STATUSES = ("success", "failure")
 _STATUS_NAMES = '"success" or "failure"'
 _LONGEST_SHOWN_VALUE = 60
 NO_CALL = "the answer was plain text and no call of final_report"
-"""The fault of an answer that should have been a call of the report tool, but was plain text."""
 NO_SUMMARY = "The answer was the result itself, without a summary."
 """The summary of a report if the model wrote only the payload, and no report around it."""
 _LONGEST_ERROR = 500
