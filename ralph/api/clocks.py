@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.values.setting import SECONDS, SMALLER, Key
+from ralph.values.setting import lower_only
 
 if TYPE_CHECKING:
     from typing import Annotated
@@ -25,30 +25,18 @@ class ClockLimits(Struct, frozen=True):
 
     connect_s: Annotated[
         float,
-        Key(
-            SECONDS,
-            "longest time for name lookup, TCP and TLS together; 0 switches it off, here and in the next five rows",
-            in_repository=SMALLER,
+        lower_only(
+            "longest time for name lookup, TCP and TLS together; 0 switches it off, here and in the next five rows"
         ),
     ] = 10.0
     first_byte_s: Annotated[
-        float,
-        Key(
-            SECONDS, "longest time from the open connection to the answer's first byte", in_repository=SMALLER
-        ),
+        float, lower_only("longest time from the open connection to the answer's first byte")
     ] = 180.0
-    bytes_idle_s: Annotated[
-        float, Key(SECONDS, "longest time between two reads of bytes; pings count", in_repository=SMALLER)
-    ] = 90.0
+    bytes_idle_s: Annotated[float, lower_only("longest time between two reads of bytes; pings count")] = 90.0
     progress_idle_s: Annotated[
-        float,
-        Key(
-            SECONDS, "longest time between two events of an answer; pings do not count", in_repository=SMALLER
-        ),
+        float, lower_only("longest time between two events of an answer; pings do not count")
     ] = 300.0
-    response_s: Annotated[
-        float, Key(SECONDS, "longest time for one answer, from beginning to end", in_repository=SMALLER)
-    ] = 1800.0
+    response_s: Annotated[float, lower_only("longest time for one answer, from beginning to end")] = 1800.0
 
     def for_whole_answer(self) -> Self:
         """The limits for an answer that comes in one piece at its end. Once the connection is open, only `response_s` counts."""

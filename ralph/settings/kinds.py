@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.values.credentials import Secret
 from ralph.values.servers.endpoint import checked_base_url, header_table
-from ralph.values.setting import TEXT, Kind, printable
+from ralph.values.setting import POSITIVE_SECONDS, TEXT, Key, Kind, printable
 from ralph.values.tool_choice import ALL_OF_THEM, TOOL_NAMES, check_tool_name
 
 if TYPE_CHECKING:
@@ -148,5 +148,6 @@ def number(text: str) -> int:
     raise ValueError("must be a whole number")
 
 
-def milliseconds_as_seconds(text: str) -> float:
-    return number(text) / 1000
+def in_milliseconds(variable: str, meaning: str) -> Key:
+    """A time limit in seconds, which Claude Code's variable has in milliseconds."""
+    return Key(POSITIVE_SECONDS, meaning, variable=variable, read=lambda text: number(text) / 1000)

@@ -35,13 +35,13 @@ from ralph.values.setting import (
     POSITIVE_SECONDS,
     SECONDS,
     SECONDS_OR_NONE,
-    SMALLER,
     SWITCH,
     TEXT,
     Arity,
     Flag,
     Key,
     at_least,
+    lower_only,
     one_of,
 )
 from ralph.values.tool_choice import ToolLists, enabled_tools
@@ -205,28 +205,16 @@ class RetrySettings(Struct, frozen=True):
 
 class ClockSettings(ClockLimits, frozen=True):
     heartbeat_s: Annotated[
-        float,
-        Key(
-            SECONDS,
-            "time without output after which ralph prints a heartbeat; 0: never",
-            in_repository=SMALLER,
-        ),
+        float, lower_only("time without output after which ralph prints a heartbeat; 0: never")
     ] = 30.0
     input_s: Annotated[
-        float,
-        Key(
-            SECONDS,
-            "time to wait for the first byte of a pipe (standard input, `-f`); 0: no limit",
-            in_repository=SMALLER,
-        ),
+        float, lower_only("time to wait for the first byte of a pipe (standard input, `-f`); 0: no limit")
     ] = 60.0
     driver_s: Annotated[
         float,
-        Key(
-            SECONDS,
+        lower_only(
             "time to wait for the answer of a driver that is asked for a permission, after which the call is denied; "
-            "0: no limit",
-            in_repository=SMALLER,
+            "0: no limit"
         ),
     ] = 3600.0
 
@@ -295,20 +283,15 @@ class ToolsSettings(Struct, frozen=True):
     ] = ()
     bash_timeout_s: Annotated[
         float,
-        Key(
-            POSITIVE_SECONDS,
-            "timeout of a command for which the model requests none; more than 0",
-            variable="BASH_DEFAULT_TIMEOUT_MS",
-            read=must_be.milliseconds_as_seconds,
+        must_be.in_milliseconds(
+            "BASH_DEFAULT_TIMEOUT_MS", "timeout of a command for which the model requests none; more than 0"
         ),
     ] = 120
     bash_max_timeout_s: Annotated[
         float,
-        Key(
-            POSITIVE_SECONDS,
+        must_be.in_milliseconds(
+            "BASH_MAX_TIMEOUT_MS",
             "longest timeout of a command; if the model requests a longer one, it gets this one",
-            variable="BASH_MAX_TIMEOUT_MS",
-            read=must_be.milliseconds_as_seconds,
         ),
     ] = 600
     max_output_bytes: Annotated[
@@ -373,21 +356,13 @@ class McpSettings(Struct, frozen=True):
     ] = False
     start_s: Annotated[
         float,
-        Key(
-            POSITIVE_SECONDS,
+        must_be.in_milliseconds(
+            "MCP_TIMEOUT",
             "time for an MCP server to start; a server that is not ready by then ends the run (exit 78)",
-            variable="MCP_TIMEOUT",
-            read=must_be.milliseconds_as_seconds,
         ),
     ] = 30
     call_s: Annotated[
-        float,
-        Key(
-            POSITIVE_SECONDS,
-            "longest time of one call of an MCP server's tool",
-            variable="MCP_TOOL_TIMEOUT",
-            read=must_be.milliseconds_as_seconds,
-        ),
+        float, must_be.in_milliseconds("MCP_TOOL_TIMEOUT", "longest time of one call of an MCP server's tool")
     ] = 600
 
 

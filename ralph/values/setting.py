@@ -281,3 +281,8 @@ class Key(Struct, frozen=True):
         return (
             self.kind.decoded(text, is_text=True) if self.read is None else self.kind.decoded(self.read(text))
         )
+
+
+def lower_only(meaning: str) -> Key:
+    """A time limit that a settings file in a repository can only lower."""
+    return Key(SECONDS, meaning, in_repository=SMALLER)
