@@ -27,7 +27,7 @@ ROWS = {
             "how often it says please",
             Flag("--politeness", "Say please N times.", "N"),
             "RALPH_POLITENESS",
-            in_repository=SMALLER,
+            in_repository=lower_only("").in_repository,
         ),
     ] = 7
 """,
