@@ -20,7 +20,7 @@ from ralph.loop.rules import MOST_IDLE
 from ralph.loop.state import IterationRecord, LoopState
 from ralph.loop.values import CheckResult, LoopLimits, LoopPlan
 from ralph.output.narration import Narration
-from ralph.output.result_object import result_object
+from ralph.output.stream_json import result_object
 from ralph.output.system_events import journal_fields, system_fields
 from ralph.sessions.story import DAMAGED, EMPTY, KILLED, NEWER_FORMAT, NOT_DELIVERED, RUNNING, UNREADABLE
 from ralph.values.answer import ToolCall

@@ -187,10 +187,12 @@ SEEDS = (
         'if event.error is not None and event.kind != "interrupted" and not self._is_quiet:',
     ),
     Break(
-        "F32", "{status} — waiting {_seconds(event.wait_s)}s", "{status} - waiting {_seconds(event.wait_s)}s"
+        "F32",
+        "{status} — waiting {plain_number(event.wait_s, 3)}s",
+        "{status} - waiting {_seconds(event.wait_s)}s",
     ),
     Break("F34", "[retry] Using retry-after: ", "[retry] Using Retry-After: "),
-    Break("F46", "{status} — waiting {_seconds(event.wait_s)}s", "{status} — waiting"),
+    Break("F46", "{status} — waiting {plain_number(event.wait_s, 3)}s", "{status} — waiting"),
     Break(
         "F56",
         "status = event.status if event.status is not None else event.error_class",

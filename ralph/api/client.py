@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph import __version__
-from ralph.api.clocks import ClockLimits, ResponseClocks
+from ralph.api.clocks import ResponseClocks
 from ralph.api.exchange import BodyEnd, Exchange, Failed, ResponseHead, Wire
 from ralph.api.network_causes import shortage_error
 from ralph.api.reception import Reception
@@ -25,7 +25,7 @@ from ralph.conversation.target import ModelDescription, description_in_list, des
 from ralph.machine.network.proxies import proxy_in_words
 from ralph.values.errors import Api, HttpError, NetworkCause
 from ralph.values.events import RequestSent
-from ralph.values.ports import TIMED_OUT, Clock, Events, Waiter
+from ralph.values.ports import TIMED_OUT, Clock, Events
 from ralph.values.servers.endpoint import (
     ANTHROPIC,
     API_VERSION,
@@ -38,8 +38,9 @@ from ralph.values.shortage import ShortageError
 from ralph.values.strict_json import strict_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
+    from ralph.api.target_clients import HttpSettings
     from ralph.values.answer import Answer
     from ralph.values.credentials import Headers
 
@@ -47,16 +48,13 @@ if TYPE_CHECKING:
 # reached first.
 _CONNECT_GRACE_S = 1.0
 DESCRIPTION_S = 5.0
-"""The time limit in seconds for a request for a model's description, from the name lookup to the last byte. It is
-short, because a run can work without the description."""
+"""The time limit for a model's description, without which a run can work."""
 DESCRIPTION_BYTES = 2 * 1024 * 1024
 """The maximum size of a description, or of a list of them: OpenRouter's has several hundred. A longer one is ignored."""
 
 
 class Endpoint(Struct, frozen=True):
-    """The base URL of a server, the API that it serves, and the headers that ralph adds to each request to it. One of
-    the headers contains the key.
-    """
+    """A server, the API that it serves, and the headers of each request to it, one of which has the key."""
 
     base_url: str
     headers: Headers
@@ -64,21 +62,13 @@ class Endpoint(Struct, frozen=True):
 
 
 class ApiClient:
-    """Sends requests to one endpoint.
-
-    `redact` removes credentials from the texts in errors. `answered` is the set of hosts that have answered before.
-    All clients share this set. If a name lookup fails for a host in it, the failure is treated as temporary.
-    """
+    """Sends requests to one endpoint. For hosts in `answered`, which all clients share, a failed name lookup is temporary."""
 
     def __init__(
         self,
         endpoint: Endpoint,
         transport: httpx.BaseTransport,
-        *,
-        limits: ClockLimits,
-        waiter: Waiter,
-        clock: Clock,
-        redact: Callable[[str], str],
+        http: HttpSettings,
         answered: set[str] | None = None,
     ) -> None:
         self._answered = set() if answered is None else answered
@@ -89,11 +79,12 @@ class ApiClient:
         """The last URL, and what was parsed from it. None before the first request, which reports a URL that cannot be parsed."""
         # The time for the first byte begins when sending begins. It must not end before the time for connecting, when
         # the main thread looks.
+        limits = http.limits
         tells_late = limits.connect_s > 0 and not 0 < limits.first_byte_s < limits.connect_s
-        self._wire = Wire(transport, waiter, tells_late=tells_late)
+        self._wire = Wire(transport, http.waiter, tells_late=tells_late)
         self._limits = limits
-        self._clock = clock
-        self._redact = redact
+        self._clock = http.clock
+        self._redact = http.redact
 
     def send_message(self, body: RequestBody, events: Events, *, is_whole: bool = False) -> Answer:
         """Sends `body` once and returns the answer. `is_whole` is as in `Client.send_message`. `events` receives a RequestSent, and
@@ -225,11 +216,10 @@ def host_of(url: httpx.URL) -> str:
 def receive_description(
     exchange: Exchange, clock: Clock, *, until_s: float, waiting_for: str, listed: str | None = None
 ) -> ModelDescription | None:
-    """Receives a model's description from an exchange that has begun. Ends the exchange. If the answer is a list of models,
-    `listed` is the model.
+    """Receives a model's description from an exchange that has begun, and ends the exchange. `listed` is the model if
+    the answer is a list.
 
-    Returns None if the server sends no usable description before `until_s`, a time of `clock`. If the whole body was
-    read, the connection can be used again. Raises only `Interrupted`.
+    None without a usable description before `until_s`, a time of `clock`. Raises only `Interrupted`.
     """
     try:
         body = _body_of_success(exchange, clock, until_s, waiting_for)
@@ -243,7 +233,6 @@ def receive_description(
 
 
 def _body_of_success(exchange: Exchange, clock: Clock, until_s: float, waiting_for: str) -> bytes | None:
-    """The body of a 2xx answer."""
     is_success = False
     body = bytearray()
     # A wait returns an available item even after its deadline. Without this check, a server that never stops sending
@@ -274,35 +263,23 @@ class Dialect(Protocol):
 
     def body(self, request: RequestBody) -> tuple[bytes, ...]:
         """The JSON of a request, in pieces. Two requests with the same messages at their beginning begin with the same bytes."""
-        ...
 
     def translator(self) -> Translator:
         """A translator for one stream."""
-        ...
 
     def whole(self, value: dict[str, Any]) -> Sequence[dict[str, Any]] | None:
         """The events of the Messages API that an answer in one JSON object means. None if `value` is not an answer."""
-        ...
 
 
 class Translator(Protocol):
     def more(self, data: str) -> dict[str, Any] | None:
-        """The event that a piece of the stream means if it brings more of an open block and nothing else. None for another piece:
-        then `events` must be asked. Most pieces bring more of a block, so this is the short way for them.
-        """
-        ...
+        """The event of a piece that only brings more of an open block, as most do. None: `events` must be asked."""
 
     def events(self, name: str, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
-        """The events of the Messages API that an event of the stream means. An event that reports an error is returned as it
-        is. Raises StreamParse or StreamTransient.
-        """
-        ...
+        """The events of the Messages API, or an error as it is. Raises StreamParse or StreamTransient."""
 
     def end(self) -> Sequence[dict[str, Any]]:
-        """The last events of the answer, when its stream has ended. Empty if the answer has not ended by its own words. May be
-        called more than once.
-        """
-        ...
+        """The last events, once the stream has ended. Empty if the answer has not. May be called again."""
 
 
 _PACKAGES = {OPENAI_CHAT: "ralph.api.chat", OPENAI_RESPONSES: "ralph.api.responses"}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.values.setting import SECONDS, SMALLER, Key
+from ralph.values.setting import lower_only
 
 if TYPE_CHECKING:
     from typing import Annotated
@@ -25,30 +25,18 @@ class ClockLimits(Struct, frozen=True):
 
     connect_s: Annotated[
         float,
-        Key(
-            SECONDS,
-            "longest time for name lookup, TCP and TLS together; 0 switches it off, here and in the next five rows",
-            in_repository=SMALLER,
+        lower_only(
+            "longest time for name lookup, TCP and TLS together; 0 switches it off, here and in the next five rows"
         ),
     ] = 10.0
     first_byte_s: Annotated[
-        float,
-        Key(
-            SECONDS, "longest time from the open connection to the answer's first byte", in_repository=SMALLER
-        ),
+        float, lower_only("longest time from the open connection to the answer's first byte")
     ] = 180.0
-    bytes_idle_s: Annotated[
-        float, Key(SECONDS, "longest time between two reads of bytes; pings count", in_repository=SMALLER)
-    ] = 90.0
+    bytes_idle_s: Annotated[float, lower_only("longest time between two reads of bytes; pings count")] = 90.0
     progress_idle_s: Annotated[
-        float,
-        Key(
-            SECONDS, "longest time between two events of an answer; pings do not count", in_repository=SMALLER
-        ),
+        float, lower_only("longest time between two events of an answer; pings do not count")
     ] = 300.0
-    response_s: Annotated[
-        float, Key(SECONDS, "longest time for one answer, from beginning to end", in_repository=SMALLER)
-    ] = 1800.0
+    response_s: Annotated[float, lower_only("longest time for one answer, from beginning to end")] = 1800.0
 
     def for_whole_answer(self) -> Self:
         """The limits for an answer that comes in one piece at its end. Once the connection is open, only `response_s` counts."""
@@ -56,7 +44,6 @@ class ClockLimits(Struct, frozen=True):
 
 
 ERROR_BODY_S = 5.0
-"""The time limit in seconds for reading the body of an error."""
 
 
 class Deadline(Struct, frozen=True):
@@ -65,13 +52,10 @@ class Deadline(Struct, frozen=True):
     at_s: float
     """The time on the run's clock, in seconds, at which the time limit is reached."""
     after_s: float
-    """The length of the time limit, in seconds."""
 
 
 class ResponseClocks:
-    """Stores when the parts of an answer arrived, and computes the next deadline. All times are in seconds of the
-    run's clock.
-    """
+    """Stores when the parts of an answer arrived, in seconds of the run's clock, and computes the next deadline."""
 
     def __init__(self, limits: ClockLimits, now_s: float) -> None:
         self._limits = limits
@@ -94,9 +78,7 @@ class ResponseClocks:
         self._progress_s = now_s
 
     def error_body(self, now_s: float) -> Deadline:
-        """The deadline for reading the body of an error. The time is short, because the status is already known and
-        matters more than the body.
-        """
+        """The deadline for the body of an error. It is near, because the status matters more."""
         ends_s = now_s + ERROR_BODY_S
         if self._limits.response_s > 0:
             ends_s = min(ends_s, self._started_s + self._limits.response_s)
@@ -129,20 +111,16 @@ _WOKE_LATE_S = 0.2
 
 
 class CatchUp:
-    """Allows data to be read for a short time after a deadline has passed.
+    """Allows data to be read for a short time after a deadline, if the process was stopped or the machine slept.
 
-    If the process was stopped or the machine slept, data may have arrived in time and still be unread when the
-    deadline has passed. The time for reading is short, so a server that never stops sending cannot postpone the
-    deadline.
+    It is short, so that a server that never stops sending cannot postpone the deadline.
     """
 
     def __init__(self) -> None:
         self._ends_s: float | None = None
 
     def wait_until_s(self, deadline: Deadline, now_s: float) -> float | None:
-        """The time until which the caller may wait for data. It is `now_s` if the deadline has just passed: the caller
-        may then take only data that has arrived. None if the caller must stop waiting.
-        """
+        """The time until which the caller may wait, `now_s` for what has arrived alone. None if it must stop."""
         if now_s < deadline.at_s:
             self._ends_s = None
             return deadline.at_s

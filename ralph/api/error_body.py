@@ -17,9 +17,7 @@ from msgspec import Struct
 from ralph.api.retry_after import requested_wait_s
 from ralph.values.classify import PERMANENT_KINDS, STATUS_OF_TYPE, kind_of, status_meant, words_of
 from ralph.values.errors import AgentError, HttpError, StreamParse, StreamTransient
-from ralph.values.servers.accounts import CODES as ACCOUNT_CODES
-from ralph.values.servers.accounts import exhausted_account
-from ralph.values.servers.refusals import CODES as REFUSAL_CODES
+from ralph.values.servers.refusals import ACCOUNT_CODES, REFUSAL_CODES, exhausted_account
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -39,9 +37,7 @@ _MINIMAX_STATUS = {
 
 
 def out_of_list(value: object) -> object:
-    """The error object in a list of one, in which Gemini's compatible endpoint sends it (Simpleyyt/ai-manus#101). Any other
-    value as it is.
-    """
+    """The error in a list of one, as Gemini's compatible endpoint sends it (Simpleyyt/ai-manus#101), or the value."""
     is_listed = isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict)
     return value[0] if is_listed and isinstance(value, list) and "error" in value[0] else value
 
@@ -64,13 +60,10 @@ def _minimax_code(value: dict[str, Any]) -> int:
 
 
 def stream_error(event: dict[str, Any], now: datetime | None = None) -> AgentError:
-    """The error that the server reports in an `error` event, or in an error object in a 2xx body. If the error may name the
-    time at which an exhausted account is filled again, `now` is needed to compute the wait.
+    """The error in an `error` event, or in an error object in a 2xx body. `now` is for a wait that it may name.
 
-    The error is StreamParse if it is permanent, and StreamTransient if it is transient. An error code or a message
-    with a known meaning, such as a spend limit, decides first. Otherwise the field `error.type` decides. If
-    `error.type` is not one of the API's types, the HTTP status in the field `code` decides. If there is no field `error`, the
-    whole event is the error.
+    StreamParse if it is permanent, otherwise StreamTransient. A known code or message decides first, then
+    `error.type`, then the HTTP status in `code`. Without a field `error`, the whole event is the error.
     """
     is_whole = event.get("error") or event.get("object") == "error" or _minimax_code(event)
     fields = error_fields(event if is_whole else {"error": event})
@@ -96,8 +89,7 @@ class ErrorFields(Struct, frozen=True):
 
     type: str | None = None
     code: str | None = None
-    """The API's `details.error_code`. If it is missing, the field `code`, but only if that is one of
-    `accounts.CODES` or `refusals.CODES`."""
+    """The API's `details.error_code`, or the field `code` if it is in `ACCOUNT_CODES` or `REFUSAL_CODES`."""
     status: int | None = None
     """The HTTP status, if the server wrote it into one of `_STATUS_FIELDS`, or the error's code has one."""
     message: str | None = None
@@ -145,7 +137,6 @@ def _reasons(details: object) -> list[str]:
 
 
 def _sentence(value: object, depth: int = 4) -> str | None:
-    """The error message for people, or None if there is none."""
     if isinstance(value, str):
         return value.strip() or None
     if depth == 0:
@@ -191,9 +182,7 @@ _SHOULD_RETRY = {"true": True, "false": False}
 def http_error(
     status: int, headers: Mapping[str, str], body: bytes, now: datetime, redact: Callable[[str], str]
 ) -> HttpError:
-    """The error for an answer whose status is not 2xx. The names in `headers` are in lower case, or `headers` ignores
-    case. `body` may be incomplete. `now` is the current time. It is needed if the `Retry-After` header is a date.
-    """
+    """The error for a status that is not 2xx. `headers` have lower-case names. `body` may be incomplete."""
 
     def cut(text: str | None) -> str | None:
         return text and redact(text)
@@ -226,9 +215,7 @@ def request_id_of(headers: Mapping[str, str], redact: Callable[[str], str]) -> s
 
 
 def not_a_stream(host: str, content_type: str, body: bytes, redact: Callable[[str], str]) -> StreamParse:
-    """The error for a 2xx answer that contains neither a stream nor a message, for example the login page of a public
-    network. The error's message quotes the content type, the page's title and the beginning of the text.
-    """
+    """The error for a 2xx answer such as a login page. It quotes the content type, the title and the beginning."""
     text = redact(body.decode("utf-8", "replace"))
     kind = redact(content_type)[:100] or "no content type"
     title = re.search(_TITLE, text)

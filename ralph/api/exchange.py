@@ -71,9 +71,7 @@ class ResponseHead(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """The request failed, or the connection broke before the response was complete. `error` is the HTTP library's
-    exception.
-    """
+    """The request failed, or the connection broke in the response. `error` is the HTTP library's."""
 
     error: Exception
     was_idle: bool = False
@@ -91,9 +89,8 @@ class Wire:
     """Runs at most one exchange at a time over a transport. It also holds the socket of the newest connection."""
 
     def __init__(self, transport: httpx.BaseTransport, waiter: Waiter, *, tells_late: bool = False) -> None:
-        """`tells_late` is True if an exchange on a connection that was open before may put `Connected` into its mailbox
-        when the request is sent, and not when sending begins. The main thread then finds it at the latest when the time
-        for connecting is up.
+        """`tells_late`: on an open connection, `Connected` may come when the request is sent, and not when sending
+        begins. The main thread finds it at the latest when the time for connecting is up.
         """
         self.transport = transport
         self.tells_late = tells_late
@@ -116,11 +113,10 @@ class Wire:
 
 
 class Exchange:
-    """One HTTP request and its response. The constructor starts a thread that sends the request.
+    """One HTTP request and its response. The constructor starts a thread, or raises ShortageError.
 
-    `next_item` returns a Connected, a ResponseHead, pieces of the body and a BodyEnd, in this order. A piece contains
-    all bytes that have arrived, but at most 64 KiB. At any point, `next_item` may return a Failed, and nothing
-    follows it. The constructor raises ShortageError if no thread can be started.
+    `next_item` returns a Connected, a ResponseHead, pieces of the body of at most 64 KiB and a BodyEnd. At any point,
+    a Failed may come instead, and is the last.
     """
 
     def __init__(self, wire: Wire, request: httpx.Request, waiter: Waiter) -> None:
@@ -129,16 +125,14 @@ class Exchange:
         self._waiter = waiter
         self._mailbox: Mailbox = waiter.mailbox()
         self._arrived: deque[Item] = deque()
-        """The items that the reader thread has received, in order. For any number of items, the mailbox gets one
-        entry, which wakes the main thread."""
+        """The items that the reader thread has received. The mailbox gets one entry for any number of items."""
         self._is_told = False
         self._is_connection_new = False
         self._was_idle = False
         self._read_bytes = 0
         self._taken_bytes = 0
         self._has_room = threading.Event()
-        """Set when the main thread has taken chunks. If too many chunks are waiting, the reader thread waits for this
-        event."""
+        """For the reader thread, which waits while too many chunks are there."""
         self._is_unwanted = False
         self._is_aborted = False
         self._has_ended = False
@@ -160,7 +154,6 @@ class Exchange:
                 return item
 
     def _taken(self) -> Item | None:
-        """Removes the next item and returns it, or returns None if there is no item."""
         item = self._arrived.popleft() if self._arrived else None
         if not isinstance(item, bytes):
             return item
@@ -200,9 +193,7 @@ class Exchange:
     def leave(self) -> None:
         """Ends the exchange after a complete answer.
 
-        The reader thread reads the rest of the body, up to a limit, so that the connection can be used again. It
-        discards the rest, and ignores errors while reading it. If it is still reading when the next exchange begins,
-        it is stopped.
+        The reader thread discards the rest, up to a limit, so that the connection can be used again.
         """
         self._is_unwanted = True
         self._mailbox.close()
@@ -212,9 +203,8 @@ class Exchange:
     def abort(self) -> None:
         """Stops the exchange at any point.
 
-        While the reader thread looks up a name or connects, it cannot be stopped. It then continues in the
-        background, which does no harm: as soon as it has connected, it closes the connection. The connect timeout
-        limits how long this takes.
+        While the reader thread looks up a name or connects, it cannot be stopped. It closes the connection as soon as
+        it is there, within the connect timeout.
         """
         self._is_aborted = True
         self.leave()
@@ -251,9 +241,7 @@ class Exchange:
         self._put(BodyEnd())
 
     def _trace(self, event: str, info: dict[str, Any]) -> None:
-        """Receives the trace events of httpcore in the reader thread, and takes the socket from them. Before the
-        response arrives, there is no other way to get the socket.
-        """
+        """Takes the socket from the trace events of httpcore, in the reader thread. There is no other way."""
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
             stream = info["return_value"]
             own = stream.get_extra_info("socket")
@@ -277,10 +265,9 @@ class Exchange:
 
 
 def _holds_more_than_its_answer(response: httpx.Response) -> bool:
-    """Whether more bytes arrived after the end of the response.
+    """Whether bytes arrived behind the response, which the next request on the connection would take for its own.
 
-    If so, the connection must not be used again, because the next request would take these bytes for its own
-    response. Only private fields of the HTTP library show these bytes. If these fields cannot be read, returns True.
+    Only private fields of the HTTP library show them. True if these cannot be read.
     """
     stream: Any = response.stream
     try:
@@ -293,9 +280,7 @@ def _holds_more_than_its_answer(response: httpx.Response) -> bool:
 
 
 def _keep_honest(sock: socket.socket) -> None:
-    """Sets TCP options. With some of them, the kernel notices a dead connection. Another one turns off delays in
-    sending.
-    """
+    """Sets TCP options: the kernel notices a dead connection, and sending is not delayed."""
     for name, level, value in _SOCKET_OPTIONS:
         if hasattr(socket, name):
             sock.setsockopt(level, getattr(socket, name), value)
@@ -317,12 +302,10 @@ def codings_of(headers: httpx.Headers) -> list[str]:
 
 
 def decoded_body(response: httpx.Response) -> Iterator[bytes]:
-    """Yields the body of a response in pieces of at most 64 KiB.
+    """Yields the body in pieces of at most 64 KiB.
 
-    Ralph requests no compression. If the server nevertheless used gzip or deflate, the body is decompressed. If the body
-    is text although a coding is named, it is taken as it is. Raises httpx.DecodingError if the server used another
-    encoding. Also raises this error if the body was compressed more than once, because a few bytes of such a body can
-    decompress to gigabytes. Raises the errors of reading.
+    Unasked gzip or deflate is decompressed, unless the body is text all the same. Raises httpx.DecodingError for
+    another encoding and for several, which can decompress to gigabytes, and the errors of reading.
     """
     codings, chunks = codings_of(response.headers), response.iter_raw()
     if not codings:

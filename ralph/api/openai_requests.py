@@ -38,9 +38,7 @@ _TAKEN = frozenset(
 
 
 class ConvertedMessages:
-    """Converts the messages of requests to one endpoint. Each message is converted once, and its bytes are the same in all
-    later requests, because the prompt cache of the server depends on them.
-    """
+    """Converts the messages to one endpoint, each once, because the prompt cache depends on the same bytes."""
 
     def __init__(self, convert: Convert) -> None:
         self._convert = convert
@@ -48,9 +46,7 @@ class ConvertedMessages:
         """The converted form of each piece and each message of the last request, by their bytes."""
 
     def pieces(self, request: RequestBody) -> tuple[bytes, ...]:
-        """The JSON of all objects, separated by commas, in pieces. The large pieces are the objects of the last request, and
-        each of them ends with a comma.
-        """
+        """The JSON of all objects in pieces. The large ones are of the last request, with a comma."""
         kept = self._kept
         packed = {
             piece: kept[piece] if piece in kept else self._json(piece.removesuffix(b","), b",")
@@ -62,6 +58,17 @@ class ConvertedMessages:
         self._kept = packed | loose
         newest = b",".join(filter(None, map(loose.__getitem__, request.loose)))
         return (*filter(None, (packed[piece] for piece in request.packed)), newest)
+
+    def body(
+        self, request: RequestBody, fields: bytes, messages: bytes, *, is_openais: bool
+    ) -> tuple[bytes, ...]:
+        """The JSON of the request in pieces. `fields` begin it, without a comma at their end, and `messages` begin the list. Servers of
+        OpenAI get a key for their prompt cache.
+        """
+        key = b',"prompt_cache_key":' + to_json(cache_key(request)) if is_openais else b""
+        head = b"".join((fields, key, messages))
+        *packed, newest = self.pieces(request)
+        return (head, *packed, newest + b"]}") if packed else (head + newest + b"]}",)
 
     def _json(self, messages: bytes, end: bytes = b"") -> bytes:
         decoded = json.loads(b"[" + messages + b"]")
@@ -130,9 +137,7 @@ def _report(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def strict_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
-    """The schema in the form that strict mode takes. None if strict mode cannot express it, for example because an argument
-    may be left out.
-    """
+    """The schema for strict mode. None if that cannot express it, as an argument that may be left out."""
     try:
         strict = _strict(schema)
     except ValueError:

@@ -78,10 +78,8 @@ class Reception:
         dialect: Dialect | None = None,
         is_whole: bool = False,
     ) -> None:
-        """`redact` removes credentials from the texts in errors. `host` is the host of the request. `answered` is the
-        set of hosts that have answered before. When `host` answers, it is added to this set. `dialect` translates the
-        answer, unless it is None. `is_whole` is True if the
-        answer was asked for as one JSON object.
+        """`redact` removes credentials from errors. `answered` are the hosts that have answered before: `host` is
+        added. `is_whole` is True if the answer was asked for as one JSON object.
         """
         self.exchange = exchange
         self._clocks = clocks
@@ -136,7 +134,6 @@ class Reception:
         return first
 
     def _http_error(self, head: ResponseHead) -> HttpError:
-        """Reads the body of a response whose status is not 2xx, and returns the error for the response."""
         try:
             body = self._error_body()
         except Interrupted as stop:
@@ -144,7 +141,6 @@ class Reception:
         return http_error(head.status, head.headers, body, self._clock.utc_now(), self._redact)
 
     def _head(self) -> ResponseHead:
-        """Waits for the head of the response."""
         while True:
             deadline = self._clocks.next_deadline()
             item = self._next(deadline, f"an answer from {self._host}")
@@ -168,7 +164,6 @@ class Reception:
                 self._clocks.connected(self._clock.now_s() if item.is_new else None)
 
     def _stream_answer(self, first: bytes, request_id: str | None, content_type: str) -> Answer:
-        """Reads the answer from a stream whose first bytes were read before."""
         assembler = StreamAssembler(self._clock.utc_now())
         response = _TextResponse(self._texts(first))
         has_event = False
@@ -259,7 +254,6 @@ class Reception:
         return chunk
 
     def _next(self, deadline: Deadline | None, waiting_for: str) -> Any:
-        """Waits for the next `Item` and returns it."""
         if deadline is None:
             return self.exchange.next_item(None, waiting_for)
         while (until_s := self._catch_up.wait_until_s(deadline, self._clock.now_s())) is not None:
@@ -306,7 +300,6 @@ class Reception:
         return body[:ERROR_BODY_BYTES]
 
     def _answer_of_other_type(self, first: bytes, content_type: str, request_id: str | None) -> Answer:
-        """Reads a 2xx response that is not an event stream, whose first bytes were read before."""
         body = bytearray(first)
         while (chunk := self._next_of_body("the body of the answer")) is not None:
             body += chunk
@@ -355,9 +348,7 @@ class Reception:
 
 
 class _TextResponse(httpx.Response):
-    """A response in the form that httpx-sse reads. Its text is already decoded. The text arrives while httpx-sse
-    reads it.
-    """
+    """A response in the form that httpx-sse reads, whose text arrives meanwhile."""
 
     def __init__(self, texts: Iterator[str]) -> None:
         super().__init__(200, headers={"content-type": "text/event-stream"})
@@ -378,11 +369,10 @@ def _redacted(error: _E, redact: Callable[[str], str]) -> _E:
 
 
 class StreamText:
-    """Decodes the bytes of a stream for the parser. Removes the byte order mark, changes every line break to LF, and
-    detects invalid UTF-8, which becomes U+FFFD.
+    """Decodes the bytes of a stream: without the byte order mark, with LF for each line break, and U+FFFD for invalid
+    UTF-8.
 
-    This is needed because the parser (httpx-sse) does not remove the mark. Also, after a CR the parser waits for more
-    text, so it would lose a last line that ends in CR.
+    The parser (httpx-sse) keeps the mark, and would lose a last line that ends in CR.
     """
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ import re
 from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from ralph.values.servers.accounts import Account, window_s
+from ralph.values.servers.refusals import Account, window_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -66,15 +66,12 @@ def requested_wait_s(
     message: str = "",
     account: Account | None = None,
 ) -> float | None:
-    """The number of seconds, counted from `now`, for which the server asks ralph to wait. It is 0 or more. None if
-    the server does not ask for a wait.
+    """The seconds from `now` for which the server asks ralph to wait, 0 or more. None if it does not.
 
-    `headers` has lower-case names, and `now` has a time zone. If the answer has a `date` header, that date replaces
-    `now`, because the local clock may be hours off. `body` is the decoded body, and `message` the error's text.
-
-    `retry-after-ms` takes precedence over `retry-after`, and both over the other headers, if they name a time. The headers take
-    precedence over the body. `account` is the exhausted account that the error is about, or None. Then the longest time counts, because a
-    gateway's own header does not know of the account; if there is none, the length of the account's window does.
+    `headers` have lower-case names, and their `date` replaces `now`, because the local clock may be hours off.
+    `retry-after-ms` counts before `retry-after`, then the other headers, then `body` and `message`. For an exhausted
+    `account`, the longest time counts, because a gateway's own header does not know of it, and else the length of its
+    window.
     """
     if account is not None and not account.is_refilled:
         return None
@@ -172,7 +169,6 @@ def _once(value: str) -> str:
 
 
 def _duration_s(text: str) -> float:
-    """The seconds in a duration, which consists of parts such as `6m` and `5 days`."""
     return _bounded(
         sum(
             float(number) * (0.001 if unit.lower().startswith(("ms", "mil")) else _UNITS_S[unit[0].lower()])
@@ -209,5 +205,4 @@ def _until(moment: datetime, now: datetime) -> float | None:
 
 
 def _bounded(seconds: float) -> float:
-    """The number of seconds, but at least 0 and at most `LONGEST_REQUESTED_S`."""
     return min(max(seconds, 0.0), LONGEST_REQUESTED_S)

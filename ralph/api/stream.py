@@ -61,10 +61,7 @@ _KINDS_WITH_DELTAS = _TOOL_INPUT_BLOCKS | _WORDS
 
 
 class OpenBlock:
-    """A content block that has begun and still receives deltas.
-
-    The constructor raises StreamParse if a field of the block has the wrong type.
-    """
+    """A content block that has begun. The constructor raises StreamParse for a field of a wrong type."""
 
     def __init__(self, block: Block, index: int, *, is_implied: bool = False, is_again: bool = False) -> None:
         check_block(block)
@@ -234,9 +231,7 @@ _SAME_ID = "the server gave several calls one id, or none"
 
 
 class StreamAssembler:
-    """Assembles a message from stream events. The caller passes the events to `feed`, in order. When `is_complete` is
-    True, `answer` returns the message.
-    """
+    """Assembles a message from events, which `feed` takes in order. When it `is_complete`, `answer` returns it."""
 
     def __init__(self, began: datetime | None = None) -> None:
         """`began` is the time at which the answer began. An error in it may name the time of the end of a wait."""
@@ -263,17 +258,14 @@ class StreamAssembler:
 
     @property
     def streamed_tokens(self) -> int:
-        """The number of tokens of the answer so far, estimated from its bytes. The estimate is more likely too high
-        than too low.
-        """
+        """The tokens of the answer so far, estimated from its bytes, rather too high than too low."""
         return tokens_of_bytes(sum(block.streamed_bytes for block in self._blocks))
 
     def feed(self, event: dict[str, Any], *, has_invalid_utf8: bool = False) -> None:
-        """Adds one event. `has_invalid_utf8` is True if invalid bytes in the event may have been replaced by U+FFFD.
+        """Adds one event. With `has_invalid_utf8`, bytes in it may have become U+FFFD.
 
-        Ignores events after the end of the message. If the event reports an error of the server, raises that error.
-        Raises StreamParse if the event violates the protocol so that a tool call is in doubt. Raises StreamTransient if the
-        beginning of the answer is missing, if another answer begins, or if the input of a tool call contains invalid UTF-8.
+        Raises the error that the event reports, StreamParse if it puts a tool call in doubt, and StreamTransient for
+        a missing beginning, for another answer, and for invalid UTF-8 in the input of a tool call.
         """
         if self.is_complete:
             return
@@ -386,10 +378,9 @@ class StreamAssembler:
         return block
 
     def _take_odd(self, index: int, delta: KnownDelta | dict[str, Any], block: OpenBlock | None) -> None:
-        """Takes a delta that does not fit the newest block of its index, or whose block has ended or never began.
+        """Takes a delta that fits no open block of its index.
 
-        Text and thinking get a block of their own if there is none. A delta without content is left out. Raises
-        StreamParse if the delta may be a part of the input of a call.
+        Text and thinking get a block of their own. Raises StreamParse if it may be a part of the input of a call.
         """
         kind, said = _piece(delta)
         # Null adds nothing.
@@ -420,16 +411,13 @@ class StreamAssembler:
             block.close()
 
     def _close_unstopped(self, block: OpenBlock) -> None:
-        """Ends a block for which no `content_block_stop` came."""
         block.close()
         if block.takes_input and (block.malformed is not None or not block.raw_input.strip()):
             raise StreamParse(f"the call in block {block.index} was not ended")
         self._warned[_NO_STOP] = None
 
     def _check_damage(self, event: StreamEvent | None) -> None:
-        """Raises StreamTransient if the input of a tool call contains invalid UTF-8, because this call must not run.
-        Invalid UTF-8 in text is accepted, and the answer gets a warning.
-        """
+        """Raises StreamTransient for invalid UTF-8 in the input of a call. In text, it is a warning."""
         match event:
             case BlockStart():
                 tool_input = str(event.content_block.get("input"))
@@ -473,9 +461,7 @@ class StreamAssembler:
         self.is_complete = True
 
     def _give_ids(self) -> None:
-        """Gives each call an id of its own. Raises StreamParse if two calls without different ids are equal, because the
-        second one may repeat the first.
-        """
+        """Gives each call an id. Raises StreamParse for an equal one without an id of its own."""
         calls = [block.block for block in self._blocks if block.is_client_call]
         ids = {call.get("id") for call in calls}
         if len(ids) == len(calls) and all(ids):
@@ -507,9 +493,7 @@ class StreamAssembler:
 def answer_from_message(
     message: dict[str, Any], request_id: str | None = None, *, has_invalid_utf8: bool = False
 ) -> Answer:
-    """The answer from a complete message that a server sent as one JSON object, although the request asked for a
-    stream. `has_invalid_utf8` and the errors are as in `StreamAssembler.feed`.
-    """
+    """The answer from one JSON object. `has_invalid_utf8` and errors are as in `StreamAssembler.feed`."""
     assembler = StreamAssembler()
     content = checked(message, WholeMessage).content or []
     if isinstance(content, str):

@@ -43,11 +43,9 @@ class HttpSettings(Struct, frozen=True):
 class Keys(Protocol):
     def current(self, credential: Credential) -> Credential:
         """The credential as it is sent with the next request. May run a program. Raises only `Interrupted`."""
-        ...
 
     def refuse(self, credential: Credential) -> None:
         """Is called if the server refuses the credential."""
-        ...
 
 
 class TargetClients:
@@ -56,19 +54,17 @@ class TargetClients:
         self._clients: dict[Endpoint, ApiClient] = {}
         self._endpoints: dict[tuple[str, int], Endpoint] = {}
         self._answered = {_host_of(DEFAULT_BASE_URL)}
-        """The hosts that have answered before, and Anthropic's own host. If a name lookup fails for one of these
-        hosts, the failure is treated as temporary."""
+        """The hosts that have answered before, whose failed name lookups are temporary."""
 
     def know_answered(self, base_urls: Iterable[str]) -> None:
         """Stores that the hosts of these URLs have answered an earlier process of this session."""
         self._answered.update(map(_host_of, base_urls))
 
     def prepare(self, target: Target, key: int = 0) -> ApiClient:
-        """Returns the client for a target and one of the target's keys. Makes the client if there is none yet.
+        """The client for a target and the key with the index `key`, counted from 0.
 
-        `key` is the index of the key, counted from 0. Raises ValueError if the endpoint or the proxy cannot be used.
-        Raises OSError if the file with certificates cannot be read, for example because the machine is short of file
-        descriptors.
+        Raises ValueError if the endpoint or the proxy cannot be used, and OSError if the file with certificates
+        cannot be read.
         """
         keys = self._connecting.keys
         if keys is not None:
@@ -79,15 +75,14 @@ class TargetClients:
             self._clients.pop(last).close()
         self._endpoints[target.name, key] = endpoint
         if endpoint not in self._clients:
-            self._clients[endpoint] = self._connected(endpoint)
+            transport = build_transport(endpoint.base_url, self._connecting.ca_file)
+            self._clients[endpoint] = ApiClient(endpoint, transport, self._connecting, self._answered)
         return self._clients[endpoint]
 
     def send_message(
         self, target: Target, key: int, body: RequestBody, events: Events, *, is_whole: bool = False
     ) -> Answer:
-        """Sends one request, as `Client.send_message` describes. Raises `Api` if the endpoint cannot be used, so that
-        ralph can ask another target.
-        """
+        """As `Client.send_message`. Raises `Api` for an unusable endpoint, so that another is asked."""
         try:
             client = self.prepare(target, key)
         except (OSError, ValueError, MemoryError) as error:
@@ -112,18 +107,6 @@ class TargetClients:
     def close(self) -> None:
         for client in self._clients.values():
             client.close()
-
-    def _connected(self, endpoint: Endpoint) -> ApiClient:
-        shared = self._connecting
-        return ApiClient(
-            endpoint,
-            build_transport(endpoint.base_url, shared.ca_file),
-            limits=shared.limits,
-            waiter=shared.waiter,
-            clock=shared.clock,
-            redact=shared.redact,
-            answered=self._answered,
-        )
 
 
 def endpoint_of(target: Target, key: int) -> Endpoint:

@@ -70,10 +70,9 @@ class EndpointRoute(Struct, frozen=True):
 
 
 def route_to(base_url: str, ca_file: str | None) -> EndpointRoute:
-    """Chooses the proxy and the TLS context for a base URL.
+    """Chooses the proxy and the TLS context for a base URL. `ca_file` has the only authorities to trust, or is None.
 
-    `ca_file` is a file with the certificates of the authorities to trust. None means the usual authorities. Raises OSError
-    (which includes `ssl.SSLError`) if that file cannot be used, and ValueError if the base URL or the proxy cannot be used.
+    Raises OSError (`ssl.SSLError`) for that file, and ValueError for the base URL or the proxy.
     """
     try:
         url = httpx.URL(base_url)
@@ -95,9 +94,7 @@ def route_to(base_url: str, ca_file: str | None) -> EndpointRoute:
 
 
 def build_transport(base_url: str, ca_file: str | None) -> httpx.BaseTransport:
-    """Makes a transport, which sends requests as they are and always verifies certificates. Raises the errors of
-    `route_to`.
-    """
+    """Makes a transport, which always verifies certificates. Raises the errors of `route_to`."""
     route = route_to(base_url, ca_file)
     with load_lightly():  # httpx imports `ssl` and `certifi` even if there is no TLS context
         transport = httpx.HTTPTransport(

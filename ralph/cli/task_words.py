@@ -9,8 +9,7 @@ from ralph.cli.command_words import wrong_value
 from ralph.cli.values import absolute
 from ralph.output.result_file import result_file_problem
 from ralph.output.standard_streams import has_closed_output
-from ralph.prompt.named_file import read_named_file
-from ralph.prompt.prompt_input import argument_text, prompt_text
+from ralph.prompt.judged_file import argument_text, prompt_text, read_named_file
 from ralph.run.options import RequestedReport
 from ralph.values.outcome import CannotError, Outcome
 

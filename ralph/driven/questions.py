@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from ralph import __version__
 from ralph.driven.control_lines import Response, cancel_line, request_line
-from ralph.mcp.ports import MOST_PAGES, NO_METHOD, UNKNOWN_EFFECTS, CallFailedError, ServerFailedError
+from ralph.mcp.toolset import UNKNOWN_EFFECTS, CallFailedError, ServerFailedError
+from ralph.mcp.wire import MOST_PAGES, NO_METHOD
 from ralph.values.ports import TIMED_OUT, Clock, Mailbox, Waiter
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from ralph.prompt.frontmatter import as_text
 from ralph.run.parts import why_uncountable
 from ralph.settings.tables import EFFORTS, Settings
 from ralph.values.servers.endpoint import ANTHROPIC, is_default
-from ralph.values.servers.vendors import vendor_elsewhere
+from ralph.values.servers.models import vendor_elsewhere
 from ralph.values.tool_choice import MCP_PREFIX
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ralph.fleet.jobs import content_of, host_of
 from ralph.values.outcome import UsageError
-from ralph.values.servers.vendors import vendor_of
+from ralph.values.servers.models import vendor_of
 from ralph.values.setting import duration_s
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from ralph.fleet.jobs import (
     rate_from,
     why_no_name,
 )
-from ralph.prompt.named_file import read_named_file
-from ralph.prompt.prompt_input import MOST_PROMPT_BYTES, prompt_text
+from ralph.prompt.judged_file import prompt_text, read_named_file
+from ralph.prompt.prompt_input import MOST_PROMPT_BYTES
 from ralph.values.outcome import UsageError
 
 if TYPE_CHECKING:

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from ralph.loop.record import FileRecord
     from ralph.loop.state import LoopState
     from ralph.loop.values import LoopOptions, LoopPlan
-    from ralph.prompt.piped_input import SilentPipe
+    from ralph.prompt.prompt_input import SilentPipe
     from ralph.values.ports import Waiter
 
     Workplace = GitCheckout | PlainDirectory

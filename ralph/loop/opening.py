@@ -33,7 +33,7 @@ from ralph.permissions.hook_answers import GUARDED
 from ralph.permissions.rule import RuleError
 from ralph.places.gather import gather_places
 from ralph.places.own_commands import guarding_files
-from ralph.prompt.named_file import refuse_planted
+from ralph.prompt.judged_file import refuse_planted
 from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.disk_work import DiskWork, OwnDisks
@@ -42,7 +42,8 @@ from ralph.sandbox.sandbox_limits import restricted
 from ralph.sessions.store import SessionStore, refuse_open
 from ralph.sessions.turn_lock import FileTurnLock, TurnLockError
 from ralph.settings.claude_files import ClaudeFileError, judged, read_claude_files
-from ralph.settings.handover import changed_since, files_of_loop, recorded_files
+from ralph.settings.files import find_settings_files
+from ralph.settings.handover import changed_since, recorded_files
 from ralph.settings.merge import ClaudeOptions, SettingsError, load_with_claude
 from ralph.values.credentials import TURN_LOCK, child_environment, known_secrets
 from ralph.values.events import EventStream, Notice
@@ -150,14 +151,15 @@ def with_settings_files(
     """
     recorded = plan.settings_files or ()
     directory, reach = Path(plan.directory), _reach_of(plan)
+    search = search_around(environment, (directory, *reach))
     mcp_files = map(Path, plan.mcp_files)
-    files = files_of_loop(
-        environment, directory, _path_of(plan.config_file), recorded, mcp_files, reach=reach
+    files = find_settings_files(
+        environment, directory, _path_of(plan.config_file), search, recorded=recorded, mcp_files=mcp_files
     )
     for path in changed_since(recorded):
         warn(_changed(path))
     if plan.settings_files is None:
-        plan = replace(plan, settings_files=recorded_files(files, (directory, *reach), environment))
+        plan = replace(plan, settings_files=recorded_files(files, search))
     return plan, files
 
 

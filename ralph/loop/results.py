@@ -17,7 +17,7 @@ from msgspec import Meta, Struct, convert
 from ralph.loop.values import IterationResult, IterationSession, Setback
 from ralph.machine.files.opened_file import open_regular_file, read_regular_file
 from ralph.machine.files.planted_link import leads_into
-from ralph.output.result_object import limit_named
+from ralph.output.stream_json import limit_named
 from ralph.sessions.looking import look_to_list
 from ralph.sessions.store import SessionStore
 from ralph.sessions.story import DAMAGED
@@ -45,7 +45,7 @@ class WrittenReport(Struct, frozen=True):
 
 
 class WrittenResult(Struct, frozen=True, kw_only=True):
-    """The fields of a result object that a loop uses. `output/result_object.py` writes the object."""
+    """The fields of a result object that a loop uses. `output/stream_json.py` writes the object."""
 
     exit_code: int
     subtype: str | None = None

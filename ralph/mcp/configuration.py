@@ -71,9 +71,7 @@ class _Document(Struct, frozen=True):
 
 
 def entries_of(document: Any) -> dict[str, dict[str, Any]]:
-    """The entries of a document of the form `{"mcpServers": {NAME: {...}}}`, by name. Raises ValueError if the
-    document has another form.
-    """
+    """The entries of `{"mcpServers": {NAME: {...}}}`, by name. Raises ValueError for another form."""
     try:
         return convert(document, _Document).mcp_servers
     except ValidationError as error:
@@ -83,10 +81,9 @@ def entries_of(document: Any) -> dict[str, dict[str, Any]]:
 def server_of(
     name: str, raw: Mapping[str, Any], variables: Mapping[str, str], *, may_leave_sandbox: bool = False
 ) -> McpServer:
-    """Decodes one entry. Values from `variables` replace `${NAME}` and `${NAME:-default}` in the entry.
+    """Decodes one entry. Values from `variables` replace `${NAME}` and `${NAME:-default}`.
 
-    Raises ValueError. The text of the error contains the name of the server. It contains no value of the entry,
-    because such a value may be a credential.
+    Raises ValueError with the server's name, and without values, which may be credentials.
     """
     try:
         return _server_of(name, raw, variables, may_leave_sandbox=may_leave_sandbox)

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import socket
 import sys
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,20 +26,15 @@ from mcp.client.session import ClientSession
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
+from pydantic import ValidationError
 
 from ralph import __version__
 from ralph.machine.network.trust import trusting
 from ralph.machine.process_start import end_with_parent, keep_memory_private
-from ralph.mcp.descriptor_transport import (
-    MOST_MESSAGE_BYTES,
-    UNUSABLE,
-    StderrTail,
-    UnusableMessageError,
-    descriptor_transport,
-    too_long,
-)
-from ralph.mcp.ports import MOST_PAGES, NO_METHOD
 from ralph.mcp.wire import (
+    MOST_PAGES,
+    NO_METHOD,
     Call,
     CallNotSent,
     CallRefused,
@@ -77,9 +74,7 @@ _STDERR_AFTER_END_S = 0.2
 
 
 def main() -> None:
-    """The main function of the helper process. The arguments of the process are the descriptor of the socket and
-    ralph's pid.
-    """
+    """Runs the helper. The arguments of the process are the descriptor of the socket and ralph's pid."""
     control, parent_pid = map(int, sys.argv[1:])
     end_with_parent(parent_pid)
     keep_memory_private()
@@ -104,7 +99,6 @@ class _Connection:
         self.http_status = 0
         """The status of the last HTTP request, if it was 400 or more, since the last call or ping began."""
         self.call = anyio.CancelScope()
-        """The scope of the last call."""
         self.unusable = ""
         """The reason why the answer to the last call cannot be used. Empty if it can be used."""
 
@@ -173,9 +167,7 @@ class _Helper:
                 self._obey(order_of(line))
 
     async def _received(self) -> bytes:
-        """Waits for bytes from ralph and returns them. Returns empty bytes if the socket is closed. If descriptors
-        come with the bytes, stores the descriptors.
-        """
+        """Waits for bytes from ralph, empty if the socket is closed. Stores descriptors that come with them."""
         while True:
             try:
                 chunk, descriptors, _, _ = socket.recv_fds(self._ralph, _CHUNK_BYTES, _MOST_DESCRIPTORS)
@@ -213,9 +205,7 @@ class _Helper:
                     gone.task.cancel()
 
     async def _hold(self, order: Connect, connection: _Connection, descriptors: list[int]) -> None:
-        """Connects to the server, lists its tools, and keeps the connection open until the connection ends or the
-        task is cancelled.
-        """
+        """Connects to the server, lists its tools, and keeps the connection until it ends or is cancelled."""
         is_unreached = False
         try:
             async with contextlib.AsyncExitStack() as stack:
@@ -247,9 +237,7 @@ class _Helper:
             await self._send(news)
 
     async def _answer(self, order: Call) -> News | None:
-        """Sends a call to the server. Returns the message that answers the call. Returns None if the connection ends
-        during the call. The message `ServerLost` then answers the call.
-        """
+        """Sends a call, and returns its answer. None if the connection ends: `ServerLost` answers it."""
         connection = self._connections[order.connection]
         if connection.session is None or connection.ended.is_set():
             return CallNotSent(order.id)
@@ -271,7 +259,6 @@ class _Helper:
         return CallReturned(order.id, result.model_dump(by_alias=True, mode="json", exclude_none=True))
 
     async def _refusal(self, order: Call, connection: _Connection, failure: MCPError) -> News | None:
-        """The message that answers a call to which the server, or the package, has answered with an error."""
         code, message, status = failure.error.code, failure.error.message, connection.http_status
         if message == _CLOSED:
             connection.ended.set()
@@ -326,7 +313,6 @@ async def _readable(sock: socket.socket) -> None:
 async def _opened(
     order: Connect, descriptors: list[int], connection: _Connection, stack: AsyncExitStack
 ) -> Any:
-    """Opens the transport to the server, and returns the streams of the transport."""
     if order.transport == "stdio":
         transport = descriptor_transport(*descriptors, stderr=connection.stderr, ended=connection.ended)
         return await stack.enter_async_context(transport)
@@ -409,3 +395,134 @@ def _cause(failure: BaseException) -> BaseException:
     while isinstance(failure, BaseExceptionGroup):
         failure = failure.exceptions[0]
     return failure
+
+
+# --- The stdio transport for a server that another process has started
+# The `mcp` package has its own stdio transport, but that one starts the server itself, outside any sandbox.
+
+_MOST_STDERR_BYTES = 4_096
+MOST_MESSAGE_BYTES = 64 * 1024 * 1024
+"""The maximum size of a message. Messages hold images at most, and a server that never ends one would fill the memory."""
+
+
+UNUSABLE = "its answer to the call cannot be used, and what the call did is done: "
+
+
+class UnusableMessageError(Exception):
+    """A message of a server cannot be decoded, or is too long. The message says why."""
+
+
+def too_long(size_bytes: int) -> str:
+    return f"it has {size_bytes:,} bytes, and at most {MOST_MESSAGE_BYTES:,} are taken"
+
+
+class StderrTail:
+    """The last bytes that a server has written to its standard error."""
+
+    def __init__(self) -> None:
+        self._data = b""
+
+    def feed(self, chunk: bytes) -> None:
+        self._data = (self._data + chunk)[-_MOST_STDERR_BYTES:]
+
+    def text(self) -> str:
+        return self._data.decode("utf-8", "replace").strip()
+
+
+@asynccontextmanager
+async def descriptor_transport(
+    stdin: int, stdout: int, stderr_descriptor: int, *, stderr: StderrTail, ended: anyio.Event
+) -> AsyncIterator[tuple[Any, Any]]:
+    """A transport over a server's standard input, output and error, which it closes at the end. `ended` is set when
+    the server closes one of the first two. An unusable answer becomes an `UnusableMessageError`.
+    """
+    to_session, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    to_server, from_session = anyio.create_memory_object_stream[SessionMessage](0)
+    loop = asyncio.get_running_loop()
+    output, output_pipe = await _reader(stdout)
+    errors, errors_pipe = await _reader(stderr_descriptor)
+    transport, protocol = await loop.connect_write_pipe(
+        lambda: asyncio.streams.FlowControlMixin(loop), os.fdopen(stdin, "wb", 0)
+    )
+    writer = asyncio.StreamWriter(transport, protocol, None, loop)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_read, output, to_session, ended)
+        tasks.start_soon(_drain, errors, stderr)
+        tasks.start_soon(_write, from_session, writer, ended)
+        try:
+            yield from_server, to_server
+        finally:
+            tasks.cancel_scope.cancel()
+            for pipe in (output_pipe, errors_pipe, transport):
+                pipe.close()
+
+
+async def _reader(descriptor: int) -> tuple[asyncio.StreamReader, asyncio.ReadTransport]:
+    reader = asyncio.StreamReader()
+    pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb", 0)
+    )
+    return reader, pipe
+
+
+async def _read(output: asyncio.StreamReader, to_session: Any, ended: anyio.Event) -> None:
+    lines, left_out = Lines(), 0
+    async with to_session:
+        while chunk := await output.read(_CHUNK_BYTES):
+            complete = lines.feed(chunk)
+            messages = [_message(line) for line in complete]
+            if complete and left_out:
+                messages[0] = UnusableMessageError(too_long(left_out + len(complete[0])))
+                left_out = 0
+            if left_out + lines.open_bytes > MOST_MESSAGE_BYTES:
+                left_out += lines.open_bytes
+                lines = Lines()
+            for message in filter(None, messages):
+                with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+                    await to_session.send(message)
+        ended.set()
+
+
+def _message(line: bytes) -> SessionMessage | UnusableMessageError | None:
+    """The message of a line. None for other words that a server prints there."""
+    try:
+        message = mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        wrong_form = "it does not have the form of an answer"
+        return _unusable(line, first["msg"] if first["type"] == "json_invalid" else wrong_form)
+    if isinstance(message, mcp_types.JSONRPCError) and message.id is None:  # it could not read the request
+        return UnusableMessageError(message.error.message)
+    return SessionMessage(message)
+
+
+def _unusable(line: bytes, why: str) -> SessionMessage | UnusableMessageError | None:
+    try:
+        fields = json.loads(line.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        is_answer = line.lstrip().startswith(b"{") and b'"jsonrpc"' in line and b'"method"' not in line
+        return UnusableMessageError(why) if is_answer else None
+    batch = fields if isinstance(fields, list) else [fields]
+    answers = [one for one in batch if isinstance(one, dict) and "jsonrpc" in one and "method" not in one]
+    if not answers:
+        return None
+    answered = answers[0].get("id")
+    if not isinstance(answered, int | str) or isinstance(answered, bool):
+        return UnusableMessageError(why)
+    error = mcp_types.ErrorData(code=mcp_types.PARSE_ERROR, message=f"{UNUSABLE}{why}")
+    return SessionMessage(mcp_types.JSONRPCError(jsonrpc="2.0", id=answered, error=error))
+
+
+async def _drain(errors: asyncio.StreamReader, stderr: StderrTail) -> None:
+    while chunk := await errors.read(_CHUNK_BYTES):
+        stderr.feed(chunk)
+
+
+async def _write(from_session: Any, writer: asyncio.StreamWriter, ended: anyio.Event) -> None:
+    async with from_session:
+        async for message in from_session:
+            writer.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+            try:
+                await writer.drain()
+            except ConnectionError:
+                ended.set()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.machine.network.proxies import choose_address, proxy_for
 from ralph.mcp.helper_process import HELPER_GONE, HelperProcess, ServerProcess, end_servers
-from ralph.mcp.ports import UNKNOWN_EFFECTS, CallFailedError, ServerFailedError
+from ralph.mcp.toolset import UNKNOWN_EFFECTS, CallFailedError, ServerFailedError
 from ralph.mcp.wire import (
     Call,
     CallNotSent,
@@ -68,6 +68,17 @@ class _Link:
         self.next_try_s = 0.0
         """The time by the monotonic clock before which the server is not connected to again."""
 
+    def take(self, news: ServerConnected | ServerAlive | ServerLost) -> None:
+        match news:
+            case ServerConnected():
+                self.tools = news.tools
+            case ServerAlive():
+                self.is_doubtful = False
+            case ServerLost():
+                self.tools = None
+                self.why_lost, self.was_unreached = news.error, news.is_unreached
+                self.last_words = " ".join(news.stderr[-_MOST_STDERR_CHARS:].split())
+
     @property
     def epitaph(self) -> str:
         """A text with the reason why the connection was lost, and with the last bytes of the server's standard error."""
@@ -92,11 +103,10 @@ class OwnServers:
         start_s: float,
         call_s: float,
     ) -> None:
-        """Starts the helper process at once, because its start takes a second.
+        """Starts the helper process at once, because that takes a second.
 
-        `environment` is the environment of the helper process. It contains no credentials. `start_s` is the time
-        limit in seconds for the start of a server, and for the wait of a call until a lost server is connected again.
-        `call_s` is the time limit in seconds for a call. Raises ShortageError or OSError.
+        `environment` is the helper's, without credentials. `start_s` is the limit for a start, and for a call's wait
+        for a lost server, `call_s` that for a call. Raises ShortageError or OSError.
         """
         self._environment = environment
         self._waiter = waiter
@@ -109,7 +119,6 @@ class OwnServers:
         self._answers: dict[int, CallReturned | CallRefused | CallNotSent] = {}
         self._calls = 0
         self._is_ready = False
-        """True if the helper process takes orders."""
         self._start: Callable[[McpServer], ServerProcess] | None = None
         for server in servers:
             choose_address(server.url)
@@ -130,9 +139,7 @@ class OwnServers:
         return {name: self._tools_of(link, until_s) for name, link in self._links.items()}
 
     def _await_helper(self) -> None:
-        """Waits until the helper process takes orders. The time limits of the servers begin only after this wait.
-        Raises ServerFailedError and Interrupted.
-        """
+        """Waits for the helper, before servers' limits begin. Raises ServerFailedError, Interrupted."""
         until_s = self._clock.now_s() + _HELPER_READY_S
         while not self._is_ready and self._next(until_s, "the process for MCP servers") is not TIMED_OUT:
             pass
@@ -212,7 +219,6 @@ class OwnServers:
         return link.tools
 
     def _give_up(self, link: _Link) -> None:
-        """Closes a connection that cannot be used any more."""
         link.tools = None
         self._send(Disconnect(link.connection))
         until_s = self._clock.now_s() + _LAST_WORDS_S
@@ -220,9 +226,7 @@ class OwnServers:
             pass
 
     def _reconnect(self, link: _Link, until_s: float) -> None:
-        """Connects again to a server whose connection was lost, and waits between the tries. Begins no try after
-        `until_s`. Raises CallFailedError and Interrupted.
-        """
+        """Connects again, with waits, but begins no try after `until_s`. Raises CallFailedError, Interrupted."""
         name = link.server.name
         while link.tools is None:
             why = link.epitaph
@@ -269,9 +273,7 @@ class OwnServers:
     # --- Calls
 
     def _asked(self, link: _Link, tool: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
-        """Calls a tool and returns the result. Returns None if the call did not reach the server. Raises
-        CallFailedError and Interrupted.
-        """
+        """Calls a tool. None if the call did not reach the server. Raises CallFailedError, Interrupted."""
         self._calls += 1
         order = Call(self._calls, link.connection, tool, arguments)
         self._send(order)
@@ -324,27 +326,15 @@ class OwnServers:
             self._lose_all()
 
     def _next(self, until_s: float, waiting_for: str) -> Any:
-        """Waits for the next message from the helper process, handles it and returns it. Returns TIMED_OUT if no
-        message comes in time. Raises Interrupted.
-        """
+        """Handles the next message of the helper and returns it, or TIMED_OUT. Raises Interrupted."""
         if self._helper is None:
             return TIMED_OUT
         news = self._waiter.wait(self._helper.mailbox, until_s=until_s, waiting_for=waiting_for)
         match news:
-            case ServerConnected():
-                link = self._link_of(news.connection)
-                if link is not None:
-                    link.tools = news.tools
-            case ServerAlive():
-                link = self._link_of(news.connection)
-                if link is not None:
-                    link.is_doubtful = False
-            case ServerLost():
-                link = self._link_of(news.connection)
-                if link is not None:
-                    link.tools = None
-                    link.why_lost, link.was_unreached = news.error, news.is_unreached
-                    link.last_words = " ".join(news.stderr[-_MOST_STDERR_CHARS:].split())
+            case ServerConnected() | ServerAlive() | ServerLost():
+                link = self._by_connection.get(news.connection)
+                if link is not None and link.connection == news.connection:  # it has no newer one
+                    link.take(news)
             case HelperReady():
                 self._is_ready = True
             case CallReturned() | CallRefused() | CallNotSent() if news.id == self._calls:
@@ -352,11 +342,6 @@ class OwnServers:
         if news is HELPER_GONE:
             self._lose_all()
         return news
-
-    def _link_of(self, connection: int) -> _Link | None:
-        """The server to which this connection belongs. None if the server has a newer connection."""
-        link = self._by_connection.get(connection)
-        return link if link is not None and link.connection == connection else None
 
     def _lose_all(self) -> None:
         helper, self._helper = self._helper, None

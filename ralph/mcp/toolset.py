@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
-from ralph.mcp.ports import ServerFailedError, ServerGroup
 from ralph.values.answer import ToolDefinition
 from ralph.values.nesting import is_deeper
 from ralph.values.redaction import redacted
@@ -74,7 +73,6 @@ class McpTool(Struct, frozen=True):
     tool: str
     """The name that the server itself uses for the tool."""
     definition: ToolDefinition
-    """The definition of the tool that the model gets."""
 
 
 def tool_name(server: str, tool: str) -> str:
@@ -85,11 +83,9 @@ def tool_name(server: str, tool: str) -> str:
 def tools_of(
     listed: Mapping[str, Iterable[Mapping[str, Any]]], redact: Callable[[str], str] = str
 ) -> tuple[McpTool, ...]:
-    """The tools of all servers. `listed` maps the name of each server to the tools that the server has listed. `redact` removes
-    the credentials that a server was given and repeats.
+    """The tools of all servers, from what each has listed. `redact` removes a server's credentials.
 
-    The result is sorted by name. So requests have the same bytes, in whatever order the servers answered. Several tools
-    may have the same name.
+    Sorted by name, so that requests have the same bytes. Several may have one name.
     """
     found = (_tool(server, raw, redact) for server in sorted(listed) for raw in listed[server])
     return tuple(sorted((one for one in found if one is not None), key=lambda one: one.definition.name))
@@ -180,9 +176,7 @@ class McpToolset:
         return tuple(self._groups)
 
     def connect(self, start: Callable[[McpServer], ServerProcess]) -> None:
-        """Connects to all servers, and waits until all are connected. If a server needs a process, `start` is called
-        for it. Raises ServerFailedError and Interrupted.
-        """
+        """Connects to all servers. `start` makes the processes. Raises ServerFailedError and Interrupted."""
 
         def start_and_keep(server: McpServer) -> ServerProcess:
             self._with_process[server.name] = server
@@ -215,9 +209,7 @@ class McpToolset:
         )
 
     def tools_by_server(self) -> dict[str, list[str]]:
-        """The tools that the run may use, by the name of their server. The names of the tools are those that the
-        server itself uses.
-        """
+        """The tools that the run may use, by server, under the server's own names."""
         found: dict[str, list[str]] = {name: [] for name in self._groups}
         for server, tool in self._tools.values():
             found[server].append(tool)
@@ -238,12 +230,42 @@ class McpToolset:
         return self._with_process.get(self._tools[name][0])
 
     def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Calls a tool and returns the result in the form of the protocol's `tools/call`. Raises CallFailedError and
-        Interrupted.
-        """
+        """The result in the form of `tools/call`. Raises CallFailedError and Interrupted."""
         server, tool = self._tools[name]
         return self._groups[server].call(server, tool, arguments)
 
     def close(self) -> None:
         for group in self._all:
             group.close()
+
+
+# --- The port of a group of servers that are reached in the same way
+# `servers.py` implements it for servers that have a process or an address, and `driven/questions.py` for those that a driver
+# provides.
+
+UNKNOWN_EFFECTS = "Its effects are unknown: look at the state of things before you repeat it."
+
+
+class ServerFailedError(Exception):
+    """A server did not start, or not in time. The message is one line with its name."""
+
+
+class CallFailedError(Exception):
+    """A tool call failed and has no result. The message is written for the model."""
+
+
+class ServerGroup(Protocol):
+    @property
+    def names(self) -> Sequence[str]: ...
+
+    def begin(self, start: Callable[[McpServer], ServerProcess]) -> None:
+        """Begins to connect, with `start` for each process, and does not wait. Raises ServerFailedError."""
+
+    def tools(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """Waits for all servers. Their tools in the form of `tools/list`. Raises ServerFailedError, Interrupted."""
+
+    def call(self, server: str, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The result in the form of `tools/call`. Raises CallFailedError, and Interrupted once the server is told."""
+
+    def close(self) -> None:
+        """Ends the servers of the group."""

@@ -22,9 +22,7 @@ _DELTA = "content_block_delta"
 
 
 class Diagnostics:
-    """An `Events` sink that makes a line from each event and passes it to `write`. The line may contain secrets, so
-    `write` must redact it.
-    """
+    """An `Events` sink that makes a line from each event. `write` must redact it."""
 
     def __init__(self, clock: Clock, started_s: float, write: Callable[[str], None]) -> None:
         self._clock = clock
@@ -41,9 +39,7 @@ class Diagnostics:
 
 
 class DiagnosticsFile:
-    """The file of `--debug-file`. Lines are appended to this file. If the path is a symbolic link, opening it fails,
-    because a repository may have put the link there. If a line cannot be written, it is lost and the run continues.
-    """
+    """The file of `--debug-file`, to which lines are appended. One that cannot be written is lost."""
 
     def __init__(self, path: str, redact: Callable[[str], str], directories: Sequence[str] = ()) -> None:
         """Opens the file. Raises OSError if that fails. `path` and `directories` are as in `result_file_problem`."""

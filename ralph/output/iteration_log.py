@@ -21,8 +21,7 @@ from msgspec.structs import replace
 from ralph.machine.files.opened_file import opened, read_regular_file
 from ralph.output.live import LiveRun, live_after
 from ralph.output.narration import Narration
-from ralph.output.result_object import result_object
-from ralph.output.stream_json import stream_objects
+from ralph.output.stream_json import result_object, stream_objects
 from ralph.output.system_events import journal_fields
 from ralph.values import events as ev
 from ralph.values.redaction import redacted
@@ -58,9 +57,7 @@ class LogFiles:
         tell: Callable[[str], None],
         most_bytes: int = MOST_LOG_BYTES,
     ) -> None:
-        """`redact` removes credentials. `tell` gets one sentence if the log cannot be written. Later failures are
-        not told. Each event tries again.
-        """
+        """`redact` removes credentials. `tell` gets one sentence about the first failure. Each event tries again."""
         self._folder = str(folder)
         self.redact = redact
         self._tell = tell
@@ -68,9 +65,7 @@ class LogFiles:
         self._has_failed = False
 
     def append(self, at: datetime, objects: Iterable[dict[str, Any]], lines: Iterable[str]) -> None:
-        """Appends JSON objects and lines for people, both with the time `at`. Line breaks inside `lines` become
-        spaces.
-        """
+        """Appends JSON objects and lines for people, both with the time `at`. Each line becomes one."""
         stamp = at.isoformat(timespec="milliseconds")
         events = "".join(f"{_to_json({'at': stamp, **redacted(one, self._text)})}\n" for one in objects)
         local = f"{at.astimezone():%Y-%m-%d %H:%M:%S}"
@@ -120,9 +115,7 @@ def _opened_to_append(path: str) -> int:
 
 
 def _moved_away(path: str, descriptor: int) -> bool:
-    """Renames a full log file. Returns False if another process is about to do so or has done so. Otherwise the
-    second process would replace the older part by a new, nearly empty file.
-    """
+    """Renames a full log file. False if another process does so, whose new file must not replace the older part."""
     with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.stat(path), os.fstat(descriptor)):  # noqa: PTH116 - the path is a str
@@ -157,7 +150,6 @@ class IterationLog:
         self._files.append(self._clock.utc_now(), objects, list(self._narration.lines(event)))
 
     def _objects(self, event: ev.Event) -> Iterable[dict[str, Any]]:
-        """The JSON objects of an event: those of stream-json, and one for each event that stream-json does not show."""
         match event:
             case ev.RunEnded():
                 return [result_object(event, self._session_id)]
@@ -197,9 +189,7 @@ class LiveIteration(Struct, frozen=True):
 
 
 class LiveFile:
-    """An `Events` sink that keeps the live file current. The file is replaced at most four times a second. If it
-    cannot be written, nobody is told.
-    """
+    """An `Events` sink that replaces the live file at most four times a second. Nobody is told of a failure."""
 
     def __init__(self, folder: str, first: LiveIteration, clock: Clock, redact: Callable[[str], str]) -> None:
         self._path = f"{folder}/{LIVE_FILE}"

@@ -12,7 +12,15 @@ from ralph.output.standard_streams import Color, colored
 from ralph.values import events as ev
 from ralph.values.answer import FINAL_REPORT, ToolCall
 from ralph.values.limits import MOST_REFUSALS
-from ralph.values.screen_text import counted, dollars, duration, foreign_lines, in_one_line, time_limit
+from ralph.values.screen_text import (
+    counted,
+    dollars,
+    duration,
+    foreign_lines,
+    in_one_line,
+    plain_number,
+    time_limit,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -21,8 +29,7 @@ if TYPE_CHECKING:
 LONGEST_SUMMARY = 160
 LONGEST_ERROR = 1000
 LONGEST_STREAMED_LINE = 4000
-"""A line with more characters than this is printed in parts while it arrives, so that ralph does not keep a very long
-line in memory."""
+"""A longer line is printed in parts while it arrives, so that memory holds no very long one."""
 # For each tool, the argument that says most about a call.
 _TELLING_ARGUMENT = {
     "Read": "file_path",
@@ -69,9 +76,7 @@ _REPORT_SOURCES = {
 
 
 class Narration:
-    """Turns events into lines, which have no line break at the end. The lines are safe to print on a terminal
-    (`screen_text`).
-    """
+    """Turns events into lines without line breaks that are safe to print on a terminal (`screen_text`)."""
 
     def __init__(
         self, *, is_quiet: bool, has_color: bool, shows_text: bool = True, redact: Callable[[str], str] = str
@@ -90,8 +95,7 @@ class Narration:
         self._names_targets = False  # with a single target, its name is not worth showing
         self._was_refusal_told = False  # whether the next result belongs to a call that was refused
         self._held: list[str] | None = None
-        """The lines of the answer to a retried request. They are printed when the answer is complete. None if no
-        retry is in progress."""
+        """The lines of the answer to a retried request, until it is complete. None without a retry."""
 
     def lines(self, event: ev.Event) -> Iterator[str]:
         if isinstance(event, ev.StreamReceived):  # first, because these come by the thousand
@@ -123,19 +127,14 @@ class Narration:
         return isinstance(event, _WORDS) and not self._shows_text
 
     def _attempt(self, event: ev.AttemptEnded) -> Iterator[str]:
-        """Yields the error line of a failed attempt, and nothing for other attempts.
-
-        An interrupted attempt has no error line, because the outcome reports the interruption.
-        """
+        """Yields the error line of a failed attempt. The outcome reports an interruption."""
         if event.error is not None and event.kind != "interrupted":
             yield from self._rest_of_text()
             who = f"{event.target}: " if self._names_targets else ""
             yield self.color("red", f"[error] {who}{one_line(event.error)}")
 
     def color(self, name: Color, text: str) -> str:
-        """Makes the text of a line safe for a terminal, and colours it if `has_color` is True. The line must be
-        written by ralph itself.
-        """
+        """Makes a line of ralph's own safe for a terminal, and colours it if `has_color` is True."""
         shown = in_one_line(text)
         return colored(name, shown) if self._has_color else shown
 
@@ -255,10 +254,12 @@ class Narration:
 
     def _retry(self, event: ev.RetryScheduled) -> Iterator[str]:
         status = event.status if event.status is not None else event.error_class
-        attempt = f"[retry] Attempt {event.attempt}/{event.max_retries}: {status} — waiting {_seconds(event.wait_s)}s"
+        attempt = f"[retry] Attempt {event.attempt}/{event.max_retries}: {status} — waiting {plain_number(event.wait_s, 3)}s"
         yield self.color("yellow", attempt)
         if event.requested_wait_s is not None:
-            yield self.color("yellow", f"[retry] Using retry-after: {_seconds(event.requested_wait_s)}s")
+            yield self.color(
+                "yellow", f"[retry] Using retry-after: {plain_number(event.requested_wait_s, 3)}s"
+            )
         self._held = []
 
     def _stream_text(self, event: dict[str, Any]) -> Iterator[str]:
@@ -280,9 +281,7 @@ class Narration:
                 yield from self._rest_of_text()
 
     def _accepted(self, message: dict[str, Any]) -> Iterator[str]:
-        """Yields the text of an answer that the server did not stream, but sent as one JSON message. Yields nothing
-        for a streamed answer, because its text has already been printed.
-        """
+        """Yields the text of an answer that came as one JSON message. That of a stream was printed."""
         yield from self._rest_of_text()
         if not self._streamed:
             for block in message["content"]:
@@ -291,9 +290,7 @@ class Narration:
         self._streamed = False
 
     def _discarded(self) -> Iterator[str]:
-        """Handles a discarded answer. If its text was not printed yet, drops the text. If the text was printed,
-        yields a line that says that the answer above does not count.
-        """
+        """Drops the text of a discarded answer, or, if it was printed, yields a line that says so."""
         yield from self._rest_of_text()
         if self._held is not None:
             self._held.clear()
@@ -355,20 +352,12 @@ def one_line(text: str) -> str:
 
 
 def _in_words(words: Mapping[str, str], name: str) -> str:
-    """The words for `name`, from the table `words`. If the table lacks the name, which may come from a journal of a
-    newer ralph, underscores are replaced by spaces.
-    """
+    """The words for `name`. One that the table lacks, as of a newer ralph's journal, gets spaces for underscores."""
     return words.get(name, name.replace("_", " "))
 
 
-def _seconds(value: float) -> str:
-    return f"{value:.3f}".rstrip("0").rstrip(".")
-
-
 def describe_call(call: ToolCall, redact: Callable[[str], str] = str) -> str:
-    """Describes a tool call in one line: the name of the tool and its most important argument, which may be
-    shortened. `redact` removes secrets before that.
-    """
+    """A tool call in one line: its tool and its most important argument, redacted and then perhaps shortened."""
     telling = call.arguments.get(_TELLING_ARGUMENT.get(call.name, ""))
     if telling is None:
         telling = ", ".join(f"{name}={value!r}" for name, value in call.arguments.items())
@@ -377,18 +366,14 @@ def describe_call(call: ToolCall, redact: Callable[[str], str] = str) -> str:
 
 
 def _announced(call: ToolCall, redact: Callable[[str], str]) -> str:
-    """The line that announces a tool call. For a final report, it does not contain the summary, because the summary
-    is printed when the report is accepted.
-    """
+    """The line that announces a tool call. The summary of a final report is printed when it is accepted."""
     status = call.arguments.get("status") if call.name == FINAL_REPORT else None
     return describe_call(call, redact) if status is None else f"{call.name}: {one_line(redact(str(status)))}"
 
 
 def _gist(event: ev.ToolFinished, redact: Callable[[str], str]) -> str:
-    """The most informative line of a tool's error.
-
-    For Bash, this is the last line, which contains the exit code, together with the line before it. For a final
-    report, it is the list of problems. For other tools, it is the first line.
+    """The most informative line of a tool's error: of Bash the last line, with the exit code, and the one before it,
+    of a final report the list of problems, of other tools the first line.
     """
     content = redact(str(event.result.output.content))
     lines = [line for line in content.splitlines() if line.strip()] or [""]

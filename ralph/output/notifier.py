@@ -94,7 +94,6 @@ class Notifier:
             raise CannotError(why)
 
     def _why_refused(self) -> str:
-        """The reason for people why the program must not run, or empty."""
         why = why_changeable(self._command, self._home, self._environment, self._search)
         return why and f"the command of --notify is not run: {why}; {ADVICE}"
 
@@ -126,9 +125,7 @@ class Notifier:
         self._has_told_outage = False
 
     def tell_end(self, fields: dict[str, Any]) -> Notice | None:
-        """Tells the end. Returns a notice if the program fails. A signal ends only the program, because nothing else is left to
-        stop.
-        """
+        """Tells the end. Returns a notice if the program fails. A signal ends only the program."""
         try:
             return self._send(fields)
         except Interrupted as stop:

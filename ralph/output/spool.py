@@ -36,9 +36,7 @@ _A_READER = "a reader of the output"
 
 
 def is_one_stream(one_fd: int, other_fd: int) -> bool:
-    """Whether both descriptors refer to the same pipe, socket or file, as after `2>&1`. False if they refer to a
-    terminal.
-    """
+    """Whether both descriptors are the same pipe, socket or file, as after `2>&1`, and no terminal."""
     try:
         one, other = os.fstat(one_fd), os.fstat(other_fd)
     except OSError:
@@ -55,8 +53,7 @@ class Spool:
         self._unread_bytes = 0
         self._is_broken = False
         self.failure: OSError | None = None
-        """The error that caused a loss of data, such as a full disk or a broken device. None if there was no such
-        error. A reader that has closed its end causes no such error."""
+        """Why data was lost, such as a full disk, or None. A reader that has left is no failure."""
         self.dropped_writes = 0
         """The number of writes that were dropped because too much data was unread."""
         self._has_thread = False
@@ -65,9 +62,7 @@ class Spool:
         self._start_thread()
 
     def write(self, data: bytes, *, must_arrive: bool = False) -> None:
-        """Queues data to be written. If too much data is unread, drops the new data, unless `must_arrive` is True.
-        The result is always written with `must_arrive`.
-        """
+        """Queues data. If too much is unread, it is dropped, unless `must_arrive`, as the result."""
         with self._lock:
             if self._unread_bytes + len(data) > self._most_unread_bytes and not must_arrive:
                 self.dropped_writes += 1
@@ -88,9 +83,7 @@ class Spool:
             return self._unread_bytes
 
     def drain(self, waiter: Waiter, clock: Clock, until_s: float) -> None:
-        """Waits until everything is written, or until the time `until_s`, which is a time of `clock`. Raises
-        `Interrupted`.
-        """
+        """Waits until everything is written, or until `until_s`, a time of `clock`. Raises `Interrupted`."""
         drained = waiter.mailbox()
         self._queue.put(drained)
         if not self._has_thread:
@@ -115,10 +108,8 @@ class Spool:
             item = self._queue.get() if following is None else following
 
     def _joined(self, first: bytes) -> tuple[bytes, bytes | Mailbox | None]:
-        """Joins `first` with the next items of the queue, up to the size that a pipe accepts in one indivisible write.
-        In a larger write, output of another program that writes to the same pipe could land in the middle of a line.
-        Returns the joined bytes. Also returns the next item if it was taken from the queue but not joined, otherwise
-        None.
+        """Joins `first` with the next items, up to the size that a pipe accepts in one piece, so that no other
+        program's output lands in a line. Returns the next item too if it was taken but not joined.
         """
         parts, size = [first], len(first)
         while size < _SURE_BYTES:
@@ -142,9 +133,7 @@ class Spool:
             self._unread_bytes -= len(item)
 
     def _write_here(self, waiter: Waiter, clock: Clock, until_s: float) -> None:
-        """Writes the queue from the main thread, until the queue is empty or the time `until_s` has come. Writes
-        pieces that are small enough not to block. Raises `Interrupted`.
-        """
+        """Writes the queue until `until_s`, in pieces that do not block. Main thread. Raises `Interrupted`."""
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
         nobody = waiter.mailbox()
@@ -179,9 +168,7 @@ class Spool:
                 self.failure = error
 
     def _has_left(self, error: OSError) -> bool:
-        """Whether the error means that the reader has closed its end. EIO has this meaning only for a terminal,
-        because a failing disk reports EIO too.
-        """
+        """Whether the reader has closed its end. A failing disk reports EIO too, so it means that only of a terminal."""
         if error.errno == errno.EIO:
             return stat.S_ISCHR(os.fstat(self._fd).st_mode)
         return error.errno in _READER_IS_GONE

@@ -55,9 +55,7 @@ def has_closed_output() -> bool:
 
 
 def obeys_controls(fd: int, environment: Mapping[str, str]) -> bool:
-    """Whether the descriptor is a terminal that understands control sequences. A terminal with TERM=dumb shows such
-    sequences as text.
-    """
+    """Whether the descriptor is a terminal that understands control sequences, which TERM=dumb does not."""
     return os.isatty(fd) and environment.get("TERM") != "dumb"
 
 
@@ -67,16 +65,12 @@ def has_color(fd: int, environment: Mapping[str, str]) -> bool:
 
 
 class ErrorLines:
-    """Writes ralph's own lines to standard error. Each line begins with a mark such as `[loop]`. Secrets are
-    redacted. On a terminal, a line can have a colour.
-    """
+    """Writes ralph's own lines to standard error, redacted, each behind a mark such as `[loop]`."""
 
     def __init__(
         self, mark: str, *, redact: Callable[[str], str], has_color: bool, clears_line: bool = False
     ) -> None:
-        """`clears_line` is True if the terminal may still show the status line of another process, which was killed.
-        It is then cleared before each line.
-        """
+        """`clears_line` is True if a killed process may have left its status line on the terminal."""
         self._before = CLEAR_LINE if clears_line else b""
         self._mark = mark
         self._redact = redact

@@ -1,5 +1,5 @@
-"""A line under the lines for people, on a terminal: the turn, the running tool, for how long, and the cost so far. The
-line is drawn again at most once a second, and never remains on the screen.
+"""Draws on a terminal what changes. The status line of a run stands under the lines for people: the turn, the running tool, for
+how long, and the cost so far. It is drawn again at most once a second, and never remains. `Screen` draws a list of lines.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 
 from ralph.machine.processes import facts_of
 from ralph.output.live import LiveRun, doing, live_after
-from ralph.output.screen import terminal_size
-from ralph.output.standard_streams import CLEAR_LINE
+from ralph.output.standard_streams import CLEAR_LINE, ReaderLeftError, print_bytes
 from ralph.values.events import Event, StreamReceived
 from ralph.values.screen_text import columns_of, cut_to_columns, dollars
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import FrameType
 
     from ralph.output.writer import Writer
@@ -74,9 +73,7 @@ class StatusLine:
 
 
 def status_text(live: LiveRun, at_s: float, columns: int) -> str:
-    """The line at the time `at_s`, for a terminal with this width. If there is too little room, the name of the tool
-    and its argument are cut. Empty if the terminal is too narrow.
-    """
+    """The line at the time `at_s`. The tool and its argument are cut. Empty if the terminal is too narrow."""
     if columns < FEWEST_COLUMNS:
         return ""
     what, how_long = doing(live, at_s)
@@ -107,9 +104,8 @@ def erase_before_suspension(wake: Callable[[], None], forget: Callable[[], None]
 
 
 def _is_in_foreground(*, is_iteration: bool) -> bool:
-    """Whether the user's shell waits for this run, so that nobody types on the line. An iteration has a session of
-    its own, so the question is whether its loop is in the foreground. On systems without /proc that is not known, and
-    the answer is False.
+    """Whether the user's shell waits for this run or, as an iteration has a session of its own, for its loop, so that
+    nobody types on the line. False where that is not known.
     """
     with suppress(OSError):  # it is not the controlling terminal of this process
         return os.tcgetpgrp(_STDERR) == os.getpgrp()
@@ -119,3 +115,47 @@ def _is_in_foreground(*, is_iteration: bool) -> bool:
     if loop is None or loop.is_stopped:
         return False
     return not loop.has_terminal or loop.foreground_group == loop.group
+
+
+# --- A list of lines, drawn again and again in the same place
+
+# ECMA-48: ED, EL, CUP. DEC: DECTCEM.
+_HOME, _CLEAR_BELOW, _CLEAR_TO_END = "\x1b[H", "\x1b[J", "\x1b[K"
+_HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
+_USUAL_SIZE = (80, 24)
+
+
+def fit_to_screen(lines: Sequence[str], columns: int, rows: int) -> list[str]:
+    """The lines as a terminal of this size can show them: long lines are cut, and so is the list."""
+    return [cut_to_columns(line, columns) for line in lines[:rows]]
+
+
+def terminal_size(descriptor: int) -> tuple[int, int]:
+    """The columns and lines of the terminal. Usual values if it does not say."""
+    with suppress(OSError):
+        size = os.get_terminal_size(descriptor)
+        return size.columns or _USUAL_SIZE[0], size.lines or _USUAL_SIZE[1]
+    return _USUAL_SIZE
+
+
+class Screen:
+    """Draws lines at the top of the terminal in place of the last ones. The cursor is hidden until `close`."""
+
+    def __init__(self) -> None:
+        self._lines: Sequence[str] = ()
+
+    def draw(self, lines: Sequence[str]) -> None:
+        """Draws the lines, fitted to the terminal. Raises ReaderLeftError and OSError."""
+        self._lines = lines
+        columns, rows = terminal_size(1)
+        self._write(_HIDE_CURSOR + _HOME, fit_to_screen(lines, columns - 1, max(rows - 1, 1)))
+
+    def close(self) -> None:
+        """Writes the last lines once more and as a whole, and shows the cursor again."""
+        with suppress(ReaderLeftError, OSError):
+            self._write(_SHOW_CURSOR + _HOME, self._lines)
+
+    @staticmethod
+    def _write(before: str, lines: Sequence[str]) -> None:
+        text = before + "".join(f"{line}{_CLEAR_TO_END}\n" for line in lines) + _CLEAR_BELOW
+        print_bytes(text.encode("utf-8", "replace"))

@@ -63,14 +63,16 @@ _PLAIN: dict[type, tuple[str, dict[str, str]]] = {
     ev.PromptCalled: ("prompt_call", named_fields("command tool argument")),
     ev.PromptCallEnded: ("prompt_result", named_fields("command tool argument is_error took_s")),
     ev.Notice: ("notice", named_fields("text")),
+    ev.PermissionModeChanged: ("status", named_fields("permissionMode=mode")),
+    ev.HookStarted: ("hook_started", named_fields("hook_id hook_name=name hook_event=event")),
 }
-"""Events that become objects without a change of their values. Maps each type of event to the subtype of the object,
-and to a table that gives the event's field for each key of the object."""
+"""Events that become objects as they are: the subtype, and the event's field for each key."""
 # The parts of an answer are the first, because they come by the thousand. The journal has the whole answer.
 _NOT_IN_THE_JOURNAL = (ev.StreamReceived, ev.Heartbeat, ev.SessionStateChanged, ev.HookStarted, ev.HookEnded)
 _CONSTANT: dict[str, dict[str, Any]] = {
     "task_started": {"task_type": "local_bash", "is_backgrounded": True},
     "task_notification": {"output_file": ""},
+    "status": {"status": None},
 }
 """By subtype, what readers expect of Claude Code's objects and is always the same in ralph."""
 _OF_ATTEMPT = ("turn", "attempt", "target", "model", "status", "kind", "error")
@@ -78,9 +80,7 @@ _EVENTS = {subtype: (kind, names) for kind, (subtype, names) in _PLAIN.items()}
 
 
 def journal_fields(event: ev.Event) -> dict[str, Any] | None:
-    """The keys and values of the journal's record for an event. None if the journal does not record the event. The
-    keys are the same as in the output. Unlike the output, the journal contains every attempt, but no heartbeats.
-    """
+    """The journal's record for an event, or None. It has every attempt, and no heartbeats. Its keys are the output's."""
     if isinstance(event, _NOT_IN_THE_JOURNAL):
         return None
     match event:
@@ -106,9 +106,7 @@ def error_name(kind: str) -> str:
 
 
 def system_fields(event: ev.Event) -> dict[str, Any] | None:
-    """The keys and values of the `system` object for an event. None if the output shows the event in another form or
-    not at all.
-    """
+    """The `system` object for an event, or None if the output shows it in another form or not at all."""
     if (plain := _PLAIN.get(type(event))) is not None:
         subtype, names = plain
         values = {key: getattr(event, name) for key, name in names.items()}
@@ -136,10 +134,6 @@ def system_fields(event: ev.Event) -> dict[str, Any] | None:
                     "source": event.source,
                 },
             }
-        case ev.PermissionModeChanged():
-            return {"subtype": "status", "status": None, "permissionMode": event.mode}
-        case ev.HookStarted():
-            return {"subtype": "hook_started", **_about_hook(event)}
         case ev.HookEnded():
             return _about_ended_hook(event)
         case ev.SessionStateChanged():
@@ -170,7 +164,9 @@ def _about_ended_hook(event: ev.HookEnded) -> dict[str, Any]:
     known = {} if event.status is None else {"exit_code": event.status}
     return {
         "subtype": "hook_response",
-        **_about_hook(event),
+        "hook_id": event.hook_id,
+        "hook_name": event.name,
+        "hook_event": event.event,
         "output": event.output + event.errors,
         "stdout": event.output,
         "stderr": event.errors,
@@ -179,16 +175,10 @@ def _about_ended_hook(event: ev.HookEnded) -> dict[str, Any]:
     }
 
 
-def _about_hook(event: ev.HookStarted | ev.HookEnded) -> dict[str, str]:
-    return {"hook_id": event.hook_id, "hook_name": event.name, "hook_event": event.event}
-
-
 def event_of(fields: Mapping[str, Any]) -> ev.Event | None:
-    """The event from which `system_fields` made these keys and values. None if events with this subtype cannot be
-    converted back.
+    """The event from which `system_fields` made these fields. None if it cannot be converted back.
 
-    If a key is missing, as in journals of format 1, the event's field gets its default. Raises ValidationError for
-    values that no run writes.
+    A missing key, as in journals of format 1, is the default. Raises ValidationError for values that no run writes.
     """
     subtype = fields.get("subtype")
     if subtype == "api_retry":

@@ -17,10 +17,9 @@ from msgspec import Struct
 
 from ralph.output.narration import Narration
 from ralph.output.result_file import write_result_file
-from ralph.output.result_object import result_object
 from ralph.output.spool import Spool
 from ralph.output.standard_streams import CLEAR_LINE
-from ralph.output.stream_json import failure_message, stream_objects
+from ralph.output.stream_json import failure_message, result_object, stream_objects
 from ralph.values.events import Event, RunEnded, SessionOpened
 from ralph.values.outcome import Delivery
 from ralph.values.ports import Clock, Interrupted, Waiter
@@ -49,11 +48,9 @@ class OutputOptions(Struct, frozen=True):
     include_partial: bool = False
     is_quiet: bool = False
     result_file: str | None = None
-    """The path of a file to which the `result` object is also written. The file is replaced by an atomic rename. None
-    if there is no such file."""
+    """Also gets the `result` object, by an atomic rename. None without such a file."""
     directories: tuple[str, ...] = ()
-    """The directory where ralph was called and those where commands may write, as absolute paths. `result_file_problem`
-    explains why they are needed."""
+    """Where ralph was called and where commands may write, absolute, for `result_file_problem`."""
 
 
 class Writer:
@@ -74,12 +71,10 @@ class Writer:
         is_one_stream: bool = False,
         last_chance_s: float = LAST_CHANCE_S,
     ) -> None:
-        """`is_on_terminal` is True if standard output is a terminal. Control sequences are then removed from the
-        output.
+        """`is_on_terminal`: standard output is a terminal, which gets no control sequences.
 
-        `is_one_terminal` is True if both descriptors are the same terminal. The answer is then shown only once.
-        `is_one_stream` is True if both descriptors are the same pipe or file. A text answer is then written only
-        once, and JSON output contains no lines for people, because they would make the JSON invalid.
+        Both descriptors are one terminal (`is_one_terminal`), and the answer is shown once, or one pipe or file
+        (`is_one_stream`). Then JSON is not mixed with lines for people.
         """
         self._options = options
         self._session_id = session_id
@@ -99,8 +94,7 @@ class Writer:
         # One spool for one stream, so that lines for people cannot overtake or split the answer.
         self._stderr = self._stdout if is_one_stream else Spool(stderr_fd)
         self._in_place = ""
-        """The countdown or status that the terminal shows at the moment, below all other lines. Empty if it shows
-        none."""
+        """The countdown or status below all other lines of the terminal, or empty."""
         self._is_counting = False
         self._has_drawn = False
         self._last_chance_s = last_chance_s
@@ -110,9 +104,7 @@ class Writer:
         self._ids = count()
 
     def emit(self, event: Event) -> None:
-        """Writes an event. At the end of a run, writes only the result. `tell` later writes the last lines for
-        people.
-        """
+        """Writes an event. Of the end of a run, only the result: `tell` later writes the lines for people."""
         if self._is_closing:
             return  # a heartbeat during the last wait must not follow the result
         if isinstance(event, SessionOpened):
@@ -152,9 +144,7 @@ class Writer:
             self._show_in_place(text)
 
     def forget_status(self) -> None:
-        """Forgets the line of `show_status` without removing it from the screen, because something else uses the
-        screen.
-        """
+        """Forgets the line of `show_status`, because something else uses the screen."""
         self._in_place = ""
 
     def _show_in_place(self, text: str) -> None:
@@ -172,9 +162,7 @@ class Writer:
         return {**result_object(ended, self._session_id), "uuid": self._new_id()}
 
     def write_result_file(self, ended: RunEnded) -> None:
-        """Writes the result file, if the options name one. Raises OSError. After an error, the file still has its old
-        content, or still does not exist.
-        """
+        """Writes the result file, if there is one. Raises OSError. The file is then as it was."""
         if self._options.result_file is not None:
             result = self._json_line(self.result(ended))
             write_result_file(self._options.result_file, _encoded(result), self._options.directories)
@@ -192,9 +180,7 @@ class Writer:
 
     @property
     def delivery(self) -> Delivery:
-        """The state of delivery of standard output so far: everything was delivered, the reader has not read
-        everything, the reader has left, or writing failed.
-        """
+        """The state of standard output so far: delivered, unread, without a reader, or failed."""
         if self._stdout.failure is not None:
             return Delivery.FAILED
         if self._stdout.has_lost_reader:
@@ -202,17 +188,13 @@ class Writer:
         return Delivery.UNREAD if self._stdout.unread_bytes else Delivery.DELIVERED
 
     def write_line(self, line: str) -> None:
-        """Writes a line to standard error, if lines for people are written there. The line does not come from an
-        event.
-        """
+        """Writes a line that is no event to standard error, if lines for people are written there."""
         if self.tells_people:
             self._clear_place()
             self._stderr.write(_encoded(self._redact(in_one_line(line))))
 
     def conclude(self, waiter: Waiter, clock: Clock) -> None:
-        """Waits until everything is written to standard error. This wait and the wait in `deliver` have one time
-        limit together.
-        """
+        """Waits until standard error is written, within the time limit of `deliver`."""
         self._drain(self._stderr, waiter, clock)
 
     def tell(self, event: Event) -> None:
@@ -226,9 +208,7 @@ class Writer:
             self._stderr.write(_encoded(self._redact(line)), must_arrive=isinstance(event, RunEnded))
 
     def _drain(self, spool: Spool, waiter: Waiter, clock: Clock) -> None:
-        """Waits until everything in `spool` is written, or until the time limit, which is the same for all calls. A
-        signal shortens the time limit.
-        """
+        """Waits until `spool` is written, or until the one time limit of all calls, which a signal shortens."""
         if self._last_chance_ends_s is None:
             chance_s = min(self._last_chance_s, max(waiter.stop_left_s(), LAST_CHANCE_AFTER_SIGNAL_S))
             self._last_chance_ends_s = clock.now_s() + chance_s
@@ -261,9 +241,7 @@ class Writer:
                 self._stdout.write(_encoded(answer), must_arrive=True)
 
     def _text_answer(self, ended: RunEnded) -> str | None:
-        """The answer as text: the payload of the final report if there is one, otherwise the model's last text. None
-        if there is not text, or if the screen already shows the text.
-        """
+        """The payload of the final report, or the model's last text. None if there is none, or it is shown."""
         report = ended.report
         if report is not None and report.payload is not None:
             payload = json.dumps(redacted(report.payload, self._redact), ensure_ascii=False)

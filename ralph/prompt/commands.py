@@ -149,7 +149,6 @@ begin at its own directory.
 
 class SkillList(Struct, frozen=True):
     text: str = ""
-    """The section of the system prompt that lists the skills."""
     names: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
 

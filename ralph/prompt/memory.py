@@ -23,8 +23,14 @@ from msgspec.structs import replace
 from ralph.machine.files.opened_file import closed_after
 from ralph.machine.files.repository import is_within, up_to_repository_root
 from ralph.prompt.frontmatter import split_frontmatter
-from ralph.prompt.judged_file import ALL_SOURCES, Place, markdown_below, open_for_model, why_not_for_model
-from ralph.prompt.prompt_input import refuse_binary
+from ralph.prompt.judged_file import (
+    ALL_SOURCES,
+    Place,
+    markdown_below,
+    open_for_model,
+    refuse_binary,
+    why_not_for_model,
+)
 from ralph.values.events import ContextCompacted, Event
 
 if TYPE_CHECKING:
@@ -55,7 +61,6 @@ class MemoryFile(Struct, frozen=True):
     path: str
     text: str
     imported_by: str | None = None
-    """The path of the file that imports this one."""
     is_users: bool = False
     was_cut: bool = False
     """True if all files together are too long, and the end of this file was left out."""
@@ -82,7 +87,6 @@ class Memory(Struct, frozen=True):
     files: tuple[MemoryFile, ...] = ()
     """The user's own file first, and those nearest to the working directory last."""
     notices: tuple[str, ...] = ()
-    """Notices about files that were left out or cut."""
     rules: tuple[MemoryFile, ...] = ()
     """The rules that name the files for which they are. They have no text, because they are not read yet."""
     known: frozenset[tuple[int, int] | str] = frozenset()
@@ -383,14 +387,10 @@ class PromptParts(Struct, frozen=True):
     cwd: str
     platform: str
     replacement: str | None = None
-    """The text of `--system-prompt`."""
     appendix: str | None = None
-    """The text of `--append-system-prompt`."""
     sandbox: str = ""
-    """The sentence about the sandbox in which commands run."""
     memory: tuple[MemoryFile, ...] = ()
     skills: str = ""
-    """The section that lists the skills."""
 
 
 def system_prompt(parts: PromptParts) -> str:

@@ -5,31 +5,32 @@ contains a NUL byte, which does not occur in text.
 
 from __future__ import annotations
 
+import fcntl
 import os
+import select
 import stat
-from typing import TYPE_CHECKING
+import struct
+import termios
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ralph.machine.own_process import is_open
-from ralph.prompt.named_file import open_named_file, refuse_kernel_file
-from ralph.prompt.piped_input import InputReader, SilentPipe
-from ralph.values.shortage import shortage_of
+from ralph.machine.starting import patiently, start_thread
+from ralph.prompt.judged_file import argument_text, open_named_file, prompt_text, refuse_kernel_file
+from ralph.values.ports import TIMED_OUT, Mailbox
+from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from ralph.prompt.piped_input import PipedData
     from ralph.values.ports import Clock, Waiter
 
 # Larger than any context window.
 MOST_PROMPT_BYTES = 16 * 1024 * 1024
 
-_UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-_UTF_16 = "this looks like UTF-16; convert it with `iconv -f UTF-16 -t UTF-8`"
-_BINARY = "this looks like binary data; name the file in the prompt instead"
-_OTHER = "if it is Latin-1, convert it with `iconv -f LATIN1 -t UTF-8`"
 _WAYS = "give it in quotes, with -f FILE, or on standard input; `ralph help using` has examples"
 _KEEPS_IT_OUT = "; if there is no input, start ralph with </dev/null"
 
@@ -61,12 +62,6 @@ class PromptFound(Struct, frozen=True):
     """The number of characters of `text` above piped data. None if the whole text has one source."""
 
 
-class _Piped(Struct, frozen=True):
-    text: str = ""
-    notices: tuple[str, ...] = ()
-    silent: SilentPipe | None = None
-
-
 def read_prompt(
     argument: str | None,
     file: str | None,
@@ -83,8 +78,7 @@ def read_prompt(
     if argument is not None and file is not None:
         raise PromptError("both a prompt and --prompt-file were given; use one of them")
     if argument is None and file is None and not is_required:
-        piped = _piped_data(wait, stdin_fd)
-        return PromptFound(piped.text if piped.text.strip() else None, piped.notices, piped.silent)
+        return _piped_data(wait, stdin_fd)
     if "-" in (argument, file):
         argument, file = None, None
     typed = argument = None if argument is None else _decoded(argument, "the prompt")
@@ -95,10 +89,10 @@ def read_prompt(
     if not argument.strip():
         raise PromptError(f"the prompt file {file} is empty" if file is not None else "the prompt is empty")
     piped = _piped_data(wait, stdin_fd)
-    if not piped.text.strip():
-        return PromptFound(argument, piped.notices, piped.silent, typed)
+    if piped.text is None:
+        return replace(piped, text=argument, typed=typed)
     own = argument.rstrip()
-    return PromptFound(f"{own}\n\n{piped.text}", piped.notices, piped.silent, typed, len(own))
+    return replace(piped, text=f"{own}\n\n{piped.text}", typed=typed, own_chars=len(own))
 
 
 def _read_file(path: str, directories: Sequence[str | Path], wait: InputWait) -> str:
@@ -124,7 +118,7 @@ def _required_stdin(wait: InputWait, fd: int) -> str:
 
 
 def _required_text(wait: InputWait, fd: int, name: str, instead: str = "") -> str:
-    received, _ = _received(wait, fd, name)
+    received = InputReader(wait, fd, name).read()
     if received is None:
         raise PromptError(f"{name} stayed silent for {wait.first_byte_s:g}s{instead}")
     if received.error is not None:
@@ -133,40 +127,32 @@ def _required_text(wait: InputWait, fd: int, name: str, instead: str = "") -> st
     return _text_of(received, name)
 
 
-def _piped_data(wait: InputWait, fd: int) -> _Piped:
-    """Reads the data on standard input that is added to a prompt. The result also contains notices about this data."""
+def _piped_data(wait: InputWait, fd: int) -> PromptFound:
+    """Reads the data on standard input that is added to a prompt, with notices about it."""
     if not _may_add(fd):
-        return _Piped()
+        return PromptFound(None)
     _refuse_kernel_file(fd)
     # Another program, such as a shell's `while read` loop, may have read a part of the file: the rest is not for ralph.
     if stat.S_ISREG(os.fstat(fd).st_mode) and os.lseek(fd, 0, os.SEEK_CUR) > 0:
-        return _Piped(
-            notices=("standard input is a file that another process has begun to read: ralph ignores it",)
+        return PromptFound(
+            None, ("standard input is a file that another process has begun to read: ralph ignores it",)
         )
     name = "standard input"
-    received, silent = _received(wait, fd, name, _KEEPS_IT_OUT)
+    received = InputReader(wait, fd, name, _KEEPS_IT_OUT).read()
     if received is None:
-        return _Piped(silent=silent)
+        return PromptFound(None, silent=SilentPipe(fd, wait.first_byte_s))
     if received.error is not None:
         _raise_shortage(received.error)
         if received.data:
             broke_off = f"after {len(received.data):,} bytes: {received.error.strerror}"
             raise PromptError(f"standard input broke off {broke_off}; the prompt would lack the rest")
-        return _Piped(
-            notices=(f"standard input cannot be read ({received.error.strerror}): ralph ignores it",)
+        return PromptFound(
+            None, (f"standard input cannot be read ({received.error.strerror}): ralph ignores it",)
         )
-    if not received.data.strip():
-        return _Piped()
-    count = f"{len(received.data):,} bytes"
-    return _Piped(_text_of(received, name), (f"added {count} from standard input to the prompt",))
-
-
-def _received(
-    wait: InputWait, fd: int, name: str, advice: str = ""
-) -> tuple[PipedData | None, SilentPipe | None]:
-    """The data of a pipe or a file, or the pipe if nothing came in time."""
-    received = InputReader(wait, fd, name, most_bytes=MOST_PROMPT_BYTES, advice=advice).read()
-    return received, SilentPipe(fd, wait.first_byte_s) if received is None else None
+    text = _text_of(received, name)
+    if not text.strip():
+        return PromptFound(None)
+    return PromptFound(text, (f"added {len(received.data):,} bytes from standard input to the prompt",))
 
 
 def _text_of(received: PipedData, name: str) -> str:
@@ -210,30 +196,143 @@ def _may_add(fd: int) -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISREG(mode)
 
 
-def prompt_text(data: bytes) -> str:
-    """The bytes as text, without a byte order mark. Raises ValueError, before whose text the caller puts the source's name."""
-    refuse_binary(data)
-    try:
-        return data.decode().removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        raise ValueError(_refusal(data, error.start, _OTHER)) from None
+# --- Reading a pipe or a file to its end
+# Only the wait for the first byte has a time limit. If none arrives in time, ralph takes nothing, and another program that
+# reads the pipe finds all data.
+
+SAYS_SO_AFTER_S = 3.0
+"""Then the user, who may not know that there is a pipe, gets a notice that ralph is waiting."""
+_CHUNK_BYTES = 65_536
 
 
-def refuse_binary(data: bytes) -> None:
-    """Raises the error of `prompt_text` if the bytes are UTF-16 or contain NUL, so that no part of them is text."""
-    if data.startswith(_UTF_16_MARKS):
-        raise ValueError(_refusal(data, 0, _UTF_16))
-    first_nul = data.find(b"\0")
-    if first_nul >= 0:
-        raise ValueError(_refusal(data, first_nul, _BINARY))
+class PipedData(Struct, frozen=True):
+    data: bytes
+    error: OSError | None = None
 
 
-def argument_text(argument: str) -> str:
-    """The prompt in a command-line argument. Raises the errors of `prompt_text`."""
-    # Python decodes bytes of an argument that are not UTF-8 as lone surrogates.
-    return prompt_text(argument.encode("utf-8", "surrogateescape"))
+class SilentPipe(Struct, frozen=True):
+    """A pipe on standard input that sent no byte in time, and from which nothing was read."""
+
+    fd: int
+    waited_s: float
+
+    @property
+    def notice(self) -> str:
+        return (
+            f"standard input is an open pipe, and no data arrived within {self.waited_s:g}s: ralph ignores it, and data that "
+            "arrives later; if there is no input, start ralph with </dev/null; else raise clocks.input_s"
+        )
+
+    @property
+    def refusal(self) -> str:
+        """The error for data that arrived after ralph had stopped waiting, and would be missing in the prompt."""
+        return (
+            f"data arrived on standard input after {self.waited_s:g}s of silence, when ralph had stopped waiting: nothing was "
+            "sent to the model; raise clocks.input_s, or, if the data is not for ralph, start it with </dev/null"
+        )
+
+    @property
+    def in_the_end(self) -> tuple[str, ...]:
+        """Notices for the result: that no data arrived in time, and how many bytes have since then."""
+        count = self.unread_bytes()
+        arrived = "1 byte" if count == 1 else f"{count:,} bytes"
+        later = (f"{arrived} arrived on standard input later and were not read",) if count else ()
+        return (self.notice, *later)
+
+    def unread_bytes(self) -> int:
+        """The number of bytes that have arrived, or 0 if the system cannot tell."""
+        try:
+            answer = fcntl.ioctl(self.fd, termios.FIONREAD, struct.pack("i", 0))
+        except OSError:
+            return 0
+        (count,) = struct.unpack("i", answer)
+        return int(count)
 
 
-def _refusal(data: bytes, index: int, advice: str) -> str:
-    line = data.count(b"\n", 0, index) + 1
-    return f"is not UTF-8 text: byte {index + 1:,} (0x{data[index]:02x}, in line {line:,}); {advice}"
+class InputReader:
+    """Reads the input from one descriptor, once."""
+
+    def __init__(self, wait: InputWait, fd: int, name: str, advice: str = "") -> None:
+        """`name` stands for the input in messages. `advice` ends the notice about a long wait."""
+        self._wait = wait
+        self._fd = fd
+        self._name = name
+        self._advice = advice
+        self._says_so_at_s: float | None = wait.clock.now_s() + SAYS_SO_AFTER_S
+
+    def read(self) -> PipedData | None:
+        """Reads the whole input, or a little more than `MOST_PROMPT_BYTES`. None if nothing, not even the end, came in
+        time. Raises Interrupted, and ShortageError if the machine lacks a thread or memory.
+        """
+        if not _poll(self._fd, 0) and not self._has_something():
+            return None
+        mailbox = self._wait.waiter.mailbox()
+        self._start(_read_chunks, self._fd, mailbox)
+        data = bytearray()
+        while True:
+            so_far = f"{len(data):,} bytes so far"
+            chunk = self._next(mailbox, None, f"the end of {self._name}", so_far)
+            if isinstance(chunk, MemoryError):
+                raise ShortageError("memory") from chunk
+            if isinstance(chunk, OSError):
+                return PipedData(bytes(data), chunk)
+            data += chunk
+            if not chunk or len(data) > MOST_PROMPT_BYTES:
+                mailbox.close()
+                return PipedData(bytes(data))
+
+    def _has_something(self) -> bool:
+        seconds = self._wait.first_byte_s
+        until_s = self._wait.clock.now_s() + seconds if seconds > 0 else None
+        limit = f"{seconds:g}s at most" if seconds > 0 else "without a limit"
+        mailbox = self._wait.waiter.mailbox()
+        self._start(_watch, self._fd, mailbox)
+        spoke = self._next(mailbox, until_s, f"the first byte of {self._name}", f"{limit}, clocks.input_s")
+        mailbox.close()
+        return spoke is not TIMED_OUT or _poll(self._fd, 0)
+
+    def _next(self, mailbox: Mailbox, until_s: float | None, waiting_for: str, about: str) -> Any:
+        waiter, says_so_at_s = self._wait.waiter, self._says_so_at_s
+        if says_so_at_s is not None and (until_s is None or says_so_at_s < until_s):
+            item = waiter.wait(mailbox, until_s=says_so_at_s, waiting_for=waiting_for)
+            if item is not TIMED_OUT:
+                return item
+            self._says_so_at_s = None
+            self._wait.tell(f"waiting for {waiting_for} ({about}){self._advice}")
+        return waiter.wait(mailbox, until_s=until_s, waiting_for=waiting_for)
+
+    def _start(self, work: Callable[..., None], *arguments: object) -> None:
+        def start() -> None:
+            start_thread(work, *arguments, name="ralph-input")
+
+        patiently(start, self._wait.waiter, self._wait.clock)
+
+
+def _poll(fd: int, timeout_ms: int | None) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(timeout_ms))
+
+
+def _watch(fd: int, mailbox: Mailbox) -> None:
+    """Runs in a thread, which may last until the process ends."""
+    _poll(fd, None)
+    mailbox.put(True)
+
+
+def _read_chunks(fd: int, mailbox: Mailbox) -> None:
+    """Runs in a thread, until the input ends or is too long."""
+    read_bytes = 0
+    while read_bytes <= MOST_PROMPT_BYTES:
+        try:
+            chunk = os.read(fd, _CHUNK_BYTES)
+        except BlockingIOError:  # another process that shares the pipe has made it non-blocking for all
+            _poll(fd, None)
+            continue
+        except (OSError, MemoryError) as error:
+            mailbox.put(error)
+            return
+        mailbox.put(chunk)
+        read_bytes += len(chunk)
+        if not chunk:
+            return

@@ -20,7 +20,7 @@ from ralph.output.diagnostics import Diagnostics, DiagnosticsFile
 from ralph.output.spool import is_one_stream
 from ralph.output.standard_streams import complain, has_color, obeys_controls
 from ralph.output.writer import Writer
-from ralph.prompt.named_file import refuse_planted
+from ralph.prompt.judged_file import refuse_planted
 from ralph.run.parts import RunContext, entered, refuse_uncountable_budget
 from ralph.run.run import Run
 from ralph.run.telemetry import SessionNotes, Telemetry, open_metrics

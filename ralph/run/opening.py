@@ -55,8 +55,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ralph.conversation.session import Session
-    from ralph.mcp.ports import ServerGroup
-    from ralph.mcp.toolset import McpToolset
+    from ralph.mcp.toolset import McpToolset, ServerGroup
     from ralph.permissions.claude_settings import HookCommand
     from ralph.permissions.gate import Hooks
     from ralph.retry.roster import Roster

@@ -10,8 +10,7 @@ from ralph.output.writer import OutputOptions
 from ralph.prompt.judged_file import ALL_SOURCES
 from ralph.settings.claude_wishes import without_values
 from ralph.values.servers.endpoint import ANTHROPIC
-from ralph.values.servers.models import is_claude
-from ralph.values.servers.vendors import vendor_of
+from ralph.values.servers.models import is_claude, vendor_of
 from ralph.values.tool_choice import TOOL_SETTINGS
 
 if TYPE_CHECKING:

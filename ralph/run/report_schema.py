@@ -23,7 +23,7 @@ from ralph.agent.report_tool import (
     own_fragment,
     schemas_within,
 )
-from ralph.prompt.named_file import read_named_file
+from ralph.prompt.judged_file import read_named_file
 from ralph.run.report_problems import faults_of, shortened
 from ralph.values.report import shown
 from ralph.values.strict_json import strict_json

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ralph.machine.waiter import Inbox
-    from ralph.mcp.ports import ServerGroup
+    from ralph.mcp.toolset import ServerGroup
     from ralph.output.iteration_log import IterationLog
     from ralph.output.notifier import Notifier
     from ralph.output.writer import Writer

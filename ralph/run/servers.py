@@ -7,9 +7,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph.mcp.helper_process import is_package_installed
-from ralph.mcp.ports import ServerFailedError, ServerGroup
 from ralph.mcp.servers import OwnServers
-from ralph.mcp.toolset import McpToolset
+from ralph.mcp.toolset import McpToolset, ServerFailedError, ServerGroup
 from ralph.settings.mcp_servers import notice_on_repository
 from ralph.settings.merge import SettingsError
 from ralph.tools import mcp_call

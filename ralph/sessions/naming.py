@@ -20,17 +20,13 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
 
 def named_session(session_id: str, age_s: float, task: str) -> str:
-    """A short description of a session: the beginning of its id, the time since its last write, and the beginning of
-    its task.
-    """
+    """A session in short: the beginning of its id, the time since its last write, and the beginning of its task."""
     words = shortened("".join(char if char.isprintable() else " " for char in task), _TASK_CHARS)
     return f"{session_id[:SHORT_ID_CHARS]} (last written to {age_text(age_s)}: {words or 'no task yet'})"
 
 
 def title_from(task: str) -> str:
-    """The first heading or paragraph of the task that has a letter or a digit, as a title of at most 120 characters.
-    Empty if there is none.
-    """
+    """The first heading or paragraph with a letter or digit, in 120 characters. May be empty."""
     found: list[str] = []
     for line in visible(task[:_MOST_TASK_CHARS]).split("\n"):
         words = line.strip()
@@ -47,9 +43,7 @@ def title_from(task: str) -> str:
 
 
 def age_text(age_s: float) -> str:
-    """The age in seconds, minutes, hours or days, such as "3 h ago". If the clock was set back, `age_s` can be
-    negative, and 0 is shown.
-    """
+    """The age, such as "3 h ago". A negative one, after the clock was set back, is 0."""
     age_s = max(0.0, age_s)
     if age_s < _MINUTE_S:
         return f"{age_s:.0f} s ago"

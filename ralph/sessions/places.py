@@ -19,13 +19,10 @@ if TYPE_CHECKING:
 
 SUFFIX = ".jsonl"
 SHORT_ID_CHARS = 8
-"""ralph shows this many characters of a session's id."""
 
 
 def places_to_read(environment: Mapping[str, str], named: Path | None = None) -> tuple[Path, ...]:
-    """The root directories in which sessions of this user may be. The first is the root directory for new sessions.
-    A directory may be missing. `named` is the value of `--session-dir`.
-    """
+    """The roots in which sessions may be, that for new ones first. `named` is `--session-dir`."""
     chosen = chosen_place(environment, named)
     if chosen is not None:
         return (chosen,)
@@ -43,9 +40,7 @@ def journals_in(directory: Path) -> Iterator[Path]:
 
 
 def listed(directory: Path, *, files_only: bool = False) -> list[Path]:
-    """The entries of a directory, or only those that are regular files or links to them. Empty if this user may not read the
-    directory, or if it does not exist.
-    """
+    """The entries of a directory, or only regular files and links to them. Empty if it is missing or may not be read."""
     # `Path.glob` would not do: since Python 3.12 it ignores every error, so that a session would seem to be missing.
     try:
         with os.scandir(directory) as entries:
@@ -55,9 +50,7 @@ def listed(directory: Path, *, files_only: bool = False) -> list[Path]:
 
 
 def directory_name(cwd: Path) -> str:
-    """The name of the directory that stores the sessions of the working directory `cwd`. The name ends with a hash of
-    the whole path, because two working directories may have the same name.
-    """
+    """The directory for the sessions of `cwd`, with a hash of the path, because names repeat."""
     name = re.sub(r"[^A-Za-z0-9._-]", "_", cwd.name)[:40] or "root"
     return f"{name}-{short_digest(os.fsencode(cwd), 12)}"
 
@@ -76,9 +69,7 @@ def _sessions_in(state: str | None) -> Path | None:
 
 
 def state_directory(root: Path) -> Path:
-    """The state directory of a store. For the store in the temporary directory, this is the store itself, because the
-    directory above it is shared with other users.
-    """
+    """The state directory of a store. The one in the temporary directory is its own: others share what is above."""
     return root if root.name == temporary_name() else root.parent
 
 
@@ -91,9 +82,7 @@ def temporary_name() -> str:
 
 
 def temporary_if_ours() -> tuple[Path, ...]:
-    """The store in the temporary directory, in which earlier runs may have left sessions. Empty if that store does
-    not exist, or if other users can access it.
-    """
+    """The store in the temporary directory, if it is there and only this user can access it."""
     try:
         place = temporary_path()
     except OSError:  # there is no temporary directory at all

@@ -101,11 +101,9 @@ class RunStory:
 
     def __init__(self, number: int, opening: RunRecord, *, is_copied: bool = False) -> None:
         self.number = number
-        """The number of the run, counted from 1."""
         self.opening = opening
         self.is_copied = is_copied
-        """True if the run was made in another session, and was copied when this session was forked from that session.
-        The cost of a copied run is not part of this session's cost."""
+        """True if a fork copied the run, whose cost is not part of this session's."""
         self.steps: list[Step] = []
         """The steps in order. A call comes at the position of its result. Empty if the steps are not kept."""
         self.ended: EndedRecord | None = None
@@ -126,9 +124,7 @@ class RunStory:
 
     @property
     def turns(self) -> int:
-        """The number of turns. If the run has no record of its end, this is the number of its answers without an open
-        answer, whose turn the next run counts.
-        """
+        """The recorded number, or that of the answers without an open one, which the next run counts."""
         if self.ended is not None:
             return self.ended.num_turns
         return self.answers - (self.open_answer is not None)
@@ -142,9 +138,7 @@ class RunStory:
 
     @property
     def undelivered(self) -> str | None:
-        """A sentence that says why the result was not delivered, or that its delivery is unknown. None if the result
-        was delivered, or if there is no result yet.
-        """
+        """Why the result was not delivered, or that this is unknown. None if it was, or is not there yet."""
         if self.ended is None or self.ended.delivered:
             return None
         if self.delivery is None:
@@ -195,9 +189,7 @@ class SessionStory:
         """The open answer. The next run may write the results of its calls."""
 
     def take(self, record: Record, number: int) -> list[Step]:
-        """Adds a record and returns what happened. `number` is the index of its line, counted from 0. Raises
-        JournalDamage if the record is impossible at its position.
-        """
+        """Adds a record, whose line has the index `number`, and returns what happened. Raises JournalDamage."""
         match record:
             case SessionRecord():
                 self.opening = record
@@ -258,9 +250,7 @@ class SessionStory:
         return answer.calls[record.tool_use_id]
 
     def _deliver(self, record: DeliveryRecord) -> None:
-        """Adds the record to the last run. A process that works on several tasks writes such a record only for the
-        last result. If that was delivered, so were the results before it.
-        """
+        """Adds the record to the last run, and if it was delivered, to earlier ones of its process."""
         *before, last = self.runs
         if last.delivery is not None:
             return
@@ -276,9 +266,8 @@ class SessionStory:
 
     @property
     def turns(self) -> int:
-        """The number of turns in the session's own runs. A run that only delivers the previous run's result again also
-        repeats the number of turns in its record. These repeated turns are not counted. A killed run has no record of
-        its turns, so nothing is repeated after it.
+        """The turns of the session's own runs. A run that only delivers the last result again repeats its number,
+        which does not count.
         """
         own = self.own_runs
         repeated = (
@@ -293,16 +282,12 @@ class SessionStory:
 
     @property
     def title(self) -> str | None:
-        """The latest title that is recorded. If there is none, a title from the first prompt. None if there is no
-        prompt either.
-        """
+        """The latest recorded title, or one from the first prompt, or None."""
         return self.given_title or title_from(self.task) or None
 
     @property
     def end(self) -> str | None:
-        """The outcome of the last run. `NOT_DELIVERED` if the run's result was not delivered or its delivery is
-        unknown. None if the last run has no record of its end.
-        """
+        """The outcome of the last run, `NOT_DELIVERED` if that is not known, None without a record of its end."""
         last = self.runs[-1] if self.runs else None
         if last is None or last.ended is None:
             return None
@@ -314,11 +299,9 @@ class SessionStory:
 
 
 def _is_copied(opening: SessionRecord, run: RunRecord, number: int) -> bool:
-    """Whether the run was copied when the session was forked. The first record of a fork contains the number of
-    copied records.
+    """Whether the run was copied when the session was forked, by the number of copied records.
 
-    Older versions of ralph did not record this number. In their forks, the copied runs are those that began before
-    the fork was made. The times can be compared as text, because they have the same format and clock.
+    Older forks lack it: there, runs that began before the fork. The times can be compared as text.
     """
     if opening.copied is not None:
         return number <= opening.copied

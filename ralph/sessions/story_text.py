@@ -141,9 +141,7 @@ def _media(block: Mapping[str, Any]) -> str:
 
 
 def _gist(text: str) -> Iterator[str]:
-    """Yields the first and last lines of a text. The first lines show how a file begins. The last lines show whether
-    a command succeeded.
-    """
+    """Yields the first lines, which show how a file begins, and the last, which show whether a command succeeded."""
     lines = [line for line in visible(text).split("\n") if line.strip()] or ["(nothing)"]
     first, last = lines[:_FIRST_RESULT_LINES], lines[_FIRST_RESULT_LINES:]
     left_out = len(last) - _LAST_RESULT_LINES
@@ -176,9 +174,7 @@ def local_time(written: str) -> str:
 
 
 def event_lines(fields: Mapping[str, Any], narration: Narration) -> list[str]:
-    """The lines about an event of a journal, in the words of a run. Empty if there is nothing to say, and for an event
-    that only a newer ralph knows.
-    """
+    """The lines about an event of a journal, in the words of a run. Empty for what only a newer ralph knows."""
     if fields.get("subtype") == "response_discarded":
         return [narration.color("yellow", "[discarded] an answer does not count")]
     try:
@@ -212,9 +208,7 @@ def _attempts_line(fields: Mapping[str, Any]) -> str | None:
 
 
 def _counts(fields: Mapping[str, Any]) -> str:
-    """The tokens and the cost of an attempt, as text. Empty if the server counted no tokens. An attempt is billed
-    even if its answer is incomplete.
-    """
+    """The tokens and the cost of an attempt, also an incomplete one. Empty if the server counted none."""
     tokens = TokenUsage(**fields["tokens"])
     if tokens == TokenUsage():
         return ""

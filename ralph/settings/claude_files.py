@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 
 _MOST_BYTES = 1_000_000
-"""The maximum size of a file. A cloned repository may contain files of any size. Nobody writes rules that need more
-than a tenth of this maximum."""
+"""A cloned repository may contain files of any size. Rules need less than a tenth of this."""
 _PROJECT_FILES = {"project": ".claude/settings.json", "local": ".claude/settings.local.json"}
 _USER_FILE = ".claude/settings.json"
 OPTION = "--settings"
@@ -54,9 +53,9 @@ def read_claude_files(
     for kind, path in _places(cwd, environment):
         if kind == "user":
             _refuse_left_behind(str(path), environment)
-        data = _read(path)
-        if data is not None:
-            found.append(ClaudeFile(str(path), kind, str(path.parents[1]), _text(data[0], str(path))))
+        read = _read(path)
+        if read is not None:
+            found.append(ClaudeFile(str(path), kind, str(path.parents[1]), read[0]))
     if option is not None:
         found.append(_from_option(option, cwd))
         if found[-1].name != OPTION:
@@ -87,9 +86,7 @@ def judged(
 def read_wishes(
     files: Iterable[ClaudeFile], environment: Mapping[str, str], cwd: Path, sources: Collection[str]
 ) -> ClaudeWishes:
-    """The wishes of the trusted files beside rules and hooks. `sources` are those of `--setting-sources`. Raises
-    ClaudeFileError.
-    """
+    """The trusted files' wishes beside rules and hooks. `sources`: `--setting-sources`. Raises ClaudeFileError."""
     read = [(file, document_of(file)) for file in files]
     empty = [Remark(f"{file.name} is empty", "remove it") for file in files if not file.text.strip()]
     try:
@@ -114,21 +111,20 @@ def document_of(file: ClaudeFile) -> Any:
     """Decodes the JSON object in a file. An empty file has no keys, as in Claude Code. Raises ClaudeFileError, also for a key that
     occurs twice: only one of its guards would count.
     """
+    why = "is not a JSON object"
     try:
         document = unambiguous_json(file.text) if file.text.strip() else {}
+        if isinstance(document, dict):
+            return document
     except json.JSONDecodeError:
-        raise _unusable(file.name, "is not valid JSON", from_flag=file.kind == "flag") from None
+        why = "is not valid JSON"
     except (ValueError, RecursionError) as error:
-        raise _unusable(file.name, f"is not valid JSON: {error}", from_flag=file.kind == "flag") from None
-    if not isinstance(document, dict):
-        raise _unusable(file.name, "is not a JSON object", from_flag=file.kind == "flag")
-    return document
+        why = f"is not valid JSON: {error}"
+    raise _unusable(file.name, why, from_flag=file.kind == "flag")
 
 
 def guards_in_short(files: Iterable[ClaudeFile]) -> bool:
-    """A quick test whether a file may contain settings about permissions or hooks. If the result is False, the run
-    needs no rules.
-    """
+    """A quick test whether a file may contain permissions or hooks. If not, the run needs no rules."""
     return any(
         word in file.text for file in files for word in ('"permissions"', '"hooks"', '"sandbox"', "\\u")
     )
@@ -155,17 +151,17 @@ def _from_option(text: str, cwd: Path) -> ClaudeFile:
     if text.lstrip().startswith("{"):
         return ClaudeFile(OPTION, "flag", "", text)
     path = cwd / text
-    data = _read(path, from_flag=True)
-    if data is None:
+    read = _read(path, from_flag=True)
+    if read is None:
         raise ClaudeFileError(f"{OPTION}: {path} does not exist", from_flag=True)
     root = path.parents[1] if path.parent.name == ".claude" else path.parent
-    text, owner = _text(data[0], str(path), from_flag=True), data[1]
+    text, owner = read
     why = "" if owner in (0, os.geteuid()) else f"it belongs to another user (uid {owner})"
     return ClaudeFile(str(path), "flag", str(root), text, why)
 
 
-def _read(path: Path, *, from_flag: bool = False) -> tuple[bytes, int] | None:
-    """The content of a file and the number of its owner, or None if it does not exist."""
+def _read(path: Path, *, from_flag: bool = False) -> tuple[str, int] | None:
+    """The text of a file and the number of its owner, or None if it does not exist."""
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:
             data, owner = file.read(_MOST_BYTES + 1), os.fstat(file.fileno()).st_uid
@@ -179,14 +175,10 @@ def _read(path: Path, *, from_flag: bool = False) -> tuple[bytes, int] | None:
         raise _unusable(str(path), why, from_flag=from_flag) from error
     if len(data) > _MOST_BYTES:
         raise _unusable(str(path), f"has more than {_MOST_BYTES:,} bytes", from_flag=from_flag)
-    return data, owner
-
-
-def _text(data: bytes, name: str, *, from_flag: bool = False) -> str:
     try:
-        return data.decode("utf-8-sig")
+        return data.decode("utf-8-sig"), owner
     except UnicodeDecodeError:
-        raise _unusable(name, "is not valid JSON", from_flag=from_flag) from None
+        raise _unusable(str(path), "is not valid JSON", from_flag=from_flag) from None
 
 
 def _unusable(name: str, why: str, *, from_flag: bool) -> ClaudeFileError:

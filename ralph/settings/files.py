@@ -5,7 +5,6 @@ tables and keys. Each error is one line that names the file. `toml_file.py` read
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003 - decoded by its hints
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -33,14 +32,17 @@ class RecordedFile(Struct, frozen=True):
     path: str
     text: str | None
 
+    @property
+    def data(self) -> bytes | None:
+        return None if self.text is None else self.text.encode("utf-8", "surrogateescape")
+
 
 class SettingsFile(Struct, frozen=True):
     """The content of a settings file at the time when it was read."""
 
     path: Path
     is_trusted: bool
-    """False if a repository's author or an agent may have written the file (`search_around`, `why_open`). A file that the user
-    named is always trusted."""
+    """False if a repository's author or an agent may have written the file. The user's choice is trusted."""
     data: bytes | None
     is_named: bool = False
     is_mcp: bool = False
@@ -51,18 +53,17 @@ def find_settings_files(
     environment: Mapping[str, str],
     cwd: Path,
     config_file: Path | None,
-    known: Mapping[str, bytes | None] = MappingProxyType({}),
-    mcp_files: Iterable[Path] = (),
-    *,
     search: ProgramSearch,
+    *,
+    recorded: Iterable[RecordedFile] = (),
+    mcp_files: Iterable[Path] = (),
 ) -> tuple[SettingsFile, ...]:
-    """Returns one `SettingsFile` for each place where a settings file may be. The order is from the lowest to the
-    highest precedence. If a file does not exist, its `data` is None.
+    """One `SettingsFile` for each place, from the lowest to the highest precedence.
 
-    `config_file` is the path given with `--config`. `known` maps the paths of files that were read before to their
-    contents; these files are not read again. `mcp_files` are the paths of files with MCP servers, which come last in
-    the result. `search` says what an agent may write. Raises SettingsFileError.
+    `config_file` is that of `--config`. `search` knows where an agent may write. Files that are `recorded` are not
+    read again. `mcp_files` have MCP servers. Raises SettingsFileError.
     """
+    known = {file.path: file.data for file in recorded}
 
     def file_at(path: Path, *, is_trusted: bool, is_named: bool = False) -> SettingsFile:
         if str(path) in known:
@@ -98,10 +99,9 @@ def is_same_file(one: Path, other: Path) -> bool:
 def flattened(
     document: Mapping[str, Any], path: Path, allowed: Mapping[str, Collection[str]], lists: Collection[str]
 ) -> dict[str, Any]:
-    """Makes a flat mapping from the tables of a document: `{"model": {"name": x}}` becomes `{"model.name": x}`.
+    """Makes `{"model.name": x}` from `{"model": {"name": x}}`. `allowed` are the keys of each table.
 
-    `allowed` lists the keys that each table may contain. Values of the keys in `lists`, such as `targets`, are copied
-    unchanged. Raises SettingsFileError for an unknown table or key.
+    The keys in `lists`, such as `targets`, are copied. Raises SettingsFileError for an unknown table or key.
     """
     flat, about = {}, _OF_ANOTHER if path.name == LOCAL_FILE else ""
     for table, content in document.items():
@@ -126,18 +126,14 @@ def flattened(
 
 
 def is_of_another_program(document: Mapping[str, Any], known: frozenset[str]) -> bool:
-    """Whether a `ralph.toml` belongs to another program of that name: it has tables, and none of them is one of `known`, or
-    nearly so.
-    """
+    """Whether it is another program's `ralph.toml`: it has tables, and none of them is nearly one of `known`."""
     if not known.isdisjoint(document) or not any(isinstance(one, dict) for one in document.values()):
         return False
     return not any(nearest(key.lower(), known, _LEAST_LIKENESS) for key in document)
 
 
 def keys_at_any_depth(value: object, above: str = "") -> Iterator[tuple[str, str]]:
-    """Yields all keys of a document, including keys in nested tables and lists. Each item is a pair of the key's last
-    part and its full name, such as `("name", "model.name")`.
-    """
+    """Yields the keys of a document at any depth, each with its full name: `("name", "model.name")`."""
     if isinstance(value, list):
         for item in value:
             yield from keys_at_any_depth(item, above)

@@ -19,47 +19,23 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.machine.own_programs import search_around
-from ralph.settings.files import RecordedFile, SettingsFile, find_settings_files
+from ralph.settings.files import RecordedFile, SettingsFile
 from ralph.settings.toml_file import SettingsFileError, read_settings_file
 from ralph.values.claude_file import ClaudeFile  # noqa: TC001 - decoded by its hints
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator
+
+    from ralph.machine.own_programs import ProgramSearch
 
 
-def recorded_files(
-    files: Iterable[SettingsFile], roots: Sequence[Path], environment: Mapping[str, str]
-) -> tuple[RecordedFile, ...]:
-    """Selects the files whose contents must be recorded, because an agent could change the files before the loop is
-    resumed.
-
-    `roots` begin with the working directory, and are the directories that the agent may write to.
-    """
-    search = search_around(environment, roots)
+def recorded_files(files: Iterable[SettingsFile], search: ProgramSearch) -> tuple[RecordedFile, ...]:
+    """The files that must be recorded, because an agent could change them before the loop is resumed."""
     return tuple(
         RecordedFile(str(file.path), _text(file.data))
         for file in files
         if not file.is_trusted or search.why_open(str(file.path))
     )
-
-
-def files_of_loop(
-    environment: Mapping[str, str],
-    cwd: Path,
-    config_file: Path | None,
-    recorded: Iterable[RecordedFile],
-    mcp_files: Iterable[Path] = (),
-    *,
-    reach: Iterable[Path] = (),
-) -> tuple[SettingsFile, ...]:
-    """Returns the settings files of a loop and the files with MCP servers. For a recorded file, uses the recorded
-    content. Reads all other files now. `reach` are the directories besides the checkout around `cwd` that an agent may write. Raises
-    SettingsFileError.
-    """
-    known = {file.path: _data(file.text) for file in recorded}
-    search = search_around(environment, (cwd, *reach))
-    return find_settings_files(environment, cwd, config_file, known, mcp_files, search=search)
 
 
 def changed_since(recorded: Iterable[RecordedFile]) -> list[str]:
@@ -77,8 +53,7 @@ class LoopHandover(Struct, frozen=True):
     number: int
     """The number of the iteration, counted from 1."""
     task_chars: int | None = None
-    """The number of characters at the end of the prompt that are the user's own, because the loop wrote the rest. None if
-    the iteration has no prompt."""
+    """The characters at the prompt's end that are the user's own. None without a prompt."""
     guards: dict[str, str] = {}
     """The files of hooks that commands could change, each with the digest of its content when the loop began."""
     directories: tuple[str, ...] = ()
@@ -102,9 +77,8 @@ _HANDOVER = msgspec.json.Decoder(LoopHandover, dec_hook=lambda kind, text: kind(
 
 @contextmanager
 def handed_over(handover: LoopHandover, learn: Callable[[Iterable[str]], None]) -> Iterator[int]:
-    """A context manager that returns a file descriptor. A child process can read the handover from this descriptor, but
-    only once. At the end, `learn` gets the secrets that the process has told, also if it was killed, and the descriptor is
-    closed. Raises OSError if the handover cannot be written.
+    """A descriptor from which one child can read the handover, once. At the end, `learn` gets the secrets that the
+    child has told, also if it was killed. Raises OSError.
     """
     data = msgspec.json.encode(replace(handover, secrets=frozenset()), enc_hook=str)
     with _private_file() as descriptor:
@@ -161,7 +135,3 @@ def _now(path: str) -> str | None:
 
 def _text(data: bytes | None) -> str | None:
     return None if data is None else data.decode("utf-8", "surrogateescape")
-
-
-def _data(text: str | None) -> bytes | None:
-    return None if text is None else text.encode("utf-8", "surrogateescape")

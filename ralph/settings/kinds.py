@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.values.credentials import Secret
 from ralph.values.servers.endpoint import checked_base_url, header_table
-from ralph.values.setting import TEXT, Kind, printable
+from ralph.values.setting import POSITIVE_SECONDS, TEXT, Key, Kind, printable
 from ralph.values.tool_choice import ALL_OF_THEM, TOOL_NAMES, check_tool_name
 
 if TYPE_CHECKING:
@@ -33,11 +33,9 @@ def about(subject: str) -> Iterator[None]:
 def decoded_table(
     raw: Mapping[str, Any], kinds: Mapping[str, Kind], needed: Sequence[str], holder: str
 ) -> dict[str, Any]:
-    """Decodes the values of a table. `kinds` contains the `Kind` of each known key, and `needed` the required keys.
-    `holder` describes the table in errors.
+    """Decodes a table with the known keys `kinds` and the required ones `needed`. `holder` is its name in errors.
 
-    Raises a ValueError that names the key if a key is unknown, wrong or missing. msgspec could decode the whole
-    table, but its error would name neither the value nor the known keys.
+    Raises a ValueError that names the key. That of msgspec would name neither the value nor the known keys.
     """
     for key in raw:
         if key not in kinds:
@@ -144,14 +142,12 @@ KEY_VARIABLES = Kind(str | _NAMES, _SAYS_KEY_VARIABLES, _key_variables, is_secre
 
 
 def number(text: str) -> int:
-    """A whole number of at most 15 digits. Raises ValueError for other texts.
-
-    No setting needs more digits, and `int` is slow for thousands of digits.
-    """
+    """A whole number of at most 15 digits, because `int` is slow for thousands. Raises ValueError."""
     if re.fullmatch(r"[0-9]{1,15}", text):
         return int(text)
     raise ValueError("must be a whole number")
 
 
-def milliseconds_as_seconds(text: str) -> float:
-    return number(text) / 1000
+def in_milliseconds(variable: str, meaning: str) -> Key:
+    """A time limit in seconds, which Claude Code's variable has in milliseconds."""
+    return Key(POSITIVE_SECONDS, meaning, variable=variable, read=lambda text: number(text) / 1000)

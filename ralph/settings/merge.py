@@ -66,7 +66,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from ralph.conversation.target import Target
-    from ralph.mcp.configuration import McpServer
     from ralph.values.claude_file import ClaudeFile
     from ralph.values.setting import Key
 
@@ -79,16 +78,13 @@ _API, _BASE_URL = "model.api", "model.base_url"
 
 
 class SettingsError(CannotError):
-    """One setting is wrong. The message has no secrets. If `from_flag` is True, the value came from a
-    flag, and the exit code is 2 (usage error). Otherwise the exit code is 78.
-    """
+    """A setting is wrong: exit 2 if it came from a flag, otherwise 78. The message has no secrets."""
 
     def __init__(self, message: str, *, from_flag: bool = False, so_far: Settings | None = None) -> None:
         super().__init__(message)
         self.from_flag = from_flag
         self.so_far = so_far
-        """All settings if only the API key is wrong: it is missing, or it may be meant for another cloud. None if
-        anything else is wrong."""
+        """All settings if only the API key is missing, or may be meant for another cloud."""
 
 
 class _SourcedValue(Struct, frozen=True):
@@ -130,11 +126,9 @@ def load_settings(
 ) -> Settings:
     """Reads each source once, and merges the sources.
 
-    Raises `SettingsError` for the first invalid value, even if another source overrides this value. `flags` maps
-    names in `BY_NAME` to values. None means that the flag was not given. `config_file` is the path given with
-    `--config`. `files` are the files that a loop has read for all its iterations. If `files` is None, the files are
-    read now. `reach` are the directories besides the checkout around `cwd` that an agent may write. `claude` is what settings
-    files for Claude Code ask for.
+    Raises `SettingsError` for the first invalid value, even an overridden one. `flags` maps names in `BY_NAME` to
+    values, None for those not given. `config_file` is that of `--config`. `files` are those that a loop has read, or
+    None. `reach` are the directories besides the checkout around `cwd` that an agent may write.
     """
     claude = claude or ClaudeWishes()
     overridden = tuple(claude.overridden(environment))
@@ -158,13 +152,14 @@ def load_settings(
         (*layers.foreign, *overridden, *ignored, *_lacking_tools(given, settings.mcp)),
     )
     written = (*settings.sandbox.written(environment), *claude.directories)
-    refuse_reached(settings, environment, (cwd, *reach), config_file, written)
-    if claude.files:
-        _refuse_reached_wishes(claude.files, search_around(environment, (cwd, *reach), written))
-    _refuse_reached_program(settings, environment, (cwd, *reach), config_file, written)
+    _refuse_reached(
+        settings, environment, (cwd, *reach), config_file, claude_files=claude.files, written=written
+    )
     if settings.mcp != McpSettings():
+        from ralph.settings.mcp_servers import configured_servers  # noqa: PLC0415 - few runs have servers
+
         search = search_around(environment, (cwd, *reach), written)
-        servers = _servers(settings, environment, cwd, search, files or ())
+        servers = configured_servers(settings, environment, cwd, search, files or ())
         remarks = plain_http_remarks([(server.url, server.secrets) for server in servers], environment)
         settings = replace(settings, mcp_servers=servers, remarks=(*settings.remarks, *remarks))
     problem = missing_key(settings.targets, environment)
@@ -194,9 +189,7 @@ def load_with_claude(
     reach: Sequence[Path] = (),
     claude: ClaudeOptions | None = None,
 ) -> Settings:
-    """As `load_settings`, with what the trusted settings files for Claude Code ask for. The process gets the proxies and
-    authorities that they name.
-    """
+    """As `load_settings`, with the wishes of trusted files for Claude Code. The process gets their proxies."""
     claude = claude or ClaudeOptions()
     try:
         read = claude.files
@@ -271,65 +264,39 @@ def _with_program(settings: Settings, program: KeyProgram) -> Settings:
     return replace(settings, targets=tuple(map(with_it, settings.targets)))
 
 
-def _refuse_reached_program(
+def _refuse_reached(
     settings: Settings,
     environment: Mapping[str, str],
     roots: Sequence[Path],
     config_file: Path | None,
-    more: Iterable[str],
+    *,
+    claude_files: Iterable[str],
+    written: Sequence[str],
 ) -> None:
-    """Raises SettingsError if commands may write the file of `--config` that names a program for a key."""
-    is_named = any(one.setting == API_KEY_COMMAND for one in settings.key_programs)
+    """Raises SettingsError if a file counts that commands may write, or find through `written`, which the settings decide. `roots`
+    are the places that were known when the files were judged. A file that `--config` names is what the user has chosen, unless it
+    names a program for a key.
+    """
     user_file = user_settings_path(environment)
-    if not is_named or config_file is None or settings.origins[TARGETS] == str(user_file):
-        return
-    why = search_around(environment, roots, more).why_open(str(roots[0] / config_file))
-    if why:
-        raise SettingsError(
-            f"{config_file}: {API_KEY_COMMAND} does not count, as {why}: put the file elsewhere"
-        )
-
-
-def _refuse_reached_wishes(files: Iterable[str], search: ProgramSearch) -> None:
-    for name in files:
-        why = search.why_open(name)
-        if why:
+    if user_file is not None and any(str(user_file) in origin for origin in settings.origins.values()):
+        is_named = config_file is not None and is_same_file(roots[0] / config_file, user_file)
+        why = search_outside(environment, written).why_open(str(user_file))
+        if why and not is_named and not search_around(environment, roots).why_open(str(user_file)):
+            raise SettingsError(
+                f"{user_file} does not count, as {why}: put it elsewhere, or pass this file with --config"
+            )
+    for name in claude_files:
+        if why := search_around(environment, roots, written).why_open(name):
             raise SettingsError(
                 f"{name} does not count, as {why}: put it elsewhere, or name that place by --add-dir"
             )
-
-
-def refuse_reached(
-    settings: Settings,
-    environment: Mapping[str, str],
-    roots: Sequence[Path],
-    config_file: Path | None,
-    more: Iterable[str],
-) -> None:
-    """Raises SettingsError if the user's own file has set something, and `more` places that commands may write decide what it
-    says. `roots` are those that were known when the file was judged. A file that `--config` names too is what the user has chosen.
-    """
-    user_file = user_settings_path(environment)
-    if user_file is None or not any(str(user_file) in origin for origin in settings.origins.values()):
+    has_program = any(one.setting == API_KEY_COMMAND for one in settings.key_programs)
+    if not has_program or config_file is None or settings.origins[TARGETS] == str(user_file):
         return
-    is_named = config_file is not None and is_same_file(roots[0] / config_file, user_file)
-    why = search_outside(environment, more).why_open(str(user_file))
-    if why and not is_named and not search_around(environment, roots).why_open(str(user_file)):
+    if why := search_around(environment, roots, written).why_open(str(roots[0] / config_file)):
         raise SettingsError(
-            f"{user_file} does not count, as {why}: put it elsewhere, or pass this file with --config"
+            f"{config_file}: {API_KEY_COMMAND} does not count, as {why}: put the file elsewhere"
         )
-
-
-def _servers(
-    settings: Settings,
-    environment: Mapping[str, str],
-    cwd: Path,
-    search: ProgramSearch,
-    files: Sequence[SettingsFile] = (),
-) -> tuple[McpServer, ...]:
-    from ralph.settings.mcp_servers import configured_servers  # noqa: PLC0415 - few runs have servers
-
-    return configured_servers(settings, environment, cwd, search, files)
 
 
 def _settings(
@@ -395,7 +362,7 @@ def _file_layers(
     user_place = str(user_file) if is_usable else "config.toml of a config directory that lies elsewhere"
     layers = _Layers({}, [], [], [])
     try:
-        found = find_settings_files(environment, cwd, config_file, search=search) if files is None else files
+        found = find_settings_files(environment, cwd, config_file, search) if files is None else files
         for file in (one for one in found if not one.is_mcp):
             if not file.is_trusted and file.data is not None and _is_foreign(parsed(file.path, file.data)):
                 layers.foreign.append(Remark(f"{file.path} {_FOREIGN}", "it can stay"))
@@ -489,7 +456,6 @@ def _decoded(key: Key, raw: object, origin: str, directory: Path) -> _SourcedVal
 
 
 def _tighten(given: _Layer, layers: _Layers) -> tuple[Remark, ...]:
-    """Applies the values from untrusted files to `given`, but only those that make a setting stricter."""
     ignored = []
     for layer in layers.untrusted:
         for name, wanted in layer.items():
@@ -520,11 +486,9 @@ def _looser(name: str, wanted: _SourcedValue, trusted: _SourcedValue) -> Remark:
 
 
 def _settle_custom_retry(layers: list[_Layer], given: _Layer) -> None:
-    """Checks the settings in `CUSTOM_ONLY`, which have an effect only with the retry policy "custom".
+    """Checks the settings that have an effect only with the retry policy "custom", and removes them for another.
 
-    If the source of such a setting also sets a policy, this policy must be "custom". If the source sets no policy,
-    another source must set the policy "custom". Otherwise raises SettingsError. If the policy that finally applies is
-    not "custom", for example because of `--retry off`, removes these settings from `given`.
+    A source that sets one must set that policy too, or, without a policy of its own, another source must.
     """
     policies = [layer["retry.policy"].value for layer in layers if "retry.policy" in layer]
     for layer in layers:
@@ -538,7 +502,6 @@ def _settle_custom_retry(layers: list[_Layer], given: _Layer) -> None:
 
 
 def _settle_bash_timeouts(given: _Layer) -> None:
-    """Lowers the default timeout of Bash to the maximum timeout if necessary."""
     names = ("tools.bash_timeout_s", "tools.bash_max_timeout_s")
     usual, largest = (_given_or_default(given, name) for name in names)
     if usual.value <= largest.value:
@@ -553,7 +516,6 @@ def _settle_bash_timeouts(given: _Layer) -> None:
 
 
 def _lacking_tools(given: _Layer, mcp: McpSettings) -> Iterator[Remark]:
-    """Yields a remark for each list of tools that names tools that ralph does not have."""
     may_have_servers = mcp != McpSettings()
     for name in TOOL_SETTINGS:
         names = lacking(given[name].value) if name in given else ()
@@ -597,9 +559,7 @@ def _environment_access(environment: Mapping[str, str]) -> EnvironmentAccess:
 
 
 def _with_betas(access: EnvironmentAccess, betas: Sequence[str]) -> EnvironmentAccess:
-    """A copy of `access` with a header that asks for beta features: those in `betas` and those in
-    ANTHROPIC_CUSTOM_HEADERS.
-    """
+    """A copy of `access` whose header asks for `betas` and for those in ANTHROPIC_CUSTOM_HEADERS."""
     if not betas:
         return access
     lines = access.headers.plain
@@ -638,7 +598,6 @@ def _server_choice(
 
 
 def _settle_server(given: _Layer, first: NamedModel, servers: ServerChoice) -> None:
-    """Writes the API and the base URL for the first model into `given`."""
     if servers.api not in {None, ANTHROPIC} and _MODEL not in given:
         key = BY_NAME[_API]
         subject = _subject(key, given[_API].origin)
@@ -700,7 +659,6 @@ def _subject(key: Key, origin: str) -> str:
 
 @contextmanager
 def _explained(says: str, *, from_flag: bool = False) -> Iterator[None]:
-    """A context manager that turns each ValueError raised inside it into a SettingsError."""
     try:
         yield
     except ValueError as error:

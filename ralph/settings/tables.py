@@ -35,13 +35,13 @@ from ralph.values.setting import (
     POSITIVE_SECONDS,
     SECONDS,
     SECONDS_OR_NONE,
-    SMALLER,
     SWITCH,
     TEXT,
     Arity,
     Flag,
     Key,
     at_least,
+    lower_only,
     one_of,
 )
 from ralph.values.tool_choice import ToolLists, enabled_tools
@@ -81,8 +81,7 @@ class ModelSettings(Struct, frozen=True):
             in_repository=ANY,
         ),
     ] = USUAL_MODEL
-    """The id of the model. If the settings contain `[[targets]]`, this is the name that the user wrote, even if it is
-    an alias."""
+    """The id of the model. With `[[targets]]`, the name as the user wrote it."""
     fallback: Annotated[
         tuple[str, ...],
         Key(
@@ -97,8 +96,7 @@ class ModelSettings(Struct, frozen=True):
             is_in_files=False,
         ),
     ] = ()
-    """The names of the fallback models, in the order in which ralph tries them, and as the user wrote them. Empty if
-    there is no fallback model."""
+    """The names as the user wrote them, in the order in which ralph tries them."""
     betas: Annotated[
         tuple[str, ...],
         Key(
@@ -207,28 +205,16 @@ class RetrySettings(Struct, frozen=True):
 
 class ClockSettings(ClockLimits, frozen=True):
     heartbeat_s: Annotated[
-        float,
-        Key(
-            SECONDS,
-            "time without output after which ralph prints a heartbeat; 0: never",
-            in_repository=SMALLER,
-        ),
+        float, lower_only("time without output after which ralph prints a heartbeat; 0: never")
     ] = 30.0
     input_s: Annotated[
-        float,
-        Key(
-            SECONDS,
-            "time to wait for the first byte of a pipe (standard input, `-f`); 0: no limit",
-            in_repository=SMALLER,
-        ),
+        float, lower_only("time to wait for the first byte of a pipe (standard input, `-f`); 0: no limit")
     ] = 60.0
     driver_s: Annotated[
         float,
-        Key(
-            SECONDS,
+        lower_only(
             "time to wait for the answer of a driver that is asked for a permission, after which the call is denied; "
-            "0: no limit",
-            in_repository=SMALLER,
+            "0: no limit"
         ),
     ] = 3600.0
 
@@ -297,20 +283,15 @@ class ToolsSettings(Struct, frozen=True):
     ] = ()
     bash_timeout_s: Annotated[
         float,
-        Key(
-            POSITIVE_SECONDS,
-            "timeout of a command for which the model requests none; more than 0",
-            variable="BASH_DEFAULT_TIMEOUT_MS",
-            read=must_be.milliseconds_as_seconds,
+        must_be.in_milliseconds(
+            "BASH_DEFAULT_TIMEOUT_MS", "timeout of a command for which the model requests none; more than 0"
         ),
     ] = 120
     bash_max_timeout_s: Annotated[
         float,
-        Key(
-            POSITIVE_SECONDS,
+        must_be.in_milliseconds(
+            "BASH_MAX_TIMEOUT_MS",
             "longest timeout of a command; if the model requests a longer one, it gets this one",
-            variable="BASH_MAX_TIMEOUT_MS",
-            read=must_be.milliseconds_as_seconds,
         ),
     ] = 600
     max_output_bytes: Annotated[
@@ -375,21 +356,13 @@ class McpSettings(Struct, frozen=True):
     ] = False
     start_s: Annotated[
         float,
-        Key(
-            POSITIVE_SECONDS,
+        must_be.in_milliseconds(
+            "MCP_TIMEOUT",
             "time for an MCP server to start; a server that is not ready by then ends the run (exit 78)",
-            variable="MCP_TIMEOUT",
-            read=must_be.milliseconds_as_seconds,
         ),
     ] = 30
     call_s: Annotated[
-        float,
-        Key(
-            POSITIVE_SECONDS,
-            "longest time of one call of an MCP server's tool",
-            variable="MCP_TOOL_TIMEOUT",
-            read=must_be.milliseconds_as_seconds,
-        ),
+        float, must_be.in_milliseconds("MCP_TOOL_TIMEOUT", "longest time of one call of an MCP server's tool")
     ] = 600
 
 
@@ -477,11 +450,9 @@ class Settings(Struct, frozen=True):
     custom_headers: "Headers" = NO_HEADERS
     """The headers from ANTHROPIC_CUSTOM_HEADERS. They are not sent to a target whose entry sets a base URL or keys."""
     key_variables: frozenset[str] = frozenset()
-    """The variables that an `api_key_env` names. Tools never get these variables, even if the values are too short to
-    be recognised as secrets."""
+    """The variables of `api_key_env`, which tools never get, however short their values are."""
     unused_secrets: Secret[tuple[str, ...]] = Secret(())
-    """The keys and secret headers of all configured targets. Targets that are not used are included, because their
-    secrets must not be shown either."""
+    """The keys and secret headers of all configured targets, also of those that are not used."""
     claude_files: "tuple[ClaudeFile, ...]" = ()
     variables: Secret[dict[str, str]] = Secret({})
     """The variables of these files that act as the environment, with the values that count."""
@@ -490,9 +461,8 @@ class Settings(Struct, frozen=True):
     remarks: tuple[Remark, ...] = ()
     """Warnings for people. They do not stop a run."""
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """The origin of each value, by its name in `KEYS`, or by "targets" or "tools". An origin is "flag --model", the
-    name of a variable, the path of a file, several of these separated by commas, or a text that begins with
-    "default"."""
+    """The origin of each value, by its name in `KEYS`, or by "targets" or "tools": "flag --model", a variable, files
+    with commas between them, or a text that begins with "default"."""
 
     @property
     def enabled_tools(self) -> tuple[str, ...]:
@@ -571,11 +541,10 @@ _AT_ANY_DEPTH: dict[str, tuple[str, ...]] = {
 
 
 def other_places(key: str, whole_name: str) -> tuple[str, ...] | None:
-    """The environment variable and the flag with which the user can set a key that a file in the working directory
-    may not contain. Empty if the key has neither. None if a file in the working directory may contain the key, or if
-    the key does not exist.
+    """The variable and the flag of a key that a file in the working directory may not contain. May be empty. None if
+    it may.
 
-    `key` is the last part of the key, such as `name`, and `whole_name` is its full name, such as `model.name`.
+    `key` is its last part, such as `name`, and `whole_name` its full name, such as `model.name`.
     """
     known = BY_NAME.get(whole_name)
     if known is not None and known.is_in_files and known.in_repository is None:

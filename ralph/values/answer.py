@@ -17,14 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
 FINAL_REPORT = "final_report"
-"""The name of the tool with which the model ends a task that requires a report. A call of this tool runs nothing.
-`values/report.py` checks the arguments of the call."""
+"""The tool with which the model ends a task that requires a report. A call of it runs nothing."""
 
 FILE_TOOLS = frozenset({"Write", "Edit"})
-"""The tools that write one file. Before a call, ralph records a checksum of the new content. After a crash, ralph can
-then check whether the file was written."""
+"""The tools that write one file. The journal gets a checksum of the new content before such a call."""
 COMMANDS = "Bash"
-"""The tool that runs commands."""
 BASH_OUTPUT, KILL_BASH = "BashOutput", "KillBash"
 """The tools for commands in the background. A run has them if it has Bash, and what allows Bash allows them."""
 
@@ -33,9 +30,7 @@ Block = dict[str, Any]
 
 
 class ToolDefinition(Struct, frozen=True):
-    """The definition of a tool, as the model gets it. `input_schema` is a JSON Schema. Its top level has `type:
-    object`.
-    """
+    """A tool as the model gets it. `input_schema` is a JSON Schema with `type: object` at its top."""
 
     name: str
     description: str
@@ -107,9 +102,7 @@ Ruling = ToolOutput | Runnable
 
 
 class FileChange(Struct, frozen=True):
-    """The change that a tool call is about to make to one file, described by checksums. After a crash, ralph compares
-    these checksums with the file, and so knows whether the change was made.
-    """
+    """The change that a call is about to make to one file. After a crash, the checksums tell whether it was made."""
 
     path: str
     before: str | None
@@ -144,9 +137,7 @@ _MOST_FRAMES = 4
 
 
 def describe_bug(error: BaseException) -> str:
-    """One line with the class of the exception, its message and its innermost frames. The innermost frame comes
-    first. Apart from the message, the line contains no source text and no values of variables.
-    """
+    """One line with the exception's class, message and innermost frames, the innermost first. It has no values."""
     frames = []
     traceback = error.__traceback__
     while traceback is not None:
@@ -162,10 +153,7 @@ def os_error_text(error: OSError) -> str:
 
 
 class ToolError(Exception):
-    """A failure of a tool. Its text is written for the model and becomes the result of the tool call.
-
-    Any other exception from a tool is a bug in ralph.
-    """
+    """A failure of a tool, written for the model. Any other exception from a tool is a bug in ralph."""
 
 
 @contextmanager
@@ -184,9 +172,7 @@ _LONGEST_NAME = 128
 
 
 class MalformedCall(Struct, frozen=True):
-    """A tool call that must not run because its input is faulty. `raw` is the input as the model wrote it. `reason`
-    says what is wrong with the input. The model gets this reason as the result of the call.
-    """
+    """A call that must not run. `raw` is its input as the model wrote it. The model gets `reason` as the result."""
 
     id: str
     name: str
@@ -200,8 +186,7 @@ class Answer(Struct, frozen=True):
     message: dict[str, Any]
     """The API's message object. Its `content` holds complete blocks, in the order of their indexes."""
     calls: tuple[ToolCall | MalformedCall, ...]
-    """The tool calls (`tool_use` blocks) of the answer, in order. The tuple is empty if no call may run because of
-    the answer's stop reason."""
+    """The `tool_use` blocks in order. Empty if no call may run because of the stop reason."""
     warnings: tuple[str, ...] = ()
     request_id: str | None = None
 
@@ -226,12 +211,10 @@ class Answer(Struct, frozen=True):
 
 
 def with_sendable_calls(answer: Answer, taken: Collection[str]) -> Answer:
-    """A copy of the answer, in which the ids and names of tool calls are replaced if the API would refuse them in the
-    next request.
+    """A copy in which the ids and names of tool calls are replaced if the API would refuse them in the next request.
 
-    Ids and names may contain only ASCII letters, digits, `_` and `-`, and every id must be unique in the
-    conversation. `taken` holds the ids that the conversation already contains. Some local servers number the calls of
-    each answer from 0, or name a call `functions.Bash:0`.
+    `taken` holds the ids of the conversation. Some local servers number the calls of each answer from 0, or name a
+    call `functions.Bash:0`.
     """
     ids = _sendable_ids(answer.call_ids, taken)
     content = [_renamed(block, ids) if block.get("type") == "tool_use" else block for block in answer.content]

@@ -2,7 +2,7 @@
 run gets if this error ends the run.
 
 The decision is based on fields. Message texts decide only where servers give no other sign: the refusals of
-`values/servers/refusals.py` and the exhausted accounts of `values/servers/accounts.py`. A test compares this module with
+`values/servers/refusals.py`. A test compares this module with
 the table in `docs/retry.md`.
 """
 
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.values.outcome import Outcome
-from ralph.values.servers.accounts import exhausted_account
 from ralph.values.servers.refusals import (
     BAD_CALLS,
     BAD_KEYS,
@@ -22,6 +21,7 @@ from ralph.values.servers.refusals import (
     OVERFLOWS,
     SIGNATURES,
     KnownRefusal,
+    exhausted_account,
 )
 
 if TYPE_CHECKING:
@@ -72,8 +72,7 @@ PERMANENT_CAUSES = frozenset(
         NetworkCause.UNSENDABLE,
     }
 )
-"""Causes of network failures that last until somebody fixes them. All other causes, including unknown ones, are
-expected to be temporary."""
+"""Causes that last until somebody fixes them. All others, unknown ones too, are expected to pass."""
 
 STATUS_OF_TYPE = {
     "invalid_request_error": 400,
@@ -114,8 +113,7 @@ STATUS_OF_TYPE = {
     ),
     "rate_limited": 429,  # Mistral (cline/cline#9085)
 }
-"""The HTTP status that belongs to each `error.type`, or to an `error.code` of another vendor. It is needed for an error inside
-a stream, because the HTTP status of such an answer is 2xx."""
+"""The HTTP status of each `error.type`, or `error.code` of another vendor. Errors inside a stream have none."""
 
 _KIND_OF_REFUSAL = (
     (FailureKind.CONTEXT_OVERFLOW, OVERFLOWS),
@@ -143,10 +141,7 @@ _KIND_OF_STATUS = {
 
 
 def classify_error(error: AgentError) -> ErrorClass:
-    """Classifies an error by rule R1 of the retry specification.
-
-    Transient errors are retried, permanent errors are not.
-    """
+    """Classifies an error by rule R1 of the retry specification. Only transient errors are retried."""
     match error:
         case HttpError():
             transient = _is_transient_status(error)
@@ -191,10 +186,8 @@ def failure_kind(error: AgentError) -> FailureKind:
 
 
 def status_meant(error_type: str | None, status: int | None) -> int | None:
-    """The HTTP status that corresponds to an error inside a stream.
-
-    This is the status in `STATUS_OF_TYPE` for the error's type. If the table does not contain the type, the result is
-    `status`. That is the number that the server wrote into the error, or None if it wrote no number.
+    """The HTTP status that an error inside a stream means: that of its type, else `status`, which the server wrote
+    into it.
     """
     return STATUS_OF_TYPE.get(error_type or "", status)
 
@@ -206,8 +199,7 @@ def kind_of(
     text: str,
     retry_after: float | None = None,
 ) -> FailureKind:
-    """The kind of failure for an error that a server reports, either in an HTTP error or inside a stream. `status` is
-    None if the status is unknown. `retry_after` is the wait that the server requests, or None.
+    """The kind of an error that a server reports, in an HTTP error or inside a stream.
 
     An exhausted account that is filled again at a known time is a rate limit with a long wait.
     """
@@ -237,9 +229,7 @@ def outcome_of(error: AgentError) -> Outcome:
 
 
 def is_for_later(error: AgentError) -> bool:
-    """Whether ralph must not retry in this run, although a later run may succeed. True for a rate limit or a 5xx answer
-    with `x-should-retry: false`, unless the kind of failure is permanent.
-    """
+    """Whether only a later run may try again: a rate limit or 5xx with `x-should-retry: false`, unless permanent."""
     if not isinstance(error, HttpError) or error.should_retry is not False:
         return False
     kind = failure_kind(error)
@@ -280,9 +270,7 @@ def is_said_again(before: AgentError | None, error: AgentError) -> bool:
 
 
 def may_mean_overflow(error: AgentError) -> bool:
-    """Whether the words of an error, which ralph does not know, may mean that the request was too large: the server
-    refused the request (status 400 or 422), or said the same twice.
-    """
+    """Whether unknown words may mean that the request was too large: the status is 400 or 422, or they came twice."""
     is_refused = failure_kind(error) is FailureKind.INVALID_REQUEST and _status_of(error) in {400, 422}
     return is_refused or error.may_be_about_size
 
@@ -294,7 +282,6 @@ def _said(error: AgentError) -> str:
 
 
 def _status_of(error: AgentError) -> int | None:
-    """The HTTP status of an `HttpError`."""
     match error:
         case HttpError():
             return error.status

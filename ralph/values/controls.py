@@ -33,9 +33,7 @@ _ASKING = (PermissionMode.DEFAULT, PermissionMode.ACCEPT_EDITS)
 
 
 def permission_mode(text: str) -> PermissionMode:
-    """The permission mode with this name. Raises ValueError if ralph does not support such a mode. The caller puts
-    the option's name before the error's text.
-    """
+    """The permission mode with this name. Raises ValueError, before whose text the caller puts the option's name."""
     try:
         return PermissionMode(text)
     except ValueError:
@@ -52,9 +50,7 @@ def mode_notice(mode: PermissionMode) -> str | None:
 
 
 class ModeFixedError(ValueError):
-    """A driver requested another permission mode, but the run was started in the mode `plan`. This mode cannot be
-    changed during a run.
-    """
+    """A driver requested another mode of a run that was started in the mode `plan`."""
 
 
 class RunControls:
@@ -62,15 +58,13 @@ class RunControls:
         self,
         *,
         auto_retry: bool = True,
-        model: str | None = None,
         permission_mode: PermissionMode = PermissionMode.BYPASS,
         stays_in_plan: bool = False,
         permissions_are_asked: bool = False,
     ) -> None:
         self.auto_retry = auto_retry
-        self.model = model
-        """The model that the driver has requested for the next requests. None if there is no such request, or after
-        `take_requested_model` has returned it."""
+        self.model: str | None = None
+        """The model that the driver wants for the next requests. None if there is none, or it was taken."""
         self.permission_mode = permission_mode
         self.stays_in_plan = stays_in_plan
         """True if the command line chose plan mode. In that case, a driver cannot change the mode."""
@@ -85,10 +79,8 @@ class RunControls:
         return None if self._permissions_are_asked else mode_notice(self.permission_mode)
 
     def choose_mode(self, name: str) -> PermissionMode:
-        """Sets the permission mode with this name, and returns it.
-
-        Raises ValueError if there is no such mode, or if the command line chose a mode that cannot be changed. The
-        caller puts the name of the field before the error's text.
+        """Sets and returns the mode with this name. Raises ValueError, before whose text the caller puts the field's
+        name.
         """
         mode = permission_mode(name)
         if self.stays_in_plan and mode is not PermissionMode.PLAN:

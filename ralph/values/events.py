@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from ralph.values.servers.models import ModelFacts
 
 
+class Event(Struct, frozen=True):
+    """The base class of everything that a run or a loop tells its sinks."""
+
+
 class DeadEnd(Struct, frozen=True):
-    """The reason why ralph ended a run that made no progress. The model repeated the same calls, or gave several
-    answers in a row in which all calls were malformed.
-    """
+    """Why ralph ended a run without progress: the same calls again, or answers in a row with malformed calls only."""
 
     name: str
     call: ToolCall
@@ -38,15 +40,14 @@ SOCKETS_IN_FILES = "sockets in the file system"
 """The name of the sandbox's protection against connections to Unix sockets of other programs."""
 
 
-class RunStarted(Struct, frozen=True):
+class RunStarted(Event, frozen=True):
     cwd: str
     model: str
     tools: tuple[str, ...]
     api_key_source: str
     """The name of the environment variable that holds the API key, or "none" if there is no key."""
     targets: tuple[str, ...] = ()
-    """The names of all targets of the run, in the order in which ralph tries them. Empty if there is only one
-    target."""
+    """The names of all targets, in the order in which ralph tries them. Empty if there is only one."""
     permission_mode: str = "bypassPermissions"
     sandbox: str = "none"
     """The level of the sandbox in which commands run: "namespaces", "landlock" or "none"."""
@@ -59,17 +60,17 @@ class RunStarted(Struct, frozen=True):
     mcp_servers: tuple[str, ...] = ()
 
 
-class RequestSent(Struct, frozen=True):
+class RequestSent(Event, frozen=True):
     """A request has been given to the thread that sends it, and ralph is about to wait for the answer."""
 
 
-class StreamReceived(Struct, frozen=True):
+class StreamReceived(Event, frozen=True):
     """One stream event of an answer, as the server sent it. The answer may never become complete."""
 
     event: dict[str, Any]
 
 
-class AnswerAccepted(Struct, frozen=True):
+class AnswerAccepted(Event, frozen=True):
     """A complete answer of the model was added to the conversation."""
 
     message: dict[str, Any]
@@ -77,26 +78,25 @@ class AnswerAccepted(Struct, frozen=True):
     request_id: str | None = None
 
 
-class ToolStarted(Struct, frozen=True):
+class ToolStarted(Event, frozen=True):
     call: ToolCall
 
 
-class ToolFinished(Struct, frozen=True):
+class ToolFinished(Event, frozen=True):
     call: ToolCall
     result: ToolResult
     took_s: float
 
 
-class BackgroundStarted(Struct, frozen=True):
+class BackgroundStarted(Event, frozen=True):
     id: str
     """The id by which the model names it, such as `bash_1`. Unique in a session."""
     command: str
     """The command line in one line, without known credentials."""
     call_id: str = ""
-    """The id of the tool call that started it."""
 
 
-class BackgroundEnded(Struct, frozen=True):
+class BackgroundEnded(Event, frozen=True):
     """A command in the background has ended: none of its processes is left."""
 
     id: str
@@ -104,9 +104,7 @@ class BackgroundEnded(Struct, frozen=True):
     call_id: str = ""
     exit_code: int | None = None
     stopped_by: str = ""
-    """The reason why the command was stopped: "model" (a tool call), "run" (the end of the run) or "limit" (on processes or
-    memory). Empty if it ended by itself.
-    """
+    """"model" (a tool call), "run" (its end), "limit" (on processes or memory), or empty."""
     took_s: float = 0.0
 
     @property
@@ -122,29 +120,23 @@ class Background(Struct, frozen=True):
     running: Mapping[str, str] = field(default_factory=dict)
 
 
-class UserMessageCommitted(Struct, frozen=True):
-    """A user message that ralph made was added to the conversation. The message contains tool results, or a text that
-    ralph writes for the model, such as a request to continue. There is no such event for the user's own prompts.
-    """
+class UserMessageCommitted(Event, frozen=True):
+    """Tool results, or a text that ralph wrote for the model, were added to the conversation."""
 
     content: tuple[Block, ...]
 
 
-class AttemptEnded(Struct, frozen=True):
-    """An attempt has ended with an answer or an error, or was interrupted. An attempt is one call of
-    `send_message()`. If it ends with an error, this event is emitted even if no retry follows.
-    """
+class AttemptEnded(Event, frozen=True):
+    """A call of `send_message()` has ended, whether or not a retry follows."""
 
     turn: int
     attempt: int
-    """The number of the attempt within the turn, counted from 1. Every attempt in the turn is counted: retries,
-    requests to other targets, synthetic retries, continuations and summaries."""
+    """The number within the turn, from 1. Each request counts: retries, other targets, continuations, summaries."""
     target: str
     model: str
     latency_s: float
     tokens: TokenUsage
-    """The tokens for which the server bills the attempt. They may be ralph's estimates if the server gave no count,
-    or if the answer broke off."""
+    """The tokens that the server bills. Ralph's estimates if it gave no count or the answer broke off."""
     facts: ModelFacts | None = None
     status: int | None = None
     kind: str | None = None
@@ -154,20 +146,16 @@ class AttemptEnded(Struct, frozen=True):
     api: str = "anthropic"
 
 
-class TurnAsked(Struct, frozen=True):
-    """A turn has ended, and at least one request was sent in it. `took_s` is the number of seconds spent on requests
-    in this turn, and on waits between them.
-    """
+class TurnAsked(Event, frozen=True):
+    """A turn with at least one request has ended. `took_s` is the time of its requests and of the waits between."""
 
     turn: int
     attempts: int
     took_s: float
 
 
-class RetryScheduled(Struct, frozen=True):
-    """Ralph will retry a request after `wait_s` seconds, which may be 0. `attempt` is the number of the retry among
-    the retries of this request, counted from 1. `max_retries` is the number of retries that the policy allows.
-    """
+class RetryScheduled(Event, frozen=True):
+    """Ralph will retry a request after `wait_s` seconds. `attempt` is the number of the retry, counted from 1."""
 
     attempt: int
     max_retries: int
@@ -177,30 +165,26 @@ class RetryScheduled(Struct, frozen=True):
     kind: str
     message: str
     requested_wait_s: float | None = None
-    """If the server requested a wait, this is `wait_s`. The policy may have shortened the requested wait. None if the
-    server requested no wait."""
+    """`wait_s`, if the server requested a wait, which the policy may have shortened. Else None."""
     turn: int = 1
     target: str = ""
 
 
-class ResponseRestarted(Struct, frozen=True):
-    """An answer with status 2xx failed. Parts of it may have been streamed already. The next request, to the same
-    target or to another, asks for the whole answer again.
-    """
+class ResponseRestarted(Event, frozen=True):
+    """A 2xx answer failed, perhaps after parts were streamed. The next request asks for the whole answer again."""
 
 
-class RetryRecovered(Struct, frozen=True):
+class RetryRecovered(Event, frozen=True):
     """A request was answered after at least one retry."""
 
     retries: int
     total_wait_s: float
     turn: int = 1
     attempt: int = 1
-    """The number of the attempt that was answered, counted as in `AttemptEnded`. The next four events count in the
-    same way."""
+    """The number of the attempt that was answered, counted as in `AttemptEnded`, as in the next four events."""
 
 
-class RetryExhausted(Struct, frozen=True):
+class RetryExhausted(Event, frozen=True):
     """Retries of a request were announced, but the request finally failed or was interrupted."""
 
     retries: int
@@ -210,7 +194,7 @@ class RetryExhausted(Struct, frozen=True):
     attempt: int = 1
 
 
-class ModelFallback(Struct, frozen=True):
+class ModelFallback(Event, frozen=True):
     """Ralph has changed to another target. It sends the next request to that target."""
 
     from_target: str
@@ -222,17 +206,15 @@ class ModelFallback(Struct, frozen=True):
     """The number of the attempt that failed, or 0 if no attempt in this turn failed."""
 
 
-class ModelFallbackSucceeded(Struct, frozen=True):
-    """A fallback target has given its first answer since ralph changed to it. Every target except the preferred
-    target is a fallback target. The preferred target is usually the first in the settings.
-    """
+class ModelFallbackSucceeded(Event, frozen=True):
+    """A target that is not the preferred one has given its first answer since ralph changed to it."""
 
     target: str
     turn: int
     attempt: int
 
 
-class ModelFallbackRecovered(Struct, frozen=True):
+class ModelFallbackRecovered(Event, frozen=True):
     """The preferred target has answered again. Before that, a fallback target had replaced it."""
 
     target: str
@@ -240,38 +222,34 @@ class ModelFallbackRecovered(Struct, frozen=True):
     attempt: int
 
 
-class ResponseDiscarded(Struct, frozen=True):
-    """Ralph has discarded an answer, which may be incomplete. Readers must ignore the parts of it that were already
-    streamed.
-    """
+class ResponseDiscarded(Event, frozen=True):
+    """An answer, which may be incomplete, does not count. Readers must ignore the parts that were streamed."""
 
     message_id: str
 
 
-class ClockFired(Struct, frozen=True):
+class ClockFired(Event, frozen=True):
     """A time limit for an answer was reached, and ralph gave up the request."""
 
     clock: str
     after_s: float
 
 
-class Heartbeat(Struct, frozen=True):
+class Heartbeat(Event, frozen=True):
     """Ralph is still waiting. `since_s` is the number of seconds since ralph last wrote output that a reader sees."""
 
     waiting_for: str
     since_s: float
 
 
-class TurnStarted(Struct, frozen=True):
+class TurnStarted(Event, frozen=True):
     """A turn has begun. In a turn, the model completes an answer, and the tool calls in the answer get results."""
 
     turn: int
 
 
-class SyntheticRetry(Struct, frozen=True):
-    """Ralph sends a new request after a useless answer. If the useless answer contains no tool calls, it is not added
-    to the conversation.
-    """
+class SyntheticRetry(Event, frozen=True):
+    """Ralph asks again after a useless answer. One without tool calls is not added to the conversation."""
 
     turn: int
     number: int
@@ -279,11 +257,9 @@ class SyntheticRetry(Struct, frozen=True):
     """One of `next_step.FAILURES`. The API does not receive it."""
 
 
-class MalformedCallRefused(Struct, frozen=True):
-    """Ralph refused a tool call because it could not run the call as the model wrote it.
-
-    The input of the call is incomplete or not JSON, or its arguments are wrong, or the tool is unknown. There is also
-    such an event for a call of the report tool if the report was not accepted.
+class MalformedCallRefused(Event, frozen=True):
+    """A call could not run as the model wrote it: its input, its arguments or its tool is wrong. Also a report that
+    was not accepted.
     """
 
     turn: int
@@ -291,7 +267,7 @@ class MalformedCallRefused(Struct, frozen=True):
     why: str
 
 
-class GuardTripped(Struct, frozen=True):
+class GuardTripped(Event, frozen=True):
     """A guard has refused a tool call, because the call continues a loop without progress."""
 
     turn: int
@@ -301,61 +277,56 @@ class GuardTripped(Struct, frozen=True):
     """The number of consecutive refusals, including this one."""
 
 
-class FinalTurnEntered(Struct, frozen=True):
+class FinalTurnEntered(Event, frozen=True):
     """The final turn has begun. From now on ralph accepts only a report or a closing answer."""
 
     turn: int
     reason: str
 
 
-class TurnsCollapsed(Struct, frozen=True):
+class TurnsCollapsed(Event, frozen=True):
     """Ralph has lowered the turn limit because a report failed or is missing."""
 
     turn: int
     reason: str
-    """"report_failed" if the model's report was not accepted. "no_report" if the model gave too many answers without
-    a report."""
+    """"report_failed": the report was not accepted. "no_report": too many answers without a report."""
     old_max_turns: int | None
     new_max_turns: int
 
 
-class ReportAccepted(Struct, frozen=True):
+class ReportAccepted(Event, frozen=True):
     """The run has a final report. Either a report of the model was accepted, or ralph wrote a synthetic report."""
 
     source: str
     """One of "tool_call", "text" or "synthetic"."""
     status: str
     turn: int
-    """The number of the turn in which the model gave the report. For a synthetic report, the number of the last turn
-    with a request."""
+    """The turn in which the model gave the report. For a synthetic one, the last turn with a request."""
     attempts: int
-    """The number of times that the model tried to report in this run, including the accepted report. Each call of the
-    report tool is counted, and so is each answer of plain text in place of a call."""
+    """How often the model tried to report, with this one: calls of the report tool, and plain text in their place."""
     forced_reason: str | None = None
     """The reason for the final turn, one of `agent.run_end.FORCES`. None if the run was not in its final turn."""
 
 
-class ContextCompacted(Struct, frozen=True):
+class ContextCompacted(Event, frozen=True):
     """Ralph has compacted the context: a shorter context has replaced the old one."""
 
     trigger: str
-    """The reason for the compaction. "threshold": the context was nearly full. "overflow": the server refused the
-    request as too large. "window_exceeded": the context window became full during an answer."""
+    """"threshold": nearly full. "overflow": the server refused the request. "window_exceeded": in an answer."""
     source: str
-    """"model" if the new context contains a new summary that the model wrote. "cut" if it contains the end of the
-    history instead."""
+    """"model": a new summary. "cut": the end of the history instead."""
     pre_tokens: int
     """The estimated number of tokens before the compaction. `post_tokens` is the number afterwards."""
     post_tokens: int
 
 
-class PermissionModeChanged(Struct, frozen=True):
+class PermissionModeChanged(Event, frozen=True):
     """A driver has changed the permission mode during the run."""
 
     mode: str
 
 
-class HookStarted(Struct, frozen=True):
+class HookStarted(Event, frozen=True):
     """The command of a hook begins. The event is emitted only if the user requested events about hooks."""
 
     hook_id: str
@@ -364,7 +335,7 @@ class HookStarted(Struct, frozen=True):
     event: str
 
 
-class HookEnded(Struct, frozen=True):
+class HookEnded(Event, frozen=True):
     """The command of a hook has ended, or could not be run."""
 
     hook_id: str
@@ -376,44 +347,34 @@ class HookEnded(Struct, frozen=True):
     status: int | None = None
 
 
-class MessageTaken(Struct, frozen=True):
-    """Ralph begins to work on a message of the driver. Emitted only if the driver requested that its messages are
-    repeated in the output.
-    """
+class MessageTaken(Event, frozen=True):
+    """Ralph begins to work on a message of the driver, which wants its messages repeated."""
 
     content: str | tuple[Block, ...]
     uuid: str | None = None
 
 
-class SessionStateChanged(Struct, frozen=True):
-    """The run begins to work, or begins to wait for a decision or a message of the driver. Emitted only if the driver
-    requested this event. Such a driver keeps ralph's input open until the state is "idle".
-    """
+class SessionStateChanged(Event, frozen=True):
+    """The run begins to work, or to wait for the driver, which asked for this event."""
 
     state: str
-    """"running": the run works. "requires_action": the driver is asked about a tool call. "idle": the run waits for a
-    message."""
+    """"running", "requires_action" (the driver is asked about a call) or "idle" (waits for a message)."""
 
 
-class Notice(Struct, frozen=True):
+class Notice(Event, frozen=True):
     """A message for the people who read the output of a run or a loop."""
 
     text: str
     is_vital: bool = False
-    """True if `--quiet` does not hide the notice. In a run, such a notice says that ralph left out some of the user's
-    input."""
+    """True if `--quiet` does not hide it. In a run, it then says that some of the user's input was left out."""
 
 
-class LoopEvent(Struct, frozen=True):
-    """The base class of the events of `ralph loop` itself. Events of the runs in the loop have other classes.
-    `loop/events.py` defines the events.
-    """
+class LoopEvent(Event, frozen=True):
+    """The base class of the events of `ralph loop` itself, which `loop/events.py` defines."""
 
 
-class PromptCalled(Struct, frozen=True):
-    """Ralph is about to run a tool call that the prompt or its command file requests. The model did not request this
-    call.
-    """
+class PromptCalled(Event, frozen=True):
+    """Ralph is about to run a tool call that the prompt or its command file requests, and not the model."""
 
     command: str
     """The command as a prompt calls it, such as `/fix`. Empty if the prompt itself names a file."""
@@ -422,10 +383,8 @@ class PromptCalled(Struct, frozen=True):
     """The argument of the call that is shown: the command line of Bash, or the path of a file."""
 
 
-class PromptCallEnded(Struct, frozen=True):
-    """A tool call that the prompt or its command file requested has ended. The output of the call becomes part of the
-    prompt.
-    """
+class PromptCallEnded(Event, frozen=True):
+    """A tool call of the prompt or its command file has ended. Its output becomes part of the prompt."""
 
     command: str
     tool: str
@@ -434,7 +393,7 @@ class PromptCallEnded(Struct, frozen=True):
     took_s: float
 
 
-class SessionOpened(Struct, frozen=True):
+class SessionOpened(Event, frozen=True):
     """A session was opened. All later events belong to this session."""
 
     session_id: str
@@ -451,19 +410,17 @@ class SessionTotal(Struct, frozen=True):
         return SessionTotal(self.turns + ended.num_turns, cost_usd)
 
 
-class RunEnded(Struct, frozen=True):
+class RunEnded(Event, frozen=True):
     """A run has ended. The event contains all facts of the `result` object."""
 
     outcome: Outcome
     exit_code: int
     result: str | None
-    """The text of the result. It is the model's final answer or the summary of the final report. None if there is no
-    such text."""
+    """The model's final answer or the summary of the final report, or None."""
     errors: tuple[str, ...]
     stop_reason: str | None
     num_turns: int
-    """The number of turns in which the model answered or was interrupted. It includes turns in which no answer was
-    used."""
+    """The number of turns in which the model answered, also in vain, or was interrupted."""
     duration_s: float
     api_s: float
     """The seconds spent on calls of `send_message()`, including retries. The waits before retries are not included."""
@@ -477,68 +434,20 @@ class RunEnded(Struct, frozen=True):
     hints: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     limit: str | None = None
-    """The user's limit that ended the run: "max_turns", "max_budget_usd" or "context". None if none of these limits
-    ended it."""
+    """The user's limit that ended the run: "max_turns", "max_budget_usd" or "context". Else None."""
     report: Report | None = None
-    """The final report, written by the model or by ralph, or None. If no report is required, ralph writes one only if
-    an answer is missing."""
+    """The final report. If none is required, ralph writes one only if an answer is missing."""
     dead_end: DeadEnd | None = None
-    """The calls without progress that ended the run, or None if the run ended for another reason."""
     denied: tuple[ToolCall, ...] = ()
     """The tool calls that the permission mode refused, and the calls in which the sandbox denied an operation."""
     session_total: SessionTotal = field(default_factory=SessionTotal)
     background_stopped: int = 0
-    """The number of commands in the background that were stopped at the end of the run."""
     sandbox: str | None = None
     protections: Mapping[str, bool] = field(default_factory=dict)
 
 
-Event = (
-    RunStarted
-    | RequestSent
-    | StreamReceived
-    | AnswerAccepted
-    | ToolStarted
-    | ToolFinished
-    | BackgroundStarted
-    | BackgroundEnded
-    | UserMessageCommitted
-    | AttemptEnded
-    | TurnAsked
-    | RetryScheduled
-    | ResponseRestarted
-    | RetryRecovered
-    | RetryExhausted
-    | ModelFallback
-    | ModelFallbackSucceeded
-    | ModelFallbackRecovered
-    | ResponseDiscarded
-    | ClockFired
-    | Heartbeat
-    | TurnStarted
-    | SyntheticRetry
-    | MalformedCallRefused
-    | GuardTripped
-    | FinalTurnEntered
-    | TurnsCollapsed
-    | ReportAccepted
-    | ContextCompacted
-    | PermissionModeChanged
-    | PromptCalled
-    | PromptCallEnded
-    | HookStarted
-    | HookEnded
-    | MessageTaken
-    | SessionStateChanged
-    | Notice
-    | LoopEvent
-    | SessionOpened
-    | RunEnded
-)
-
 SHOWABLE = (RunStarted, AnswerAccepted, ToolStarted, ToolFinished, AttemptEnded, RetryScheduled, Notice)
-"""The classes of events that become output for a reader. `Heartbeats` takes these events as signs that the reader has
-seen output, and also the text of an answer that is arriving."""
+"""The events that a reader sees. `Heartbeats` also counts the text of an answer that is arriving."""
 
 
 class EventStream:

@@ -11,10 +11,7 @@ if TYPE_CHECKING:
 
 
 class UsageError(Exception):
-    """The command line cannot be carried out as it was given.
-
-    The error's message is one line. The process ends with exit code 2.
-    """
+    """The command line cannot be carried out (exit 2). The message is one line."""
 
 
 def nearest(word: str, names: Iterable[str], least: float = 0.6) -> str | None:
@@ -42,9 +39,7 @@ class Outcome(enum.Enum):
     INTERRUPTED = "interrupted"
 
     def exit_code(self, signal_number: int = signal.SIGINT) -> int:
-        """The exit code of the process, 0-255. For INTERRUPTED, it is 128 plus `signal_number`. For other outcomes,
-        `signal_number` is ignored.
-        """
+        """The exit code of the process, 0-255. For INTERRUPTED, it is 128 plus `signal_number`."""
         if self is Outcome.INTERRUPTED:
             return 128 + signal_number
         return _EXIT_CODES[self]
@@ -55,18 +50,14 @@ class Outcome(enum.Enum):
 
 
 class Delivery(enum.Enum):
-    """Says whether the result of a run was delivered to standard output. The values of this enum are written into the
-    journal.
-    """
+    """Whether the result of a run reached standard output. The journal has these values."""
 
     DELIVERED = "delivered"
     READER_LEFT = "reader_left"
-    """The reader closed standard output before ralph had written the whole result. The outcome of the run does not
-    change."""
+    """The reader closed standard output before the whole result. The outcome of the run stays."""
     UNREAD = "unread"
     FAILED = "failed"
-    """Ralph could not write the result, for example because the disk is full. The process ends with the outcome
-    `io_error`, which replaces the outcome of the run."""
+    """Writing failed, as on a full disk. The process ends with `io_error` instead of the run's outcome."""
 
 
 class CannotError(Exception):

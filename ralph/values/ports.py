@@ -31,11 +31,9 @@ class Interrupted(BaseException):
     outcome: Outcome
     signal_number = 0
     tokens = TokenUsage()
-    """The token counts for an answer that was not yet complete. If ralph's estimate of the output is higher than the
-    server's count, the estimate is used."""
+    """The tokens of an incomplete answer: the higher of the server's count and ralph's estimate."""
     undone = ""
-    """A note for the model about a stopped tool call. It says which effects of the call were undone. Empty if none
-    were undone."""
+    """A note for the model: which effects of a stopped tool call were undone. Empty if none were."""
 
 
 class SignalReceived(Interrupted):
@@ -63,9 +61,7 @@ class BudgetSpent(Interrupted):
 
 
 class InterruptRequested(Interrupted):
-    """A driver asked ralph to stop working on the current message. Ralph then works on the next message. After
-    Ctrl-C, ralph would end instead.
-    """
+    """A driver asked ralph to stop working on the current message, and to take the next one."""
 
     outcome = Outcome.INTERRUPTED
     signal_number = signal.SIGINT
@@ -75,9 +71,7 @@ class InterruptRequested(Interrupted):
 
 
 class RetryAborted(Interrupted):
-    """A driver asked ralph to stop retrying a request. It is raised only during a retry, or during the wait before a
-    retry.
-    """
+    """A driver asked ralph to stop retrying. Raised only during a retry, or during the wait before one."""
 
     outcome = Outcome.API_UNAVAILABLE
 
@@ -86,9 +80,7 @@ class RetryAborted(Interrupted):
 
 
 class HookStopped(Interrupted):
-    """A hook ended the work on the current message, or a person who uses the driver ended it. Ralph then works on the
-    next message.
-    """
+    """A hook, or a person behind the driver, ended the work on the current message. Ralph takes the next one."""
 
     outcome = Outcome.INTERRUPTED
     signal_number = signal.SIGINT
@@ -99,21 +91,16 @@ class EndRefused(Struct, frozen=True):
 
     hook: str
     reason: str
-    """The reason for the model, in the words of the hook."""
 
 
 class GuardRefused(Interrupted):
-    """A safeguard that was asked for, for example a driver's hook, is missing or did not hold. Ralph stops working on the
-    current message. It works on no other message as long as the safeguard is missing.
-    """
+    """A safeguard that was asked for, such as a hook, is missing or did not hold. Without it, nothing is worked on."""
 
     outcome = Outcome.CONFIG
 
 
 class JournalError(Exception):
-    """The journal cannot be written any more. After this error, ralph must not do anything that must first be
-    recorded in the journal.
-    """
+    """The journal cannot be written any more. Nothing may be done that must first be recorded in it."""
 
     tokens = TokenUsage()
 
@@ -140,16 +127,10 @@ TIMED_OUT = TimedOut()
 
 class Clock(Protocol):
     def now_s(self) -> float:
-        """The time in seconds on a clock that never jumps. Only differences between two times have a meaning. If the
-        system supports it, the clock also runs while the machine is suspended.
-        """
-        ...
+        """Seconds on a clock that never jumps, and that runs while the machine is suspended if the system can."""
 
     def utc_now(self) -> datetime:
-        """The current date and time, with a time zone. It is meant for timestamps and for comparisons with HTTP
-        dates. Durations are measured with `now_s`.
-        """
-        ...
+        """The current time with a time zone, for timestamps and HTTP dates. Durations are measured with `now_s`."""
 
 
 class Mailbox(Protocol):
@@ -157,19 +138,16 @@ class Mailbox(Protocol):
 
     def put(self, item: Any) -> None:
         """Adds an item. Any thread may call this method. It never blocks. A closed mailbox ignores the item."""
-        ...
 
     def watch(self, descriptor: int, item: Any) -> None:
         """Adds `item` when the descriptor has something to read or its other end is closed, and again after each time
         that the item was taken. The main thread must call this method, and `unwatch` before it closes the descriptor.
         """
-        ...
 
     def unwatch(self, descriptor: int) -> None: ...
 
     def close(self) -> None:
         """Closes the mailbox. All items in it are dropped, and so are all items that are added later."""
-        ...
 
 
 class Waiter(Protocol):
@@ -178,7 +156,6 @@ class Waiter(Protocol):
     @property
     def was_stopped(self) -> bool:
         """Whether a signal or the time limit has stopped ralph, so that it must end soon."""
-        ...
 
     def mailbox(self) -> Mailbox: ...
 
@@ -191,23 +168,15 @@ class Waiter(Protocol):
         driver, also raises `InterruptRequested`, `RetryAborted` or `GuardRefused`. For each message, it raises at
         most one of these three.
         """
-        ...
 
     def sleep(self, seconds: float, *, waiting_for: str) -> None:
         """Waits for `seconds`. Raises the exceptions that `wait` raises."""
-        ...
 
     def time_left_s(self) -> float:
-        """The seconds that are left until the run's time limit. The number is infinite if there is no limit, and 0 or
-        less if the limit has passed.
-        """
-        ...
+        """The seconds until the run's time limit: infinite without one, 0 or less after it."""
 
     def stop_left_s(self) -> float:
-        """The seconds that are left to end after a signal or the time limit has stopped ralph. The number is infinite if
-        nothing has stopped it. None are left after a second signal.
-        """
-        ...
+        """The seconds left to end after a signal or the time limit: infinite without one, 0 after a second signal."""
 
 
 class TurnLock(Protocol):
@@ -216,14 +185,10 @@ class TurnLock(Protocol):
     """
 
     def take(self) -> None:
-        """Waits for the lock. Does nothing if ralph already holds it. Raises Interrupted, as `Waiter.sleep` does, and
-        `GuardRefused` if the file system refuses the lock.
-        """
-        ...
+        """Waits for the lock, unless ralph holds it. Raises Interrupted, and `GuardRefused` if it cannot be locked."""
 
     def release(self) -> None:
         """Releases the lock. Does nothing if ralph does not hold it."""
-        ...
 
 
 class NoTurnLock:
@@ -242,17 +207,12 @@ class Driven(Protocol):
     @property
     def mailbox(self) -> Mailbox:
         """The mailbox in which the control lines arrive."""
-        ...
 
     def can_take(self) -> bool:
         """Whether a control line may be handled now. If this is False, control lines stay in the mailbox."""
-        ...
 
     def handle(self, item: Any, *, waiting_for: str | None = None) -> None:
-        """Handles an item of the mailbox. Raises `InterruptRequested`, `RetryAborted` or `GuardRefused` to end the
-        current wait. `waiting_for` says what the main thread is waiting for. It is None if that is unknown.
-        """
-        ...
+        """Handles an item. Raises `InterruptRequested`, `RetryAborted` or `GuardRefused` to end the wait."""
 
 
 class Events(Protocol):
@@ -263,13 +223,7 @@ class PathRules(Protocol):
     """Checks paths against the permission rules. Its methods may be called on any thread."""
 
     def why_not_read(self, path: str) -> str | None:
-        """The rule that forbids reading or finding `path`, or None if no rule forbids it. `path` is absolute and
-        contains no symbolic links.
-        """
-        ...
+        """The rule that forbids reading or finding `path`, absolute and without symbolic links, or None."""
 
     def why_not_written(self, path: str) -> str | None:
-        """The rule that forbids writing `path`, or None if no rule forbids it. `path` is absolute and contains no
-        symbolic links.
-        """
-        ...
+        """The rule that forbids writing `path`, absolute and without symbolic links, or None."""

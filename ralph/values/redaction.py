@@ -53,11 +53,9 @@ _PLAIN_EVERYWHERE = r"[A-Za-z0-9._-]+"
 """Characters that stay the same in JSON and in URLs. Most keys consist of these characters only."""
 _URL_SAFE = str.maketrans("+/", "-_")
 _SHORTEST_BASE64_LINE = 64
-"""The shortest line length of base64 text with line breaks. PEM has lines of 64 characters (RFC 7468). MIME and the
-`base64` command have lines of 76 characters."""
+"""The shortest line of base64 with line breaks: PEM has 64 characters (RFC 7468), MIME and `base64` 76."""
 _LEAST_WRAPPED = 24
-"""The minimum length of a base64 form that is searched for across line breaks. A shorter form could occur by
-accident."""
+"""The shortest base64 form that is searched for across line breaks. A shorter one could occur by accident."""
 _BREAK = r"(?:\r?\n[ \t]{0,8}|\\r\\n|\\n)?"
 _LONGEST_BREAK_BYTES = 10
 _SHORTEST_SHAPE = len("://:p@")
@@ -66,9 +64,7 @@ _CONTROLS = bytes((*range(33), 127))
 
 
 class LookedCommit(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """A commit in which a run has looked for the secrets that its environment knew. It says where they are, and has neither
-    a secret nor a digest of one.
-    """
+    """Where a commit holds secrets that a run's environment knew, without a secret or a digest of one."""
 
     id: str
     files: tuple[str, ...] = ()
@@ -118,8 +114,7 @@ class Redactor:
     def redact_all(self, text: str) -> str:
         """The text with `MARK` in place of known secrets and of everything that looks like a credential.
 
-        This method is for texts that are shown, and for error messages. It sometimes replaces harmless text too, so it
-        is not used for tool results.
+        For texts that are shown and for errors, not for tool results: it sometimes replaces harmless text.
         """
         redacted = self.redact(text)
         shapes = _shapes_in(redacted)
@@ -129,9 +124,7 @@ class Redactor:
         return cut_at(redacted, _merged(shapes)) if shapes else redacted
 
     def spans(self, text: str) -> list[Span]:
-        """The places of the known secrets in a text, in order and without overlaps. If it is cut at these places, it
-        contains no known secret.
-        """
+        """The places of the known secrets, in order and without overlaps. Cut there, the text contains none."""
         if not self._may_hold(text):
             return []
         spans = self._plain_spans(text)
@@ -180,10 +173,9 @@ class Redactor:
 
     @cached_property
     def longest_bytes(self) -> int:
-        """The length in UTF-8 bytes of the longest form that a secret may have in a text. 0 if there are no secrets.
+        """The length in UTF-8 bytes of the longest form of a secret. 0 if there are none.
 
-        A secret may begin in one piece of a stream and end in the next piece. So if a caller redacts a stream piece
-        by piece, it must keep back the end of each piece. The length of this end is `longest_bytes` minus one byte.
+        Who redacts a stream in pieces keeps back the last `longest_bytes` - 1 bytes of each piece.
         """
         plain = max((len(_utf8(form)) for form in self._forms), default=0)
         breaks = _LONGEST_BREAK_BYTES * (1 + plain // _SHORTEST_BASE64_LINE) if self._wrapped_forms else 0
@@ -216,9 +208,7 @@ class Redactor:
 
     @cached_property
     def _may_rejoin(self) -> bool:
-        """Whether `MARK` and the text beside it can together form a secret. `MARK` begins and ends with a bracket. So
-        this is possible only if a form of a secret contains a bracket.
-        """
+        """Whether `MARK`, which has brackets at its ends, and the text beside it can together form a secret."""
         return any("[" in form or "]" in form for form in self._forms)
 
 
@@ -243,7 +233,6 @@ def cut_at(text: str, spans: Iterable[Span]) -> str:
 
 
 def _merged(spans: Iterable[Span]) -> list[Span]:
-    """The spans in order, with overlapping ones joined."""
     merged: list[Span] = []
     for begin, end in sorted(spans):
         if merged and begin < merged[-1][1]:

@@ -25,13 +25,11 @@ STATUSES = ("success", "failure")
 _STATUS_NAMES = '"success" or "failure"'
 _LONGEST_SHOWN_VALUE = 60
 NO_CALL = "the answer was plain text and no call of final_report"
-"""The fault of an answer that should have been a call of the report tool, but was plain text."""
 NO_SUMMARY = "The answer was the result itself, without a summary."
 """The summary of a report if the model wrote only the payload, and no report around it."""
 _LONGEST_ERROR = 500
 LONGEST_TEXT = 1_000_000
-"""The maximum length of a text that is searched for a report, in characters. A longer text is not searched at all, because
-a part of a JSON value could be taken for the whole value."""
+"""A longer text, in characters, is not searched: a part of a JSON value could be taken for the whole."""
 
 
 class Report(Struct, frozen=True):
@@ -40,23 +38,17 @@ class Report(Struct, frozen=True):
     payload: Any
     """The report's payload. None if no schema for a payload is set, or if a report of failure contains no payload."""
     source: str
-    """"tool_call" for a call of the report tool, "text" for a report that the model wrote as text, "synthetic" for a
-    report that ralph made."""
+    """"tool_call", "text" if the model wrote it as text, or "synthetic" if ralph made it."""
     details: Mapping[str, object] = field(default_factory=dict)
-    """Details of a synthetic report: `reason`, `turns_completed`, `final_report_attempts`, `last_stop_reason` and
-    `last_error`."""
+    """Those of a synthetic report: `reason`, `turns_completed`, `final_report_attempts`, `last_stop_reason`, `last_error`."""
 
     def as_object(self) -> dict[str, object]:
-        """The report in the form that it has in the result object. The payload is left out, because the result object has
-        a separate field for it.
-        """
+        """The report as it is in the result object, which has a field of its own for the payload."""
         return {"source": self.source, "status": self.status, "summary": self.summary, **self.details}
 
 
 def plain_problems(arguments: Mapping[str, Any]) -> list[str]:
-    """The faults in the status and the summary of a report. This is the `Validator` if no schema for a payload is
-    set.
-    """
+    """The faults in the status and the summary: the `Validator` if no schema for a payload is set."""
     text = "a text that is not empty"
     status, summary = arguments.get("status"), arguments.get("summary")
     problems = []
@@ -97,9 +89,7 @@ def shown(value: object) -> str:
 
 
 class ReportForm(Struct, frozen=True):
-    """The form that a final report must have. It contains the tool that the model calls, and the validator of the
-    arguments.
-    """
+    """The form that a final report must have: the tool that the model calls, and the validator of its arguments."""
 
     tool: ToolDefinition
     validator: Validator
@@ -117,12 +107,10 @@ class ReportReceiver:
         self.validator = validator
         self.has_payload = has_payload
         self.attempts = 0
-        """The number of times that the model tried to report. Each call of the report tool is counted, and so is each
-        answer of plain text in place of a call."""
+        """How often the model tried to report: calls of the report tool, and plain text in their place."""
         self.accepted: Report | None = None
         self.cached: Report | None = None
-        """A report that was found in the text of an answer, or None. It is not accepted until `accept_cached` is
-        called. A later text without a report discards it, and so does a call of the report tool."""
+        """A report in the text of an answer, until another text or call discards it."""
         self.last_problem: str | None = None
         """The fault of the model's last report. None if the last report was valid, or if there was no report."""
 
@@ -159,15 +147,11 @@ class ReportReceiver:
         return self.accepted
 
     def forget_text(self) -> None:
-        """Discards a report that was found in a text. Must be called after the model was told that this text is no
-        report.
-        """
+        """Discards a report in a text, which the model was told is no report."""
         self.cached = None
 
     def take_text(self, text: str) -> bool:
-        """Looks for a report in an answer that consists only of text. Returns whether the text contains a valid
-        report. If there is a valid report, it is cached. Unless the text is empty, `attempts` is increased.
-        """
+        """Looks for a report in an answer of text only, and counts an attempt unless the text is empty."""
         is_report = self.look_at_text(text)
         if text.strip():
             self.attempts += 1
@@ -175,9 +159,7 @@ class ReportReceiver:
         return is_report
 
     def look_at_text(self, text: str) -> bool:
-        """Looks for a valid report or payload in an answer's text, and caches it as a report. Returns whether there
-        was one. Unless the text is empty, a report that was found in an earlier text is discarded.
-        """
+        """Looks for a report or payload in a text and caches it. A text that is not empty discards an earlier one."""
         if text.strip():
             self.cached = None
         for found in found_in(text):
@@ -192,17 +174,14 @@ class ReportReceiver:
         return False
 
     def accept_cached(self) -> Report | None:
-        """Accepts the cached report, unless another report was accepted before. Returns the report that is accepted
-        now, or None if there is none.
-        """
+        """Accepts the cached report, unless another one was accepted. Returns the accepted one, or None."""
         self.accepted = self.accepted or self.cached
         return self.accepted
 
     def _as_arguments(self, value: Any, found: JsonPart) -> dict[str, Any] | None:
-        """The arguments of a report, made from a JSON value in a text. None if the value is not a report.
+        """The arguments of a report in a text, or None.
 
-        If the value is only a payload, it becomes a report of success, but only if the answer contains no other text.
-        Other text could contradict it.
+        A payload alone is a report of success, but only without other text, which could contradict it.
         """
         if isinstance(value, dict) and not self.validator(value):
             return value
@@ -217,10 +196,8 @@ class ReportReceiver:
 
 
 def _is_meant_as_report(value: object) -> bool:
-    """Whether the model meant a value as a report, even if the value is faulty.
-
-    If the schema for the payload is lenient, a faulty report could be taken for a payload. A report of failure would
-    then become a success. This check prevents that.
+    """Whether the model meant a value as a report, even a faulty one, so that a lenient schema for payloads does not
+    turn a report of failure into a success.
     """
     if not isinstance(value, dict) or value.get("status") not in STATUSES:
         return False
@@ -287,10 +264,9 @@ class JsonPart(Struct, frozen=True):
 
 
 def found_in(text: str) -> Iterator[JsonPart]:
-    """The parts of a text that may be JSON: the whole text, and its last fenced block. A fenced block is a Markdown code
-    block between lines of three backticks, whose language is `json` or missing. JSON within ordinary sentences is ignored,
-    because it may be an example or a quotation. Nothing is parsed: the caller checks whether a part is valid. The search
-    takes linear time.
+    """The parts of a text that may be JSON: the whole, and its last Markdown block of three backticks, without a
+    language or with `json`. JSON within sentences may be an example. Nothing is parsed. The search takes linear
+    time.
     """
     if len(text) > LONGEST_TEXT:
         return

@@ -46,10 +46,7 @@ _LIKE_OURS = rf"(?i){_UNNOTICED}(?:{_BRACKETS}{_UNNOTICED}[^\W\d_]|{_NAME}{_UNNO
 
 
 def visible(text: str) -> str:
-    """The text without control sequences and without the characters in `_HIDDEN`, which may deceive a reader.
-
-    Line breaks and tabs are kept.
-    """
+    """The text without control sequences and without `_HIDDEN`. Line breaks and tabs are kept."""
     if not _holds_unseen(text):
         return text
     text = _compiled(f"[{_LINE_SEPARATORS}]").sub("\n", text)
@@ -114,9 +111,7 @@ def cut_to_columns(text: str, most: int) -> str:
 
 
 def json_for_terminal(line: str) -> str:
-    """A line of JSON that is safe for a terminal: characters that could control the terminal are escaped. The JSON
-    value stays the same.
-    """
+    """A line of JSON in which characters that could control the terminal are escaped. The value stays the same."""
     if line.isprintable():
         return line
     return _compiled(f"[{_HIDDEN}{_LINE_SEPARATORS}]").sub(_as_json_escape, line)
@@ -131,9 +126,7 @@ def _looks_like_ours(line: str) -> bool:
 
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """The compiled pattern. It is compiled when it is first used. If it were compiled earlier, every start of ralph
-    would be slower.
-    """
+    """The pattern, compiled when it is first used, because a start of ralph needs none."""
     return re.compile(pattern)
 
 
@@ -156,9 +149,7 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def dollars(usd: float | None) -> str:
-    """A cost in US dollars, such as `$12.30`, `$0.0042` or `$0.000006`. A cost above 0 never looks like 0. An unknown
-    cost, None, is `$?`.
-    """
+    """A cost in US dollars: `$12.30`, `$0.0042`, `$0.000006`. Above 0, it never looks like 0. None is `$?`."""
     if usd is None:
         return "$?"
     if usd >= _WHOLE_DOLLARS_FROM_USD:
@@ -172,7 +163,7 @@ def dollars(usd: float | None) -> str:
 
 def dollar_limit(usd: float) -> str:
     """A limit in US dollars with all the digits that the user gave, such as `$5`, `$2.50` or `$0.001`."""
-    text = _plain(usd, _MOST_DECIMALS)
+    text = plain_number(usd, _MOST_DECIMALS)
     return f"${usd:.2f}" if "." in text and len(text) <= len(f"{usd:.2f}") else f"${text}"
 
 
@@ -193,13 +184,14 @@ def time_limit(seconds: float) -> str:
     if seconds <= 0:
         return "0s"
     if seconds < 2 * _MINUTE_S or seconds != int(seconds):
-        return f"{_plain(seconds, 3)}s"
+        return f"{plain_number(seconds, 3)}s"
     minutes, rest_s = divmod(int(seconds), _MINUTE_S)
     hours, minutes = divmod(minutes, 60)
     parts = ((hours, "h"), (minutes, "m"), (rest_s, "s"))
     return "".join(f"{number}{unit}" for number, unit in parts if number)
 
 
-def _plain(value: float, most_decimals: int) -> str:
+def plain_number(value: float, most_decimals: int) -> str:
+    """The number without zeros at the end of its decimals."""
     text = f"{value:.{most_decimals}f}"
     return text.rstrip("0").rstrip(".")

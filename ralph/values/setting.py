@@ -23,18 +23,15 @@ MAX_SECONDS = 31_536_000
 MEGABYTE = 1024 * 1024
 """The bytes of a megabyte in each setting whose name ends in `_mb`."""
 _MOST_DOLLARS = 1_000_000
-"""The highest amount in US dollars that a setting may have. The amount is the price of a million tokens, or the
-budget of a run. If a higher price were allowed, a token could cost more than a dollar, and sums could become
-infinite."""
+"""The highest price of a million tokens, and the highest budget. Above it, a token could cost more than a dollar."""
 _SHOWN_CHARS = 60
 
 
 class Declared:
-    """The type of a field together with a description of the field, which `ralph/settings/tables.py` reads.
+    """The type of a field with its description, which `ralph/settings/tables.py` reads.
 
-    This class replaces `typing.Annotated` at run time, because a start of ralph needs many such
-    objects, and `typing.Annotated` takes ten times as long to make one. A Struct that msgspec decodes must not use
-    this class, because msgspec only understands `typing.Annotated`.
+    It replaces `typing.Annotated` at run time, which takes ten times as long to make. msgspec cannot decode such
+    fields.
     """
 
     __slots__ = ("__metadata__", "__origin__")
@@ -54,12 +51,10 @@ class Kind(Struct, frozen=True):
     """A rule for the values of a setting. Several settings may have the same rule."""
 
     type: Any
-    """The type to which msgspec decodes a value. If a type can express the range of the values, the type includes the
-    range."""
+    """The type to which msgspec decodes a value, with its range if a type can express it."""
     says: str
     then: Callable[[Any], Any] | None = None
-    """A function for a rule that no type can express. It takes the decoded value. It returns the value to use, or
-    raises ValueError. None if there is no such rule."""
+    """A rule that no type can express: returns the value to use, or raises ValueError."""
     is_secret: bool = False
     """True if an error message must not repeat a wrong value, because the value may be a key."""
 
@@ -70,11 +65,9 @@ class Kind(Struct, frozen=True):
         return plain
 
     def decoded(self, raw: object, *, is_text: bool = False) -> Any:
-        """Decodes and checks a raw value, and returns the value to use.
+        """Decodes and checks a raw value. With `is_text`, a text may contain a number or a boolean, as in a variable.
 
-        If `is_text` is True, the raw value may be a text that contains a number or a boolean, as in an environment
-        variable. Raises ValueError with a text such as "must be ...". The caller puts the setting's name before this
-        text.
+        Raises ValueError with "must be ...", before which the caller puts the setting's name.
         """
         try:
             value = convert(raw, self.type, strict=not is_text)
@@ -93,10 +86,7 @@ def one_of(*choices: str) -> Kind:
 
 
 def printable(text: str) -> str:
-    """The text without surrounding white space.
-
-    Raises ValueError if the text is empty or contains characters that are not printable.
-    """
+    """The text without white space around it. Raises ValueError if it is empty or not printable."""
     text = text.strip()
     if not text:
         raise ValueError("must not be empty")
@@ -167,19 +157,15 @@ def _shown(value: object) -> str:
 
 
 class Tightening(Struct, frozen=True):
-    """A rule that decides how a settings file in a repository may change a setting.
-
-    Such a file may have been written by somebody else. So most rules allow the file to make a setting stricter than
-    the user's own sources do, but not looser.
+    """How a settings file in a repository, which somebody else may have written, may change a setting. Most rules
+    allow only stricter values.
     """
 
     says: str
     apply: Callable[[Any, Any], Any]
-    """A function that takes two values: the value from the user's own sources, and the value that the file requests.
-    It returns the value to use, or None if the requested value is looser."""
+    """Takes the trusted and the requested value. Returns the value to use, or None if that is looser."""
     joins_stronger: bool = False
-    """True if the file can also tighten a value from a flag or an environment variable. False if such a value
-    replaces the file's value."""
+    """Whether the file can also tighten a value from a flag or a variable, which else replaces its value."""
 
 
 # The retry policies from the strictest to the loosest. "custom" is missing because its numbers decide how strict it
@@ -188,7 +174,6 @@ _POLICY_RANKS = {"off": 0, "standard": 1, "patient": 2}
 
 
 def _smaller(trusted: float | None, requested: float) -> float | None:
-    """Returns the requested bound, or None if it is looser than the trusted bound."""
     if requested <= 0 or (trusted and requested > trusted):
         return None
     return requested
@@ -202,11 +187,9 @@ def _retries(trusted: str, requested: str) -> str | None:
 
 
 def _fewer(trusted: tuple[str, ...] | None, requested: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Returns the tools that both lists allow. Returns None if the requested list contains the whole trusted list and
-    more.
+    """The tools that both lists allow, None if the requested list is looser. A trusted None allows all.
 
-    If `trusted` is None, it allows all tools. A pattern (`Bash(git *)`) allows less than the name of its tool. If the
-    lists have different patterns for one tool, the result contains none of these patterns.
+    A pattern (`Bash(git *)`) allows less than its tool's name. Different patterns for one tool cancel each other.
     """
     if trusted is None:
         return requested
@@ -219,7 +202,6 @@ def _fewer(trusted: tuple[str, ...] | None, requested: tuple[str, ...]) -> tuple
 
 
 def _more(trusted: tuple[str, ...], requested: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Returns the tools that at least one of the lists forbids."""
     if set(requested) < set(trusted):
         return None
     return tuple(dict.fromkeys((*trusted, *requested)))
@@ -242,14 +224,11 @@ class Arity(enum.Enum):
     """The flag takes one word, which is a value of the setting's type. If the setting is a boolean, the flag takes no
     word, and the user can also write the flag with `--no-` at its beginning."""
     JOINED = enum.auto()
-    """The flag takes several texts. The user repeats the flag, or separates the texts by commas. The setting's value
-    is one text with commas between them."""
+    """The flag is repeated, or takes texts separated by commas. The value is one text with commas."""
     NAMES = enum.auto()
-    """The flag takes several names. The user repeats the flag, or separates the names by commas or spaces within one
-    word."""
+    """The flag is repeated, or takes names separated by commas or spaces within one word."""
     PLACES = enum.auto()
-    """The flag takes several words, each of which is a path or a JSON object. The user repeats the flag. A word is not
-    split."""
+    """The flag is repeated, or takes several words, each a path or a JSON object, which is not split."""
 
 
 class Flag(Struct, frozen=True):
@@ -267,9 +246,7 @@ class Flag(Struct, frozen=True):
 
 
 class Key(Struct, frozen=True):
-    """The description of one setting. It is written in the annotation of a Struct field. That field holds the
-    setting's value.
-    """
+    """The description of one setting, in the annotation of the Struct field that holds its value."""
 
     kind: Kind
     meaning: str = ""
@@ -279,13 +256,11 @@ class Key(Struct, frozen=True):
     read: Callable[[str], object] | None = None
     """A function that converts the text of the environment variable. If it is None, `kind` converts the text."""
     in_repository: Tightening | None = None
-    """The rule for a settings file in the working directory. None means that such a file must not contain the setting
-    (exit 78)."""
+    """The rule for a file in the working directory. None: such a file must not set it (exit 78)."""
     is_users_alone: bool = False
     """True if only the user's own settings file can contain the setting, and not one that `--config` names."""
     is_in_files: bool = True
-    """False if no settings file can contain the setting, because it concerns a single run. In that case, only the
-    flag can change it."""
+    """False if only the flag can set it, because it concerns a single run."""
     name: str = ""
     """The name of the table and the name of the key, joined by a dot. `ralph/settings/tables.py` sets this field."""
     default: Any = None
@@ -306,3 +281,8 @@ class Key(Struct, frozen=True):
         return (
             self.kind.decoded(text, is_text=True) if self.read is None else self.kind.decoded(self.read(text))
         )
+
+
+def lower_only(meaning: str) -> Key:
+    """A time limit that a settings file in a repository can only lower."""
+    return Key(SECONDS, meaning, in_repository=SMALLER)

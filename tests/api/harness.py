@@ -15,6 +15,7 @@ import pytest
 
 from ralph.api.client import ApiClient, Endpoint
 from ralph.api.clocks import ClockLimits
+from ralph.api.target_clients import HttpSettings
 from ralph.api.transport import build_transport
 from ralph.conversation.messages import RequestBody, RequestHead
 from ralph.machine.waiter import InboxWaiter, SystemClock
@@ -86,14 +87,14 @@ class Rig:
         self.clock = SystemClock()
         self.waiter = self.waiter_class(self.clock)
         self.transport = self.transport or build_transport(self.base_url, self.ca_file)
-        self.api = ApiClient(
-            Endpoint(self.base_url, Secret(self.headers), self.speaks),
-            self.transport,
-            limits=self.limits,
-            waiter=self.waiter,
-            clock=self.clock,
-            redact=lambda text: text.replace(KEY[1], "[redacted]"),
+        http = HttpSettings(
+            self.ca_file,
+            self.limits,
+            self.waiter,
+            self.clock,
+            lambda text: text.replace(KEY[1], "[redacted]"),
         )
+        self.api = ApiClient(Endpoint(self.base_url, Secret(self.headers), self.speaks), self.transport, http)
 
     def send(self, message: bytes = MESSAGE) -> Answer:
         return self.api.send_message(RequestBody(HEAD, (message + b",",), (message,)), self.events)

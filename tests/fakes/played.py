@@ -9,7 +9,7 @@ from ralph.agent.report_tool import report_tool
 from ralph.agent.task import AgentLoop
 from ralph.conversation.session import Session, replay
 from ralph.conversation.target import Target
-from ralph.output.result_object import result_object
+from ralph.output.stream_json import result_object
 from ralph.permissions.gate import CallGate
 from ralph.retry.backoff import RetryPolicy, standard
 from ralph.retry.roster import Roster

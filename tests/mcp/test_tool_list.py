@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from ralph.mcp.ports import ServerFailedError
-from ralph.mcp.toolset import tool_name, tools_of, without_duplicates
+from ralph.mcp.toolset import ServerFailedError, tool_name, tools_of, without_duplicates
 from ralph.values.redaction import Redactor
 from tests.rows import every_row
 

@@ -6,8 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from ralph.output.live import LiveRun, RunningTool, doing, live_after
-from ralph.output.screen import fit_to_screen
-from ralph.output.status_line import FEWEST_COLUMNS, status_text
+from ralph.output.status_line import FEWEST_COLUMNS, fit_to_screen, status_text
 from ralph.values import events as ev
 from ralph.values.answer import ToolCall, ToolOutput, ToolResult
 from ralph.values.screen_text import columns_of

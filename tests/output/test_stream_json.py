@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ralph.output.result_object import result_object
-from ralph.output.stream_json import stream_objects
+from ralph.output.stream_json import result_object, stream_objects
 from ralph.values import events as ev
 from ralph.values.classify import FailureKind
 from ralph.values.outcome import Outcome
@@ -62,6 +61,12 @@ BASH = {"task_id": "bash_1", "tool_use_id": "toolu_1"}
 @every_row(
     ("event", "subtype", "fields"),
     [
+        (ev.PermissionModeChanged("plan"), "status", {"status": None, "permissionMode": "plan"}),
+        (
+            ev.HookStarted("h1", "PreToolUse:Bash", "PreToolUse"),
+            "hook_started",
+            {"hook_id": "h1", "hook_name": "PreToolUse:Bash", "hook_event": "PreToolUse"},
+        ),
         (
             ev.RetryRecovered(2, 6.0, turn=5, attempt=3),
             "retry_recovered",

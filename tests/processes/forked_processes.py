@@ -49,7 +49,7 @@ MOST_SHOWN_BYTES = 1 << 16
 _ACTS_BEFORE_RALPH = ("LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "OPENSSL_", "TZ")
 FREE_DESCRIPTORS = 200
 """Descriptors with numbers from here on belong to the server. No fork uses them."""
-_NOT_LOADED = {"launcher", "supervisor", "probe", "helper", "descriptor_transport", "fleet"}
+_NOT_LOADED = {"launcher", "supervisor", "probe", "helper", "fleet"}
 """Modules that run in interpreters of their own, and the fleet: its libraries are 45 MB, whose pages each fork would copy."""
 MODULE = "tests.processes.forked_processes"
 """The name of this module. `python -m MODULE SOCKET` starts a server. As an order, it makes a fork that of the fleet."""

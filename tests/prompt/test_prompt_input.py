@@ -15,14 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ralph.machine.waiter import InboxWaiter, SystemClock
-from ralph.prompt.prompt_input import (
-    InputWait,
-    PromptError,
-    PromptFound,
-    argument_text,
-    prompt_text,
-    read_prompt,
-)
+from ralph.prompt.judged_file import argument_text, prompt_text
+from ralph.prompt.prompt_input import InputWait, PromptError, PromptFound, read_prompt
 from tests.rows import every_row
 
 if TYPE_CHECKING:

@@ -87,9 +87,9 @@ def test_the_users_own_file_does_not_count_where_every_command_may_write_it(plac
     ):
         user_file.unlink(missing_ok=True)
         user_file.symlink_to(target)
-        deep = place / "out/deep"
-        files = find_settings_files(environment, deep, None, search=search_around(environment, (deep,)))
-        found.append(files[0].is_trusted)
+        search = search_around(environment, (place / "out/deep",))
+        files = find_settings_files(environment, place / "out/deep", None, search)
+        found += [one.is_trusted for one in files][:1]
     assert found == [True, False]
 
 

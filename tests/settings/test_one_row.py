@@ -27,7 +27,7 @@ ROWS = {
             "how often it says please",
             Flag("--politeness", "Say please N times.", "N"),
             "RALPH_POLITENESS",
-            in_repository=SMALLER,
+            in_repository=lower_only("").in_repository,
         ),
     ] = 7
 """,
@@ -40,7 +40,7 @@ ROWS = {
     max_thanks: Annotated[int | None, Key(at_least(1), "thanks", Flag("--max-thanks", "End after N.", "N"))] = None
 """,
     ("api/clocks.py", "    def for_whole_answer(self) -> Self:\n"): """
-    bow_s: Annotated[float, Key(SECONDS, "one bow", in_repository=SMALLER)] = 3.0
+    bow_s: Annotated[float, lower_only("one bow")] = 3.0
 """,
 }
 """New fields, by the file and the line that they precede."""

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.mcp.ports import CallFailedError
-from ralph.mcp.toolset import McpToolset
+from ralph.mcp.toolset import CallFailedError, McpToolset
 from ralph.sandbox import disk_work
 from ralph.tools import mcp_call
 from ralph.tools.tool_context import ToolContext

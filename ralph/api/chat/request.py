@@ -20,7 +20,6 @@ from msgspec import Struct
 from ralph.api.openai_requests import (
     ConvertedMessages,
     as_result,
-    cache_key,
     function_of,
     image_url,
     is_openai,
@@ -183,10 +182,9 @@ class ChatRequests:
             self._head = (request.head.body, fields, self._system(system_text(asked), model))
         if model not in self._messages:
             self._messages[model] = ConvertedMessages(lambda message: self._messages_of(message, model))
-        key = b',"prompt_cache_key":' + to_json(cache_key(request)) if self._server.is_openai else b""
-        head = self._head[1] + key + b',"messages":[' + self._head[2]
-        *packed, newest = self._messages[model].pieces(request)
-        return (head, *packed, newest + b"]}") if packed else (head + newest + b"]}",)
+        _, fields, system = self._head
+        is_openais = self._server.is_openai
+        return self._messages[model].body(request, fields, b',"messages":[' + system, is_openais=is_openais)
 
     def _system(self, text: str, model: str) -> bytes:
         role = "developer" if self._server.has_developer and not _REASONS_NOT.match(model) else "system"

@@ -154,14 +154,7 @@ def _ask(
             return short(subject, lacking), TokenUsage()
         advice = "correct the base URL, HTTPS_PROXY, or model.ca_file"
         return fail(subject, http.redact(str(error)), advice), TokenUsage()
-    client = ApiClient(
-        endpoint_of(target, key),
-        _NotingTransport(transport, seen.note_head),
-        limits=http.limits,
-        waiter=http.waiter,
-        clock=http.clock,
-        redact=http.redact,
-    )
+    client = ApiClient(endpoint_of(target, key), _NotingTransport(transport, seen.note_head), http)
     try:
         seen.begin()
         answer = client.send_message(_conversation(target).request_body(MOST_TOKENS), seen)

@@ -27,7 +27,7 @@ from ralph.machine.files.opened_file import open_regular_file
 from ralph.machine.output_capture import readable_text
 from ralph.machine.running_command import BlockSearch
 from ralph.values.outcome import Outcome
-from ralph.values.servers.accounts import exhausted_account
+from ralph.values.servers.refusals import exhausted_account
 from ralph.values.usage import total_usd
 
 if TYPE_CHECKING:

@@ -19,15 +19,14 @@ from ralph.loop.values import STOP_FILE
 from ralph.machine.files.atomic_write import replace_at
 from ralph.machine.files.opened_file import closed_after
 from ralph.machine.files.repository import HELD_DIRECTORY
-from ralph.prompt.named_file import read_named_file
-from ralph.prompt.prompt_input import MOST_PROMPT_BYTES, PromptError, prompt_text, read_prompt
+from ralph.prompt.judged_file import prompt_text, read_named_file
+from ralph.prompt.prompt_input import MOST_PROMPT_BYTES, PromptError, read_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ralph.loop.values import LoopPlan
-    from ralph.prompt.piped_input import SilentPipe
-    from ralph.prompt.prompt_input import InputWait
+    from ralph.prompt.prompt_input import InputWait, SilentPipe
 
 _MOST_BYTES = 4 * 1024 * 1024
 _QUOTE = re.compile(r" {0,3}(?:> ?)+")

@@ -56,12 +56,12 @@ def open_tracing(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # requests warns about the versions of other packages
-            from ralph.output.telemetry import tracing_delivery, tracing_spans  # noqa: PLC0415 - an extra
+            from ralph.output.telemetry import tracing_spans  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise TracingError(EXTRA_MISSING) from error
     delivery = None
     try:
-        delivery = tracing_delivery.SpanDelivery(endpoint)
+        delivery = tracing_spans.SpanDelivery(endpoint)
         tracer = tracing_spans.tracer_for(delivery, version)
     except Exception as error:  # any error that a library raises for an invalid setting
         if delivery is not None:

@@ -7,29 +7,42 @@ outputs and error messages. If a value is unknown (None), its attribute is left 
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import deque
+from contextlib import suppress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
+import requests
 from msgspec import Struct
 from opentelemetry import trace
 from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from urllib3.util import connection as connections
 
+from ralph.machine.network.connecting import connect
+from ralph.machine.network.proxies import choose_address
+from ralph.machine.starting import start_thread
 from ralph.output.system_events import named_fields
 from ralph.values import events as ev
 from ralph.values.answer import ToolCall, describe_bug
 from ralph.values.servers.endpoint import ANTHROPIC
+from ralph.values.shortage import ShortageError
 from ralph.values.usage import TokenUsage, cost_usd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ralph.output.telemetry.tracing_delivery import SpanDelivery
-
     Attributes = Mapping[str, Any]
+    import socket
+    from collections.abc import Sequence
 
 
 def _named(words: str) -> dict[str, str]:
@@ -56,8 +69,7 @@ _SPAN_EVENTS: dict[type, tuple[str, dict[str, str]]] = {
     ev.ReportAccepted: ("report_accepted", _named("source status attempts reason=forced_reason")),
     ev.ContextCompacted: ("compact_boundary", _named("trigger source pre_tokens post_tokens")),
 }
-"""The events that become span events. Maps each type of event to its name in ralph's own output, and to a table that
-gives the event's field for each attribute."""
+"""The events that become span events: the name, and the event's field for each attribute."""
 
 
 def span_event_of(event: ev.Event) -> tuple[str, Attributes] | None:
@@ -120,9 +132,7 @@ def tool_attributes(call: ToolCall) -> Attributes:
 
 
 def stream_attributes(event: Mapping[str, Any]) -> Attributes:
-    """The attributes that can be read from one event of the API's stream. Values of a wrong type are ignored, because
-    a server may send anything.
-    """
+    """The attributes in one event of the API's stream. A server may send anything: wrong types are ignored."""
     match event:
         case {"type": "message_start", "message": {**message}}:
             return {
@@ -153,14 +163,11 @@ def _usage(tokens: TokenUsage) -> dict[str, int]:
 
 CLOSE_TIMEOUT_S = 2.0
 LONGEST_NAME = 128
-"""The maximum length of a string attribute, in characters. Real names are shorter. A longer name must have been made
-up by a model or a server."""
+"""In characters. A longer attribute was made up by a model or a server."""
 
 
 def tracer_for(delivery: SpanDelivery, version: str) -> Tracer:
-    """A tracer with a separate provider. Does not change the process's own provider, and registers no function to run
-    at exit.
-    """
+    """A tracer with a provider of its own, which registers no function to run at exit."""
     named = OTELResourceDetector().detect().attributes.get("service.name") or "ralph"
     resource = Resource.create({"service.name": named, "service.version": version})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
@@ -181,9 +188,7 @@ class _Open(Struct, frozen=True):
 
 
 class Tracing:
-    """An `Events` sink that makes spans. `emit` and `close` never raise an exception. A bug in this class ends the
-    tracing, but not the run.
-    """
+    """An `Events` sink that makes spans. It raises nothing: a bug in it ends the tracing, but not the run."""
 
     def __init__(
         self,
@@ -197,8 +202,7 @@ class Tracing:
         now_ns: Callable[[], int],
     ) -> None:
         self._session_id = session_id
-        """The session id for the span of the next run. Until a session is open, this is the id that a new session
-        would get."""
+        """That of the span of the next run. Before a session, what a new one would get."""
         self._tracer = tracer
         self._delivery = delivery
         self._tell = tell
@@ -224,9 +228,7 @@ class Tracing:
             self._stop(error)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Sends the remaining spans within `timeout_s` seconds. If there were problems, reports all of them in one
-        line.
-        """
+        """Sends the remaining spans within `timeout_s` seconds, and reports all problems in one line."""
         if self._is_closed:
             return
         try:
@@ -305,9 +307,7 @@ class Tracing:
         self._answer = {}
 
     def _end_turn(self, now_ns: int) -> None:
-        """Ends the span of the turn. Before that, ends the spans of tool calls that have no result, and marks them as
-        interrupted.
-        """
+        """Ends the span of the turn, and before that those of calls without a result, as interrupted."""
         for opened in self._tools.values():
             opened.fail("interrupted")
             opened.end(now_ns)
@@ -320,9 +320,7 @@ class Tracing:
         return self._turn or self._run_span(started_ns)
 
     def _run_span(self, started_ns: int) -> _Open:
-        """The span of the run. If there is none yet, starts it. The span begins with the run's first event. So the
-        time between two runs of a process is in neither of their spans.
-        """
+        """The span of the run, which begins with its first event, so that no time between runs is in one."""
         if self._run is None:
             about = run_attributes(self._session_id)
             self._run = self._start("invoke_agent ralph", None, started_ns, about)
@@ -358,3 +356,132 @@ class Tracing:
 
 def _ns(seconds: float) -> int:
     return round(seconds * 1e9)
+
+
+# --- Sending spans
+# A thread sends finished spans to an OTLP endpoint, and counts the spans that are lost. The run never waits for this thread,
+# except for a limited time at its end.
+
+# The SDK's own defaults for its batches: 2,048 spans wait, 512 go at once, after 5 s at the latest.
+MOST_WAITING_SPANS = 2048
+_BATCH_SPANS = 512
+_INTERVAL_S = 5.0
+
+
+class SpanDelivery(SpanProcessor):
+    """Replaces the SDK's own processor, which does not report lost spans and can take 30 s to close."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.taken = 0
+        """The number of spans that this processor has received."""
+        self.delivered = 0
+        """The number of spans that the endpoint has accepted."""
+        self._endpoint = endpoint
+        choose_address(endpoint)
+        connections.create_connection = _connected  # type: ignore[assignment]  # requests has no parameter for it
+        self._session = _Session()
+        self._exporter = OTLPSpanExporter(endpoint=endpoint, session=self._session)
+        # The oldest span is dropped, because the newest spans of a trace hold its totals.
+        self._waiting: deque[ReadableSpan] = deque(maxlen=MOST_WAITING_SPANS)
+        self._changed = threading.Condition()
+        self._is_closing = False
+        self._is_abandoned = False
+        self._thread: threading.Thread | None = None
+        self._start_thread()
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if span.context is None or not span.context.trace_flags.sampled:
+            return
+        with self._changed:
+            if not self._is_closing:
+                self.taken += 1
+                self._waiting.append(span)
+                self._changed.notify()
+        self._start_thread()
+
+    def close(self, timeout_s: float) -> str | None:
+        """Sends the rest within `timeout_s` seconds. Returns why spans were lost, or None."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+        self._start_thread()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+        with self._changed:
+            self._is_abandoned = True
+            is_late = self._thread is not None and self._thread.is_alive()
+            lost = self.taken - self.delivered
+        with suppress(Exception):
+            # Ends the wait for a retry if the thread is waiting for one.
+            self._exporter.shutdown()  # type: ignore[no-untyped-call]  # the SDK has no types for it
+        if lost == 0:
+            return None
+        why = self._session.problem or (f"no answer within {timeout_s:g}s" if is_late else "not accepted")
+        return f"{lost} of {self.taken} spans could not be delivered to {_shown(self._endpoint)}: {why}"
+
+    def _start_thread(self) -> None:
+        if self._thread is None:
+            try:
+                self._thread = start_thread(self._work, name="ralph-traces")
+            except ShortageError as error:
+                self._session.problem = str(error)
+
+    def _work(self) -> None:
+        while (batch := self._next_batch()) is not None:
+            is_delivered = self._send(batch)
+            with self._changed:
+                if is_delivered and not self._is_abandoned:
+                    self.delivered += len(batch)
+
+    def _next_batch(self) -> list[ReadableSpan] | None:
+        """Waits for a full batch, or after some time for any. After `close`, does not wait.
+
+        None when no spans are left, or when the time limit of `close` is over.
+        """
+        with self._changed:
+            ends_s = time.monotonic() + _INTERVAL_S
+            while not self._is_closing and len(self._waiting) < _BATCH_SPANS:
+                left_s = ends_s - time.monotonic()
+                if left_s <= 0 and self._waiting:
+                    break
+                self._changed.wait(left_s if left_s > 0 else None)
+            if self._is_abandoned or not self._waiting:
+                return None
+            return [self._waiting.popleft() for _ in range(min(len(self._waiting), _BATCH_SPANS))]
+
+    def _send(self, batch: Sequence[ReadableSpan]) -> bool:
+        try:
+            result = self._exporter.export(batch)
+        except Exception as error:  # noqa: BLE001 - a thread that dies prints a traceback
+            self._session.problem = type(error).__name__
+            return False
+        return result is SpanExportResult.SUCCESS and self._session.problem is None
+
+
+class _Session(requests.Session):
+    """Stores in `problem` why the last request failed, without addresses and headers. None if it did not."""
+
+    problem: str | None = None
+
+    def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:
+        try:
+            response = super().send(request, **kwargs)
+        except Exception as error:
+            self.problem = type(error).__name__
+            raise
+        # The exporter follows no redirect, and would take one for success.
+        self.problem = None if response.status_code < 300 else f"HTTP {response.status_code}"
+        return response
+
+
+def _connected(address: tuple[str, int], timeout: Any = None, **_: Any) -> socket.socket:
+    """Replaces urllib3's own function, which connects to each address of a name."""
+    opened = connect(address[0].strip("[]"), address[1], timeout)
+    opened.settimeout(timeout)
+    return opened
+
+
+def _shown(endpoint: str) -> str:
+    """The endpoint without user, password and query, because these may contain a key."""
+    parts = urlsplit(endpoint)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -35,8 +35,7 @@ API_VERSION = "2026-10-21"
 FRAMING_HEADERS = frozenset(
     {"connection", "content-length", "expect", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
 )
-"""Headers that describe how a request is transmitted. Only the HTTP client may set them, because values from the user
-could break the request."""
+"""How a request is transmitted. Only the HTTP client may set these headers."""
 
 
 _OF_VERTEX = "/publishers/anthropic/models"
@@ -97,7 +96,6 @@ def normal_base_url(text: str, api: str = ANTHROPIC) -> str:
 
 
 def _above_the_api(path: str) -> str:
-    """Removes `/v1` or `/v1/messages` from the end of a path."""
     while True:
         above = path.rstrip("/")
         if above.endswith("/messages"):
@@ -139,9 +137,7 @@ def host_in(url: str) -> str:
 
 
 def header_value(text: str) -> str:
-    """The value without surrounding white space. Raises ValueError if the value contains a character that a header
-    cannot carry. For example, a line break would begin another header.
-    """
+    """The value without white space around it. Raises ValueError for a character that a header cannot carry."""
     value = text.strip()
     if any(character < " " or character == "\x7f" for character in value):
         raise ValueError("must not contain line breaks or control characters")
@@ -151,9 +147,7 @@ def header_value(text: str) -> str:
 
 
 def header_lines(text: str) -> tuple[tuple[str, str], ...]:
-    """The headers in a text that consists of `Name: value` lines. Empty lines are skipped. If a line is wrong, raises
-    ValueError. The error contains the number of the line, counted from 1.
-    """
+    """The headers in lines of `Name: value`. Raises ValueError with the number of the wrong line, counted from 1."""
     headers = []
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -168,8 +162,7 @@ def header_lines(text: str) -> tuple[tuple[str, str], ...]:
 def header_table(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """The headers in a `{name: value}` table of a settings file.
 
-    If a header is wrong, raises ValueError. The error contains the name of the header. If the name itself is wrong,
-    the error contains the number of the entry instead, counted from 1.
+    Raises ValueError with the name, or with the number of the entry, counted from 1, if the name is wrong.
     """
     for number, name in enumerate(headers, start=1):
         if not _is_header_name(name):

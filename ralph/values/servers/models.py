@@ -1,4 +1,4 @@
-"""The facts that ralph knows about each model: context window, longest answer, thinking, effort and prices.
+"""The facts that ralph knows about each model: context window, longest answer, thinking, effort, prices and vendor.
 
 The source for Claude is the Messages API reference as of 2026-11-21. For others it is LiteLLM 1.110.2
 (`model_prices_and_context_window_backup.json`, in which `input_cost_per_token_above_...` is the price of long prompts),
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
+from ralph.values.servers.endpoint import host_in, is_default
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -24,8 +26,7 @@ class NamedModel(Struct, frozen=True):
 
     id: str
     context_window: int | None = None
-    """1,000,000 if the user's name for the model ends with `[1m]` and `facts_of` does not know the model. Otherwise
-    None."""
+    """1,000,000 if the user's name ends with `[1m]` and the model is unknown. Otherwise None."""
 
 
 ALIASES = {
@@ -44,9 +45,7 @@ MOST_TOKENS = 1_000_000_000
 
 
 class Price(Struct, frozen=True):
-    """Prices in USD per million tokens. `cache_write` is the price for the 5-minute cache, and `cache_write_1h` for
-    the 1-hour cache.
-    """
+    """USD per million tokens. `cache_write` is for the 5-minute cache, and `cache_write_1h` for the 1-hour cache."""
 
     input: float
     output: float
@@ -63,8 +62,7 @@ class ModelFacts(Struct, frozen=True):
     """True if the model thinks only when the request's `thinking` has the type `adaptive`."""
     takes_effort: bool = True
     long_prompt_price: Price | None = None
-    """The price that applies to the whole request if the prompt has more than `long_prompt_tokens` tokens. None if
-    the model has a single price."""
+    """The price of the whole request if its prompt has more than `long_prompt_tokens`."""
     long_prompt_tokens: int = 0
 
     def price_for(self, prompt_tokens: int) -> Price | None:
@@ -248,12 +246,11 @@ def _on_bedrock(facts: ModelFacts, region: str | None) -> ModelFacts:
 
 
 def named_model(name: str, aliases: Mapping[str, NamedModel] = ALIASES) -> NamedModel:
-    """Finds the model for a name. The name is an id or an alias, with or without `[1m]` at its end.
+    """Finds the model for an id or an alias, with or without `[1m]`. `default` is the model that ralph chooses by
+    itself.
 
-    `default` stands for the model that ralph chooses by itself. Raises ValueError in three cases: The name is
-    `opusplan`, which stands for two models in Claude Code. The name is only `[1m]`. The name ends with `[1m]`, and
-    ralph knows that the model's window is smaller. The caller puts the name of the option or setting before the
-    error's text.
+    Raises ValueError for `opusplan`, which stands for two models, for `[1m]` alone, and if the model's window is
+    known to be smaller. The caller puts the name of the option before the text.
     """
     has_million = name.lower().endswith(_MILLION_SUFFIX)
     plain = name[: -len(_MILLION_SUFFIX)].rstrip() if has_million else name
@@ -267,7 +264,6 @@ def named_model(name: str, aliases: Mapping[str, NamedModel] = ALIASES) -> Named
 
 
 def _with_a_million(model: NamedModel) -> NamedModel:
-    """The model with a context window of a million tokens."""
     facts = facts_of(model.id)
     if facts is None:
         return NamedModel(model.id, _MILLION)
@@ -280,16 +276,68 @@ def _with_a_million(model: NamedModel) -> NamedModel:
 
 
 def is_claude(model: str) -> bool:
-    """Whether a model with this name is a Claude model. A gateway may have added text to the name. Ralph adds
-    prompt-cache markers only to requests to Claude models.
-    """
+    """Whether this is a Claude model, also behind a gateway. Only requests to these have prompt-cache markers."""
     return "claude" in model
 
 
 def max_tokens_for(model: str, requested: int | None) -> int:
-    """The `max_tokens` of a request: `requested`, or the default if `requested` is None. It is at most the model's
-    known limit.
-    """
+    """The requested or the default `max_tokens`, at most the model's known limit."""
     facts = facts_of(model)
     max_tokens = requested or DEFAULT_MAX_TOKENS
     return max_tokens if facts is None or facts.max_output is None else min(max_tokens, facts.max_output)
+
+
+# --- Vendors beside Anthropic: which models they have, and where their servers are
+
+
+class Vendor(Struct, frozen=True):
+    """Where requests for the models of a vendor go if the user names only the model."""
+
+    name: str
+    models: str
+    """A pattern of the beginning of the models' ids."""
+    api: str
+    base_url: str
+    key_variable: str
+
+
+OPENAI = Vendor("OpenAI", r"gpt-|o\d|codex-", "openai-responses", "https://api.openai.com", "OPENAI_API_KEY")
+VENDORS = (
+    OPENAI,
+    Vendor(
+        "Google",
+        "gemini-",
+        "openai-chat",
+        "https://generativelanguage.googleapis.com/v1beta/openai",
+        "GEMINI_API_KEY",
+    ),
+    Vendor("DeepSeek", "deepseek-", "openai-chat", "https://api.deepseek.com", "DEEPSEEK_API_KEY"),
+    Vendor(
+        "Mistral",
+        "mistral-|devstral-|codestral-|magistral-",
+        "openai-chat",
+        "https://api.mistral.ai",
+        "MISTRAL_API_KEY",
+    ),
+    Vendor("xAI", "grok-", "openai-chat", "https://api.x.ai", "XAI_API_KEY"),
+    Vendor("Moonshot", "kimi-", "openai-chat", "https://api.moonshot.ai", "MOONSHOT_API_KEY"),
+    Vendor("Z.ai", "glm-", "openai-chat", "https://api.z.ai/api/paas/v4", "ZAI_API_KEY"),
+)
+
+
+def vendor_of(model: str) -> Vendor | None:
+    """The vendor of a model, or None. Ids that a gateway has changed (`openai/gpt-6-sol`) are the gateway's."""
+    return next((vendor for vendor in VENDORS if re.match(vendor.models, model)), None)
+
+
+def vendor_at(base_url: str) -> Vendor | None:
+    """The vendor whose own server this is, or None."""
+    host = host_in(base_url)
+    return next((vendor for vendor in VENDORS if host_in(vendor.base_url) == host), None)
+
+
+def vendor_elsewhere(model: str, base_url: str) -> str | None:
+    """The vendor of the model, if the server is known to be another vendor's own. Else None."""
+    of_model = "Anthropic" if is_claude(model) else getattr(vendor_of(model), "name", None)
+    of_server = "Anthropic" if is_default(base_url) else getattr(vendor_at(base_url), "name", None)
+    return of_model if of_server not in {None, of_model} else None

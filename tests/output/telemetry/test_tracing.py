@@ -13,8 +13,7 @@ import pytest
 from opentelemetry import trace
 
 from ralph.output.telemetry.tracing import TracingError, open_tracing
-from ralph.output.telemetry.tracing_delivery import MOST_WAITING_SPANS
-from ralph.output.telemetry.tracing_spans import LONGEST_NAME
+from ralph.output.telemetry.tracing_spans import LONGEST_NAME, MOST_WAITING_SPANS
 from ralph.values import events as ev
 from ralph.values.answer import ToolCall, ToolOutput, ToolResult
 from ralph.values.outcome import Outcome
@@ -507,7 +506,7 @@ def test_p18_spans_wait_for_a_thread_and_are_missed_by_nobody_but_who_watches(
 
     with collecting() as collector, monkeypatch.context() as short:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
-        short.setattr("ralph.output.telemetry.tracing_delivery.start_thread", start)
+        short.setattr("ralph.output.telemetry.tracing_spans.start_thread", start)
         stage = Stage()
         whole_run(stage)
         if comes_back:

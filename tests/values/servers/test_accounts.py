@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ralph.values.servers.accounts import ACCOUNTS, CODES, exhausted_account, window_s
+from ralph.values.servers.refusals import ACCOUNT_CODES, ACCOUNTS, exhausted_account, window_s
 from tests.rows import every_row
 
 # One message of each row that is told by its text.
@@ -31,7 +31,7 @@ def test_every_row_is_told_by_its_own_message_and_by_no_earlier_row() -> None:
     assert told == [account for account in ACCOUNTS if account.text]
 
 
-@every_row("code", sorted(CODES))
+@every_row("code", sorted(ACCOUNT_CODES))
 def test_a_code_alone_tells_the_row(code: str) -> None:
     for codes in ((code, None), (None, code)):
         account = exhausted_account(codes, "")

@@ -17,16 +17,16 @@ from ralph.values.classify import (
     refuses_thinking,
 )
 from ralph.values.errors import AgentError, Api, HttpError, NetworkCause, StreamParse, StreamTransient
-from ralph.values.servers.accounts import exhausted_account
 from ralph.values.servers.refusals import (
     BAD_CALLS,
     BAD_KEYS,
-    CODES,
     MISSING_MODELS,
     MISSING_THINKING,
     OVERFLOWS,
+    REFUSAL_CODES,
     SIGNATURES,
     Sizes,
+    exhausted_account,
     sizes_in,
 )
 from tests.rows import every_row
@@ -128,7 +128,7 @@ def test_every_row_of_the_table_is_needed() -> None:
             ), row.text
 
 
-@every_row("code", sorted(CODES))
+@every_row("code", sorted(REFUSAL_CODES))
 def test_a_code_decides_with_any_status_as_text_or_number(code: str) -> None:
     value = int(code) if code.isdigit() else f'"{code}"'
     for status in (400, 422, 429, 500):
