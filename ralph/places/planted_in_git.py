@@ -11,17 +11,22 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ralph.machine.files.opened_file import read_regular_file
-from ralph.machine.files.repository import beginning_of
+from ralph.machine.files.repository import beginning_of, entries_in, is_within_any
+from ralph.places.gather import GuardedFiles
 from ralph.places.git_places import git_places, is_ref, links_in
 from ralph.places.named_by_git import first_of, shown_path
 from ralph.places.places import IGNORED_CHARACTERS
+from ralph.places.table import COMPARED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-# What of these is new is undone after each command (`GuardedFiles`).
-_GUARDED = ("hooks", "info", "description", "config")
-_INDEX = re.compile(r"(?:index|sharedindex\.\w+)\Z")
+# What git writes in a git directory (gitrepository-layout(5)). It may have other things too, such as working trees in a bare one.
+_FOLDERS = re.compile(r"logs|refs|objects|rr-cache|lfs|sequencer|rebase-\w+")
+_WRITTEN = re.compile(
+    rf"[A-Z][A-Z_]*|index|packed-refs|shallow|gc\.(?:pid|log)|sharedindex\.\w+|.*\.lock|worktrees|modules|{_FOLDERS.pattern}"
+)
+_INDEX = re.compile(r"index|sharedindex\.\w+")
 _MOST_INDEX_BYTES = 256 * 1024 * 1024
 _HAS_LONG_IDS = re.compile(rb"(?im)^\s*objectformat\s*=\s*\"?sha256")
 # gitformat-index(5): the bytes of an entry before the name of its object, and its flags.
@@ -37,18 +42,17 @@ def planted_in_git(roots: Sequence[str], since_s: float, environment: Mapping[st
     """
     since_ns = int(since_s * 1e9) - _TICK_NS
     removed, indexes, closed = [], [], []
-    places = git_places(roots, environment, os.getuid())
-    for directory in (*places.granted, *places.parts):
+    for directory, links in _directories(roots, environment):
         try:
-            for link in links_in(directory, _GUARDED):
+            for link in links:
                 target = os.readlink(link)
                 is_head = os.path.basename(link) == "HEAD" and is_ref(target)
                 if os.lstat(link).st_ctime_ns >= since_ns and not is_head:
                     os.unlink(link)
                     removed.append(f"{shown_path(link)} (to {shown_path(target)})")
-            for index in _indexes_in(directory):
-                if os.stat(index).st_ctime_ns >= since_ns:
-                    indexes += [f"{shown_path(index)} ({one})" for one in _faults_of(index)]
+            for entry in entries_in(directory, lambda one: _INDEX.fullmatch(one.name) is not None):
+                if entry.is_file(follow_symlinks=False) and entry.stat().st_ctime_ns >= since_ns:
+                    indexes += [f"{shown_path(entry.path)} ({fault})" for fault in _faults_of(entry.path)]
         except OSError as error:
             closed.append(f"{shown_path(error.filename or directory)} ({error.strerror})")
     told = {
@@ -59,16 +63,24 @@ def planted_in_git(roots: Sequence[str], since_s: float, environment: Mapping[st
     return "; ".join(text.format(first_of(found)) for text, found in told.items() if found)
 
 
-def _indexes_in(directory: str) -> Iterator[str]:
-    pending = [directory]
-    for one in pending:
-        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(one) as listing:
-            for entry in listing:
-                if entry.is_dir(follow_symlinks=False):
-                    is_walked = one != directory or entry.name in ("modules", "worktrees")
-                    pending += [entry.path] if is_walked and entry.name != "objects" else []
-                elif _INDEX.match(entry.name) and entry.is_file(follow_symlinks=False):
-                    yield entry.path
+def _directories(roots: Sequence[str], environment: Mapping[str, str]) -> Iterator[tuple[str, Iterator[str]]]:
+    """The git directories that commands may write, with those of submodules and linked worktrees in them, and the links in each."""
+    places = git_places(roots, environment, os.getuid())
+    # One in a root was granted when commands wrote there, whatever they have made of it.
+    outer = [one for one in places.claimed if one in places.granted or is_within_any(one, roots)]
+    yield from ((one, _links_of(one)) for one in GuardedFiles(COMPARED, (), outer).git_directories)
+    yield from ((one, links_in(one)) for one in places.parts)
+
+
+def _links_of(directory: str) -> Iterator[str]:
+    """The links in the place of what git writes in a git directory. Raises OSError if not all of it can be listed."""
+    with os.scandir(directory) as listing:
+        entries = [entry for entry in listing if _WRITTEN.fullmatch(entry.name)]
+    for entry in entries:
+        if entry.is_symlink():
+            yield entry.path
+        elif _FOLDERS.fullmatch(entry.name):
+            yield from links_in(entry.path)
 
 
 def _faults_of(index: str) -> Iterator[str]:
@@ -80,7 +92,9 @@ def _faults_of(index: str) -> Iterator[str]:
         content = read_regular_file(index, _MOST_INDEX_BYTES, 0)
         try:
             names = map(os.fsdecode, names_in_index(content, 32 if is_long else 20))
-            found = next((name for name in names if not _may_be_written(name)), None)
+            # Entries that replace those of a shared index have no names.
+            is_split = b"link" in content
+            found = next((one for one in names if not (_may_be_written(one) or (is_split and not one))), None)
         except (ValueError, IndexError, struct.error):
             found = "it is damaged"
         if found is not None:

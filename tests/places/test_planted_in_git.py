@@ -101,10 +101,52 @@ def test_an_index_that_is_not_as_git_writes_it_is_told(repository, content) -> N
     assert "(it is damaged)" in told
 
 
+def test_a_split_index_is_as_git_writes_it(repository) -> None:
+    def split(_) -> None:
+        git(repository, "update-index", "--split-index")
+        repository.write("work.txt", "other")
+        git(repository, "add", "-A")
+
+    assert told_after(repository, split) == ""
+
+
 def test_an_old_index_and_links_that_were_there_are_left_alone(repository) -> None:
     (repository.top / ".git/MERGE_MSG").symlink_to("../x")
     assert told_after(repository, lambda _: None) == ""
     assert (repository.top / ".git/MERGE_MSG").is_symlink()
+
+
+@pytest.mark.parametrize("layout", ["bare", ".bare"])
+def test_links_of_a_working_tree_in_a_bare_repository_are_left_alone(repository, layout) -> None:
+    top = repository.top.parent / "top"
+    bare = top if layout == "bare" else top / ".bare"
+    git(repository, "clone", "-q", "--bare", ".", str(bare))
+    if layout == ".bare":
+        (top / ".git").write_text("gitdir: ./.bare\n")
+    time.sleep(0.05)
+    since_s = time.time()
+    git(repository, "-C", str(top), "worktree", "add", "-q", "-b", "topic", "tree")
+    (top / "tree/link").symlink_to("work.txt")
+    planted = bare / "worktrees/tree/logs/HEAD"
+    planted.unlink()
+    planted.symlink_to(repository.top / "x")
+    told = last_look([str(top)], since_s, repository.environment)
+    assert (top / "tree/link").is_symlink()
+    assert not planted.is_symlink()
+    assert f"{planted} (to " in told
+    assert "tree/link" not in told
+
+
+def test_a_head_that_is_a_link_to_no_branch_hides_no_other(repository) -> None:
+    directory, kept = repository.top / ".git", repository.top.parent / "x"
+
+    def plant(_) -> None:
+        (directory / "HEAD").unlink()
+        (directory / "HEAD").symlink_to("refs/heads/new")
+        (directory / "MERGE_MSG").symlink_to(kept)
+
+    assert f"MERGE_MSG (to {kept})" in told_after(repository, plant)
+    assert (directory / "HEAD").is_symlink()
 
 
 @pytest.mark.parametrize("name", ["MERGE_MSG", "logs/HEAD", "logs/refs/heads", "refs/x", "modules/a/index"])
@@ -115,6 +157,8 @@ def test_a_link_that_was_made_is_removed_and_told(repository, name) -> None:
 
     def plant(_) -> None:
         link.parent.mkdir(parents=True, exist_ok=True)
+        if "modules" in name:
+            (link.parent / "HEAD").touch()
         if link.exists():
             link.rename(repository.top / "away")
         link.symlink_to(home)
