@@ -75,8 +75,11 @@ _IS_DATA = rf"(?:OLD)?PWD|CLAUDE_PROJECT_DIR|RALPH_\w+|{_NOT_READ_BY_MISE}"
 OF_SETTINGS = r"(?i:.*(?:(?:_|KUBE)CONFIG\w*|HOME|_CACHE_DIR|ERS_PATH|_PREFIX)|GIT_DIR)"
 _LOADED_FROM_ROOT = rf"{OF_SETTINGS}|ZDOTDIR|GOPATH|(?i:.*(?:CLASSPATH|LIBS|LUA_C?PATH))"
 _ABSOLUTE = r"(?<![\w.~-])/[^\s:;,|&\"'`]*"
-# Those that name a file of settings, which may be relative to the directory where a program starts.
-_OF_SETTINGS_FILE = r"(?i:.*(?:CONFIG|CONFIG_(?:FILE|DIR|PATH)|CREDENTIALS_FILE|HOME|PREFIX))"
+# Those that name a file or directory of settings, in whatever form.
+_OF_SETTINGS_FILE = (
+    r"KUBECONFIG|DOCKER_CONFIG|AWS_\w+_FILE|ANSIBLE_CONFIG|CURL_HOME|WGETRC|ZDOTDIR|GIT_CONFIG_(?:GLOBAL|SYSTEM)|PGSERVICEFILE"
+    r"|XDG_\w+_HOME|GRADLE_USER_HOME|\w+_CONFIG_(?:FILE|DIR|PATH)"
+)
 _SET_ASIDE = "RALPH_SET_ASIDE_"
 _SEPARATORS = {"LD_PRELOAD": "[: ]"}
 # A fleet worker gets a new checkout with each job.
@@ -436,10 +439,10 @@ def _is_from_work(name: str, value: str, search: ProgramSearch) -> bool:
     is_of_settings = re.fullmatch(_OF_SETTINGS_FILE, name) is not None
 
     def is_relative(word: str) -> bool:
-        return word[:1] not in "/~" and (
+        return word[:1] not in {"", "/", "~"} and (
             word.startswith(("./", "../"))
             or word in {".", ".."}
-            or (is_of_settings and not {".", "/"}.isdisjoint(word))
+            or is_of_settings
             or ("/" in word and os.path.lexists(os.path.join(search.roots[0], word)))
         )
 

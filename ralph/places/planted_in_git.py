@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ralph.machine.files.opened_file import read_regular_file
-from ralph.machine.files.repository import beginning_of, entries_in, is_within_any
+from ralph.machine.files.repository import beginning_of, common_directory, entries_in, is_within_any
 from ralph.places.gather import GuardedFiles
 from ralph.places.git_places import git_places, is_ref, links_in
 from ralph.places.named_by_git import first_of, shown_path
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 # What git writes in a git directory (gitrepository-layout(5)). It may have other things too, such as working trees in a bare one.
-_FOLDERS = re.compile(r"logs|refs|objects|rr-cache|lfs|sequencer|rebase-\w+")
+_FOLDERS = re.compile(r"info|logs|refs|objects|rr-cache|lfs|sequencer|rebase-\w+")
 _WRITTEN = re.compile(
     rf"[A-Z][A-Z_]*|index|packed-refs|shallow|gc\.(?:pid|log)|sharedindex\.\w+|.*\.lock|worktrees|modules|{_FOLDERS.pattern}"
 )
@@ -31,6 +31,7 @@ _MOST_INDEX_BYTES = 256 * 1024 * 1024
 _HAS_LONG_IDS = re.compile(rb"(?im)^\s*objectformat\s*=\s*\"?sha256")
 # gitformat-index(5): the bytes of an entry before the name of its object, and its flags.
 _BEFORE_ID = 40
+_EXTENSIONS = frozenset((b"TREE", b"REUC", b"link", b"UNTR", b"FSMN", b"EOIE", b"IEOT", b"sdir"))
 _EXTENDED, _LENGTH = 0x4000, 0xFFF
 _COMPRESSED = 4
 _TICK_NS = 20_000_000
@@ -87,8 +88,8 @@ def _faults_of(index: str) -> Iterator[str]:
     """The first name in an index that git must not write, as text. One that cannot be read is a fault itself."""
     above = os.path.dirname(index)
     with suppress(FileNotFoundError):
-        configurations = (f"{above}/config", f"{os.path.dirname(os.path.dirname(above))}/config")
-        is_long = any(_HAS_LONG_IDS.search(beginning_of(one)) for one in configurations)
+        configuration = f"{common_directory(above) or above}/config"
+        is_long = _HAS_LONG_IDS.search(beginning_of(configuration)) is not None
         content = read_regular_file(index, _MOST_INDEX_BYTES, 0)
         try:
             names = map(os.fsdecode, names_in_index(content, 32 if is_long else 20))
@@ -106,9 +107,10 @@ def names_in_index(content: bytes, id_bytes: int) -> Iterator[bytes]:
     struct.error if it is not as git writes it.
     """
     version, count = struct.unpack_from(">4xLL", content)
-    at, name = 12, b""
+    at, name, starts = 12, b"", set[int]()
     for _ in range(count):
         start, at = at, at + _BEFORE_ID + id_bytes
+        starts.add(start)
         (flags,) = struct.unpack_from(">H", content, at)
         at += 4 if flags & _EXTENDED else 2
         kept = b""
@@ -126,6 +128,15 @@ def names_in_index(content: bytes, id_bytes: int) -> Iterator[bytes]:
             raise ValueError("the length of a name is wrong")
         yield name
         at = end + 1 if version == _COMPRESSED else start + (end - start + 8) // 8 * 8
+    entries_end = at
+    while at < len(content) - id_bytes:
+        kind, size = struct.unpack_from(">4sL", content, at)
+        data, at = content[at + 8 : at + 8 + size], at + 8 + size
+        # From these git takes where entries begin.
+        blocks = {begin for begin, _ in struct.iter_unpack(">LL", data[4:])} if kind == b"IEOT" else set()
+        ends = struct.unpack_from(">L", data) if kind == b"EOIE" else (entries_end,)
+        if kind not in _EXTENSIONS or not blocks <= starts or ends != (entries_end,):
+            raise ValueError("an extension is not as git writes it")
 
 
 def _may_be_written(name: str) -> bool:

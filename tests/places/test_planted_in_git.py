@@ -70,6 +70,33 @@ def test_the_names_in_an_index_are_those_that_git_lists(tmp_path, version, ids) 
     assert last_look([str(work)], 0.0, {}) == ""
 
 
+@pytest.mark.parametrize("version", ["2", "4"])
+def test_an_index_in_blocks_is_as_git_writes_it_or_told(repository, version) -> None:
+    repository.write("work.txt")
+    blob = git(repository, "hash-object", "-w", "work.txt").strip()
+    listing = "".join(f"100644 {blob}\tmany/{number:05}\n" for number in range(25_000))
+    options = ("-c", "index.threads=2", "update-index")
+
+    def fill(_) -> None:
+        command = ["git", *options, f"--index-version={version}", "--index-info"]
+        subprocess.run(
+            command, cwd=repository.top, env=repository.environment, input=listing.encode(), check=True
+        )
+
+    assert told_after(repository, fill) == ""
+    index = repository.top / ".git/index"
+    content = index.read_bytes()
+    at = content.rindex(b"IEOT") + 12
+    for changed in (
+        content[:at] + b"\0\0\0\x10" + content[at + 4 :],
+        content.replace(b"IEOT", b"ZZZZ"),
+        content[: content.rindex(b"EOIE") + 8] + bytes(4) + content[content.rindex(b"EOIE") + 12 :],
+    ):
+        assert "(it is damaged)" in told_after(
+            repository, lambda _, changed=changed: index.write_bytes(changed)
+        )
+
+
 @every_row(
     ("name", "is_told"),
     [
@@ -149,7 +176,9 @@ def test_a_head_that_is_a_link_to_no_branch_hides_no_other(repository) -> None:
     assert (directory / "HEAD").is_symlink()
 
 
-@pytest.mark.parametrize("name", ["MERGE_MSG", "logs/HEAD", "logs/refs/heads", "refs/x", "modules/a/index"])
+@pytest.mark.parametrize(
+    "name", ["MERGE_MSG", "logs/HEAD", "logs/refs/heads", "refs/x", "info/sparse-checkout", "modules/a/index"]
+)
 def test_a_link_that_was_made_is_removed_and_told(repository, name) -> None:
     home = repository.top.parent / "home/.bashrc"
     home.write_text("mine")
