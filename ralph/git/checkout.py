@@ -596,9 +596,10 @@ class GitCheckout:
         """Raises CheckoutError if git would write what is not this checkout's, or publish objects that no agent may read."""
         found = foreign_directories(str(self.top), tuple(map(str, self._given)))
         for path, why in found:
+            made = "a command may have made the link: remove it if you did not make it; "
             raise CheckoutError(
-                f"git would write {path}, which is not this checkout's own ({why}); if it is yours and you trust this "
-                f"checkout, name it: --add-dir {path}"
+                f"git would write {path}, which is not this checkout's own ({why}); "
+                f"{made if why.endswith(' is a link') else ''}if it is yours and you trust this checkout, name it: --add-dir {path}"
             )
         try:
             borrowed = [*borrowed_objects(str(self.top))]
