@@ -28,6 +28,7 @@ _HAS_LONG_IDS = re.compile(rb"(?im)^\s*objectformat\s*=\s*\"?sha256")
 _BEFORE_ID = 40
 _EXTENDED, _LENGTH = 0x4000, 0xFFF
 _COMPRESSED = 4
+_DOT_GIT = re.compile(r"(?:\.git|git~1)[. ]*(?:[\\:]|\Z)")
 _TICK_NS = 20_000_000
 
 
@@ -80,7 +81,7 @@ def _faults_of(index: str) -> Iterator[str]:
         content = read_regular_file(index, _MOST_INDEX_BYTES, 0)
         try:
             names = map(os.fsdecode, names_in_index(content, 32 if is_long else 20))
-            found = next((name for name in names if not _may_be_written(name)), None)
+            found = next((name for name in names if not may_be_written(name)), None)
         except (ValueError, IndexError, struct.error):
             found = "it is damaged"
         if found is not None:
@@ -114,7 +115,9 @@ def names_in_index(content: bytes, id_bytes: int) -> Iterator[bytes]:
         at = end + 1 if version == _COMPRESSED else start + (end - start + 8) // 8 * 8
 
 
-def _may_be_written(name: str) -> bool:
-    """Whether git takes a name into an index: none of its parts is empty, `.`, `..` or `.git` (verify_path in git's read-cache.c)."""
+def may_be_written(name: str) -> bool:
+    """Whether git takes a name into an index: none of its parts is empty, `.`, `..` or `.git`, or a name of the last one on some file
+    systems (verify_path in git's read-cache.c, is_ntfs_dotgit in its path.c).
+    """
     parts = name.removesuffix("/").translate(IGNORED_CHARACTERS).lower().split("/")
-    return {"", ".", "..", ".git"}.isdisjoint(parts)
+    return {"", ".", ".."}.isdisjoint(parts) and not any(map(_DOT_GIT.match, parts))
