@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct, ValidationError, convert, field, to_builtins
 
-from ralph.values.strict_json import strict_json, with_whole_keys
+from ralph.values.strict_json import strict_json, unambiguous_json, with_whole_keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -226,7 +226,8 @@ def parse_control_line(line: bytes) -> ControlLine:
     if not line.strip():
         return Ignored()
     try:
-        value = strict_json(line.removeprefix(_BYTE_ORDER_MARK).decode())
+        text = line.removeprefix(_BYTE_ORDER_MARK).decode()
+        value = strict_json(text)
     except (ValueError, RecursionError) as error:
         return Malformed(f"the line is not JSON: {str(error)[:_LONGEST_REASON]}")
     if not isinstance(value, dict):
@@ -234,7 +235,7 @@ def parse_control_line(line: bytes) -> ControlLine:
     if value.get("type") in _IGNORED_TYPES:
         return Ignored()
     if value.get("type") == "control_response":
-        return _response(value.get("response"))
+        return _response(value.get("response"), text)
     request = value.get("request") if value.get("type") == "control_request" else None
     fields = request if isinstance(request, dict) else {}
     try:
@@ -260,11 +261,15 @@ def _decoded(value: dict[str, Any]) -> UserLine | RequestLine:
         return convert(with_whole_keys(value), UserLine | RequestLine)
 
 
-def _response(value: object) -> Response | Ignored:
+def _response(value: object, line: str) -> Response | Ignored:
     fields = value if isinstance(value, dict) else {}
     request_id, answer = fields.get("request_id"), fields.get("response")
     if not isinstance(request_id, str):
         return Ignored()
+    try:
+        unambiguous_json(line)
+    except ValueError as fault:
+        return Response(request_id, error=f"the response is not valid: {fault}")
     if fields.get("subtype") == "success" and isinstance(answer, dict | None):
         return Response(request_id, answer or {})
     error = fields.get("error")

@@ -45,6 +45,7 @@ from ralph.places.git_config import LFS_STORAGE
 from ralph.places.git_places import borrowed_objects, foreign_directories
 from ralph.places.nested_repositories import look_below
 from ralph.places.places import below_tops
+from ralph.places.planted_in_git import may_be_written
 from ralph.places.table import TOLD, git_entries_with
 from ralph.sandbox.left_behind import why_left_behind
 from ralph.values.outcome import Outcome
@@ -296,9 +297,7 @@ class GitCheckout:
         lines = b"".join(line for entry in left_out for line in entry.of_head())  # the working tree stays
         if not (entries or lines):
             return None, True
-        unstaged = [entry for entry in entries if entry.is_unstaged]
-        refuse_unfiltered(git, git.settings, (entry.path for entry in unstaged))
-        index, tree = self.git_directory / "index", None
+        index = self.git_directory / "index"
         try:
             own = OwnDirectory("ralph-index-", [*map(str, self._given)])
             try:
@@ -306,17 +305,24 @@ class GitCheckout:
                 before = _identity(index)
                 if before is not None:
                     shutil.copy2(index, copy)  # with its time, by which git knows what may have changed since
-                variables = {"GIT_INDEX_FILE": str(copy)}
+                head, variables = found.status.head, {"GIT_INDEX_FILE": str(copy)}
                 if lines:
                     git.change("update-index", "-z", "--index-info", given=lines, variables=variables)
-                if unstaged:
-                    # Tracked files first: those of a directory that has become a file must leave the index before.
-                    in_order = sorted(unstaged, key=lambda entry: not entry.is_tracked)
-                    refused = shown(git.stage(nul_ended(entry.path for entry in in_order), variables))
-                    told = refused and f"git takes no such names: {refused}"
-                    self._tell_once("names", told, "; commits leave them out")
-                if entries and self._is_anything_staged(git, found.status.head, variables):
-                    tree = self._published_tree(git, found.status.head, variables)
+                refused = {entry.path: None for entry in entries if not may_be_written(entry.path)}
+                entries = [entry for entry in entries if entry.path not in refused]
+                unstaged = [entry for entry in entries if entry.is_unstaged]
+                tree, more = self._tree_of_copy(git, head, unstaged, variables)
+                refused |= dict.fromkeys(more)
+                if tree is not None and (planted := _not_written(git, head, tree)):
+                    # A command wrote them into the index, which git does not look at.
+                    if head:
+                        git.change("read-tree", "-i", "-m", head, variables=variables)
+                    else:
+                        copy.unlink()
+                    tree, more = self._tree_of_copy(git, head, entries, variables)
+                    refused |= dict.fromkeys((*planted, *more))
+                told = f"git takes no such names: {shown([*refused])}" if refused else ""
+                self._tell_once("names", told, "; commits leave them out")
                 return tree, not takes_place or _is_replaced(index, copy, before)
             finally:
                 own.remove()
@@ -325,6 +331,19 @@ class GitCheckout:
                 raise shortage from None
             problem = f"{index} could not be copied: {error.strerror or error}"
             raise CheckoutError(problem, Outcome.IO_ERROR) from error
+
+    def _tree_of_copy(
+        self, git: CheckoutGit, head: str, unstaged: Sequence[StatusEntry], variables: Mapping[str, str]
+    ) -> tuple[str | None, list[str]]:
+        """The tree of an index after the entries are staged in it, or None if it has nothing new, and the names that git refuses."""
+        refuse_unfiltered(git, git.settings, (entry.path for entry in unstaged))
+        refused: list[str] = []
+        if unstaged:
+            # Tracked files first: those of a directory that has become a file must leave the index before.
+            in_order = sorted(unstaged, key=lambda entry: not entry.is_tracked)
+            refused = git.stage(nul_ended(entry.path for entry in in_order), variables)
+        is_new = self._is_anything_staged(git, head, variables)
+        return self._published_tree(git, head, variables) if is_new else None, refused
 
     def _published_tree(self, git: CheckoutGit, head: str, variables: Mapping[str, str]) -> str | None:
         """The tree of an index, without the changes of files that hold a credential which ralph knows. None if nothing is left."""
@@ -596,9 +615,10 @@ class GitCheckout:
         """Raises CheckoutError if git would write what is not this checkout's, or publish objects that no agent may read."""
         found = foreign_directories(str(self.top), tuple(map(str, self._given)))
         for path, why in found:
+            made = "a command may have made the link: remove it if you did not make it; "
             raise CheckoutError(
-                f"git would write {path}, which is not this checkout's own ({why}); if it is yours and you trust this "
-                f"checkout, name it: --add-dir {path}"
+                f"git would write {path}, which is not this checkout's own ({why}); "
+                f"{made if why.endswith(' is a link') else ''}if it is yours and you trust this checkout, name it: --add-dir {path}"
             )
         try:
             borrowed = [*borrowed_objects(str(self.top))]
@@ -742,6 +762,11 @@ def kept_commits(read: Callable[..., bytes], identifiers: Iterable[str]) -> set[
     given = "".join(f"{one}\n" for one in asked).encode()
     listed = read("cat-file", "--batch-check=%(objectname) %(objecttype)", given=given)
     return {line.split()[0] for line in listed.decode().split("\n") if line.endswith(" commit")}
+
+
+def _not_written(git: CheckoutGit, head: str, tree: str) -> list[str]:
+    """The paths that a tree has, and the commit `head` has not, which git must not write into a working tree."""
+    return sorted(path for path in _committed_differences(git, head, tree) if not may_be_written(path))
 
 
 def _committed_differences(git: CheckoutGit, before: str, after: str) -> set[str]:

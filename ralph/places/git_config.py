@@ -39,11 +39,16 @@ _PROGRAMS = re.compile(
     re.DOTALL,
 )
 _SWITCHED = re.compile(r"true|false|yes|no|on|off|1|0|", re.IGNORECASE)
-# The commands of git of which no option names a program, those of which these do not, and each without options.
+# Options with which these write a file, or run what another setting names. Git takes them abbreviated, and with quotes in them.
+_QUOTES = r"[\"'\\]*"
+_WORDS = "|".join(_QUOTES.join(one) for one in ("-ou", "-ext", "-textc"))
+_NO_OPTION = rf"{_QUOTES}-(?:{_QUOTES}(?:{_WORDS})|(?![GSX])[\w\"'\\]*[oO])"
+# The commands of git of which other options name no program, those of which these do not, and each without options.
 _ALIAS = re.compile(
     r"(?:(?:add|blame|branch|cat-file|checkout|cherry|cherry-pick|clean|commit|count-objects|describe|diff|for-each-ref|log"
     r"|ls-files|ls-tree|merge|mv|range-diff|reflog|reset|restore|rev-list|rev-parse|revert|rm|shortlog|show|show-branch|show-ref"
-    r"|stash|status|switch|tag|whatchanged)(?:\s.*)?"
+    r"|stash|status|switch|tag|whatchanged)"
+    rf"(?:\s+(?!{_NO_OPTION})\S+)*"
     r"|(?:fetch|pull|push|rebase|worktree)(?:\s+(?!-\w*x|--(?:upl|rece|e))[^\s\"'\\]+)*|\w[\w-]*)\s*",
     re.DOTALL,
 )

@@ -34,6 +34,7 @@ _BEFORE_ID = 40
 _EXTENSIONS = frozenset((b"TREE", b"REUC", b"link", b"UNTR", b"FSMN", b"EOIE", b"IEOT", b"sdir"))
 _EXTENDED, _LENGTH = 0x4000, 0xFFF
 _COMPRESSED = 4
+_DOT_GIT = re.compile(r"(?:\.git|git~1)[. ]*(?:[\\:]|\Z)")
 _TICK_NS = 20_000_000
 
 
@@ -95,7 +96,7 @@ def _faults_of(index: str) -> Iterator[str]:
             names = map(os.fsdecode, names_in_index(content, 32 if is_long else 20))
             # Entries that replace those of a shared index have no names.
             is_split = b"link" in content
-            found = next((one for one in names if not (_may_be_written(one) or (is_split and not one))), None)
+            found = next((one for one in names if not (may_be_written(one) or (is_split and not one))), None)
         except (ValueError, IndexError, struct.error):
             found = "it is damaged"
         if found is not None:
@@ -139,7 +140,9 @@ def names_in_index(content: bytes, id_bytes: int) -> Iterator[bytes]:
             raise ValueError("an extension is not as git writes it")
 
 
-def _may_be_written(name: str) -> bool:
-    """Whether git takes a name into an index: none of its parts is empty, `.`, `..` or `.git` (verify_path in git's read-cache.c)."""
+def may_be_written(name: str) -> bool:
+    """Whether git takes a name into an index: none of its parts is empty, `.`, `..` or `.git`, or a name of the last one on some file
+    systems (verify_path in git's read-cache.c, is_ntfs_dotgit in its path.c).
+    """
     parts = name.removesuffix("/").translate(IGNORED_CHARACTERS).lower().split("/")
-    return {"", ".", "..", ".git"}.isdisjoint(parts)
+    return {"", ".", ".."}.isdisjoint(parts) and not any(map(_DOT_GIT.match, parts))

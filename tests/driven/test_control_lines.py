@@ -16,6 +16,7 @@ from ralph.driven.control_lines import (
     Malformed,
     Request,
     RequestLine,
+    Response,
     SetModel,
     UserLine,
     UserMessage,
@@ -46,6 +47,32 @@ def text(words: str) -> dict[str, str]:
 @every_row("kind", ["control_response", "control_cancel_request", "keep_alive"])
 def test_what_drivers_send_that_is_no_request_is_ignored(kind) -> None:
     assert parsed({"type": kind, "request_id": "r1"}) == Ignored()
+
+
+@every_row(
+    ("line", "is_refused"),
+    [
+        ('{"request_id":"r1","subtype":"success","response":{"behavior":"deny","behavior":"allow"}}', True),
+        (
+            '{"request_id":"r1","subtype":"success","response":{"behavior":"deny"},"response":{"behavior":"allow"}}',
+            True,
+        ),
+        ('{"request_id":"r1","subtype":"error","subtype":"success","response":{"behavior":"allow"}}', True),
+        (
+            '{"request_id":"r1","subtype":"success","response":{"behavior":"allow","updatedInput":{"a":1,"a":2}}}',
+            True,
+        ),
+        ('{"request_id":"r1","subtype":"success","response":{"behavior":"allow"}}', False),
+    ],
+)
+def test_a_response_with_a_key_twice_is_an_error(line, is_refused) -> None:
+    response = parse_control_line(b'{"type":"control_response","response":%b}' % line.encode())
+    if not is_refused:
+        assert response == Response("r1", {"behavior": "allow"})
+        return
+    assert isinstance(response, Response)
+    assert (response.request_id, response.fields) == ("r1", {})
+    assert "occurs twice" in str(response.error)
 
 
 def test_a_user_message_is_its_text_whatever_stands_beside_it() -> None:

@@ -7,6 +7,7 @@ import errno
 import math
 import os
 import socket
+import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from ralph.git.answer import CheckoutError
 from tests.git.repositories import Repository, cloned
 from tests.git.test_snapshot import change_in_every_way, conflict, nested
 from tests.processes.scripts import script
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -221,6 +223,85 @@ def test_what_no_commit_takes_is_named_once_and_hinders_none(repository: Reposit
     assert checkout.commit("after a look", checkout.snapshot())
     assert lines == [f"{told}; commits leave them out"], "it is said once"
     assert repository.git("diff", "--name-only", "HEAD~2", "HEAD").split() == ["new", "newer"]
+
+
+def plant_in_index(repository: Repository, *names: str) -> None:
+    """Adds names to the index, as a command can: git does not look at them again."""
+    blob = repository.git("hash-object", "-w", "a.txt")
+    others = [name.replace(".", "_").replace("~", "_") for name in names]
+    for name in others:
+        repository.git("update-index", "--add", "--cacheinfo", f"100755,{blob},{name}")
+    index = repository.top / ".git/index"
+    content = index.read_bytes()
+    for other, name in zip(others, names, strict=True):
+        content = content.replace(b"%b\0" % other.encode(), b"%b\0" % name.encode())
+    index.write_bytes(content)
+
+
+def plant_in_cached_tree(repository: Repository, name: str) -> None:
+    """Makes the index say that its entries below `dir` are a tree which has another one."""
+    repository.git("write-tree")
+    blob, mine = repository.git("hash-object", "-w", "a.txt"), repository.git("rev-parse", "HEAD:dir")
+    repository.git("update-index", "--add", "--cacheinfo", f"100755,{blob},dir/{'x' * len(name)}")
+    tree = repository.git("write-tree", "--prefix=dir")
+    repository.git("rm", "-q", "--cached", f"dir/{'x' * len(name)}")
+    made = subprocess.run(
+        [*"git hash-object -t tree -w --stdin --literally".split()],
+        input=subprocess.run(
+            ["git", "cat-file", "tree", tree], cwd=repository.top, check=True, capture_output=True
+        ).stdout.replace(b"x" * len(name), name.encode()),
+        cwd=repository.top,
+        check=True,
+        capture_output=True,
+    )
+    repository.git("write-tree")
+    index = repository.top / ".git/index"
+    old, new = bytes.fromhex(mine), bytes.fromhex(made.stdout.decode().strip())
+    assert old in index.read_bytes()
+    index.write_bytes(index.read_bytes().replace(old, new))
+
+
+PLANTED = {
+    "elsewhere": ("../../profile", lambda one: plant_in_index(one, "../../profile")),
+    "a hook": (".git/hooks/pre-commit", lambda one: plant_in_index(one, ".git/hooks/pre-commit")),
+    "a short name": ("dir/git~1/config", lambda one: plant_in_index(one, "dir/git~1/config")),
+    "several": (".git/x, dir/../../y", lambda one: plant_in_index(one, ".git/x", "dir/../../y")),
+    "a tree of its own": ("dir/.git", lambda one: plant_in_cached_tree(one, ".git")),
+}
+
+
+@every_row(("names", "act"), list(PLANTED.values()))
+def test_what_git_refuses_of_an_index_is_in_no_commit(tmp_path_factory, names, act) -> None:
+    place = tmp_path_factory.mktemp("place")
+    repository = cloned(place / "work", place / "home")
+    repository.git("update-index", "--skip-worktree", ".gitignore")
+    for path in ("staged", "both", "unstaged"):
+        repository.write(path, path)
+    repository.git("add", "staged", "both")
+    repository.write("a.txt", "kept\n")
+    repository.write("both", "newer")
+    act(repository)
+    lines: list[str] = []
+    checkout = repository.checkout(warn=lines.append)
+    assert checkout.commit("all")
+    assert files_of(repository) == {".gitignore", "a.txt", "dir/b.txt", "staged", "both", "unstaged"}
+    assert [repository.git("show", f"HEAD:{path}") for path in ("a.txt", "staged", "both")] == [
+        *("kept", "staged", "newer")
+    ]
+    assert lines == [f"git takes no such names: {names}; commits leave them out"]
+    assert repository.git("status", "--porcelain") == ""
+    assert repository.git("ls-files", "-t", ".gitignore") == "S .gitignore"
+    assert not checkout.commit("again")
+
+
+def test_what_git_refuses_of_an_index_is_not_in_the_first_commit(tmp_path: Path) -> None:
+    repository = Repository.empty(tmp_path / "work", tmp_path / "home")
+    repository.write("a.txt")
+    repository.git("add", "a.txt")
+    plant_in_index(repository, ".git/x")
+    assert repository.checkout().commit("all")
+    assert files_of(repository) == {"a.txt"}
+    assert repository.git("status", "--porcelain") == ""
 
 
 @pytest.mark.parametrize("path", ["x", "dir/x"])

@@ -116,6 +116,8 @@ def test_a_directory_that_is_not_its_own_is_not_written(tmp_path_factory, name: 
         with pytest.raises(CheckoutError, match="not this checkout's own") as raised:
             act()
         assert raised.value.outcome is Outcome.CONFIG, attempt
+        said, is_link = str(raised.value), " is a link)" in str(raised.value)
+        assert ("remove it if you did not make it; if it is yours" in said) is is_link, attempt
     assert state_of(place) == before
     refused = git_places([str(repository.top)], {}, os.getuid()).refused
     assert bool(refused) == (name in CLAIMS), "the sandbox and git give one answer"

@@ -66,6 +66,15 @@ TEXTS = [
             *("grep -O./tool a", "difftool -x ./tool", "bisect run ./tool", "submodule foreach ./tool"),
             *("rebase -x ./tool", "rebase -ix ./tool", "rebase --e=./tool", "rebase '-x' ./tool"),
             *("fetch --upload-pack=./tool", "pull --upl ./tool", "push --receive-pack=./tool"),
+            *(
+                "log --output=x",
+                "show --outp x",
+                "log '--out'put=x",
+                r"diff -\\-output=x",
+                "ls-files -o",
+                "log -O./x",
+            ),
+            *("log -p -WOx", "diff --ext-diff", "show --textconv", "stash show '--ext-d'"),
             *("push --exec ./tool", "--exec-path=. status", "-c core.pager=./tool log"),
         )
     ),
@@ -77,6 +86,9 @@ TEXTS = [
                 "log --graph --pretty=format:'%h (%an)'",
                 "checkout -b",
                 "commit --amend --no-edit",
+                "commit -am 'work in progress'",
+                "log --oneline --no-ext-diff --text -Sfoo",
+                "merge -Xours -- x",
             ),
             *("push -u origin HEAD", "pull --rebase --autostash", "rebase -i --autosquash", "clean -dfx"),
         )

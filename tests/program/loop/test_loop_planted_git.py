@@ -365,3 +365,18 @@ def test_the_users_git_writes_through_nothing_that_a_run_left_in_the_git_directo
     checkout.git("read-tree", "HEAD")
     checkout.git("revert", "--no-edit", "HEAD")
     assert kept.read_text() == "mine\n"
+
+
+@pytest.mark.sandboxed
+def test_no_commit_takes_a_name_that_an_iteration_wrote_into_the_index(ralph, checkout, iterations) -> None:
+    entry = "$(git hash-object -w --stdin < a.txt)"
+    staged = (
+        f"git update-index --add --cacheinfo 100755,{entry},xxxx/hooks/x --cacheinfo 100755,{entry},xx/xx/y"
+    )
+    iterations([bash(f"echo x > a.txt; {staged}; sed -i 's,xxxx,.git,g;s,xx/xx,../..,g' .git/index")])
+    ran = ralph("loop", "go", "--commit", "--push", "--max-iterations", "1", code=0)
+    told = "git takes no such names: ../../y, .git/hooks/x; commits leave them out"
+    assert any(told in line for line in loop_lines(ran))
+    names = of_remote(ralph, "ls-tree", "-r", "--name-only", "main").split("\n")
+    assert "a.txt" in names
+    assert not [name for name in names if name.startswith((".git/", ".."))]
