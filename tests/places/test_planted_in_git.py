@@ -226,7 +226,7 @@ def test_hooks_in_a_folder_that_cannot_be_listed_are_told(repository) -> None:
 
 @pytest.mark.ordinary_user
 def test_a_folder_of_git_that_cannot_be_listed_is_told(repository) -> None:
-    folder = repository.top / ".git/x"
+    folder = repository.top / ".git/logs/x"
     told = told_after(repository, lambda _: folder.mkdir(mode=0o300))
     folder.chmod(0o700)
     assert f"could not be looked through: {folder}" in told
