@@ -1050,8 +1050,8 @@ MUTANTS = (
     Mutant(
         "a-refusal-repeats-a-huge-name",
         "a refusal shows no name of any length",
-        '_LONGEST_NAME = 80\n"""In characters, in a m',
-        '_LONGEST_NAME = 80_000\n"""In characters, in a m',
+        '_LONGEST_NAME = 80\n"""The longest name or p',
+        '_LONGEST_NAME = 80_000\n"""The longest name or p',
         ("test_guards.py",),
     ),
     Mutant(

@@ -1,1 +1,3 @@
-"""Works on one task. Knows the API, the tools, the journal and the clock only as ports."""
+"""Works on one task, from the first request to its end. Knows the API, the tools, the journal and the clock only as
+ports.
+"""

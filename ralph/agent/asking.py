@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from ralph.values.answer import Answer, Block
 
 _ASKS_FROM_SHARE = 0.1
-"""The share of an assumed context window from which on the server is asked for the real size."""
+"""When the context fills this share of an assumed window, ralph asks the server for the real size."""
 _ASKS_FROM_TOKENS = 4_000
-"""The tokens of a context without an assumed window from which on it is asked. Short tasks stay below."""
+"""If no size of the window is assumed, ralph asks when the context has this many tokens. Short tasks stay below."""
 
 _TASKS_SHARE = 4
-"""In a new context, the prompts have at most a quarter of the old context's tokens and of the window."""
+"""In a new context, the prompts have at most a quarter of the old one and of the window, but always the newest one."""
 
 
 _GUESS = (
@@ -72,8 +72,7 @@ class Asking:
         """The conversation in the last request, notices included."""
         self._steps = CompactionSteps()
         self._has_guessed = False
-        """True after a refusal in words that ralph does not know, for which the context was or should have been made
-        smaller."""
+        """Whether ralph has made the context smaller, or tried to, after a refusal in words that it does not know."""
         self.fresh_contexts = 0
 
     def tell(self, notice: str) -> None:
@@ -82,14 +81,14 @@ class Asking:
             self._notices.append(notice)
 
     def answer(self, requests: TurnRequests, *, can_shrink: bool = True) -> Answer:
-        """Requests one complete answer, which is not added to the conversation. Raises as `send_with_retry`."""
+        """One complete answer, not yet in the conversation. Parameters and errors are those of `send_with_retry`."""
         self._sent = self._log.with_notices(self._notices)
         return send_with_retry(
             self._sent, self._site, requests, can_shrink=can_shrink and not self._has_guessed
         )
 
     def accept(self, answer: Answer, *, is_ahead: bool = False) -> Answer:
-        """Adds the notices of the last request and then the answer. Returns the answer as it was added."""
+        """Adds the notices of the last request and the answer. Returns it as added. `is_ahead` is for `log.commit`."""
         notices, self._notices = self._notices, []
         answer = self._log.commit(answer, notices, is_ahead=is_ahead)
         self._steps = self._steps.answered()
@@ -119,9 +118,9 @@ class Asking:
         )
 
     def fits_with_less(self, error: AgentError) -> bool:
-        """Whether a request that was refused as too large can be sent again with a smaller `max_tokens`: the error
-        states the sizes of window and prompt, the window has room for a short answer, and ralph assumed a larger
-        one.
+        """After a refusal as too large: whether the request can be sent again with a smaller `max_tokens`. It can if
+        the error states the sizes of window and prompt, the window has room for a short answer, and ralph assumed a
+        larger window. Both sizes then limit the next requests.
         """
         told, roster = sizes_in(error), self._site.roster
         if told is None or not told.leaves(SHORTEST_ANSWER):
@@ -129,8 +128,8 @@ class Asking:
         return roster.learn_window(told.window, told.prompt, self._sent, self._meter)
 
     def leaves_out_thinking(self, error: AgentError) -> bool:
-        """Whether a request that was refused for its thinking, or for a lack of it, can be sent again: without the
-        thinking of the context so far, and without new thinking if the server wants what is left out.
+        """After a refusal of a request for its thinking, or for a lack of it: leaves out the thinking so far, and asks
+        for none if the server wants what is left out. Returns whether the request can be sent again.
         """
         log, roster = self._log, self._site.roster
         reader, is_missed = roster.shape.author, misses_thinking(error)
@@ -149,8 +148,8 @@ class Asking:
         return is_news
 
     def make_room(self, trigger: Trigger, requests: TurnRequests) -> bool:
-        """Tries the ways of compaction that were not tried before. Returns whether the context became smaller. Raises
-        the error of a request for a summary unless it is one of `_NO_SUMMARY`.
+        """Tries the ways of compaction that were not tried before, until one makes the context smaller. Returns whether
+        one did. Raises the error of a request for a summary unless `_NO_SUMMARY` has its kind.
         """
         if not self.may_shrink:
             return False
@@ -196,7 +195,7 @@ class Asking:
         return has_shrunk
 
     def _compact(self, attempt: Attempt, summary: str | None, trigger: str, before: int) -> bool:
-        """Returns whether the new context is small enough, and has replaced the old one."""
+        """Replaces the context if the new one is small enough. Returns whether it did."""
         log, roster = self._log, self._site.roster
         content = self._content(attempt, summary, before)
         after = roster.estimate_afresh(log.fresh(content), self._meter)
@@ -219,7 +218,7 @@ class Asking:
         return new_context(session.tasks, summary, files, steps=steps, most_task_tokens=most_task_tokens)
 
     def _summing_up(self, attempt: Attempt, before: int, requests: TurnRequests) -> Answer | None:
-        """The model's answer with a summary. None after one of `_NO_SUMMARY`."""
+        """The model's answer with a summary. None after a failure in `_NO_SUMMARY`."""
         log = self._log
         most_tokens = attempt.most_tokens(before, self._site.roster.window)
         if attempt.way == "whole":
@@ -251,7 +250,7 @@ class Asking:
             requests.damaged_asks = of_turn
 
     def estimate(self) -> int:
-        """The tokens in the next request, more likely too high than too low."""
+        """The estimated tokens of the next request, rather too many than too few."""
         return self._site.roster.estimate(self._conversation(), self._meter)
 
     @property

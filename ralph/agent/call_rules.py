@@ -62,7 +62,7 @@ def fitted_arguments(schema: Mapping[str, Any], arguments: dict[str, Any]) -> di
 
 
 def _fitted(value: Any, wanted: str | list[str]) -> Any:
-    """The value itself if it has the wanted type or no clear meaning."""
+    """The value in the wanted type, or unchanged if it has that type or no clear meaning."""
     meant = value
     if isinstance(value, str) and wanted == "boolean":
         meant = _BOOLEANS.get(value.strip().lower())
@@ -152,7 +152,7 @@ def shown_value(value: Any) -> str:
 
 
 MOST_MALFORMED_ANSWERS = 3
-"""In a row, after which the run ends (`specs/turns.md`)."""
+"""The run ends after this many malformed answers in a row (`specs/turns.md`)."""
 
 
 _NO_CHANGE = FileChange(path="", before="", after="")
@@ -188,13 +188,13 @@ class CallRules:
         self._malformed: list[ToolCall] = []
         """The calls of the current answer that could not run as the model wrote them."""
         self._malformed_answers: list[bool] = []
-        """The malformed answers since the last valid call. True if all calls of the answer named unknown tools."""
+        """For each malformed answer since the last valid call: whether all its calls named unknown tools."""
         self.may_have_changed = False
         """Whether a call may have changed a file. The caller sets it back to False."""
         self.denied: list[ToolCall] = []
         """The calls that the gate refused, or in which the sandbox denied an operation."""
         self._converted: set[tuple[str, str]] = set()
-        """The tools and arguments whose conversion was told."""
+        """The tools and arguments for which a notice has told of a conversion."""
 
     def begin_answer(self, turn: int) -> None:
         """Must be called before the first call of each answer."""
@@ -223,7 +223,7 @@ class CallRules:
             self.ended_by = DeadEnd(name, self._malformed[-1], error)
 
     def resume_from(self, call: ToolCall | MalformedCall, output: ToolOutput | None) -> None:
-        """As `ruling` and `observe`, for a call of an earlier process. `output` is None if its result is unknown."""
+        """Counts a call of an earlier process as `ruling` and `observe` do. `output` is None if it is unknown."""
         if self._receiver is not None and call.name == FINAL_REPORT:
             self.has_report = True
             self._receiver.receive(call)

@@ -89,8 +89,8 @@ class Closing:
         return self.receiver is not None and self.receiver.take_text(text)
 
     def take_final_words(self, text: str) -> None:
-        """Keeps the text beside the calls of the final turn as the result, unless a closing answer follows, and caches
-        a report in it.
+        """Keeps the text of an answer with tool calls in the final turn: it becomes the result if no closing answer
+        follows. Caches a report in it.
         """
         self._last_words = text.strip() or self._last_words
         if text.strip():
@@ -99,8 +99,8 @@ class Closing:
             self.receiver.look_at_text(text)
 
     def forget_text(self) -> None:
-        """Drops the report in a discarded text. Must be called after each request: it tells the model that the text
-        was discarded.
+        """Drops the report in the text of a discarded answer. Must be called after each request, because a request
+        tells the model that its answer was discarded.
         """
         if self.receiver is not None and self._is_text_dropped:
             self.receiver.forget_text()
@@ -110,7 +110,7 @@ class Closing:
         self._last_words = None
 
     def was_reported(self, arguments: Mapping[str, Any]) -> Report | None:
-        """Restores a report that an earlier process accepted. None if no report is required."""
+        """Restores and returns a report that an earlier process accepted. None if no report is required."""
         return self.receiver.restored(arguments) if self.receiver is not None else None
 
     @property

@@ -25,7 +25,7 @@ Trigger = Literal["threshold", "overflow", "window_exceeded"]
 
 MOST_SUMMARY_WORDS = 2_000
 MOST_SUMMARY_TOKENS = 16_000
-"""A summary of 2,000 words has about 4,000 tokens. The rest is for thinking, which `max_tokens` limits too."""
+"""The `max_tokens` of a request for a summary. 2,000 words are about 4,000 tokens; the rest is for thinking."""
 
 SUMMARIZE = f"""\
 The context is nearly full. Another agent will go on with this work, and it will see the task, the list of changed \
@@ -61,7 +61,7 @@ _LEAST_WORDS_BESIDE_CALLS = 100
 
 _MOST_ARGUMENT_BYTES = 300
 _LEAST_STEP_BYTES = 400
-"""Older steps have this many bytes when the newest ones fill half of the room."""
+"""Older steps are shortened to this many bytes when the newest ones have filled half of the room."""
 _STEP_NOTE = "[... {left_out:,} of {total:,} bytes left out ...]"
 
 
@@ -91,8 +91,8 @@ def digest_request(
     *,
     earlier_summary: str = "",
 ) -> Message:
-    """The only message of a request for a summary, with prompts, earlier summary and instructions, and with steps that
-    are shortened to `most_tokens` for all. The other parts alone may exceed that.
+    """The only message of a request for a summary: prompts, earlier summary, last steps and instructions. The steps are
+    shortened until it has at most `most_tokens`. The other parts alone may exceed that.
     """
     blocks = [*_task_blocks(tasks, most_tokens // 2), *_section(SUMMARY_HEADING, earlier_summary)]
     around = user_message([*blocks, *text_blocks(f"{STEPS_HEADING}\n\n"), *text_blocks(SUMMARIZE)])
@@ -121,19 +121,19 @@ class Attempt(Struct, frozen=True):
     """"whole": a summary of the whole old context. "digest": a summary of its last steps. "cut": these steps
     themselves."""
     share: float = 1.0
-    """For "digest" and "cut", the most that the last steps have of the old context and of the window."""
+    """For "digest" and "cut": the last steps have at most this share of the old context and of the window."""
 
     def most_tokens(self, estimate: int, window: int | None) -> int:
-        """The limit in tokens for "cut" of the last steps, for "digest" of the request. `estimate` is the size of the
-        old context: if a server refused that as too large, the real window may be smaller than `window`.
+        """The limit in tokens: for "cut", of the last steps; for "digest", of the request. It is `share` of `window`,
+        or of `estimate`, the old context, if that is less: a server that refused it may have a smaller window.
         """
         return int(self.share * min(estimate, window or estimate))
 
 
 def guessed_attempt(size: int, answered: int, head: int) -> Attempt:
-    """The only attempt after a refusal that may have another reason than the size. It asks with no more than the last
-    request that was answered. All sizes are estimates from bytes: of the refused request, of the last answered one,
-    and of a request without messages.
+    """The only attempt after a refusal that may have another reason than the size. Its request for a summary is no
+    larger than the last one that was answered. Sizes are estimates from bytes: `size` of the refused request,
+    `answered` of the last answered one, `head` of one without messages.
     """
     return Attempt("digest", max(_CUT.share, min(_HALF.share, (answered - head) / size)))
 
@@ -145,14 +145,14 @@ _CUT = Attempt("cut", 1 / 8)
 
 
 class CompactionSteps(Struct, frozen=True):
-    """The ways of compaction tried since the last answer after a successful one."""
+    """Which ways of compaction were tried. When an answer follows a successful one, all may be tried again."""
 
     taken: int = 0
     has_shrunk: bool = False
     """Whether the last attempt made the context smaller."""
 
     def attempt(self, trigger: Trigger) -> Attempt | None:
-        """The next way to try, or None. After "overflow", a request with the whole context would be refused too."""
+        """The next way to try, or None. After "overflow" not "whole", as that request would be too large again."""
         ways = (_HALF if trigger == "overflow" else _WHOLE, _QUARTER, _CUT)
         return ways[self.taken] if self.taken < len(ways) else None
 
@@ -275,7 +275,7 @@ def _kept_tasks(sizes: Sequence[int], most_tokens: int | None, *, keeps_first: b
 # A context this full is compacted before the next request. Results only have to leave room for that.
 MOST_FILLED_PERCENT = 95
 LEAST_BYTES = 2_000
-"""The least of a text that is cut. A model that got nothing of a result would repeat the call."""
+"""The least that is kept of a text that is cut. A model that got nothing of a result would repeat the call."""
 
 # `{"type":"tool_result","tool_use_id":...,"is_error":true}` with the API's ids of 30 characters, rounded up.
 _ENVELOPE_TOKENS = 65
@@ -321,7 +321,7 @@ def fitted(output: ToolOutput, room_tokens: int) -> ToolOutput:
 
 
 def output_size(output: ToolOutput) -> int:
-    """In tokens."""
+    """The estimated tokens of a tool result."""
     content = output.content
     if isinstance(content, str):
         return _ENVELOPE_TOKENS + tokens_of_bytes(sent_bytes(content))
@@ -329,13 +329,14 @@ def output_size(output: ToolOutput) -> int:
 
 
 def sent_bytes(text: str) -> int:
-    """The bytes of a text in a request, without its quotes. Those of a joined text are the sum of its parts'."""
+    """The bytes of a text in a request, without its quotes. A joined text has as many as its parts together."""
     return len(to_json(text)) - 2
 
 
 def cut_in_middle(text: str, most_bytes: int, note: str) -> str:
-    """A longer text than `most_bytes`: its beginning and its end, cut at line breaks unless a line is too long, around
-    `note` with the bytes {left_out} and the {total}. Only the note if that alone needs all bytes.
+    """The text if it has at most `most_bytes`. Otherwise its beginning and its end, cut at line breaks unless a line is
+    too long, with `note` between them, where {left_out} and {total} become numbers of bytes. Only the note if that
+    needs all bytes.
     """
     if sent_bytes(text) <= most_bytes:
         return text

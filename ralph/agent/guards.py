@@ -42,11 +42,11 @@ MOST_BLOCKS = 20
 _WAITS = frozenset({BASH_OUTPUT})
 """Tools that wait for something: a call of them that worked is no part of a loop."""
 _SAYS_ONLY = {"Bash": frozenset({"description"})}
-"""Arguments without effect, in which equal calls may differ."""
+"""The arguments of each tool that have no effect, so equal calls may differ in them."""
 _MOST_COUNTERS = 256
 """A result with more integers is data, of which all numbers are compared."""
 _LONGEST_NAME = 80
-"""In characters, in a message for the model."""
+"""The longest name or path in a message for the model, in characters."""
 
 
 class Refusal(Struct, frozen=True):
@@ -66,8 +66,8 @@ class Refusal(Struct, frozen=True):
 
 class Guards:
     """Finds loops in the calls of one task. `before` must be called for each call, and `after` when it has a result.
-    Of calls in parallel, all come before any result, and an unknown result counts as equal: three of eight equal
-    calls may run.
+    For parallel calls, `before` is called for all before one has a result. An unknown result counts as equal, so of
+    eight equal parallel calls, three may run.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Guards:
         self._refused_ids: deque[str] = deque(maxlen=4 * MOST_REFUSALS)
 
     def before(self, call: ToolCall) -> Refusal | None:
-        """None if the call may run, which is then remembered."""
+        """None if the call may run; the call is then remembered. Otherwise the refusal."""
         step = _Step.of(call)
         tripped = self._tripped_by(step)
         if tripped is None:
@@ -95,8 +95,8 @@ class Guards:
         return Refusal(guard, call, self._refusals, message)
 
     def after(self, call: ToolCall, output: ToolOutput, *, change: FileChange | None = None) -> None:
-        """Notes a result, or forgets all calls if a file changed. A call without `before` is one of an earlier
-        process; refused ones are ignored. Without `change`, a Write or Edit that succeeded has changed its file.
+        """Notes a result, or forgets all calls if a file changed. A call without `before` is one of an earlier process;
+        refused ones are ignored. Without `change`, a Write or Edit that succeeded counts as a changed file.
         """
         if (
             call.name in FILE_TOOLS
@@ -151,11 +151,11 @@ class Guards:
 
 
 class StopBlocks(Struct, frozen=True):
-    """The refusals of one task's end by hooks, of which one whose condition cannot be met would refuse for ever."""
+    """How often hooks have refused the end of one task. A hook whose condition cannot be met would refuse for ever."""
 
     total: int = 0
     in_a_row: int = 0
-    """The last ones with the same reason and no change between them."""
+    """How many of the last refusals have the same reason, with no changed file between them."""
     last: EndRefused | None = None
 
     def with_next(self, refused: EndRefused, *, has_changed: bool) -> StopBlocks:
@@ -165,7 +165,7 @@ class StopBlocks(Struct, frozen=True):
 
     @property
     def why_stuck(self) -> str | None:
-        """For people, or None if the model may work on."""
+        """Why the task ends without progress, for people. None if the model may work on."""
         if self.last is None or not (self.in_a_row >= MOST_EQUAL_BLOCKS or self.total >= MOST_BLOCKS):
             return None
         if self.in_a_row >= MOST_EQUAL_BLOCKS:
@@ -227,7 +227,7 @@ def _collapsed(value: Any) -> Any:
 
 
 def _is_equal(steps: Sequence[_Step]) -> bool:
-    """Whether they are equal calls whose results show no progress."""
+    """Whether all steps are equal calls whose results show no progress."""
     results = [step.result for step in steps if step.result is not None]
     if len({step.key for step in steps}) > 1 or len({result.standing for result in results}) > 1:
         return False

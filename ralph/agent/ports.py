@@ -36,13 +36,13 @@ class Toolbox(Protocol):
         ...
 
     def settle(self, change: FileChange) -> ToolOutput | None:
-        """The result of a call for which `plan` returned `change`, if an earlier process has made it. None if not."""
+        """The result of a call whose planned `change` an earlier process has made. If None, the call may run."""
         ...
 
     def run(self, calls: Sequence[ToolCall]) -> Sequence[tuple[ToolOutput, float]]:
         """The outputs of calls with valid arguments, in order, each with the seconds it took. Several at once are all
-        read-only, and run in parallel. A tool's failure is an output. Raises `Interrupted` when the calls are
-        stopped, and `WorkingDirectoryGoneError` before any had an effect.
+        read-only, and run in parallel. A tool's failure is an output. Raises `Interrupted` after a signal, when the
+        calls are stopped, and `WorkingDirectoryGoneError` before any had an effect.
         """
         ...
 
@@ -67,8 +67,8 @@ class Gate(Protocol):
         ...
 
     def judge(self, checked: Runnable, check: Callable[[ToolCall], Ruling]) -> Ruling:
-        """Decides about a call once, immediately before its intent is recorded. Arguments that anything changes pass
-        `check` before anything else judges them.
+        """Decides about a call once, immediately before its intent is recorded. Whatever changes the arguments passes
+        them to `check` before anything else judges them.
         """
         ...
 
@@ -77,8 +77,8 @@ class Gate(Protocol):
         ...
 
     def before_end(self, text: str, *, was_held: bool) -> EndRefused | None:
-        """None if a task may end that the model has completed with `text`. `was_held`: an end of it was refused
-        before.
+        """None if a task that the model has completed with `text` may end. `was_held`: the gate has refused this task's
+        end before.
         """
         ...
 

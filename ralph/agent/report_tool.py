@@ -128,7 +128,7 @@ def is_draft_4(schema: Mapping[str, Any]) -> bool:
 
 
 def leads_to(schema: Mapping[str, Any], fragment: str) -> Any:
-    """The value that a JSON pointer leads to. None if it leads to nothing or is none."""
+    """The part of `schema` at the JSON pointer `fragment`. None if there is no such part or it is no pointer."""
     here: Any = schema
     if fragment and not fragment.startswith("/"):
         return None

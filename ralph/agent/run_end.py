@@ -50,10 +50,12 @@ _REASONS = {Outcome.TIMED_OUT: "max_time", Outcome.TASK_FAILED: "no_report"}
 
 LAST_WORDS = "{summary}\n\nThe model's last words were:\n\n{words}"
 _WERE_ASKED = frozenset({None, "interrupted"})
-"""The values of `AttemptEnded.kind` that count the turn. None is that of an answer."""
+"""The values of `AttemptEnded.kind` after which the turn is counted. None is that of an attempt with an answer."""
 
 
 class Ending(Struct, frozen=True):
+    """The end of the work on a task. `told` turns it into the event `RunEnded`."""
+
     outcome: Outcome
     result: str | None = None
     """The model's last text."""
@@ -150,12 +152,12 @@ class Tally:
         self.turns = 0
         """Turns whose answer was accepted and whose calls have results. The task counts them."""
         self._asked_turns = 0
-        """The last turn in which an attempt was answered or interrupted."""
+        """The number of the last turn in which an attempt was answered or interrupted."""
 
     @property
     def counted_turns(self) -> int:
-        """The turns in the result, those with useless answers too. Not a last turn whose requests all failed, which a
-        resumed session repeats.
+        """The turns in the result, including those with useless answers, but not a last turn whose requests all failed,
+        which a resumed session repeats.
         """
         return max(self.turns, self._asked_turns)
 
@@ -307,10 +309,12 @@ FORCES = ("max_turns", "context", "report")
 NEAR = 0.9
 """The used share of a limit at which the model is told once to save its work."""
 FEWEST_TURNS_TO_WARN = 3
-"""The smallest turn limit of which it is told."""
+"""The smallest turn limit for which the model is told that it is near."""
 
 
 class Finishing:
+    """The turn limit of one task, and whether its final turn has begun."""
+
     def __init__(self, max_turns: int | None = None, *, reason: str | None = None) -> None:
         self.max_turns = max_turns
         self.reason = reason
@@ -328,7 +332,7 @@ class Finishing:
 
     def makes_final(self, turn: int, *, follows_tools: bool, needs_report: bool = False) -> str | None:
         """Why turn `turn`, which begins now, must be the final one, or None. `follows_tools`: the last message has
-        results of calls. Without them and a required report, the last turn's answer may complete the task.
+        results of calls. If it has none and no report is required, the last turn's answer may complete the task.
         """
         is_last = self.max_turns is not None and turn >= self.max_turns
         if self.is_final or not is_last or not (follows_tools or needs_report):

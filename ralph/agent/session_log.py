@@ -68,8 +68,8 @@ class SessionLog:
         return self.session.conversation
 
     def emit(self, event: Event) -> None:
-        """Passes the event on. After `record_ahead` it waits for the sync if it can, else this syncs first. Raises
-        JournalError.
+        """Passes the event on. After `record_ahead`, the event waits for the sync if it can; otherwise this method
+        syncs first. Raises JournalError.
         """
         if self._held is not None:
             if isinstance(event, _MAY_WAIT):
@@ -80,7 +80,9 @@ class SessionLog:
             self._sink.emit(event)
 
     def settle(self) -> None:
-        """Syncs what was recorded ahead. Must be called before a wait that begins with no event. Raises JournalError."""
+        """Syncs what was recorded ahead, and passes on the events that waited. Must be called before a wait that begins
+        with no event. Raises JournalError.
+        """
         if self._held is not None:
             self._append(sync=True)
             self._pass_on()
@@ -98,8 +100,8 @@ class SessionLog:
             self._pass_on()
 
     def record_ahead(self, *records: Record) -> None:
-        """As `record` without a sync, which the next synced record, the next event that cannot wait, or `settle` does.
-        One of them must follow before anything is waited for.
+        """As `record`, but without a sync: the next synced record, the next event that cannot wait, or `settle` does
+        that. One of them must follow before anything is waited for.
         """
         self.record(*records, sync=False)
         self._held = self._held or []
@@ -178,6 +180,7 @@ class SessionLog:
         return answer
 
     def fresh(self, content: Sequence[Block]) -> Conversation:
+        """A conversation with the same head and `content` as its only message. The session does not change."""
         return self.conversation.emptied().plus(user_message(content))
 
     def start_afresh(self, content: Sequence[Block], summary: str, event: ContextCompacted) -> None:
@@ -205,7 +208,7 @@ def _texts(words: Sequence[str]) -> list[Block]:
 
 
 def _without_images(blocks: Sequence[Block]) -> tuple[Block, ...]:
-    """In a result, which must not become empty, a text stands for each."""
+    """The blocks without images. In a tool result, which must not become empty, a text replaces each image."""
     return tuple(
         {**block, "content": [_REFUSED if one.get("type") == "image" else one for one in block["content"]]}
         if isinstance(block.get("content"), list)

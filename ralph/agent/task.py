@@ -324,7 +324,7 @@ class AgentLoop:
         self._asking.tell(self._closing.enter_final_turn(reason))
 
     def _counted_turn(self) -> Ending | None:
-        """Also after an exception, emits the number of the turn's attempts."""
+        """Runs one turn. Then emits the number of its attempts, also after an exception."""
         asked = self._requests = TurnRequests(self._turn, self._requests.recent)
         try:
             return self._one_turn()
@@ -451,8 +451,8 @@ class AgentLoop:
         return state
 
     def _unless_held(self, ending: Ending) -> Ending | None:
-        """Asks the gate whether a task that the model itself ended may end. Returns None if not, and tells the model
-        the reason in a new turn, unless that has led nowhere.
+        """Asks the gate whether a task that the model itself ended may end. If not, tells the model the reason and
+        returns None for a new turn, or a failure if that has led nowhere.
         """
         if ending.outcome is not Outcome.COMPLETED or self._closing.is_final:
             return ending
@@ -481,8 +481,8 @@ class AgentLoop:
         return state
 
     def _report_in_text(self, said: str, answer: Answer, *, is_committed: bool) -> Ending | None:
-        """The end of the run if the final turn's text has a report. `said` is the text of cut answers that `answer`
-        continues.
+        """Caches a report in an answer's text. In the final turn, accepts it and returns the end of the run, otherwise
+        None. `said` is the text of cut-off answers that `answer` continues.
         """
         was_found = self._closing.take_text(said + answer.text)
         report = self._closing.report() if was_found else None
@@ -555,9 +555,9 @@ class AgentLoop:
         return self._asking.accept(answer, is_ahead=is_ahead)
 
     def _runs_at_once(self, step: Step, answer: Answer) -> bool:
-        """Whether the first call's record may sync the answer too, because nothing is waited for before it. A change
-        of a file is planned first, rules look at the disk, hooks and drivers are asked, and another process may
-        hold the lock.
+        """Whether the first call is recorded before anything is waited for, so that its record syncs the answer too.
+        Other calls wait: a change of a file is planned first, rules look at the disk, hooks and drivers are asked, and
+        another process may hold the lock.
         """
         is_command = isinstance(step, RunTools) and answer.calls[0].name == COMMANDS
         return is_command and self._asks_nobody and self._gate.judges_at_once

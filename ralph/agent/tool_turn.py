@@ -48,8 +48,8 @@ class ToolTurn:
         room_tokens: int | None = None,
         ends_at_once: bool = False,
     ) -> None:
-        """`ends_at_once`: nothing is waited for behind the last call, so its result is synced when the next request
-        was sent.
+        """`ends_at_once`: nothing is waited for after the last call, so its result is synced when the next request has
+        been sent.
         """
         self.calls = [with_known_name(call) if isinstance(call, ToolCall) else call for call in calls]
         self.toolbox = toolbox
@@ -61,7 +61,7 @@ class ToolTurn:
         self.room_tokens = room_tokens
         """The tokens that the results may have together. None without a limit."""
         self.finished: dict[str, ToolResult] = {}
-        """The results so far by call id, of an interrupted call an error that says so."""
+        """The results so far, by call id. That of an interrupted call is an error: its effects are unknown."""
         self.changes: dict[str, FileChange | None] = {}
         """For each call that this process ran, the planned change of a file."""
 
@@ -135,7 +135,7 @@ class ToolTurn:
     def _observed(
         self, done: Sequence[tuple[ToolCall, ToolOutput, float]]
     ) -> Sequence[tuple[ToolCall, ToolOutput, float]]:
-        """The outputs that the model gets, as the gate says."""
+        """The outputs that the model gets after the gate has examined them."""
         observed: list[tuple[ToolCall, ToolOutput, float]] = []
         try:
             for call, output, took_s in done:
@@ -146,6 +146,7 @@ class ToolTurn:
         return observed
 
     def _announce(self, call: ToolCall) -> None:
+        """Plans the change of a call, and records that it is about to run."""
         has_effects = call.name not in self._read_only
         self.changes[call.id] = self.toolbox.plan(call) if has_effects else None
         self.log.record(intent_record(call, self.changes[call.id]), sync=has_effects)
@@ -209,7 +210,7 @@ class PromptCalls:
         self._events = events
 
     def judge(self, tool: str, arguments: Mapping[str, str]) -> Ruling:
-        """A hook may change the arguments. Raises `Interrupted` when a signal arrives or a hook ends the run."""
+        """A hook may change the call's arguments. Raises `Interrupted` when a signal arrives or a hook ends the run."""
         return self._make_rules().ruling(ToolCall(f"prompt_{uuid4().hex}", tool, dict(arguments)))
 
     def run(self, command: str, permitted: Runnable) -> ToolOutput:

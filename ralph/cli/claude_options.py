@@ -98,7 +98,7 @@ _OF_PEERS = {
 
 
 def instead_of(spelling: str) -> str | None:
-    """The line about an option of Claude Code or another agent that a run of ralph lacks, else None."""
+    """The line about an option of Claude Code or another agent that a run of ralph lacks. None for any other option."""
     for owner, table in (("Claude Code", INSTEAD), ("other agents", _OF_PEERS)):
         if spelling in table:
             return f"{spelling} is an option of {owner} that ralph does not have: {table[spelling]}"

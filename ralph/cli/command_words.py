@@ -58,7 +58,7 @@ _MAY_HAVE_VALUE = ("--debug", "-d", "--prompt-suggestions")
 
 
 def with_command(arguments: list[str]) -> list[str]:
-    """The arguments behind their command, or behind `run`. Raises UsageError if the first one is a mistyped command."""
+    """The arguments with a command first, by default `run`. Raises UsageError if the first is a mistyped command."""
     if arguments[:1] == ["loop"] and arguments[1:2] and arguments[1] in IN_LOOP:
         return [f"loop {arguments[1]}", *arguments[2:]]
     if arguments and arguments[0] in (*COMMANDS, *ROOT_HELP):
@@ -114,7 +114,7 @@ def with_repeated_options(words: Sequence[str], valued: Mapping[str, str]) -> tu
 
 
 def _option_before_value(word: str, valued: Mapping[str, str]) -> str:
-    """The word, or the last letter of a cluster such as `-qf`, if the next word may be its value, or ""."""
+    """The option that may take the next word: the word, or the last letter of a cluster such as `-qf`. "" if none."""
     if word.startswith("--") or not word.startswith("-"):
         return word
     letters = [f"-{letter}" for letter in word[1:]]
@@ -184,8 +184,8 @@ def refuse_command_word(arguments: Sequence[str]) -> None:
 
 
 def refuse_lone_word(prompt: str | None, of_what: str, says_prompt: str) -> None:
-    """Raises UsageError for a lone word such as `deploy`, which `says_prompt` runs. Not to be called if an option or
-    piped data says that it is a prompt.
+    """Raises UsageError if the prompt is a lone word such as `deploy`. The error names `says_prompt`, which takes it as
+    a prompt. Not to be called if an option or piped data says that it is one.
     """
     if prompt is not None and re.fullmatch(_LONE_WORD, prompt):
         raise UsageError(
@@ -194,8 +194,8 @@ def refuse_lone_word(prompt: str | None, of_what: str, says_prompt: str) -> None
 
 
 def instead_of(arguments: Sequence[str], commands: Sequence[str]) -> str | None:
-    """The error if the user probably meant the first argument as a command that is none of `commands`. None for a
-    prompt.
+    """The error message if the user probably meant the first argument as a command, although `commands` lacks it. None
+    for a prompt.
     """
     word, *others = arguments
     if not re.fullmatch(r"[A-Za-z][A-Za-z_-]*", word) or any(one.startswith(_SAYS_PROMPT) for one in others):

@@ -1,5 +1,5 @@
 """`ralph doctor` shows the merged settings with their origins, then checks whether a run would work. A failed check
-ends nothing. Shows no secret, and changes no file but the directory for sessions, which it creates.
+ends nothing. Shows no secret. Changes no file, but makes a missing directory for sessions and starts MCP servers.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ _MOST_TEXT_BYTES = 16 * 1024 * 1024
 def text_or_file(
     option: str, text: str | None, path: str | None, directories: Sequence[str], *, takes_pipe: bool = True
 ) -> str | None:
-    """The text of `--OPTION`, or of the file of `--OPTION-file`, or None. `directories` are those of
-    `run_directories`. Without `takes_pipe`, a pipe is refused, because the file will be read again.
+    """The text of `--OPTION`, or of the file of `--OPTION-file`, or None. `directories` are those of `run_directories`.
+    Without `takes_pipe`, a pipe is refused, because the file will be read again.
     """
     if text is not None and path is not None:
         raise wrong_value(f"--{option}", f"give either --{option} or --{option}-file")

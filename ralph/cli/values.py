@@ -24,7 +24,7 @@ COUNT = partial(at_least(1).decoded, is_text=True)
 
 
 def absolute(path: str | None) -> str | None:
-    """A relative path is relative to the directory of the call, not to `--cd`. `-` is standard input."""
+    """A relative path is relative to where ralph was called, not to `--cd`. `-` (standard input) is not changed."""
     if path is None or path == "-":
         return path
     try:
@@ -39,8 +39,8 @@ def json_or_path(text: str | None) -> str | None:
 
 
 def working_directory(directory: str | None) -> Path:
-    """The absolute working directory, without links, for the value of `--cd`. Raises LineError if `directory` does not
-    exist, and CannotError if the directory of the call is gone.
+    """The working directory, absolute and without links: the value of `--cd`, or for None where ralph was called.
+    Raises LineError if `directory` does not exist, and CannotError if ralph was called in one that is gone.
     """
     try:
         here = Path.cwd()
@@ -53,7 +53,7 @@ def working_directory(directory: str | None) -> Path:
 
 def directories(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
     """The directories in the words, as absolute paths. A word may have several, separated by commas or spaces. Raises
-    LineError.
+    LineError for one that does not exist.
     """
     paths = [path for word in words for path in _directories_in(word)]
     for path in paths:
@@ -82,15 +82,15 @@ def existing_directory(text: str) -> str:
 
 
 def run_directories(directory: str | None, writable: Sequence[str] = ()) -> tuple[str, ...]:
-    """The directory of the call, that of `--cd` and those of `--add-dir`, as absolute paths. Links in them are not
-    trusted: they may come from the repository or a command.
+    """The directory where ralph was called, that of `--cd` and those of `--add-dir`, as absolute paths. Links in them
+    are not trusted: they may come from the repository or a command.
     """
     here = str(absolute(""))
     return (here, str(absolute(directory or "")), *writable)
 
 
 def refuse_file_as_prompt(prompt: str | None, command: str = "ralph") -> None:
-    """Raises UsageError if the prompt is the name of a text file, whose text the user probably meant (`COMMAND -f`)."""
+    """Raises UsageError (advice: `COMMAND -f`) if the prompt is the name of a text file: its text was meant."""
     if prompt is None or not prompt.endswith((".md", ".txt")) or len(prompt.split()) != 1:
         return
     try:
@@ -105,10 +105,10 @@ def refuse_file_as_prompt(prompt: str | None, command: str = "ralph") -> None:
 
 @contextmanager
 def prompt_not_in_list(last_list: str | None, *, has_prompt: bool) -> Iterator[None]:
-    """Adds to each UsageError inside the advice to put the prompt elsewhere.
+    """A context manager that adds to each UsageError the advice to put the prompt elsewhere.
 
-    `last_list` is the list option that takes all words up to the end of the line. Without it, or with a prompt, errors
-    stay. If standard input cannot contain the prompt either, raises UsageError at once.
+    `last_list` is the list option that takes all words up to the end of the line. Without it, or with `has_prompt`,
+    errors are unchanged. Otherwise, if standard input cannot contain the prompt either, raises UsageError at once.
     """
     if has_prompt or last_list is None:
         yield

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 # too low.
 BYTES_PER_TOKEN = 2
 MOST_BYTES_PER_TOKEN = 16
-"""No request has more. Prose has 4 to 5, runs of blanks or dashes more. A server with a lower count does not count:
-some gateways always say 100."""
+"""The most bytes per token that a request can have: prose has 4 to 5, runs of blanks or dashes more. A server that
+reports fewer tokens does not count them: some gateways always say 100."""
 IMAGE_TOKENS = 4_784
 """The maximum number of tokens of an image (section 1.3 of the Messages API reference, limit of the newer models)."""
 
@@ -31,15 +31,15 @@ def tokens_of_bytes(count: int) -> int:
 
 
 def content_size(content: Iterable[Block], sent_bytes: int) -> int:
-    """The estimated tokens of content blocks with JSON of `sent_bytes`. An image counts as `IMAGE_TOKENS`, without its
-    data.
+    """The estimated tokens of content blocks whose JSON has `sent_bytes` bytes. An image counts as `IMAGE_TOKENS`,
+    without its data.
     """
     images = list(_images(content))
     return tokens_of_bytes(sent_bytes - sum(map(_data_bytes, images))) + IMAGE_TOKENS * len(images)
 
 
 def threshold(window: int) -> int:
-    """The most tokens of a context that need not be compacted. `window` is in tokens."""
+    """The tokens up to which a context need not be compacted. `window` is in tokens."""
     return window * THRESHOLD_PERCENT // 100
 
 
@@ -51,14 +51,13 @@ def is_over(estimate: int, window: int | None) -> bool:
 GROWTH = 1.5
 GUESSED_PERCENT = 60
 GUESSED_TOKENS = 100_000
-"""A request that is refused in unknown words may be too large if it has more than `GROWTH` times the size of the last
-answered one, and fills more than this share of the window, or has more than these tokens by its bytes if that is
-unknown."""
+"""A request refused in unknown words may be too large if it is more than `GROWTH` times the last answered one, and
+fills more than `GUESSED_PERCENT` of the window, or of an unknown one more than `GUESSED_TOKENS`, by its bytes."""
 
 
 def may_be_too_large(size: int, answered: int | None, estimate: int, window: int | None) -> bool:
-    """Whether the size may be why a server refused a request in unknown words. `size` is by its bytes, and `answered`
-    that of the last answered request, or None. `estimate` is the best estimate of its tokens.
+    """Whether the size may be why a server refused a request in unknown words. `size` and `answered`, that of the last
+    answered request or None, are estimated from bytes. `estimate` is the best estimate of the request's tokens.
     """
     if answered is None or size <= GROWTH * answered:
         return False
@@ -69,21 +68,21 @@ class SizeCount(Struct, frozen=True):
     """A server's token count of one request, and ralph's estimate of the same request."""
 
     counted: int
-    """By the server, with those of the answer's hidden thinking."""
+    """The tokens that the server counted, with those of the answer's hidden thinking once it has arrived."""
     size: int
-    """By ralph, from the bytes of the request."""
+    """The tokens that ralph estimates from the bytes of the request."""
 
     def grown_to(self, size_now: int) -> int:
-        """The tokens of a later request, this one and more messages, whose size by its bytes is `size_now`."""
+        """The estimated tokens of this request with more messages. `size_now` is that request's estimate from bytes."""
         return self.counted + max(0, size_now - self.size)
 
     def in_proportion(self, size: int) -> int:
-        """The tokens of another request, rounded up, if its `size` is wrong by the same factor as that of this one."""
+        """The tokens of another request, rounded up, if its estimate from bytes, `size`, is as wrong as this one's."""
         return -(-size * self.counted // max(1, self.size))
 
 
 class ContextMeter(Struct, frozen=True):
-    """The servers' last token counts. All sizes are estimates from the bytes of what the model receives."""
+    """The servers' last token counts. Immutable. Sizes are ralph's estimates from the bytes that the model receives."""
 
     counts: Mapping[str, SizeCount] = field(default_factory=dict)
     """By model, the newest last."""
@@ -91,8 +90,8 @@ class ContextMeter(Struct, frozen=True):
     """The last count in the previous context, which shows how wrong estimates from bytes are."""
 
     def counted(self, model: str, prompt_tokens: int, size_then: int) -> ContextMeter:
-        """The meter with a server's count of a request of `size_then`. Unchanged if the count is 0 or far below what
-        the bytes allow: such a server does not count.
+        """The meter with `prompt_tokens`, a server's count of the request that ralph estimated as `size_then`.
+        Unchanged if the count is 0 or far below what the bytes allow: such a server does not count.
         """
         if prompt_tokens * MOST_BYTES_PER_TOKEN < size_then * BYTES_PER_TOKEN or prompt_tokens <= 0:
             return self
@@ -100,8 +99,8 @@ class ContextMeter(Struct, frozen=True):
         return ContextMeter({**others, model: SizeCount(prompt_tokens, size_then)}, self.before)
 
     def answered(self, model: str, output_tokens: int, answer_size: int) -> ContextMeter:
-        """The meter after an answer to a counted request. More `output_tokens` than its `answer_size` are hidden
-        thinking, which the next request has too.
+        """The meter after the answer to the request of the last `counted`. What `output_tokens` has more than
+        `answer_size`, ralph's estimate, is hidden thinking, which later requests contain too.
         """
         last = self.counts.get(model)
         hidden = output_tokens - answer_size
@@ -117,16 +116,16 @@ class ContextMeter(Struct, frozen=True):
         return next(reversed(list(self.counts.values())), None)
 
     def at_most(self, model: str, size_now: int) -> int:
-        """An upper bound for budgets on the tokens of a request of `size_now`: the model's last count and the estimate
-        of what came since, or `size_now` without a count in this context.
+        """An upper bound, for budgets, on the tokens of a request to `model` with the estimate `size_now`: the model's
+        last count plus the estimate of what came since, or `size_now` if this context has no count for it.
         """
         own = self.counts.get(model)
         # If the size is below the counted one, this is another context, and only its bytes are known.
         return own.grown_to(size_now) if own is not None and size_now >= own.size else size_now
 
     def estimate(self, model: str, size_now: int) -> int:
-        """The tokens of a request of `size_now`: as `at_most` if this context has a count for the model, else by a
-        count for another model or of the previous context, and at most `size_now`.
+        """The estimated tokens of a request to `model`: as `at_most` if this context has a count for it. Otherwise
+        derived from a count for another model or of the previous context, and at most `size_now`.
         """
         if model in self.counts:
             return self.at_most(model, size_now)

@@ -50,7 +50,7 @@ Read = Callable[[int, int], bytes]
 """`read(most, offset)` returns at most `most` bytes of a journal, and fewer only at its end."""
 
 FIRST_BYTES = 16 * 1024
-"""The first read at an offset, which holds the first or the last lines of most journals."""
+"""The size of the first read at an offset, enough for the first or the last lines of most journals."""
 CHUNK_BYTES = 256 * 1024
 """The size of the largest read. A chunk of this size stays in the processor's cache while its lines are checked."""
 
@@ -87,7 +87,7 @@ def written_at(line: bytes) -> float | None:
 
 
 def sealed(fields: Mapping[str, Any]) -> bytes:
-    """The line with the checksum of its fields and a line break."""
+    """The journal line of these fields, with a checksum of them and a line break."""
     body = to_json(fields)[:-1]
     return b"%s%s%08x%s\n" % (body, _CHECKSUM, zlib.crc32(body), _CHECKSUM_TAIL)
 
@@ -193,8 +193,8 @@ class CheckedLines:
 
 
 def record_of(line: bytes, number: int, view: View | None = None) -> Record:
-    """`number` counts from 0. `view` makes the fields safe to show. Raises JournalDamage, and NewerFormatError for a
-    newer format.
+    """Decodes a line. `number` is its index in the journal, from 0. `view` makes the fields safe to show. Raises
+    JournalDamage, and NewerFormatError for a newer format.
     """
     if not _is_sealed(line):
         raise _unlike_its_checksum(line, number)

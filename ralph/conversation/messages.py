@@ -87,7 +87,7 @@ class Message(Struct, frozen=True, eq=False, weakref=True):
 
     @property
     def length(self) -> int:
-        """In bytes."""
+        """The length of the body in bytes."""
         return self._end - self._start
 
     @property
@@ -104,7 +104,7 @@ class Message(Struct, frozen=True, eq=False, weakref=True):
         return tuple(block["tool_use_id"] for block in self.content if block.get("type") == "tool_result")
 
     def within(self, piece: bytes, start: int) -> Message:
-        """A copy that takes its body from `piece`."""
+        """A copy that takes its body from `piece`, beginning at offset `start`."""
         return replace(self, _piece=piece, _start=start, _end=start + self.length)
 
     def __eq__(self, other: object) -> bool:
@@ -177,11 +177,11 @@ class RequestShape(Struct, frozen=True):
     """The longest answer in tokens. None is the default, or the model's maximum if that is lower."""
     effort: str | None = None
     thinking: str | None = None
-    """"none" leaves the field out. None does so too, unless the model needs a type."""
+    """"none" leaves the field out of requests. None does too, unless the model is known to need a type."""
     endpoint: str | None = None
     """The base URL, or None if it is unknown. Only the endpoint that produced thinking gets it."""
     recorded_head: RequestHead | None = None
-    """A finished head, as of a resumed session, for which `head` ignores the other settings."""
+    """A finished head, for example of a resumed session. If set, `head` returns it and ignores the other settings."""
 
     @property
     def author(self) -> Author:
@@ -190,14 +190,14 @@ class RequestShape(Struct, frozen=True):
 
     @property
     def longest_answer(self) -> int:
-        """In tokens."""
+        """The `max_tokens` of the request head."""
         return self.head().max_tokens
 
     def with_requested(
         self, *, endpoint: str, max_tokens: int | None, effort: str | None, thinking: str | None
     ) -> RequestShape:
-        """A copy whose recorded head has the settings of the current run. None, and the default of `max_tokens`,
-        change nothing.
+        """A copy whose recorded head has the settings of the current run. A setting that is None, or the default of
+        `max_tokens`, changes nothing in it.
         """
         recorded = self.head()
         requested = dict(recorded.fields)
@@ -248,12 +248,12 @@ class RequestBody(Struct, frozen=True):
 
     head: RequestHead
     packed: tuple[bytes, ...] = ()
-    """The older messages, joined into pieces, each with a comma behind it."""
+    """The older messages, joined into pieces, with a comma behind each message. Later requests share the pieces."""
     loose: tuple[bytes, ...] = ()
-    """The newer ones. Those with a cache marker are not shared."""
+    """The newer messages. Later requests share them, except those with a cache marker."""
 
     def pieces(self) -> tuple[bytes, ...]:
-        """The JSON, to be sent one after the other."""
+        """The JSON in pieces, to be sent one after the other."""
         head = self.head.body + _OPENS_MESSAGES
         newest = b",".join(self.loose) + b"]}"
         # Each piece is a packet of its own, which the server takes one by one.
@@ -261,8 +261,8 @@ class RequestBody(Struct, frozen=True):
 
 
 class Conversation(Struct, frozen=True):
-    """The head of a request and all messages so far. Older messages are joined into large pieces that later requests
-    use again, so that only the newest ones are copied for a request.
+    """The head of a request and all messages so far. Immutable. Older messages are joined into large pieces that later
+    requests use again, so that only the newest ones are copied for a request.
     """
 
     head: RequestHead = _NO_HEAD
@@ -272,9 +272,9 @@ class Conversation(Struct, frozen=True):
     thinkers: frozenset[Author] = frozenset()
     """The authors of all messages that contain thinking blocks."""
     left_out: Mapping[Author, LeftOutThinking] = field(default_factory=dict)
-    """By the model and server that would get it."""
+    """The thinking that is left out of requests, by the model and server that would get it."""
     _packed: tuple[bytes, ...] = ()
-    """The bodies of the first `_packed_messages` messages."""
+    """The bodies of the first `_packed_messages` messages, in pieces, with a comma behind each body."""
     _packed_messages: int = 0
     _loose_bytes: int = 0
     """The total length of the bodies that are not in `_packed`."""
@@ -286,7 +286,7 @@ class Conversation(Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """The estimated tokens of the next request, rather too many, found in a time that does not depend on the
+        """The estimated tokens of the next request, from its bytes: rather too many. Takes the same time for any
         length.
         """
         around = len(self.head.body) + len(_OPENS_MESSAGES) + len(self.messages) + len(b"]}")
@@ -331,10 +331,11 @@ class Conversation(Struct, frozen=True):
         )
 
     def under(self, shape: RequestShape) -> Conversation:
+        """These messages with the request head of `shape`."""
         return replace(self, head=shape.head(), marks_cache=is_claude(shape.model))
 
     def without_thinking(self, reader: Author, *, is_off: bool) -> Conversation:
-        """Leaves the thinking so far out of requests to `reader`, who with `is_off` must not think either."""
+        """Leaves the thinking so far out of requests to `reader`. With `is_off`, also asks the reader not to think."""
         return replace(self, left_out={**self.left_out, reader: LeftOutThinking(len(self.messages), is_off)})
 
     def thinking_again(self) -> Conversation:
@@ -357,7 +358,7 @@ class Conversation(Struct, frozen=True):
         return self.up_to(len(self.messages) - 1).plus(message)
 
     def up_to(self, number: int) -> Conversation:
-        """The first `number` messages. Copies none, unless one that is in a piece is left out."""
+        """The first `number` messages. Copies no message, unless one that was joined into a piece is left out."""
         kept = self.messages.first(number)
         if number < self._packed_messages:
             shorter = replace(self.emptied(), left_out=self.left_out)
@@ -409,8 +410,8 @@ def assistant_message(content: Iterable[Block], author: Author | None = None) ->
 def recover_conversation(
     conversation: Conversation, finished: Mapping[str, ToolResult] | None = None
 ) -> Conversation:
-    """The conversation with exactly one `tool_result` for each `tool_use`. It comes from `finished`, by call id, or
-    the conversation, or is an error: the call was not run. Valid messages stay.
+    """The conversation with exactly one `tool_result` for each `tool_use`: that in `finished`, by call id, or in the
+    conversation, or else an error that says that the call was not run. Valid messages stay.
     """
     if _is_whole(conversation.messages):
         return conversation
@@ -505,7 +506,7 @@ def _has_exact_results(message: Message, asked: tuple[str, ...]) -> bool:
 
 
 def _with_exact_results(message: Message, asked: tuple[str, ...], done: Mapping[str, Block]) -> Message:
-    """A user message that begins with exactly these results, and has no others."""
+    """A user message that begins with one result for each call id in `asked`, and has no other results."""
     if _has_exact_results(message, asked):
         return message
     rest = [block for block in message.content if block.get("type") != "tool_result"]

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from ralph.values.answer import Answer
 
 MOST_CONTINUATIONS = 3
-"""In a row, of answers cut off at `max_tokens`. One more ends the run."""
+"""Answers in a row that may be cut off at `max_tokens`. One more ends the run."""
 MOST_PAUSES = 10
-"""In a row, of `pause_turn` answers, which are sent back. One more ends the run. The API has the same limit for its
-own tools."""
+"""The most `pause_turn` answers in a row, each sent back to be continued. One more ends the run. The API has the same
+limit for its own tools."""
 MOST_SYNTHETIC_RETRIES = 3
-"""In one turn."""
+"""In one turn. A synthetic retry asks the model again after a useless answer."""
 
 FAILURES = ("empty", "thinking_only", "no_call", "no_report", "invalid_report", "refused_calls", "damaged")
 """The reasons why an answer is useless:
@@ -36,19 +36,19 @@ FAILURES = ("empty", "thinking_only", "no_call", "no_report", "invalid_report", 
 _IN_PLACE_OF_NO_REPORT = frozenset({"empty", "thinking_only", "no_call"})
 
 _PAUSES = frozenset({"pause_turn", "compaction"})
-"""A paused server continues its answer. `compaction` is a beta feature that ralph never requests."""
+"""Stop reasons of a server that can continue its answer. `compaction` is a beta feature that ralph never requests."""
 _KNOWN_STOPS = frozenset({"end_turn", "stop_sequence", "tool_use"}) | _PAUSES
 
 
 class TurnState(Struct, frozen=True):
-    """After the answers so far."""
+    """The state of a turn after the answers so far."""
 
     said: str = ""
     """The text of cut off or paused answers, which the next one continues."""
     continuations: int = 0
-    """In a row, of answers cut off at `max_tokens`."""
+    """Answers in a row that were cut off at `max_tokens`."""
     pauses: int = 0
-    """In a row."""
+    """Answers in a row that the server paused."""
     failures: int = 0
     """The synthetic retries of this turn, kept if it becomes the final one."""
     has_spoken: bool = False
@@ -100,7 +100,7 @@ class MakeRoom(Struct, frozen=True):
 
 
 class NoUsableAnswer(Struct, frozen=True):
-    """The model may not be asked again in this turn."""
+    """The answer is useless, and the model may not be asked again in this turn."""
 
     reason: str
     error: str
@@ -109,7 +109,7 @@ class NoUsableAnswer(Struct, frozen=True):
 class End(Struct, frozen=True):
     outcome: Outcome
     result: str | None
-    """The text of the last answer, with those cut off before it. None if there is none."""
+    """The text of the last answer, behind that of the answers cut off before it. None if there is no text."""
     error: str | None = None
     notice: str | None = None
 
@@ -120,8 +120,8 @@ Step = RunTools | Continue | Resend | AskAgain | MakeRoom | NoUsableAnswer | End
 def next_step(
     state: TurnState, answer: Answer, *, needs_report: bool = False, is_final: bool = False
 ) -> tuple[TurnState, Step]:
-    """The new state, and what follows the answer. With `needs_report`, text alone does not complete the task.
-    `is_final`: no tool runs in this turn.
+    """The new state of the turn, and the step that follows the answer. With `needs_report`, text alone does not
+    complete the task. `is_final`: this is the final turn, in which no tool runs.
     """
     said = state.said + answer.text
 
@@ -168,7 +168,7 @@ def _asked_for_call(state: TurnState, said: str) -> tuple[TurnState, Step]:
 
 
 def asked_again(state: TurnState, reason: str) -> tuple[TurnState, AskAgain | NoUsableAnswer]:
-    """The new state, and what follows an answer that is useless for one of `FAILURES`."""
+    """The new state of the turn, and the step after an answer that is useless for `reason`, one of `FAILURES`."""
     state = replace(state, has_spoken=state.has_spoken or reason not in _IN_PLACE_OF_NO_REPORT)
     if state.may_fail:
         return replace(state, failures=state.failures + 1), AskAgain(reason)

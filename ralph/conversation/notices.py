@@ -23,7 +23,8 @@ WHAT_WAS_NO_USE = {
     "no_call": "your last answer stopped for a tool call, held none and was dropped.",
     "no_report": "plain text does not end this task and was dropped.",
 }
-"""For each of `FAILURES` but three: a tool result tells two of them, and the model is not told of "damaged"."""
+"""For each of `FAILURES` but three, why the answer was discarded. A tool result tells the model two of these, and it is
+not told of "damaged"."""
 ACT_OR_ANSWER = "Call a tool, or give your final answer as text."
 ACT_OR_REPORT = "Go on with the tools; when the task is done, or cannot be done, call final_report."
 ANSWER_NOW = "Give your closing answer now, as text."
@@ -72,7 +73,7 @@ def refused_in_final_turn(*, needs_report: bool) -> str:
 
 
 def no_use(reason: str, *, needs_report: bool, is_final: bool) -> str:
-    """Why an answer was discarded, for a key of `WHAT_WAS_NO_USE`, and what to do next."""
+    """Tells the model why its answer was discarded (a key of `WHAT_WAS_NO_USE`), and what to do next."""
     if is_final:
         what_now = REPORT_NOW if needs_report else ANSWER_NOW
     else:

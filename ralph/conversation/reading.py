@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Reading:
-    """Stores its last result, so that only new messages need time."""
+    """Keeps the last conversation that it made for the model, so that only new messages need time."""
 
     def __init__(self, shape: RequestShape) -> None:
         self._shape = shape
@@ -45,7 +45,7 @@ class Reading:
 
     def _forget(self) -> None:
         self._read = GrowingSequence[Message]()
-        """Those of which `_view` was made."""
+        """The messages from which `_view` was made."""
         self._view = Conversation.start(self._shape)
         self._left_out = 0
         """The number of messages whose thinking `_view` lacks, because the server has refused it."""
@@ -84,7 +84,7 @@ def _readable_part(message: Message, reader: Author, *, is_left_out: bool) -> Me
 
 
 def _reads_thinking_of(author: Author, reader: Author) -> bool:
-    """Whether it is the same model on the same server, as far as the servers are known."""
+    """Whether `reader` and `author` are the same model on the same server, as far as the servers are known."""
     is_one_place = None in (author.endpoint, reader.endpoint) or author.endpoint == reader.endpoint
     return author.model == reader.model and is_one_place
 
@@ -119,7 +119,7 @@ _COUNTS = frozenset({AssistantRecord, IntentRecord, ResultRecord, UserRecord, Co
 
 
 def open_answer(before: OpenAnswer | None, record: Record) -> OpenAnswer | None:
-    """The open answer after `record`, or None. Raises NonsenseError for the result of no open call."""
+    """The open answer after `record`, or None. Raises NonsenseError for a result that belongs to no call of it."""
     if type(record) not in _COUNTS:
         return before
     match record:

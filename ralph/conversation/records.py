@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ralph.values.events import Background, ContextCompacted, RunEnded
 
 FORMAT = 3
-"""Increased when older ralphs cannot read new journals."""
+"""The version of the journal's format. Increased when older ralphs cannot read new journals."""
 
 
 class SessionError(Exception):
@@ -32,7 +32,7 @@ class SessionError(Exception):
 
 
 class NewerFormatError(SessionError):
-    """Newer than what this ralph can read."""
+    """The format of the journal is newer than this ralph can read."""
 
 
 class KnownRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
@@ -61,17 +61,17 @@ class SessionRecord(KnownRecord, frozen=True, kw_only=True, tag="session"):
 
     @property
     def directory(self) -> str:
-        """Until a `moved` record of the session's own names another one."""
+        """The working directory, until a `moved` record of the session's own names another one."""
         return _named(self.cwd, self.cwd_bytes)
 
     @property
     def first_directory(self) -> str:
-        """In which the next record is to be read."""
+        """The working directory in which the next record is to be read."""
         return self.directory if self.copied_cwd is None else _named(self.copied_cwd, self.copied_cwd_bytes)
 
     @property
     def without_moves(self) -> int:
-        """The number of records behind this one whose moves have no effect: the fork does not say where they begin."""
+        """How many copied records' moves have no effect: the fork does not say in which directory they begin."""
         return (self.copied or 0) if self.copied_cwd is None else 0
 
 
@@ -128,7 +128,7 @@ class QueuedRecord(KnownRecord, frozen=True, kw_only=True, tag="queued"):
 class UserRecord(KnownRecord, frozen=True, kw_only=True, tag="user"):
     content: tuple[Block, ...]
     task: int | None
-    """The number of blocks at the end that are the user's prompt. None in formats 1 and 2."""
+    """The number of blocks at the end that are the user's prompt; 0: ralph wrote all. None in formats 1 and 2."""
     amends: bool = False
     """Whether it replaces the last message, a user message without an answer."""
 
@@ -142,7 +142,7 @@ class AssistantRecord(KnownRecord, frozen=True, kw_only=True, tag="assistant"):
     calls: tuple[str, ...]
     """The ids of the calls that need a result. Empty if the stop reason allows no call."""
     malformed: dict[str, tuple[str, str]]
-    """By id, the calls that must not run for a faulty input: the input as written, and the fault."""
+    """By id, the calls that must not run because their input is faulty: the input as written, and the fault."""
 
     @property
     def blocks(self) -> list[Block]:
@@ -170,7 +170,7 @@ class IntentRecord(KnownRecord, frozen=True, kw_only=True, tag="tool_intent"):
 
 
 class ResultRecord(KnownRecord, frozen=True, kw_only=True, tag="tool_result"):
-    """The block for the API, and the files that the model was shown."""
+    """The result of a call: the block for the API, and the files that the model was shown."""
 
     type: str
     tool_use_id: str
@@ -187,7 +187,7 @@ class BackgroundRecord(KnownRecord, frozen=True, kw_only=True, tag="background")
     """The commands in the background. Older ralphs ignore it."""
 
     count: int
-    """Started so far in the session."""
+    """The number of commands that the session has started so far."""
     running: dict[str, str]
     """Command lines by id."""
 
@@ -204,7 +204,7 @@ class CompactedRecord(KnownRecord, frozen=True, kw_only=True, tag="compacted"):
 
 
 class ThinkingRecord(KnownRecord, frozen=True, kw_only=True, tag="thinking_refused"):
-    """A server refused the thinking so far, which this model on this server gets no more. Older ralphs send it again."""
+    """A server refused the thinking so far, which is then left out for this model there. Older ralphs send it again."""
 
     model: str
     endpoint: str | None
@@ -213,7 +213,7 @@ class ThinkingRecord(KnownRecord, frozen=True, kw_only=True, tag="thinking_refus
 
 
 class EventRecord(KnownRecord, frozen=True, kw_only=True, tag="event"):
-    """An event of `stream-json`, in a field of its own because both may have a key `kind`."""
+    """An event of `stream-json`, in a field of its own, because record and event may both have a key `kind`."""
 
     event: dict[str, Any]
 
@@ -223,7 +223,7 @@ class EventRecord(KnownRecord, frozen=True, kw_only=True, tag="event"):
 
 
 class EndedRecord(KnownRecord, frozen=True, kw_only=True, tag="ended"):
-    """Written before the result is delivered. Usually a `DeliveryRecord` follows."""
+    """A run has ended. Written before the result is delivered. Usually a `DeliveryRecord` follows."""
 
     outcome: str
     exit_code: int
@@ -235,8 +235,8 @@ class EndedRecord(KnownRecord, frozen=True, kw_only=True, tag="ended"):
     delivered: bool
     """True only in journals of early ralphs, which recorded no deliveries."""
     run_bytes: int | None = None
-    """The bytes from the run's first line to this one, which the journal adds. None from older ralphs, and in a second
-    record."""
+    """The bytes from the run's first line to this one, added by the journal. None from older ralphs, and in a run's
+    second record."""
     denied: tuple[str, ...] = ()
     """The ids of the calls that the permission mode refused, or in which the sandbox denied an operation."""
 
@@ -246,7 +246,7 @@ class DeliveryRecord(KnownRecord, frozen=True, kw_only=True, tag="delivery"):
 
     state: Delivery
     exit_code: int | None = None
-    """The exit code of the process if the delivery failed."""
+    """The exit code of the process if the delivery failed, otherwise None."""
     errors: tuple[str, ...] = ()
     looked: tuple[LookedCommit, ...] = ()
     """Where secrets are in the commits that were made in the time of the run."""
@@ -291,8 +291,8 @@ def session_record(session_id: str, cwd: str, created_at: str, version: str) -> 
 def forked_record(
     opening: SessionRecord, first: Record | None, copied: int, *, has_moved: bool
 ) -> SessionRecord:
-    """The first record of a fork. `opening` has the fork's own id and directory. `first` is that of the old session,
-    of which the `copied` records behind it follow, with a `moved` one among them if `has_moved`.
+    """The first record of a fork. `opening` has the fork's own id and directory. `first` is the first record of the old
+    session, of which the next `copied` records are copied. `has_moved`: a `moved` record is among them.
     """
     if not isinstance(first, SessionRecord):
         raise SessionError("it does not begin as a session's journal does")

@@ -44,7 +44,7 @@ class SecretSpan(Struct, frozen=True, array_like=True, omit_defaults=True):
     offset: int
     length: int
     is_in_name: bool = False
-    """Whether it is in the name of the last member."""
+    """Whether the secret is in the name of the last member, whose index ends the path."""
 
 
 def spans_field(kind: str, fields: Mapping[str, Any], spans_of: SpansOf | None) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def _spans_in(record: Any, spans_of: SpansOf) -> list[list[Any]]:
 
 
 def marked_secrets(line: bytes) -> set[str]:
-    """Those at a line's recorded places. Empty if it cannot be read."""
+    """The secrets at the recorded places of a line. Empty if the line cannot be read."""
     view = RecordView(Redactor())
     if _MARKED in line:
         with suppress(ValueError):
@@ -91,7 +91,7 @@ class RecordView:
     def __init__(self, redactor: Redactor) -> None:
         self.redactor = redactor
         self.found: set[str] = set()
-        """Those at the recorded places, which a commit on the same page may contain too."""
+        """The secrets at the recorded places. A commit on the same page may contain them too."""
         self.has_unmarked = False
         """Whether an older ralph made one of the runs."""
 

@@ -61,25 +61,25 @@ class Session(Struct, frozen=True):
     cwd: str = ""
     created_at: str = ""
     shape: RequestShape = NO_SHAPE
-    """Those for requests to the current target."""
+    """The settings for requests to the current target, its request head among them."""
     conversation: Conversation = Conversation()
-    """The current context, with the request head of the current target."""
+    """The messages of the current context, with the request head of the current target."""
     reading: Reading = field(default_factory=lambda: Reading(NO_SHAPE))
     pending: OpenAnswer | None = None
     """The last answer, if no message follows it."""
     turn_state: TurnState = field(default_factory=TurnState)
-    """Before the pending answer, or now if there is none."""
+    """The state of the turn before the pending answer, or now if there is none."""
     ended: kinds.EndedRecord | None = None
     """The end of the last run. None if it was killed or still runs, or if the session went on."""
     is_delivered: bool = True
     """False if a delivery failed, or if no record about it follows the end of the run."""
     call_ids: GrowingMapping[None] = GrowingMapping()
-    """Those of all calls so far, as keys."""
+    """The ids of all calls so far, as keys."""
     target: str = ""
     first: str = ""
     """The preferred target of the last run."""
     shapes: Mapping[str, RequestShape] = field(default_factory=dict)
-    """The last one of each target, by name."""
+    """The last request shape of each target, by the target's name."""
     cooling: Mapping[str, str] = field(default_factory=dict)
     """By target, the end of its cooldown (RFC 3339), until which it is not asked."""
     queued: tuple[Block, ...] = ()
@@ -91,13 +91,13 @@ class Session(Struct, frozen=True):
     tasks: GrowingSequence[tuple[Block, ...]] = GrowingSequence()
     """All prompts of the user, in order."""
     changed_files: GrowingMapping[None] = GrowingMapping()
-    """By file tools, as keys in the order of their first change."""
+    """The files that file tools have changed, as keys in the order of their first change."""
     report: Mapping[str, Any] | None = None
     """The arguments of the accepted final report, until the session goes on."""
     is_afresh: bool = False
     """Whether the context was compacted, so that `conversation` lacks earlier messages."""
     summary: str = ""
-    """The model's last one of earlier contexts."""
+    """The model's last summary of earlier contexts, or empty."""
     meter: ContextMeter = field(default_factory=ContextMeter)
     answered: frozenset[str] = frozenset()
     """Base URLs of the endpoints that have answered, even if only with an error."""
@@ -105,7 +105,7 @@ class Session(Struct, frozen=True):
     """The earlier working directory, until an answer comes after a move."""
     background: kinds.BackgroundRecord = kinds.BackgroundRecord(count=0, running={})
     gone_commands: Mapping[str, str] = field(default_factory=dict)
-    """By id, those that ran when an earlier run ended, until an answer comes."""
+    """The background commands, by id, that ran when an earlier run ended. Empty after the next answer."""
     seen: GrowingMapping[str] = GrowingMapping()
     """The files that the model has seen, each with its last content, as in `ToolOutput.seen`."""
 
@@ -116,7 +116,7 @@ class Session(Struct, frozen=True):
 
     @property
     def awaits_delivery(self) -> bool:
-        """As above, but the result is not delivered."""
+        """As `is_completed`, but the result is not delivered."""
         return self.has_ended_as(Outcome.COMPLETED) and not self.is_delivered and not self.queued
 
     def has_ended_as(self, outcome: Outcome) -> bool:
@@ -138,7 +138,9 @@ class Session(Struct, frozen=True):
 
     @property
     def offered_tools(self) -> frozenset[str]:
-        """The tools in requests to the preferred target, with those that go with Bash as older ralphs offered it."""
+        """The names of the tools in requests to the preferred target. With an older ralph's Bash, the tools that it
+        lacked count too.
+        """
         names = frozenset(tool["name"] for tool in self._offered())
         bash = self.offered_tool(COMMANDS)
         is_older = bash is not None and "run_in_background" not in bash.input_schema.get("properties", {})
@@ -316,7 +318,7 @@ def _take_user(session: Session, record: kinds.UserRecord) -> Session:
 def _tasks_after(
     tasks: GrowingSequence[tuple[Block, ...]], old: Sequence[Block], new: Sequence[Block]
 ) -> GrowingSequence[tuple[Block, ...]]:
-    """The prompts without the images of `old` that `new`, the content in its place, lacks."""
+    """The prompts without the images that are in `old`, but not in `new`, the content that replaces it."""
     gone = [block for block in old if block.get("type") == "image" and block not in new]
     if not gone:
         return tasks
@@ -325,8 +327,8 @@ def _tasks_after(
 
 
 def _opening_of(record: kinds.UserRecord, old: Sequence[Block]) -> tuple[Block, ...]:
-    """The blocks that begin a task in a user message, whose content replaces `old`. Records of formats 1 and 2 do not
-    say: then those that are not in `old`, except results and the request to continue a cut answer.
+    """The blocks that begin a task in a user message whose content replaces `old`, or empty. Records of formats 1 and 2
+    do not say: then those that are not in `old`, except results and the request to continue a cut-off answer.
     """
     content = record.content
     if record.task is not None:
@@ -447,7 +449,7 @@ def _state_behind(state: TurnState, answer: Answer | None) -> TurnState:
 
 
 def _note_background(session: Session, record: kinds.BackgroundRecord) -> Session:
-    """A command that runs now was not gone: its run has got another task."""
+    """The session with the commands that run now. They were not gone: their run has got another task."""
     gone = {one: line for one, line in session.gone_commands.items() if one not in record.running}
     return replace(session, background=record, gone_commands=gone)
 

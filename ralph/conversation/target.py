@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 class ModelDescription(Struct, frozen=True):
     context_window: int | None
-    """In tokens of prompt and answer together."""
+    """The window in tokens, of prompt and answer together. None if the server does not say."""
     max_output: int | None
-    """The largest `max_tokens` that the server accepts."""
+    """The largest `max_tokens` that the server accepts. None if it does not say."""
 
 
 def description_of(document: object) -> ModelDescription | None:
-    """The description in an answer to `GET /v1/models/{id}`, or None if it has no usable number. `max_input_tokens`
-    counts as the whole window, as Anthropic documents it. Where it means the prompt alone, contexts are compacted
+    """The description in an answer to `GET /v1/models/{id}`, or None if it has no usable number. `max_input_tokens` is
+    taken as the whole window, as Anthropic documents it. If a server means the prompt alone, contexts are compacted
     early.
     """
     # In documents of another `type`, the same names have other meanings: LiteLLM's `max_tokens` may be a window.
@@ -39,12 +39,12 @@ def description_of(document: object) -> ModelDescription | None:
 
 
 _WINDOWS = ("max_model_len", "context_window", "context_length", "max_context_length")
-"""Fields of vLLM and SGLang, Groq, OpenRouter, Mistral."""
+"""The fields with a model's window: of vLLM and SGLang, Groq, OpenRouter, Mistral."""
 _LONGEST = ("max_completion_tokens",)
 
 
 def description_in_list(document: object, model: str) -> ModelDescription | None:
-    """The description of `model` in an answer to `GET /models` of OpenAI's APIs, or None as above."""
+    """The description of `model` in an answer to `GET /models` of OpenAI's APIs, or None if it has no usable number."""
     models = document.get("data") if isinstance(document, dict) else None
     for entry in models if isinstance(models, list) else ():
         if isinstance(entry, dict) and entry.get("id") == model:
@@ -67,8 +67,8 @@ def _of_fields(
 
 
 def described(facts: ModelFacts | None, description: ModelDescription | None) -> ModelFacts:
-    """The facts with the window and the longest answer of the description, if it has them. Prices never come from a
-    server.
+    """The facts, with the window and the longest answer of the description if it has them. Without `facts`, what it
+    lacks is None. Prices never come from a server.
     """
     known = facts or ModelFacts(context_window=None, max_output=None, price=None)
     if description is None:
@@ -93,7 +93,7 @@ class Target(Struct, frozen=True):
     name: str
     """In settings, events and messages to the user."""
     model: str
-    """Without aliases."""
+    """The id of the model, with aliases resolved."""
     base_url: str
     """As `normal_base_url` returns it for `api`."""
     credentials: tuple[Credential, ...] = ()
@@ -103,15 +103,15 @@ class Target(Struct, frozen=True):
     """The longest answer in tokens. None is the default, or the model's maximum if that is lower."""
     effort: str | None = None
     context_window: int | None = None
-    """In tokens, as set by the user."""
+    """In tokens, as set by the user. None is the model's known window."""
     thinking: str | None = None
-    """One of THINKING_CHOICES. "none" leaves the field out. None does so too, unless the model needs a type."""
+    """One of THINKING_CHOICES. "none" leaves the field out. None does too, unless the model is known to need a type."""
     price: Price | None = None
-    """As set by the user."""
+    """As set by the user. None is the model's known price."""
     description: ModelDescription | None = None
     """None if the server gave none, or was not asked yet."""
     is_described: bool = False
-    """Whether the server was asked, perhaps in vain."""
+    """Whether the server was asked for its description, which it may not have given."""
     api: str = ANTHROPIC
     """One of `values/servers/endpoint.APIS`."""
 
@@ -128,7 +128,9 @@ class Target(Struct, frozen=True):
 
     @property
     def facts(self) -> ModelFacts | None:
-        """The user's settings, then the server's description, then the built-in facts. None if nothing is known."""
+        """The known facts about the model, or None. The user's settings take precedence over the server's description,
+        and that over the built-in facts.
+        """
         known = facts_of(self.model)
         if self.description is not None:
             known = described(known, self.description)

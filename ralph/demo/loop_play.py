@@ -1,8 +1,7 @@
-"""Plays `ralph demo --scenario loop`: `ralph loop` does the three tasks of a plan, while the API is down for some
-time.
+"""Plays `ralph demo --scenario loop`: `ralph loop` does the three tasks of a plan, while the API is down for some time.
 
-The number of failed runs, read from the loop's record, decides when the server stops and starts: it cannot count
-attempts to connect while its port is closed.
+The number of failed runs, read from the loop's record, decides when the server stops and starts: the server cannot
+count attempts to connect while its port is closed.
 """
 
 from __future__ import annotations
@@ -217,7 +216,7 @@ def _command(plan: LoopPlan) -> str:
 
 
 def _listed(waits_s: Iterable[float]) -> str:
-    """TOML, without exponents."""
+    """The waits as a list in TOML, without exponents."""
     shown = (f"{max(wait_s, 0.000001):.6f}".rstrip("0").rstrip(".") for wait_s in waits_s)
     return f"[{', '.join(shown)}]"
 

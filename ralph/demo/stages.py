@@ -259,7 +259,7 @@ _BACK_AT_RETRY = 5
 
 
 class _Outage:
-    """A server that goes down for a while and comes back at the same port, as the run's retries are counted."""
+    """A server that goes down for a while and comes back at the same port, both at certain retries of the run."""
 
     def __init__(self, has_git: bool, stack: ExitStack) -> None:
         self._has_git = has_git
@@ -268,7 +268,7 @@ class _Outage:
         self.servers = [stack.enter_context(first)]
 
     def emit(self, event: Event) -> None:
-        """At some announced retries, stops or starts the server. Raises OSError if another program has taken the port."""
+        """At some announced retries, stops or starts the server. Raises OSError if another program has the port."""
         if not isinstance(event, RetryScheduled) or len(self.servers) > 1:
             return
         if event.attempt == _GONE_FROM_RETRY:
@@ -310,4 +310,4 @@ STAGES: Mapping[str, Callable[[Path, float, bool], AbstractContextManager[Stage]
     "fallback": _fallback,
     "outage": _outage,
 }
-"""Each makes its `Stage` from a directory for files, the user's `--speed`, and whether git is installed."""
+"""Each makes a `Stage` from a directory for files, the user's `--speed`, and whether git is installed."""

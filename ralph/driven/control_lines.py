@@ -65,7 +65,7 @@ class ImageBlock(Struct, frozen=True, tag_field="type", tag="image"):
 
 
 class DriverMessage(Struct, frozen=True):
-    """Other keys are dropped, so that a driver cannot add cache markers to ralph's."""
+    """The `message` of a user's line. Other keys are dropped, so that a driver cannot add cache markers to ralph's."""
 
     role: Literal["user"]
     content: _Text | Annotated[tuple[TextBlock | ImageBlock, ...], Meta(min_length=1)]
@@ -87,7 +87,7 @@ class Interrupt(Struct, frozen=True, tag_field="subtype", tag="interrupt"):
 
 class SetModel(Struct, frozen=True, tag_field="subtype", tag="set_model"):
     model: str | None = None
-    """None, "default" and a missing key, which JavaScript leaves out for undefined, are the first model."""
+    """None and "default" are the first model. A missing key is None: JavaScript leaves out a key that is undefined."""
 
     def __post_init__(self) -> None:
         name = self.model
@@ -300,7 +300,7 @@ def failure(request_id: str | None, error: str) -> dict[str, Any]:
 
 
 def in_short(value: object) -> str:
-    """A JSON value as short text. Long ones, objects and lists are described and not cut, because a redactor does not
+    """A JSON value as short text. Long values, objects and lists are described and not cut, because a redactor does not
     recognise half a secret.
     """
     if isinstance(value, dict):

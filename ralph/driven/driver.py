@@ -1,5 +1,5 @@
 """A run that another program, the driver, steers over standard input. Each user message is a task with its own result.
-`steering.py` handles control requests, and `permissions/gate.py` decides when hooks and the callback are asked.
+`steering.py` handles control requests. `permissions/gate.py` decides when the driver's hooks and callback are asked.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class DriverAsking:
         tell_state: Callable[[str], None],
         within_s: float,
     ) -> None:
-        """`hooks` returns those registered so far. `tell_state` tells one of the states of `SessionStateChanged`.
-        `within_s` limits a question about a call.
+        """`hooks` returns those that the driver has registered so far. `tell_state` tells it one of the states of
+        `SessionStateChanged`. `within_s` limits a question about a call.
         """
         self._hooks = hooks
         self._questions = questions
@@ -219,8 +219,8 @@ class MessageDriver:
         )
 
     def work(self, run: Run) -> int:
-        """The exit code of the last result, or of a stop between two messages. Raises UsageError for a wrong command
-        line, or without a message.
+        """Works on the messages. Returns the exit code of the last result, or of a stop between two messages. Raises
+        UsageError if the command line is wrong or no message came.
         """
         try:
             opened = run.attempt(lambda: self._open(run))
@@ -276,6 +276,8 @@ def _tell(run: Run, ended: RunEnded) -> RunEnded:
 
 
 class _Messages:
+    """Works on the messages that a driver sends to one open session, one after another."""
+
     def __init__(self, run: Run, steering: Steering, opened: SessionRun) -> None:
         self._run = run
         self._waiter = run.context.waiter

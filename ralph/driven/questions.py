@@ -60,7 +60,7 @@ class Replies:
             mailbox.put(response)
 
     def close(self) -> None:
-        """The driver can no longer respond: open and later requests get an error."""
+        """Called when the driver can no longer respond: open and later requests get an error."""
         self.is_closed = True
         for request_id, mailbox in self._waiting.items():
             mailbox.put(Response(request_id, error=_GONE))
@@ -142,7 +142,7 @@ class DriverServers:
     """The driver's MCP servers. Implements `ServerGroup`."""
 
     def __init__(self, names: Sequence[str], questions: Questions, *, start_s: float, call_s: float) -> None:
-        """Limits in seconds of each answer while connecting, and of a tool call. 0 is no limit."""
+        """Limits: `start_s` for each answer while connecting to a server, `call_s` for a tool call. 0 is no limit."""
         self._names = tuple(names)
         self._questions = questions
         self._start_s = start_s or math.inf

@@ -48,9 +48,9 @@ class SessionFacts:
         self._opened = opened
 
     def choose(self, requested: str | None) -> str:
-        """The name of the requested target, or else of the model. None is the first target. Raises ValueError if the
-        model is not available, is one of another vendor, has a credential in its name, or has no known price under
-        a budget.
+        """The name of the requested target, or else of the requested model. For None, that of the first target. Raises
+        ValueError if the model is not available, is one of another vendor, has a credential in its name, or has no
+        known price while a budget is set.
         """
         if requested is not None and self._redactor.redact(requested) != requested:
             # The journal and every result would contain it as the name of the model.
@@ -209,7 +209,7 @@ def _model(target: Target) -> dict[str, Any]:
 
 
 def _account(first: Target) -> dict[str, str]:
-    """The source of the first target's credential, such as a variable."""
+    """The source of the first target's credential, such as an environment variable."""
     key = first.credentials[0] if first.credentials else None
     is_token = key is not None and key.header == "authorization" and first.api == ANTHROPIC
     return {

@@ -84,7 +84,7 @@ class HookTable(Struct, frozen=True):
 
 
 def hook_table(value: object) -> HookTable:
-    """None is no hooks. Raises ValueError for an unknown event, and for a matcher that can match no call."""
+    """Raises ValueError for an unknown event, and for a matcher that can match no call. None means no hooks."""
     if value is None:
         return HookTable()
     try:
@@ -148,8 +148,8 @@ class DriverSetup(Struct, frozen=True):
 
 
 def driver_setup(fields: Mapping[str, Any]) -> DriverSetup:
-    """Raises ValueError for what ralph does not support. TypeScript's SDK sends `systemPrompt` as a list, `[""]` for
-    none, for which Python's uses `--system-prompt ""`.
+    """Decodes the fields of `initialize`. Raises ValueError for what ralph does not support. For no system prompt, the
+    TypeScript SDK sends `[""]` as `systemPrompt`, Python's uses `--system-prompt ""`.
     """
     refused = [name for name in NOT_OFFERED if fields.get(name)]
     if refused:
@@ -230,8 +230,8 @@ class MissingGuard:
             )
 
     def refuse_mode(self, reason: str, mode: PermissionMode) -> None:
-        """Notes a mode that ralph refused. Nothing is missing if `mode`, which stays in force, is `plan`: none is
-        stricter.
+        """Notes a permission mode that ralph refused. `mode` stays in force. If it is `plan`, nothing is missing: none
+        is stricter.
         """
         if mode is not PermissionMode.PLAN:
             self._until_a_mode = (

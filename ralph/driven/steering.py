@@ -74,7 +74,7 @@ class Progress:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.turn = 0
-        """Answers accepted for the current message, or between two, for the one before."""
+        """Answers accepted for the current message. Between two messages, those for the previous one."""
         self._retry: RetryScheduled | None = None
         """The pending retry, or None if no retry is pending."""
         self._retry_waits_until_s: float | None = None
@@ -131,8 +131,8 @@ class Steering:
         has_room: Callable[[], bool] = lambda: True,
         acknowledge: Callable[[Item], None] = lambda _item: None,
     ) -> None:
-        """`respond` writes one response. `replies` gets the driver's. `has_room` tells whether the driver reads its
-        responses. `acknowledge` gets each item taken from the mailbox. `emit` gets notices and changes of the mode.
+        """`respond` writes one response. `replies` gets the driver's. `has_room`: the driver still reads responses.
+        `acknowledge` gets each item taken from the mailbox. `emit` gets notices and changes of the mode.
         """
         self.mailbox = mailbox
         self._controls = controls
@@ -158,8 +158,8 @@ class Steering:
         """True if a request to stop the current message was already handled. A message must not be stopped twice."""
 
     def open(self, models: Models) -> None:
-        """Sets the models, and handles the first line. From then on all lines are handled. May be called again when
-        the session is open, with its models.
+        """Sets the models, and handles the first line. From then on, all lines are handled. Called when the session is
+        open, and perhaps before, with the models known then.
         """
         self._models = models
         if self._first is not None:
@@ -167,8 +167,8 @@ class Steering:
             self.handle(first, waiting_for=_NEXT_MESSAGE)
 
     def wait_for_setup(self, waiter: Waiter) -> DriverSetup:
-        """The settings in the first line, if that is `initialize`, before the session is open. `open` answers it.
-        Raises as the waiter.
+        """Waits for the first line before the session is open, and returns the settings in it if it is `initialize`.
+        `open` answers it later. Raises as the waiter.
         """
         item = waiter.wait(self.mailbox, until_s=None, waiting_for="the first line of the driver")
         self._first = item
@@ -201,7 +201,7 @@ class Steering:
         return self._models is not None and self._has_room()
 
     def next_message(self, waiter: Waiter) -> UserMessage | None:
-        """None if the input has ended. Raises as the waiter."""
+        """Waits for the next user message. None if the input has ended. Raises as the waiter."""
         while not self._queue:
             if self._has_input_ended:
                 return None
@@ -263,6 +263,7 @@ class Steering:
         self._respond(failure(None, why))
 
     def _judge_malformed(self, line: Malformed) -> None:
+        """Marks a safeguard as missing if an invalid line asked for one."""
         subtype = line.fields.get("subtype")
         if subtype == lines.Initialize.__struct_config__.tag:
             self._missing.fail(line.fields, line.reason)

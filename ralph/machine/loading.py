@@ -113,8 +113,8 @@ class _LazyModule(ModuleType):
 
 
 def _late(module: str, name: str) -> type:
-    """A stand-in for a class or function of a module: a call is one of the real one, and a subclass becomes one with its first
-    object.
+    """A stand-in for a class or function of a module that is not loaded. A call of it calls the real one. A subclass gets the
+    real class as its base when its first object is made.
     """
 
     def call(cls: type, *arguments: Any, **keywords: Any) -> Any:

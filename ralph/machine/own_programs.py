@@ -324,8 +324,8 @@ def own_python(statement: str, *arguments: str) -> list[str]:
 
 @lru_cache(_MOST_SEARCHES)
 def own_program(name: str, search: ProgramSearch) -> str | None:
-    """The absolute path of an executable that commands cannot replace, or None. A process looks once: nothing changes the
-    answer.
+    """The absolute path of an executable that commands cannot replace, or None. A process looks once, so no later command
+    changes the answer.
     """
     for directory in absolute_entries(search.search_path):
         path = os.path.join(directory, name)

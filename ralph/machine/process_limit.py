@@ -66,8 +66,8 @@ class ProcessLimit(_GroupLimit):
 
     @classmethod
     def made(cls, most: int, *, is_below_loop: bool = False) -> Self:
-        """`most` is of processes and threads. `is_below_loop`: the parent is a `ralph loop`, perhaps in the same group. Raises
-        NoLimitError.
+        """Makes a group for at most `most` processes and threads. `is_below_loop`: the parent is a `ralph loop`, perhaps in the
+        same group. Raises NoLimitError.
         """
         place = own_place("pids")
         if place is None:
@@ -108,8 +108,8 @@ class MemoryLimit(_GroupLimit):
 
     @classmethod
     def made(cls, most_bytes: int, place: ControlGroup | None, beside: ProcessLimit | None) -> Self:
-        """Makes a group in `place`, or uses that of `beside`. The limit is `most_bytes` and the supervisor's need. Raises
-        NoLimitError.
+        """Makes a group in `place`, or uses that of `beside`, the limit on processes. The limit is `most_bytes` and what the
+        supervisor needs. Raises NoLimitError.
         """
         if place is None:
             raise NoLimitError("this system has no control groups for memory")

@@ -177,7 +177,7 @@ class Ripgrep:
         return self.is_cut_short
 
     def failure(self) -> str | None:
-        """The error message of ripgrep, or None; unreadable files are none. To be called after all records have been read."""
+        """The error message of ripgrep, or None, also for unreadable files. Called after all records have been read."""
         if self.ending_signal():
             return f"the search was ended by signal {self.ending_signal()}"
         if self._process.wait() != _FAILED:

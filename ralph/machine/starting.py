@@ -126,7 +126,7 @@ os.register_at_fork(after_in_child=_idle.clear)
 
 
 def start_process(arguments: Sequence[str], **options: Any) -> Popen[bytes]:
-    """As `subprocess.Popen`, but the process gets no input unless `stdin` says so. Raises ShortageError and OSError."""
+    """As `subprocess.Popen`, but without `stdin` the process gets no input. Raises ShortageError and OSError."""
     import subprocess  # noqa: PLC0415 - 8 ms that only a run with processes pays
 
     try:

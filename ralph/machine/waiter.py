@@ -112,8 +112,8 @@ class _Bell:
 
 
 class StopEvent:
-    """An event that a signal handler may set: one that interrupts `threading.Event.wait` in its thread could wait for its lock
-    for ever.
+    """An event that a signal handler may set. With `threading.Event`, a handler that interrupts `wait` in the same thread could
+    wait for its lock for ever.
     """
 
     def __init__(self) -> None:
@@ -196,8 +196,8 @@ class Inbox:
         return bool(self._signals) and self._clock.now_s() - self._signals[0][1] >= _STUCK_S
 
     def sort(self) -> None:
-        """Moves what is there to the mailboxes, and looks at the watched descriptors. What arrives meanwhile is for the next
-        call.
+        """Moves what has arrived to the mailboxes, and looks at the watched descriptors. What arrives meanwhile is left for the
+        next call.
         """
         self.sort_queue()
         if self._watched:

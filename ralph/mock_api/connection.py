@@ -229,7 +229,7 @@ class Connection:
             self._wait(min(left, pause.ping_interval_s))
 
     def _wait(self, seconds: float | None) -> None:
-        """None is no end. Raises `PeerGoneError` as soon as the client or the server ends the connection."""
+        """None waits for ever. Raises `PeerGoneError` as soon as the client or the server ends the connection."""
         wait_s = _LONGEST_WAIT_S if seconds is None else min(seconds, _LONGEST_WAIT_S)
         if wait_s <= 0:
             return
@@ -258,7 +258,7 @@ class Connection:
         self._sock.close()
 
     def _flush(self) -> None:
-        """Waits until all bytes are sent: a reset drops the others."""
+        """Waits until all bytes are sent. Must precede a reset, which drops unsent bytes."""
         if sys.platform != "linux":
             self._closing.wait(0.05)  # no portable way to ask; loopback is faster than this
             return
@@ -270,7 +270,7 @@ class Connection:
                 return
 
     def _discard_input(self) -> None:
-        """Reads up to 1 MiB that has arrived. Unread input would make closing the connection a reset."""
+        """Discards up to 1 MiB of input that has arrived. If input is left unread, closing the connection resets it."""
         for _ in range(16):
             if not self._sock.recv(_CHUNK_BYTES, socket.MSG_DONTWAIT):
                 return

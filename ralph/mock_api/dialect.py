@@ -36,8 +36,8 @@ class ServedApi(Struct, frozen=True, kw_only=True):
     without: frozenset[str] = frozenset()
     """The parts of a fault that have no counterpart."""
     find_refusal: Callable[[Event, Mapping[str, str], bool], Fault | None]
-    """Takes the body, the headers, and whether the last answer ended with `pause_turn`. None if the request is valid.
-    """
+    """The answer that refuses a request, or None if it is valid. Takes the body, the headers, and whether the last
+    answer ended with `pause_turn`."""
     conversation: Callable[[Event], list[Event]]
     """The messages of a request in the form of the Messages API."""
     error_body: Callable[[int, str | None, str], Event]
@@ -55,8 +55,8 @@ class ServedApi(Struct, frozen=True, kw_only=True):
         return ScriptedAnswer(turn, as_message(turn, index=index, model=model, **ids), payload)
 
     def stream(self, answer: ScriptedAnswer, fault: Fault) -> list[Line]:
-        """The events as the fault leaves them, but for single bytes. Raises `ScenarioError` for a part without a
-        counterpart.
+        """The events as the fault leaves them; what it does to single bytes comes later. Raises `ScenarioError` if a
+        part of it has no counterpart.
         """
         for name in self.without:
             if getattr(fault, name):
@@ -136,7 +136,7 @@ def lookup_path(path: str) -> str | None:
 
 
 def dialect_at(path: str, headers: Mapping[str, str]) -> ServedApi:
-    """Where the path says nothing, the header of the Messages API does."""
+    """The dialect of a request to this path. If the path leaves it open, the header of the Messages API decides."""
     if path in BY_PATH:
         return BY_PATH[path]
     is_openais = lookup_path(path) is not None and "anthropic-version" not in headers

@@ -36,7 +36,7 @@ class Fault(Struct, frozen=True):
     message: str | None = None
     """The text in the API's error object. If it is None, the text is the API's own message for the status."""
     body: Body | None = None
-    """Replaces the turn. Mappings and lists are sent as JSON. None from status 400 on is the API's error object."""
+    """Replaces the turn. Mappings and lists are sent as JSON. From status 400 on, None is the API's error object."""
     huge_body_bytes: int | None = None
     """The number of bytes `x` to send after `body`. These bytes are never all in memory at the same time."""
     garbage: str | bytes | None = None
@@ -68,10 +68,10 @@ class Fault(Struct, frozen=True):
     ping_interval_s: float | None = None
     """The seconds between `ping` events during the pause after `stall_after_events`. None means no pings."""
     drip_s: float | None = None
-    """The seconds between two bytes of the body, which is then sent byte by byte."""
+    """The seconds between two bytes of the body, which is then sent byte by byte. None is no such delay."""
 
     cut_after_events: int | None = None
-    """The number of events after which the connection ends. A chunked body then lacks its end."""
+    """The connection ends after this many events. Without `framing`, the body is chunked, and its end is missing."""
     cut_after_bytes: int | None = None
     """The number of bytes of the body after which the connection ends. Headers and chunk sizes are not counted."""
 
@@ -199,7 +199,7 @@ def anthropic_error(status: int, message: str | None, request_id: str) -> dict[s
 
 
 def openai_error(status: int, message: str | None, _request_id: str) -> dict[str, Any]:
-    """As `anthropic_error`, without a request id. A prompt that is too long in Anthropic's words is told in OpenAI's."""
+    """As `anthropic_error`, but with the request id in a header only. "Prompt is too long" is put in OpenAI's words."""
     error_type, text = _type_of(status)
     kind, code = _OPENAI[error_type]
     text = _OPENAI_TEXTS.get(error_type, text) if message is None else message

@@ -135,7 +135,7 @@ def _schema_problems(schema: Mapping[str, Any], *, is_strict: bool) -> Iterator[
 
 
 def _strict_problems(schema: Any, context: str) -> Iterator[str]:
-    """Structured outputs take objects that list all of their properties as required, and no others."""
+    """Structured outputs take only objects that list all of their properties as required, and allow no others."""
     if isinstance(schema, list):
         for part in schema:
             yield from _strict_problems(part, context)

@@ -35,7 +35,7 @@ class RecordedRequest(Struct, frozen=True):
     path: str
     """The path with its query. If the name of a parameter looks like that of a credential, its value is replaced."""
     headers: Mapping[str, str]
-    """With names in lower case, and without the values of those that look like credentials."""
+    """With names in lower case. The values of those that look like credentials are replaced."""
     body_bytes: int
     """The size of the body in bytes. It is known even if the body is not stored."""
     body: bytes | None
@@ -92,7 +92,7 @@ class Recorder:
             return tuple(self._requests)
 
     def wait_for(self, count: int, timeout_s: float) -> bool:
-        """Whether `count` requests have arrived since the start within `timeout_s` seconds."""
+        """Waits for `count` requests since the server started. False if that takes more than `timeout_s` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self._count >= count, timeout_s)
 

@@ -54,7 +54,7 @@ class Playback:
             return step, index
 
     def take_at_accept(self) -> Fault | None:
-        """Plays and returns the next step if it is a fault with `at_accept`. Must be called for each new connection."""
+        """Plays the next step if it has `at_accept`, and returns its fault, else None. Called for each connection."""
         with self._lock:
             step = self._current()
             if step is None or step.fault is None or not step.fault.at_accept:
@@ -87,7 +87,7 @@ class Responder:
         self._cached: tuple[Step, ServedApi, Plan] | None = None
 
     def at_accept(self) -> Plan | None:
-        """The plan for a new connection of which nothing is read, or None."""
+        """The plan for a new connection before anything is read from it, or None if its requests are read."""
         fault = self._playback.take_at_accept()
         return None if fault is None else plan_step(Step(fault=fault), Context())
 
@@ -191,13 +191,13 @@ class Responder:
 
 
 def _is_always_the_same(step: Step) -> bool:
-    """Apart from the ids of the message and of the request."""
+    """Whether all answers of this step are equal, apart from the ids of the message and of the request."""
     blocks = step.turn.blocks() if step.turn else ()
     return step.repeat == FOREVER and not any(isinstance(b, ToolUse) and b.id is None for b in blocks)
 
 
 def _model_asked_for(method: str, path: str) -> str | None:
-    """Empty for a request of all models, and None for no such request."""
+    """The model id in `GET /v1/models/{id}`. Empty for a request of all models, None for any other request."""
     quoted = lookup_path(path)
     if quoted is None or method != "GET" or quoted == "/" or "/" in quoted[1:]:
         return None

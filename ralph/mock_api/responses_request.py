@@ -129,7 +129,7 @@ def find_refusal(payload: JsonObject) -> Fault | None:
 
 
 def _typed(payload: JsonObject) -> JsonObject:
-    """With a type for each item, which a message may lack."""
+    """The request with a type for each item: a message may lack it."""
     items = payload.get("input")
     if not isinstance(items, list):
         return payload

@@ -27,9 +27,9 @@ _BACKLOG = 128
 class MockApi:
     """A scripted server on 127.0.0.1, which as a context manager starts on entry and closes on exit.
 
-    A `script` computes the steps in place of the scenario, which then has none. `port` 0 is any free port. Each
-    request is appended to the file `record` as a JSON object. `keep_requests` and `keep_bodies` limit what stays in
-    memory.
+    A `script` computes the steps in place of the scenario, which then has none. `port` 0 is any free port. Each request
+    is appended to the file `record` as a JSON object. `keep_requests` and `keep_bodies` limit how many stay in memory;
+    None is no limit.
     """
 
     def __init__(
@@ -125,11 +125,11 @@ class MockApi:
 
     @property
     def request_count(self) -> int:
-        """Those that are not stored any more included, and lookups of models not."""
+        """The requests so far, including those that are not stored any more, without lookups of models."""
         return self._recorder.count
 
     def wait_for_requests(self, count: int, timeout_s: float = 5.0) -> bool:
-        """Whether `count` requests have arrived since the start within `timeout_s` seconds."""
+        """Waits for `count` requests since the server started. False if that takes more than `timeout_s` seconds."""
         return self._recorder.wait_for(count, timeout_s)
 
     def _close_recorders(self) -> None:
@@ -184,8 +184,8 @@ def run_forever(
     ready: Callable[[MockApi], None] | None = None,
     stop: threading.Event | None = None,
 ) -> None:
-    """Runs a server until `stop` is set, or until an exception such as KeyboardInterrupt, which is raised again.
-    `ready` is called when it listens. Only the newest requests stay in memory, and all go to `record`.
+    """Runs a server until `stop`, if given, is set, or an exception such as KeyboardInterrupt comes, which is raised
+    again. `ready` is called when it listens. Only the newest requests stay in memory, and all go to the file `record`.
     """
     with MockApi(scenario, port=port, record=record, keep_requests=100, keep_bodies=0) as server:
         if ready is not None:

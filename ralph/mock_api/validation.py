@@ -322,7 +322,7 @@ def _tools(tools: Any) -> Iterator[str]:
 
 
 def _count_markers(payload: Mapping[str, Any]) -> int:
-    """Those on the request itself, on its blocks, and on the blocks inside tool results."""
+    """The number of cache markers on the request itself, on its blocks, and on the blocks inside tool results."""
     tools, system = payload.get("tools", []), payload.get("system")
     blocks = [payload, *tools, *(system if isinstance(system, list) else [])]
     for message in payload["messages"]:

@@ -164,7 +164,7 @@ class BoxMounts:
         return tuple(words)
 
     def _of_rules(self, places: Iterable[str]) -> list[str]:
-        """Those of the places that mounts can guard now, without git's own: it could not work."""
+        """Those of the places that mounts can guard now, without git's own directories: git could not work."""
         git = self._guarded.git_directories
         return [
             place

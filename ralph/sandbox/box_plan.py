@@ -59,7 +59,7 @@ class BoxPlan(Struct, frozen=True):
     masked: tuple[str, ...] = ()
     """Such places where commands may write, which only mounts can hide. They need not exist."""
     unchanged: tuple[str, ...] = ()
-    """Places where commands may write, but for permission rules: mounts make them read-only. They need not exist."""
+    """Places that commands could write, but permission rules forbid it: mounts make them read-only. They need not exist."""
     allow_hosts: tuple[str, ...] = ()
     asked_sockets: AskedSockets = "auto"
     most_file_bytes: int = 0
@@ -143,7 +143,7 @@ class BoxPlan(Struct, frozen=True):
         return path
 
     def outside(self, path: str, visible: Iterable[str]) -> str:
-        """Converts a path inside the sandbox, without `..`, to the one outside. `visible` are the places mounted in /tmp again."""
+        """Converts a path inside the sandbox, without `..`, to the one outside. Places in `visible` are the same inside."""
         if not (self.has_own_temporary and is_within(path, TEMPORARY)):
             return path
         if any(is_within(path, place) for place in (*self.writable, *visible) if place != self.temporary):

@@ -530,7 +530,7 @@ class CommandBox:
 
     def share_namespaces(self) -> Callable[[], None]:
         """Called before a command starts in the background: until the result is called, all commands share namespaces, and find
-        it.
+        it. Both on the main thread.
         """
         self._sharing += 1
 
@@ -567,7 +567,9 @@ class CommandBox:
         return () if door is None else door.close()
 
     def denial_note(self, output: str, working_directory: str) -> str | None:
-        """A line that says what the sandbox denied to a program. None if the output shows no denial. Looks at the paths that the output names, so that it may never return."""
+        """A line that says what the sandbox denied to a program. None if the output shows no denial. Looks at the paths that
+        the output names, so that it may never return.
+        """
         parts = self.parts
         with self._lock:
             protected = self._mounts.read_only() if parts.has_namespaces and self._mounts is not None else ()
@@ -734,8 +736,8 @@ def _home_of(programs: str) -> str:
 
 
 def package_cache(environment: Mapping[str, str], root: str) -> str | None:
-    """The directory for the package caches of a checkout, made if missing. None if it cannot be, or a link of a command leads
-    to it.
+    """The directory for the package caches of a checkout, made if missing. None if it cannot be made, or if a link, perhaps of
+    a command, leads to it.
     """
     caches = package_caches(environment)
     if caches is None:

@@ -192,7 +192,7 @@ def _started_trial(bwrap: str, *, has_network: bool, has_overlays: bool) -> _Tri
 
 
 def _why_not_entered() -> str:
-    """Why this process cannot enter a namespace, or empty (EBADF). A container's filter refuses the call itself."""
+    """Why this process cannot enter a namespace, or empty. Only a container's filter refuses with another error than EBADF."""
     try:
         restriction.prepare().setns(-1)
     except OSError as error:

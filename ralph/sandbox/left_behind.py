@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 def why_left_behind(path: str, environment: Mapping[str, str]) -> str | None:
-    """Why a settings file, which each run of the user's reads, may say what a command wrote: a clause with the way out, or
-    None.
+    """Why a settings file, which each run of the user's reads, may say what a command wrote and nobody has undone: a clause
+    with the way out, or None.
     """
     for place in map(running_below, named_state_directories(environment)):
         names: list[str] = []

@@ -80,7 +80,7 @@ class EmptyDirectory:
 
 
 def cover(top: str, empty: str) -> Cover:
-    """Shows `top` and all in it now. `empty` is an empty directory outside, or in /tmp. Raises OSError and TooManyMountsError."""
+    """Shows `top` and all in it now. `empty` is an empty directory outside, or in /tmp. Raises OSError, TooManyMountsError."""
     mounts = _Mounts()
     words: list[str] = []
     devices = {os.lstat(empty).st_dev}

@@ -67,7 +67,7 @@ def plan_box(
     search: ProgramSearch | None = None,
 ) -> BoxPlan:
     """Decides which sandbox commands get on this machine, from the user's own environment. `roots` are the directories that
-    commands may write, the working directory first. `search` is that around them, if it is known. Raises CannotConfineError.
+    commands may write, the working directory first. `search` is `search_around` them, if known. Raises CannotConfineError.
     """
     net: Net = wanted.asked_net  # type: ignore[assignment]  # the setting allows only these names
     asked: AskedSockets = wanted.unix_sockets  # type: ignore[assignment]  # the setting allows only these names

@@ -93,13 +93,15 @@ class ProtectedFiles:
         return self._files.git_directories
 
     def watch(self) -> None:
-        """Called if other processes may change protected files: changes between commands are undone too. Raises UnguardedError."""
+        """Called if other processes may change protected files: then changes between commands are undone too. Raises
+        UnguardedError.
+        """
         if not self._is_watching:
             self._begin()
             self._is_watching = True
 
     def look(self) -> None:
-        """Stores the state before a command. After `watch`, first undoes the changes since the last one. Raises UnguardedError."""
+        """Stores the state before a command. After `watch`, first undoes the changes since the last. Raises UnguardedError."""
         if self._is_watching:
             self.between += self._undo()
         self._begin()

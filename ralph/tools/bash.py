@@ -89,8 +89,8 @@ def _denials(output: str, context: ToolContext, *, has_failed: bool) -> tuple[st
 
 
 def denial_note(output: str, box: CommandBox, context: ToolContext, what: str) -> str:
-    """A note on what the sandbox denied to a command, or empty. On a thread, because its output can name a path on a file system that
-    never answers: a note never costs the output. Raises Interrupted.
+    """A note on what the sandbox denied to a command, or empty. Made on a thread, because the output can name a path on a file
+    system that never answers, and left out if that takes long: a note never costs the output. Raises Interrupted.
     """
     if not box.is_confined:
         return ""

@@ -129,7 +129,7 @@ class Root(Struct, frozen=True):
     descriptor: int
 
     def is_in_place(self) -> bool:
-        """Whether the path still leads to the opened directory. True if an error of the file system leaves it open."""
+        """Whether the path still leads to the opened directory. True if an error of the file system hides that."""
         try:
             there = self.named.stat()
         except OSError as error:
@@ -315,8 +315,8 @@ class ToolContext(Struct, frozen=True, dict=True):
         return without_unsafe_loads(self.settings.environment, self.search)
 
     def resolve(self, path: str) -> Path:
-        """The absolute path for one from the model, with `~` but no link resolved. Raises ToolError if the text cannot be a
-        path.
+        """The absolute path for one from the model, which may be relative to the working directory or begin with `~`. Links
+        stay. Raises ToolError if the text cannot be a path.
         """
         if path == "~" or path.startswith("~/"):
             path = os.path.expanduser(path)  # noqa: PTH111 - Path.expanduser raises without a home

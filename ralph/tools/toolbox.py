@@ -128,8 +128,8 @@ class LocalToolbox:
     def resume_from(
         self, seen: Mapping[str, str], contents: Iterable[Iterable[Block]], background_count: int = 0
     ) -> None:
-        """Restores what earlier runs of the session have seen: `seen` is of `SeenFiles`, `contents` are those of all messages,
-        for their images, and `background_count` is the number of commands that ran in the background.
+        """Restores what earlier runs of the session have seen: `seen` is the texts of `SeenFiles` by path, `contents` those of
+        all messages, for their images, and `background_count` the number of commands that ran in the background.
         """
         if background_count:
             self.context.background.count = background_count
@@ -185,8 +185,8 @@ class LocalToolbox:
                 commands.stop(commands.running, "run")
 
     def aside(self, name: str, work: Callable[[], T]) -> T | ToolOutput:
-        """The value of `work`, done on a thread, so that a signal can end the wait, or an error for the model. Raises
-        Interrupted.
+        """The value of `work`, or an error for the model if it fails. It is done on a thread, so that a signal can end the
+        wait. Raises Interrupted.
         """
         [(done, _)] = self._together([(name, lambda: _guarded(name, work))])
         return done

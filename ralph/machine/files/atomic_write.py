@@ -71,8 +71,8 @@ def sync_directory(directory: int) -> None:
 
 
 def _copy_attributes(directory: int, name: str, descriptor: int, before: os.stat_result) -> None:
-    """Copies owner (that clears mode bits), mode and extended attributes before the content, so that no more users ever read
-    it.
+    """Copies the owner, which clears mode bits, then mode and extended attributes, and all before the content, so that no more
+    users ever read it.
     """
     made = os.fstat(descriptor)
     if (made.st_uid, made.st_gid) != (before.st_uid, before.st_gid):

@@ -147,7 +147,7 @@ def _is_file_copied(source: int, target: str) -> bool:
 
 
 def _has_second_name(source: str, folder: int | None, target: str) -> bool:
-    """Gives a file in an open folder, or without one behind a link of the kernel's, a second name. False if that is impossible."""
+    """Gives the file `source` in an open folder, or behind a kernel's link, a second name. False if that is impossible."""
     with opened(
         "/", _DIRECTORY
     ) as root:  # with a descriptor, Python calls linkat(2), which alone follows links

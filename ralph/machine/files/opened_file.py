@@ -59,7 +59,7 @@ def opened_path(descriptor: int, named: str) -> str | None:
 
 
 def is_made_by_kernel(path: str, status: os.stat_result | None = None) -> bool:
-    """Whether the kernel makes the content of a file. With the `status` of the open file, unusual places are recognised too."""
+    """Whether the kernel makes the content of a file. `path` has no links. With `status`, of the open file, in any place."""
     if any(path == place or path.startswith(f"{place}/") for place in KERNEL_PLACES):
         return True
     # Such files use no disk blocks. For nearly all other files, this test is enough.

@@ -27,8 +27,8 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 def untrusted_places(directories: Sequence[str | Path]) -> tuple[str, ...]:
-    """The tops of the projects around the directories, or these outside of one, without links, and what all runs' commands may
-    write.
+    """The tops of the projects around the directories, or outside of one the directory itself, and what the commands of all
+    runs may write. Without links.
     """
     places = (*directories, *written_by_all(os.environ))
     tops = (project_top(Path(place), os.environ) or os.path.realpath(place) for place in places)
@@ -103,7 +103,9 @@ def leads_into(path: str, directories: Iterable[str]) -> bool:
 
 
 class LinkResolver:
-    """Resolves the links of absolute paths, which need not exist, but none where a command could have made it. Looks once."""
+    """Resolves links in absolute paths, which need not exist, but none where commands could have made it. Looks at each place
+    once.
+    """
 
     def __init__(self, unfollowed: tuple[str, ...] = ()) -> None:
         """No link is followed in `unfollowed`, directories without links: what lies there says nothing about other places."""

@@ -83,8 +83,8 @@ def git_directory(top: str) -> str | None:
 
 
 def git_directories_elsewhere(top: str) -> list[str]:
-    """The git directories that the file `.git` at `top` names, if git would take them: of a linked worktree both, or of a
-    submodule.
+    """The git directories that the file `.git` at `top` names, if git would take them: that of a linked worktree with its main
+    checkout's, or a submodule's.
     """
     place = git_directory(top)
     named = () if place in (None, git_entry(top)) else (place, common_directory(place))
@@ -92,7 +92,7 @@ def git_directories_elsewhere(top: str) -> list[str]:
 
 
 def may_have_moved(directory: Path, since_s: float) -> bool:
-    """Whether the commit of the checkout around `directory` may have changed since a time of the epoch, by the reflog of HEAD."""
+    """Whether the commit of the checkout around `directory` may have changed since a time (epoch), by the reflog of HEAD."""
     top = repository_top(directory)
     place = None if top is None else git_directory(str(top))
     if place is None:
@@ -122,7 +122,7 @@ def git_installation() -> str:
 
 
 def beginning_of(file: str, most_bytes: int = MOST_BYTES) -> bytes:
-    """The first bytes of a file, or empty. Never blocks. Raises OSError if this machine lacks file descriptors or memory."""
+    """The first bytes of a file, or empty. Never blocks. Raises OSError if the machine lacks file descriptors or memory."""
     data = b""
     try:
         with opened(file, os.O_RDONLY | os.O_NONBLOCK) as descriptor:

@@ -44,8 +44,8 @@ def connect(host: str, port: int, within_s: float | None) -> socket.socket:
 
 
 def chosen_address(host: str, port: int) -> str | None:
-    """The only address that this process uses for a name of this machine, chosen by connecting. None if there is only one, or
-    none.
+    """The only address that this process uses for a name of this machine, chosen by connecting. None if the name has only one,
+    or if none answers.
     """
     name = host.lower().removesuffix("."), port
     if name not in _CHOSEN:

@@ -120,7 +120,7 @@ class ProxyDoor:
         self._is_closed = False
         self._received, given = socket.socketpair()
         self.descriptor = given.detach()
-        """One end of a socket pair, for the command's process, which closes it. Its sender may close this copy, and make it -1."""
+        """One end of a socket pair, for the command's process. Who has sent it there may close it here, and set it to -1."""
         self._wakes, self._waker = socket.socketpair()
         try:
             self._thread = start_thread(self._accept, name="proxy")

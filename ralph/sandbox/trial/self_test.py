@@ -43,7 +43,7 @@ _MOST_OUTPUT_BYTES = 1_000_000
 # A process of the probe that was killed may need a moment to end.
 _ENDS_WITHIN_S = 10.0
 _LEASH = 100
-"""The number that the end of a pipe has in the probe."""
+"""The descriptor of a pipe in the probe. When the processes that keep it have ended, its other end shows it."""
 _PARENT = "/var/tmp"  # noqa: S108 - not in /tmp, which is another directory in a namespace
 # linux/ipc.h, linux/shm.h: the numbers of shmget and shmctl, and their flags.
 _SHARED_MEMORY_CALLS = {"x86_64": (29, 31), "aarch64": (194, 195)}

@@ -70,7 +70,7 @@ class PathGuard:
 
     def refuse_opened(self, descriptor: int, path: Path, shown: str, judged: str) -> str:
         """The real path of an open file. Raises ToolError if it is unknown or must not be read. `judged` is the result of
-        `refuse_read`.
+        `refuse_read`, before it was opened.
         """
         real, status = opened_path(descriptor, str(path)), os.fstat(descriptor)
         if real is None:
@@ -87,8 +87,8 @@ class PathGuard:
         self, descriptor: int, real: str, status: os.stat_result, is_over: Callable[[], bool] = bool
     ) -> bool:
         """Whether an open regular file at the path `real` contains a known secret, as far as Read reads it. False in a root.
-        Does not move the descriptor. `is_over` is asked before each MiB; if True, so is the answer: what is not known must not
-        be shown.
+        Does not move the descriptor. `is_over` is asked before each MiB. If it is, the answer is True: what is not known must
+        not be shown.
         """
         if self.is_shown_as_it_is(real, status):
             return False

@@ -119,8 +119,8 @@ class PlannedWrite(Struct, frozen=True, dict=True):
 
 
 def settle(change: FileChange, target: Path, seen: SeenFiles) -> ToolOutput | None:
-    """Finds out whether an earlier process completed a planned write before it died, and removes its temporary files. None if
-    the file still has its old content, so that the write can be repeated.
+    """The result for the model if an earlier process completed a planned write before it died. None if the file still has its
+    old content, so that the write can be repeated. Removes that process's temporary files.
     """
     remove_leftovers(target.parent)
     digest = digest_of(target)
@@ -137,8 +137,8 @@ def settle(change: FileChange, target: Path, seen: SeenFiles) -> ToolOutput | No
 
 
 def digest_of(path: Path) -> str | None:
-    """The SHA-256 digest of a file's content, or the signature of a very large one. None if it is no regular file or
-    unreadable.
+    """The hexadecimal SHA-256 digest of a file's content, or the signature of a very large one. None if it is no regular file
+    or unreadable. Never blocks.
     """
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:

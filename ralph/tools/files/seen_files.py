@@ -85,7 +85,7 @@ class SeenFiles:
         return self._keep(str(path), _SeenFile(None if after is None else signature_of(after), digest))
 
     def refuse_changed(self, path: Path, now: os.stat_result, digest: str | None, shown: str) -> None:
-        """Raises ToolError if the file, with the status `now` and the digest or None, has changed since the model was shown it."""
+        """Raises ToolError if the file has changed since the model was shown it. `digest` is None if it is unknown."""
         with self._lock:
             seen = self._files.get(str(path))
         if seen is not None and not seen.is_of(now, digest):
@@ -108,8 +108,8 @@ def signature_of(stat: os.stat_result) -> Signature:
 
 
 def _digest(descriptor: int, before: os.stat_result) -> str | None:
-    """The digest of an open file. None if it is too large, or has changed since `before`: the model may have been shown other
-    content.
+    """The digest of an open file. None if it is too large, or has changed since `before`, and might not be what the model was
+    shown.
     """
     if before.st_size > _MOST_BYTES_HASHED:
         return None

@@ -119,7 +119,7 @@ class LineQuery(Struct, frozen=True):
 
 
 def place_at(path: Path, shown: str, context: ToolContext) -> SearchPlace:
-    """The place of a call of Grep or Glob. For a file, its directory, limited to that file. Raises ToolError."""
+    """Where Grep or Glob searches `path`: for a file, its directory, limited to that file. Raises ToolError."""
     judged = context.guard.refuse_read(path, shown)
     with tool_errors(shown):
         mode = path.stat().st_mode
@@ -191,7 +191,7 @@ def search_lines(
 ) -> Search:
     """Starts a search for lines. Without `is_sorted`, it uses all processors, and the files come in any order. The records are
     as of ripgrep's `--null`: `PATH NUL NUMBER : LINE`, or `PATH NUL` for a list of files. The caller must compare the paths
-    with the glob again. Raises ToolError and ShortageError.
+    with the glob, which ripgrep does not always apply. Raises ToolError and ShortageError.
     """
     command = [
         *_options(place),
