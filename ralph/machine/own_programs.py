@@ -80,6 +80,8 @@ _OF_SETTINGS_FILE = (
     r"KUBECONFIG|DOCKER_CONFIG|AWS_\w+_FILE|ANSIBLE_CONFIG|CURL_HOME|WGETRC|ZDOTDIR|GIT_CONFIG_(?:GLOBAL|SYSTEM)|PGSERVICEFILE"
     r"|XDG_\w+_HOME|GRADLE_USER_HOME|\w+_CONFIG_(?:FILE|DIR|PATH)"
 )
+_NAME_SETTINGS = ("XDG_CONFIG_HOME", "ZDOTDIR", "CURL_HOME", "DOCKER_CONFIG")
+"""The variables with the directories of settings that many programs read on their own."""
 _SET_ASIDE = "RALPH_SET_ASIDE_"
 _SEPARATORS = {"LD_PRELOAD": "[: ]"}
 # A fleet worker gets a new checkout with each job.
@@ -411,10 +413,12 @@ def link_from_home(environment: Mapping[str, str], search: ProgramSearch) -> str
     home = environment.get("HOME", "")
     if not os.path.isabs(home) or is_within_any(os.path.realpath(home), search.roots):
         return ""
-    configuration = (f"{home}/.config", *(one.path for one in entries_in(f"{home}/.config", is_folder)))
+    given = [environment[name] for name in _NAME_SETTINGS if os.path.isabs(environment.get(name, ""))]
+    places = [one.path for one in entries_in(home, lambda one: one.name.startswith(".") and is_folder(one))]
+    places += [one.path for top in (f"{home}/.config", *given) for one in entries_in(top, is_folder)]
     found = entries_in(home, lambda entry: entry.name.startswith(".") and entry.is_symlink())
-    links = [one.path for one in found]
-    links += [one.path for place in configuration for one in entries_in(place, os.DirEntry.is_symlink)]
+    links = [*given, *(one.path for one in found)]
+    links += [one.path for place in (*places, *given) for one in entries_in(place, os.DirEntry.is_symlink)]
     named = ((link, search.root_around(link)) for link in sorted(links))
     return next(
         (

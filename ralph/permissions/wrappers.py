@@ -250,7 +250,9 @@ def _suspected(name: str, words: Sequence[Word], *, has_heredoc: bool) -> InnerC
         is_bisect = not {"run", None} & set(texts)
         left = _GIT_RUNS - {"-c" if only_sets else "", "bisect" if is_bisect else ""}
         hides = bool(left & set(known)) or any(any(map(one.fullmatch, known)) for one in running)
-        chooses = any(map(_GIT_CHOOSES.fullmatch, settings))
+        chooses = any(map(_GIT_CHOOSES.fullmatch, settings)) or any(
+            one.startswith("--config-e") for one in known
+        )
         found = _opaque("an option of `git` that can run another command", by_name=chooses)
         return found if hides else replace(found, suspect="")
     if name in _RUN_OTHERS or name.startswith(_LOADERS):

@@ -293,6 +293,9 @@ def test_what_a_variable_names_where_commands_may_write_is_not_told_to_what_has_
         (".config/gh", "work/gh", True),
         (".config/gh/config.yml", "work/x", True),
         (".config", "work/config", True),
+        (".docker/cli-plugins", "work/x", True),
+        ("zsh/.zshenv", "work/x", True),
+        ("zsh", "work/zsh", True),
         (".curlrc", "outside/curlrc", False),
         ("notes", "work/notes", False),
     ],
@@ -306,7 +309,8 @@ def test_what_programs_read_in_the_home_does_not_lead_to_where_commands_write(
     path = place / "home" / link
     path.parent.mkdir(parents=True, exist_ok=True)
     path.symlink_to(place / target)
-    told = link_from_home({"HOME": str(place / "home")}, search(place, "outside"))
+    given = {"HOME": str(place / "home"), "ZDOTDIR": str(place / "home/zsh")}
+    told = link_from_home(given, search(place, "outside"))
     assert told.startswith(f"{path}, which programs read, leads through {place}/work") is is_told
     assert bool(told) is is_told
 

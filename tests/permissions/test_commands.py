@@ -903,6 +903,8 @@ def test_what_a_runner_calls_its_own_is_no_program(command) -> None:
         ("P=push git --config-env=alias.p=P p", True),
         ("git -c help.autocorrect=immediate psuh origin main", True),
         ("git -c include.path=x.cfg p", True),
+        ("V=1 git --config-env=help.autocorrect=V psuh origin", True),
+        ("V=1 git --config-env help.autocorrect=V psuh origin", True),
         ("git -c core.pager=cat log", False),
         ("git clone -u 'git push; git-upload-pack' . c", True),
         ("git clone '-ugit push' . c", True),
