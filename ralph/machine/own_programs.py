@@ -387,7 +387,7 @@ def own_environment(environment: Mapping[str, str], search: ProgramSearch) -> di
         is_kept = is_root or re.fullmatch(_IS_DATA, name) or (name, value) == ("HOME", home)
         if not is_kept and (named_writable(value, search) or _is_from_work(name, value, search)):
             del made[name]
-    return made | {"PATH": os.pathsep.join(trusted_directories(search))} | python_guard(made, search)
+    return made | {"PATH": os.pathsep.join(trusted_directories(search))}
 
 
 def python_guard(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, str]:
