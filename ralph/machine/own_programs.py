@@ -395,7 +395,7 @@ def own_environment(environment: Mapping[str, str], search: ProgramSearch) -> di
         is_kept = is_root or re.fullmatch(_IS_DATA, name) or (name, value) == ("HOME", home)
         if not is_kept and (named_writable(value, search) or _is_from_work(name, value, search)):
             del made[name]
-    return made | {"PATH": os.pathsep.join(trusted_directories(search))} | python_guard(made, search)
+    return made | {"PATH": os.pathsep.join(trusted_directories(search))}
 
 
 def python_guard(environment: Mapping[str, str], search: ProgramSearch) -> dict[str, str]:
@@ -413,17 +413,19 @@ def link_from_home(environment: Mapping[str, str], search: ProgramSearch) -> str
     home = environment.get("HOME", "")
     if not os.path.isabs(home) or is_within_any(os.path.realpath(home), search.roots):
         return ""
-    given = [environment[name] for name in _NAME_SETTINGS if os.path.isabs(environment.get(name, ""))]
+    named = (environment.get(name, "") for name in _NAME_SETTINGS)
+    # A variable that leads there itself is not told to such a program.
+    given = [one for one in named if os.path.isabs(one) and not search.root_around(one)]
     places = [one.path for one in entries_in(home, lambda one: one.name.startswith(".") and is_folder(one))]
     places += [one.path for top in (f"{home}/.config", *given) for one in entries_in(top, is_folder)]
     found = entries_in(home, lambda entry: entry.name.startswith(".") and entry.is_symlink())
-    links = [*given, *(one.path for one in found)]
+    links = [one.path for one in found]
     links += [one.path for place in (*places, *given) for one in entries_in(place, os.DirEntry.is_symlink)]
-    named = ((link, search.root_around(link)) for link in sorted(links))
+    leading = ((link, search.root_around(link)) for link in sorted(links))
     return next(
         (
             f"{link}, which programs read, leads through {root}, where commands may write: replace it by a copy"
-            for link, root in named
+            for link, root in leading
             if root
         ),
         "",

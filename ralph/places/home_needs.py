@@ -28,6 +28,8 @@ _MOST_PACKAGES = 5000
 _BINARIES = ("bin", "sbin")
 # What the directory of an installation has beside `bin`, and a checkout with a `bin` need not have.
 _INSTALLED = ("lib", "lib64", "libexec", "share", "pyvenv.cfg", "conda-meta")
+# Modules of setuptools, editables, scikit-build-core and meson-python that find those of an editable package.
+_FINDER = re.compile(r"_+editable_.*\.py|_.*_editable(?:_loader)?\.py")
 _QUOTED_PATH = re.compile(r"""(?<=['"])/[^'"\n]+(?=['"])""")
 
 
@@ -48,25 +50,34 @@ def editable_packages(variables: Mapping[str, str], outside: Outside) -> Iterato
     named = (variables.get(name, "") for name in ("VIRTUAL_ENV", "CONDA_PREFIX"))
     above = map(os.path.dirname, _search_path(variables, outside))
     for prefix in dict.fromkeys((*filter(os.path.isabs, named), *above)):
-        for version in sorted(entry.path for entry in entries_in(f"{prefix}/lib")):
-            if os.path.basename(version).startswith("python3"):
-                for packages in ("site-packages", "dist-packages"):
-                    # These files name directories and modules.
-                    found = _named_in(f"{version}/{packages}", outside)
-                    yield from (path for path in found if os.path.isdir(path) or path.endswith(".py"))
+        for packages in site_packages(f"{prefix}/lib"):
+            # These files name directories and modules.
+            found = (path for _, path in named_in(packages, outside))
+            yield from (path for path in found if os.path.isdir(path) or path.endswith(".py"))
 
 
-def _named_in(packages: str, outside: Outside) -> Iterator[str]:
+def site_packages(library: str) -> Iterator[str]:
+    """Yields where each version of Python that has its modules in a directory such as `/usr/lib` may have installed packages."""
+    for version in sorted(entry.path for entry in entries_in(library)):
+        if os.path.basename(version).startswith(("python", "pypy")):
+            yield from (f"{version}/site-packages", f"{version}/dist-packages")
+
+
+def named_in(packages: str, outside: Outside) -> Iterator[tuple[str, str]]:
+    """Yields each path from which a Python also takes modules because of a file in its `site-packages`, behind that file."""
     for file in islice(sorted(entry.path for entry in entries_in(packages)), _MOST_PACKAGES):
         if file.endswith(".pth"):
-            yield from (line.strip() for line in _text(file, outside).splitlines() if line.startswith("/"))
-        elif file.endswith(".py") and os.path.basename(file).startswith("__editable__"):
-            yield from _QUOTED_PATH.findall(_text(file, outside))
+            for line in _text(file, outside).splitlines():
+                is_code = line.startswith(("import ", "import\t"))
+                paths = _QUOTED_PATH.findall(line) if is_code else [line.rstrip()] * (line[:1] != "#")
+                yield from ((file, os.path.normpath(os.path.join(packages, path))) for path in paths if path)
+        elif _FINDER.fullmatch(os.path.basename(file)):
+            yield from ((file, path) for path in _QUOTED_PATH.findall(_text(file, outside)))
         elif file.endswith(".dist-info"):
             with suppress(ValueError, AttributeError, LookupError):  # it is not JSON of this form
                 told = json.loads(_text(f"{file}/direct_url.json", outside))
                 if told.get("dir_info", {}).get("editable"):
-                    yield unquote(urlsplit(told["url"]).path)
+                    yield file, unquote(urlsplit(told["url"]).path)
 
 
 def checkouts(roots: Sequence[str], git: GitPlaces) -> Iterator[str]:

@@ -18,6 +18,7 @@ from msgspec import Struct
 from ralph.machine.files.opened_file import open_regular_file
 from ralph.machine.files.repository import beginning_of, entries_in
 from ralph.machine.loading import short_digest
+from ralph.machine.own_process import way_to
 from ralph.machine.own_programs import (
     interpreter_of,
     interpreters_of,
@@ -34,6 +35,7 @@ from ralph.permissions.patterns import ANY
 from ralph.permissions.shell import ParsedLine
 from ralph.permissions.shell_words import Word, name_of, plain
 from ralph.permissions.wrappers import INTERPRETERS, SHELLS, commands_in_assignment, inner_commands
+from ralph.places.home_needs import named_in, site_packages
 from ralph.places.named_paths import absolute_path, assigned, paths_in, shown, with_values
 
 if TYPE_CHECKING:
@@ -81,6 +83,14 @@ _LOOKS_IN = re.compile(
 )
 _IN_PACKAGE = re.compile(r"[\[\]#;?@,]|file:(?://(?:localhost(?=/))?)?|^-\w(?=[/~])")
 _ENDS = "/__main__.py /__init__.py /index.js /package.json .py .js .pm .rb .lua .class".split()
+# A Python, the version in its name, the options that stand alone before what it runs, and those with a value.
+_PYTHON = re.compile(r"(?:python|pypy)[\d.]*[dt]?")
+_VERSION = re.compile(r"/[a-z]+(\d\.\d+)[dt]?\Z")
+_FLAGS = re.compile(r"(?:-[bBdEiIOPqRsSuvx]+ )*(?:-[bBdEiIOPqRsSuvx]+)?")
+_WITH_VALUE = re.compile(r"(?<!\S)-[WX] ?\S+ ")
+# What pyvenv.cfg says of a virtual environment, and the script that puts one in front of PATH.
+_SYSTEM_TOO = re.compile(r"(?im)^include-system-site-packages\s*=\s*true")
+_ACTIVATES = re.compile(r"/activate\Z")
 _GLUED = re.compile(r"^-[A-Za-z]")
 _IS_PATH = re.compile(r"[\w.~+-]*[/.][\w./~+-]*(?<!\.)")
 _ASSIGNMENT = re.compile(r"\w+\+?=")
@@ -123,7 +133,7 @@ def why_changeable(
     reasons = (
         # Git's settings are judged with its own files in the home.
         filter(None, (link_from_home(environment, search) if names is None else "",)),
-        *(_why_loaded(line), _why_replaced(line, scripts)),
+        *(_why_loaded(line), _why_replaced(line, scripts), _why_imported(line, scripts)),
         () if takes_data else _why_taken(line, scripts, names),
         () if finds_there else _why_found(line),
         line.unknown,
@@ -309,6 +319,71 @@ def _why_replaced(line: _CommandLine, scripts: Iterable[_CommandLine]) -> Iterat
         for path in filter(None, (known.get(begin + word) for begin in ("", "git-", "git-credential-"))):
             if why := search.why_unsafe(path):
                 yield f"{path} does not count: {why}"
+
+
+def _why_imported(line: _CommandLine, scripts: Iterable[_CommandLine]) -> Iterator[str]:
+    """Why commands can decide what a Python imports that is started by a line, by its scripts for a shell, or by the first line of a
+    program: the modules of an editable installation.
+    """
+    lines, seen = [line, *(one for one in scripts if "\n" in one.text)], set[tuple[str, str]]()
+    for one in lines:
+        for path, options in _programs_of(one):
+            if (path, options) in seen:
+                continue
+            seen.add((path, options))
+            if text := interpreter_of(path):
+                lines.append(_line_of(text, line.places[0], line.known, line.search))
+            elif any(_PYTHON.fullmatch(os.path.basename(each)) for each in (path, os.path.realpath(path))):
+                for place, by in _modules_of(path, options, line.known, line.search):
+                    if line.search.root_around(place):
+                        way_out = ": install them without --editable" if by else ""
+                        yield f"{path} takes modules from {place}{by}, {_THERE}{way_out}"
+
+
+def _programs_of(line: _CommandLine) -> Iterator[tuple[str, str]]:
+    """The files that a line may start as programs, each with the options of a Python that stand before what it runs."""
+    known, options, told = programs_by_name(line.search), dict[str, set[str]](), set[str]()
+    for one in line.commands:
+        words = [absolute_path(shown(word.known), "", line.home) for word in one.told]
+        before = _FLAGS.match(_WITH_VALUE.sub("", " ".join((*words, ""))))
+        options.setdefault(absolute_path(one.program, "", line.home), set()).add(before[0] if before else "")
+        # The first line of its script does not count, and its data start nothing.
+        told.update(words if _PYTHON.fullmatch(one.name) else ())
+    for name in dict.fromkeys((*options, *line.words)):
+        is_sought = "/" not in name and (name in options or _PYTHON.fullmatch(name))
+        found = own_program(name, line.search) if is_sought else known.get(name)
+        paths = dict.fromkeys((found or "", *(os.path.join(place, name) for place in line.places)))
+        above, shim, _ = (found or "").rpartition("/shims/")  # of pyenv, asdf or mise
+        real = (iglob(f"{above}/{one}/bin/{name}") for one in ("versions/*", "installs/*/*") if shim)
+        for path in (_ACTIVATES.sub("/python3", one) for one in chain(paths, *real) if name not in told):
+            if os.path.isfile(path) and os.access(path, os.X_OK):
+                yield from ((path, before) for before in options.get(name, ("",)))
+
+
+def _modules_of(
+    python: str, options: str, known: Mapping[str, str], search: ProgramSearch
+) -> Iterator[tuple[str, str]]:
+    """The places from which a Python takes installed modules, each with the file that names it, as a phrase."""
+    if "S" in options:
+        return
+    named = (one for one, *_ in way_to(python) if _PYTHON.fullmatch(os.path.basename(one)))
+    bases = [os.path.dirname(os.path.dirname(one)) for one in (os.path.normpath(python), *named)]
+    settings = os.fsdecode(beginning_of(f"{bases[0]}/pyvenv.cfg"))
+    is_alone = bool(settings) and not _SYSTEM_TOO.search(settings)
+    bases = bases[:1] if is_alone else [*dict.fromkeys(bases)]
+    is_off = known.get("PYTHONNOUSERSITE") and "E" not in options
+    if not (is_alone or is_off or set("Is") & set(options)):
+        home, base = known.get("HOME", ""), known.get("PYTHONUSERBASE") or os.sep
+        yield f"{home}/.local/lib", ""  # if the home is where commands may write
+        bases += (f"{home}/.local", *iglob(f"{home}/Library/Python/*"))
+        bases += () if search.root_around(base) else (base,)  # else it is not passed on
+    number = (_VERSION.findall(os.path.realpath(python)) or [r"[\d.]+"])[0]
+    for library in product(bases, ("lib", "lib64", "local/lib", "local/lib64")):
+        for packages in site_packages(os.path.join(*library)):
+            if re.search(rf"/[a-z]+(?:3|{number})?t?/[a-z]+-packages", packages):
+                links = (one.path for one in entries_in(packages, os.DirEntry.is_symlink))
+                yield from ((one, "") for one in (packages, *links))
+                yield from ((path, f" by {file}") for file, path in named_in(packages, os.path.realpath))
 
 
 def _why_taken(

@@ -31,6 +31,7 @@ from ralph.values.answer import Block, ToolCall, ToolError, ToolOutput, tool_err
 from ralph.values.ports import Interrupted
 
 if TYPE_CHECKING:
+    from ralph.machine.own_programs import ProgramSearch
     from ralph.mcp.configuration import McpServer
     from ralph.mcp.toolset import McpToolset
     from ralph.tools.tool_context import ToolContext
@@ -92,7 +93,7 @@ def _has_credential(server: McpServer, context: ToolContext) -> bool:
 
 def _why_not_trusted(program: str, server: McpServer, context: ToolContext) -> str | None:
     """Why commands could change what a server runs (`why_changeable`), or what a variable loads. None if they cannot."""
-    search, known = context.search, {**context.settings.environment, **server.environment.plain}
+    search, known = _search_of(server, context), {**context.settings.environment, **server.environment.plain}
     if why := why_changeable(join([program, *server.arguments]), os.sep, known, search, takes_data=True):
         return why
     for name, value in server.environment.plain.items():
@@ -110,9 +111,12 @@ def _why_not_trusted(program: str, server: McpServer, context: ToolContext) -> s
 
 def _path_outside(server: McpServer, context: ToolContext) -> dict[str, str]:
     """The PATH with which a server finds no program where commands may write."""
+    return {"PATH": os.pathsep.join(trusted_directories(_search_of(server, context)))}
+
+
+def _search_of(server: McpServer, context: ToolContext) -> ProgramSearch:
     search_path = server.environment.plain.get("PATH", context.search.search_path)
-    found = trusted_directories(replace(context.search, search_path=search_path))
-    return {"PATH": os.pathsep.join(found)}
+    return replace(context.search, search_path=search_path)
 
 
 def run(call: ToolCall, toolset: McpToolset, context: ToolContext) -> ToolOutput:

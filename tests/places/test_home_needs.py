@@ -63,17 +63,18 @@ def test_packages_that_are_installed_as_editable_are_shown(home) -> None:
         packages = home / env / "lib/python3.12/site-packages"
         (packages / "b-1.dist-info").mkdir(parents=True)
         (home / env / "bin").mkdir()
-        for name in ("lib-a", "lib-b", "lib-c/src", "lib-d"):
+        for name in ("lib-a", "lib-b", "lib-c/src", "lib-d", "lib-e"):
             (home / name).mkdir(exist_ok=True, parents=True)
         (home / ".bashrc").touch()
         (packages / "a.pth").write_text(f"import x\n{home}/lib-a\n{home}/.bashrc\n")
         (packages / "__editable___c_1_finder.py").write_text(f"MAPPING = {{'c': '{home}/lib-c/src'}}\n")
+        (packages / "e.pth").write_text("../../../../lib-e\n")
         editable = '{"dir_info": {"editable": true}, "url": "file://%s/lib-b"}'
         (packages / "b-1.dist-info/direct_url.json").write_text(editable % home)
         (packages / "home.pth").write_text(f"{home}\n/\n")
-    names = ("lib-a/x", "lib-b/x", "lib-c/src/x", "lib-c/x", "lib-d/x", "private", ".bashrc")
+    names = ("lib-a/x", "lib-b/x", "lib-c/src/x", "lib-c/x", "lib-d/x", "lib-e/x", "private", ".bashrc")
     found = [name for name in names if is_shown(home, name, VIRTUAL_ENV=f"{home}/env")]
-    assert found == ["lib-a/x", "lib-b/x", "lib-c/src/x"]
+    assert found == ["lib-a/x", "lib-b/x", "lib-c/src/x", "lib-e/x"]
     assert [name for name in names if is_shown(home, name, PATH=f"{home}/env/bin")] == found
     # A command may have written the files of an environment in a root.
     assert not [name for name in names if is_shown(home, name, VIRTUAL_ENV=f"{home}/src/work/env")]

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from shlex import join
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -321,6 +323,186 @@ def test_no_module_beside_it_is_taken_by_what_names_one(line, *, is_safe) -> Non
     own, _, given = found["PYTHONPATH"].partition(":")
     assert given == "/x"
     assert "PYTHONPATH" not in module_variables({}, ProgramSearch(roots=(own,)), line)
+
+
+@pytest.mark.parametrize("has_own", [False, True])
+def test_a_python_program_runs_nothing_unasked_of_an_editable_installation(tmp_path, has_own) -> None:
+    base, work = tmp_path / "base", tmp_path / "work"
+    work.mkdir()
+    packages = base / f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+    packages.mkdir(parents=True)
+    (packages / "editable.pth").write_text(f"{work}\n")
+    (packages / "shared.py").write_text("place = 'packages'\n")
+    later = tmp_path / "later"
+    later.mkdir()
+    (packages / "later.pth").write_text(f"{later}\n")
+    for place in (work, later):
+        (place / "shared.py").write_text(f"place = {str(place)!r}\n")
+        (place / "other.py").write_text(f"place = {str(place)!r}\n")
+    (work / "usercustomize.py").write_text("print('of the work')\n")
+    (work / "mine.py").write_text("print('imported')\n")
+    if has_own:
+        (packages / "usercustomize.py").write_text("print('own')\n")
+    own = ProgramSearch(os.defpath, (str(work),), ())
+    given = {"PYTHONUSERBASE": str(base)}
+    given |= module_variables({"PYTHONPATH": ""}, own, "python3 guard.py")
+    program = "import shared, other, mine; print(shared.place, other.place)"
+    ran = subprocess.run(
+        [sys.base_prefix + "/bin/python3", "-c", program],
+        env=given,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert ran.stdout.splitlines() == [*(["own"] * has_own), "imported", f"packages {later}"]
+
+
+USERS, OWN, VENV = (f"{one}/lib/python3.11/site-packages" for one in (".local", "py", "venvs/mp"))
+FROM_WORK = (f"{USERS}/x.pth", "$W/src\n")
+# $H is the home, and $H/py the Python of PATH. The line, the file in the home and its text, and whether the line is refused.
+INSTALLED = {
+    "a module": ("python3 -m mypkg.server", *FROM_WORK, True),
+    "one beside the interpreter": ("python3 -m mypkg.server", f"{OWN}/x.pth", "$W/src\n", True),
+    "one of Debian": (
+        "python3 -m mypkg.server",
+        "py/local/lib/python3.11/dist-packages/x.pth",
+        "$W/src\n",
+        True,
+    ),
+    "one of another version": (
+        "python3 -m mypkg.server",
+        ".local/lib/python3.9/site-packages/x.pth",
+        "$W/src\n",
+        False,
+    ),
+    "one elsewhere": ("python3 -m mypkg.server", f"{USERS}/x.pth", "$H/src\n", False),
+    "a comment": ("python3 -m mypkg.server", f"{USERS}/x.pth", "# $W/src\n\n", False),
+    "a relative one": ("python3 -m mypkg.server", f"{USERS}/x.pth", "../../../../../work/src\n", True),
+    "code": ("python3 -m mypkg.server", f"{USERS}/x.pth", "import sys; sys.path.append('$W/src')\n", True),
+    "a finder": (
+        "python3 -m mypkg.server",
+        f"{USERS}/__editable___mypkg_0_1_finder.py",
+        "MAPPING: dict[str, str] = {'mypkg': '$W/src/mypkg'}\n",
+        True,
+    ),
+    "a finder of hatch": (
+        "python3 -m mypkg.server",
+        f"{USERS}/_editable_impl_mypkg.py",
+        "F.map_module('mypkg', '$W/src/mypkg/__init__.py')\n",
+        True,
+    ),
+    "an unknown finder": (
+        "python3 -m mypkg.server",
+        f"{USERS}/mypkg-0.1.dist-info/direct_url.json",
+        '{"dir_info": {"editable": true}, "url": "file://$W"}',
+        True,
+    ),
+    "not the user's, isolated": ("python3 -I -m mypkg.server", *FROM_WORK, False),
+    "not the user's, behind another option": ("python3 -W error -sm mypkg.server", *FROM_WORK, False),
+    "an option of the module": ("python3 -m mypkg.server -I", *FROM_WORK, True),
+    "no other option": ("python3 -E -u -m mypkg.server", *FROM_WORK, True),
+    "its own, isolated": ("python3 -I -m mypkg.server", f"{OWN}/x.pth", "$W/src\n", True),
+    "none": ("python3 -IS -m mypkg.server", f"{OWN}/x.pth", "$W/src\n", False),
+    "two of which one is isolated": ("python3 -I -m a; python3 -m b", *FROM_WORK, True),
+    "a script": ("mysrv --now", *FROM_WORK, True),
+    "a script that a Python is told": ("python3 -I $H/bin/mysrv", *FROM_WORK, False),
+    "a script with options": ("quiet", *FROM_WORK, False),
+    "a script with options, beside the interpreter": ("quiet", f"{OWN}/x.pth", "$W/src\n", True),
+    "a script that env starts": ("by-env", *FROM_WORK, True),
+    "a script of a virtual environment": ("mp", f"{VENV}/x.pth", "$W/src\n", True),
+    "one that it does not see": ("mp", *FROM_WORK, False),
+    "one that it does not see either": ("mp", f"{OWN}/x.pth", "$W/src\n", False),
+    "a link to a Python": ("$H/linked -m mypkg.server", f"{OWN}/x.pth", "$W/src\n", True),
+    "one of a virtual environment": ("$H/venvs/mp/bin/python -m mypkg", f"{VENV}/x.pth", "$W/src\n", True),
+    "an activated one": (". $H/venvs/mp/bin/activate; python3 -m mypkg", f"{VENV}/x.pth", "$W/src\n", True),
+    "one of a PATH": ("PATH=$H/venvs/mp/bin:$PATH only", f"{VENV}/x.pth", "$W/src\n", True),
+    "one of pyenv": ("shimmed", f"pyenv/versions/3.11.7/{OWN[3:]}/x.pth", "$W/src\n", True),
+    "one behind another program": ("cat | timeout 9 mysrv", *FROM_WORK, True),
+    "one in a text": ("sh -c 'mysrv x'", *FROM_WORK, True),
+    "one of a wrapper": ("wrapper", *FROM_WORK, True),
+    "one in a word": ("tell --run 'python3 -m mypkg.server'", *FROM_WORK, True),
+    "another program": ("cat | tell", *FROM_WORK, False),
+}
+
+
+def installed(place: Path) -> Path:
+    """A home with a Python, and programs that it runs."""
+    home = place / "home"
+    programs = {
+        "bin/tell": "#!/bin/sh\ncat\n",
+        "bin/mysrv": f"#!{home}/py/bin/python3\nfrom mypkg.server import main\n",
+        "bin/quiet": f"#!{home}/py/bin/python3 -sE\n",
+        "bin/by-env": "#!/usr/bin/env -S python3 -u\n",
+        "bin/wrapper": "#!/bin/sh\nexec python3 -m mypkg.server\n",
+        "py/bin/python3.11": "",
+        "venvs/mp/bin/mp": f"#!{home}/venvs/mp/bin/python\n",
+        "venvs/mp/bin/only": f"#!{home}/venvs/mp/bin/python\n",
+        "venvs/mp/bin/activate": "# sourced\n",
+        "venvs/mp/pyvenv.cfg": "include-system-site-packages = false\n",
+        "pyenv/shims/shimmed": '#!/bin/sh\nexec pyenv exec shimmed "$@"\n',
+        "pyenv/versions/3.11.7/bin/python3.11": "",
+        "pyenv/versions/3.11.7/bin/shimmed": f"#!{home}/pyenv/versions/3.11.7/bin/python3.11\n",
+    }
+    for name, text in programs.items():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(text)
+        (home / name).chmod(0o755)
+    links = {"py/bin/python3": "python3.11", "linked": "py/bin/python3", "bin/mp": "../venvs/mp/bin/mp"}
+    links |= dict.fromkeys(("venvs/mp/bin/python", "venvs/mp/bin/python3"), "../../../py/bin/python3")
+    for name, target in links.items():
+        (home / name).symlink_to(target)
+    return home
+
+
+def why_of(line: str, home: Path, work: Path, **variables: str) -> str:
+    path = f"{home}/bin:{home}/pyenv/shims:{home}/py/bin:{os.defpath}"
+    environment = {"HOME": str(home), "PATH": path, **variables}
+    search = search_outside(environment, (work,))
+    line = line.replace("$H", str(home))
+    found = [
+        why_changeable(line, directory, environment, search, takes_data=is_server)
+        for directory, is_server in (("/", True), (str(home), False))
+    ]
+    assert found[0] == found[1]
+    return found[0]
+
+
+@every_row(("line", "file", "text", "is_refused"), [*INSTALLED.values()])
+def test_commands_decide_what_an_editable_installation_runs(
+    tmp_path_factory, line, file, text, *, is_refused
+) -> None:
+    place: Path = tmp_path_factory.mktemp("place")
+    home, work = installed(place), place / "work"
+    (home / file).parent.mkdir(parents=True, exist_ok=True)
+    (home / file).write_text(text.replace("$W", str(work)).replace("$H", str(home)))
+    why = why_of(line, home, work)
+    assert (" takes modules from " in why) is is_refused, why
+    assert bool(why) is is_refused
+    if is_refused:
+        entry = home / file if "dist-info" not in file else (home / file).parent
+        assert f" takes modules from {work}" in why
+        assert f" by {entry}, where commands may write" in why
+
+
+def test_the_users_modules_are_those_of_the_variables(tmp_path) -> None:
+    home, work = installed(tmp_path), tmp_path / "work"
+    packages = home / USERS
+    packages.mkdir(parents=True)
+    (packages / "mypkg").symlink_to(work / "src/mypkg")
+    told = f"{home}/py/bin/python3 takes modules from {packages}/mypkg, where commands may write"
+    assert why_of("python3 -m mypkg", home, work) == told
+    assert why_of("python3 -m mypkg", home, work, PYTHONNOUSERSITE="1") == ""
+    assert why_of("python3 -E -m mypkg", home, work, PYTHONNOUSERSITE="1") == told
+    packages.parents[3].joinpath("other").mkdir()
+    packages.parents[2].rename(home / "other/base")
+    assert why_of("python3 -m mypkg", home, work) == ""
+    assert "/other/base/lib/" in why_of("python3 -m mypkg", home, work, PYTHONUSERBASE=f"{home}/other/base")
+    (home / "venvs/mp/pyvenv.cfg").write_text("include-system-site-packages = true\n")
+    assert "/other/base/lib/" in why_of("mp", home, work, PYTHONUSERBASE=f"{home}/other/base")
+    assert why_of("python3 -sm mypkg", home, home / ".local") == ""
+    assert why_of("python3 -m mypkg", home, home / ".local") == (
+        f"{home}/py/bin/python3 takes modules from {home}/.local/lib, where commands may write"
+    )
 
 
 @pytest.mark.parametrize("name", ["s.py", "d/in"])

@@ -271,6 +271,18 @@ OUTSIDE: dict[str, tuple[str, list[str], dict[str, str], str]] = {
         "",
     ),
     "a wrapper of a module": ("$H/wrapper", [], {}, "$W/module.py is found through $W"),
+    "a module of an editable installation": (
+        "$H/venv/bin/mine",
+        [],
+        {},
+        "$H/venv/bin/python3 takes modules from $W/d by ",
+    ),
+    "a Python that a PATH of its own names": (
+        "env",
+        ["python3", "-m", "mine"],
+        {"PATH": "$H/venv/bin:/usr/bin:/bin"},
+        "$H/venv/bin/python3 takes modules from $W/d by ",
+    ),
     "what options load": (
         "sh",
         ["$H/s"],
@@ -319,7 +331,7 @@ OUTSIDE: dict[str, tuple[str, list[str], dict[str, str], str]] = {
 CREDENTIALS = (
     *("a script of the work", "what a variable loads", "a program of PATH, by env"),
     *("a module that the work shadows", "one that it shadows for a Python before 3.11"),
-    *("a runner that takes what is there", "one behind a wrapper"),
+    *("a runner that takes what is there", "one behind a wrapper", "a module of an editable installation"),
     *("a program that a variable names", "the work as a home"),
 )
 """The rows that are tried with a credential too."""
@@ -352,10 +364,18 @@ def test_a_server_that_commands_could_change_does_not_run_outside_of_the_sandbox
     ralph.environment["DOCKER_CONFIG"] = f"{work}/d"
     files |= {home / "npx": f'#!/bin/sh\n{reads} && : >{work}/taken\necho x > "$HOME/outside"\n'}
     files |= {work / ".venv/bin/sh": taken, work / "colorsys.py": f"open({str(work / 'taken')!r}, 'w')\n"}
+    packages = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+    files |= {
+        home / "venv/pyvenv.cfg": f"home = {sys.base_prefix}/bin\n",
+        work / "d/mine.py": f"open({str(work / 'taken')!r}, 'w')\n",
+    }
+    files |= {home / "venv" / packages / "__editable__.mine.pth": f"{work}/d\n"}
+    files |= {home / "venv/bin/mine": f"#!{home}/venv/bin/python3\nimport mine\n"}
     for file, text in files.items():
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
         file.chmod(0o755)
+    (home / "venv/bin/python3").symlink_to(f"{sys.base_prefix}/bin/python3")
     (home / "wrapper").write_text(f"#!/bin/bash -e\ncd {work}\nexec python3 -um module\n")
     (home / "wrapper").chmod(0o755)
     ralph.environment["PATH"] = f"{work}/.venv/bin:{ralph.environment['PATH']}"

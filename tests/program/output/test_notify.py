@@ -218,6 +218,32 @@ def test_a_variable_that_names_a_file_of_the_work_is_not_told_to_it(ralph, serve
     assert ("DOCKER_CONFIG" in told, "LESSOPEN" in told, "WORKSPACE" in told) == (False, False, True)
 
 
+@pytest.mark.parametrize("words", ["python3 -m mine", "mine"])
+def test_what_the_work_installed_as_editable_is_not_run(ralph, serve, words) -> None:
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    packages, program = home(ralph) / f".local/lib/{name}/site-packages", home(ralph) / "bin/mine"
+    python = f"{sys.base_prefix}/bin/python3"
+    for place in (packages, program.parent, ralph.cwd / "src"):
+        place.mkdir(parents=True)
+    (packages / "__editable__.mine.pth").write_text(f"{ralph.cwd}/src\n")
+    (ralph.cwd / "src/mine.py").touch()
+    program.write_text(f"#!{python}\nimport mine\n")
+    program.chmod(0o755)
+    ralph.environment["PATH"] = f"{program.parent}:{sys.base_prefix}/bin:{ralph.environment['PATH']}"
+    taken = home(ralph) / "taken"
+    edit = bash(f"echo \"open('{taken}', 'w')\" > src/mine.py")
+    serve(edit, DONE)
+    ran = ralph("run", "go", "--notify", words)
+    assert ran.code == 78
+    assert (
+        f"the command of --notify is not run: {python} takes modules from {ralph.cwd}/src by {packages}/__editable__.mine.pth, "
+        "where commands may write" in ran.stderr
+    )
+    assert not taken.exists()
+    assert ralph("run", "go", "--notify", "python3 -s -c pass").code == 0
+    assert not taken.exists()
+
+
 def test_a_program_that_a_command_makes_on_its_way_is_not_run(ralph, serve) -> None:
     ralph.environment["PATH"] = f"{ralph.cwd}:{ralph.environment['PATH']}"
     serve(bash("echo 'touch ~/told' > tell-me; chmod +x tell-me"), DONE)
