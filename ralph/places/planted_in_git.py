@@ -11,7 +11,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ralph.machine.files.opened_file import read_regular_file
-from ralph.machine.files.repository import beginning_of, common_directory, entries_in, is_within_any
+from ralph.machine.files.repository import (
+    beginning_of,
+    common_directory,
+    directories_above,
+    entries_in,
+    is_within_any,
+)
 from ralph.places.gather import GuardedFiles
 from ralph.places.git_places import git_places, is_ref, links_in
 from ralph.places.named_by_git import first_of, shown_path
@@ -49,7 +55,9 @@ def planted_in_git(roots: Sequence[str], since_s: float, environment: Mapping[st
             for link in links:
                 target = os.readlink(link)
                 is_head = os.path.basename(link) == "HEAD" and is_ref(target)
-                if os.lstat(link).st_ctime_ns >= since_ns and not is_head:
+                # A folder that was moved there brings old links.
+                way = (one for one in (link, *directories_above(link)) if one.startswith(f"{directory}/"))
+                if not is_head and any(os.lstat(one).st_ctime_ns >= since_ns for one in way):
                     os.unlink(link)
                     removed.append(f"{shown_path(link)} (to {shown_path(target)})")
             for entry in entries_in(directory, lambda one: _INDEX.fullmatch(one.name) is not None):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 import subprocess
 import time
@@ -165,6 +166,19 @@ def test_links_of_a_working_tree_in_a_bare_repository_are_left_alone(repository,
     assert not planted.is_symlink()
     assert f"{planted} (to " in told
     assert "tree/link" not in told
+
+
+def test_an_old_link_in_a_folder_that_was_moved_there_is_removed(repository) -> None:
+    kept, folder = repository.top.parent / "x", repository.top / "build/logs"
+    folder.mkdir(parents=True)
+    (folder / "HEAD").symlink_to(kept)
+
+    def plant(directory) -> None:
+        shutil.rmtree(directory / "logs")
+        folder.rename(directory / "logs")
+
+    assert f"logs/HEAD (to {kept})" in told_after(repository, plant)
+    assert not (repository.top / ".git/logs/HEAD").is_symlink()
 
 
 def test_a_head_that_is_a_link_to_no_branch_hides_no_other(repository) -> None:
