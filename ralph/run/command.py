@@ -112,13 +112,13 @@ def assemble(
     driver = None if make_driver is None else make_driver(inbox, controls, clock, writer, emit)
     log: IterationLog | None = None
     drawn: Sequence[LiveFile | StatusLine] = ()
-    has_line = _has_status_line(options, environment, writer)
-    if has_line or of_loop is not None:
+    if (has_line := _has_status_line(options, environment, writer)) or of_loop is not None:
         from ralph.run.progress import progress_sinks  # noqa: PLC0415 - for loops and terminals
 
-        about = (of_loop, settings, clock, writer)
         log, drawn = progress_sinks(
-            *about, redactor.redact, inbox.wake, emit, new_id=new_id, has_line=has_line
+            *(of_loop, settings, clock, writer, redactor.redact, inbox.wake, emit),
+            new_id=new_id,
+            has_line=has_line,
         )
     sinks: list[Events] = [one for one in (*drawn, log, driver) if one is not None]
     if options.has_diagnostics:
