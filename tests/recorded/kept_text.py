@@ -48,7 +48,7 @@ _PATTERNS = (
     (re.compile(r"\b\d\d:\d\d:\d\d\b"), "<time>"),
     (re.compile(r"127\.0\.0\.1:\d{4,5}"), "127.0.0.1:<port>"),
     (re.compile(r"\b\d\d-\d\d \d\d:\d\d\b"), "<time>"),
-    (re.compile(r"/ralph-output-\w{8}/output-[0-9a-f]{8}"), "/ralph-output-<name>/output-<name>"),
+    (re.compile(r"/ralph-output-[0-9a-f]{16}/output-[0-9a-f]{8}"), "/ralph-output-<name>/output-<name>"),
     (re.compile(r"\b\d+ s ago\b"), "<s> ago"),
     (re.compile(r"(/usr)?/bin/bash\b"), "<bash>"),
     (
