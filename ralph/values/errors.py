@@ -55,8 +55,9 @@ class AgentError(Exception):
 class HttpError(AgentError):
     """An answer whose status is not 2xx.
 
-    `body` holds at most 64 KiB and is redacted. `error_type`, `error_code` and `message` are from it. `should_retry`
-    is the `x-should-retry` header, or None.
+    `body` holds at most 64 KiB and is redacted. If it is an error object of the API, `error_type`, `error_code` and
+    `message` are taken from it. `should_retry` is the value of the `x-should-retry` header, or None if there is
+    none.
     """
 
     def __init__(
@@ -92,7 +93,9 @@ class HttpError(AgentError):
 
 
 class _AnswerError(AgentError):
-    """A 2xx answer without a complete message. `error_type` and `error_code` are those that the server reported."""
+    """A 2xx answer without a complete message. `error_type` and `error_code` come from the error that the server
+    reported in the answer. They are None if it reported none.
+    """
 
     def __init__(
         self,
@@ -130,7 +133,9 @@ class StreamParse(_AnswerError):  # noqa: N818 - the specification's name
 
 
 class Api(AgentError):  # noqa: N818 - the specification's name
-    """No answer came. `detail` is redacted. `host` is the host or the base URL. Both may be empty."""
+    """No answer came. `detail` is a redacted message about the cause. `host` is the host or the base URL that did
+    not answer. Both may be empty.
+    """
 
     has_lasted = False
     """True for a shortage of this machine that does not pass (`values/shortage.py`)."""
@@ -148,7 +153,9 @@ class Api(AgentError):  # noqa: N818 - the specification's name
 
 
 class Json(AgentError):  # noqa: N818 - the specification's name
-    """A data line of the stream is not JSON. `cause` is the decoder's message, and `raw` its beginning, redacted."""
+    """A data line of the stream is not JSON. `cause` is the decoder's message. `raw` is the beginning of the line,
+    redacted.
+    """
 
     def __init__(self, cause: str, raw: str = "") -> None:
         super().__init__(cause, raw)

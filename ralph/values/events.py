@@ -28,7 +28,9 @@ class Event(Struct, frozen=True):
 
 
 class DeadEnd(Struct, frozen=True):
-    """Why ralph ended a run without progress: the same calls again, or answers in a row with malformed calls only."""
+    """Why ralph ended a run without progress: the model repeated the same calls, or all calls in several answers in
+    a row were malformed.
+    """
 
     name: str
     call: ToolCall
@@ -121,13 +123,17 @@ class Background(Struct, frozen=True):
 
 
 class UserMessageCommitted(Event, frozen=True):
-    """Tool results, or a text that ralph wrote for the model, were added to the conversation."""
+    """A user message that ralph made was added to the conversation: tool results, or a text for the model, such as
+    a request to continue. There is no such event for the user's own prompts.
+    """
 
     content: tuple[Block, ...]
 
 
 class AttemptEnded(Event, frozen=True):
-    """A call of `send_message()` has ended, whether or not a retry follows."""
+    """An attempt, which is one call of `send_message()`, has ended with an answer or an error, or was interrupted.
+    Emitted whether or not a retry follows.
+    """
 
     turn: int
     attempt: int
@@ -147,7 +153,9 @@ class AttemptEnded(Event, frozen=True):
 
 
 class TurnAsked(Event, frozen=True):
-    """A turn with at least one request has ended. `took_s` is the time of its requests and of the waits between."""
+    """A turn has ended in which at least one request was sent. `took_s` is the number of seconds spent on its
+    requests and on the waits between them.
+    """
 
     turn: int
     attempts: int
@@ -155,7 +163,9 @@ class TurnAsked(Event, frozen=True):
 
 
 class RetryScheduled(Event, frozen=True):
-    """Ralph will retry a request after `wait_s` seconds. `attempt` is the number of the retry, counted from 1."""
+    """Ralph will retry a request after `wait_s` seconds, which may be 0. `attempt` is the number of this retry of
+    the request, counted from 1. `max_retries` is the number that the policy allows.
+    """
 
     attempt: int
     max_retries: int
@@ -171,7 +181,9 @@ class RetryScheduled(Event, frozen=True):
 
 
 class ResponseRestarted(Event, frozen=True):
-    """A 2xx answer failed, perhaps after parts were streamed. The next request asks for the whole answer again."""
+    """An answer with status 2xx failed, perhaps after parts of it were streamed. The next request, to the same
+    target or to another, asks for the whole answer again.
+    """
 
 
 class RetryRecovered(Event, frozen=True):
@@ -207,7 +219,9 @@ class ModelFallback(Event, frozen=True):
 
 
 class ModelFallbackSucceeded(Event, frozen=True):
-    """A target that is not the preferred one has given its first answer since ralph changed to it."""
+    """A fallback target has given its first answer since ralph changed to it. Fallback targets are all but the
+    preferred one, which is usually the first in the settings.
+    """
 
     target: str
     turn: int
@@ -223,7 +237,9 @@ class ModelFallbackRecovered(Event, frozen=True):
 
 
 class ResponseDiscarded(Event, frozen=True):
-    """An answer, which may be incomplete, does not count. Readers must ignore the parts that were streamed."""
+    """Ralph has discarded an answer, which may be incomplete. Readers must ignore the parts of it that were
+    streamed.
+    """
 
     message_id: str
 
@@ -249,7 +265,9 @@ class TurnStarted(Event, frozen=True):
 
 
 class SyntheticRetry(Event, frozen=True):
-    """Ralph asks again after a useless answer. One without tool calls is not added to the conversation."""
+    """Ralph sends a new request after a useless answer. A useless answer without tool calls is not added to the
+    conversation.
+    """
 
     turn: int
     number: int
@@ -258,8 +276,10 @@ class SyntheticRetry(Event, frozen=True):
 
 
 class MalformedCallRefused(Event, frozen=True):
-    """A call could not run as the model wrote it: its input, its arguments or its tool is wrong. Also a report that
-    was not accepted.
+    """Ralph refused a tool call that it could not run as the model wrote it: the input is incomplete or not JSON,
+    the arguments are wrong, or the tool is unknown.
+
+    There is also such an event for a call of the report tool if the report was not accepted.
     """
 
     turn: int
@@ -348,14 +368,18 @@ class HookEnded(Event, frozen=True):
 
 
 class MessageTaken(Event, frozen=True):
-    """Ralph begins to work on a message of the driver, which wants its messages repeated."""
+    """Ralph begins to work on a message of the driver. Emitted only if the driver requested that its messages are
+    repeated in the output.
+    """
 
     content: str | tuple[Block, ...]
     uuid: str | None = None
 
 
 class SessionStateChanged(Event, frozen=True):
-    """The run begins to work, or to wait for the driver, which asked for this event."""
+    """The run begins to work, or begins to wait for a decision or a message of the driver. Emitted only if the
+    driver requested this event. Such a driver keeps ralph's input open until the state is "idle".
+    """
 
     state: str
     """"running", "requires_action" (the driver is asked about a call) or "idle" (waits for a message)."""
@@ -374,7 +398,7 @@ class LoopEvent(Event, frozen=True):
 
 
 class PromptCalled(Event, frozen=True):
-    """Ralph is about to run a tool call that the prompt or its command file requests, and not the model."""
+    """Ralph is about to run a tool call that the prompt or its command file requests. The model did not request it."""
 
     command: str
     """The command as a prompt calls it, such as `/fix`. Empty if the prompt itself names a file."""
@@ -384,7 +408,7 @@ class PromptCalled(Event, frozen=True):
 
 
 class PromptCallEnded(Event, frozen=True):
-    """A tool call of the prompt or its command file has ended. Its output becomes part of the prompt."""
+    """A tool call that the prompt or its command file requested has ended. Its output becomes part of the prompt."""
 
     command: str
     tool: str

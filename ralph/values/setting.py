@@ -28,10 +28,11 @@ _SHOWN_CHARS = 60
 
 
 class Declared:
-    """The type of a field with its description, which `ralph/settings/tables.py` reads.
+    """The type of a field together with the field's description, which `ralph/settings/tables.py` reads.
 
-    It replaces `typing.Annotated` at run time, which takes ten times as long to make. msgspec cannot decode such
-    fields.
+    It replaces `typing.Annotated` at run time, because a start of ralph needs many, and `typing.Annotated` takes
+    ten times as long to make one. A Struct that msgspec decodes must not use this class: msgspec only understands
+    `typing.Annotated`.
     """
 
     __slots__ = ("__metadata__", "__origin__")
@@ -65,9 +66,10 @@ class Kind(Struct, frozen=True):
         return plain
 
     def decoded(self, raw: object, *, is_text: bool = False) -> Any:
-        """Decodes and checks a raw value. With `is_text`, a text may contain a number or a boolean, as in a variable.
+        """Decodes and checks a raw value, and returns the value to use.
 
-        Raises ValueError with "must be ...", before which the caller puts the setting's name.
+        If `is_text` is True, the raw value may be a text that contains a number or a boolean, as in an environment
+        variable. Raises ValueError with a text such as "must be ...". The caller puts the setting's name before it.
         """
         try:
             value = convert(raw, self.type, strict=not is_text)
@@ -86,7 +88,9 @@ def one_of(*choices: str) -> Kind:
 
 
 def printable(text: str) -> str:
-    """The text without white space around it. Raises ValueError if it is empty or not printable."""
+    """The text without surrounding white space. Raises ValueError if it is empty or contains characters that are
+    not printable.
+    """
     text = text.strip()
     if not text:
         raise ValueError("must not be empty")
@@ -157,8 +161,10 @@ def _shown(value: object) -> str:
 
 
 class Tightening(Struct, frozen=True):
-    """How a settings file in a repository, which somebody else may have written, may change a setting. Most rules
-    allow only stricter values.
+    """A rule that decides how a settings file in a repository may change a setting.
+
+    Somebody else may have written such a file. So most rules let it make a setting stricter than the user's own
+    sources do, but not looser.
     """
 
     says: str
@@ -187,9 +193,11 @@ def _retries(trusted: str, requested: str) -> str | None:
 
 
 def _fewer(trusted: tuple[str, ...] | None, requested: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The tools that both lists allow, None if the requested list is looser. A trusted None allows all.
+    """The tools that both lists allow. None if the requested list contains the whole trusted list and more. If
+    `trusted` is None, it allows all tools.
 
-    A pattern (`Bash(git *)`) allows less than its tool's name. Different patterns for one tool cancel each other.
+    A pattern (`Bash(git *)`) allows less than the name of its tool. If the lists have different patterns for one
+    tool, the result contains none of them.
     """
     if trusted is None:
         return requested
@@ -246,7 +254,9 @@ class Flag(Struct, frozen=True):
 
 
 class Key(Struct, frozen=True):
-    """The description of one setting, in the annotation of the Struct field that holds its value."""
+    """The description of one setting. It is written in the annotation of the Struct field that holds the setting's
+    value.
+    """
 
     kind: Kind
     meaning: str = ""
