@@ -541,10 +541,11 @@ _AT_ANY_DEPTH: dict[str, tuple[str, ...]] = {
 
 
 def other_places(key: str, whole_name: str) -> tuple[str, ...] | None:
-    """The variable and the flag of a key that a file in the working directory may not contain. May be empty. None if
-    it may.
+    """The environment variable and the flag with which the user can set a key that a file in the working directory
+    may not contain. Empty if the key has neither. None if such a file may contain the key, or if the key does not
+    exist.
 
-    `key` is its last part, such as `name`, and `whole_name` its full name, such as `model.name`.
+    `key` is the last part of the key, such as `name`, and `whole_name` is its full name, such as `model.name`.
     """
     known = BY_NAME.get(whole_name)
     if known is not None and known.is_in_files and known.in_repository is None:
