@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 # reached first.
 _CONNECT_GRACE_S = 1.0
 DESCRIPTION_S = 5.0
-"""The time limit for a model's description, without which a run can work."""
+"""The time limit in seconds for a request for a model's description, from the name lookup to the last byte. It is
+short, because a run can work without it."""
 DESCRIPTION_BYTES = 2 * 1024 * 1024
 """The maximum size of a description, or of a list of them: OpenRouter's has several hundred. A longer one is ignored."""
 

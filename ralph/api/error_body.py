@@ -93,7 +93,8 @@ class ErrorFields(Struct, frozen=True):
 
     type: str | None = None
     code: str | None = None
-    """The API's `details.error_code`, or the field `code` if it is in `ACCOUNT_CODES` or `REFUSAL_CODES`."""
+    """The API's `details.error_code`. If it is missing, the field `code`, but only if it is in `ACCOUNT_CODES` or
+    `REFUSAL_CODES`."""
     status: int | None = None
     """The HTTP status, if the server wrote it into one of `_STATUS_FIELDS`, or the error's code has one."""
     message: str | None = None

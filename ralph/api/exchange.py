@@ -130,14 +130,16 @@ class Exchange:
         self._waiter = waiter
         self._mailbox: Mailbox = waiter.mailbox()
         self._arrived: deque[Item] = deque()
-        """The items that the reader thread has received. The mailbox gets one entry for any number of items."""
+        """The items that the reader thread has received, in order. For any number of items, the mailbox gets one
+        entry, which wakes the main thread."""
         self._is_told = False
         self._is_connection_new = False
         self._was_idle = False
         self._read_bytes = 0
         self._taken_bytes = 0
         self._has_room = threading.Event()
-        """For the reader thread, which waits while too many chunks are there."""
+        """Set when the main thread has taken chunks. If too many are waiting, the reader thread waits for this
+        event."""
         self._is_unwanted = False
         self._is_aborted = False
         self._has_ended = False

@@ -76,7 +76,8 @@ class BlockStop(Struct, frozen=True, tag="content_block_stop"):
 class MessageDelta(Struct, frozen=True, tag="message_delta"):
     delta: dict[str, Any]
     usage: Any = None
-    """The API's `usage` object with totals since the beginning. Another value is ignored."""
+    """The API's `usage` object. Its numbers are totals since the beginning of the answer. A value that is not an
+    object is ignored."""
     context_management: Any = None
     input_transformations: Any = None
 

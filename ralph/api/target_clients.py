@@ -54,7 +54,8 @@ class TargetClients:
         self._clients: dict[Endpoint, ApiClient] = {}
         self._endpoints: dict[tuple[str, int], Endpoint] = {}
         self._answered = {_host_of(DEFAULT_BASE_URL)}
-        """The hosts that have answered before, whose failed name lookups are temporary."""
+        """The hosts that have answered before, and Anthropic's own host. If a name lookup fails for one of these
+        hosts, the failure is treated as temporary."""
 
     def know_answered(self, base_urls: Iterable[str]) -> None:
         """Stores that the hosts of these URLs have answered an earlier process of this session."""

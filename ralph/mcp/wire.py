@@ -12,7 +12,8 @@ from msgspec import Struct
 MOST_PAGES = 100
 """A list of tools may come in pages. A server with more of them would fill the request, or never end its list."""
 NO_METHOD = -32601
-"""JSON-RPC's code with which a server without tools may refuse to list them."""
+"""The code of JSON-RPC with which a server without tools may refuse to list them, even if it has announced that it
+has tools."""
 
 # --- From ralph to the helper
 
@@ -27,7 +28,7 @@ class Connect(Struct, frozen=True, tag="connect", tag_field="kind"):
 
     server: str
     connection: int
-    """A number that no other connection of the run has. A restarted server gets a new one."""
+    """The number of the connection. No other connection of the run has it. A restarted server gets a new number."""
     transport: Literal["stdio", "http", "sse"]
     url: str = ""
     headers: dict[str, str] = {}

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 LONGEST_SUMMARY = 160
 LONGEST_ERROR = 1000
 LONGEST_STREAMED_LINE = 4000
-"""A longer line is printed in parts while it arrives, so that memory holds no very long one."""
+"""In characters. A longer line is printed in parts while it arrives, so that ralph keeps no very long line in
+memory."""
 # For each tool, the argument that says most about a call.
 _TELLING_ARGUMENT = {
     "Read": "file_path",
@@ -95,7 +96,8 @@ class Narration:
         self._names_targets = False  # with a single target, its name is not worth showing
         self._was_refusal_told = False  # whether the next result belongs to a call that was refused
         self._held: list[str] | None = None
-        """The lines of the answer to a retried request, until it is complete. None without a retry."""
+        """The lines of the answer to a retried request, which are printed when it is complete. None if no retry is
+        in progress."""
 
     def lines(self, event: ev.Event) -> Iterator[str]:
         if isinstance(event, ev.StreamReceived):  # first, because these come by the thousand

@@ -53,7 +53,8 @@ class Spool:
         self._unread_bytes = 0
         self._is_broken = False
         self.failure: OSError | None = None
-        """Why data was lost, such as a full disk, or None. A reader that has left is no failure."""
+        """The error that caused a loss of data, such as a full disk, or None. A reader that has closed its end
+        causes no such error."""
         self.dropped_writes = 0
         """The number of writes that were dropped because too much data was unread."""
         self._has_thread = False

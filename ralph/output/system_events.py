@@ -66,7 +66,8 @@ _PLAIN: dict[type, tuple[str, dict[str, str]]] = {
     ev.PermissionModeChanged: ("status", named_fields("permissionMode=mode")),
     ev.HookStarted: ("hook_started", named_fields("hook_id hook_name=name hook_event=event")),
 }
-"""Events that become objects as they are: the subtype, and the event's field for each key."""
+"""Events whose values go into objects unchanged. Maps each type of event to the subtype of the object, and to a
+table that gives the event's field for each key of the object."""
 # The parts of an answer are the first, because they come by the thousand. The journal has the whole answer.
 _NOT_IN_THE_JOURNAL = (ev.StreamReceived, ev.Heartbeat, ev.SessionStateChanged, ev.HookStarted, ev.HookEnded)
 _CONSTANT: dict[str, dict[str, Any]] = {

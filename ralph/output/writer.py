@@ -48,9 +48,11 @@ class OutputOptions(Struct, frozen=True):
     include_partial: bool = False
     is_quiet: bool = False
     result_file: str | None = None
-    """Also gets the `result` object, by an atomic rename. None without such a file."""
+    """The path of a file to which the `result` object is also written, by an atomic rename. None if there is no
+    such file."""
     directories: tuple[str, ...] = ()
-    """Where ralph was called and where commands may write, absolute, for `result_file_problem`."""
+    """The directory where ralph was called and those where commands may write, as absolute paths, for
+    `result_file_problem`."""
 
 
 class Writer:
@@ -96,7 +98,7 @@ class Writer:
         # One spool for one stream, so that lines for people cannot overtake or split the answer.
         self._stderr = self._stdout if is_one_stream else Spool(stderr_fd)
         self._in_place = ""
-        """The countdown or status below all other lines of the terminal, or empty."""
+        """The countdown or status that the terminal shows now, below all other lines. Empty if it shows none."""
         self._is_counting = False
         self._has_drawn = False
         self._last_chance_s = last_chance_s

@@ -60,7 +60,7 @@ class SessionStore:
         self._roots = (root, *others)
         self._writable = writable
         self.notice = notice
-        """Why sessions are not in the usual place, as a sentence, or None."""
+        """A sentence for the user that says why sessions are not in the usual place. None if they are."""
 
     @classmethod
     def for_user(

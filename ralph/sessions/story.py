@@ -103,7 +103,8 @@ class RunStory:
         self.number = number
         self.opening = opening
         self.is_copied = is_copied
-        """True if a fork copied the run, whose cost is not part of this session's."""
+        """True if the run was made in another session, of which this session is a fork. Its cost is not part of
+        this session's cost."""
         self.steps: list[Step] = []
         """The steps in order. A call comes at the position of its result. Empty if the steps are not kept."""
         self.ended: EndedRecord | None = None

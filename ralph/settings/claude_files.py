@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 
 _MOST_BYTES = 1_000_000
-"""A cloned repository may contain files of any size. Rules need less than a tenth of this."""
+"""The maximum size of a file. A cloned repository may contain files of any size. Rules need less than a tenth of
+this."""
 _PROJECT_FILES = {"project": ".claude/settings.json", "local": ".claude/settings.local.json"}
 _USER_FILE = ".claude/settings.json"
 OPTION = "--settings"

@@ -42,7 +42,8 @@ class SettingsFile(Struct, frozen=True):
 
     path: Path
     is_trusted: bool
-    """False if a repository's author or an agent may have written the file. The user's choice is trusted."""
+    """False if a repository's author or an agent may have written the file (`search_around`, `why_open`). A file
+    that the user named is always trusted."""
     data: bytes | None
     is_named: bool = False
     is_mcp: bool = False

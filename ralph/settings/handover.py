@@ -53,7 +53,8 @@ class LoopHandover(Struct, frozen=True):
     number: int
     """The number of the iteration, counted from 1."""
     task_chars: int | None = None
-    """The characters at the prompt's end that are the user's own. None without a prompt."""
+    """The number of characters at the end of the prompt that are the user's own, because the loop wrote the rest.
+    None if the iteration has no prompt."""
     guards: dict[str, str] = {}
     """The files of hooks that commands could change, each with the digest of its content when the loop began."""
     directories: tuple[str, ...] = ()

@@ -86,7 +86,8 @@ class SettingsError(CannotError):
         super().__init__(message)
         self.from_flag = from_flag
         self.so_far = so_far
-        """All settings if only the API key is missing, or may be meant for another cloud."""
+        """All settings if only the API key is wrong: it is missing, or may be meant for another cloud. None if
+        anything else is."""
 
 
 class _SourcedValue(Struct, frozen=True):

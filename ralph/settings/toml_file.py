@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_BYTES = 100_000
-"""A cloned repository may contain files of any size. Nobody writes more than a tenth of this."""
+"""The maximum size of a settings file. A cloned repository may contain files of any size. Nobody writes more than a
+tenth."""
 _MOST_DOTS_IN_LINE = 100
 """The maximum number of dots in a line. tomllib splits a key at its dots, and the time and memory for that grow with
 the square of their number. A line with 80,000 dots can take all memory."""
 _MOST_LEVELS = 50
-"""The maximum nesting. Settings need five levels. 200 would overflow the stack of recursive code."""
+"""The maximum nesting of tables and lists. Settings need five levels. With 200, recursive code would overflow the
+stack."""
 
 
 class SettingsFileError(CannotError):

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
 FINAL_REPORT = "final_report"
-"""The tool with which the model ends a task that requires a report. A call of it runs nothing."""
+"""The tool with which the model ends a task that requires a report. A call of it runs nothing: `values/report.py`
+checks its arguments."""
 
 FILE_TOOLS = frozenset({"Write", "Edit"})
-"""The tools that write one file. The journal gets a checksum of the new content before such a call."""
+"""The tools that write one file. Before a call, ralph records a checksum of the new content, by which it can check
+after a crash whether the file was written."""
 COMMANDS = "Bash"
 BASH_OUTPUT, KILL_BASH = "BashOutput", "KillBash"
 """The tools for commands in the background. A run has them if it has Bash, and what allows Bash allows them."""
@@ -195,7 +197,8 @@ class Answer(Struct, frozen=True):
     message: dict[str, Any]
     """The API's message object. Its `content` holds complete blocks, in the order of their indexes."""
     calls: tuple[ToolCall | MalformedCall, ...]
-    """The `tool_use` blocks in order. Empty if no call may run because of the stop reason."""
+    """The tool calls (`tool_use` blocks) of the answer, in order. Empty if no call may run because of the answer's
+    stop reason."""
     warnings: tuple[str, ...] = ()
     request_id: str | None = None
 

@@ -72,7 +72,8 @@ PERMANENT_CAUSES = frozenset(
         NetworkCause.UNSENDABLE,
     }
 )
-"""Causes that last until somebody fixes them. All others, unknown ones too, are expected to pass."""
+"""Causes of network failures that last until somebody fixes them. All others, also unknown ones, are expected to be
+temporary."""
 
 STATUS_OF_TYPE = {
     "invalid_request_error": 400,
@@ -113,7 +114,8 @@ STATUS_OF_TYPE = {
     ),
     "rate_limited": 429,  # Mistral (cline/cline#9085)
 }
-"""The HTTP status of each `error.type`, or `error.code` of another vendor. Errors inside a stream have none."""
+"""The HTTP status that belongs to each `error.type`, or to an `error.code` of another vendor. Needed for an error
+inside a stream, whose own HTTP status is 2xx."""
 
 _KIND_OF_REFUSAL = (
     (FailureKind.CONTEXT_OVERFLOW, OVERFLOWS),

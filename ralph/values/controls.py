@@ -68,7 +68,8 @@ class RunControls:
     ) -> None:
         self.auto_retry = auto_retry
         self.model: str | None = None
-        """The model that the driver wants for the next requests. None if there is none, or it was taken."""
+        """The model that the driver has requested for the next requests. None without such a request, and after
+        `take_requested_model` has returned it."""
         self.permission_mode = permission_mode
         self.stays_in_plan = stays_in_plan
         """True if the command line chose plan mode. In that case, a driver cannot change the mode."""

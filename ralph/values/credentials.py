@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MIN_SECRET_CHARS = 8
-"""The minimum length of a secret. Shorter values occur in ordinary text, and no service issues such keys."""
+"""The minimum length of a secret. Shorter values occur in ordinary text by accident, and no service issues keys
+this short."""
 
 
 _RANDOM_CHARS = 20

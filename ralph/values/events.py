@@ -106,7 +106,8 @@ class BackgroundEnded(Event, frozen=True):
     call_id: str = ""
     exit_code: int | None = None
     stopped_by: str = ""
-    """"model" (a tool call), "run" (its end), "limit" (on processes or memory), or empty."""
+    """Who stopped the command: "model" (a tool call), "run" (the end of the run) or "limit" (on processes or
+    memory). Empty if it ended by itself."""
     took_s: float = 0.0
 
     @property
@@ -137,12 +138,14 @@ class AttemptEnded(Event, frozen=True):
 
     turn: int
     attempt: int
-    """The number within the turn, from 1. Each request counts: retries, other targets, continuations, summaries."""
+    """The number of the attempt within the turn, counted from 1. Every request counts: retries, other targets,
+    synthetic retries, continuations and summaries."""
     target: str
     model: str
     latency_s: float
     tokens: TokenUsage
-    """The tokens that the server bills. Ralph's estimates if it gave no count or the answer broke off."""
+    """The tokens for which the server bills the attempt. Ralph's estimates if it gave no count, or if the answer
+    broke off."""
     facts: ModelFacts | None = None
     status: int | None = None
     kind: str | None = None
@@ -175,7 +178,8 @@ class RetryScheduled(Event, frozen=True):
     kind: str
     message: str
     requested_wait_s: float | None = None
-    """`wait_s`, if the server requested a wait, which the policy may have shortened. Else None."""
+    """If the server requested a wait, this is `wait_s`. The policy may have shortened the requested wait. None if
+    the server requested no wait."""
     turn: int = 1
     target: str = ""
 
@@ -193,7 +197,8 @@ class RetryRecovered(Event, frozen=True):
     total_wait_s: float
     turn: int = 1
     attempt: int = 1
-    """The number of the attempt that was answered, counted as in `AttemptEnded`, as in the next four events."""
+    """The number of the attempt that was answered, counted as in `AttemptEnded`. The next four events count in the
+    same way."""
 
 
 class RetryExhausted(Event, frozen=True):
@@ -309,7 +314,7 @@ class TurnsCollapsed(Event, frozen=True):
 
     turn: int
     reason: str
-    """"report_failed": the report was not accepted. "no_report": too many answers without a report."""
+    """"report_failed" if the model's report was not accepted. "no_report" after too many answers without a report."""
     old_max_turns: int | None
     new_max_turns: int
 
@@ -321,9 +326,11 @@ class ReportAccepted(Event, frozen=True):
     """One of "tool_call", "text" or "synthetic"."""
     status: str
     turn: int
-    """The turn in which the model gave the report. For a synthetic one, the last turn with a request."""
+    """The number of the turn in which the model gave the report. For a synthetic report, that of the last turn with
+    a request."""
     attempts: int
-    """How often the model tried to report, with this one: calls of the report tool, and plain text in their place."""
+    """How often the model tried to report in this run, including the accepted report. Each call of the report tool
+    counts, and each answer of plain text in place of a call."""
     forced_reason: str | None = None
     """The reason for the final turn, one of `agent.run_end.FORCES`. None if the run was not in its final turn."""
 
@@ -332,9 +339,11 @@ class ContextCompacted(Event, frozen=True):
     """Ralph has compacted the context: a shorter context has replaced the old one."""
 
     trigger: str
-    """"threshold": nearly full. "overflow": the server refused the request. "window_exceeded": in an answer."""
+    """Why: "threshold" if the context was nearly full, "overflow" if the server refused the request as too large,
+    "window_exceeded" if the context window became full during an answer."""
     source: str
-    """"model": a new summary. "cut": the end of the history instead."""
+    """"model" if the new context contains a new summary by the model. "cut" if it contains the end of the history
+    instead."""
     pre_tokens: int
     """The estimated number of tokens before the compaction. `post_tokens` is the number afterwards."""
     post_tokens: int
@@ -382,7 +391,8 @@ class SessionStateChanged(Event, frozen=True):
     """
 
     state: str
-    """"running", "requires_action" (the driver is asked about a call) or "idle" (waits for a message)."""
+    """"running": the run works. "requires_action": the driver is asked about a tool call. "idle": the run waits for
+    a message."""
 
 
 class Notice(Event, frozen=True):
@@ -390,7 +400,8 @@ class Notice(Event, frozen=True):
 
     text: str
     is_vital: bool = False
-    """True if `--quiet` does not hide it. In a run, it then says that some of the user's input was left out."""
+    """True if `--quiet` does not hide the notice. In a run, such a notice says that ralph left out some of the
+    user's input."""
 
 
 class LoopEvent(Event, frozen=True):
@@ -440,11 +451,13 @@ class RunEnded(Event, frozen=True):
     outcome: Outcome
     exit_code: int
     result: str | None
-    """The model's final answer or the summary of the final report, or None."""
+    """The text of the result: the model's final answer or the summary of the final report. None if there is no such
+    text."""
     errors: tuple[str, ...]
     stop_reason: str | None
     num_turns: int
-    """The number of turns in which the model answered, also in vain, or was interrupted."""
+    """The number of turns in which the model answered or was interrupted, including turns in which no answer was
+    used."""
     duration_s: float
     api_s: float
     """The seconds spent on calls of `send_message()`, including retries. The waits before retries are not included."""
@@ -460,7 +473,8 @@ class RunEnded(Event, frozen=True):
     limit: str | None = None
     """The user's limit that ended the run: "max_turns", "max_budget_usd" or "context". Else None."""
     report: Report | None = None
-    """The final report. If none is required, ralph writes one only if an answer is missing."""
+    """The final report, written by the model or by ralph, or None. If none is required, ralph writes one only if an
+    answer is missing."""
     dead_end: DeadEnd | None = None
     denied: tuple[ToolCall, ...] = ()
     """The tool calls that the permission mode refused, and the calls in which the sandbox denied an operation."""
@@ -471,7 +485,8 @@ class RunEnded(Event, frozen=True):
 
 
 SHOWABLE = (RunStarted, AnswerAccepted, ToolStarted, ToolFinished, AttemptEnded, RetryScheduled, Notice)
-"""The events that a reader sees. `Heartbeats` also counts the text of an answer that is arriving."""
+"""Classes of events that become output for a reader. `Heartbeats` takes these as signs that the reader has seen
+output, and also the text of an arriving answer."""
 
 
 class EventStream:

@@ -26,7 +26,8 @@ else:
     from ralph.values.setting import Declared as Annotated
 
 SHORTEST_ANSWER = 1024
-"""The smallest `max_tokens` that the budget or the window may leave. Below it, the run ends."""
+"""The smallest `max_tokens` that ralph sets because of the budget or the context window. If the rest of the budget
+cannot pay for such an answer, the run ends."""
 
 MOST_REFUSALS = 6
 

@@ -56,10 +56,11 @@ class Delivery(enum.Enum):
 
     DELIVERED = "delivered"
     READER_LEFT = "reader_left"
-    """The reader closed standard output before the whole result. The outcome of the run stays."""
+    """The reader closed standard output before the whole result was written. The outcome of the run does not change."""
     UNREAD = "unread"
     FAILED = "failed"
-    """Writing failed, as on a full disk. The process ends with `io_error` instead of the run's outcome."""
+    """Ralph could not write the result, for example because the disk is full. The outcome `io_error` replaces that
+    of the run."""
 
 
 class CannotError(Exception):

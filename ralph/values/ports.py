@@ -31,9 +31,10 @@ class Interrupted(BaseException):
     outcome: Outcome
     signal_number = 0
     tokens = TokenUsage()
-    """The tokens of an incomplete answer: the higher of the server's count and ralph's estimate."""
+    """The token counts for an answer that was not complete. For the output, the higher of ralph's estimate and the
+    server's count."""
     undone = ""
-    """A note for the model: which effects of a stopped tool call were undone. Empty if none were."""
+    """A note for the model that says which effects of a stopped tool call were undone. Empty if none were."""
 
 
 class SignalReceived(Interrupted):

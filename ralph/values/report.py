@@ -29,7 +29,8 @@ NO_SUMMARY = "The answer was the result itself, without a summary."
 """The summary of a report if the model wrote only the payload, and no report around it."""
 _LONGEST_ERROR = 500
 LONGEST_TEXT = 1_000_000
-"""A longer text, in characters, is not searched: a part of a JSON value could be taken for the whole."""
+"""The maximum length of a text that is searched for a report, in characters. A longer one is not searched at all,
+because a part of a JSON value could be taken for the whole."""
 
 
 class Report(Struct, frozen=True):
@@ -38,9 +39,11 @@ class Report(Struct, frozen=True):
     payload: Any
     """The report's payload. None if no schema for a payload is set, or if a report of failure contains no payload."""
     source: str
-    """"tool_call", "text" if the model wrote it as text, or "synthetic" if ralph made it."""
+    """"tool_call" for a call of the report tool, "text" if the model wrote the report as text, "synthetic" if ralph
+    made it."""
     details: Mapping[str, object] = field(default_factory=dict)
-    """Those of a synthetic report: `reason`, `turns_completed`, `final_report_attempts`, `last_stop_reason`, `last_error`."""
+    """Details of a synthetic report: `reason`, `turns_completed`, `final_report_attempts`, `last_stop_reason` and
+    `last_error`."""
 
     def as_object(self) -> dict[str, object]:
         """The report as it is in the result object, without the payload, for which that object has a field of its
@@ -109,10 +112,12 @@ class ReportReceiver:
         self.validator = validator
         self.has_payload = has_payload
         self.attempts = 0
-        """How often the model tried to report: calls of the report tool, and plain text in their place."""
+        """How often the model tried to report. Each call of the report tool counts, and each answer of plain text
+        in place of a call."""
         self.accepted: Report | None = None
         self.cached: Report | None = None
-        """A report in the text of an answer, until another text or call discards it."""
+        """A report that was found in the text of an answer, or None. It is accepted only by `accept_cached`. A
+        later text without a report, or a call of the report tool, discards it."""
         self.last_problem: str | None = None
         """The fault of the model's last report. None if the last report was valid, or if there was no report."""
 

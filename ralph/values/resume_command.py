@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NEXT_PROMPT = "what to do next"
-"""Stands in a suggested command for the new prompt, which only a completed session needs."""
+"""A placeholder in a suggested command that resumes a completed session. It stands for the new prompt, which only
+such a session needs."""
 
 
 def resume_command(

@@ -23,7 +23,8 @@ MAX_SECONDS = 31_536_000
 MEGABYTE = 1024 * 1024
 """The bytes of a megabyte in each setting whose name ends in `_mb`."""
 _MOST_DOLLARS = 1_000_000
-"""The highest price of a million tokens, and the highest budget. Above it, a token could cost more than a dollar."""
+"""The highest amount in US dollars that a setting may have: the price of a million tokens, or the budget of a run.
+Above it, a token could cost more than a dollar."""
 _SHOWN_CHARS = 60
 
 
@@ -55,7 +56,8 @@ class Kind(Struct, frozen=True):
     """The type to which msgspec decodes a value, with its range if a type can express it."""
     says: str
     then: Callable[[Any], Any] | None = None
-    """A rule that no type can express: returns the value to use, or raises ValueError."""
+    """A function for a rule that no type can express. It takes the decoded value, and returns the value to use or
+    raises ValueError. None if there is no such rule."""
     is_secret: bool = False
     """True if an error message must not repeat a wrong value, because the value may be a key."""
 
@@ -169,9 +171,11 @@ class Tightening(Struct, frozen=True):
 
     says: str
     apply: Callable[[Any, Any], Any]
-    """Takes the trusted and the requested value. Returns the value to use, or None if that is looser."""
+    """Takes the value from the user's own sources and the value that the file requests. Returns the value to use,
+    or None if the requested value is looser."""
     joins_stronger: bool = False
-    """Whether the file can also tighten a value from a flag or a variable, which else replaces its value."""
+    """True if the file can also tighten a value from a flag or an environment variable. False if such a value
+    replaces the file's value."""
 
 
 # The retry policies from the strictest to the loosest. "custom" is missing because its numbers decide how strict it
@@ -232,11 +236,13 @@ class Arity(enum.Enum):
     """The flag takes one word, which is a value of the setting's type. If the setting is a boolean, the flag takes no
     word, and the user can also write the flag with `--no-` at its beginning."""
     JOINED = enum.auto()
-    """The flag is repeated, or takes texts separated by commas. The value is one text with commas."""
+    """The flag takes several texts, which the user separates by commas or gives by repeating the flag. The value is
+    one text with commas between them."""
     NAMES = enum.auto()
-    """The flag is repeated, or takes names separated by commas or spaces within one word."""
+    """The flag takes several names. The user repeats the flag, or separates them by commas or spaces within one
+    word."""
     PLACES = enum.auto()
-    """The flag is repeated, or takes several words, each a path or a JSON object, which is not split."""
+    """The flag takes several words, each a path or a JSON object, and can be repeated. A word is not split."""
 
 
 class Flag(Struct, frozen=True):
@@ -266,11 +272,13 @@ class Key(Struct, frozen=True):
     read: Callable[[str], object] | None = None
     """A function that converts the text of the environment variable. If it is None, `kind` converts the text."""
     in_repository: Tightening | None = None
-    """The rule for a file in the working directory. None: such a file must not set it (exit 78)."""
+    """The rule for a settings file in the working directory. None means that such a file must not contain the
+    setting (exit 78)."""
     is_users_alone: bool = False
     """True if only the user's own settings file can contain the setting, and not one that `--config` names."""
     is_in_files: bool = True
-    """False if only the flag can set it, because it concerns a single run."""
+    """False if no settings file can contain the setting, because it concerns a single run. Then only the flag can
+    change it."""
     name: str = ""
     """The name of the table and the name of the key, joined by a dot. `ralph/settings/tables.py` sets this field."""
     default: Any = None

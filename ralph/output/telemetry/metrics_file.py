@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 WRITE_EVERY_S = 60.0
 
 TURN_BUCKETS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89)
-"""The turns of final reports, as buckets of a histogram. Most runs are short, and a few are very long."""
+"""The buckets of a histogram of the turns in which models gave their final report. Most runs are short, and a few
+are very long."""
 
 UNKNOWN_TOOL = "unknown"
-"""For every tool that a model invents: a label for each would make too many time series."""
+"""The label for every tool that does not exist. A label for each name that a model invents would make too many time
+series."""
 
 
 class _Metric(NamedTuple):

@@ -69,7 +69,8 @@ _SPAN_EVENTS: dict[type, tuple[str, dict[str, str]]] = {
     ev.ReportAccepted: ("report_accepted", _named("source status attempts reason=forced_reason")),
     ev.ContextCompacted: ("compact_boundary", _named("trigger source pre_tokens post_tokens")),
 }
-"""The events that become span events: the name, and the event's field for each attribute."""
+"""The events that become span events. Maps each type of event to its name in ralph's own output, and to a table
+that gives the event's field for each attribute."""
 
 
 def span_event_of(event: ev.Event) -> tuple[str, Attributes] | None:
@@ -165,7 +166,7 @@ def _usage(tokens: TokenUsage) -> dict[str, int]:
 
 CLOSE_TIMEOUT_S = 2.0
 LONGEST_NAME = 128
-"""In characters. A longer attribute was made up by a model or a server."""
+"""The maximum length of a string attribute, in characters. A longer one was made up by a model or a server."""
 
 
 def tracer_for(delivery: SpanDelivery, version: str) -> Tracer:
@@ -208,7 +209,8 @@ class Tracing:
         now_ns: Callable[[], int],
     ) -> None:
         self._session_id = session_id
-        """That of the span of the next run. Before a session, what a new one would get."""
+        """The session id for the span of the next run. Until a session is open, this is the id that a new session
+        would get."""
         self._tracer = tracer
         self._delivery = delivery
         self._tell = tell

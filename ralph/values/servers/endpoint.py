@@ -35,7 +35,8 @@ API_VERSION = "2026-10-21"
 FRAMING_HEADERS = frozenset(
     {"connection", "content-length", "expect", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
 )
-"""How a request is transmitted. Only the HTTP client may set these headers."""
+"""Headers that describe how a request is transmitted. Only the HTTP client may set them: values from the user could
+break the request."""
 
 
 _OF_VERTEX = "/publishers/anthropic/models"

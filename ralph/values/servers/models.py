@@ -26,7 +26,8 @@ class NamedModel(Struct, frozen=True):
 
     id: str
     context_window: int | None = None
-    """1,000,000 if the user's name ends with `[1m]` and the model is unknown. Otherwise None."""
+    """1,000,000 if the user's name for the model ends with `[1m]` and `facts_of` does not know the model. Otherwise
+    None."""
 
 
 ALIASES = {
@@ -64,7 +65,8 @@ class ModelFacts(Struct, frozen=True):
     """True if the model thinks only when the request's `thinking` has the type `adaptive`."""
     takes_effort: bool = True
     long_prompt_price: Price | None = None
-    """The price of the whole request if its prompt has more than `long_prompt_tokens`."""
+    """The price of the whole request if the prompt has more than `long_prompt_tokens` tokens. None if the model has
+    a single price."""
     long_prompt_tokens: int = 0
 
     def price_for(self, prompt_tokens: int) -> Price | None:
