@@ -52,6 +52,7 @@ class Deadline(Struct, frozen=True):
     at_s: float
     """The time on the run's clock, in seconds, at which the time limit is reached."""
     after_s: float
+    """The length of the time limit, in seconds."""
 
 
 class ResponseClocks:

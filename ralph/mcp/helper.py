@@ -101,6 +101,7 @@ class _Connection:
         self.http_status = 0
         """The status of the last HTTP request, if it was 400 or more, since the last call or ping began."""
         self.call = anyio.CancelScope()
+        """The scope of the last call."""
         self.unusable = ""
         """The reason why the answer to the last call cannot be used. Empty if it can be used."""
 

@@ -1,5 +1,7 @@
-"""Draws on a terminal what changes. The status line of a run stands under the lines for people: the turn, the running tool, for
-how long, and the cost so far. It is drawn again at most once a second, and never remains. `Screen` draws a list of lines.
+"""Draws on a terminal what changes: the status line of a run, and for `Screen` a list of lines.
+
+The status line stands under the lines for people and shows the turn, the running tool, for how long, and the cost
+so far. It is drawn again at most once a second, and never remains on the screen.
 """
 
 from __future__ import annotations

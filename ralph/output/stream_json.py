@@ -180,7 +180,7 @@ def result_object(ended: RunEnded, session_id: str) -> dict[str, Any]:
 
 
 def limit_named(subtype: object) -> str | None:
-    """The limit that the `subtype` of a result names: `max_turns` or `max_budget_usd`. Else None."""
+    """The limit that the `subtype` of a result names: `max_turns` or `max_budget_usd`. None if it names no limit."""
     return next((limit for limit, name in _SUBTYPE_OF_LIMIT.items() if name == subtype), None)
 
 

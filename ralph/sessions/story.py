@@ -101,6 +101,7 @@ class RunStory:
 
     def __init__(self, number: int, opening: RunRecord, *, is_copied: bool = False) -> None:
         self.number = number
+        """The number of the run, counted from 1."""
         self.opening = opening
         self.is_copied = is_copied
         """True if the run was made in another session, of which this session is a fork. Its cost is not part of

@@ -1,9 +1,8 @@
 """Classifies an error. Decides whether a retry makes sense, what kind of failure the error is, and which outcome a
 run gets if this error ends the run.
 
-The decision is based on fields. Message texts decide only where servers give no other sign: the refusals of
-`values/servers/refusals.py`. A test compares this module with
-the table in `docs/retry.md`.
+The decision is based on fields. Message texts decide only where servers give no other sign: the refusals and
+exhausted accounts of `values/servers/refusals.py`. A test compares this module with the table in `docs/retry.md`.
 """
 
 from __future__ import annotations
@@ -143,7 +142,9 @@ _KIND_OF_STATUS = {
 
 
 def classify_error(error: AgentError) -> ErrorClass:
-    """Classifies an error by rule R1 of the retry specification. Only transient errors are retried."""
+    """Classifies an error by rule R1 of the retry specification. Transient errors are retried, permanent errors are
+    not.
+    """
     match error:
         case HttpError():
             transient = _is_transient_status(error)

@@ -54,6 +54,8 @@ _NAMED_VALUE = r"(?s)-*(?P<name>[A-Za-z][\w.-]*)(?:=|:(?!//))(?P<value>.*)"
 class Secret(Generic[T]):
     """A wrapper whose `repr` does not show the value, so that the value cannot get into errors or log lines by
     accident.
+
+    Two secrets are equal if their values are equal.
     """
 
     __slots__ = ("plain",)
@@ -362,7 +364,9 @@ def credentials_in(text: str) -> Iterable[re.Match[str]]:
 
 @cache
 def _joint_of_mark() -> re.Pattern[str]:
-    """Finds the first hyphen or underscore of any mark, in a fifth of the time of a search for each mark."""
+    """Finds the first hyphen or underscore of any mark. These are rare, so the search takes a fifth of the time of
+    a search for each mark.
+    """
     marks = {mark for mark, _ in _MARKED} - {mark for mark, _ in _WITHOUT_JOINT}
     split = [re.split("(?<=[-_])", mark, maxsplit=1) for mark in sorted(marks)]
     return re.compile(f"[-_](?:{'|'.join(f'(?<={before}){after}' for before, after in split)})")

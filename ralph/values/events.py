@@ -405,7 +405,9 @@ class Notice(Event, frozen=True):
 
 
 class LoopEvent(Event, frozen=True):
-    """The base class of the events of `ralph loop` itself, which `loop/events.py` defines."""
+    """The base class of the events of `ralph loop` itself, which `loop/events.py` defines. Events of the runs in
+    the loop have other classes.
+    """
 
 
 class PromptCalled(Event, frozen=True):

@@ -41,7 +41,9 @@ class Outcome(enum.Enum):
     INTERRUPTED = "interrupted"
 
     def exit_code(self, signal_number: int = signal.SIGINT) -> int:
-        """The exit code of the process, 0-255. For INTERRUPTED, it is 128 plus `signal_number`."""
+        """The exit code of the process, 0-255. For INTERRUPTED, it is 128 plus `signal_number`, which other
+        outcomes ignore.
+        """
         if self is Outcome.INTERRUPTED:
             return 128 + signal_number
         return _EXIT_CODES[self]

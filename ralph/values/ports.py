@@ -96,6 +96,7 @@ class EndRefused(Struct, frozen=True):
 
     hook: str
     reason: str
+    """The reason for the model, in the words of the hook."""
 
 
 class GuardRefused(Interrupted):

@@ -116,7 +116,8 @@ class Redactor:
     def redact_all(self, text: str) -> str:
         """The text with `MARK` in place of known secrets and of everything that looks like a credential.
 
-        For texts that are shown and for errors, not for tool results: it sometimes replaces harmless text.
+        For texts that are shown and for error messages. It sometimes replaces harmless text too, so it is not used
+        for tool results.
         """
         redacted = self.redact(text)
         shapes = _shapes_in(redacted)

@@ -25,6 +25,7 @@ STATUSES = ("success", "failure")
 _STATUS_NAMES = '"success" or "failure"'
 _LONGEST_SHOWN_VALUE = 60
 NO_CALL = "the answer was plain text and no call of final_report"
+"""The fault of an answer that should have been a call of the report tool."""
 NO_SUMMARY = "The answer was the result itself, without a summary."
 """The summary of a report if the model wrote only the payload, and no report around it."""
 _LONGEST_ERROR = 500
@@ -53,7 +54,9 @@ class Report(Struct, frozen=True):
 
 
 def plain_problems(arguments: Mapping[str, Any]) -> list[str]:
-    """The faults in the status and the summary: the `Validator` if no schema for a payload is set."""
+    """The faults in the status and the summary of a report. It is the `Validator` of a run without a schema for the
+    payload.
+    """
     text = "a text that is not empty"
     status, summary = arguments.get("status"), arguments.get("summary")
     problems = []

@@ -33,7 +33,9 @@ def resume_command(
 
 
 def shell_word(text: str) -> str:
-    """The text as one word of a shell command. If it is not printable, its bytes are written in octal."""
+    """The text quoted as one word of a shell command. If it is not printable, for example because a path is not
+    UTF-8, its bytes are written in octal.
+    """
     if text.isprintable():
         return shlex.quote(text)
     return "$'" + "".join(map(_in_octal, text.encode("utf-8", "surrogateescape"))) + "'"

@@ -113,7 +113,9 @@ def cut_to_columns(text: str, most: int) -> str:
 
 
 def json_for_terminal(line: str) -> str:
-    """A line of JSON in which characters that could control the terminal are escaped. The value stays the same."""
+    """A line of JSON that is safe for a terminal: characters that could control the terminal are escaped. Its value
+    stays the same.
+    """
     if line.isprintable():
         return line
     return _compiled(f"[{_HIDDEN}{_LINE_SEPARATORS}]").sub(_as_json_escape, line)

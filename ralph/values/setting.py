@@ -302,5 +302,5 @@ class Key(Struct, frozen=True):
 
 
 def lower_only(meaning: str) -> Key:
-    """A time limit that a settings file in a repository can only lower."""
+    """A setting for a time limit in seconds, which a settings file in a repository can only lower."""
     return Key(SECONDS, meaning, in_repository=SMALLER)

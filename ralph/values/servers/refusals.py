@@ -33,6 +33,7 @@ class KnownRefusal(Struct, frozen=True):
     code: str = ""
     """The error's code or its type. Empty if only the text counts."""
     statuses: frozenset[int | None] = _REQUEST
+    """The statuses with which the text counts."""
 
     def is_in(self, status: int | None, codes: Collection[str | None], text: str) -> bool:
         """Whether an error with this status, these codes and this text is this refusal."""
