@@ -52,8 +52,8 @@ def mode_notice(mode: PermissionMode) -> str | None:
 
 
 class ModeFixedError(ValueError):
-    """A driver requested another permission mode, but the run was started in the mode `plan`, which cannot be
-    changed.
+    """A driver requested another permission mode, but the run was started in the mode `plan`. This mode cannot be
+    changed during a run.
     """
 
 

@@ -339,8 +339,8 @@ class ContextCompacted(Event, frozen=True):
     """Ralph has compacted the context: a shorter context has replaced the old one."""
 
     trigger: str
-    """Why: "threshold" if the context was nearly full, "overflow" if the server refused the request as too large,
-    "window_exceeded" if the context window became full during an answer."""
+    """The reason: "threshold" if the context was nearly full, "overflow" if the server refused the request as too
+    large, "window_exceeded" if the context window became full during an answer."""
     source: str
     """"model" if the new context contains a new summary by the model. "cut" if it contains the end of the history
     instead."""
