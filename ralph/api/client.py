@@ -48,13 +48,16 @@ if TYPE_CHECKING:
 # reached first.
 _CONNECT_GRACE_S = 1.0
 DESCRIPTION_S = 5.0
-"""The time limit for a model's description, without which a run can work."""
+"""The time limit in seconds for a request for a model's description, from the name lookup to the last byte. It is
+short, because a run can work without it."""
 DESCRIPTION_BYTES = 2 * 1024 * 1024
 """The maximum size of a description, or of a list of them: OpenRouter's has several hundred. A longer one is ignored."""
 
 
 class Endpoint(Struct, frozen=True):
-    """A server, the API that it serves, and the headers of each request to it, one of which has the key."""
+    """The base URL of a server, the API that it serves, and the headers that ralph adds to each request to it. One
+    of the headers contains the key.
+    """
 
     base_url: str
     headers: Headers
@@ -62,7 +65,11 @@ class Endpoint(Struct, frozen=True):
 
 
 class ApiClient:
-    """Sends requests to one endpoint. For hosts in `answered`, which all clients share, a failed name lookup is temporary."""
+    """Sends requests to one endpoint.
+
+    `redact` removes credentials from the texts in errors. `answered` is the set of hosts that have answered before,
+    which all clients share. If a name lookup fails for one of them, the failure is treated as temporary.
+    """
 
     def __init__(
         self,
@@ -216,10 +223,11 @@ def host_of(url: httpx.URL) -> str:
 def receive_description(
     exchange: Exchange, clock: Clock, *, until_s: float, waiting_for: str, listed: str | None = None
 ) -> ModelDescription | None:
-    """Receives a model's description from an exchange that has begun, and ends the exchange. `listed` is the model if
-    the answer is a list.
+    """Receives a model's description from an exchange that has begun, and ends the exchange. If the answer is a
+    list of models, `listed` is the model.
 
-    None without a usable description before `until_s`, a time of `clock`. Raises only `Interrupted`.
+    None if the server sends no usable description before `until_s`, a time of `clock`. If the whole body was read,
+    the connection can be used again. Raises only `Interrupted`.
     """
     try:
         body = _body_of_success(exchange, clock, until_s, waiting_for)
@@ -273,13 +281,19 @@ class Dialect(Protocol):
 
 class Translator(Protocol):
     def more(self, data: str) -> dict[str, Any] | None:
-        """The event of a piece that only brings more of an open block, as most do. None: `events` must be asked."""
+        """The event for a piece of the stream that only brings more of an open block. None for another piece: the
+        caller must then ask `events`. Most pieces bring more of a block, so this is the short way for them.
+        """
 
     def events(self, name: str, event: dict[str, Any]) -> Iterable[dict[str, Any]]:
-        """The events of the Messages API, or an error as it is. Raises StreamParse or StreamTransient."""
+        """The events of the Messages API that an event of the stream means. An event that reports an error is
+        returned as it is. Raises StreamParse or StreamTransient.
+        """
 
     def end(self) -> Sequence[dict[str, Any]]:
-        """The last events, once the stream has ended. Empty if the answer has not. May be called again."""
+        """The last events of the answer, after its stream has ended. Empty if the answer did not say that it was
+        complete. May be called more than once.
+        """
 
 
 _PACKAGES = {OPENAI_CHAT: "ralph.api.chat", OPENAI_RESPONSES: "ralph.api.responses"}

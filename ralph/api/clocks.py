@@ -52,6 +52,7 @@ class Deadline(Struct, frozen=True):
     at_s: float
     """The time on the run's clock, in seconds, at which the time limit is reached."""
     after_s: float
+    """The length of the time limit, in seconds."""
 
 
 class ResponseClocks:
@@ -78,7 +79,9 @@ class ResponseClocks:
         self._progress_s = now_s
 
     def error_body(self, now_s: float) -> Deadline:
-        """The deadline for the body of an error. It is near, because the status matters more."""
+        """The deadline for reading the body of an error. It is near, because the status is already known and
+        matters more.
+        """
         ends_s = now_s + ERROR_BODY_S
         if self._limits.response_s > 0:
             ends_s = min(ends_s, self._started_s + self._limits.response_s)
@@ -111,16 +114,19 @@ _WOKE_LATE_S = 0.2
 
 
 class CatchUp:
-    """Allows data to be read for a short time after a deadline, if the process was stopped or the machine slept.
+    """Allows data to be read for a short time after a deadline has passed.
 
-    It is short, so that a server that never stops sending cannot postpone the deadline.
+    If the process was stopped or the machine slept, data may have arrived in time and still be unread. The time is
+    short, so that a server that never stops sending cannot postpone the deadline.
     """
 
     def __init__(self) -> None:
         self._ends_s: float | None = None
 
     def wait_until_s(self, deadline: Deadline, now_s: float) -> float | None:
-        """The time until which the caller may wait, `now_s` for what has arrived alone. None if it must stop."""
+        """The time until which the caller may wait for data. If the deadline has just passed, it is `now_s`: only
+        data that has already arrived may be taken. None if the caller must stop waiting.
+        """
         if now_s < deadline.at_s:
             self._ends_s = None
             return deadline.at_s

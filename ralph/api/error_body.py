@@ -37,7 +37,9 @@ _MINIMAX_STATUS = {
 
 
 def out_of_list(value: object) -> object:
-    """The error in a list of one, as Gemini's compatible endpoint sends it (Simpleyyt/ai-manus#101), or the value."""
+    """The error object in a list of one, in which Gemini's compatible endpoint sends it (Simpleyyt/ai-manus#101).
+    Any other value is returned as it is.
+    """
     is_listed = isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict)
     return value[0] if is_listed and isinstance(value, list) and "error" in value[0] else value
 
@@ -60,10 +62,12 @@ def _minimax_code(value: dict[str, Any]) -> int:
 
 
 def stream_error(event: dict[str, Any], now: datetime | None = None) -> AgentError:
-    """The error in an `error` event, or in an error object in a 2xx body. `now` is for a wait that it may name.
+    """The error that the server reports in an `error` event, or in an error object in a 2xx body. `now` serves to
+    compute the wait if the error names the time at which an exhausted account is filled again.
 
-    StreamParse if it is permanent, otherwise StreamTransient. A known code or message decides first, then
-    `error.type`, then the HTTP status in `code`. Without a field `error`, the whole event is the error.
+    The error is StreamParse if it is permanent, otherwise StreamTransient. A known error code or message, such as a
+    spend limit, decides first, then `error.type`, and for an unknown type the HTTP status in the field `code`.
+    Without a field `error`, the whole event is the error.
     """
     is_whole = event.get("error") or event.get("object") == "error" or _minimax_code(event)
     fields = error_fields(event if is_whole else {"error": event})
@@ -89,7 +93,8 @@ class ErrorFields(Struct, frozen=True):
 
     type: str | None = None
     code: str | None = None
-    """The API's `details.error_code`, or the field `code` if it is in `ACCOUNT_CODES` or `REFUSAL_CODES`."""
+    """The API's `details.error_code`. If it is missing, the field `code`, but only if it is in `ACCOUNT_CODES` or
+    `REFUSAL_CODES`."""
     status: int | None = None
     """The HTTP status, if the server wrote it into one of `_STATUS_FIELDS`, or the error's code has one."""
     message: str | None = None
@@ -182,7 +187,9 @@ _SHOULD_RETRY = {"true": True, "false": False}
 def http_error(
     status: int, headers: Mapping[str, str], body: bytes, now: datetime, redact: Callable[[str], str]
 ) -> HttpError:
-    """The error for a status that is not 2xx. `headers` have lower-case names. `body` may be incomplete."""
+    """The error for an answer whose status is not 2xx. The names in `headers` are in lower case, or `headers`
+    ignores case. `body` may be incomplete. `now` is the current time, which is needed if `Retry-After` is a date.
+    """
 
     def cut(text: str | None) -> str | None:
         return text and redact(text)
@@ -215,7 +222,9 @@ def request_id_of(headers: Mapping[str, str], redact: Callable[[str], str]) -> s
 
 
 def not_a_stream(host: str, content_type: str, body: bytes, redact: Callable[[str], str]) -> StreamParse:
-    """The error for a 2xx answer such as a login page. It quotes the content type, the title and the beginning."""
+    """The error for a 2xx answer that contains neither a stream nor a message, for example the login page of a
+    public network. Its message quotes the content type, the page's title and the beginning of the text.
+    """
     text = redact(body.decode("utf-8", "replace"))
     kind = redact(content_type)[:100] or "no content type"
     title = re.search(_TITLE, text)

@@ -71,7 +71,9 @@ class ResponseHead(Struct, frozen=True):
 
 
 class Failed(Struct, frozen=True):
-    """The request failed, or the connection broke in the response. `error` is the HTTP library's."""
+    """The request failed, or the connection broke before the response was complete. `error` is the HTTP library's
+    exception.
+    """
 
     error: Exception
     was_idle: bool = False
@@ -89,8 +91,9 @@ class Wire:
     """Runs at most one exchange at a time over a transport. It also holds the socket of the newest connection."""
 
     def __init__(self, transport: httpx.BaseTransport, waiter: Waiter, *, tells_late: bool = False) -> None:
-        """`tells_late`: on an open connection, `Connected` may come when the request is sent, and not when sending
-        begins. The main thread finds it at the latest when the time for connecting is up.
+        """If `tells_late` is True, an exchange on an open connection may put `Connected` into its mailbox only
+        after the request is sent, not when sending begins. The main thread then finds it at the latest when the
+        time for connecting is up.
         """
         self.transport = transport
         self.tells_late = tells_late
@@ -113,10 +116,12 @@ class Wire:
 
 
 class Exchange:
-    """One HTTP request and its response. The constructor starts a thread, or raises ShortageError.
+    """One HTTP request and its response. The constructor starts a thread that sends the request. It raises
+    ShortageError if no thread can be started.
 
-    `next_item` returns a Connected, a ResponseHead, pieces of the body of at most 64 KiB and a BodyEnd. At any point,
-    a Failed may come instead, and is the last.
+    `next_item` returns a Connected, a ResponseHead, pieces of the body and a BodyEnd, in this order. A piece
+    contains all bytes that have arrived, but at most 64 KiB. At any point, `next_item` may return a Failed, and
+    nothing follows it.
     """
 
     def __init__(self, wire: Wire, request: httpx.Request, waiter: Waiter) -> None:
@@ -125,14 +130,16 @@ class Exchange:
         self._waiter = waiter
         self._mailbox: Mailbox = waiter.mailbox()
         self._arrived: deque[Item] = deque()
-        """The items that the reader thread has received. The mailbox gets one entry for any number of items."""
+        """The items that the reader thread has received, in order. For any number of items, the mailbox gets one
+        entry, which wakes the main thread."""
         self._is_told = False
         self._is_connection_new = False
         self._was_idle = False
         self._read_bytes = 0
         self._taken_bytes = 0
         self._has_room = threading.Event()
-        """For the reader thread, which waits while too many chunks are there."""
+        """Set when the main thread has taken chunks. If too many are waiting, the reader thread waits for this
+        event."""
         self._is_unwanted = False
         self._is_aborted = False
         self._has_ended = False
@@ -193,7 +200,8 @@ class Exchange:
     def leave(self) -> None:
         """Ends the exchange after a complete answer.
 
-        The reader thread discards the rest, up to a limit, so that the connection can be used again.
+        The reader thread reads and discards the rest of the body, up to a limit, so that the connection can be used
+        again, and ignores errors. If it is still reading when the next exchange begins, it is stopped.
         """
         self._is_unwanted = True
         self._mailbox.close()
@@ -203,8 +211,8 @@ class Exchange:
     def abort(self) -> None:
         """Stops the exchange at any point.
 
-        While the reader thread looks up a name or connects, it cannot be stopped. It closes the connection as soon as
-        it is there, within the connect timeout.
+        While the reader thread looks up a name or connects, it cannot be stopped. It continues in the background,
+        at most for the connect timeout, and closes the connection as soon as it has connected.
         """
         self._is_aborted = True
         self.leave()
@@ -241,7 +249,9 @@ class Exchange:
         self._put(BodyEnd())
 
     def _trace(self, event: str, info: dict[str, Any]) -> None:
-        """Takes the socket from the trace events of httpcore, in the reader thread. There is no other way."""
+        """Takes the socket from the trace events of httpcore, in the reader thread. Before the response arrives,
+        there is no other way to get the socket.
+        """
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
             stream = info["return_value"]
             own = stream.get_extra_info("socket")
@@ -265,9 +275,10 @@ class Exchange:
 
 
 def _holds_more_than_its_answer(response: httpx.Response) -> bool:
-    """Whether bytes arrived behind the response, which the next request on the connection would take for its own.
+    """Whether more bytes arrived after the end of the response.
 
-    Only private fields of the HTTP library show them. True if these cannot be read.
+    The next request on the connection would take them for its own response, so the connection must not be used
+    again. Only private fields of the HTTP library show these bytes. True if these fields cannot be read.
     """
     stream: Any = response.stream
     try:
@@ -280,7 +291,7 @@ def _holds_more_than_its_answer(response: httpx.Response) -> bool:
 
 
 def _keep_honest(sock: socket.socket) -> None:
-    """Sets TCP options: the kernel notices a dead connection, and sending is not delayed."""
+    """Sets TCP options: the kernel then notices a dead connection, and does not delay sending."""
     for name, level, value in _SOCKET_OPTIONS:
         if hasattr(socket, name):
             sock.setsockopt(level, getattr(socket, name), value)
@@ -302,10 +313,11 @@ def codings_of(headers: httpx.Headers) -> list[str]:
 
 
 def decoded_body(response: httpx.Response) -> Iterator[bytes]:
-    """Yields the body in pieces of at most 64 KiB.
+    """Yields the body of a response in pieces of at most 64 KiB.
 
-    Unasked gzip or deflate is decompressed, unless the body is text all the same. Raises httpx.DecodingError for
-    another encoding and for several, which can decompress to gigabytes, and the errors of reading.
+    Ralph requests no compression. If the server used gzip or deflate all the same, the body is decompressed, unless
+    it is text in spite of the named coding. Raises httpx.DecodingError for another coding, and for a body that was
+    compressed more than once, of which a few bytes can become gigabytes. Raises the errors of reading.
     """
     codings, chunks = codings_of(response.headers), response.iter_raw()
     if not codings:

@@ -31,9 +31,10 @@ _PROXY_STATUS = r"^(\d{3})\b"
 def error_before_answer(
     error: Exception, host: str, redact: Callable[[str], str], *, has_answered: bool = False
 ) -> AgentError:
-    """The error for a failure before the head of the response.
+    """The error for a failure before the head of the response was read.
 
-    `redact` removes credentials. If the host `has_answered` before, a failed name lookup is temporary.
+    `redact` removes credentials from the library's message. If `has_answered` is True, the host has answered
+    before, and a failed name lookup is treated as temporary.
     """
     detail = redact(str(error))
     if isinstance(error, httpx.ProxyError) and (refused := re.match(_PROXY_STATUS, str(error))):
@@ -53,7 +54,7 @@ def shortage_error(error: BaseException) -> Api:
 
 
 def error_inside_answer(error: Exception, redact: Callable[[str], str]) -> AgentError:
-    """The error for a 2xx body that broke off or cannot be decompressed."""
+    """The error for a failure while the body of a 2xx response is read: it broke off, or cannot be decompressed."""
     detail = redact(str(error)) or type(error).__name__
     if isinstance(error, httpx.DecodingError):
         return StreamParse(f"the answer's content-encoding is broken: {detail}")

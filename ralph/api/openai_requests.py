@@ -38,7 +38,9 @@ _TAKEN = frozenset(
 
 
 class ConvertedMessages:
-    """Converts the messages to one endpoint, each once, because the prompt cache depends on the same bytes."""
+    """Converts the messages of requests to one endpoint. Each message is converted once, so that its bytes are the
+    same in all later requests: the server's prompt cache depends on them.
+    """
 
     def __init__(self, convert: Convert) -> None:
         self._convert = convert
@@ -46,7 +48,9 @@ class ConvertedMessages:
         """The converted form of each piece and each message of the last request, by their bytes."""
 
     def pieces(self, request: RequestBody) -> tuple[bytes, ...]:
-        """The JSON of all objects in pieces. The large ones are of the last request, with a comma."""
+        """The JSON of all objects, separated by commas, in pieces. The large pieces are the objects of the last
+        request, and each of them ends with a comma.
+        """
         kept = self._kept
         packed = {
             piece: kept[piece] if piece in kept else self._json(piece.removesuffix(b","), b",")
@@ -62,8 +66,9 @@ class ConvertedMessages:
     def body(
         self, request: RequestBody, fields: bytes, messages: bytes, *, is_openais: bool
     ) -> tuple[bytes, ...]:
-        """The JSON of the request in pieces. `fields` begin it, without a comma at their end, and `messages` begin the list. Servers of
-        OpenAI get a key for their prompt cache.
+        """The JSON of the request, in pieces. It begins with `fields`, which end without a comma, and `messages` is
+        the text that opens the list of messages. For OpenAI's own servers (`is_openais`), a key for the prompt
+        cache is added.
         """
         key = b',"prompt_cache_key":' + to_json(cache_key(request)) if is_openais else b""
         head = b"".join((fields, key, messages))
@@ -137,7 +142,9 @@ def _report(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def strict_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
-    """The schema for strict mode. None if that cannot express it, as an argument that may be left out."""
+    """The schema in the form that strict mode takes. None if strict mode cannot express it, for example because an
+    argument may be left out.
+    """
     try:
         strict = _strict(schema)
     except ValueError:

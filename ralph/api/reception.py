@@ -78,8 +78,9 @@ class Reception:
         dialect: Dialect | None = None,
         is_whole: bool = False,
     ) -> None:
-        """`redact` removes credentials from errors. `answered` are the hosts that have answered before: `host` is
-        added. `is_whole` is True if the answer was asked for as one JSON object.
+        """`redact` removes credentials from the texts in errors. `answered` is the set of hosts that have answered
+        before. When `host`, the host of the request, answers, it is added. `dialect` translates the answer, unless
+        it is None. `is_whole` is True if the answer was asked for as one JSON object.
         """
         self.exchange = exchange
         self._clocks = clocks
@@ -348,7 +349,9 @@ class Reception:
 
 
 class _TextResponse(httpx.Response):
-    """A response in the form that httpx-sse reads, whose text arrives meanwhile."""
+    """A response in the form that httpx-sse reads. Its text is already decoded, and arrives while httpx-sse reads
+    it.
+    """
 
     def __init__(self, texts: Iterator[str]) -> None:
         super().__init__(200, headers={"content-type": "text/event-stream"})
@@ -369,10 +372,11 @@ def _redacted(error: _E, redact: Callable[[str], str]) -> _E:
 
 
 class StreamText:
-    """Decodes the bytes of a stream: without the byte order mark, with LF for each line break, and U+FFFD for invalid
-    UTF-8.
+    """Decodes the bytes of a stream for the parser. Removes the byte order mark, changes every line break to LF,
+    and detects invalid UTF-8, which becomes U+FFFD.
 
-    The parser (httpx-sse) keeps the mark, and would lose a last line that ends in CR.
+    The parser (httpx-sse) keeps the mark. It also waits for more text after a CR, so it would lose a last line that
+    ends in CR.
     """
 
     def __init__(self) -> None:

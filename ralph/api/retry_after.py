@@ -66,12 +66,16 @@ def requested_wait_s(
     message: str = "",
     account: Account | None = None,
 ) -> float | None:
-    """The seconds from `now` for which the server asks ralph to wait, 0 or more. None if it does not.
+    """The number of seconds, counted from `now`, for which the server asks ralph to wait, 0 or more. None if it
+    does not ask for a wait.
 
-    `headers` have lower-case names, and their `date` replaces `now`, because the local clock may be hours off.
-    `retry-after-ms` counts before `retry-after`, then the other headers, then `body` and `message`. For an exhausted
-    `account`, the longest time counts, because a gateway's own header does not know of it, and else the length of its
-    window.
+    `headers` has lower-case names, and `now` has a time zone. A `date` header replaces `now`, because the local
+    clock may be hours off. `body` is the decoded body, and `message` the error's text.
+
+    `retry-after-ms` takes precedence over `retry-after`, both over the other headers, and headers over the body.
+    `account` is the exhausted account that the error is about, or None. Then the longest time counts, because a
+    gateway's own header does not know of the account. If no time is named, the length of the account's window
+    counts.
     """
     if account is not None and not account.is_refilled:
         return None

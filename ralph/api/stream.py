@@ -61,7 +61,9 @@ _KINDS_WITH_DELTAS = _TOOL_INPUT_BLOCKS | _WORDS
 
 
 class OpenBlock:
-    """A content block that has begun. The constructor raises StreamParse for a field of a wrong type."""
+    """A content block that has begun and still receives deltas. The constructor raises StreamParse if a field of
+    the block has the wrong type.
+    """
 
     def __init__(self, block: Block, index: int, *, is_implied: bool = False, is_again: bool = False) -> None:
         check_block(block)
@@ -231,7 +233,9 @@ _SAME_ID = "the server gave several calls one id, or none"
 
 
 class StreamAssembler:
-    """Assembles a message from events, which `feed` takes in order. When it `is_complete`, `answer` returns it."""
+    """Assembles a message from stream events. The caller passes the events to `feed`, in order. When `is_complete`
+    is True, `answer` returns the message.
+    """
 
     def __init__(self, began: datetime | None = None) -> None:
         """`began` is the time at which the answer began. An error in it may name the time of the end of a wait."""
@@ -258,14 +262,19 @@ class StreamAssembler:
 
     @property
     def streamed_tokens(self) -> int:
-        """The tokens of the answer so far, estimated from its bytes, rather too high than too low."""
+        """The number of tokens of the answer so far, estimated from its bytes. The estimate is more likely too high
+        than too low.
+        """
         return tokens_of_bytes(sum(block.streamed_bytes for block in self._blocks))
 
     def feed(self, event: dict[str, Any], *, has_invalid_utf8: bool = False) -> None:
-        """Adds one event. With `has_invalid_utf8`, bytes in it may have become U+FFFD.
+        """Adds one event. `has_invalid_utf8` is True if invalid bytes in the event may have been replaced by
+        U+FFFD.
 
-        Raises the error that the event reports, StreamParse if it puts a tool call in doubt, and StreamTransient for
-        a missing beginning, for another answer, and for invalid UTF-8 in the input of a tool call.
+        Ignores events after the end of the message. Raises the error of the server that the event reports. Raises
+        StreamParse if the event violates the protocol so that a tool call is in doubt. Raises StreamTransient if
+        the beginning of the answer is missing, if another answer begins, or if the input of a tool call contains
+        invalid UTF-8.
         """
         if self.is_complete:
             return
@@ -378,9 +387,10 @@ class StreamAssembler:
         return block
 
     def _take_odd(self, index: int, delta: KnownDelta | dict[str, Any], block: OpenBlock | None) -> None:
-        """Takes a delta that fits no open block of its index.
+        """Takes a delta that does not fit the newest block of its index, or whose block has ended or never began.
 
-        Text and thinking get a block of their own. Raises StreamParse if it may be a part of the input of a call.
+        Text and thinking get a block of their own if there is none. A delta without content is left out. Raises
+        StreamParse if the delta may be a part of the input of a call.
         """
         kind, said = _piece(delta)
         # Null adds nothing.
@@ -417,7 +427,9 @@ class StreamAssembler:
         self._warned[_NO_STOP] = None
 
     def _check_damage(self, event: StreamEvent | None) -> None:
-        """Raises StreamTransient for invalid UTF-8 in the input of a call. In text, it is a warning."""
+        """Raises StreamTransient if the input of a tool call contains invalid UTF-8, because this call must not
+        run. Invalid UTF-8 in text only gives the answer a warning.
+        """
         match event:
             case BlockStart():
                 tool_input = str(event.content_block.get("input"))
@@ -461,7 +473,9 @@ class StreamAssembler:
         self.is_complete = True
 
     def _give_ids(self) -> None:
-        """Gives each call an id. Raises StreamParse for an equal one without an id of its own."""
+        """Gives each call an id of its own. Raises StreamParse if two calls without different ids are equal,
+        because the second one may repeat the first.
+        """
         calls = [block.block for block in self._blocks if block.is_client_call]
         ids = {call.get("id") for call in calls}
         if len(ids) == len(calls) and all(ids):
@@ -493,7 +507,9 @@ class StreamAssembler:
 def answer_from_message(
     message: dict[str, Any], request_id: str | None = None, *, has_invalid_utf8: bool = False
 ) -> Answer:
-    """The answer from one JSON object. `has_invalid_utf8` and errors are as in `StreamAssembler.feed`."""
+    """The answer from a complete message that a server sent as one JSON object, although a stream was requested.
+    `has_invalid_utf8` and the errors are as in `StreamAssembler.feed`.
+    """
     assembler = StreamAssembler()
     content = checked(message, WholeMessage).content or []
     if isinstance(content, str):

@@ -61,7 +61,9 @@ class BlockDelta(Struct, frozen=True, tag="content_block_delta"):
 
 
 class OtherBlockDelta(Struct, frozen=True, tag="content_block_delta"):
-    """A delta as the server sent it, whose type is unknown or whose fields are unexpected."""
+    """A delta that none of the other types fits, as the server sent it: its type is unknown, or its fields are
+    unexpected.
+    """
 
     index: int
     delta: dict[str, Any]
@@ -74,7 +76,8 @@ class BlockStop(Struct, frozen=True, tag="content_block_stop"):
 class MessageDelta(Struct, frozen=True, tag="message_delta"):
     delta: dict[str, Any]
     usage: Any = None
-    """The API's `usage` object with totals since the beginning. Another value is ignored."""
+    """The API's `usage` object. Its numbers are totals since the beginning of the answer. A value that is not an
+    object is ignored."""
     context_management: Any = None
     input_transformations: Any = None
 
@@ -138,9 +141,11 @@ def in_clear_form(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def stream_event(event: dict[str, Any], began: datetime | None = None) -> StreamEvent | None:
-    """Converts an event to its type. None for an unknown type, and for what adds nothing, such as a ping.
+    """Converts an event to its type. None for an event of an unknown type, and for one that adds nothing to the
+    answer, such as a ping.
 
-    Raises StreamParse with the path of a wrong field, and an error of the server. `began` is for `stream_error`.
+    If a field is wrong, raises StreamParse with the field's path. If the event reports an error of the server,
+    raises that error. `began` is the time at which the answer began, for `stream_error`.
     """
     kind = event.get("type")
     if kind not in _KNOWN_EVENTS:
@@ -167,7 +172,9 @@ def check_block(block: dict[str, Any]) -> None:
 
 
 def checked(value: dict[str, Any], kind: Any) -> Any:
-    """The object as `kind`, a Struct or a union of Structs. Raises StreamParse if it does not have this form."""
+    """Converts the object to `kind`, a Struct or a union of Structs. Raises StreamParse if the object does not have
+    this form.
+    """
     try:
         return _converted(value, kind)
     except ValueError as error:  # a ValidationError, or half of a surrogate pair in the type

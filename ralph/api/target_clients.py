@@ -54,17 +54,19 @@ class TargetClients:
         self._clients: dict[Endpoint, ApiClient] = {}
         self._endpoints: dict[tuple[str, int], Endpoint] = {}
         self._answered = {_host_of(DEFAULT_BASE_URL)}
-        """The hosts that have answered before, whose failed name lookups are temporary."""
+        """The hosts that have answered before, and Anthropic's own host. If a name lookup fails for one of these
+        hosts, the failure is treated as temporary."""
 
     def know_answered(self, base_urls: Iterable[str]) -> None:
         """Stores that the hosts of these URLs have answered an earlier process of this session."""
         self._answered.update(map(_host_of, base_urls))
 
     def prepare(self, target: Target, key: int = 0) -> ApiClient:
-        """The client for a target and the key with the index `key`, counted from 0.
+        """The client for a target and one of its keys, made if there is none yet. `key` is the index of the key,
+        counted from 0.
 
         Raises ValueError if the endpoint or the proxy cannot be used, and OSError if the file with certificates
-        cannot be read.
+        cannot be read, for example because the machine is short of file descriptors.
         """
         keys = self._connecting.keys
         if keys is not None:
@@ -82,7 +84,9 @@ class TargetClients:
     def send_message(
         self, target: Target, key: int, body: RequestBody, events: Events, *, is_whole: bool = False
     ) -> Answer:
-        """As `Client.send_message`. Raises `Api` for an unusable endpoint, so that another is asked."""
+        """Sends one request, as `Client.send_message` describes. Raises `Api` if the endpoint cannot be used, so
+        that ralph can ask another target.
+        """
         try:
             client = self.prepare(target, key)
         except (OSError, ValueError, MemoryError) as error:

@@ -70,9 +70,11 @@ class EndpointRoute(Struct, frozen=True):
 
 
 def route_to(base_url: str, ca_file: str | None) -> EndpointRoute:
-    """Chooses the proxy and the TLS context for a base URL. `ca_file` has the only authorities to trust, or is None.
+    """Chooses the proxy and the TLS context for a base URL.
 
-    Raises OSError (`ssl.SSLError`) for that file, and ValueError for the base URL or the proxy.
+    `ca_file` is a file with the certificates of the authorities to trust. None means the usual authorities. Raises
+    OSError (which includes `ssl.SSLError`) if that file cannot be used, and ValueError if the base URL or the proxy
+    cannot be used.
     """
     try:
         url = httpx.URL(base_url)
@@ -94,7 +96,9 @@ def route_to(base_url: str, ca_file: str | None) -> EndpointRoute:
 
 
 def build_transport(base_url: str, ca_file: str | None) -> httpx.BaseTransport:
-    """Makes a transport, which always verifies certificates. Raises the errors of `route_to`."""
+    """Makes a transport, which sends requests as they are and always verifies certificates. Raises the errors of
+    `route_to`.
+    """
     route = route_to(base_url, ca_file)
     with load_lightly():  # httpx imports `ssl` and `certifi` even if there is no TLS context
         transport = httpx.HTTPTransport(

@@ -127,7 +127,9 @@ def checkpoint_ref(set_name: str, job: str, attempt: int) -> str:
 
 
 def trailer_of(set_name: str, job: str, attempt: int, generation: int) -> str:
-    """The line in the message of a commit that a claim of a job made, as git-interpret-trailers(1) reads it."""
+    """The line at the end of a commit's message, in the form of git-interpret-trailers(1), that says which claim of
+    a job made the commit.
+    """
     return f"Ralph-Job: {set_name}/{job} {attempt} {generation}"
 
 
@@ -625,8 +627,9 @@ class JobCheckout:
         return answer
 
     def finish(self, message: str, trailer: str) -> MadeCommit:
-        """Commits on HEAD what the agent left uncommitted. If nothing was left, the result is HEAD. Uses the user's name and address, or ralph's own if the user has set none. Raises
-        CheckoutError and Interrupted.
+        """Commits on HEAD what the agent left uncommitted, with the line `trailer` at the end of the message. If
+        nothing was left, the result is HEAD. Uses the user's name and address, or ralph's own if the user has set
+        none. Raises CheckoutError and Interrupted.
         """
         head, tree, left_out = self._staged()
         if self._git().read("rev-parse", "--verify", f"{head}^{{tree}}").decode().strip() == tree:

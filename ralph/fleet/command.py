@@ -78,8 +78,8 @@ class Fleet:
         *,
         most_wait_s: float | None = None,
     ) -> None:
-        """`named` is what `--db` says. Connects when it is first asked. Raises StoreError, also if the store is a file of another
-        user.
+        """`named` is the value of `--db`. Connects only when the store is first needed. Raises StoreError, also if
+        the store is a file of another user.
         """
         self.database = database_of(named, environment)
         refuse_others_file(self.database)

@@ -201,7 +201,9 @@ class JobProcess:
         return None if code is None else self.end(code)
 
     def so_far(self) -> ProcessEnd:
-        """An end with 0, and with the turns and the cost of all processes that the journals and the loop's record tell."""
+        """The turns and the cost so far of all processes of the job, from the journals and the loop's record, with
+        exit code 0.
+        """
         told = ProcessEnd(exit_code=0)
         if self._job.until is not None:
             if (state := self._loop()) is None:

@@ -153,8 +153,9 @@ class LoopCommands(Struct, frozen=True):
         streams: tuple[int | None, int | None] = (None, None),
         search: BlockSearch | None = None,
     ) -> tuple[CommandEnding, list[str]]:
-        """Runs a command to its end. Also returns what people were told. `streams` are the descriptors of its input and its
-        standard error, as in `CommandSupervisor.start`, whose errors it raises, and Interrupted after the command has ended.
+        """Runs a command to its end, at most `limit_s` seconds. Returns how it ended and what people were told.
+        `streams` are the descriptors for its input and its standard error, as in `CommandSupervisor.start`, whose
+        errors are raised. Raises Interrupted, after the command has ended.
         """
         box, undone, told = self.box, "", list[str]()
         environment = box.before(environment, waiting_for)

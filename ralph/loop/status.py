@@ -315,8 +315,8 @@ def _left_text(state: LoopState) -> Iterator[str]:
 
 
 def left_of(state: LoopState) -> dict[str, float | None]:
-    """The rest of a loop's limits, None without a limit: iterations that have not begun, US dollars, which are also None if
-    the cost so far is unknown, and seconds.
+    """The rest of a loop's limits: iterations that have not begun, US dollars and seconds. None without a limit.
+    The dollars are also None if the cost so far is unknown.
     """
     limits, spent = state.plan.limits, state.spent_usd
     most, budget_usd, max_time_s = limits.max_iterations, limits.max_budget_usd, limits.max_time_s

@@ -71,7 +71,9 @@ class _Document(Struct, frozen=True):
 
 
 def entries_of(document: Any) -> dict[str, dict[str, Any]]:
-    """The entries of `{"mcpServers": {NAME: {...}}}`, by name. Raises ValueError for another form."""
+    """The entries of a document of the form `{"mcpServers": {NAME: {...}}}`, by name. Raises ValueError if the
+    document has another form.
+    """
     try:
         return convert(document, _Document).mcp_servers
     except ValidationError as error:
@@ -81,9 +83,9 @@ def entries_of(document: Any) -> dict[str, dict[str, Any]]:
 def server_of(
     name: str, raw: Mapping[str, Any], variables: Mapping[str, str], *, may_leave_sandbox: bool = False
 ) -> McpServer:
-    """Decodes one entry. Values from `variables` replace `${NAME}` and `${NAME:-default}`.
+    """Decodes one entry. Values from `variables` replace `${NAME}` and `${NAME:-default}` in the entry.
 
-    Raises ValueError with the server's name, and without values, which may be credentials.
+    Raises ValueError. The error contains the server's name, but no value of the entry, which may be a credential.
     """
     try:
         return _server_of(name, raw, variables, may_leave_sandbox=may_leave_sandbox)

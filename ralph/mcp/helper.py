@@ -74,7 +74,9 @@ _STDERR_AFTER_END_S = 0.2
 
 
 def main() -> None:
-    """Runs the helper. The arguments of the process are the descriptor of the socket and ralph's pid."""
+    """The main function of the helper process. The arguments of the process are the descriptor of the socket and
+    ralph's pid.
+    """
     control, parent_pid = map(int, sys.argv[1:])
     end_with_parent(parent_pid)
     keep_memory_private()
@@ -99,6 +101,7 @@ class _Connection:
         self.http_status = 0
         """The status of the last HTTP request, if it was 400 or more, since the last call or ping began."""
         self.call = anyio.CancelScope()
+        """The scope of the last call."""
         self.unusable = ""
         """The reason why the answer to the last call cannot be used. Empty if it can be used."""
 
@@ -167,7 +170,9 @@ class _Helper:
                 self._obey(order_of(line))
 
     async def _received(self) -> bytes:
-        """Waits for bytes from ralph, empty if the socket is closed. Stores descriptors that come with them."""
+        """Waits for bytes from ralph and returns them. Returns empty bytes if the socket is closed. Stores the
+        descriptors that come with the bytes.
+        """
         while True:
             try:
                 chunk, descriptors, _, _ = socket.recv_fds(self._ralph, _CHUNK_BYTES, _MOST_DESCRIPTORS)
@@ -205,7 +210,9 @@ class _Helper:
                     gone.task.cancel()
 
     async def _hold(self, order: Connect, connection: _Connection, descriptors: list[int]) -> None:
-        """Connects to the server, lists its tools, and keeps the connection until it ends or is cancelled."""
+        """Connects to the server, lists its tools, and keeps the connection open until it ends or the task is
+        cancelled.
+        """
         is_unreached = False
         try:
             async with contextlib.AsyncExitStack() as stack:
@@ -237,7 +244,9 @@ class _Helper:
             await self._send(news)
 
     async def _answer(self, order: Call) -> News | None:
-        """Sends a call, and returns its answer. None if the connection ends: `ServerLost` answers it."""
+        """Sends a call to the server, and returns the message that answers it. None if the connection ends during
+        the call. The message `ServerLost` then answers the call.
+        """
         connection = self._connections[order.connection]
         if connection.session is None or connection.ended.is_set():
             return CallNotSent(order.id)
@@ -433,8 +442,9 @@ class StderrTail:
 async def descriptor_transport(
     stdin: int, stdout: int, stderr_descriptor: int, *, stderr: StderrTail, ended: anyio.Event
 ) -> AsyncIterator[tuple[Any, Any]]:
-    """A transport over a server's standard input, output and error, which it closes at the end. `ended` is set when
-    the server closes one of the first two. An unusable answer becomes an `UnusableMessageError`.
+    """A context manager for a transport over a server's standard input, output and error. At the end, it closes all
+    three. It stores the server's standard error in `stderr`, and sets `ended` when the server closes its output or
+    its input. An answer that cannot be used becomes an `UnusableMessageError`.
     """
     to_session, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     to_server, from_session = anyio.create_memory_object_stream[SessionMessage](0)
@@ -484,7 +494,9 @@ async def _read(output: asyncio.StreamReader, to_session: Any, ended: anyio.Even
 
 
 def _message(line: bytes) -> SessionMessage | UnusableMessageError | None:
-    """The message of a line. None for other words that a server prints there."""
+    """The message of a line. None if it cannot be decoded and is no answer to ralph, such as words that a server
+    prints there.
+    """
     try:
         message = mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValidationError as error:

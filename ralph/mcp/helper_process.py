@@ -61,7 +61,9 @@ class HelperProcess:
             raise
 
     def send(self, order: Order, descriptors: Sequence[int] = ()) -> None:
-        """Sends an order with descriptors. Raises OSError if the helper has ended or does not read."""
+        """Sends an order to the helper process, together with descriptors. Raises OSError if it has ended or does
+        not read.
+        """
         line = encoded(order)
         if descriptors:
             sent = socket.send_fds(self._control, [line], list(descriptors))
@@ -165,7 +167,9 @@ class ServerProcess:
         return self._stdin, self.command.output_descriptor, self._stderr
 
     def hand_over(self) -> None:
-        """Closes ralph's descriptors, once another process has copies, whose end is that of the input."""
+        """Closes ralph's descriptors. Must be called when another process has received copies of them. When that
+        process closes its copies, the server sees the end of its input.
+        """
         os.close(self._stdin)
         os.close(self._stderr)
 
@@ -177,7 +181,9 @@ class ServerProcess:
 
 
 def end_servers(processes: Sequence[ServerProcess], waiter: Waiter, clock: Clock) -> None:
-    """Asks servers, whose `hand_over` was called, to end, and soon kills what remains."""
+    """Asks servers to end, waits briefly for all of them together, and then kills the processes that remain. The
+    caller must call `hand_over` of each server first.
+    """
     for process in processes:
         process.command.ask_to_stop()
     until_s = clock.now_s() + min(_GRACE_S + _MARGIN_S, waiter.stop_left_s())

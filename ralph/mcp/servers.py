@@ -103,10 +103,11 @@ class OwnServers:
         start_s: float,
         call_s: float,
     ) -> None:
-        """Starts the helper process at once, because that takes a second.
+        """Starts the helper process at once, because its start takes a second.
 
-        `environment` is the helper's, without credentials. `start_s` is the limit for a start, and for a call's wait
-        for a lost server, `call_s` that for a call. Raises ShortageError or OSError.
+        `environment` is the environment of the helper process, without credentials. `start_s` is the time limit in
+        seconds for the start of a server, and for the wait of a call until a lost server is connected again.
+        `call_s` is that for a call. Raises ShortageError or OSError.
         """
         self._environment = environment
         self._waiter = waiter
@@ -139,7 +140,9 @@ class OwnServers:
         return {name: self._tools_of(link, until_s) for name, link in self._links.items()}
 
     def _await_helper(self) -> None:
-        """Waits for the helper, before servers' limits begin. Raises ServerFailedError, Interrupted."""
+        """Waits until the helper process takes orders. The time limits of the servers begin only after this wait.
+        Raises ServerFailedError and Interrupted.
+        """
         until_s = self._clock.now_s() + _HELPER_READY_S
         while not self._is_ready and self._next(until_s, "the process for MCP servers") is not TIMED_OUT:
             pass
@@ -226,7 +229,9 @@ class OwnServers:
             pass
 
     def _reconnect(self, link: _Link, until_s: float) -> None:
-        """Connects again, with waits, but begins no try after `until_s`. Raises CallFailedError, Interrupted."""
+        """Connects again to a server whose connection was lost, and waits between the tries. Begins no try after
+        `until_s`. Raises CallFailedError and Interrupted.
+        """
         name = link.server.name
         while link.tools is None:
             why = link.epitaph
@@ -273,7 +278,9 @@ class OwnServers:
     # --- Calls
 
     def _asked(self, link: _Link, tool: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
-        """Calls a tool. None if the call did not reach the server. Raises CallFailedError, Interrupted."""
+        """Calls a tool and returns the result. None if the call did not reach the server. Raises CallFailedError
+        and Interrupted.
+        """
         self._calls += 1
         order = Call(self._calls, link.connection, tool, arguments)
         self._send(order)
@@ -326,7 +333,9 @@ class OwnServers:
             self._lose_all()
 
     def _next(self, until_s: float, waiting_for: str) -> Any:
-        """Handles the next message of the helper and returns it, or TIMED_OUT. Raises Interrupted."""
+        """Waits for the next message from the helper process, handles it and returns it. TIMED_OUT if none comes in
+        time, or if there is no helper process. Raises Interrupted.
+        """
         if self._helper is None:
             return TIMED_OUT
         news = self._waiter.wait(self._helper.mailbox, until_s=until_s, waiting_for=waiting_for)

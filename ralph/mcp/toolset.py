@@ -83,9 +83,11 @@ def tool_name(server: str, tool: str) -> str:
 def tools_of(
     listed: Mapping[str, Iterable[Mapping[str, Any]]], redact: Callable[[str], str] = str
 ) -> tuple[McpTool, ...]:
-    """The tools of all servers, from what each has listed. `redact` removes a server's credentials.
+    """The tools of all servers. `listed` maps the name of each server to the tools that it has listed. `redact`
+    removes the credentials that a server was given and repeats.
 
-    Sorted by name, so that requests have the same bytes. Several may have one name.
+    The result is sorted by name, so that requests have the same bytes in whatever order the servers answered.
+    Several tools may have the same name.
     """
     found = (_tool(server, raw, redact) for server in sorted(listed) for raw in listed[server])
     return tuple(sorted((one for one in found if one is not None), key=lambda one: one.definition.name))
@@ -176,7 +178,9 @@ class McpToolset:
         return tuple(self._groups)
 
     def connect(self, start: Callable[[McpServer], ServerProcess]) -> None:
-        """Connects to all servers. `start` makes the processes. Raises ServerFailedError and Interrupted."""
+        """Connects to all servers, and waits until all are connected. `start` is called for each server that needs
+        a process. Raises ServerFailedError and Interrupted.
+        """
 
         def start_and_keep(server: McpServer) -> ServerProcess:
             self._with_process[server.name] = server
@@ -209,7 +213,9 @@ class McpToolset:
         )
 
     def tools_by_server(self) -> dict[str, list[str]]:
-        """The tools that the run may use, by server, under the server's own names."""
+        """The tools that the run may use, by the name of their server. They have the names that the server itself
+        uses.
+        """
         found: dict[str, list[str]] = {name: [] for name in self._groups}
         for server, tool in self._tools.values():
             found[server].append(tool)
@@ -230,7 +236,9 @@ class McpToolset:
         return self._with_process.get(self._tools[name][0])
 
     def call(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The result in the form of `tools/call`. Raises CallFailedError and Interrupted."""
+        """Calls a tool and returns the result in the form of the protocol's `tools/call`. Raises CallFailedError
+        and Interrupted.
+        """
         server, tool = self._tools[name]
         return self._groups[server].call(server, tool, arguments)
 
@@ -247,7 +255,7 @@ UNKNOWN_EFFECTS = "Its effects are unknown: look at the state of things before y
 
 
 class ServerFailedError(Exception):
-    """A server did not start, or not in time. The message is one line with its name."""
+    """A server did not start in time, or could not be started. The message is one line with the server's name."""
 
 
 class CallFailedError(Exception):
@@ -259,13 +267,19 @@ class ServerGroup(Protocol):
     def names(self) -> Sequence[str]: ...
 
     def begin(self, start: Callable[[McpServer], ServerProcess]) -> None:
-        """Begins to connect, with `start` for each process, and does not wait. Raises ServerFailedError."""
+        """Begins to connect to the servers, and does not wait for them. Calls `start` for each server that needs a
+        process. Raises ServerFailedError.
+        """
 
     def tools(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """Waits for all servers. Their tools in the form of `tools/list`. Raises ServerFailedError, Interrupted."""
+        """Waits until all servers are connected. Returns the tools of each server, by the server's name, in the
+        form of the protocol's `tools/list`. Raises ServerFailedError and Interrupted.
+        """
 
     def call(self, server: str, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The result in the form of `tools/call`. Raises CallFailedError, and Interrupted once the server is told."""
+        """Calls a tool and returns the result in the form of the protocol's `tools/call`. Raises CallFailedError.
+        Also raises Interrupted, after it has told the server that nobody waits for the result any more.
+        """
 
     def close(self) -> None:
         """Ends the servers of the group."""

@@ -12,20 +12,23 @@ from msgspec import Struct
 MOST_PAGES = 100
 """A list of tools may come in pages. A server with more of them would fill the request, or never end its list."""
 NO_METHOD = -32601
-"""JSON-RPC's code with which a server without tools may refuse to list them."""
+"""The code of JSON-RPC with which a server without tools may refuse to list them, even if it has announced that it
+has tools."""
 
 # --- From ralph to the helper
 
 
 class Connect(Struct, frozen=True, tag="connect", tag_field="kind"):
-    """Orders the helper to connect to a server and list its tools: `ServerConnected` or `ServerLost`.
+    """Orders the helper process to connect to a server and to list its tools. The reply is `ServerConnected` or
+    `ServerLost`.
 
-    With that for a stdio server come three descriptors, for its standard input, output and error.
+    For a stdio server, three descriptors come with the message: ralph's ends of the server's standard input, output
+    and error.
     """
 
     server: str
     connection: int
-    """A number that no other connection of the run has. A restarted server gets a new one."""
+    """The number of the connection. No other connection of the run has it. A restarted server gets a new number."""
     transport: Literal["stdio", "http", "sse"]
     url: str = ""
     headers: dict[str, str] = {}
@@ -36,7 +39,9 @@ class Connect(Struct, frozen=True, tag="connect", tag_field="kind"):
 
 
 class Call(Struct, frozen=True, tag="call", tag_field="kind"):
-    """Orders a call: `CallReturned`, `CallRefused`, `CallNotSent`, or `ServerLost` without the connection."""
+    """Orders the helper process to call a tool. The reply is `CallReturned`, `CallRefused` or `CallNotSent`, or
+    `ServerLost` if the connection is lost.
+    """
 
     id: int
     connection: int
@@ -51,13 +56,17 @@ class Cancel(Struct, frozen=True, tag="cancel", tag_field="kind"):
 
 
 class Ping(Struct, frozen=True, tag="ping", tag_field="kind"):
-    """Orders a ping: `ServerAlive`, or `ServerLost`, as the connection of a silent server is ended."""
+    """Orders the helper process to ping a server. The reply is `ServerAlive`. If the server does not answer, the
+    helper ends the connection, and the reply is `ServerLost`.
+    """
 
     connection: int
 
 
 class Disconnect(Struct, frozen=True, tag="disconnect", tag_field="kind"):
-    """Orders the end of a connection: `ServerLost`, unless it had ended."""
+    """Orders the helper process to end a connection. The reply is `ServerLost`, unless the connection has already
+    ended.
+    """
 
     connection: int
 

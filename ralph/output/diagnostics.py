@@ -22,7 +22,9 @@ _DELTA = "content_block_delta"
 
 
 class Diagnostics:
-    """An `Events` sink that makes a line from each event. `write` must redact it."""
+    """An `Events` sink that makes a line from each event and passes it to `write`. The line may contain secrets, so
+    `write` must redact it.
+    """
 
     def __init__(self, clock: Clock, started_s: float, write: Callable[[str], None]) -> None:
         self._clock = clock
@@ -39,7 +41,9 @@ class Diagnostics:
 
 
 class DiagnosticsFile:
-    """The file of `--debug-file`, to which lines are appended. One that cannot be written is lost."""
+    """The file of `--debug-file`, to which lines are appended. A symbolic link is not opened, because a repository
+    may have put it there. If a line cannot be written, it is lost and the run continues.
+    """
 
     def __init__(self, path: str, redact: Callable[[str], str], directories: Sequence[str] = ()) -> None:
         """Opens the file. Raises OSError if that fails. `path` and `directories` are as in `result_file_problem`."""

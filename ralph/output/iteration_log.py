@@ -57,7 +57,9 @@ class LogFiles:
         tell: Callable[[str], None],
         most_bytes: int = MOST_LOG_BYTES,
     ) -> None:
-        """`redact` removes credentials. `tell` gets one sentence about the first failure. Each event tries again."""
+        """`redact` removes credentials. `tell` gets one sentence if the log cannot be written. Later failures are
+        not told. Each event tries again.
+        """
         self._folder = str(folder)
         self.redact = redact
         self._tell = tell
@@ -65,7 +67,9 @@ class LogFiles:
         self._has_failed = False
 
     def append(self, at: datetime, objects: Iterable[dict[str, Any]], lines: Iterable[str]) -> None:
-        """Appends JSON objects and lines for people, both with the time `at`. Each line becomes one."""
+        """Appends JSON objects and lines for people, both with the time `at`. Line breaks inside `lines` become
+        spaces.
+        """
         stamp = at.isoformat(timespec="milliseconds")
         events = "".join(f"{_to_json({'at': stamp, **redacted(one, self._text)})}\n" for one in objects)
         local = f"{at.astimezone():%Y-%m-%d %H:%M:%S}"
@@ -115,7 +119,9 @@ def _opened_to_append(path: str) -> int:
 
 
 def _moved_away(path: str, descriptor: int) -> bool:
-    """Renames a full log file. False if another process does so, whose new file must not replace the older part."""
+    """Renames a full log file. False if another process is about to do so or has done so: a second rename would
+    replace the older part by a new, nearly empty file.
+    """
     with suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.stat(path), os.fstat(descriptor)):  # noqa: PTH116 - the path is a str
@@ -189,7 +195,9 @@ class LiveIteration(Struct, frozen=True):
 
 
 class LiveFile:
-    """An `Events` sink that replaces the live file at most four times a second. Nobody is told of a failure."""
+    """An `Events` sink that keeps the live file current. It is replaced at most four times a second. If it cannot
+    be written, nobody is told.
+    """
 
     def __init__(self, folder: str, first: LiveIteration, clock: Clock, redact: Callable[[str], str]) -> None:
         self._path = f"{folder}/{LIVE_FILE}"

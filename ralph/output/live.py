@@ -55,7 +55,9 @@ class LiveRun(Struct, frozen=True):
 
 
 def live_after(live: LiveRun, event: ev.Event, at_s: float, redact: Callable[[str], str]) -> LiveRun:
-    """The present moment after an event at the time `at_s`. `live` itself if the event changes nothing."""
+    """The present moment after an event at the time `at_s`. `redact` removes credentials from texts. If the event
+    changes nothing, as parts of an answer do, `live` itself is returned.
+    """
     match event:
         case ev.StreamReceived():
             return live
@@ -97,7 +99,9 @@ def _after_attempt(live: LiveRun, event: ev.AttemptEnded) -> LiveRun:
 
 
 def doing(live: LiveRun, at_s: float) -> tuple[str, str]:
-    """The work of the run at the time `at_s`, and how long it has lasted, such as `42s`, or the rest of a wait."""
+    """Two texts: what the run does at the time `at_s`, and for how long, such as `42s`. During a wait, the second
+    text is the rest of the wait.
+    """
     if live.wait is not None and live.wait.until_s > at_s:
         return f"waiting after {live.wait.reason}", f"{duration(live.wait.until_s - at_s)} left"
     if live.tools:

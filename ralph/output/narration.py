@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 LONGEST_SUMMARY = 160
 LONGEST_ERROR = 1000
 LONGEST_STREAMED_LINE = 4000
-"""A longer line is printed in parts while it arrives, so that memory holds no very long one."""
+"""In characters. A longer line is printed in parts while it arrives, so that ralph keeps no very long line in
+memory."""
 # For each tool, the argument that says most about a call.
 _TELLING_ARGUMENT = {
     "Read": "file_path",
@@ -95,7 +96,8 @@ class Narration:
         self._names_targets = False  # with a single target, its name is not worth showing
         self._was_refusal_told = False  # whether the next result belongs to a call that was refused
         self._held: list[str] | None = None
-        """The lines of the answer to a retried request, until it is complete. None without a retry."""
+        """The lines of the answer to a retried request, which are printed when it is complete. None if no retry is
+        in progress."""
 
     def lines(self, event: ev.Event) -> Iterator[str]:
         if isinstance(event, ev.StreamReceived):  # first, because these come by the thousand
@@ -127,14 +129,18 @@ class Narration:
         return isinstance(event, _WORDS) and not self._shows_text
 
     def _attempt(self, event: ev.AttemptEnded) -> Iterator[str]:
-        """Yields the error line of a failed attempt. The outcome reports an interruption."""
+        """Yields the error line of a failed attempt. An interrupted attempt has none, because the outcome reports
+        the interruption.
+        """
         if event.error is not None and event.kind != "interrupted":
             yield from self._rest_of_text()
             who = f"{event.target}: " if self._names_targets else ""
             yield self.color("red", f"[error] {who}{one_line(event.error)}")
 
     def color(self, name: Color, text: str) -> str:
-        """Makes a line of ralph's own safe for a terminal, and colours it if `has_color` is True."""
+        """Makes the text of a line safe for a terminal, and colours it if `has_color` is True. Ralph itself must
+        have written the line.
+        """
         shown = in_one_line(text)
         return colored(name, shown) if self._has_color else shown
 
@@ -281,7 +287,9 @@ class Narration:
                 yield from self._rest_of_text()
 
     def _accepted(self, message: dict[str, Any]) -> Iterator[str]:
-        """Yields the text of an answer that came as one JSON message. That of a stream was printed."""
+        """Yields the text of an answer that came as one JSON message. Yields nothing for a streamed answer, whose
+        text has already been printed.
+        """
         yield from self._rest_of_text()
         if not self._streamed:
             for block in message["content"]:
@@ -290,7 +298,9 @@ class Narration:
         self._streamed = False
 
     def _discarded(self) -> Iterator[str]:
-        """Drops the text of a discarded answer, or, if it was printed, yields a line that says so."""
+        """Handles a discarded answer. If its text was not printed yet, drops it. Otherwise yields a line that says
+        that the answer above does not count.
+        """
         yield from self._rest_of_text()
         if self._held is not None:
             self._held.clear()
@@ -352,12 +362,16 @@ def one_line(text: str) -> str:
 
 
 def _in_words(words: Mapping[str, str], name: str) -> str:
-    """The words for `name`. One that the table lacks, as of a newer ralph's journal, gets spaces for underscores."""
+    """The words for `name`, from the table `words`. A name that the table lacks may come from a journal of a newer
+    ralph: its underscores become spaces.
+    """
     return words.get(name, name.replace("_", " "))
 
 
 def describe_call(call: ToolCall, redact: Callable[[str], str] = str) -> str:
-    """A tool call in one line: its tool and its most important argument, redacted and then perhaps shortened."""
+    """Describes a tool call in one line: the name of the tool and its most important argument, which may be
+    shortened. `redact` removes secrets before that.
+    """
     telling = call.arguments.get(_TELLING_ARGUMENT.get(call.name, ""))
     if telling is None:
         telling = ", ".join(f"{name}={value!r}" for name, value in call.arguments.items())
@@ -366,14 +380,18 @@ def describe_call(call: ToolCall, redact: Callable[[str], str] = str) -> str:
 
 
 def _announced(call: ToolCall, redact: Callable[[str], str]) -> str:
-    """The line that announces a tool call. The summary of a final report is printed when it is accepted."""
+    """The line that announces a tool call. For a final report, it lacks the summary, which is printed when the
+    report is accepted.
+    """
     status = call.arguments.get("status") if call.name == FINAL_REPORT else None
     return describe_call(call, redact) if status is None else f"{call.name}: {one_line(redact(str(status)))}"
 
 
 def _gist(event: ev.ToolFinished, redact: Callable[[str], str]) -> str:
-    """The most informative line of a tool's error: of Bash the last line, with the exit code, and the one before it,
-    of a final report the list of problems, of other tools the first line.
+    """The most informative line of a tool's error.
+
+    For Bash, this is the last line, which contains the exit code, with the line before it. For a final report, it
+    is the list of problems. For other tools, it is the first line.
     """
     content = redact(str(event.result.output.content))
     lines = [line for line in content.splitlines() if line.strip()] or [""]

@@ -125,7 +125,9 @@ class Notifier:
         self._has_told_outage = False
 
     def tell_end(self, fields: dict[str, Any]) -> Notice | None:
-        """Tells the end. Returns a notice if the program fails. A signal ends only the program."""
+        """Tells the end. Returns a notice if the program fails. A signal ends only the program, because nothing
+        else is left to stop.
+        """
         try:
             return self._send(fields)
         except Interrupted as stop:

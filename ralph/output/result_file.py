@@ -30,10 +30,10 @@ _READER_S = 5.0  # as the writer of standard output waits for its reader at the 
 
 
 def result_file_problem(path: str, directories: Sequence[str | Path] = ()) -> str | None:
-    """Why the file cannot be written, or None. Ralph checks this before it sends any request.
+    """The reason why the file cannot be written, or None. Ralph checks this before it sends any request.
 
-    `path` is absolute. No link in the repositories of `directories`, where ralph was called and where commands may
-    write, may lead out of them.
+    `path` is absolute. `directories` are the directory where ralph was called and those where commands may write. A
+    link inside the repositories of these directories must not lead out of them.
     """
     if os.path.isdir(path):  # noqa: PTH112 - strings throughout
         return f"{path} is a directory"
@@ -99,8 +99,10 @@ def _judged_directory(path: str, directories: Sequence[str | Path]) -> Iterator[
 
 
 def problem_of_directory(above: str, real: str, directories: Sequence[str | Path]) -> str | None:
-    """Why ralph must not write in the directory `above`, or None: a link, perhaps of an agent's, leads out of a
-    repository. `real` is `above` without links. `directories` are as in `result_file_problem`.
+    """The reason why ralph must not write in the directory `above`, or None if it may.
+
+    The reason is a link in the path that leads out of a repository, because an agent may have made it. `real` is
+    the path of `above` with all links resolved. `directories` are as in `result_file_problem`.
     """
     link, around = (None, "") if real == above else followed_link(above, real, directories)
     if link is None or around:
@@ -127,8 +129,9 @@ def _status(directory: int, name: str) -> os.stat_result | None:
 
 
 def _write_into(directory: int, name: str, data: bytes, link: int) -> None:
-    """Writes all data to a special file, which must not be replaced. Raises OSError (EPIPE) if a pipe is full and
-    nobody reads it for `_READER_S` seconds.
+    """Writes all data to a special file. Raises OSError (EPIPE) if a pipe is full and nobody reads it for
+    `_READER_S` seconds. A device such as /dev/null must not be replaced by a regular file, which would damage the
+    system.
     """
     flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | link
     with opened(name, flags, dir_fd=directory) as descriptor:

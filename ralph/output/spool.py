@@ -36,7 +36,7 @@ _A_READER = "a reader of the output"
 
 
 def is_one_stream(one_fd: int, other_fd: int) -> bool:
-    """Whether both descriptors are the same pipe, socket or file, as after `2>&1`, and no terminal."""
+    """Whether both descriptors refer to the same pipe, socket or file, as after `2>&1`. False for a terminal."""
     try:
         one, other = os.fstat(one_fd), os.fstat(other_fd)
     except OSError:
@@ -53,7 +53,8 @@ class Spool:
         self._unread_bytes = 0
         self._is_broken = False
         self.failure: OSError | None = None
-        """Why data was lost, such as a full disk, or None. A reader that has left is no failure."""
+        """The error that caused a loss of data, such as a full disk, or None. A reader that has closed its end
+        causes no such error."""
         self.dropped_writes = 0
         """The number of writes that were dropped because too much data was unread."""
         self._has_thread = False
@@ -62,7 +63,9 @@ class Spool:
         self._start_thread()
 
     def write(self, data: bytes, *, must_arrive: bool = False) -> None:
-        """Queues data. If too much is unread, it is dropped, unless `must_arrive`, as the result."""
+        """Queues data to be written. If too much data is unread, drops the new data, unless `must_arrive` is True,
+        as it is for the result.
+        """
         with self._lock:
             if self._unread_bytes + len(data) > self._most_unread_bytes and not must_arrive:
                 self.dropped_writes += 1
@@ -83,7 +86,7 @@ class Spool:
             return self._unread_bytes
 
     def drain(self, waiter: Waiter, clock: Clock, until_s: float) -> None:
-        """Waits until everything is written, or until `until_s`, a time of `clock`. Raises `Interrupted`."""
+        """Waits until everything is written, or until the time `until_s` of `clock`. Raises `Interrupted`."""
         drained = waiter.mailbox()
         self._queue.put(drained)
         if not self._has_thread:
@@ -108,8 +111,10 @@ class Spool:
             item = self._queue.get() if following is None else following
 
     def _joined(self, first: bytes) -> tuple[bytes, bytes | Mailbox | None]:
-        """Joins `first` with the next items, up to the size that a pipe accepts in one piece, so that no other
-        program's output lands in a line. Returns the next item too if it was taken but not joined.
+        """Joins `first` with the next items of the queue, up to the size that a pipe accepts in one indivisible
+        write. In a larger write, output of another program could land in the middle of a line.
+
+        Returns the joined bytes, and the next item if it was taken from the queue but not joined, otherwise None.
         """
         parts, size = [first], len(first)
         while size < _SURE_BYTES:
@@ -133,7 +138,9 @@ class Spool:
             self._unread_bytes -= len(item)
 
     def _write_here(self, waiter: Waiter, clock: Clock, until_s: float) -> None:
-        """Writes the queue until `until_s`, in pieces that do not block. Main thread. Raises `Interrupted`."""
+        """Writes the queue from the main thread, in pieces that are small enough not to block, until it is empty or
+        the time `until_s` has come. Raises `Interrupted`.
+        """
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
         nobody = waiter.mailbox()
@@ -168,7 +175,9 @@ class Spool:
                 self.failure = error
 
     def _has_left(self, error: OSError) -> bool:
-        """Whether the reader has closed its end. A failing disk reports EIO too, so it means that only of a terminal."""
+        """Whether the error means that the reader has closed its end. EIO means it only for a terminal, because a
+        failing disk reports EIO too.
+        """
         if error.errno == errno.EIO:
             return stat.S_ISCHR(os.fstat(self._fd).st_mode)
         return error.errno in _READER_IS_GONE

@@ -55,7 +55,9 @@ def has_closed_output() -> bool:
 
 
 def obeys_controls(fd: int, environment: Mapping[str, str]) -> bool:
-    """Whether the descriptor is a terminal that understands control sequences, which TERM=dumb does not."""
+    """Whether the descriptor is a terminal that understands control sequences. A terminal with TERM=dumb shows them
+    as text.
+    """
     return os.isatty(fd) and environment.get("TERM") != "dumb"
 
 
@@ -65,12 +67,16 @@ def has_color(fd: int, environment: Mapping[str, str]) -> bool:
 
 
 class ErrorLines:
-    """Writes ralph's own lines to standard error, redacted, each behind a mark such as `[loop]`."""
+    """Writes ralph's own lines to standard error, redacted. Each begins with a mark such as `[loop]`. On a
+    terminal, it can have a colour.
+    """
 
     def __init__(
         self, mark: str, *, redact: Callable[[str], str], has_color: bool, clears_line: bool = False
     ) -> None:
-        """`clears_line` is True if a killed process may have left its status line on the terminal."""
+        """`clears_line` is True if the terminal may still show the status line of a killed process. It is then
+        cleared before each line.
+        """
         self._before = CLEAR_LINE if clears_line else b""
         self._mark = mark
         self._redact = redact

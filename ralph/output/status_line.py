@@ -1,5 +1,7 @@
-"""Draws on a terminal what changes. The status line of a run stands under the lines for people: the turn, the running tool, for
-how long, and the cost so far. It is drawn again at most once a second, and never remains. `Screen` draws a list of lines.
+"""Draws on a terminal what changes: the status line of a run, and for `Screen` a list of lines.
+
+The status line stands under the lines for people and shows the turn, the running tool, for how long, and the cost
+so far. It is drawn again at most once a second, and never remains on the screen.
 """
 
 from __future__ import annotations
@@ -73,7 +75,9 @@ class StatusLine:
 
 
 def status_text(live: LiveRun, at_s: float, columns: int) -> str:
-    """The line at the time `at_s`. The tool and its argument are cut. Empty if the terminal is too narrow."""
+    """The line at the time `at_s`, for a terminal of `columns`. If there is too little room, the name of the tool
+    and its argument are cut. Empty if the terminal is too narrow.
+    """
     if columns < FEWEST_COLUMNS:
         return ""
     what, how_long = doing(live, at_s)
@@ -104,8 +108,9 @@ def erase_before_suspension(wake: Callable[[], None], forget: Callable[[], None]
 
 
 def _is_in_foreground(*, is_iteration: bool) -> bool:
-    """Whether the user's shell waits for this run or, as an iteration has a session of its own, for its loop, so that
-    nobody types on the line. False where that is not known.
+    """Whether the user's shell waits for this run, so that nobody types on the line. An iteration has a session of
+    its own, so the question is whether its loop is in the foreground. False on systems without /proc, where that is
+    not known.
     """
     with suppress(OSError):  # it is not the controlling terminal of this process
         return os.tcgetpgrp(_STDERR) == os.getpgrp()
@@ -139,7 +144,9 @@ def terminal_size(descriptor: int) -> tuple[int, int]:
 
 
 class Screen:
-    """Draws lines at the top of the terminal in place of the last ones. The cursor is hidden until `close`."""
+    """Draws lines at the top of the terminal at standard output. Each drawing replaces the last one, also after the
+    terminal's size has changed. The cursor is hidden until `close`.
+    """
 
     def __init__(self) -> None:
         self._lines: Sequence[str] = ()

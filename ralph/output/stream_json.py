@@ -26,7 +26,9 @@ _NO_MODEL = "<synthetic>"
 
 
 def stream_objects(event: ev.Event, *, ralph_version: str, include_partial: bool) -> Iterable[dict[str, Any]]:
-    """The objects for one event: none, one, or one per content block. `result_object` makes the last one."""
+    """The objects for one event: none, one, or one per content block. The `result` object is not among them:
+    `result_object` makes it.
+    """
     match event:
         case ev.RunStarted():
             return [_init(event, ralph_version)]
@@ -178,7 +180,7 @@ def result_object(ended: RunEnded, session_id: str) -> dict[str, Any]:
 
 
 def limit_named(subtype: object) -> str | None:
-    """The limit that the `subtype` of a result names: `max_turns` or `max_budget_usd`. Else None."""
+    """The limit that the `subtype` of a result names: `max_turns` or `max_budget_usd`. None if it names no limit."""
     return next((limit for limit, name in _SUBTYPE_OF_LIMIT.items() if name == subtype), None)
 
 
@@ -202,7 +204,9 @@ def _rounded(cost_usd: float | None) -> float | None:
 
 
 def usage_object(tokens: TokenUsage) -> dict[str, Any]:
-    """The token usage in the form of the API. Ralph uses no tools that the API runs."""
+    """The token usage in the form of the API. The counts of server tools are 0, because ralph uses no tools that
+    the API runs.
+    """
     return {
         "input_tokens": tokens.input,
         "cache_creation_input_tokens": tokens.cache_write,

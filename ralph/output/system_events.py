@@ -66,7 +66,8 @@ _PLAIN: dict[type, tuple[str, dict[str, str]]] = {
     ev.PermissionModeChanged: ("status", named_fields("permissionMode=mode")),
     ev.HookStarted: ("hook_started", named_fields("hook_id hook_name=name hook_event=event")),
 }
-"""Events that become objects as they are: the subtype, and the event's field for each key."""
+"""Events whose values go into objects unchanged. Maps each type of event to the subtype of the object, and to a
+table that gives the event's field for each key of the object."""
 # The parts of an answer are the first, because they come by the thousand. The journal has the whole answer.
 _NOT_IN_THE_JOURNAL = (ev.StreamReceived, ev.Heartbeat, ev.SessionStateChanged, ev.HookStarted, ev.HookEnded)
 _CONSTANT: dict[str, dict[str, Any]] = {
@@ -80,7 +81,9 @@ _EVENTS = {subtype: (kind, names) for kind, (subtype, names) in _PLAIN.items()}
 
 
 def journal_fields(event: ev.Event) -> dict[str, Any] | None:
-    """The journal's record for an event, or None. It has every attempt, and no heartbeats. Its keys are the output's."""
+    """The keys and values of the journal's record for an event, or None if it is not recorded. The keys are the
+    same as in the output. Unlike the output, the journal contains every attempt, but no heartbeats.
+    """
     if isinstance(event, _NOT_IN_THE_JOURNAL):
         return None
     match event:
@@ -106,7 +109,9 @@ def error_name(kind: str) -> str:
 
 
 def system_fields(event: ev.Event) -> dict[str, Any] | None:
-    """The `system` object for an event, or None if the output shows it in another form or not at all."""
+    """The keys and values of the `system` object for an event. None if the output shows the event in another form
+    or not at all.
+    """
     if (plain := _PLAIN.get(type(event))) is not None:
         subtype, names = plain
         values = {key: getattr(event, name) for key, name in names.items()}
@@ -176,9 +181,11 @@ def _about_ended_hook(event: ev.HookEnded) -> dict[str, Any]:
 
 
 def event_of(fields: Mapping[str, Any]) -> ev.Event | None:
-    """The event from which `system_fields` made these fields. None if it cannot be converted back.
+    """The event from which `system_fields` made these keys and values. None if events with this subtype cannot be
+    converted back.
 
-    A missing key, as in journals of format 1, is the default. Raises ValidationError for values that no run writes.
+    A missing key, as in journals of format 1, gets its default. Raises ValidationError for values that no run
+    writes.
     """
     subtype = fields.get("subtype")
     if subtype == "api_retry":

@@ -40,7 +40,9 @@ class RunTimeline:
     def attempt(
         self, label: str, *, took_s: float = 0.0, wait_s: float = 0.0, entry: str | None = None
     ) -> int:
-        """A request has ended, and ralph waits before the next one. Returns the place of its stretch, for `name`."""
+        """Adds a request that took `took_s` seconds and has ended now, and the wait of `wait_s` seconds after it.
+        Returns the index of its stretch, which `name` takes.
+        """
         self._told.append(Stretch(StretchKind.MODEL, self.now_s - took_s, self.now_s, label, entry))
         self._told.append(
             Stretch(StretchKind.WAITING, self.now_s, self.now_s + wait_s, "waiting before a retry")
@@ -48,7 +50,7 @@ class RunTimeline:
         return len(self._told) - 2
 
     def name(self, place: int, entry: str | None) -> None:
-        """Sets the transcript's entry of an attempt, which comes after it."""
+        """Links an attempt's stretch to its entry in the transcript, which is known only later."""
         self._told[place] = replace(self._told[place], entry=entry)
 
     def call(self, identifier: str, label: str, entry: str | None) -> None:

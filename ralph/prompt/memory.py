@@ -387,7 +387,9 @@ class PromptParts(Struct, frozen=True):
     cwd: str
     platform: str
     replacement: str | None = None
+    """The text of `--system-prompt`."""
     appendix: str | None = None
+    """The text of `--append-system-prompt`."""
     sandbox: str = ""
     memory: tuple[MemoryFile, ...] = ()
     skills: str = ""

@@ -261,8 +261,8 @@ class InputReader:
         self._says_so_at_s: float | None = wait.clock.now_s() + SAYS_SO_AFTER_S
 
     def read(self) -> PipedData | None:
-        """Reads the whole input, or a little more than `MOST_PROMPT_BYTES`. None if nothing, not even the end, came in
-        time. Raises Interrupted, and ShortageError if the machine lacks a thread or memory.
+        """Reads the whole input, or a little more than `MOST_PROMPT_BYTES`. None if neither a byte nor the end came
+        in time. Raises Interrupted, and ShortageError if the machine lacks a thread or memory.
         """
         if not _poll(self._fd, 0) and not self._has_something():
             return None
@@ -321,7 +321,7 @@ def _watch(fd: int, mailbox: Mailbox) -> None:
 
 
 def _read_chunks(fd: int, mailbox: Mailbox) -> None:
-    """Runs in a thread, until the input ends or is too long."""
+    """Runs in a thread, until the input ends or has more than `MOST_PROMPT_BYTES`."""
     read_bytes = 0
     while read_bytes <= MOST_PROMPT_BYTES:
         try:

@@ -64,7 +64,9 @@ class SessionList:
     """Formats one row per session. The columns have fixed widths, and the title takes the remaining width."""
 
     def __init__(self, *, now: datetime, width: int | None, has_directory: bool, has_color: bool) -> None:
-        """`now` is local. `width` is the terminal's. None cuts nothing, as programs need it."""
+        """`now` is the current time in the local time zone. `width` is the number of columns of the terminal. None
+        means that nothing is cut, which a program that reads the rows needs.
+        """
         self._now = now
         self._width = width
         self._narration = Narration(is_quiet=False, has_color=has_color)
@@ -150,12 +152,16 @@ _TERMINAL_COLUMNS = 80
 
 
 def store_in(directory: str | None) -> SessionStore:
-    """The store. `directory` is `--session-dir`, or None for RALPH_STATE_DIR or the user's state directory."""
+    """The store in which the sessions are. `directory` is the value of `--session-dir`. None means RALPH_STATE_DIR
+    or the user's state directory.
+    """
     return SessionStore.to_read(os.environ, None if directory is None else Path(directory))
 
 
 def list_sessions(store: SessionStore, *, of_all: bool, is_json: bool) -> int:
-    """Prints one line per session, the newest first, and returns the exit code, also 0 for damaged ones."""
+    """Prints one line per session, the most recently written first, and returns the exit code. A session with a
+    damaged journal is listed as damaged, and does not change the exit code.
+    """
     newest_first = _newest_first(store, of_all=of_all)
     view = _view()
 
@@ -248,7 +254,9 @@ def remove_sessions(store: SessionStore, sessions: Sequence[str]) -> int:
 
 
 def show_session(store: SessionStore, prefix: str | None, directory: str | None) -> int:
-    """Prints the course of one session, up to a damaged record. `directory` is as in `store_in`."""
+    """Prints the course of one session and returns the exit code. If the journal has a damaged record, the output
+    ends before it. `directory` is as in `store_in`.
+    """
     view = _view()
     look = look_at(_found(store, prefix), view)
     if look.outcome in (outcomes.NEWER_FORMAT, outcomes.UNREADABLE):
@@ -264,7 +272,9 @@ def show_session(store: SessionStore, prefix: str | None, directory: str | None)
 
 
 def export_session(store: SessionStore, prefix: str | None, *, is_json: bool) -> int:
-    """Prints everything in one session, up to a damaged record."""
+    """Prints everything in one session and returns the exit code. If the journal has a damaged record, the output
+    ends before it.
+    """
     view = _view()
     look = look_at(_found(store, prefix), view)
     if look.outcome in (outcomes.NEWER_FORMAT, outcomes.UNREADABLE):

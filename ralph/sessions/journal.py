@@ -51,7 +51,9 @@ class FileJournal:
     def __init__(
         self, path: Path, descriptor: int, found: CheckedLines | None = None, *, spans_of: SpansOf | None
     ) -> None:
-        """`found` has checked the lines, or the file is empty. `spans_of` finds secrets, whose places lines say."""
+        """`found` has checked the lines that are in the file. None if the file is empty. `spans_of` finds the
+        secrets in a text, so that each line can say where they are. None if nobody looks for secrets.
+        """
         self.path = path
         self._lacks_break = found is not None and found.lacks_break
         self._descriptor = descriptor
@@ -152,8 +154,9 @@ class FileJournal:
             self._write_whole([self._lines_of(records)], len(records), sync=sync)
 
     def _lines_of(self, records: Sequence[Record]) -> bytes:
-        """Encodes records. That of a run's end gets the bytes since the run's first line, which a list of sessions
-        skips: in a fork, offsets differ.
+        """Encodes the next records as lines. The record of a run's end gets the number of bytes since the run's
+        first line, so that a list of sessions can skip the lines between. An offset would be wrong in a fork, whose
+        first line has another length.
         """
         lines = b""
         for seq, record in enumerate(records, self._seq):
@@ -249,7 +252,9 @@ def lock_file(descriptor: int) -> None:
 
 
 def _open(path: Path, *, is_for_reading: bool) -> int:
-    """Opens for writing if it may, even to read: some network file systems lock no other files."""
+    """Opens the file for writing if permissions allow that, even if `is_for_reading` is True, because some network
+    file systems lock only files that are open for writing.
+    """
     try:
         return open_regular_file(path, os.O_RDWR | os.O_APPEND)
     except OSError as error:
@@ -259,7 +264,9 @@ def _open(path: Path, *, is_for_reading: bool) -> int:
 
 
 def lock_patiently(descriptor: int) -> None:
-    """Locks the file, and tries for a short time, because `ralph sessions` locks a journal for a moment."""
+    """Locks the file. If another process has locked it, tries again for a short time, because `ralph sessions`
+    locks a journal only for a moment.
+    """
     for _ in range(_LOCK_TRIES):
         with suppress(SessionLockedError):
             lock_file(descriptor)

@@ -169,15 +169,18 @@ _MOST_AMBIGUOUS = 5
 
 
 def last_resumable(store: SessionStore, cwd: Path) -> Path | None:
-    """The newest journal of `cwd` with a message, otherwise the newest, whose opening explains the problem. None if
-    there is none.
+    """The most recently written journal of the working directory `cwd` that contains a message. None if `cwd` has
+    no journal. If none contains a message, the most recently written one: opening it raises an error that explains
+    the problem.
     """
     newest_first = sorted(store.of(cwd), key=written_at, reverse=True)
     return next((path for path in newest_first if _has_message(path)), store.last_of(cwd))
 
 
 def _has_message(path: Path) -> bool:
-    """Whether it can be resumed, as it has a user message. Also True if opening it reports why not."""
+    """Whether the journal contains a user message, without which it cannot be resumed. Also True if it cannot be
+    read: opening it reports why.
+    """
     try:
         look = look_to_list(path)
     except FileNotFoundError:  # it was deleted just now
@@ -186,7 +189,9 @@ def _has_message(path: Path) -> bool:
 
 
 def named_journal(store: SessionStore, name: str) -> Path:
-    """The journal with this id, its beginning or this title. Raises UsageError unless there is exactly one."""
+    """The journal whose id begins with `name`, or whose session has it as its title. Raises UsageError if there is
+    none, or more than one.
+    """
     found = store.starting_with(name)
     titled = [] if len(found) == 1 and len(name) >= SHORT_ID_CHARS else _titled(store, name)
     both = [*dict.fromkeys((*found, *titled))]
@@ -202,7 +207,9 @@ def named_journal(store: SessionStore, name: str) -> Path:
 
 
 def _titled(store: SessionStore, title: str) -> list[Path]:
-    """The journals of the sessions with this title. Case and white space do not count."""
+    """The journals of the sessions with this title, as a list of sessions shows it. Case and white space do not
+    count.
+    """
 
     def plain(text: str | None) -> str:
         return " ".join((text or "").casefold().split())

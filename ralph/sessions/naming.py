@@ -26,7 +26,9 @@ def named_session(session_id: str, age_s: float, task: str) -> str:
 
 
 def title_from(task: str) -> str:
-    """The first heading or paragraph with a letter or digit, in 120 characters. May be empty."""
+    """The first heading or paragraph of the task that has a letter or a digit, as a title of at most 120
+    characters. Empty if there is none.
+    """
     found: list[str] = []
     for line in visible(task[:_MOST_TASK_CHARS]).split("\n"):
         words = line.strip()
@@ -43,7 +45,9 @@ def title_from(task: str) -> str:
 
 
 def age_text(age_s: float) -> str:
-    """The age, such as "3 h ago". A negative one, after the clock was set back, is 0."""
+    """The age in seconds, minutes, hours or days, such as "3 h ago". If the clock was set back, `age_s` can be
+    negative, and 0 is shown.
+    """
     age_s = max(0.0, age_s)
     if age_s < _MINUTE_S:
         return f"{age_s:.0f} s ago"

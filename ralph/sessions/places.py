@@ -22,7 +22,9 @@ SHORT_ID_CHARS = 8
 
 
 def places_to_read(environment: Mapping[str, str], named: Path | None = None) -> tuple[Path, ...]:
-    """The roots in which sessions may be, that for new ones first. `named` is `--session-dir`."""
+    """The root directories in which sessions of this user may be, the one for new sessions first. A directory may
+    be missing. `named` is the value of `--session-dir`.
+    """
     chosen = chosen_place(environment, named)
     if chosen is not None:
         return (chosen,)
@@ -50,7 +52,9 @@ def listed(directory: Path, *, files_only: bool = False) -> list[Path]:
 
 
 def directory_name(cwd: Path) -> str:
-    """The directory for the sessions of `cwd`, with a hash of the path, because names repeat."""
+    """The name of the directory for the sessions of the working directory `cwd`. It ends with a hash of the whole
+    path, because two working directories may have the same name.
+    """
     name = re.sub(r"[^A-Za-z0-9._-]", "_", cwd.name)[:40] or "root"
     return f"{name}-{short_digest(os.fsencode(cwd), 12)}"
 
@@ -69,7 +73,9 @@ def _sessions_in(state: str | None) -> Path | None:
 
 
 def state_directory(root: Path) -> Path:
-    """The state directory of a store. The one in the temporary directory is its own: others share what is above."""
+    """The state directory of a store. For the store in the temporary directory, this is the store itself, because
+    the directory above it is shared with other users.
+    """
     return root if root.name == temporary_name() else root.parent
 
 
@@ -82,7 +88,9 @@ def temporary_name() -> str:
 
 
 def temporary_if_ours() -> tuple[Path, ...]:
-    """The store in the temporary directory, if it is there and only this user can access it."""
+    """The store in the temporary directory, in which earlier runs may have left sessions. Empty if it does not
+    exist, or if other users can access it.
+    """
     try:
         place = temporary_path()
     except OSError:  # there is no temporary directory at all

@@ -72,7 +72,9 @@ def skim(
 def _read_to_skipped(
     lines: CheckedLines, story: SessionStory, ends: dict[int, _Place], view: View | None
 ) -> _Place | None:
-    """Reads until a part can be skipped. Returns the line to continue with, or None at the end."""
+    """Reads lines until a part can be skipped: a message of a long run has been read, and the session's first
+    prompt. Returns the line to continue with, or None at the end of the journal.
+    """
     end: _Place | None = None
     for number, offset, kind, line in lines:
         if kind in _NOT_SHOWN:
@@ -132,8 +134,9 @@ class _ResultLine(Struct, frozen=True):
 
 
 def record_without_texts(line: bytes, kind: str) -> Record | None:
-    """Decodes a line without its texts: the counts and ids of an answer, the numbers of an attempt, the id of a call
-    or a result. None for other kinds, and for secrets. None also if it cannot be decoded: `record_of` says why.
+    """Decodes a line without its texts: of an answer, the token counts and the ids of its calls; of an attempt, its
+    numbers; of a call or a result, its id. None for other kinds of lines, and for lines with secrets. None also if
+    the line cannot be decoded: `record_of` says why.
     """
     decoded = _DECODED.get(kind)
     with suppress(msgspec.MsgspecError, UnicodeDecodeError):
@@ -215,7 +218,9 @@ def _last_end(read: Read, limit: int) -> _Place | None:
 
 
 def _beginning(read: Read, end: _Place, size: int) -> int | None:
-    """The offset at which a run begins, by the record of its end. None if that is old, damaged or wrong."""
+    """The offset at which the run begins, according to the record of its end. None if that lacks it, as in older
+    journals, or is incomplete or damaged, or if no run begins there.
+    """
     line = b"".join(_first_line(read, end.offset, size))
     record = None
     with suppress(JournalDamage):

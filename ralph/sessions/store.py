@@ -60,7 +60,7 @@ class SessionStore:
         self._roots = (root, *others)
         self._writable = writable
         self.notice = notice
-        """Why sessions are not in the usual place, as a sentence, or None."""
+        """A sentence for the user that says why sessions are not in the usual place. None if they are."""
 
     @classmethod
     def for_user(
@@ -99,7 +99,9 @@ class SessionStore:
 
     @classmethod
     def to_read(cls, environment: Mapping[str, str], named: Path | None = None) -> SessionStore:
-        """The store that a run would use, which may not exist. Raises CannotError for a file in its place."""
+        """The store that a run of this user would use. Makes no directory. If the directory is missing, the store
+        is empty. Raises CannotError if a file is in the place of a directory.
+        """
         root, *others = places_to_read(environment, named)
         there = next((place for place in (root, *root.parents) if place.exists()), root)
         if there.exists() and not there.is_dir():
@@ -123,7 +125,9 @@ class SessionStore:
         return self.root / directory_name(cwd)
 
     def beside(self, name: str) -> tuple[Path, ...]:
-        """The paths of a file beside the sessions, one for each place. A new file goes to the first."""
+        """The paths that a file called `name` can have beside the sessions: one for each place that the store
+        searches. A new file must be made at the first path.
+        """
         return tuple(state_directory(root) / name for root in self._roots)
 
     def last_of(self, cwd: Path) -> Path | None:
@@ -131,11 +135,11 @@ class SessionStore:
         return max(self.of(cwd), key=written_at, default=None)
 
     def starting_with(self, prefix: str) -> list[Path]:
-        """The journals whose id begins with `prefix`, in upper or lower case."""
+        """The journals whose id, which is hexadecimal, begins with `prefix`, in upper or lower case."""
         return sorted(path for path in self.all() if path.stem.startswith(prefix.lower()))
 
     def short_name(self, session_id: str) -> str:
-        """The first characters of the id, or all of it if another id begins with them."""
+        """A short form of the id: its first characters, or the whole id if another id in the store begins with them."""
         short = session_id[:SHORT_ID_CHARS]
         return short if len(self.starting_with(short)) <= 1 else session_id
 
@@ -145,7 +149,9 @@ class SessionStore:
         return chain.from_iterable(journals_in(root / name) for root in self._roots)
 
     def skipped(self, cwd: Path | None) -> Iterator[str]:
-        """A line for each other entry that is named like a journal. `cwd` is as in `of`, None for all."""
+        """A line for each entry that is named like a journal but is not a regular file, so that it is left out.
+        `cwd` is as in `of`; None means all directories.
+        """
         places = [root / directory_name(cwd) for root in self._roots] if cwd is not None else None
         for place in places or chain.from_iterable(map(listed, self._roots)):
             found = set(journals_in(place))
@@ -154,14 +160,18 @@ class SessionStore:
                     yield f"skipped {path}: it is not a regular file"
 
     def all(self) -> Iterator[Path]:
-        """All journals that this user may read. Raises OSError, such as for a lack of descriptors."""
+        """All journals. Skips a directory that this user may not read. Raises OSError if a directory cannot be
+        listed for another reason, such as a lack of file descriptors.
+        """
         for root in self._roots:
             for directory in listed(root):
                 yield from journals_in(directory)
 
 
 def _temporary_place(writable: Sequence[Path | str]) -> Path:
-    """Makes the store in the temporary directory. Raises JournalError unless it is only this user's."""
+    """Makes the store in the temporary directory and returns its path. Another user may already have made a
+    directory with this name, so raises JournalError unless only this user can access it.
+    """
     place = temporary_path()
     make_private(place, writable)
     if not is_ours_alone(place):
@@ -231,7 +241,9 @@ class KeptJournal(Struct, frozen=True):
 def too_many(
     journals: Iterable[KeptJournal], *, keep_days: int, keep_mb: int, are_all: bool = True
 ) -> list[KeptJournal]:
-    """The journals to remove, the oldest first. 0: no limit. Without all (`are_all`), `keep_mb` has no effect."""
+    """The journals to remove, the oldest first. 0 for `keep_days` or `keep_mb` means no limit. `are_all` is False
+    if the list of journals is incomplete. Then `keep_mb` has no effect, because the list may lack older journals.
+    """
     oldest_first = sorted(journals, key=lambda journal: -journal.age_s)
     excess_bytes = sum(journal.size_bytes for journal in oldest_first) - keep_mb * MEGABYTE
     removed = []
@@ -246,7 +258,10 @@ def too_many(
 
 
 def remove_old_journals(own: Path, *, keep_days: int, keep_mb: int, clock: Clock) -> None:
-    """Removes old journals beside `own`, for about `LONGEST_S` seconds. 0: no limit. Raises no error."""
+    """Removes old journals from the store that contains `own`, the journal of this run, which is never removed. 0
+    for `keep_days` or `keep_mb` means no limit. Raises no error. Stops after `LONGEST_S` seconds: the next run
+    removes the rest.
+    """
     if not keep_days and not keep_mb:
         return
     started_s = clock.now_s()
@@ -268,7 +283,9 @@ def remove_old_journals(own: Path, *, keep_days: int, keep_mb: int, clock: Clock
 
 
 def _journals(root: Path) -> Iterator[KeptJournal]:
-    """Yields all journals below `root`, without directories that cannot be read."""
+    """Yields all journals below `root`. Skips a directory that cannot be read, for example because it was just
+    removed.
+    """
     now_s = time.time()
     with os.scandir(root) as directories:
         for directory in directories:

@@ -101,9 +101,11 @@ class RunStory:
 
     def __init__(self, number: int, opening: RunRecord, *, is_copied: bool = False) -> None:
         self.number = number
+        """The number of the run, counted from 1."""
         self.opening = opening
         self.is_copied = is_copied
-        """True if a fork copied the run, whose cost is not part of this session's."""
+        """True if the run was made in another session, of which this session is a fork. Its cost is not part of
+        this session's cost."""
         self.steps: list[Step] = []
         """The steps in order. A call comes at the position of its result. Empty if the steps are not kept."""
         self.ended: EndedRecord | None = None
@@ -124,7 +126,9 @@ class RunStory:
 
     @property
     def turns(self) -> int:
-        """The recorded number, or that of the answers without an open one, which the next run counts."""
+        """The number of turns. If the run has no record of its end, this is the number of its answers without an
+        open one, whose turn the next run counts.
+        """
         if self.ended is not None:
             return self.ended.num_turns
         return self.answers - (self.open_answer is not None)
@@ -138,7 +142,9 @@ class RunStory:
 
     @property
     def undelivered(self) -> str | None:
-        """Why the result was not delivered, or that this is unknown. None if it was, or is not there yet."""
+        """A sentence that says why the result was not delivered, or that its delivery is unknown. None if it was
+        delivered, or if there is no result yet.
+        """
         if self.ended is None or self.ended.delivered:
             return None
         if self.delivery is None:
@@ -189,7 +195,9 @@ class SessionStory:
         """The open answer. The next run may write the results of its calls."""
 
     def take(self, record: Record, number: int) -> list[Step]:
-        """Adds a record, whose line has the index `number`, and returns what happened. Raises JournalDamage."""
+        """Adds a record and returns what happened. `number` is the index of its line, counted from 0. Raises
+        JournalDamage if the record is impossible at its position.
+        """
         match record:
             case SessionRecord():
                 self.opening = record
@@ -250,7 +258,9 @@ class SessionStory:
         return answer.calls[record.tool_use_id]
 
     def _deliver(self, record: DeliveryRecord) -> None:
-        """Adds the record to the last run, and if it was delivered, to earlier ones of its process."""
+        """Adds the record to the last run. A process that works on several tasks writes such a record only for the
+        last result. If that was delivered, so were the results before it.
+        """
         *before, last = self.runs
         if last.delivery is not None:
             return
@@ -266,8 +276,9 @@ class SessionStory:
 
     @property
     def turns(self) -> int:
-        """The turns of the session's own runs. A run that only delivers the last result again repeats its number,
-        which does not count.
+        """The number of turns in the session's own runs. A run that only delivers the previous run's result again
+        also repeats its number of turns. These are not counted. A killed run has no record of its turns, so nothing
+        is repeated after it.
         """
         own = self.own_runs
         repeated = (
@@ -282,12 +293,16 @@ class SessionStory:
 
     @property
     def title(self) -> str | None:
-        """The latest recorded title, or one from the first prompt, or None."""
+        """The latest title that is recorded. If there is none, a title from the first prompt. None if there is no
+        prompt either.
+        """
         return self.given_title or title_from(self.task) or None
 
     @property
     def end(self) -> str | None:
-        """The outcome of the last run, `NOT_DELIVERED` if that is not known, None without a record of its end."""
+        """The outcome of the last run. `NOT_DELIVERED` if its result was not delivered or its delivery is unknown.
+        None if the run has no record of its end.
+        """
         last = self.runs[-1] if self.runs else None
         if last is None or last.ended is None:
             return None
@@ -299,9 +314,11 @@ class SessionStory:
 
 
 def _is_copied(opening: SessionRecord, run: RunRecord, number: int) -> bool:
-    """Whether the run was copied when the session was forked, by the number of copied records.
+    """Whether the run was copied when the session was forked. The first record of a fork contains the number of
+    copied records.
 
-    Older forks lack it: there, runs that began before the fork. The times can be compared as text.
+    Older versions of ralph did not record it. In their forks, the copied runs are those that began before the fork
+    was made. The times can be compared as text, because they have the same format and clock.
     """
     if opening.copied is not None:
         return number <= opening.copied

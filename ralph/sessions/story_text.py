@@ -174,7 +174,9 @@ def local_time(written: str) -> str:
 
 
 def event_lines(fields: Mapping[str, Any], narration: Narration) -> list[str]:
-    """The lines about an event of a journal, in the words of a run. Empty for what only a newer ralph knows."""
+    """The lines about an event of a journal, in the words of a run. Empty if there is nothing to say, and for an
+    event that only a newer ralph knows.
+    """
     if fields.get("subtype") == "response_discarded":
         return [narration.color("yellow", "[discarded] an answer does not count")]
     try:
@@ -208,7 +210,9 @@ def _attempts_line(fields: Mapping[str, Any]) -> str | None:
 
 
 def _counts(fields: Mapping[str, Any]) -> str:
-    """The tokens and the cost of an attempt, also an incomplete one. Empty if the server counted none."""
+    """The tokens and the cost of an attempt, as text. Empty if the server counted no tokens. An attempt is billed
+    even if its answer is incomplete.
+    """
     tokens = TokenUsage(**fields["tokens"])
     if tokens == TokenUsage():
         return ""

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 
 _MOST_BYTES = 1_000_000
-"""A cloned repository may contain files of any size. Rules need less than a tenth of this."""
+"""The maximum size of a file. A cloned repository may contain files of any size. Rules need less than a tenth of
+this."""
 _PROJECT_FILES = {"project": ".claude/settings.json", "local": ".claude/settings.local.json"}
 _USER_FILE = ".claude/settings.json"
 OPTION = "--settings"
@@ -86,7 +87,9 @@ def judged(
 def read_wishes(
     files: Iterable[ClaudeFile], environment: Mapping[str, str], cwd: Path, sources: Collection[str]
 ) -> ClaudeWishes:
-    """The trusted files' wishes beside rules and hooks. `sources`: `--setting-sources`. Raises ClaudeFileError."""
+    """The settings that the trusted files ask for, except rules and hooks. `sources` are those of
+    `--setting-sources`. Raises ClaudeFileError.
+    """
     read = [(file, document_of(file)) for file in files]
     empty = [Remark(f"{file.name} is empty", "remove it") for file in files if not file.text.strip()]
     try:
@@ -124,7 +127,9 @@ def document_of(file: ClaudeFile) -> Any:
 
 
 def guards_in_short(files: Iterable[ClaudeFile]) -> bool:
-    """A quick test whether a file may contain permissions or hooks. If not, the run needs no rules."""
+    """A quick test whether a file may contain settings about permissions or hooks. If the result is False, the run
+    needs no rules.
+    """
     return any(
         word in file.text for file in files for word in ('"permissions"', '"hooks"', '"sandbox"', "\\u")
     )

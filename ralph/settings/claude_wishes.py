@@ -38,7 +38,9 @@ _AIMING = r"(?:ANTHROPIC|OPENAI)_.*|CLAUDE_CODE_USE_.*|SSL_CERT_FILE"
 
 
 def is_of_network(variable: str) -> bool:
-    """Whether a variable is about proxies or authorities, which connections read from the process's environment."""
+    """Whether a variable of this name is about proxies or authorities, which each connection reads from the
+    process's own environment.
+    """
     return variable in AUTHORITIES or variable.lower().endswith("_proxy")
 
 
@@ -50,7 +52,9 @@ def aims_requests(variable: str) -> bool:
 
 
 def aliases_from(environment: Mapping[str, str]) -> Mapping[str, NamedModel]:
-    """The models of `opus`, `sonnet` and `haiku`. Raises ValueError that names a variable with a wrong name."""
+    """The models for which `opus`, `sonnet` and `haiku` are aliases. Raises ValueError if a variable contains an
+    invalid name. The error names the variable.
+    """
     aliases = dict(ALIASES)
     for alias, variable in ALIAS_VARIABLES.items():
         name = environment.get(variable, "").strip()
@@ -62,7 +66,9 @@ def aliases_from(environment: Mapping[str, str]) -> Mapping[str, NamedModel]:
 
 
 def other_cloud(environment: Mapping[str, str]) -> tuple[str, str] | None:
-    """The variable that makes Claude Code use another cloud, and the name of that cloud, or None."""
+    """The variable that makes Claude Code use another cloud, and the name of that cloud. None if no such variable
+    is set.
+    """
     for variable, cloud in _CLOUDS.items():
         if environment.get(variable, "").strip().lower() in {"1", "true", "yes", "on"}:
             return variable, cloud
@@ -84,7 +90,9 @@ def why_not_asked(environment: Mapping[str, str], base_url: str) -> str | None:
 
 
 def login_of_another_program(environment: Mapping[str, str]) -> str:
-    """A note in parentheses that names settings of Claude Code that ralph does not use. May be empty."""
+    """A note in parentheses for the message that no key was found. It names settings of Claude Code that ralph
+    found but does not use: a login, or another cloud. Empty if there are none.
+    """
     said = []
     if environment.get(LOGIN_VARIABLE, "").strip():
         said.append(f"{LOGIN_VARIABLE} is Claude Code's own login, which ralph does not use")
@@ -158,7 +166,9 @@ def wishes_of(
 
 
 def without_values(text: str) -> str:
-    """The JSON without keys whose values may be credentials, for the disk. Another text is unchanged."""
+    """The text of a file or of `--settings` without the keys whose values may be credentials, for what is kept on
+    disk. A text that is not a JSON object is unchanged.
+    """
     try:
         document = json.decode(text)
     except (ValueError, RecursionError):

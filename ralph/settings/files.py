@@ -42,7 +42,8 @@ class SettingsFile(Struct, frozen=True):
 
     path: Path
     is_trusted: bool
-    """False if a repository's author or an agent may have written the file. The user's choice is trusted."""
+    """False if a repository's author or an agent may have written the file (`search_around`, `why_open`). A file
+    that the user named is always trusted."""
     data: bytes | None
     is_named: bool = False
     is_mcp: bool = False
@@ -58,10 +59,12 @@ def find_settings_files(
     recorded: Iterable[RecordedFile] = (),
     mcp_files: Iterable[Path] = (),
 ) -> tuple[SettingsFile, ...]:
-    """One `SettingsFile` for each place, from the lowest to the highest precedence.
+    """Returns one `SettingsFile` for each place where a settings file may be, from the lowest to the highest
+    precedence. If a file does not exist, its `data` is None.
 
-    `config_file` is that of `--config`. `search` knows where an agent may write. Files that are `recorded` are not
-    read again. `mcp_files` have MCP servers. Raises SettingsFileError.
+    `config_file` is the path given with `--config`. `search` knows where an agent may write. Files that are in
+    `recorded` are not read again. `mcp_files` are the paths of files with MCP servers, which come last in the
+    result. Raises SettingsFileError.
     """
     known = {file.path: file.data for file in recorded}
 
@@ -99,9 +102,10 @@ def is_same_file(one: Path, other: Path) -> bool:
 def flattened(
     document: Mapping[str, Any], path: Path, allowed: Mapping[str, Collection[str]], lists: Collection[str]
 ) -> dict[str, Any]:
-    """Makes `{"model.name": x}` from `{"model": {"name": x}}`. `allowed` are the keys of each table.
+    """Makes a flat mapping from the tables of a document: `{"model": {"name": x}}` becomes `{"model.name": x}`.
 
-    The keys in `lists`, such as `targets`, are copied. Raises SettingsFileError for an unknown table or key.
+    `allowed` lists the keys that each table may contain. The values of the keys in `lists`, such as `targets`, are
+    copied unchanged. Raises SettingsFileError for an unknown table or key.
     """
     flat, about = {}, _OF_ANOTHER if path.name == LOCAL_FILE else ""
     for table, content in document.items():
@@ -126,14 +130,18 @@ def flattened(
 
 
 def is_of_another_program(document: Mapping[str, Any], known: frozenset[str]) -> bool:
-    """Whether it is another program's `ralph.toml`: it has tables, and none of them is nearly one of `known`."""
+    """Whether a `ralph.toml` belongs to another program of that name: it has tables, and none of them is one of
+    `known`, or nearly so.
+    """
     if not known.isdisjoint(document) or not any(isinstance(one, dict) for one in document.values()):
         return False
     return not any(nearest(key.lower(), known, _LEAST_LIKENESS) for key in document)
 
 
 def keys_at_any_depth(value: object, above: str = "") -> Iterator[tuple[str, str]]:
-    """Yields the keys of a document at any depth, each with its full name: `("name", "model.name")`."""
+    """Yields all keys of a document, also those in nested tables and lists. Each item is a pair of the key's last
+    part and its full name, such as `("name", "model.name")`.
+    """
     if isinstance(value, list):
         for item in value:
             yield from keys_at_any_depth(item, above)

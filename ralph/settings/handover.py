@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def recorded_files(files: Iterable[SettingsFile], search: ProgramSearch) -> tuple[RecordedFile, ...]:
-    """The files that must be recorded, because an agent could change them before the loop is resumed."""
+    """The files whose contents must be recorded, because an agent could change them before the loop is resumed."""
     return tuple(
         RecordedFile(str(file.path), _text(file.data))
         for file in files
@@ -53,7 +53,8 @@ class LoopHandover(Struct, frozen=True):
     number: int
     """The number of the iteration, counted from 1."""
     task_chars: int | None = None
-    """The characters at the prompt's end that are the user's own. None without a prompt."""
+    """The number of characters at the end of the prompt that are the user's own, because the loop wrote the rest.
+    None if the iteration has no prompt."""
     guards: dict[str, str] = {}
     """The files of hooks that commands could change, each with the digest of its content when the loop began."""
     directories: tuple[str, ...] = ()
@@ -77,8 +78,9 @@ _HANDOVER = msgspec.json.Decoder(LoopHandover, dec_hook=lambda kind, text: kind(
 
 @contextmanager
 def handed_over(handover: LoopHandover, learn: Callable[[Iterable[str]], None]) -> Iterator[int]:
-    """A descriptor from which one child can read the handover, once. At the end, `learn` gets the secrets that the
-    child has told, also if it was killed. Raises OSError.
+    """A context manager that returns a file descriptor, from which a child process can read the handover once. At
+    the end, `learn` gets the secrets that the process has told, also if it was killed, and the descriptor is
+    closed. Raises OSError if the handover cannot be written.
     """
     data = msgspec.json.encode(replace(handover, secrets=frozenset()), enc_hook=str)
     with _private_file() as descriptor:

@@ -81,7 +81,9 @@ class ProgramKeys:
         return replace(credential, value=Secret(self._keys[program]))
 
     def current(self, credential: Credential) -> Credential:
-        """The credential for the next request. If the program fails, the last one, with a notice. Raises Interrupted."""
+        """The credential with the key for the next request. If the program fails, that is the last key, with a
+        notice. Raises Interrupted.
+        """
         program = credential.program
         if program is not None and self._is_old(program):
             try:

@@ -33,9 +33,11 @@ def about(subject: str) -> Iterator[None]:
 def decoded_table(
     raw: Mapping[str, Any], kinds: Mapping[str, Kind], needed: Sequence[str], holder: str
 ) -> dict[str, Any]:
-    """Decodes a table with the known keys `kinds` and the required ones `needed`. `holder` is its name in errors.
+    """Decodes the values of a table. `kinds` contains the `Kind` of each known key, and `needed` the required keys.
+    `holder` describes the table in errors.
 
-    Raises a ValueError that names the key. That of msgspec would name neither the value nor the known keys.
+    Raises a ValueError that names the key if a key is unknown, wrong or missing. The error of msgspec would name
+    neither the value nor the known keys.
     """
     for key in raw:
         if key not in kinds:
@@ -142,12 +144,14 @@ KEY_VARIABLES = Kind(str | _NAMES, _SAYS_KEY_VARIABLES, _key_variables, is_secre
 
 
 def number(text: str) -> int:
-    """A whole number of at most 15 digits, because `int` is slow for thousands. Raises ValueError."""
+    """A whole number of at most 15 digits. Raises ValueError for other texts. No setting needs more digits, and
+    `int` is slow for thousands.
+    """
     if re.fullmatch(r"[0-9]{1,15}", text):
         return int(text)
     raise ValueError("must be a whole number")
 
 
 def in_milliseconds(variable: str, meaning: str) -> Key:
-    """A time limit in seconds, which Claude Code's variable has in milliseconds."""
+    """A setting for a time limit in seconds. Its variable, which is one of Claude Code's, holds milliseconds."""
     return Key(POSITIVE_SECONDS, meaning, variable=variable, read=lambda text: number(text) / 1000)

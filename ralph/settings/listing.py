@@ -24,7 +24,9 @@ _WIDEST_VALUE = 34
 
 
 def setting_lines(settings: Settings) -> Iterator[str]:
-    """Yields lines of name, value and origin: of each setting, of the usable tools, and of the number of targets."""
+    """Yields lines of name, value and origin: one for each setting, one for the usable tools, and one for the
+    number of targets.
+    """
     rows = [(key.name, shown_value(attrgetter(key.name)(settings))) for key in KEYS]
     rows.append(("tools", shown_value(without_background(settings.enabled_tools))))
     rows.append(("targets", counted(len(settings.targets), "target")))
@@ -58,7 +60,9 @@ def target_lines(target: Target) -> Iterator[str]:
 
 
 def shown_value(value: object) -> str:
-    """The value as a person would write it. Of a table with secrets, only the keys."""
+    """The value of a setting, written as a person would write it. If a table contains secrets, only its keys are
+    shown.
+    """
     match value:
         case None:
             return "not set"

@@ -38,9 +38,11 @@ def configured_servers(
     search: ProgramSearch,
     files: Sequence[SettingsFile] = (),
 ) -> tuple[McpServer, ...]:
-    """The servers of the run. `files` are those that a loop has read. `search` knows where commands may write.
+    """The servers of the run. `files` are the files that a loop has read for all its iterations. `search` knows
+    where commands may write.
 
-    Of servers with one name, that of the command line counts, then that of the settings. Raises SettingsError.
+    If several sources configure a server with the same name, the command line has the highest precedence, and the
+    user's settings the second highest. Raises SettingsError.
     """
     mcp = settings.mcp
     known = {file.path: file.data for file in files if file.is_mcp}
@@ -61,7 +63,9 @@ def configured_servers(
 
 
 def repository_file(cwd: Path) -> Path | None:
-    """The nearest `.mcp.json`, from the working directory to the top of the repository, or None."""
+    """The path of the nearest `.mcp.json`, searched from the working directory up to the top of the repository.
+    None if there is no such file.
+    """
     found = (directory / REPOSITORY_FILE for directory in up_to_repository_root(cwd))
     return next((path for path in found if path.is_file()), None)
 

@@ -81,7 +81,8 @@ class ModelSettings(Struct, frozen=True):
             in_repository=ANY,
         ),
     ] = USUAL_MODEL
-    """The id of the model. With `[[targets]]`, the name as the user wrote it."""
+    """The id of the model. If the settings contain `[[targets]]`, this is the name that the user wrote, even if it
+    is an alias."""
     fallback: Annotated[
         tuple[str, ...],
         Key(
@@ -96,7 +97,8 @@ class ModelSettings(Struct, frozen=True):
             is_in_files=False,
         ),
     ] = ()
-    """The names as the user wrote them, in the order in which ralph tries them."""
+    """The fallback models' names as the user wrote them, in the order in which ralph tries them. Empty if there are
+    none."""
     betas: Annotated[
         tuple[str, ...],
         Key(
@@ -450,9 +452,11 @@ class Settings(Struct, frozen=True):
     custom_headers: "Headers" = NO_HEADERS
     """The headers from ANTHROPIC_CUSTOM_HEADERS. They are not sent to a target whose entry sets a base URL or keys."""
     key_variables: frozenset[str] = frozenset()
-    """The variables of `api_key_env`, which tools never get, however short their values are."""
+    """The variables that an `api_key_env` names. Tools never get them, even if the values are too short to be
+    recognised as secrets."""
     unused_secrets: Secret[tuple[str, ...]] = Secret(())
-    """The keys and secret headers of all configured targets, also of those that are not used."""
+    """The keys and secret headers of all configured targets. Those of unused targets are included, because they
+    must not be shown either."""
     claude_files: "tuple[ClaudeFile, ...]" = ()
     variables: Secret[dict[str, str]] = Secret({})
     """The variables of these files that act as the environment, with the values that count."""
@@ -461,8 +465,9 @@ class Settings(Struct, frozen=True):
     remarks: tuple[Remark, ...] = ()
     """Warnings for people. They do not stop a run."""
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """The origin of each value, by its name in `KEYS`, or by "targets" or "tools": "flag --model", a variable, files
-    with commas between them, or a text that begins with "default"."""
+    """The origin of each value, by its name in `KEYS`, or by "targets" or "tools". An origin is "flag --model", the
+    name of a variable, the path of a file, several of these separated by commas, or a text that begins with
+    "default"."""
 
     @property
     def enabled_tools(self) -> tuple[str, ...]:
@@ -541,10 +546,11 @@ _AT_ANY_DEPTH: dict[str, tuple[str, ...]] = {
 
 
 def other_places(key: str, whole_name: str) -> tuple[str, ...] | None:
-    """The variable and the flag of a key that a file in the working directory may not contain. May be empty. None if
-    it may.
+    """The environment variable and the flag with which the user can set a key that a file in the working directory
+    may not contain. Empty if the key has neither. None if such a file may contain the key, or if the key does not
+    exist.
 
-    `key` is its last part, such as `name`, and `whole_name` its full name, such as `model.name`.
+    `key` is the last part of the key, such as `name`, and `whole_name` is its full name, such as `model.name`.
     """
     known = BY_NAME.get(whole_name)
     if known is not None and known.is_in_files and known.in_repository is None:

@@ -174,7 +174,9 @@ KINDS: dict[str, Kind] = {
 
 
 def read_entries(raw: object) -> tuple[TargetEntry, ...]:
-    """Decodes the list of targets. Raises ValueError with the entry's name, or its number, counted from 1."""
+    """Decodes the list of targets. If an entry is wrong, raises ValueError with the entry's name, or with its
+    number, counted from 1.
+    """
     entries = tuple(_entry(table, number) for number, table in enumerate(_LIST.decoded(raw), start=1))
     numbers: dict[str, int] = {}
     for number, entry in enumerate(entries, start=1):
@@ -197,13 +199,17 @@ def _entry(table: dict[str, Any], number: int) -> TargetEntry:
 
 
 def with_first(entries: tuple[TargetEntry, ...], name: str) -> tuple[TargetEntry, ...]:
-    """The entry called `name`, followed by the others in their order. Raises ValueError if there is none."""
+    """The entry called `name`, followed by the other entries in their order. Raises ValueError if no entry has this
+    name.
+    """
     first = _named(entries, name)
     return (first, *(entry for entry in entries if entry is not first))
 
 
 def with_fallbacks(entries: tuple[TargetEntry, ...], names: Iterable[str]) -> tuple[TargetEntry, ...]:
-    """The first entry, followed by those called `names`, and no others. Raises ValueError for an unknown name."""
+    """The first entry, followed by the entries called `names`, in the order of `names`. All others are dropped.
+    Raises ValueError if a name is unknown.
+    """
     chosen = (entries[0], *(_named(entries, name) for name in names))
     return tuple({entry.name: entry for entry in chosen}.values())
 
@@ -222,7 +228,8 @@ def _named(entries: tuple[TargetEntry, ...], name: str) -> TargetEntry:
 def implicit_targets(
     model: ModelSettings, first: NamedModel, fallbacks: Iterable[str], servers: ServerChoice
 ) -> tuple[Target, ...]:
-    """The targets without `[[targets]]`: one for `first`, then one for each other fallback model, under its name.
+    """The targets of a run without `[[targets]]`: one for the model `first`, then one for each fallback model,
+    under the name that the user wrote. A model that occurs twice gets only one target.
 
     If the user has named an API or a server, all targets are there.
     """
@@ -312,7 +319,9 @@ def entry_secrets(entries: Iterable[TargetEntry], environment: Mapping[str, str]
 
 
 def missing_key(targets: tuple[Target, ...], environment: Mapping[str, str]) -> str | None:
-    """An error about the first target that needs a key, as vendors' own servers do, and has none. Else None."""
+    """An error message about the first target that needs a key but has none, or None. Only the vendors' own servers
+    need a key.
+    """
     for target in targets:
         if target.secrets or not _needs_key(target.api, target.base_url):
             continue
@@ -348,7 +357,9 @@ def _offer(environment: Mapping[str, str]) -> str:
 
 
 def meant_for_another_cloud(targets: Iterable[Target], environment: Mapping[str, str]) -> str | None:
-    """Why the key of the first target with a key must not be sent to it, or None."""
+    """The reason why the key of the first target with a key must not be sent to this target. None if it may be
+    sent, or if no target has a key.
+    """
     asked = next((target.base_url for target in targets if target.secrets and target.api == ANTHROPIC), None)
     return None if asked is None else why_not_asked(environment, asked)
 
@@ -356,7 +367,9 @@ def meant_for_another_cloud(targets: Iterable[Target], environment: Mapping[str,
 def plain_http_remarks(
     sent: Iterable[tuple[str, Sequence[str]]], environment: Mapping[str, str]
 ) -> tuple[Remark, ...]:
-    """A remark for each host that would get a key unencrypted. `sent` are URLs with the keys that go there."""
+    """A remark for each host to which ralph would send a key without encryption. `sent` are URLs, each with the
+    keys that go there.
+    """
     hosts = {
         url.split("/")[2]: proxy_in_words(url, environment)
         for url, secrets in sent

@@ -20,22 +20,27 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_BYTES = 100_000
-"""A cloned repository may contain files of any size. Nobody writes more than a tenth of this."""
+"""The maximum size of a settings file. A cloned repository may contain files of any size. Nobody writes more than a
+tenth."""
 _MOST_DOTS_IN_LINE = 100
 """The maximum number of dots in a line. tomllib splits a key at its dots, and the time and memory for that grow with
 the square of their number. A line with 80,000 dots can take all memory."""
 _MOST_LEVELS = 50
-"""The maximum nesting. Settings need five levels. 200 would overflow the stack of recursive code."""
+"""The maximum nesting of tables and lists. Settings need five levels. With 200, recursive code would overflow the
+stack."""
 
 
 class SettingsFileError(CannotError):
-    """A settings file cannot be used. The message has the path, the line if known, and the reason."""
+    """A settings file cannot be used, or a file given with `--config` does not exist. The message has the path, the
+    line number if known, and the reason.
+    """
 
 
 def user_settings_path(environment: Mapping[str, str]) -> Path | None:
-    """The path of the user's `config.toml`, which need not exist. None if neither variable is an absolute path.
+    """The path of the user's `config.toml`, which need not exist. None if neither XDG_CONFIG_HOME nor HOME is an
+    absolute path.
 
-    XDG ignores relative ones, which would lead into the working directory.
+    The XDG specification requires that relative paths are ignored. They would lead into the working directory.
     """
     config_home = environment.get("XDG_CONFIG_HOME", "")
     if Path(config_home).is_absolute():
@@ -45,7 +50,9 @@ def user_settings_path(environment: Mapping[str, str]) -> Path | None:
 
 
 def read_settings_file(path: Path, *, required: bool = False) -> bytes | None:
-    """The content of a settings file. None if it does not exist and is not `required`. Raises SettingsFileError."""
+    """The content of a settings file. If it does not exist, the result is None, unless `required` is True. Raises
+    SettingsFileError if the file cannot be used.
+    """
     try:
         with os.fdopen(open_regular_file(path), "rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -62,7 +69,9 @@ def read_settings_file(path: Path, *, required: bool = False) -> bytes | None:
 
 
 def about_home(path: Path) -> str:
-    """Advice about a file below another user's home, as in a container. Empty for any other file."""
+    """Advice for an error about a file below a home directory of another user, as in a container whose user was
+    changed. Empty for any other file.
+    """
     home = os.environ.get("HOME", "")
     if not home or not path.is_relative_to(home) or os.access(home, os.R_OK | os.X_OK):
         return ""

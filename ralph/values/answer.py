@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
 FINAL_REPORT = "final_report"
-"""The tool with which the model ends a task that requires a report. A call of it runs nothing."""
+"""The tool with which the model ends a task that requires a report. A call of it runs nothing: `values/report.py`
+checks its arguments."""
 
 FILE_TOOLS = frozenset({"Write", "Edit"})
-"""The tools that write one file. The journal gets a checksum of the new content before such a call."""
+"""The tools that write one file. Before a call, ralph records a checksum of the new content, by which it can check
+after a crash whether the file was written."""
 COMMANDS = "Bash"
 BASH_OUTPUT, KILL_BASH = "BashOutput", "KillBash"
 """The tools for commands in the background. A run has them if it has Bash, and what allows Bash allows them."""
@@ -30,7 +32,7 @@ Block = dict[str, Any]
 
 
 class ToolDefinition(Struct, frozen=True):
-    """A tool as the model gets it. `input_schema` is a JSON Schema with `type: object` at its top."""
+    """A tool as the model gets it. `input_schema` is a JSON Schema whose top level has `type: object`."""
 
     name: str
     description: str
@@ -102,7 +104,9 @@ Ruling = ToolOutput | Runnable
 
 
 class FileChange(Struct, frozen=True):
-    """The change that a call is about to make to one file. After a crash, the checksums tell whether it was made."""
+    """The change that a tool call is about to make to one file, described by checksums. After a crash, ralph
+    compares them with the file to learn whether the change was made.
+    """
 
     path: str
     before: str | None
@@ -137,7 +141,9 @@ _MOST_FRAMES = 4
 
 
 def describe_bug(error: BaseException) -> str:
-    """One line with the exception's class, message and innermost frames, the innermost first. It has no values."""
+    """One line with the exception's class, its message and its innermost frames, the innermost first. Apart from
+    the message, it contains no source text and no values of variables.
+    """
     frames = []
     traceback = error.__traceback__
     while traceback is not None:
@@ -153,7 +159,10 @@ def os_error_text(error: OSError) -> str:
 
 
 class ToolError(Exception):
-    """A failure of a tool, written for the model. Any other exception from a tool is a bug in ralph."""
+    """A failure of a tool. Its text is written for the model and becomes the result of the tool call.
+
+    Any other exception from a tool is a bug in ralph.
+    """
 
 
 @contextmanager
@@ -172,7 +181,9 @@ _LONGEST_NAME = 128
 
 
 class MalformedCall(Struct, frozen=True):
-    """A call that must not run. `raw` is its input as the model wrote it. The model gets `reason` as the result."""
+    """A tool call that must not run because its input is faulty. `raw` is the input as the model wrote it. `reason`
+    says what is wrong. The model gets `reason` as the result of the call.
+    """
 
     id: str
     name: str
@@ -186,7 +197,8 @@ class Answer(Struct, frozen=True):
     message: dict[str, Any]
     """The API's message object. Its `content` holds complete blocks, in the order of their indexes."""
     calls: tuple[ToolCall | MalformedCall, ...]
-    """The `tool_use` blocks in order. Empty if no call may run because of the stop reason."""
+    """The tool calls (`tool_use` blocks) of the answer, in order. Empty if no call may run because of the answer's
+    stop reason."""
     warnings: tuple[str, ...] = ()
     request_id: str | None = None
 
@@ -211,10 +223,12 @@ class Answer(Struct, frozen=True):
 
 
 def with_sendable_calls(answer: Answer, taken: Collection[str]) -> Answer:
-    """A copy in which the ids and names of tool calls are replaced if the API would refuse them in the next request.
+    """A copy of the answer, in which the ids and names of tool calls are replaced if the API would refuse them in
+    the next request.
 
-    `taken` holds the ids of the conversation. Some local servers number the calls of each answer from 0, or name a
-    call `functions.Bash:0`.
+    They may contain only ASCII letters, digits, `_` and `-`, and every id must be unique in the conversation, whose
+    ids so far are `taken`. Some local servers number the calls of each answer from 0, or name a call
+    `functions.Bash:0`.
     """
     ids = _sendable_ids(answer.call_ids, taken)
     content = [_renamed(block, ids) if block.get("type") == "tool_use" else block for block in answer.content]

@@ -1,9 +1,8 @@
 """Classifies an error. Decides whether a retry makes sense, what kind of failure the error is, and which outcome a
 run gets if this error ends the run.
 
-The decision is based on fields. Message texts decide only where servers give no other sign: the refusals of
-`values/servers/refusals.py`. A test compares this module with
-the table in `docs/retry.md`.
+The decision is based on fields. Message texts decide only where servers give no other sign: the refusals and
+exhausted accounts of `values/servers/refusals.py`. A test compares this module with the table in `docs/retry.md`.
 """
 
 from __future__ import annotations
@@ -72,7 +71,8 @@ PERMANENT_CAUSES = frozenset(
         NetworkCause.UNSENDABLE,
     }
 )
-"""Causes that last until somebody fixes them. All others, unknown ones too, are expected to pass."""
+"""Causes of network failures that last until somebody fixes them. All others, also unknown ones, are expected to be
+temporary."""
 
 STATUS_OF_TYPE = {
     "invalid_request_error": 400,
@@ -113,7 +113,8 @@ STATUS_OF_TYPE = {
     ),
     "rate_limited": 429,  # Mistral (cline/cline#9085)
 }
-"""The HTTP status of each `error.type`, or `error.code` of another vendor. Errors inside a stream have none."""
+"""The HTTP status that belongs to each `error.type`, or to an `error.code` of another vendor. Needed for an error
+inside a stream, whose own HTTP status is 2xx."""
 
 _KIND_OF_REFUSAL = (
     (FailureKind.CONTEXT_OVERFLOW, OVERFLOWS),
@@ -141,7 +142,9 @@ _KIND_OF_STATUS = {
 
 
 def classify_error(error: AgentError) -> ErrorClass:
-    """Classifies an error by rule R1 of the retry specification. Only transient errors are retried."""
+    """Classifies an error by rule R1 of the retry specification. Transient errors are retried, permanent errors are
+    not.
+    """
     match error:
         case HttpError():
             transient = _is_transient_status(error)
@@ -186,8 +189,8 @@ def failure_kind(error: AgentError) -> FailureKind:
 
 
 def status_meant(error_type: str | None, status: int | None) -> int | None:
-    """The HTTP status that an error inside a stream means: that of its type, else `status`, which the server wrote
-    into it.
+    """The HTTP status that corresponds to an error inside a stream: that of its type in `STATUS_OF_TYPE`. For an
+    unknown type, it is `status`, the number that the server wrote into the error, or None.
     """
     return STATUS_OF_TYPE.get(error_type or "", status)
 
@@ -199,7 +202,8 @@ def kind_of(
     text: str,
     retry_after: float | None = None,
 ) -> FailureKind:
-    """The kind of an error that a server reports, in an HTTP error or inside a stream.
+    """The kind of failure for an error that a server reports, in an HTTP error or inside a stream. `status` is None
+    if it is unknown. `retry_after` is the wait that the server requests, or None.
 
     An exhausted account that is filled again at a known time is a rate limit with a long wait.
     """
@@ -229,7 +233,9 @@ def outcome_of(error: AgentError) -> Outcome:
 
 
 def is_for_later(error: AgentError) -> bool:
-    """Whether only a later run may try again: a rate limit or 5xx with `x-should-retry: false`, unless permanent."""
+    """Whether ralph must not retry in this run, although a later run may succeed: a rate limit or a 5xx answer with
+    `x-should-retry: false`, unless the kind of failure is permanent.
+    """
     if not isinstance(error, HttpError) or error.should_retry is not False:
         return False
     kind = failure_kind(error)
@@ -270,7 +276,9 @@ def is_said_again(before: AgentError | None, error: AgentError) -> bool:
 
 
 def may_mean_overflow(error: AgentError) -> bool:
-    """Whether unknown words may mean that the request was too large: the status is 400 or 422, or they came twice."""
+    """Whether the words of an error, which ralph does not know, may mean that the request was too large: the status
+    is 400 or 422, or the server said the same twice.
+    """
     is_refused = failure_kind(error) is FailureKind.INVALID_REQUEST and _status_of(error) in {400, 422}
     return is_refused or error.may_be_about_size
 

@@ -18,12 +18,14 @@ class ClaudeFile(Struct, frozen=True):
 
     name: str
     kind: str
-    """`user`, `project`, `local` or `flag`. A user's file inside the working directory is a `project` file."""
+    """`user`, `project`, `local` or `flag`. A user's file inside the working directory is a `project` file, because
+    somebody else may have written it."""
     root: str
     """The directory to which relative paths in the file are relative. Empty means the working directory."""
     text: str
     why_open: str = ""
-    """Why a trusted file only tightens: somebody else may have written it. Otherwise empty."""
+    """The reason why the user's own file, or that of `--settings`, can only tighten: somebody else may have written
+    it. Otherwise empty."""
 
     @property
     def is_trusted(self) -> bool:
@@ -45,7 +47,8 @@ class ClaudeKey(Struct, frozen=True):
     says: str = ""
     """The effect of the key in ralph, or what to use instead. Empty if there is nothing to use."""
     is_trusted_only: bool = False
-    """True if the key does not count where somebody else may have written the file."""
+    """True if the key counts in the user's own file and in that of `--settings`, but not where somebody else may
+    have written the file."""
 
 
 _NO_SERVER = "no server of a repository's `.mcp.json` starts unless `--mcp-config .mcp.json` or `[mcp] repository` says so"

@@ -33,7 +33,9 @@ _ASKING = (PermissionMode.DEFAULT, PermissionMode.ACCEPT_EDITS)
 
 
 def permission_mode(text: str) -> PermissionMode:
-    """The permission mode with this name. Raises ValueError, before whose text the caller puts the option's name."""
+    """The permission mode with this name. Raises ValueError if ralph has no such mode. The caller puts the option's
+    name before the error's text.
+    """
     try:
         return PermissionMode(text)
     except ValueError:
@@ -50,7 +52,9 @@ def mode_notice(mode: PermissionMode) -> str | None:
 
 
 class ModeFixedError(ValueError):
-    """A driver requested another mode of a run that was started in the mode `plan`."""
+    """A driver requested another permission mode, but the run was started in the mode `plan`. This mode cannot be
+    changed during a run.
+    """
 
 
 class RunControls:
@@ -64,7 +68,8 @@ class RunControls:
     ) -> None:
         self.auto_retry = auto_retry
         self.model: str | None = None
-        """The model that the driver wants for the next requests. None if there is none, or it was taken."""
+        """The model that the driver has requested for the next requests. None without such a request, and after
+        `take_requested_model` has returned it."""
         self.permission_mode = permission_mode
         self.stays_in_plan = stays_in_plan
         """True if the command line chose plan mode. In that case, a driver cannot change the mode."""
@@ -79,8 +84,10 @@ class RunControls:
         return None if self._permissions_are_asked else mode_notice(self.permission_mode)
 
     def choose_mode(self, name: str) -> PermissionMode:
-        """Sets and returns the mode with this name. Raises ValueError, before whose text the caller puts the field's
-        name.
+        """Sets the permission mode with this name, and returns it.
+
+        Raises ValueError if there is no such mode, or if the command line chose a mode that cannot be changed. The
+        caller puts the field's name before the error's text.
         """
         mode = permission_mode(name)
         if self.stays_in_plan and mode is not PermissionMode.PLAN:

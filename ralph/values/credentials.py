@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MIN_SECRET_CHARS = 8
-"""The minimum length of a secret. Shorter values occur in ordinary text, and no service issues such keys."""
+"""The minimum length of a secret. Shorter values occur in ordinary text by accident, and no service issues keys
+this short."""
 
 
 _RANDOM_CHARS = 20
@@ -53,6 +54,8 @@ _NAMED_VALUE = r"(?s)-*(?P<name>[A-Za-z][\w.-]*)(?:=|:(?!//))(?P<value>.*)"
 class Secret(Generic[T]):
     """A wrapper whose `repr` does not show the value, so that the value cannot get into errors or log lines by
     accident.
+
+    Two secrets are equal if their values are equal.
     """
 
     __slots__ = ("plain",)
@@ -80,7 +83,9 @@ CALLERS_VARIABLES = frozenset({TURN_LOCK, SANDBOX_READ, SANDBOX_HIDE})
 
 
 def callers_places(variable: str, text: str) -> tuple[str, ...]:
-    """The paths in a variable such as `SANDBOX_READ`, separated by colons. Raises ValueError for a relative one."""
+    """The paths in the text of a variable such as `SANDBOX_READ`, separated by colons. Raises ValueError if one is
+    not absolute.
+    """
     places = tuple(filter(None, text.split(":")))
     for place in places:
         if not place.startswith("/"):
@@ -138,7 +143,8 @@ class Credential(Struct, frozen=True):
 def credential_from(variable: str, environment: Mapping[str, str], api: str = ANTHROPIC) -> Credential | None:
     """The credential in an environment variable. None if the variable is not set or is empty.
 
-    The API and the variable's name decide which header carries the key. Raises ValueError without the value.
+    The API and the variable's name decide which header carries the key. Raises ValueError if a header cannot carry
+    the value. The error does not contain the value.
     """
     text = environment.get(variable, "").strip()
     if not text:
@@ -270,7 +276,9 @@ def credential_files(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def is_header_list(name: str) -> bool:
-    """Whether a variable holds headers as `name=value` pairs, most of them keys: OTEL_EXPORTER_OTLP_HEADERS."""
+    """Whether a variable with this name, such as OTEL_EXPORTER_OTLP_HEADERS, holds a list of headers: `name=value`
+    pairs, most of whose values are keys.
+    """
     words = _words(name)
     return words[:1] == ("OTEL",) and words[-1:] == ("HEADERS",)
 
@@ -341,9 +349,10 @@ _LONG_CHARS = 500
 
 
 def credentials_in(text: str) -> Iterable[re.Match[str]]:
-    """Everything that looks like a credential, in order. For a password in a URL, the match has a group `password`.
+    """Everything in the text that looks like a credential, in order.
 
-    The search takes linear time even for hostile texts, because no run of characters is searched twice.
+    A match inside a URL may have a group `password`, which contains the password. The search takes linear time even
+    for hostile texts, because no run of characters is searched twice.
     """
     lowered = text.lower()
     # Compiling a form takes longer than searching many texts for its marks. A page searches 100,000 texts, so this is one
@@ -355,7 +364,9 @@ def credentials_in(text: str) -> Iterable[re.Match[str]]:
 
 @cache
 def _joint_of_mark() -> re.Pattern[str]:
-    """Finds the first hyphen or underscore of any mark, in a fifth of the time of a search for each mark."""
+    """Finds the first hyphen or underscore of any mark. These are rare, so the search takes a fifth of the time of
+    a search for each mark.
+    """
     marks = {mark for mark, _ in _MARKED} - {mark for mark, _ in _WITHOUT_JOINT}
     split = [re.split("(?<=[-_])", mark, maxsplit=1) for mark in sorted(marks)]
     return re.compile(f"[-_](?:{'|'.join(f'(?<={before}){after}' for before, after in split)})")
@@ -372,9 +383,10 @@ def looks_like_credential_value(value: str) -> bool:
 
 
 def secret_header_values(headers: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yields the values that look like credentials, or whose header's name does.
+    """Yields the secret values in `headers`: those that look like a credential, or whose header's name looks like
+    the name of one.
 
-    If such a value has several words, such as `Bearer x`, its last word is yielded too.
+    If a secret value has several words, such as `Bearer x`, its last word is yielded too.
     """
     for name, value in headers:
         if looks_like_credential_name(name) or looks_like_credential_value(value):
@@ -451,10 +463,10 @@ def child_environment(
     secrets: Collection[str],
     withheld: Collection[str] = (),
 ) -> dict[str, str]:
-    """The variables for a tool's process: those in `pass_env`, and all that are harmless.
+    """The environment for a tool's process: the variables named in `pass_env`, and all that are harmless.
 
-    Not harmless are ANTHROPIC_*, those in `CALLERS_VARIABLES` or `withheld`, names that look like a credential's, and
-    values that contain one of `secrets` or something that `_secrets_of` finds.
+    A variable is not harmless if its name begins with ANTHROPIC_, is in `CALLERS_VARIABLES` or `withheld`, or looks
+    like a credential's, or if its value contains one of `secrets` or something else that `_secrets_of` finds.
     """
     login_names = _login_names(environment)
 
@@ -549,10 +561,12 @@ def _login_names(environment: Mapping[str, str]) -> frozenset[str]:
 
 
 def _endpoint_credential(url: str, login_names: Collection[str]) -> list[str]:
-    """The credential in `TOKEN@host` or `user:password@host`, also with a scheme or a name (`UV_INDEX`), as written
-    and with percent escapes decoded.
+    """The credential in a server's address, both as written and with percent escapes decoded. The address is
+    `TOKEN@host` or `user:password@host`, with or without a scheme, or has a name as in `UV_INDEX`
+    (`name=https://TOKEN@host`).
 
-    Empty if there is none, or only the user's own login name, which occurs in the paths of the user's files.
+    Empty if there is no credential, or if the text before the `@` is only the user's own login name, because that
+    name occurs in the paths of the user's files.
     """
     if "@" not in url:
         return []

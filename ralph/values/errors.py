@@ -40,13 +40,16 @@ class AgentError(Exception):
     """Any error that `send_message()` can raise. Code that retries catches this class, and not its subclasses."""
 
     tokens = TokenUsage()
-    """The tokens of an answer that broke off: the server bills it. The higher of its count and ralph's estimate."""
+    """The token counts for an answer that broke off, which ralph discards but the server bills. For the output, the
+    higher of ralph's estimate and the server's count."""
     was_idle = False
-    """True if a connection that was open before was reset before the first byte. Nothing is known of the server then."""
+    """True if a connection that was open before the request was reset before the answer's first byte. So something
+    had given up the idle connection, and nothing is known of the server."""
     may_be_about_size = False
     """True if the retries ended early because the server said the same twice to a request that may be too large for it."""
     proxy = ""
-    """The proxy of the request: `the proxy http://localhost:3128 (HTTPS_PROXY)`. Empty if there was none."""
+    """The proxy that the request went to, such as `the proxy http://localhost:3128 (HTTPS_PROXY)`. Empty if there
+    was none."""
     retry_after: float | None = None
     """The wait that the server requests, in seconds (>= 0), or None if the server requests no wait. An error inside an answer
     has one only if an exhausted account is filled again at a known time."""
@@ -55,8 +58,9 @@ class AgentError(Exception):
 class HttpError(AgentError):
     """An answer whose status is not 2xx.
 
-    `body` holds at most 64 KiB and is redacted. `error_type`, `error_code` and `message` are from it. `should_retry`
-    is the `x-should-retry` header, or None.
+    `body` holds at most 64 KiB and is redacted. If it is an error object of the API, `error_type`, `error_code` and
+    `message` are taken from it. `should_retry` is the value of the `x-should-retry` header, or None if there is
+    none.
     """
 
     def __init__(
@@ -92,7 +96,9 @@ class HttpError(AgentError):
 
 
 class _AnswerError(AgentError):
-    """A 2xx answer without a complete message. `error_type` and `error_code` are those that the server reported."""
+    """A 2xx answer without a complete message. `error_type` and `error_code` come from the error that the server
+    reported in the answer. They are None if it reported none.
+    """
 
     def __init__(
         self,
@@ -108,7 +114,8 @@ class _AnswerError(AgentError):
         self.error_code = error_code
         self.request_id = request_id
         self.status = status
-        """The status in the server's error object, 400 if only its text shows a refusal, else None."""
+        """The HTTP status that the server wrote into its error object, or None if it wrote none. 400 if only the
+        text shows that the server refused the request."""
 
     @property
     def is_reported(self) -> bool:
@@ -130,7 +137,9 @@ class StreamParse(_AnswerError):  # noqa: N818 - the specification's name
 
 
 class Api(AgentError):  # noqa: N818 - the specification's name
-    """No answer came. `detail` is redacted. `host` is the host or the base URL. Both may be empty."""
+    """No answer came. `detail` is a redacted message about the cause. `host` is the host or the base URL that did
+    not answer. Both may be empty.
+    """
 
     has_lasted = False
     """True for a shortage of this machine that does not pass (`values/shortage.py`)."""
@@ -148,7 +157,9 @@ class Api(AgentError):  # noqa: N818 - the specification's name
 
 
 class Json(AgentError):  # noqa: N818 - the specification's name
-    """A data line of the stream is not JSON. `cause` is the decoder's message, and `raw` its beginning, redacted."""
+    """A data line of the stream is not JSON. `cause` is the decoder's message. `raw` is the beginning of the line,
+    redacted.
+    """
 
     def __init__(self, cause: str, raw: str = "") -> None:
         super().__init__(cause, raw)

@@ -28,7 +28,9 @@ class Event(Struct, frozen=True):
 
 
 class DeadEnd(Struct, frozen=True):
-    """Why ralph ended a run without progress: the same calls again, or answers in a row with malformed calls only."""
+    """Why ralph ended a run without progress: the model repeated the same calls, or all calls in several answers in
+    a row were malformed.
+    """
 
     name: str
     call: ToolCall
@@ -104,7 +106,8 @@ class BackgroundEnded(Event, frozen=True):
     call_id: str = ""
     exit_code: int | None = None
     stopped_by: str = ""
-    """"model" (a tool call), "run" (its end), "limit" (on processes or memory), or empty."""
+    """Who stopped the command: "model" (a tool call), "run" (the end of the run) or "limit" (on processes or
+    memory). Empty if it ended by itself."""
     took_s: float = 0.0
 
     @property
@@ -121,22 +124,28 @@ class Background(Struct, frozen=True):
 
 
 class UserMessageCommitted(Event, frozen=True):
-    """Tool results, or a text that ralph wrote for the model, were added to the conversation."""
+    """A user message that ralph made was added to the conversation: tool results, or a text for the model, such as
+    a request to continue. There is no such event for the user's own prompts.
+    """
 
     content: tuple[Block, ...]
 
 
 class AttemptEnded(Event, frozen=True):
-    """A call of `send_message()` has ended, whether or not a retry follows."""
+    """An attempt, which is one call of `send_message()`, has ended with an answer or an error, or was interrupted.
+    Emitted whether or not a retry follows.
+    """
 
     turn: int
     attempt: int
-    """The number within the turn, from 1. Each request counts: retries, other targets, continuations, summaries."""
+    """The number of the attempt within the turn, counted from 1. Every request counts: retries, other targets,
+    synthetic retries, continuations and summaries."""
     target: str
     model: str
     latency_s: float
     tokens: TokenUsage
-    """The tokens that the server bills. Ralph's estimates if it gave no count or the answer broke off."""
+    """The tokens for which the server bills the attempt. Ralph's estimates if it gave no count, or if the answer
+    broke off."""
     facts: ModelFacts | None = None
     status: int | None = None
     kind: str | None = None
@@ -147,7 +156,9 @@ class AttemptEnded(Event, frozen=True):
 
 
 class TurnAsked(Event, frozen=True):
-    """A turn with at least one request has ended. `took_s` is the time of its requests and of the waits between."""
+    """A turn has ended in which at least one request was sent. `took_s` is the number of seconds spent on its
+    requests and on the waits between them.
+    """
 
     turn: int
     attempts: int
@@ -155,7 +166,9 @@ class TurnAsked(Event, frozen=True):
 
 
 class RetryScheduled(Event, frozen=True):
-    """Ralph will retry a request after `wait_s` seconds. `attempt` is the number of the retry, counted from 1."""
+    """Ralph will retry a request after `wait_s` seconds, which may be 0. `attempt` is the number of this retry of
+    the request, counted from 1. `max_retries` is the number that the policy allows.
+    """
 
     attempt: int
     max_retries: int
@@ -165,13 +178,16 @@ class RetryScheduled(Event, frozen=True):
     kind: str
     message: str
     requested_wait_s: float | None = None
-    """`wait_s`, if the server requested a wait, which the policy may have shortened. Else None."""
+    """If the server requested a wait, this is `wait_s`. The policy may have shortened the requested wait. None if
+    the server requested no wait."""
     turn: int = 1
     target: str = ""
 
 
 class ResponseRestarted(Event, frozen=True):
-    """A 2xx answer failed, perhaps after parts were streamed. The next request asks for the whole answer again."""
+    """An answer with status 2xx failed, perhaps after parts of it were streamed. The next request, to the same
+    target or to another, asks for the whole answer again.
+    """
 
 
 class RetryRecovered(Event, frozen=True):
@@ -181,7 +197,8 @@ class RetryRecovered(Event, frozen=True):
     total_wait_s: float
     turn: int = 1
     attempt: int = 1
-    """The number of the attempt that was answered, counted as in `AttemptEnded`, as in the next four events."""
+    """The number of the attempt that was answered, counted as in `AttemptEnded`. The next four events count in the
+    same way."""
 
 
 class RetryExhausted(Event, frozen=True):
@@ -207,7 +224,9 @@ class ModelFallback(Event, frozen=True):
 
 
 class ModelFallbackSucceeded(Event, frozen=True):
-    """A target that is not the preferred one has given its first answer since ralph changed to it."""
+    """A fallback target has given its first answer since ralph changed to it. Fallback targets are all but the
+    preferred one, which is usually the first in the settings.
+    """
 
     target: str
     turn: int
@@ -223,7 +242,9 @@ class ModelFallbackRecovered(Event, frozen=True):
 
 
 class ResponseDiscarded(Event, frozen=True):
-    """An answer, which may be incomplete, does not count. Readers must ignore the parts that were streamed."""
+    """Ralph has discarded an answer, which may be incomplete. Readers must ignore the parts of it that were
+    streamed.
+    """
 
     message_id: str
 
@@ -249,7 +270,9 @@ class TurnStarted(Event, frozen=True):
 
 
 class SyntheticRetry(Event, frozen=True):
-    """Ralph asks again after a useless answer. One without tool calls is not added to the conversation."""
+    """Ralph sends a new request after a useless answer. A useless answer without tool calls is not added to the
+    conversation.
+    """
 
     turn: int
     number: int
@@ -258,8 +281,10 @@ class SyntheticRetry(Event, frozen=True):
 
 
 class MalformedCallRefused(Event, frozen=True):
-    """A call could not run as the model wrote it: its input, its arguments or its tool is wrong. Also a report that
-    was not accepted.
+    """Ralph refused a tool call that it could not run as the model wrote it: the input is incomplete or not JSON,
+    the arguments are wrong, or the tool is unknown.
+
+    There is also such an event for a call of the report tool if the report was not accepted.
     """
 
     turn: int
@@ -289,7 +314,7 @@ class TurnsCollapsed(Event, frozen=True):
 
     turn: int
     reason: str
-    """"report_failed": the report was not accepted. "no_report": too many answers without a report."""
+    """"report_failed" if the model's report was not accepted. "no_report" after too many answers without a report."""
     old_max_turns: int | None
     new_max_turns: int
 
@@ -301,9 +326,11 @@ class ReportAccepted(Event, frozen=True):
     """One of "tool_call", "text" or "synthetic"."""
     status: str
     turn: int
-    """The turn in which the model gave the report. For a synthetic one, the last turn with a request."""
+    """The number of the turn in which the model gave the report. For a synthetic report, that of the last turn with
+    a request."""
     attempts: int
-    """How often the model tried to report, with this one: calls of the report tool, and plain text in their place."""
+    """How often the model tried to report in this run, including the accepted report. Each call of the report tool
+    counts, and each answer of plain text in place of a call."""
     forced_reason: str | None = None
     """The reason for the final turn, one of `agent.run_end.FORCES`. None if the run was not in its final turn."""
 
@@ -312,9 +339,11 @@ class ContextCompacted(Event, frozen=True):
     """Ralph has compacted the context: a shorter context has replaced the old one."""
 
     trigger: str
-    """"threshold": nearly full. "overflow": the server refused the request. "window_exceeded": in an answer."""
+    """The reason: "threshold" if the context was nearly full, "overflow" if the server refused the request as too
+    large, "window_exceeded" if the context window became full during an answer."""
     source: str
-    """"model": a new summary. "cut": the end of the history instead."""
+    """"model" if the new context contains a new summary by the model. "cut" if it contains the end of the history
+    instead."""
     pre_tokens: int
     """The estimated number of tokens before the compaction. `post_tokens` is the number afterwards."""
     post_tokens: int
@@ -348,17 +377,22 @@ class HookEnded(Event, frozen=True):
 
 
 class MessageTaken(Event, frozen=True):
-    """Ralph begins to work on a message of the driver, which wants its messages repeated."""
+    """Ralph begins to work on a message of the driver. Emitted only if the driver requested that its messages are
+    repeated in the output.
+    """
 
     content: str | tuple[Block, ...]
     uuid: str | None = None
 
 
 class SessionStateChanged(Event, frozen=True):
-    """The run begins to work, or to wait for the driver, which asked for this event."""
+    """The run begins to work, or begins to wait for a decision or a message of the driver. Emitted only if the
+    driver requested this event. Such a driver keeps ralph's input open until the state is "idle".
+    """
 
     state: str
-    """"running", "requires_action" (the driver is asked about a call) or "idle" (waits for a message)."""
+    """"running": the run works. "requires_action": the driver is asked about a tool call. "idle": the run waits for
+    a message."""
 
 
 class Notice(Event, frozen=True):
@@ -366,15 +400,18 @@ class Notice(Event, frozen=True):
 
     text: str
     is_vital: bool = False
-    """True if `--quiet` does not hide it. In a run, it then says that some of the user's input was left out."""
+    """True if `--quiet` does not hide the notice. In a run, such a notice says that ralph left out some of the
+    user's input."""
 
 
 class LoopEvent(Event, frozen=True):
-    """The base class of the events of `ralph loop` itself, which `loop/events.py` defines."""
+    """The base class of the events of `ralph loop` itself, which `loop/events.py` defines. Events of the runs in
+    the loop have other classes.
+    """
 
 
 class PromptCalled(Event, frozen=True):
-    """Ralph is about to run a tool call that the prompt or its command file requests, and not the model."""
+    """Ralph is about to run a tool call that the prompt or its command file requests. The model did not request it."""
 
     command: str
     """The command as a prompt calls it, such as `/fix`. Empty if the prompt itself names a file."""
@@ -384,7 +421,7 @@ class PromptCalled(Event, frozen=True):
 
 
 class PromptCallEnded(Event, frozen=True):
-    """A tool call of the prompt or its command file has ended. Its output becomes part of the prompt."""
+    """A tool call that the prompt or its command file requested has ended. Its output becomes part of the prompt."""
 
     command: str
     tool: str
@@ -416,11 +453,13 @@ class RunEnded(Event, frozen=True):
     outcome: Outcome
     exit_code: int
     result: str | None
-    """The model's final answer or the summary of the final report, or None."""
+    """The text of the result: the model's final answer or the summary of the final report. None if there is no such
+    text."""
     errors: tuple[str, ...]
     stop_reason: str | None
     num_turns: int
-    """The number of turns in which the model answered, also in vain, or was interrupted."""
+    """The number of turns in which the model answered or was interrupted, including turns in which no answer was
+    used."""
     duration_s: float
     api_s: float
     """The seconds spent on calls of `send_message()`, including retries. The waits before retries are not included."""
@@ -436,7 +475,8 @@ class RunEnded(Event, frozen=True):
     limit: str | None = None
     """The user's limit that ended the run: "max_turns", "max_budget_usd" or "context". Else None."""
     report: Report | None = None
-    """The final report. If none is required, ralph writes one only if an answer is missing."""
+    """The final report, written by the model or by ralph, or None. If none is required, ralph writes one only if an
+    answer is missing."""
     dead_end: DeadEnd | None = None
     denied: tuple[ToolCall, ...] = ()
     """The tool calls that the permission mode refused, and the calls in which the sandbox denied an operation."""
@@ -447,7 +487,8 @@ class RunEnded(Event, frozen=True):
 
 
 SHOWABLE = (RunStarted, AnswerAccepted, ToolStarted, ToolFinished, AttemptEnded, RetryScheduled, Notice)
-"""The events that a reader sees. `Heartbeats` also counts the text of an answer that is arriving."""
+"""Classes of events that become output for a reader. `Heartbeats` takes these as signs that the reader has seen
+output, and also the text of an arriving answer."""
 
 
 class EventStream:

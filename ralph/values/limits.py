@@ -26,7 +26,8 @@ else:
     from ralph.values.setting import Declared as Annotated
 
 SHORTEST_ANSWER = 1024
-"""The smallest `max_tokens` that the budget or the window may leave. Below it, the run ends."""
+"""The smallest `max_tokens` that ralph sets because of the budget or the context window. If the rest of the budget
+cannot pay for such an answer, the run ends."""
 
 MOST_REFUSALS = 6
 
@@ -69,7 +70,9 @@ def budget_word(usd: float) -> str:
 
 
 class Budget:
-    """The budget of a process for all requests, broken answers too. As an `Events` sink, it adds up the costs."""
+    """The budget of a process. All requests are paid from it, including summaries and answers that broke off. As an
+    `Events` sink, it adds up the costs.
+    """
 
     def __init__(self, max_usd: float | None = None, *, spent_usd: float = 0.0) -> None:
         self.max_usd = max_usd
@@ -81,7 +84,10 @@ class Budget:
             self.spent_usd = plain(self.spent_usd + (cost_usd(event.facts, event.tokens) or 0.0))
 
     def longest_answer(self, facts: "ModelFacts | None", prompt_tokens: int, requested: int) -> int:
-        """The number of answer tokens that the rest can pay for, at most `requested`. 0 if the price is unknown."""
+        """The maximum number of answer tokens that the rest of the budget can pay for, at most `requested`.
+
+        Without a budget, it is `requested`. With a budget and an unknown price of the model, it is 0.
+        """
         if self.max_usd is None:
             return requested
         price = facts.price_for(prompt_tokens) if facts is not None else None
@@ -97,16 +103,19 @@ class Budget:
         )
 
     def least_usd(self, facts: "ModelFacts | None", prompt_tokens: int) -> float:
-        """The highest cost in USD of a request with the shortest answer. 0 if the price is unknown."""
+        """The highest possible cost in US dollars of a request with the shortest answer that ralph allows. If less
+        is left, ralph sends no request. 0 if the price of the model is unknown.
+        """
         price = facts.price_for(prompt_tokens) if facts is not None else None
         if price is None:
             return 0.0
         return (prompt_tokens * _dearest_input(price) + SHORTEST_ANSWER * price.output) / _MILLION
 
     def is_nearly_spent(self, share: float, least_usd: float = 0.0) -> bool:
-        """Whether `share` of the budget is spent, or the rest may not pay for two more requests of `least_usd`.
+        """Whether at least `share` of the budget is spent, or the rest may not pay for two more requests.
 
-        False if there is no budget, or if nothing is spent yet.
+        `least_usd` is the result of `Budget.least_usd` for the next request. False if there is no budget, or if
+        nothing is spent yet.
         """
         if self.max_usd is None or not self.spent_usd:
             return False

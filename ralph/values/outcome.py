@@ -11,11 +11,13 @@ if TYPE_CHECKING:
 
 
 class UsageError(Exception):
-    """The command line cannot be carried out (exit 2). The message is one line."""
+    """The command line cannot be carried out as it was given. The error's message is one line. The exit code is 2."""
 
 
 def nearest(word: str, names: Iterable[str], least: float = 0.6) -> str | None:
-    """The name that a user probably meant by `word`, for the message of an error. None if none is so much alike: 1 is equal."""
+    """The name that a user probably meant by `word`, for an error message. None if no name has a similarity of at
+    least `least`, from 0 to 1 (equal).
+    """
     from difflib import get_close_matches  # noqa: PLC0415 - few words are mistyped
 
     return next(iter(get_close_matches(word, names, 1, least)), None)
@@ -39,7 +41,9 @@ class Outcome(enum.Enum):
     INTERRUPTED = "interrupted"
 
     def exit_code(self, signal_number: int = signal.SIGINT) -> int:
-        """The exit code of the process, 0-255. For INTERRUPTED, it is 128 plus `signal_number`."""
+        """The exit code of the process, 0-255. For INTERRUPTED, it is 128 plus `signal_number`, which other
+        outcomes ignore.
+        """
         if self is Outcome.INTERRUPTED:
             return 128 + signal_number
         return _EXIT_CODES[self]
@@ -50,14 +54,15 @@ class Outcome(enum.Enum):
 
 
 class Delivery(enum.Enum):
-    """Whether the result of a run reached standard output. The journal has these values."""
+    """Whether the result of a run was delivered to standard output. The enum's values are written into the journal."""
 
     DELIVERED = "delivered"
     READER_LEFT = "reader_left"
-    """The reader closed standard output before the whole result. The outcome of the run stays."""
+    """The reader closed standard output before the whole result was written. The outcome of the run does not change."""
     UNREAD = "unread"
     FAILED = "failed"
-    """Writing failed, as on a full disk. The process ends with `io_error` instead of the run's outcome."""
+    """Ralph could not write the result, for example because the disk is full. The outcome `io_error` replaces that
+    of the run."""
 
 
 class CannotError(Exception):

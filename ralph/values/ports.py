@@ -31,9 +31,10 @@ class Interrupted(BaseException):
     outcome: Outcome
     signal_number = 0
     tokens = TokenUsage()
-    """The tokens of an incomplete answer: the higher of the server's count and ralph's estimate."""
+    """The token counts for an answer that was not complete. For the output, the higher of ralph's estimate and the
+    server's count."""
     undone = ""
-    """A note for the model: which effects of a stopped tool call were undone. Empty if none were."""
+    """A note for the model that says which effects of a stopped tool call were undone. Empty if none were."""
 
 
 class SignalReceived(Interrupted):
@@ -61,7 +62,9 @@ class BudgetSpent(Interrupted):
 
 
 class InterruptRequested(Interrupted):
-    """A driver asked ralph to stop working on the current message, and to take the next one."""
+    """A driver asked ralph to stop working on the current message. Ralph then works on the next one. After Ctrl-C,
+    ralph would end instead.
+    """
 
     outcome = Outcome.INTERRUPTED
     signal_number = signal.SIGINT
@@ -71,7 +74,7 @@ class InterruptRequested(Interrupted):
 
 
 class RetryAborted(Interrupted):
-    """A driver asked ralph to stop retrying. Raised only during a retry, or during the wait before one."""
+    """A driver asked ralph to stop retrying a request. Raised only during a retry, or during the wait before one."""
 
     outcome = Outcome.API_UNAVAILABLE
 
@@ -80,7 +83,9 @@ class RetryAborted(Interrupted):
 
 
 class HookStopped(Interrupted):
-    """A hook, or a person behind the driver, ended the work on the current message. Ralph takes the next one."""
+    """A hook, or a person who uses the driver, ended the work on the current message. Ralph then works on the next
+    one.
+    """
 
     outcome = Outcome.INTERRUPTED
     signal_number = signal.SIGINT
@@ -91,16 +96,21 @@ class EndRefused(Struct, frozen=True):
 
     hook: str
     reason: str
+    """The reason for the model, in the words of the hook."""
 
 
 class GuardRefused(Interrupted):
-    """A safeguard that was asked for, such as a hook, is missing or did not hold. Without it, nothing is worked on."""
+    """A safeguard that was asked for, for example a driver's hook, is missing or did not hold. Ralph stops working
+    on the current message, and works on no other one while the safeguard is missing.
+    """
 
     outcome = Outcome.CONFIG
 
 
 class JournalError(Exception):
-    """The journal cannot be written any more. Nothing may be done that must first be recorded in it."""
+    """The journal cannot be written any more. After this error, ralph must not do anything that must first be
+    recorded in the journal.
+    """
 
     tokens = TokenUsage()
 
@@ -127,10 +137,14 @@ TIMED_OUT = TimedOut()
 
 class Clock(Protocol):
     def now_s(self) -> float:
-        """Seconds on a clock that never jumps, and that runs while the machine is suspended if the system can."""
+        """The time in seconds on a clock that never jumps. Only differences between two times have a meaning. If
+        the system supports it, the clock also runs while the machine is suspended.
+        """
 
     def utc_now(self) -> datetime:
-        """The current time with a time zone, for timestamps and HTTP dates. Durations are measured with `now_s`."""
+        """The current date and time with a time zone, for timestamps and comparisons with HTTP dates. Durations are
+        measured with `now_s`.
+        """
 
 
 class Mailbox(Protocol):
@@ -173,10 +187,14 @@ class Waiter(Protocol):
         """Waits for `seconds`. Raises the exceptions that `wait` raises."""
 
     def time_left_s(self) -> float:
-        """The seconds until the run's time limit: infinite without one, 0 or less after it."""
+        """The seconds that are left until the run's time limit: infinite if there is no limit, 0 or less if it has
+        passed.
+        """
 
     def stop_left_s(self) -> float:
-        """The seconds left to end after a signal or the time limit: infinite without one, 0 after a second signal."""
+        """The seconds that are left to end after a signal or the time limit has stopped ralph: infinite if nothing
+        has stopped it, none after a second signal.
+        """
 
 
 class TurnLock(Protocol):
@@ -185,7 +203,9 @@ class TurnLock(Protocol):
     """
 
     def take(self) -> None:
-        """Waits for the lock, unless ralph holds it. Raises Interrupted, and `GuardRefused` if it cannot be locked."""
+        """Waits for the lock. Does nothing if ralph already holds it. Raises Interrupted, as `Waiter.sleep` does,
+        and `GuardRefused` if the file system refuses the lock.
+        """
 
     def release(self) -> None:
         """Releases the lock. Does nothing if ralph does not hold it."""
@@ -212,7 +232,9 @@ class Driven(Protocol):
         """Whether a control line may be handled now. If this is False, control lines stay in the mailbox."""
 
     def handle(self, item: Any, *, waiting_for: str | None = None) -> None:
-        """Handles an item. Raises `InterruptRequested`, `RetryAborted` or `GuardRefused` to end the wait."""
+        """Handles an item of the mailbox. Raises `InterruptRequested`, `RetryAborted` or `GuardRefused` to end the
+        current wait. `waiting_for` says what the main thread is waiting for. It is None if that is unknown.
+        """
 
 
 class Events(Protocol):
@@ -223,7 +245,11 @@ class PathRules(Protocol):
     """Checks paths against the permission rules. Its methods may be called on any thread."""
 
     def why_not_read(self, path: str) -> str | None:
-        """The rule that forbids reading or finding `path`, absolute and without symbolic links, or None."""
+        """The rule that forbids reading or finding `path`, or None if none does. `path` is absolute and contains no
+        symbolic links.
+        """
 
     def why_not_written(self, path: str) -> str | None:
-        """The rule that forbids writing `path`, absolute and without symbolic links, or None."""
+        """The rule that forbids writing `path`, or None if none does. `path` is absolute and contains no symbolic
+        links.
+        """

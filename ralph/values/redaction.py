@@ -64,7 +64,9 @@ _CONTROLS = bytes((*range(33), 127))
 
 
 class LookedCommit(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """Where a commit holds secrets that a run's environment knew, without a secret or a digest of one."""
+    """A commit that was searched for the secrets that a run's environment knew. It says where they are, but
+    contains neither a secret nor a digest of one.
+    """
 
     id: str
     files: tuple[str, ...] = ()
@@ -114,7 +116,8 @@ class Redactor:
     def redact_all(self, text: str) -> str:
         """The text with `MARK` in place of known secrets and of everything that looks like a credential.
 
-        For texts that are shown and for errors, not for tool results: it sometimes replaces harmless text.
+        For texts that are shown and for error messages. It sometimes replaces harmless text too, so it is not used
+        for tool results.
         """
         redacted = self.redact(text)
         shapes = _shapes_in(redacted)
@@ -124,7 +127,9 @@ class Redactor:
         return cut_at(redacted, _merged(shapes)) if shapes else redacted
 
     def spans(self, text: str) -> list[Span]:
-        """The places of the known secrets, in order and without overlaps. Cut there, the text contains none."""
+        """The places of the known secrets in a text, in order and without overlaps. A text from which they are cut
+        contains no known secret.
+        """
         if not self._may_hold(text):
             return []
         spans = self._plain_spans(text)
@@ -173,9 +178,11 @@ class Redactor:
 
     @cached_property
     def longest_bytes(self) -> int:
-        """The length in UTF-8 bytes of the longest form of a secret. 0 if there are none.
+        """The length in UTF-8 bytes of the longest form that a secret may have in a text. 0 if there are no
+        secrets.
 
-        Who redacts a stream in pieces keeps back the last `longest_bytes` - 1 bytes of each piece.
+        A secret may begin in one piece of a stream and end in the next. So a caller that redacts a stream in pieces
+        must keep back the last `longest_bytes` - 1 bytes of each piece.
         """
         plain = max((len(_utf8(form)) for form in self._forms), default=0)
         breaks = _LONGEST_BREAK_BYTES * (1 + plain // _SHORTEST_BASE64_LINE) if self._wrapped_forms else 0
@@ -208,7 +215,9 @@ class Redactor:
 
     @cached_property
     def _may_rejoin(self) -> bool:
-        """Whether `MARK`, which has brackets at its ends, and the text beside it can together form a secret."""
+        """Whether `MARK` and the text beside it can together form a secret. `MARK` begins and ends with a bracket,
+        so only a secret with a bracket can.
+        """
         return any("[" in form or "]" in form for form in self._forms)
 
 

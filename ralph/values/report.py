@@ -25,11 +25,13 @@ STATUSES = ("success", "failure")
 _STATUS_NAMES = '"success" or "failure"'
 _LONGEST_SHOWN_VALUE = 60
 NO_CALL = "the answer was plain text and no call of final_report"
+"""The fault of an answer that should have been a call of the report tool."""
 NO_SUMMARY = "The answer was the result itself, without a summary."
 """The summary of a report if the model wrote only the payload, and no report around it."""
 _LONGEST_ERROR = 500
 LONGEST_TEXT = 1_000_000
-"""A longer text, in characters, is not searched: a part of a JSON value could be taken for the whole."""
+"""The maximum length of a text that is searched for a report, in characters. A longer one is not searched at all,
+because a part of a JSON value could be taken for the whole."""
 
 
 class Report(Struct, frozen=True):
@@ -38,17 +40,23 @@ class Report(Struct, frozen=True):
     payload: Any
     """The report's payload. None if no schema for a payload is set, or if a report of failure contains no payload."""
     source: str
-    """"tool_call", "text" if the model wrote it as text, or "synthetic" if ralph made it."""
+    """"tool_call" for a call of the report tool, "text" if the model wrote the report as text, "synthetic" if ralph
+    made it."""
     details: Mapping[str, object] = field(default_factory=dict)
-    """Those of a synthetic report: `reason`, `turns_completed`, `final_report_attempts`, `last_stop_reason`, `last_error`."""
+    """Details of a synthetic report: `reason`, `turns_completed`, `final_report_attempts`, `last_stop_reason` and
+    `last_error`."""
 
     def as_object(self) -> dict[str, object]:
-        """The report as it is in the result object, which has a field of its own for the payload."""
+        """The report as it is in the result object, without the payload, for which that object has a field of its
+        own.
+        """
         return {"source": self.source, "status": self.status, "summary": self.summary, **self.details}
 
 
 def plain_problems(arguments: Mapping[str, Any]) -> list[str]:
-    """The faults in the status and the summary: the `Validator` if no schema for a payload is set."""
+    """The faults in the status and the summary of a report. It is the `Validator` of a run without a schema for the
+    payload.
+    """
     text = "a text that is not empty"
     status, summary = arguments.get("status"), arguments.get("summary")
     problems = []
@@ -107,10 +115,12 @@ class ReportReceiver:
         self.validator = validator
         self.has_payload = has_payload
         self.attempts = 0
-        """How often the model tried to report: calls of the report tool, and plain text in their place."""
+        """How often the model tried to report. Each call of the report tool counts, and each answer of plain text
+        in place of a call."""
         self.accepted: Report | None = None
         self.cached: Report | None = None
-        """A report in the text of an answer, until another text or call discards it."""
+        """A report that was found in the text of an answer, or None. It is accepted only by `accept_cached`. A
+        later text without a report, or a call of the report tool, discards it."""
         self.last_problem: str | None = None
         """The fault of the model's last report. None if the last report was valid, or if there was no report."""
 
@@ -147,11 +157,15 @@ class ReportReceiver:
         return self.accepted
 
     def forget_text(self) -> None:
-        """Discards a report in a text, which the model was told is no report."""
+        """Discards a report that was found in a text. Must be called after the model was told that this text is no
+        report.
+        """
         self.cached = None
 
     def take_text(self, text: str) -> bool:
-        """Looks for a report in an answer of text only, and counts an attempt unless the text is empty."""
+        """Looks for a report in an answer that consists only of text, and caches a valid one. Returns whether there
+        is one. Unless the text is empty, `attempts` is increased.
+        """
         is_report = self.look_at_text(text)
         if text.strip():
             self.attempts += 1
@@ -159,7 +173,9 @@ class ReportReceiver:
         return is_report
 
     def look_at_text(self, text: str) -> bool:
-        """Looks for a report or payload in a text and caches it. A text that is not empty discards an earlier one."""
+        """Looks for a valid report or payload in an answer's text, and caches it as a report. Returns whether there
+        was one. Unless the text is empty, a report from an earlier text is discarded.
+        """
         if text.strip():
             self.cached = None
         for found in found_in(text):
@@ -174,14 +190,17 @@ class ReportReceiver:
         return False
 
     def accept_cached(self) -> Report | None:
-        """Accepts the cached report, unless another one was accepted. Returns the accepted one, or None."""
+        """Accepts the cached report, unless another one was accepted before. Returns the accepted report, or None
+        if there is none.
+        """
         self.accepted = self.accepted or self.cached
         return self.accepted
 
     def _as_arguments(self, value: Any, found: JsonPart) -> dict[str, Any] | None:
-        """The arguments of a report in a text, or None.
+        """The arguments of a report, made from a JSON value in a text. None if the value is not a report.
 
-        A payload alone is a report of success, but only without other text, which could contradict it.
+        A value that is only a payload becomes a report of success, but only without other text, which could
+        contradict it.
         """
         if isinstance(value, dict) and not self.validator(value):
             return value
@@ -196,8 +215,8 @@ class ReportReceiver:
 
 
 def _is_meant_as_report(value: object) -> bool:
-    """Whether the model meant a value as a report, even a faulty one, so that a lenient schema for payloads does not
-    turn a report of failure into a success.
+    """Whether the model meant a value as a report, even if it is faulty. Without this check, a lenient schema could
+    take a faulty report of failure for a payload, which would become a success.
     """
     if not isinstance(value, dict) or value.get("status") not in STATUSES:
         return False
@@ -264,9 +283,10 @@ class JsonPart(Struct, frozen=True):
 
 
 def found_in(text: str) -> Iterator[JsonPart]:
-    """The parts of a text that may be JSON: the whole, and its last Markdown block of three backticks, without a
-    language or with `json`. JSON within sentences may be an example. Nothing is parsed. The search takes linear
-    time.
+    """The parts of a text that may be JSON: the whole text, and its last Markdown block between lines of three
+    backticks, whose language is `json` or missing. JSON within sentences is ignored, because it may be an example.
+
+    Nothing is parsed: the caller checks whether a part is valid. The search takes linear time.
     """
     if len(text) > LONGEST_TEXT:
         return

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NEXT_PROMPT = "what to do next"
-"""Stands in a suggested command for the new prompt, which only a completed session needs."""
+"""A placeholder in a suggested command that resumes a completed session. It stands for the new prompt, which only
+such a session needs."""
 
 
 def resume_command(
@@ -32,7 +33,9 @@ def resume_command(
 
 
 def shell_word(text: str) -> str:
-    """The text as one word of a shell command. If it is not printable, its bytes are written in octal."""
+    """The text quoted as one word of a shell command. If it is not printable, for example because a path is not
+    UTF-8, its bytes are written in octal.
+    """
     if text.isprintable():
         return shlex.quote(text)
     return "$'" + "".join(map(_in_octal, text.encode("utf-8", "surrogateescape"))) + "'"

@@ -46,7 +46,9 @@ _LIKE_OURS = rf"(?i){_UNNOTICED}(?:{_BRACKETS}{_UNNOTICED}[^\W\d_]|{_NAME}{_UNNO
 
 
 def visible(text: str) -> str:
-    """The text without control sequences and without `_HIDDEN`. Line breaks and tabs are kept."""
+    """The text without control sequences and without the characters in `_HIDDEN`, which may deceive a reader. Line
+    breaks and tabs are kept.
+    """
     if not _holds_unseen(text):
         return text
     text = _compiled(f"[{_LINE_SEPARATORS}]").sub("\n", text)
@@ -111,7 +113,9 @@ def cut_to_columns(text: str, most: int) -> str:
 
 
 def json_for_terminal(line: str) -> str:
-    """A line of JSON in which characters that could control the terminal are escaped. The value stays the same."""
+    """A line of JSON that is safe for a terminal: characters that could control the terminal are escaped. Its value
+    stays the same.
+    """
     if line.isprintable():
         return line
     return _compiled(f"[{_HIDDEN}{_LINE_SEPARATORS}]").sub(_as_json_escape, line)
@@ -126,7 +130,7 @@ def _looks_like_ours(line: str) -> bool:
 
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """The pattern, compiled when it is first used, because a start of ralph needs none."""
+    """The pattern, compiled when it is first used, so that the start of ralph is not slower."""
     return re.compile(pattern)
 
 
@@ -149,7 +153,9 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
 
 
 def dollars(usd: float | None) -> str:
-    """A cost in US dollars: `$12.30`, `$0.0042`, `$0.000006`. Above 0, it never looks like 0. None is `$?`."""
+    """A cost in US dollars, such as `$12.30`, `$0.0042` or `$0.000006`. A cost above 0 never looks like 0. An
+    unknown cost (None) is `$?`.
+    """
     if usd is None:
         return "$?"
     if usd >= _WHOLE_DOLLARS_FROM_USD:
@@ -192,6 +198,6 @@ def time_limit(seconds: float) -> str:
 
 
 def plain_number(value: float, most_decimals: int) -> str:
-    """The number without zeros at the end of its decimals."""
+    """The number as a text, without zeros at the end of its decimals."""
     text = f"{value:.{most_decimals}f}"
     return text.rstrip("0").rstrip(".")

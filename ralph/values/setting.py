@@ -23,15 +23,17 @@ MAX_SECONDS = 31_536_000
 MEGABYTE = 1024 * 1024
 """The bytes of a megabyte in each setting whose name ends in `_mb`."""
 _MOST_DOLLARS = 1_000_000
-"""The highest price of a million tokens, and the highest budget. Above it, a token could cost more than a dollar."""
+"""The highest amount in US dollars that a setting may have: the price of a million tokens, or the budget of a run.
+Above it, a token could cost more than a dollar."""
 _SHOWN_CHARS = 60
 
 
 class Declared:
-    """The type of a field with its description, which `ralph/settings/tables.py` reads.
+    """The type of a field together with the field's description, which `ralph/settings/tables.py` reads.
 
-    It replaces `typing.Annotated` at run time, which takes ten times as long to make. msgspec cannot decode such
-    fields.
+    It replaces `typing.Annotated` at run time, because a start of ralph needs many, and `typing.Annotated` takes
+    ten times as long to make one. A Struct that msgspec decodes must not use this class: msgspec only understands
+    `typing.Annotated`.
     """
 
     __slots__ = ("__metadata__", "__origin__")
@@ -54,7 +56,8 @@ class Kind(Struct, frozen=True):
     """The type to which msgspec decodes a value, with its range if a type can express it."""
     says: str
     then: Callable[[Any], Any] | None = None
-    """A rule that no type can express: returns the value to use, or raises ValueError."""
+    """A function for a rule that no type can express. It takes the decoded value, and returns the value to use or
+    raises ValueError. None if there is no such rule."""
     is_secret: bool = False
     """True if an error message must not repeat a wrong value, because the value may be a key."""
 
@@ -65,9 +68,10 @@ class Kind(Struct, frozen=True):
         return plain
 
     def decoded(self, raw: object, *, is_text: bool = False) -> Any:
-        """Decodes and checks a raw value. With `is_text`, a text may contain a number or a boolean, as in a variable.
+        """Decodes and checks a raw value, and returns the value to use.
 
-        Raises ValueError with "must be ...", before which the caller puts the setting's name.
+        If `is_text` is True, the raw value may be a text that contains a number or a boolean, as in an environment
+        variable. Raises ValueError with a text such as "must be ...". The caller puts the setting's name before it.
         """
         try:
             value = convert(raw, self.type, strict=not is_text)
@@ -86,7 +90,9 @@ def one_of(*choices: str) -> Kind:
 
 
 def printable(text: str) -> str:
-    """The text without white space around it. Raises ValueError if it is empty or not printable."""
+    """The text without surrounding white space. Raises ValueError if it is empty or contains characters that are
+    not printable.
+    """
     text = text.strip()
     if not text:
         raise ValueError("must not be empty")
@@ -157,15 +163,19 @@ def _shown(value: object) -> str:
 
 
 class Tightening(Struct, frozen=True):
-    """How a settings file in a repository, which somebody else may have written, may change a setting. Most rules
-    allow only stricter values.
+    """A rule that decides how a settings file in a repository may change a setting.
+
+    Somebody else may have written such a file. So most rules let it make a setting stricter than the user's own
+    sources do, but not looser.
     """
 
     says: str
     apply: Callable[[Any, Any], Any]
-    """Takes the trusted and the requested value. Returns the value to use, or None if that is looser."""
+    """Takes the value from the user's own sources and the value that the file requests. Returns the value to use,
+    or None if the requested value is looser."""
     joins_stronger: bool = False
-    """Whether the file can also tighten a value from a flag or a variable, which else replaces its value."""
+    """True if the file can also tighten a value from a flag or an environment variable. False if such a value
+    replaces the file's value."""
 
 
 # The retry policies from the strictest to the loosest. "custom" is missing because its numbers decide how strict it
@@ -187,9 +197,11 @@ def _retries(trusted: str, requested: str) -> str | None:
 
 
 def _fewer(trusted: tuple[str, ...] | None, requested: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The tools that both lists allow, None if the requested list is looser. A trusted None allows all.
+    """The tools that both lists allow. None if the requested list contains the whole trusted list and more. If
+    `trusted` is None, it allows all tools.
 
-    A pattern (`Bash(git *)`) allows less than its tool's name. Different patterns for one tool cancel each other.
+    A pattern (`Bash(git *)`) allows less than the name of its tool. If the lists have different patterns for one
+    tool, the result contains none of them.
     """
     if trusted is None:
         return requested
@@ -224,11 +236,13 @@ class Arity(enum.Enum):
     """The flag takes one word, which is a value of the setting's type. If the setting is a boolean, the flag takes no
     word, and the user can also write the flag with `--no-` at its beginning."""
     JOINED = enum.auto()
-    """The flag is repeated, or takes texts separated by commas. The value is one text with commas."""
+    """The flag takes several texts, which the user separates by commas or gives by repeating the flag. The value is
+    one text with commas between them."""
     NAMES = enum.auto()
-    """The flag is repeated, or takes names separated by commas or spaces within one word."""
+    """The flag takes several names. The user repeats the flag, or separates them by commas or spaces within one
+    word."""
     PLACES = enum.auto()
-    """The flag is repeated, or takes several words, each a path or a JSON object, which is not split."""
+    """The flag takes several words, each a path or a JSON object, and can be repeated. A word is not split."""
 
 
 class Flag(Struct, frozen=True):
@@ -246,7 +260,9 @@ class Flag(Struct, frozen=True):
 
 
 class Key(Struct, frozen=True):
-    """The description of one setting, in the annotation of the Struct field that holds its value."""
+    """The description of one setting. It is written in the annotation of the Struct field that holds the setting's
+    value.
+    """
 
     kind: Kind
     meaning: str = ""
@@ -256,11 +272,13 @@ class Key(Struct, frozen=True):
     read: Callable[[str], object] | None = None
     """A function that converts the text of the environment variable. If it is None, `kind` converts the text."""
     in_repository: Tightening | None = None
-    """The rule for a file in the working directory. None: such a file must not set it (exit 78)."""
+    """The rule for a settings file in the working directory. None means that such a file must not contain the
+    setting (exit 78)."""
     is_users_alone: bool = False
     """True if only the user's own settings file can contain the setting, and not one that `--config` names."""
     is_in_files: bool = True
-    """False if only the flag can set it, because it concerns a single run."""
+    """False if no settings file can contain the setting, because it concerns a single run. Then only the flag can
+    change it."""
     name: str = ""
     """The name of the table and the name of the key, joined by a dot. `ralph/settings/tables.py` sets this field."""
     default: Any = None
@@ -284,5 +302,5 @@ class Key(Struct, frozen=True):
 
 
 def lower_only(meaning: str) -> Key:
-    """A time limit that a settings file in a repository can only lower."""
+    """A setting for a time limit in seconds, which a settings file in a repository can only lower."""
     return Key(SECONDS, meaning, in_repository=SMALLER)

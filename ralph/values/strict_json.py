@@ -21,10 +21,11 @@ DEEPEST = 100
 
 
 def strict_json(text: str) -> Any:
-    """Decodes standard JSON.
+    """Decodes a JSON text.
 
-    Raises ValueError for other text, as NaN, Infinity and numbers too large for a float, and for more than `DEEPEST`
-    levels. Raises RecursionError if the nesting is too deep for Python's decoder.
+    Raises ValueError if the text is not standard JSON (NaN, Infinity and numbers too large for a float are not), or
+    if the value is nested more than `DEEPEST` levels deep. Raises RecursionError if the nesting is too deep for
+    Python's decoder.
     """
     try:
         value = _QUICK.decode(text)
@@ -39,13 +40,16 @@ def strict_json(text: str) -> Any:
 
 
 def unambiguous_json(text: str) -> Any:
-    """As `strict_json`, which takes the last of equal keys. Raises ValueError for an object with a key twice."""
+    """Decodes as `strict_json`, but raises ValueError if an object has a key twice. `strict_json` takes the last of
+    equal keys.
+    """
     _WITH_KEYS_ONCE.decode(text)
     return strict_json(text)
 
 
 def clear_object(text: str) -> dict[str, Any]:
-    """Decodes an object whose strings contain raw line breaks or tabs, or which is written as one string.
+    """Decodes a JSON object that is not standard JSON, although its meaning is clear: its strings contain raw line
+    breaks or tabs, or the whole object is written as one string.
 
     Raises ValueError for any other text, and RecursionError as `strict_json` does.
     """
@@ -61,7 +65,9 @@ def clear_object(text: str) -> dict[str, Any]:
 
 
 def check_encodable(value: Any) -> None:
-    """Raises ValueError for what JSON does not allow: NaN, Infinity (1e999 too) and lone surrogates."""
+    """Raises ValueError for values that JSON does not allow: NaN, Infinity (also written as 1e999) and lone
+    surrogates.
+    """
     # The decoder has joined the two halves of a surrogate pair. A single half is refused here, because no command
     # could receive it.
     json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
@@ -113,9 +119,10 @@ _EXACT = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
 
 
 def with_whole_keys(value: Any) -> Any:
-    """The value without the entries, at any depth, whose key contains half of a surrogate pair.
+    """The JSON value without those object entries, at any depth, whose key contains half of a surrogate pair.
 
-    msgspec cannot convert such an object, because it encodes keys as UTF-8. Ralph reads none of these entries.
+    msgspec cannot convert an object with such a key, because it encodes keys as UTF-8 to compare them. Ralph reads
+    none of these entries.
     """
     if isinstance(value, dict):
         return {key: with_whole_keys(one) for key, one in value.items() if is_encodable(key)}

@@ -47,13 +47,15 @@ _ELSEWHERE_FORM = r"([A-Za-z_]+|mcp__[A-Za-z0-9_.*-]+)(\(.*\))?"
 
 
 def is_elsewhere(name: str) -> bool:
-    """Whether Claude Code has a tool of this name and ralph has not, or an MCP server may. A pattern may follow it."""
+    """Whether the name belongs to a tool that Claude Code has and ralph does not have, or has the form of an MCP
+    tool's name. A pattern in parentheses may follow the name.
+    """
     form = re.fullmatch(_ELSEWHERE_FORM, name, re.ASCII | re.DOTALL)
     return form is not None and (form[1] in ELSEWHERE or form[1].startswith("mcp__"))
 
 
 def tool_of(name: str) -> str:
-    """The tool in an entry of a tool list: `Bash` for `Bash(git *)`, `KillBash` for `KillShell`."""
+    """The name of the tool in an entry of a tool list: `Bash` for `Bash(git *)`, and `KillBash` for `KillShell`."""
     return known_name(name.partition("(")[0])
 
 
@@ -131,11 +133,12 @@ def lacking(names: Iterable[str]) -> tuple[str, ...]:
 def enabled_tools(
     exact: tuple[str, ...] | None, allowed: tuple[str, ...] | None, disallowed: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """The tools that a run may use: those in `exact`, and of these the read-only ones and those in `allowed`, and
-    none in `disallowed`. None stands for all.
+    """The tools that a run may use.
 
-    A pattern, such as `Bash(git *)`, enables its tool, and `ralph/permissions/` judges each call. `OF_BACKGROUND`
-    comes with Bash.
+    If `exact` is not None, only the tools in it can be used. If `allowed` is not None, only the read-only tools and
+    the tools in `allowed` can be used. The tools in `disallowed` are never used. An entry with a pattern, such as
+    `Bash(git *)`, enables its tool, and `ralph/permissions/` judges each call. `OF_BACKGROUND` can be used with
+    Bash only, and need not be listed.
     """
     kept = TOOL_NAMES if exact is None else with_background(map(tool_of, exact))
     permitted = TOOL_NAMES if allowed is None else with_background((*map(tool_of, allowed), *READ_ONLY))
@@ -210,10 +213,11 @@ def covers(pattern: str, name: str) -> bool:
 
 
 def is_chosen(name: str, lists: ToolLists, *, is_asked_for: bool) -> bool:
-    """Whether a run may use the MCP tool with this name, by the lists.
+    """Whether a run may use the MCP tool with this name.
 
-    Without names of MCP tools, `lists.exact` (`--tools`) limits only ralph's own tools, as in Claude Code. Then only
-    tools of servers that the command line configures (`is_asked_for`) count.
+    `lists.disallowed` and `lists.allowed` apply as to other tools. If `lists.exact` (`--tools`) names MCP tools,
+    only those may be used. Otherwise it limits only ralph's own tools, as in Claude Code, and an MCP tool may be
+    used only if `is_asked_for` is True: the command line configures the tool's server.
     """
     if any(covers(pattern.partition("(")[0], name) for pattern in lists.disallowed):
         return False

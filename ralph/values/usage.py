@@ -18,7 +18,9 @@ _NONSENSE = 10**12
 
 
 class TokenUsage(Struct, frozen=True):
-    """The tokens of one answer or of several. `input` was neither written to the cache nor read from it."""
+    """The token counts of one answer, or the sums of several answers. `input` is the number of tokens that were
+    neither written to the cache nor read from it, as in the API.
+    """
 
     input: int = 0
     output: int = 0
@@ -54,7 +56,7 @@ class RunUsage(Struct, frozen=True):
     by_model: Mapping[str, ModelUsage] = field(default_factory=dict)
 
     def plus(self, model: str, tokens: TokenUsage, facts: ModelFacts | None) -> RunUsage:
-        """The usage with `tokens` added to those of `model`. `facts` are known about the model."""
+        """The usage with `tokens` added to the tokens of `model`. `facts` are the known facts about the model."""
         before = self.by_model.get(model, ModelUsage(TokenUsage(), 0.0))
         total = total_usd((before.cost_usd, cost_usd(facts, tokens)))
         return RunUsage({**self.by_model, model: ModelUsage(before.tokens + tokens, total, facts)})
@@ -70,8 +72,9 @@ class RunUsage(Struct, frozen=True):
 
 
 def with_later_usage(known: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-    """The `usage` object after another one of the same answer. Its counts, which are totals, replace the known ones,
-    but no 0, null or other value does: some servers send 0 in fields that they do not fill.
+    """The `usage` object of an answer after the server has sent another one for it. Counts are totals, so a later
+    one replaces the known one. But a 0, a null or a value that is not a count replaces no count: some servers send
+    0 in fields that they do not fill.
     """
     merged = dict(known)
     for name, value in later.items():
@@ -100,7 +103,7 @@ def tokens_of(usage: Mapping[str, Any]) -> TokenUsage:
 
 
 def cost_usd(facts: ModelFacts | None, tokens: TokenUsage) -> float | None:
-    """The cost of one answer in USD. None if the price is unknown, but 0 for an answer without tokens."""
+    """The cost of one answer in USD, or None if the price is unknown. An answer without tokens costs 0 in any case."""
     if tokens == TokenUsage():
         return 0.0
     price = facts.price_for(tokens.prompt) if facts else None
@@ -132,7 +135,10 @@ def plain(number: float) -> float:
 
 
 def counted_or_estimated(usage: Mapping[str, Any], prompt_tokens: int, answer_tokens: int) -> TokenUsage:
-    """The tokens of a complete answer as the server counted them. The caller's estimates replace missing counts."""
+    """The tokens of a complete answer, as the server counted them in its `usage` object. If the count for the
+    prompt is missing, `prompt_tokens` replaces it. If that for the answer is missing, `answer_tokens` does. Both
+    are the caller's estimates.
+    """
     counted = tokens_of(usage)
     if not counted.prompt:
         counted = replace(counted, input=prompt_tokens)

@@ -332,7 +332,7 @@ class Claims:
         return self._kept(c, *of_job(set_name, job, undelivered)).get((set_name, job))
 
     def _kept(self, c: sa.Connection, *which: Any) -> dict[tuple[str, str], KeptRow]:
-        """The work that machines keep, by set and job."""
+        """The work of jobs that is still kept on a machine, by set and job."""
         rows = c.execute(sa.select(undelivered).where(*which, undelivered.c.is_over.is_(False)))
         return {(row.set_name, row.job): kept_row(row) for row in rows}
 
@@ -343,7 +343,7 @@ class Claims:
             return [AttemptRow(**row._mapping) for row in c.execute(query)]  # noqa: SLF001 - SQLAlchemy's public name
 
     def log_lines(self, set_name: str, job: str, after_number: int = 0) -> list[tuple[int, str]]:
-        """The numbers and the texts of the pieces of a job's log."""
+        """The pieces of a job's log with a number above `after_number`: the number and the text of each."""
         query = sa.select(logs.c.number, logs.c.text).order_by(logs.c.number)
         query = query.where(*of_job(set_name, job, logs), logs.c.number > after_number)
         with self.reading() as c:

@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 WRITE_EVERY_S = 60.0
 
 TURN_BUCKETS = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89)
-"""The turns of final reports, as buckets of a histogram. Most runs are short, and a few are very long."""
+"""The buckets of a histogram of the turns in which models gave their final report. Most runs are short, and a few
+are very long."""
 
 UNKNOWN_TOOL = "unknown"
-"""For every tool that a model invents: a label for each would make too many time series."""
+"""The label for every tool that does not exist. A label for each name that a model invents would make too many time
+series."""
 
 
 class _Metric(NamedTuple):
@@ -134,7 +136,9 @@ class MetricsFile:
         return None
 
     def close(self, exit_code: int | None = None) -> None:
-        """Writes the file once more. Raises OSError. Without an `exit_code`, that in the file stays."""
+        """Writes the file for the last time. Raises OSError. `exit_code` is that of the process. If it is None, the
+        exit code in the file stays as it is.
+        """
         if exit_code is not None:
             self._metrics.put("ralph_run_exit_code", exit_code)
         self._write()
@@ -152,8 +156,9 @@ class MetricsFile:
 class _RunMetrics:
     """The numbers of a run, as a collector for the client library. A metric without a value is not written.
 
-    The library's own Counter and Gauge share values through PROMETHEUS_MULTIPROC_DIR, which may be another program's,
-    and a Gauge starts at 0, which would be a wrong exit code.
+    The library's own Counter and Gauge are not used. They share values through the directory in
+    PROMETHEUS_MULTIPROC_DIR, which may belong to another program, and a Gauge starts at 0, which would be a wrong
+    exit code.
     """
 
     def __init__(self) -> None:
@@ -178,7 +183,9 @@ class _RunMetrics:
         self._numbers[name][self._key(name, labels)] = value
 
     def _key(self, name: str, labels: dict[str, str]) -> tuple[str, ...]:
-        """The label values as valid UTF-8. A name from the command line may contain other bytes."""
+        """The label values as valid UTF-8. Invalid bytes, which a name from the command line may contain, are
+        replaced.
+        """
         return tuple(labels[label].encode(errors="replace").decode() for label in self._labels[name])
 
     def collect(self) -> Iterator[Metric]:
@@ -251,7 +258,7 @@ class _RunMetrics:
         self._report_turns.append(event.turn)
 
     def _count_turns(self, of_this_run: int) -> None:
-        """Never lowers the number of turns. A run that ends early reports 0."""
+        """Sets the number of turns to `of_this_run`, but never lowers it: a run that ends early reports 0."""
         self._turns_of_this_run = max(of_this_run, self._turns_of_this_run)
         self.put("ralph_turns_total", self._turns_of_ended_runs + self._turns_of_this_run)
 

@@ -69,7 +69,8 @@ _SPAN_EVENTS: dict[type, tuple[str, dict[str, str]]] = {
     ev.ReportAccepted: ("report_accepted", _named("source status attempts reason=forced_reason")),
     ev.ContextCompacted: ("compact_boundary", _named("trigger source pre_tokens post_tokens")),
 }
-"""The events that become span events: the name, and the event's field for each attribute."""
+"""The events that become span events. Maps each type of event to its name in ralph's own output, and to a table
+that gives the event's field for each attribute."""
 
 
 def span_event_of(event: ev.Event) -> tuple[str, Attributes] | None:
@@ -132,7 +133,9 @@ def tool_attributes(call: ToolCall) -> Attributes:
 
 
 def stream_attributes(event: Mapping[str, Any]) -> Attributes:
-    """The attributes in one event of the API's stream. A server may send anything: wrong types are ignored."""
+    """The attributes that can be read from one event of the API's stream. Values of a wrong type are ignored,
+    because a server may send anything.
+    """
     match event:
         case {"type": "message_start", "message": {**message}}:
             return {
@@ -163,11 +166,13 @@ def _usage(tokens: TokenUsage) -> dict[str, int]:
 
 CLOSE_TIMEOUT_S = 2.0
 LONGEST_NAME = 128
-"""In characters. A longer attribute was made up by a model or a server."""
+"""The maximum length of a string attribute, in characters. A longer one was made up by a model or a server."""
 
 
 def tracer_for(delivery: SpanDelivery, version: str) -> Tracer:
-    """A tracer with a provider of its own, which registers no function to run at exit."""
+    """A tracer with a separate provider. Does not change the process's own provider, and registers no function to
+    run at exit.
+    """
     named = OTELResourceDetector().detect().attributes.get("service.name") or "ralph"
     resource = Resource.create({"service.name": named, "service.version": version})
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
@@ -188,7 +193,9 @@ class _Open(Struct, frozen=True):
 
 
 class Tracing:
-    """An `Events` sink that makes spans. It raises nothing: a bug in it ends the tracing, but not the run."""
+    """An `Events` sink that makes spans. `emit` and `close` never raise an exception: a bug in this class ends the
+    tracing, but not the run.
+    """
 
     def __init__(
         self,
@@ -202,7 +209,8 @@ class Tracing:
         now_ns: Callable[[], int],
     ) -> None:
         self._session_id = session_id
-        """That of the span of the next run. Before a session, what a new one would get."""
+        """The session id for the span of the next run. Until a session is open, this is the id that a new session
+        would get."""
         self._tracer = tracer
         self._delivery = delivery
         self._tell = tell
@@ -228,7 +236,7 @@ class Tracing:
             self._stop(error)
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Sends the remaining spans within `timeout_s` seconds, and reports all problems in one line."""
+        """Sends the remaining spans within `timeout_s` seconds. Reports all problems, if any, in one line."""
         if self._is_closed:
             return
         try:
@@ -307,7 +315,9 @@ class Tracing:
         self._answer = {}
 
     def _end_turn(self, now_ns: int) -> None:
-        """Ends the span of the turn, and before that those of calls without a result, as interrupted."""
+        """Ends the span of the turn. Before that, ends the spans of tool calls that have no result, and marks them
+        as interrupted.
+        """
         for opened in self._tools.values():
             opened.fail("interrupted")
             opened.end(now_ns)
@@ -320,7 +330,9 @@ class Tracing:
         return self._turn or self._run_span(started_ns)
 
     def _run_span(self, started_ns: int) -> _Open:
-        """The span of the run, which begins with its first event, so that no time between runs is in one."""
+        """The span of the run, which is started if there is none yet. It begins with the run's first event, so the
+        time between two runs of a process is in neither of their spans.
+        """
         if self._run is None:
             about = run_attributes(self._session_id)
             self._run = self._start("invoke_agent ralph", None, started_ns, about)
@@ -369,7 +381,7 @@ _INTERVAL_S = 5.0
 
 
 class SpanDelivery(SpanProcessor):
-    """Replaces the SDK's own processor, which does not report lost spans and can take 30 s to close."""
+    """A span processor. It replaces the SDK's own, which does not report lost spans and can take 30 s to close."""
 
     def __init__(self, endpoint: str) -> None:
         self.taken = 0
@@ -400,7 +412,9 @@ class SpanDelivery(SpanProcessor):
         self._start_thread()
 
     def close(self, timeout_s: float) -> str | None:
-        """Sends the rest within `timeout_s` seconds. Returns why spans were lost, or None."""
+        """Sends the remaining spans, for at most `timeout_s` seconds. Returns the reason why spans were lost, or
+        None if all arrived.
+        """
         with self._changed:
             self._is_closing = True
             self._changed.notify()
@@ -434,9 +448,10 @@ class SpanDelivery(SpanProcessor):
                     self.delivered += len(batch)
 
     def _next_batch(self) -> list[ReadableSpan] | None:
-        """Waits for a full batch, or after some time for any. After `close`, does not wait.
+        """Waits for a full batch of spans. After some time, returns a batch that is not full.
 
-        None when no spans are left, or when the time limit of `close` is over.
+        After `close`, returns the remaining spans without waiting. None when no spans are left, or when the time
+        limit of `close` is over.
         """
         with self._changed:
             ends_s = time.monotonic() + _INTERVAL_S
@@ -459,7 +474,9 @@ class SpanDelivery(SpanProcessor):
 
 
 class _Session(requests.Session):
-    """Stores in `problem` why the last request failed, without addresses and headers. None if it did not."""
+    """An HTTP session that stores in `problem` why the last request failed, without addresses and headers. None if
+    it succeeded.
+    """
 
     problem: str | None = None
 

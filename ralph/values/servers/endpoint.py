@@ -35,7 +35,8 @@ API_VERSION = "2026-10-21"
 FRAMING_HEADERS = frozenset(
     {"connection", "content-length", "expect", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
 )
-"""How a request is transmitted. Only the HTTP client may set these headers."""
+"""Headers that describe how a request is transmitted. Only the HTTP client may set them: values from the user could
+break the request."""
 
 
 _OF_VERTEX = "/publishers/anthropic/models"
@@ -137,7 +138,9 @@ def host_in(url: str) -> str:
 
 
 def header_value(text: str) -> str:
-    """The value without white space around it. Raises ValueError for a character that a header cannot carry."""
+    """The value without surrounding white space. Raises ValueError for a character that a header cannot carry, such
+    as a line break, which would begin another header.
+    """
     value = text.strip()
     if any(character < " " or character == "\x7f" for character in value):
         raise ValueError("must not contain line breaks or control characters")
@@ -147,7 +150,9 @@ def header_value(text: str) -> str:
 
 
 def header_lines(text: str) -> tuple[tuple[str, str], ...]:
-    """The headers in lines of `Name: value`. Raises ValueError with the number of the wrong line, counted from 1."""
+    """The headers in a text of `Name: value` lines. Empty lines are skipped. If a line is wrong, raises ValueError
+    with the line's number, counted from 1.
+    """
     headers = []
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -162,7 +167,8 @@ def header_lines(text: str) -> tuple[tuple[str, str], ...]:
 def header_table(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """The headers in a `{name: value}` table of a settings file.
 
-    Raises ValueError with the name, or with the number of the entry, counted from 1, if the name is wrong.
+    If a header is wrong, raises ValueError with the header's name. If the name itself is wrong, the error contains
+    the number of the entry instead, counted from 1.
     """
     for number, name in enumerate(headers, start=1):
         if not _is_header_name(name):

@@ -26,7 +26,8 @@ class NamedModel(Struct, frozen=True):
 
     id: str
     context_window: int | None = None
-    """1,000,000 if the user's name ends with `[1m]` and the model is unknown. Otherwise None."""
+    """1,000,000 if the user's name for the model ends with `[1m]` and `facts_of` does not know the model. Otherwise
+    None."""
 
 
 ALIASES = {
@@ -45,7 +46,9 @@ MOST_TOKENS = 1_000_000_000
 
 
 class Price(Struct, frozen=True):
-    """USD per million tokens. `cache_write` is for the 5-minute cache, and `cache_write_1h` for the 1-hour cache."""
+    """Prices in USD per million tokens. `cache_write` is for the 5-minute cache, and `cache_write_1h` for the
+    1-hour cache.
+    """
 
     input: float
     output: float
@@ -62,7 +65,8 @@ class ModelFacts(Struct, frozen=True):
     """True if the model thinks only when the request's `thinking` has the type `adaptive`."""
     takes_effort: bool = True
     long_prompt_price: Price | None = None
-    """The price of the whole request if its prompt has more than `long_prompt_tokens`."""
+    """The price of the whole request if the prompt has more than `long_prompt_tokens` tokens. None if the model has
+    a single price."""
     long_prompt_tokens: int = 0
 
     def price_for(self, prompt_tokens: int) -> Price | None:
@@ -246,11 +250,12 @@ def _on_bedrock(facts: ModelFacts, region: str | None) -> ModelFacts:
 
 
 def named_model(name: str, aliases: Mapping[str, NamedModel] = ALIASES) -> NamedModel:
-    """Finds the model for an id or an alias, with or without `[1m]`. `default` is the model that ralph chooses by
-    itself.
+    """Finds the model for a name: an id or an alias, with or without `[1m]` at its end. `default` stands for the
+    model that ralph chooses by itself.
 
-    Raises ValueError for `opusplan`, which stands for two models, for `[1m]` alone, and if the model's window is
-    known to be smaller. The caller puts the name of the option before the text.
+    Raises ValueError for `opusplan`, which stands for two models in Claude Code, for `[1m]` alone, and for `[1m]`
+    after a model whose window is known to be smaller. The caller puts the name of the option or setting before the
+    error's text.
     """
     has_million = name.lower().endswith(_MILLION_SUFFIX)
     plain = name[: -len(_MILLION_SUFFIX)].rstrip() if has_million else name
@@ -276,12 +281,16 @@ def _with_a_million(model: NamedModel) -> NamedModel:
 
 
 def is_claude(model: str) -> bool:
-    """Whether this is a Claude model, also behind a gateway. Only requests to these have prompt-cache markers."""
+    """Whether a model with this name is a Claude model. A gateway may have added text to the name. Ralph adds
+    prompt-cache markers only to requests to Claude models.
+    """
     return "claude" in model
 
 
 def max_tokens_for(model: str, requested: int | None) -> int:
-    """The requested or the default `max_tokens`, at most the model's known limit."""
+    """The `max_tokens` of a request: `requested`, or the default if it is None, but at most the model's known
+    limit.
+    """
     facts = facts_of(model)
     max_tokens = requested or DEFAULT_MAX_TOKENS
     return max_tokens if facts is None or facts.max_output is None else min(max_tokens, facts.max_output)
@@ -326,7 +335,9 @@ VENDORS = (
 
 
 def vendor_of(model: str) -> Vendor | None:
-    """The vendor of a model, or None. Ids that a gateway has changed (`openai/gpt-6-sol`) are the gateway's."""
+    """The vendor of a model, or None if the id is that of no known vendor. Ids that a gateway has changed, such as
+    `openai/gpt-6-sol`, belong to the gateway.
+    """
     return next((vendor for vendor in VENDORS if re.match(vendor.models, model)), None)
 
 
@@ -337,7 +348,9 @@ def vendor_at(base_url: str) -> Vendor | None:
 
 
 def vendor_elsewhere(model: str, base_url: str) -> str | None:
-    """The vendor of the model, if the server is known to be another vendor's own. Else None."""
+    """The name of the model's vendor, if the server is another vendor's own. None if the vendor of either is
+    unknown, or both are the same.
+    """
     of_model = "Anthropic" if is_claude(model) else getattr(vendor_of(model), "name", None)
     of_server = "Anthropic" if is_default(base_url) else getattr(vendor_at(base_url), "name", None)
     return of_model if of_server not in {None, of_model} else None

@@ -20,17 +20,20 @@ if TYPE_CHECKING:
     from ralph.values.errors import AgentError
 
 _REQUEST = frozenset({400, 422, 500, None})
-"""The statuses of a request that could not be processed. Gateways use 500. None is an error in a stream."""
+"""The statuses of a request that the server could not process. Gateways wrap such a refusal in 500. None stands for
+an error inside a stream that names no status."""
 
 
 class KnownRefusal(Struct, frozen=True):
     vendor: str
     source: str
     text: str = ""
-    """A regular expression, without case. Its groups `window` and `prompt` are sizes in tokens. May be empty."""
+    """A regular expression for the text, which ignores case. Empty if only the code counts. Its groups `window` and
+    `prompt` are the sizes in tokens that the text states."""
     code: str = ""
     """The error's code or its type. Empty if only the text counts."""
     statuses: frozenset[int | None] = _REQUEST
+    """The statuses with which the text counts."""
 
     def is_in(self, status: int | None, codes: Collection[str | None], text: str) -> bool:
         """Whether an error with this status, these codes and this text is this refusal."""
