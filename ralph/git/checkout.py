@@ -40,6 +40,7 @@ from ralph.git.remote import COMMIT_ID, local_path
 from ralph.git.runner import CheckoutGit, git_directory_of, nul_ended
 from ralph.machine.files.own_directory import OwnDirectory
 from ralph.machine.files.repository import common_directory, git_entry
+from ralph.machine.own_programs import search_outside
 from ralph.places.gather import changed_by_run, users_relative_programs
 from ralph.places.git_config import LFS_STORAGE
 from ralph.places.git_places import borrowed_objects, foreign_directories
@@ -497,6 +498,7 @@ class GitCheckout:
             since_s=self._began_s,
             gitlinks=links,
             users=users_relative_programs(self._seams.environment),
+            writable=search_outside(self._seams.environment, self._given).roots,
             is_over=is_over,
         )
         changed = changed_by_run([*map(str, self._given)], self._began_s, self._seams.environment)

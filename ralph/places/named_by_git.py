@@ -205,10 +205,12 @@ def hooks_in(directory: str) -> list[str]:
     )
 
 
-def is_new(path: str, since_s: float) -> bool:
+def is_new(
+    path: str, since_s: float, looks: Sequence[Callable[[str], os.stat_result]] = (os.lstat, os.stat)
+) -> bool:
     """Whether a file, or a link to it, has changed since a time, in seconds of the epoch."""
     since_ns = int(since_s * 1e9) - _TICK_NS
-    for look in (os.lstat, os.stat):
+    for look in looks:
         with suppress(OSError):
             if look(path).st_ctime_ns >= since_ns:
                 return True

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from ralph.machine.own_process import PACKAGE_CACHES
 from ralph.places import gather
-from ralph.places.nested_repositories import Look, look_below
+from ralph.places.nested_repositories import Look, last_look, look_below
 from ralph.places.table import names_below_tops
 from tests.git.repositories import Repository, cloned, committed
 from tests.places.test_named_by_git import run
@@ -387,12 +389,131 @@ def test_too_many_folders_to_be_guarded_are_told(tmp_path, monkeypatch) -> None:
     )
 
 
-def test_links_on_the_way_are_not_followed(repository, tmp_path) -> None:
+def test_a_link_of_the_users_own_to_another_repository_is_not_named(repository, tmp_path) -> None:
+    """Nor is one that leads in a circle."""
     other = committed(tmp_path / "other", tmp_path / "home")
     other.git("config", "core.pager", "x")
-    (repository.top / "there").symlink_to(tmp_path)
+    other.write("dir/.mcp.json")
+    for name, target in (("there", other.top / "dir"), ("circle", "circle"), ("round", "."), ("git", ".git")):
+        (repository.top / name).symlink_to(target)
     os.mkfifo(repository.top / "pipe")
-    assert look_below(str(repository.top)).found == ()
+    for since_s in (None, time.time() + 10):
+        assert look_below(str(repository.top), since_s=since_s).sentence() == ""
+    made = look_below(str(repository.top), since_s=0.0)
+    assert [(one.path, one.names) for one in made.found] == [("there", ("core.pager",))]
+    assert made.changed == ("there/.mcp.json",)
+    # Nor what the user changes there, or has around a place that commands may write.
+    time.sleep(0.05)
+    since_s = time.time()
+    other.write("dir/ralph.toml")
+    assert look_below(str(repository.top), since_s=since_s).sentence() == ""
+    there = look_below(str(repository.top), since_s=since_s, writable=[str(other.top / "dir")])
+    assert (there.found, there.changed) == ((), ("there/ralph.toml",))
+
+
+def test_what_is_in_the_tree_is_named_once(repository, tmp_path) -> None:
+    run(repository, f"{EVIL.format('sub')} ln -s .. link")
+    look = look_below(str(repository.top), since_s=0.0, writable=[str(tmp_path)])
+    assert [one.path for one in look.found] == ["sub"]
+
+
+EVIL = "git init -q {0}; mkdir {0}/docs; git -C {0} config core.fsmonitor x; "
+OBEYED = "mkdir -p {0}/docs/.claude {0}/.claude; touch {0}/docs/.claude/settings.json {0}/docs/.mcp.json {0}/ralph.toml; "
+# What a command makes beside a link `link` to it, where it may write in `work` and in `cache`, and the names that are told.
+BEHIND_LINKS = {
+    "in the git directory of a repository below": (
+        f"git init -q sub; {EVIL.format('sub/.git/evil')} ln -s sub/.git/evil/docs link",
+        ["link"],
+        [],
+    ),
+    "in that of the checkout": (f"{EVIL.format('.git/evil')} ln -s .git/evil/docs link", ["link"], []),
+    "in a cache": (f"{EVIL.format('../cache/evil')} ln -s $PWD/../cache/evil/docs link", ["link"], []),
+    "by two links": (
+        f"{EVIL.format('../cache/evil')} ln -s ../cache ../cache/again; ln -s ../cache/again/evil/docs link",
+        ["link"],
+        [],
+    ),
+    "several links": (
+        f"{EVIL.format('../cache/evil')} ln -s ../cache/evil link; ln -s ../cache/evil/docs z",
+        ["link", "z"],
+        [],
+    ),
+    "behind what is no repository": (
+        f"{EVIL.format('.git/evil')} mkdir .git/evil/docs/.git; touch .git/evil/docs/.git/HEAD; ln -s .git/evil/docs link",
+        ["link"],
+        [],
+    ),
+    "below the target": (f"mkdir .git/x; {EVIL.format('.git/x/evil')} ln -s .git/x link", ["link/evil"], []),
+    "a bare one": (f"{BARE} {OF_BARE}; mv evil ../cache; ln -s ../cache/evil link", ["link"], []),
+    "files that agents obey": (
+        f"mkdir -p .git/x/docs; {OBEYED.format('.git/x')} ln -s .git/x/docs link",
+        [],
+        ["link/../ralph.toml", "link/.claude/settings.json", "link/.mcp.json"],
+    ),
+    "none in the tree, where the walk comes": (
+        f"{EVIL.format('sub')} ln -s sub/docs link; ln -s ../sub/docs dir/link",
+        ["sub"],
+        [],
+    ),
+    "none by a link from a cache to the user's": (
+        "git init -q ../mine; git -C ../mine config core.pager x; ln -s ../mine ../cache/x; ln -s ../cache link",
+        [],
+        [],
+    ),
+    "none elsewhere": ("mkdir -p ../cache/x/y; ln -s ../cache/x link; ln -s ../cache/x/y z", [], []),
+}
+
+
+@every_row(("script", "names", "changed"), list(BEHIND_LINKS.values()))
+def test_what_a_link_leads_to_where_commands_may_write_is_named_by_it(
+    tmp_path_factory, script, names, changed
+) -> None:
+    place = tmp_path_factory.mktemp("place")
+    repository = cloned(place / "work", place / "home")
+    (place / "cache").mkdir()
+    time.sleep(0.05)
+    began_s, writable = time.time(), [str(place / "cache")]
+    run(repository, script)
+    look = look_below(str(repository.top), since_s=began_s, writable=writable)
+    assert sorted({one.path for one in look.found}) == names
+    assert sorted(look.changed) == changed
+    assert not look.is_cut
+    later = look_below(str(repository.top), since_s=began_s + 10, writable=writable)
+    assert (sorted({one.path for one in later.found}), later.changed) == (names, ())
+
+
+@pytest.mark.parametrize("target", ["/dev/shm", "cache"])
+def test_a_link_to_where_all_commands_may_write_is_named_at_the_end(repository, tmp_path, target) -> None:
+    if target == "cache":
+        target = str(tmp_path / "home/.cache" / PACKAGE_CACHES / "x")
+        (tmp_path / "home/.cache" / PACKAGE_CACHES / "x").mkdir(parents=True)
+    with tempfile.TemporaryDirectory(dir=target) as place:
+        run(repository, f"{EVIL.format(place + '/evil')} ln -s {place}/evil/docs link")
+        told = last_look([str(repository.top)], time.time() + 10, repository.environment)
+    assert "name: link (core.fsmonitor)" in told
+
+
+def test_a_link_that_is_named_is_in_no_commit(repository) -> None:
+    run(repository, f"{EVIL.format('.git/evil')} rm -r dir; ln -s .git/evil/docs dir; echo x >a.txt")
+    said: list[str] = []
+    assert repository.checkout(warn=said.append).commit("x")
+    assert "120000" not in repository.git("ls-tree", "-r", "HEAD")
+    assert "name: dir (core.fsmonitor); commits leave them out" in said[0]
+
+
+def test_the_look_at_links_is_bounded(repository) -> None:
+    run(
+        repository,
+        "mkdir .git/x; for each in 1 2 3 4 5 6 7 8 9; do ln -s .git/x $each; ln -s dir l$each; done",
+    )
+    assert look_below(str(repository.top), most_entries=100).is_cut
+    assert not look_below(str(repository.top), most_entries=250).is_cut
+
+
+def test_a_link_in_the_place_of_a_submodule_is_looked_at_as_one(repository) -> None:
+    run(repository, f"{EVIL.format('x')} mkdir y; ln -s ../x y/link")
+    found = look_below(str(repository.top), gitlinks=["y/link"]).found
+    assert sorted(one.path for one in found) == ["x", "y/link"]
 
 
 def test_a_closed_working_directory_has_a_name() -> None:

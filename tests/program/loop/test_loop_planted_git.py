@@ -380,3 +380,25 @@ def test_no_commit_takes_a_name_that_an_iteration_wrote_into_the_index(ralph, ch
     names = of_remote(ralph, "ls-tree", "-r", "--name-only", "main").split("\n")
     assert "a.txt" in names
     assert not [name for name in names if name.startswith((".git/", ".."))]
+
+
+@pytest.mark.sandboxed
+def test_repositories_that_an_iteration_hides_behind_links_are_named_by_the_links(
+    ralph, checkout, iterations
+) -> None:
+    checkout.write("docs/f")
+    checkout.commit_all()
+    evil = (
+        'plant() { git init -q "$1/evil"; mkdir "$1/evil/docs"; touch "$1/evil/docs/.mcp.json"; '
+        'git -C "$1/evil" config core.fsmonitor ./x; rm -rf "$2"; ln -s "$1/evil/docs" "$2"; }; '
+        'git init -q sub; plant sub/.git docs; plant .git b; plant "$(dirname "$CARGO_HOME")" c; echo x > work'
+    )
+    iterations([bash(evil)])
+    ran = ralph("loop", "go", "--commit", "--max-iterations", "1", code=0)
+    told = [line for line in ran.stderr.split("\n") if "git runs programs that these repositories" in line]
+    assert any("; commits leave them out" in line for line in told)
+    for line in told:
+        assert all(f"{name} (core.fsmonitor)" in line for name in ("docs", "b", "c")), line
+        assert all(f"{name}/.mcp.json" in line for name in ("docs", "b", "c")), line
+    assert "120000" not in checkout.git("ls-tree", "-r", "HEAD")
+    assert "work" in checkout.git("ls-tree", "-r", "--name-only", "HEAD").split()
