@@ -503,7 +503,7 @@ MUTANTS = (
         "hooks.write opens what a rule denies to edit",
         "unchanged=tuple(place for place in plan.unchanged if not is_within_any(place, write))",
         "unchanged=plan.unchanged",
-        ("test_box_plan.py", "test_hooks*.py"),
+        ("test_box_plan.py", "test_hook_rights.py"),
     ),
     Mutant(
         "dotfiles-may-lead-into-the-work",
@@ -531,7 +531,7 @@ MUTANTS = (
         "a link in a circle hides no hook beside it",
         "            with suppress(OSError):\n                found += [entry] if is_wanted(entry) else []",
         "            found += [entry] if is_wanted(entry) else []",
-        ("test_named_by_git.py", "test_nested_repositories.py"),
+        ("test_trees.py",),
     ),
     Mutant(
         "no-proxy-knows-no-networks",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ralph.machine.files.repository import entries_in
 from ralph.machine.files.trees import entries_below, remove_tree
 
 if TYPE_CHECKING:
@@ -101,3 +102,12 @@ def test_only_what_is_deep_is_moved_because_a_full_disk_has_no_room_for_it(tmp_p
     monkeypatch.setattr(os, "rename", full)
     remove_tree(top)
     assert not top.exists()
+
+
+def test_an_entry_that_cannot_be_looked_at_hides_no_other(tmp_path) -> None:
+    for number in range(20):  # in an order of the file system's own
+        (tmp_path / f"circle{number}").symlink_to(f"circle{number}")
+        (tmp_path / f"file{number}").touch()
+    found = entries_in(str(tmp_path), lambda entry: entry.is_file())
+    assert {entry.name for entry in found} == {f"file{number}" for number in range(20)}
+    assert entries_in(str(tmp_path / "missing")) == []

@@ -239,6 +239,17 @@ LINES = {
 }
 
 
+def test_a_dotfile_that_leads_into_the_work_decides_what_a_program_does(tmp_path) -> None:
+    for name in ("work", "home"):
+        (tmp_path / name).mkdir()
+    environment = {"HOME": str(tmp_path / "home"), "PATH": os.defpath}
+    search = search_outside(environment, (tmp_path / "work",))
+    assert why_changeable("true", "/", environment, search) == ""
+    (tmp_path / "home/.curlrc").symlink_to(tmp_path / "work/curlrc")
+    assert "/home/.curlrc, which programs read, leads" in why_changeable("true", "/", environment, search)
+    assert why_changeable("true", "/", environment, search, names={}) == "", "git's are judged apart"
+
+
 @every_row(("line", "is_for_hooks", "is_for_keys"), [*LINES.values()])
 def test_commands_decide_what_a_line_runs(tmp_path_factory, line, *, is_for_hooks, is_for_keys) -> None:
     place: Path = tmp_path_factory.mktemp("place")

@@ -149,6 +149,15 @@ def test_hooks_may_write_no_place_that_is_closed_to_them(monkeypatch, tmp_path) 
             with_hook_places(plan, hooks, wanted, environment, (Path("/work"),))
 
 
+def test_hooks_write_what_their_user_opens_and_a_rule_denies_to_edit(monkeypatch, tmp_path) -> None:
+    plan = planned(monkeypatch, SPACES, SandboxSettings())
+    plan = replace(plan, unchanged=("/work/lock", f"{tmp_path}/dist"))
+    made = with_hook_places(
+        plan, HookSettings(write=(str(tmp_path),)), SandboxSettings(), ENVIRONMENT, (Path("/work"),)
+    )
+    assert made.unchanged == ("/work/lock",)
+
+
 def test_strict_refuses_a_home_directory_in_a_root_and_auto_warns(monkeypatch) -> None:
     with pytest.raises(CannotConfineError, match="home directory"):
         planned(monkeypatch, FULL, SandboxSettings(mode="strict"), "/home")
