@@ -416,10 +416,10 @@ def link_from_home(environment: Mapping[str, str], search: ProgramSearch) -> str
     named = (environment.get(name, "") for name in _NAME_SETTINGS)
     # A variable that leads there itself is not told to such a program.
     given = [one for one in named if os.path.isabs(one) and not search.root_around(one)]
-    places = [one.path for one in entries_in(home, lambda one: one.name.startswith(".") and is_folder(one))]
+    hidden = entries_in(home, lambda one: one.name.startswith(".") and one.name != ".ssh")  # judged with ssh
+    places = [one.path for one in filter(is_folder, hidden)]
     places += [one.path for top in (f"{home}/.config", *given) for one in entries_in(top, is_folder)]
-    found = entries_in(home, lambda entry: entry.name.startswith(".") and entry.is_symlink())
-    links = [one.path for one in found]
+    links = [one.path for one in hidden if one.is_symlink()]
     links += [one.path for place in (*places, *given) for one in entries_in(place, os.DirEntry.is_symlink)]
     leading = ((link, search.root_around(link)) for link in sorted(links))
     return next(
