@@ -309,19 +309,20 @@ class GitCheckout:
                 head, variables = found.status.head, {"GIT_INDEX_FILE": str(copy)}
                 if lines:
                     git.change("update-index", "-z", "--index-info", given=lines, variables=variables)
-                refused = {entry.path: None for entry in entries if not may_be_written(entry.path)}
+                refused = {one.path: one.is_in_head for one in entries if not may_be_written(one.path)}
                 entries = [entry for entry in entries if entry.path not in refused]
                 unstaged = [entry for entry in entries if entry.is_unstaged]
                 tree, more = self._tree_of_copy(git, head, unstaged, variables)
-                refused |= dict.fromkeys(more)
-                if tree is not None and (planted := _not_written(git, head, tree)):
-                    # A command wrote them into the index, which git does not look at.
+                refused |= dict.fromkeys(more, False)
+                planted = [] if tree is None else _not_written(git, head, tree)
+                if planted or (tree is not None and any(refused.values())):
+                    # A command wrote them into the index, which git does not look at, and perhaps committed that.
                     if head:
                         git.change("read-tree", "-i", "-m", head, variables=variables)
                     else:
                         copy.unlink()
                     tree, more = self._tree_of_copy(git, head, entries, variables)
-                    refused |= dict.fromkeys((*planted, *more))
+                    refused |= dict.fromkeys((*planted, *more), False)
                 told = f"git takes no such names: {shown([*refused])}" if refused else ""
                 self._tell_once("names", told, "; commits leave them out")
                 return tree, not takes_place or _is_replaced(index, copy, before)

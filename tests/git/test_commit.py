@@ -294,6 +294,17 @@ def test_what_git_refuses_of_an_index_is_in_no_commit(tmp_path_factory, names, a
     assert not checkout.commit("again")
 
 
+def test_what_git_refuses_is_in_no_commit_after_one_of_a_command_that_has_it(repository: Repository) -> None:
+    plant_in_index(repository, ".git/hooks/pre-commit", "../../profile")
+    tree = repository.git("write-tree")
+    repository.git("update-ref", "HEAD", repository.git("commit-tree", "-p", "HEAD", "-m", "x", tree))
+    assert ".git/hooks/pre-commit" in files_of(repository)
+    repository.write("work.txt")
+    assert repository.checkout().commit("all")
+    assert not {".git/hooks/pre-commit", "../../profile"} & {*files_of(repository)}
+    assert "work.txt" in files_of(repository)
+
+
 def test_what_git_refuses_of_an_index_is_not_in_the_first_commit(tmp_path: Path) -> None:
     repository = Repository.empty(tmp_path / "work", tmp_path / "home")
     repository.write("a.txt")
