@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 _KEPT_FILES = 10
 # Another ralph may remove a new directory that is not locked yet, because it looks like a left-over one.
 _TRIES = 3
-# A run does not wait longer at its end: commands can leave a million files. A later run removes the rest.
-_REMOVE_WITHIN_S = 3.0
+# A run does not wait longer at its end, because commands can leave a million files, and a stop has six seconds in all, three
+# of them for a command. A later run removes the rest.
+_REMOVE_WITHIN_S = 2.0
 _SPILL_PREFIX = "ralph-output-"
 _OTHER_PLACES = ("/tmp", "/var/tmp")  # noqa: S108 - a directory of ralph's own is made there
 
