@@ -195,13 +195,10 @@ DECIDES = (
     *(
         "fleet.decisions",
         "fleet.export",
-        "fleet.job_rules",
         "fleet.jobs",
         "fleet.listing",
         "git.answer",
-        "git.pins",
         "git.settings",
-        "git.snapshot",
     ),
 )
 

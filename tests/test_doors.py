@@ -39,7 +39,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     ),
     "ralph.loop.agents.events": ("ralph.loop.agents.events:_OwnLine",),
     "ralph.loop.directory.checkout": ("ralph.loop.directory.checkout",),
-    "ralph.git.pins": ("ralph.git.pins:_KeptPins",),
+    "ralph.git.settings": ("ralph.git.settings:_KeptPins",),
     "ralph.loop.results": ("ralph.loop.results",),
     "ralph.loop.state": ("ralph.loop.state",),
     "ralph.mcp.configuration": ("ralph.mcp.configuration:_Entry", "ralph.mcp.configuration:_Document"),

@@ -28,10 +28,17 @@ from msgspec import Struct
 from ralph.fleet.checkpoint import BadStateError
 from ralph.git.answer import CheckoutError, GitAnswer, shown, without_user
 from ralph.git.credentials import FOR_ALL, paths_with_new_credentials, take_changes_out, why_not_pushed
-from ralph.git.filters import refuse_tracked, unfiltered
-from ralph.git.large_files import has_tracked, large_files, path_in, refuse_missing, refuse_own_address
+from ralph.git.large_files import (
+    has_tracked,
+    large_files,
+    path_in,
+    refuse_missing,
+    refuse_own_address,
+    refuse_tracked,
+    unfiltered,
+)
 from ralph.git.look import GITLINK, is_refused
-from ralph.git.remote import COMMIT_ID, PUSH, make_git_directory, reach, upload
+from ralph.git.push import COMMIT_ID, PUSH, make_git_directory, reach, upload
 from ralph.git.runner import Git, GitSeams, environment_for_git
 from ralph.git.settings import ALWAYS, LIST
 from ralph.machine.files.opened_copies import ReplacedError, copy_files, copy_objects, opened_folder
@@ -53,7 +60,7 @@ from ralph.values.shortage import ShortageError, shortage_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from ralph.git.token import GitToken
+    from ralph.git.runner import GitToken
     from ralph.machine.command_supervisor import CommandSupervisor
     from ralph.places.places import GuardedPlaces
     from ralph.settings.tables import Settings

@@ -30,7 +30,7 @@ from ralph.fleet.job_file import MOST_FILE_BYTES
 from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, wait_for_end
 from ralph.fleet.jobs import branch_of, job_from, why_no_name
 from ralph.fleet.undelivered import BUNDLE, paths_below, write_file
-from ralph.git.token import GitToken
+from ralph.git.runner import GitToken
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.files.opened_file import read_regular_file
 from ralph.machine.files.trees import remove_tree_if_possible

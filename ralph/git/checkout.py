@@ -22,11 +22,12 @@ from msgspec.structs import replace
 from ralph.git.answer import CheckoutError, shown
 from ralph.git.commit_diffs import FOR_ALL, look_through
 from ralph.git.credentials import paths_with_new_credentials, take_changes_out, why_not_pushed
-from ralph.git.file_digests import Changes, FileDigests, Snapshot, differing
-from ralph.git.filters import refuse_unfiltered
+from ralph.git.large_files import refuse_unfiltered
 from ralph.git.look import counted, is_refused, look, looked, status_of
-from ralph.git.own_paths import OwnPaths
-from ralph.git.pins import (
+from ralph.git.progress import Changes, FileDigests, OwnPaths, Snapshot, differing
+from ralph.git.push import COMMIT_ID, Push, count_commits, identity_of, local_path
+from ralph.git.runner import CheckoutGit, git_directory_of, nul_ended
+from ralph.git.settings import (
     Pins,
     changed_names,
     guarded_settings,
@@ -35,9 +36,6 @@ from ralph.git.pins import (
     read_pins,
     remote_settings,
 )
-from ralph.git.push import Push, count_commits, identity_of
-from ralph.git.remote import COMMIT_ID, local_path
-from ralph.git.runner import CheckoutGit, git_directory_of, nul_ended
 from ralph.machine.files.own_directory import OwnDirectory
 from ralph.machine.files.repository import common_directory, git_entry
 from ralph.machine.own_programs import search_outside

@@ -19,8 +19,7 @@ from ralph.git.runner import CheckoutGit
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from ralph.git.file_digests import FileDigests
-    from ralph.git.own_paths import OwnPaths
+    from ralph.git.progress import FileDigests, OwnPaths
 
 # Does not look into submodules: git would start processes that follow the submodules' configuration.
 STATUS_ARGUMENTS = (

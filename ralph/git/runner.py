@@ -1,3 +1,5 @@
+# os.path instead of pathlib: a tree may have many thousand directories.
+# ruff: noqa: PTH113, PTH118, PTH120
 """Runs git, under supervision, with a time limit and a limit on the output of each call. Git runs only programs that the
 user's own configuration names, not programs that only the repository's configuration names, and of filters only those
 that the user's settings for ralph name too. `settings.py` makes sure of this.
@@ -9,7 +11,8 @@ import math
 import os
 import re
 import tempfile
-from contextlib import nullcontext
+from collections import deque
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,11 +21,17 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError, GitAnswer, failure
-from ralph.git.blocking_files import blocking_file
 from ralph.git.settings import ALWAYS, LIST, GitSettings, settings_from
-from ralph.git.token import PIPE
 from ralph.machine.files.planted_link import leads_into
-from ralph.machine.files.repository import git_directory
+from ralph.machine.files.repository import (
+    beginning_of,
+    blocking_entry,
+    blocks,
+    common_directory,
+    git_directory,
+    git_entry,
+    is_within,
+)
 from ralph.machine.launcher import TRY_AGAIN
 from ralph.machine.own_programs import own_environment, own_program, search_outside, why_not_used
 from ralph.machine.processes import environment_for_commands
@@ -40,13 +49,12 @@ from ralph.places.git_config import STANDARD_LFS
 from ralph.places.git_places import foreign_directories, read_elsewhere
 from ralph.places.own_commands import why_changeable
 from ralph.sandbox.left_behind import why_left_behind
-from ralph.values.outcome import Outcome
+from ralph.values.outcome import CannotError, Outcome
 from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from ralph.git.token import GitToken
     from ralph.machine.command_supervisor import CommandSupervisor
     from ralph.machine.own_programs import ProgramSearch
     from ralph.values.ports import Clock, Waiter
@@ -466,3 +474,117 @@ def _refuse_shortage(status: int, said: bytes) -> None:
         raise ShortageError("process")
     if found is not None:
         raise ShortageError(found.lastgroup or "file descriptor")
+
+
+# A token is given to git when it asks for a password, so that it is neither in an environment nor in a command line nor
+# on the disk.
+#
+# Git's own mechanism is a credential helper (gitcredentials(7)). The helper here is a line of shell that reads one record from
+# a pipe, which the processes of one git call inherit. Each record has the same size, so that two helpers at once do not
+# share one.
+
+PIPE = 90
+"""The number of the descriptor in git's processes. So high that it is nobody's, and below the least usual limit."""
+_RECORD_BYTES = 1024
+_RECORDS = 32
+"""How often the processes of one call may ask. Together the records fit into the smallest pipe of Linux with 64 KiB, and are
+written at once."""
+_USER = "x-access-token"
+
+
+class GitToken:
+    """A token for one host. Its `repr` does not show it."""
+
+    def __init__(self, host: str, token: str) -> None:
+        """Raises CannotError, without the token, if it cannot be one line of git's protocol."""
+        self._record = f"username={_USER}\npassword={token}\n".encode()
+        if len(self._record) > _RECORD_BYTES or not token.isprintable() or " " in token:
+            raise CannotError("the git token is too long, or has spaces or control characters")
+        if not host or not all(one.isalnum() or one in ".-:[]" for one in host):
+            raise CannotError(f"{host!r} is not a host for a git token")
+        reading = f"dd bs={_RECORD_BYTES} count=1 </dev/fd/{PIPE} 2>/dev/null"
+        helper = f'!f() {{ test "$1" = get && {reading}; }}; f'
+        name = f"credential.https://{host}.helper"
+        self.options = ("-c", f"{name}=", "-c", f"{name}={helper}")
+        """The options of git that name the helper, and no other one for the host: the user's might keep the token on the disk."""
+
+    @contextmanager
+    def pipe(self) -> Iterator[int]:
+        """Yields the descriptor from which the helpers of one git call read. Raises OSError."""
+        reading, writing = os.pipe2(os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
+        try:
+            try:
+                # An empty line ends a record for git.
+                os.write(writing, self._record.ljust(_RECORD_BYTES, b"\n") * _RECORDS)
+            finally:
+                os.close(writing)
+            yield reading
+        finally:
+            os.close(reading)
+
+
+# The file for which a git call waits is a named pipe, a device or a socket in the place of a file that git reads: git opens it
+# without looking at it first, and waits for ever. The search for it opens only regular files.
+
+# The files that git reads in each directory of a working tree, and `.git` itself, which may be a file.
+_READ_IN_TREE = frozenset((".gitignore", ".gitattributes", ".gitmodules", ".mailmap", ".git"))
+_CONFIGURATIONS = ("config", "config.worktree")
+_VALUE = re.compile(rb'^\s*[A-Za-z][A-Za-z0-9-]*\s*=\s*"?([^"\r\n]+?)"?\s*$', re.MULTILINE)
+_MOST_CONFIGURATIONS = 100
+
+
+def blocking_file(top: str, environment: Mapping[str, str], is_over: Callable[[], bool]) -> str | None:
+    """The path of a pipe, device or socket that git would open for the repository at `top`, a working tree or a git
+    directory. None if there is none, or if `is_over` returned True before the end of the search. `environment` are git's
+    variables.
+    """
+    named = environment.get("GIT_DIR") or (git_directory(top) if os.path.lexists(git_entry(top)) else top)
+    own = [] if named is None else [os.path.join(top, named)]
+    own += [common for place in own if (common := common_directory(place))]
+    home = environment.get("HOME", "")
+    files = [f"{place}/{name}" for place in own for name in _CONFIGURATIONS]
+    files += [f"{home}/.gitconfig", f"{environment.get('XDG_CONFIG_HOME') or f'{home}/.config'}/git/config"]
+    for path in _named(files, home):
+        if blocks(path):
+            return path
+    own += _alternates(own)
+
+    def is_gits(path: str) -> bool:
+        """Whether a path is in the repository's git directory, in one that lends it objects, or in one of a repository below."""
+        return "/.git/" in f"{path[len(top) :]}/" or any(is_within(path, place) for place in own)
+
+    return blocking_entry(
+        (*own, top), lambda entry: entry.name in _READ_IN_TREE or is_gits(entry.path), is_over, is_gits
+    )
+
+
+def _alternates(own: Sequence[str]) -> list[str]:
+    """The directories of objects that `info/alternates` names (gitrepository-layout(5)), also those that these name."""
+    pending = deque(f"{place}/objects" for place in own)
+    found: dict[str, None] = {}
+    while pending and len(found) < _MOST_CONFIGURATIONS:
+        objects = pending.popleft()
+        file = f"{objects}/info/alternates"
+        for line in () if blocks(file) else beginning_of(file).splitlines():
+            path = os.path.join(objects, os.fsdecode(line).replace("\0", ""))
+            if path not in found:
+                found[path] = None
+                pending.append(path)
+    return list(found)
+
+
+def _named(files: list[str], home: str) -> Iterator[str]:
+    pending = deque(files)
+    seen = set[str]()
+    while pending and len(seen) < _MOST_CONFIGURATIONS:
+        file = pending.popleft()
+        if file in seen:
+            continue
+        seen.add(file)
+        yield file
+        if blocks(file) or not os.path.isfile(file):
+            continue
+        for value in _VALUE.findall(beginning_of(file)):
+            named = os.fsdecode(value).replace("\0", "")
+            named = home + named[1:] if named.startswith("~/") else named
+            pending.append(os.path.join(os.path.dirname(file), named))

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError
 from ralph.git.checkout import GitCheckout
-from ralph.git.pins import BrokenPinsError
 from ralph.git.runner import GitSeams
+from ralph.git.settings import BrokenPinsError
 from ralph.loop.agents.iterations import AgentIterations
 from ralph.loop.check import ShellCheck
 from ralph.loop.directory.checkout import CheckoutLock, check_checkout, open_checkout

@@ -36,7 +36,7 @@ from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted
 
 if TYPE_CHECKING:
-    from ralph.git.file_digests import Snapshot
+    from ralph.git.progress import Snapshot
     from ralph.loop.ports import Check, LoopWorld
     from ralph.loop.state import CurrentIteration
     from ralph.loop.values import CheckResult, IterationResult

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ralph.git.file_digests import Snapshot
+from ralph.git.progress import Snapshot
 from ralph.loop.events import IterationBegan, IterationResumed
 from ralph.loop.prompt import iteration_prompt
 from ralph.loop.recorder import LACKING

@@ -11,7 +11,7 @@ from ralph.values.ports import NoTurnLock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ralph.git.file_digests import Changes, Snapshot
+    from ralph.git.progress import Changes, Snapshot
     from ralph.loop.state import LoopState
     from ralph.loop.values import CheckResult, IterationOrder, IterationResult, IterationSession
     from ralph.settings.tables import LoopSettings

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.git.blocking_files import blocking_file
+from ralph.git.runner import blocking_file
 
 if TYPE_CHECKING:
     from pathlib import Path

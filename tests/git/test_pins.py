@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.git.pins import (
+from ralph.git.push import local_path, tracking_refs
+from ralph.git.settings import (
     BrokenPinsError,
     PinnedSetting,
     Pins,
@@ -19,10 +20,8 @@ from ralph.git.pins import (
     pins_text,
     read_pins,
     remote_settings,
+    settings_from,
 )
-from ralph.git.push import tracking_refs
-from ralph.git.remote import local_path
-from ralph.git.settings import settings_from
 from tests.rows import every_row
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import pytest
 from ralph.git import push as push_module
 from ralph.git import runner
 from ralph.git.answer import CheckoutError, GitAnswer
-from ralph.git.pins import PinnedSetting, RemoteSettings
 from ralph.git.push import target_of
+from ralph.git.settings import PinnedSetting, RemoteSettings
 from ralph.machine.waiter import InboxWaiter
 from ralph.values.ports import SignalReceived
 from tests.git.repositories import CLOCK, Repository, cloned

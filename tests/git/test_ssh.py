@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ralph.fleet.checkouts import GitCalls, GitTerms, WorkerGit
 from ralph.git.answer import CheckoutError
 from ralph.git.checkout import GitCheckout
-from ralph.git.remote import make_git_directory
+from ralph.git.push import make_git_directory
 from ralph.git.runner import CheckoutGit
 from ralph.loop.directory.checkout import check_checkout
 from ralph.sandbox.sandbox_settings import SandboxSettings

@@ -20,7 +20,7 @@ from msgspec import Struct, convert, to_builtins
 
 from ralph.git.answer import CheckoutError, shown
 from ralph.git.checkout import IDENTITY_ADVICE, GitCheckout, committer
-from ralph.git.filters import about_unnamed
+from ralph.git.large_files import about_unnamed
 from ralph.git.look import status_of
 from ralph.git.runner import git_directory_of
 from ralph.loop.directory.plain_directory import PlainDirectory

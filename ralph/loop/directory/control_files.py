@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.git.own_paths import OWN_DIRECTORY
+from ralph.git.progress import OWN_DIRECTORY
 from ralph.loop.values import STOP_FILE
 from ralph.machine.files.atomic_write import replace_at
 from ralph.machine.files.opened_file import closed_after

@@ -10,17 +10,17 @@ import re
 from typing import TYPE_CHECKING
 
 from ralph.git.answer import CheckoutError
-from ralph.git.file_digests import (
+from ralph.git.progress import (
     ABSENT,
     MOST_READ_OF_ALL_BYTES,
     Changes,
     FileDigests,
+    OwnPaths,
     Snapshot,
     TooMuchToReadError,
     differing,
     of_unread,
 )
-from ralph.git.own_paths import OwnPaths
 from ralph.machine.ripgrep import (
     FILES_AS_GIT_SEES_THEM,
     OUTSIDE_OF_REPOSITORIES,
