@@ -619,7 +619,7 @@ def test_requests_are_sent_from_one_place_alone() -> None:
     at_the_call_site, probed, handed_on = [name.partition(":")[0] for name in sorted(calls, reverse=True)]
     assert at_the_call_site == "ralph.retry.loop"
     assert probed == "ralph.cli.checks.probe"
-    assert handed_on == "ralph.api.target_clients"
+    assert handed_on == "ralph.api.client"
     (loop,) = [
         node
         for node in nodes_of(PACKAGE / "retry" / "loop.py")
@@ -659,8 +659,8 @@ STEPS = {
     "help": "ralph.cli.app",
     "main path": "ralph.run.command, ralph.tools",
     "new session": "ralph.run.session_run, ralph.sessions.journal",
-    "run": "ralph.run.parts, ralph.api.client, ralph.tools.bash",
-    "request": "ralph.api.transport",
+    "run": "ralph.run.parts, ralph.tools.bash",
+    "request": "ralph.api.client",
 }
 
 

@@ -26,8 +26,8 @@ TOP = Path(__file__).parent.parent
 
 # A module that decodes, and what it decodes: all Structs of a module, or one of them (`module:Type`).
 DOORS: dict[str, tuple[str, ...]] = {
-    "ralph.api.chat.stream": ("ralph.api.chat.stream:PlainChunk",),
-    "ralph.api.responses.stream": ("ralph.api.responses.stream:_PieceEvent",),
+    "ralph.api.chat": ("ralph.api.chat:PlainChunk",),
+    "ralph.api.responses": ("ralph.api.responses:_PieceEvent",),
     "ralph.api.stream_events": ("ralph.api.stream_events",),
     "ralph.conversation.journal_lines": ("ralph.conversation.journal_lines", "ralph.conversation.records"),
     "ralph.fleet.exported_job": ("ralph.fleet.exported_job:_JobRecord",),

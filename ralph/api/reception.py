@@ -30,9 +30,8 @@ from ralph.api.exchange import (
     ResponseHead,
     codings_of,
 )
-from ralph.api.network_causes import error_before_answer, error_inside_answer
 from ralph.api.stream import StreamAssembler, answer_from_message
-from ralph.api.transport import httpx, httpx_sse
+from ralph.api.transport import error_before_answer, error_inside_answer, httpx, httpx_sse
 from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.values.events import ClockFired, Notice, ResponseDiscarded, StreamReceived
 from ralph.values.ports import TIMED_OUT, Clock, Events, Interrupted

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from ralph import __version__
-from ralph.api.target_clients import HttpSettings
+from ralph.api.client import HttpSettings
 from ralph.cli.checks.checkout import look_at_claude_rules, look_at_git
 from ralph.cli.checks.finding import Finding, Level, exit_code, fail, ok, verdict, warn
 from ralph.cli.checks.machine import (

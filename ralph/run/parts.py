@@ -42,7 +42,7 @@ from ralph.values.tool_choice import TOOL_NAMES, is_pattern, tool_of, without_ba
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from ralph.api.target_clients import Keys, TargetClients
+    from ralph.api.client import Keys, TargetClients
     from ralph.conversation.session import Session
     from ralph.conversation.target import Target
     from ralph.mcp.toolset import McpToolset
@@ -311,7 +311,7 @@ def find_library(context: RunContext, plan: BoxPlan | None = None, rules: PathRu
 
 def build_clients(context: RunContext) -> TargetClients:
     """Builds the clients. Raises SettingsError for an unusable CA file, endpoint or proxy."""
-    from ralph.api.target_clients import HttpSettings, TargetClients  # noqa: PLC0415 - takes most of the start-up time
+    from ralph.api.client import HttpSettings, TargetClients  # noqa: PLC0415 - takes most of the start-up time
 
     settings = context.settings
     ca_file = str(settings.model.ca_file) if settings.model.ca_file is not None else None

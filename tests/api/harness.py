@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.api.client import ApiClient, Endpoint
+from ralph.api.client import ApiClient, Endpoint, HttpSettings
 from ralph.api.clocks import ClockLimits
-from ralph.api.target_clients import HttpSettings
 from ralph.api.transport import build_transport
 from ralph.conversation.messages import RequestBody, RequestHead
 from ralph.machine.waiter import InboxWaiter, SystemClock

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.api.client import DESCRIPTION_BYTES, receive_description
+from ralph.api.client import DESCRIPTION_BYTES, HttpSettings, TargetClients, receive_description
 from ralph.api.clocks import ClockLimits
-from ralph.api.target_clients import HttpSettings, TargetClients
 from ralph.conversation.target import ModelDescription, Target
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.mock_api import Fault, MockApi, Model, Scenario, Step, Turn

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import httpx
 
-from ralph.api.network_causes import error_before_answer, error_inside_answer, network_cause
+from ralph.api.transport import error_before_answer, error_inside_answer, network_cause
 from ralph.values.classify import ErrorClass, classify_error
 from ralph.values.errors import Api, HttpError, NetworkCause, StreamParse, StreamTransient
 from ralph.values.shortage import ShortageError

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.api.retry_after import LONGEST_REQUESTED_S, requested_wait_s
+from ralph.api.error_body import LONGEST_REQUESTED_S, requested_wait_s
 from tests.rows import every_row
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import ralph
+from ralph.api.client import HttpSettings
 from ralph.api.clocks import ClockLimits
-from ralph.api.target_clients import HttpSettings
 from ralph.cli.checks import machine
 from ralph.cli.checks.checkout import look_at_git
 from ralph.cli.checks.finding import Finding, Level, exit_code, fail, ok, verdict, warn

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from freezegun import freeze_time
 
-from ralph.api.retry_after import requested_wait_s
+from ralph.api.error_body import requested_wait_s
 from ralph.machine import waiter
 from ralph.machine.waiter import SystemClock
 

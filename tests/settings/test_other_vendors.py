@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.api.target_clients import endpoint_of
+from ralph.api.client import endpoint_of
 from tests.rows import every_row
 from tests.settings.settings_world import KEY, World
 

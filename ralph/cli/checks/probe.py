@@ -8,9 +8,8 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 from ralph.agent.run_end import hint_in_words
-from ralph.api.client import ApiClient
+from ralph.api.client import ApiClient, HttpSettings, endpoint_of
 from ralph.api.clocks import ClockLimits
-from ralph.api.target_clients import HttpSettings, endpoint_of
 from ralph.api.transport import build_transport, httpx
 from ralph.cli.checks.finding import Finding, fail, ok, short, warn
 from ralph.conversation.messages import Conversation, user_message

@@ -9,7 +9,7 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsStr
 
 from ralph.agent.report_tool import report_tool
 from ralph.api.chat import ChatDialect
-from ralph.api.chat.request import signature_of
+from ralph.api.chat_requests import signature_of
 from ralph.conversation.messages import Conversation, RequestShape, assistant_message, to_json, user_message
 from ralph.values.answer import ToolOutput, ToolResult
 from tests.conversation.request_types import type_problems

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.api.chat.request import given_back
-from ralph.api.chat.stream import ChatTranslator
+from ralph.api.chat import ChatTranslator
+from ralph.api.chat_requests import given_back
 from ralph.values.answer import ToolCall
 from ralph.values.errors import AgentError, StreamParse, StreamTransient
 from ralph.values.events import Notice

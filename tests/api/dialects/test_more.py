@@ -7,8 +7,8 @@ from contextlib import suppress
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from ralph.api.chat.stream import ChatTranslator
-from ralph.api.responses.stream import ResponseStream
+from ralph.api.chat import ChatTranslator
+from ralph.api.responses import ResponseStream
 from ralph.values.errors import AgentError
 from tests.api.chat.chunks import call, chunk
 from tests.rows import every_row

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
 
 from ralph.agent.report_tool import report_tool
-from ralph.api.responses import Responses
-from ralph.api.responses.request import input_items, request_fields
+from ralph.api.responses import Responses, input_items, request_fields
 from ralph.api.stream import StreamAssembler
 from ralph.conversation.messages import Conversation, RequestHead, RequestShape, make_message, to_json
 from ralph.values.answer import ToolDefinition

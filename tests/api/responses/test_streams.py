@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.api.responses.stream import ResponseStream
+from ralph.api.responses import ResponseStream
 from ralph.api.stream import StreamAssembler
 from ralph.values.answer import MalformedCall, ToolCall
 from ralph.values.errors import StreamParse, StreamTransient

@@ -1,4 +1,6 @@
-"""Translates streams of Chat Completions to events of the Messages API. No I/O happens here.
+"""The dialect of Chat Completions, which OpenAI, Gemini, DeepSeek, Mistral, OpenRouter, vLLM, Ollama and many others serve.
+
+Translates its streams to events of the Messages API; `api/chat_requests.py` translates the requests. No I/O happens here.
 
 An answer is complete when a chunk has named a `finish_reason` and the stream has ended, by `[DONE]` or without it. Token
 counts may come with that chunk, behind it, or in every chunk. Only the first choice counts.
@@ -12,7 +14,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 from msgspec.json import Decoder
 
-from ralph.api.chat.request import FIELDS, Details, signature_of
+from ralph.api.chat_requests import FIELDS, ChatRequests, Details, signature_of
 from ralph.api.error_body import reports_error
 from ralph.api.stream import stop_reason_of
 from ralph.conversation.messages import to_json
@@ -401,3 +403,15 @@ def ending_error(reason: str) -> dict[str, Any] | None:
     kind = _ENDED_BY_ERROR.get(reason.lower())
     message = f"the server ended its answer with finish_reason {reason!r}"
     return None if kind is None else {"type": "error", "error": {"type": kind, "message": message}}
+
+
+class ChatDialect(ChatRequests):
+    """Implements `api/client.Dialect` for one server."""
+
+    def translator(self) -> ChatTranslator:
+        return ChatTranslator()
+
+    whole = staticmethod(events_of_whole)
+
+
+dialect = ChatDialect
