@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from benchmarks.harness import ralph
 from ralph.demo.loop_play import PLAN, LoopScript
-from ralph.demo.workplace import RUN_TESTS, make_environment, make_project
+from ralph.demo.stages import RUN_TESTS, make_environment, make_project
 from ralph.mock_api import Fault, MockApi, Step, Text, ToolUse, Turn
 
 if TYPE_CHECKING:

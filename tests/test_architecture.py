@@ -130,7 +130,6 @@ TOUCHES_THE_WORLD = (
     "output.telemetry",
     "pages.command",
     "pages.fleet_page",
-    "pages.gathering",
     "pages.git_changes",
     "pages.page",
     "places.cache_layers",

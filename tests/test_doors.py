@@ -44,8 +44,8 @@ DOORS: dict[str, tuple[str, ...]] = {
     "ralph.loop.state": ("ralph.loop.state",),
     "ralph.mcp.configuration": ("ralph.mcp.configuration:_Entry", "ralph.mcp.configuration:_Document"),
     "ralph.mcp.wire": ("ralph.mcp.wire",),
-    "ralph.mock_api.openai_request": (),  # shapes of requests, which are made when the module is imported
-    "ralph.mock_api.scenario_file": ("ralph.mock_api.scenario_file",),
+    "ralph.mock_api.validation": (),  # shapes of requests, which are made when the module is imported
+    "ralph.mock_api.scenario": ("ralph.mock_api.scenario",),
     "ralph.output.system_events": ("ralph.output.system_events",),
     "ralph.sessions.skimming": (
         "ralph.sessions.skimming:_EventLine",

@@ -19,17 +19,15 @@ from ralph.demo.stages import (
     MODEL,
     OUTAGE_SPEED,
     OVERLOADED,
-    last_result,
-    reports_that_tests_pass,
-    results,
-    usage,
-)
-from ralph.demo.workplace import (
     RUN_TESTS,
     has_git,
+    last_result,
     make_environment,
     make_project,
+    reports_that_tests_pass,
+    results,
     tests_pass,
+    usage,
 )
 from ralph.loop.command import loop_command
 from ralph.loop.record import LoopStore, RecordError

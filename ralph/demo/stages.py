@@ -4,27 +4,33 @@ run, which knows the servers only from its settings.
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import site
+import subprocess
+import sys
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cache
+from importlib.resources import as_file, files
+from pathlib import Path
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from ralph.demo.workplace import RUN_TESTS
+from ralph.machine.own_programs import own_program, search_outside
 from ralph.mock_api import Fault, MockApi, Playable, RecordedRequest, Step, Text, Thinking, ToolUse, Turn
 from ralph.retry.backoff import PATIENT_SCHEDULE_S, STANDARD_SCHEDULE_S
 from ralph.values.events import Event, RetryScheduled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
 
     from ralph.values.ports import Events
 
-# --- The scripted model
-# The scripted model of the demo. Contains its text and its tool calls for each turn, and the faults of the API. The
-# script reads the real results of the tools. If the tests do not pass, the last answer says so.
-
+# --- The scripted model: its text and its tool calls for each turn, and the faults of the API. The script reads the
+# real results of the tools. If the tests do not pass, the last answer says so.
 
 # The last line of Python's unittest when everything passed.
 _PASSED = "OK"
@@ -311,3 +317,78 @@ STAGES: Mapping[str, Callable[[Path, float, bool], AbstractContextManager[Stage]
     "outage": _outage,
 }
 """Each makes a `Stage` from a directory for files, the user's `--speed`, and whether git is installed."""
+
+
+# The project for a demo, and an environment of harmless variables only: a loop's processes inherit it.
+
+RUN_TESTS = f"{shlex.quote(sys.executable)} -m unittest -q"
+
+# Variables that a program needs to be found, to start, and to write to a terminal. They contain no key, endpoint,
+# proxy, settings or file of a CI job. The home and the temporary directory are the demo's own.
+_KEPT = frozenset(
+    {"PATH", "LANG", "LANGUAGE", "TZ", "TERM", "COLORTERM", "NO_COLOR", "COLUMNS", "VIRTUAL_ENV"}
+)
+_KEPT_PREFIXES = ("LC_", "LD_", "DYLD_", "PYTHON")
+
+_PACKAGES = Path(__file__).parents[2]
+"""The directory of the running ralph package, from which a loop's iterations import it."""
+
+
+def has_git() -> bool:
+    return _git() is not None
+
+
+@cache
+def _git() -> str | None:
+    try:
+        here = Path.cwd()  # the user's directory, while the demo works elsewhere
+    except FileNotFoundError:
+        here = None
+    return own_program("git", search_outside(os.environ, () if here is None else (here,)))
+
+
+def make_environment(directory: Path, *, is_new: bool = True) -> dict[str, str]:
+    """The environment variables for the demo's processes. If `is_new` is True, makes the directories that they name."""
+    own = {"HOME": directory / "home", "TMPDIR": directory / "tmp"}
+    for own_directory in own.values():
+        own_directory.mkdir(exist_ok=not is_new)
+    return {
+        **{name: os.environ[name] for name in os.environ if name in _KEPT or name.startswith(_KEPT_PREFIXES)},
+        **{name: str(path) for name, path in own.items()},
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(_PACKAGES), os.environ.get("PYTHONPATH")))),
+        "PYTHONUSERBASE": site.getuserbase(),  # otherwise Python would look for it below the new HOME
+        # If two versions of a file are written within one second, Python may run the compiled old one.
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+
+
+def make_project(template: str, project: Path, environment: dict[str, str]) -> None:
+    """Creates the project from a directory of this package, as a git repository if git is installed."""
+    with as_file(files("ralph.demo") / template) as source:
+        shutil.copytree(source, project, ignore=shutil.ignore_patterns("__pycache__"))
+    (project / ".gitignore").write_text("__pycache__/\n")
+    git = _git()
+    if git is None:
+        return
+    for arguments in (
+        ["init", "-q"],
+        ["config", "user.name", "ralph demo"],
+        ["config", "user.email", "demo@localhost"],
+        ["config", "commit.gpgsign", "false"],
+        ["config", "core.hooksPath", "/dev/null"],
+        ["add", "-A"],
+        ["commit", "-qm", "The project as the demo found it"],
+    ):
+        subprocess.run([git, *arguments], cwd=project, env=environment, check=True, capture_output=True)
+
+
+def tests_pass(project: Path, environment: dict[str, str]) -> bool:
+    """Runs the project's tests, and returns whether they pass."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "unittest", "-q"],
+        cwd=project,
+        env=environment,
+        check=False,
+        capture_output=True,
+    )
+    return ran.returncode == 0

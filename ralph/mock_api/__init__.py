@@ -2,7 +2,6 @@
 
 from ralph.mock_api.events import as_events, as_message, encode_event, encode_events
 from ralph.mock_api.fault import ErrorEvent, Fault, ScenarioError
-from ralph.mock_api.recording import RecordedRequest
 from ralph.mock_api.scenario import (
     FOREVER,
     Block,
@@ -15,9 +14,12 @@ from ralph.mock_api.scenario import (
     Thinking,
     ToolUse,
     Turn,
+    example_names,
+    load_example,
+    load_scenario,
+    parse_scenario,
 )
-from ralph.mock_api.scenario_file import example_names, load_example, load_scenario, parse_scenario
-from ralph.mock_api.server import MockApi, run_forever
+from ralph.mock_api.server import MockApi, RecordedRequest, run_forever
 
 __all__ = [
     "FOREVER",

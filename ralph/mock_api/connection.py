@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterator
 
-    from ralph.mock_api.responder import Responder
+    from ralph.mock_api.server import Responder
 
 MAX_HEAD_BYTES = 65536  # twice what common servers accept
 MAX_BODY_BYTES = 256 * 1024 * 1024  # eight times the API's own limit, so that going over that can be tested

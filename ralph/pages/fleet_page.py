@@ -20,7 +20,7 @@ from ralph import __version__
 from ralph.fleet.decisions import JobState, badness, worst_exit_code
 from ralph.fleet.listing import limits_text
 from ralph.pages.command import place_of_page, put_page
-from ralph.pages.excerpts import Excerpts, size_in_html
+from ralph.pages.content import Excerpts, size_in_html
 from ralph.pages.page import headline_of, rendered
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import Outcome

@@ -36,8 +36,7 @@ from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.files.repository import repository_top
 from ralph.machine.processes import environment_for_commands
 from ralph.machine.waiter import InboxWaiter, SystemClock
-from ralph.pages.content import ChangedFile, Commit, FileDiff
-from ralph.pages.excerpts import Excerpts, size_in_html
+from ralph.pages.content import ChangedFile, Commit, Excerpts, FileDiff, size_in_html
 from ralph.pages.sections import GitFacts
 from ralph.places.gather import gather_places
 from ralph.places.git_places import borrowed_objects

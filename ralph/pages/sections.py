@@ -28,8 +28,7 @@ from ralph.pages.content import (
     Stretch,
     StretchKind,
 )
-from ralph.pages.timeline import RunTimeline, stretches_of, with_known
-from ralph.pages.transcript import MOST_DETAILS, Incidents
+from ralph.pages.transcript import MOST_DETAILS, Incidents, RunTimeline, stretches_of, with_known
 from ralph.sessions.naming import title_from
 from ralph.sessions.story import KILLED, RUNNING, RunStory
 from ralph.values.resume_command import shell_word
@@ -39,8 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ralph.loop.values import CheckResult
-    from ralph.pages.excerpts import PageBudget
-    from ralph.pages.gathering import JournalRead
+    from ralph.pages.command import JournalRead
+    from ralph.pages.content import PageBudget
 
 
 _TITLE_CHARS = 160

@@ -10,7 +10,7 @@ import pytest
 
 from ralph.git.answer import CheckoutError
 from ralph.git.look import status_of
-from ralph.pages.excerpts import Excerpts
+from ralph.pages.content import Excerpts
 from ralph.pages.git_changes import GitQuestion, GitReader
 from ralph.values.outcome import Outcome
 from ralph.values.redaction import Redactor

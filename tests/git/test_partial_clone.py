@@ -10,7 +10,7 @@ import pytest
 
 from ralph.git.answer import CheckoutError
 from ralph.git.runner import CheckoutGit
-from ralph.pages.excerpts import Excerpts
+from ralph.pages.content import Excerpts
 from ralph.pages.git_changes import CommitRange, GitQuestion, GitReader
 from ralph.values.redaction import Redactor
 from tests.git.repositories import Repository, cloned

@@ -16,12 +16,12 @@ from ralph.mock_api import (
     Thinking,
     ToolUse,
     Turn,
-    chat_request,
+    chat,
     example_names,
     load_example,
-    responses_request,
+    responses,
 )
-from ralph.mock_api.dialect import BY_API, CHAT, RESPONSES, ServedApi
+from ralph.mock_api.plan import BY_API, CHAT, RESPONSES, ServedApi
 from ralph.mock_api.scenario import as_step
 from tests.mock_api.harness import HELLO, Serve, sent
 from tests.rows import every_row
@@ -409,8 +409,8 @@ def test_the_fields_of_a_request_are_those_of_the_sdk(dialect: str) -> None:
     from openai.types.responses import response_create_params as of_responses
 
     params, shape = {
-        "chat": (of_chat.CompletionCreateParamsStreaming, chat_request._REQUEST),
-        "responses": (of_responses.ResponseCreateParamsStreaming, responses_request._REQUEST),
+        "chat": (of_chat.CompletionCreateParamsStreaming, chat._REQUEST),
+        "responses": (of_responses.ResponseCreateParamsStreaming, responses._REQUEST),
     }[dialect]
     known = shape.__struct_fields__
     documented = set(typing.get_type_hints(params)) - NOT_PLAYED.keys()

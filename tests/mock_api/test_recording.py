@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.mock_api import FOREVER, MockApi, RecordedRequest, Scenario, Step, Turn
-from ralph.mock_api.recording import Recorder, redact_headers, redact_path
+from ralph.mock_api.server import Recorder, redact_headers, redact_path
 from tests.mock_api.harness import sent
 from tests.rows import every_row
 

@@ -13,8 +13,10 @@ from ralph.mock_api import (
     Turn,
     as_events,
     encode_events,
-    responder,
     validation,
+)
+from ralph.mock_api import (
+    server as server_module,
 )
 from tests.mock_api.harness import HEADERS, HELLO, REQUEST, Connect, RawRequest, Serve, post, sent
 from tests.rows import every_row
@@ -236,7 +238,7 @@ def test_a_paused_turn_may_be_sent_back_as_it_is(serve: Serve) -> None:
 
 def test_a_body_over_32_mb_is_too_large(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     assert validation.MAX_REQUEST_BYTES == 32 * 1024 * 1024
-    monkeypatch.setattr(responder, "MAX_REQUEST_BYTES", 100_000)
+    monkeypatch.setattr(server_module, "MAX_REQUEST_BYTES", 100_000)
     server = serve(HELLO)
     padding = "x" * 100_000
 

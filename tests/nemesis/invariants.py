@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from ralph.mock_api import Thinking
-from ralph.mock_api.dialect import ANTHROPIC, BY_API, RESPONSES
+from ralph.mock_api.plan import ANTHROPIC, BY_API, RESPONSES
 from tests.campaigns.engine import without_markers
 from tests.nemesis import vendors
 from tests.nemesis.journal_text import lines_of, messages_of, readable_lines, unanswered, whole_lines

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ralph.mock_api import ErrorEvent, Fault, Step
-from ralph.mock_api.dialect import CHAT, RESPONSES
+from ralph.mock_api.plan import CHAT, RESPONSES
 
 if TYPE_CHECKING:
     from random import Random

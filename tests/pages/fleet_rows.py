@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ralph.fleet.decisions import JobState, outcome_of
 from ralph.fleet.jobs import Job, SetLimits, content_of
 from ralph.fleet.store.schema import AttemptRow, JobRow, SetRow
-from ralph.pages.excerpts import Excerpts
+from ralph.pages.content import Excerpts
 from ralph.pages.fleet_page import FleetStory
 from ralph.values.redaction import Redactor
 

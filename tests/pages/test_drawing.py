@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ralph.pages.content import Mark, MarkKind, Point, Stretch, StretchKind
-from ralph.pages.drawing import axis_of, bars_of, curve_of, marks_of, ticks_of
+from ralph.pages.page import axis_of, bars_of, curve_of, marks_of, ticks_of
 
 MODEL, TOOL, OUTAGE, IDLE = StretchKind.MODEL, StretchKind.TOOL, StretchKind.OUTAGE, StretchKind.IDLE
 BEGAN_S = 1_795_476_600.0  # 2026-11-23 23:30 UTC

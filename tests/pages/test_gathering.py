@@ -15,10 +15,8 @@ from ralph.conversation.journal_lines import line_of
 from ralph.loop.record import LoopStore
 from ralph.loop.state import IterationRecord, LoopState, state_text
 from ralph.loop.values import CheckResult, LoopEnd, LoopPlan
-from ralph.pages.command import find_subject
-from ralph.pages.content import CheckRun, EntryKind, StretchKind
-from ralph.pages.excerpts import _LONGEST_SHAPE_CHARS, Excerpts
-from ralph.pages.gathering import gather
+from ralph.pages.command import find_subject, gather
+from ralph.pages.content import _LONGEST_SHAPE_CHARS, CheckRun, EntryKind, Excerpts, StretchKind
 from ralph.sessions.looking import look_at
 from ralph.sessions.store import SessionStore
 from ralph.values.outcome import Outcome

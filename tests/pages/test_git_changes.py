@@ -11,7 +11,7 @@ from ralph.git import commit_diffs
 from ralph.git.commit_diffs import FOR_ALL, look_through
 from ralph.git.runner import CheckoutGit
 from ralph.machine.waiter import InboxWaiter
-from ralph.pages.excerpts import Excerpts
+from ralph.pages.content import Excerpts
 from ralph.pages.git_changes import CommitRange, GitQuestion, GitReader
 from ralph.values.redaction import LookedCommit, Redactor
 from tests.git.repositories import committed

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from ralph.conversation.journal_lines import line_of
 from ralph.conversation.secret_spans import RecordView
-from ralph.pages.excerpts import Excerpts
-from ralph.pages.gathering import PageShare, read_journal
+from ralph.pages.command import PageShare, read_journal
+from ralph.pages.content import Excerpts
 from ralph.pages.transcript import PageTranscript
 from ralph.values.events import AttemptEnded, TurnAsked
 from ralph.values.redaction import Redactor
@@ -20,7 +20,7 @@ from tests.sessions.session_journals import MODEL, JournalBuilder
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ralph.pages.gathering import JournalRead
+    from ralph.pages.command import JournalRead
 
 TURNS = 60
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.pages.content import Stretch, StretchKind
-from ralph.pages.timeline import RunTimeline, stretches_of, with_known
+from ralph.pages.transcript import RunTimeline, stretches_of, with_known
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from ralph.cli.checks import sandbox_probe
-from ralph.pages.excerpts import Excerpts
+from ralph.pages.content import Excerpts
 from ralph.pages.git_changes import CommitRange, GitQuestion, GitReader
 from ralph.places import table
 from ralph.places.table import (

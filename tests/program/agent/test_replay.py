@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ralph.demo import demo
+from ralph import demo
 from ralph.demo.stages import FIX_FAULTS, MODEL, OVERLOADED, RATE_LIMITED, DemoScript
 from ralph.mock_api import Fault, Step, Text, Thinking, ToolUse, Turn
 from tests.api.harness import end, http_answer, sse, text_block

@@ -14,7 +14,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from ralph.cli.scripted import demo
-from ralph.demo.demo import SCENARIOS
+from ralph.demo import SCENARIOS
 from tests.patience import PATIENCE_S
 
 

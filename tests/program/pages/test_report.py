@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.mock_api import Fault
-from ralph.pages.command import find_subject
+from ralph.pages.command import find_subject, gather
 from ralph.pages.content import MarkKind, StretchKind
-from ralph.pages.gathering import gather
 from tests.program.conftest import in_turn
 from tests.program.model_answers import bash
 from tests.program.several import at, settings

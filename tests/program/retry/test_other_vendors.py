@@ -18,7 +18,7 @@ from tests.program.several import at, run, settings
 from tests.rows import every_row
 
 if TYPE_CHECKING:
-    from ralph.mock_api.recording import RecordedRequest
+    from ralph.mock_api.server import RecordedRequest
     from tests.program.conftest import Ralph
 
 OPENAI_KEY = "sk-proj-0123456789abcdef"
