@@ -45,7 +45,10 @@ DOORS: dict[str, tuple[str, ...]] = {
     "ralph.mcp.configuration": ("ralph.mcp.configuration:_Entry", "ralph.mcp.configuration:_Document"),
     "ralph.mcp.wire": ("ralph.mcp.wire",),
     "ralph.mock_api.validation": (),  # shapes of requests, which are made when the module is imported
-    "ralph.mock_api.scenario": ("ralph.mock_api.scenario",),
+    "ralph.mock_api.scenario": tuple(
+        f"ralph.mock_api.scenario:{name}"
+        for name in ("FaultTable", "StepTable", "ModelTable", "ScenarioTable", "Text", "Thinking", "ToolUse")
+    ),
     "ralph.output.system_events": ("ralph.output.system_events",),
     "ralph.sessions.skimming": (
         "ralph.sessions.skimming:_EventLine",
