@@ -89,7 +89,7 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
         if launcher is not None:  # a test may also have called it without `protect_this_process`
             launcher.prctl(launcher.PR_SET_CHILD_SUBREAPER, 0)
             launcher.prctl(launcher.PR_SET_DUMPABLE, 1)
-        processes: Any = sys.modules.get("ralph.machine.processes")
+        processes: Any = sys.modules.get("ralph.machine.starting")
         if processes is not None:
             processes._protected = False
 

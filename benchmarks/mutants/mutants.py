@@ -67,7 +67,7 @@ ROOTS = ("test_protected_roots.py", "test_nested_repositories.py", "test_configu
 COMMANDS = (
     "test_kill_below.py",
     "test_launcher.py",
-    "test_processes.py",
+    "test_starting.py",
     "test_bash.py",
     "test_process_storm.py",
 )
@@ -538,7 +538,7 @@ MUTANTS = (
         "NO_PROXY may name a network",
         '(getattr(address, "ipv4_mapped", None) or address) in ip_network(name, strict=False)',
         'str(getattr(address, "ipv4_mapped", None) or address) == name',
-        ("test_proxies.py",),
+        ("test_connecting.py",),
     ),
     Mutant(
         "strict-about-authorities",

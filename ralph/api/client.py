@@ -22,7 +22,7 @@ from ralph.api.reception import Reception
 from ralph.api.transport import build_transport, httpx, shortage_error
 from ralph.conversation.messages import RequestBody, RequestHead
 from ralph.conversation.target import ModelDescription, description_in_list, description_of
-from ralph.machine.network.proxies import proxy_in_words
+from ralph.machine.connecting import proxy_in_words
 from ralph.values.classify import is_bad_key
 from ralph.values.credentials import Credential, Secret
 from ralph.values.errors import AgentError, Api, HttpError, NetworkCause

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from ralph.machine.connecting import connect, proxy_for
 from ralph.machine.loading import load_late, load_without, load_without_openssl
-from ralph.machine.network.connecting import connect
-from ralph.machine.network.proxies import proxy_for
 from ralph.values.errors import AgentError, Api, HttpError, NetworkCause, StreamParse, StreamTransient
 from ralph.values.shortage import ShortageError, causes_of, shortage_of
 
@@ -101,7 +100,7 @@ def route_to(base_url: str, ca_file: str | None) -> EndpointRoute:
         raise ValueError(f"the proxy of {named and named.name} must be an http:// or https:// URL") from None
     tls = None
     if "https" in (url.scheme, proxy and proxy.url.scheme):
-        from ralph.machine.network.trust import trusting  # noqa: PLC0415 - plain http needs no TLS
+        from ralph.machine.trust import trusting  # noqa: PLC0415 - plain http needs no TLS
 
         tls = trusting(ca_file)
     if proxy is not None and proxy.url.scheme == "https":

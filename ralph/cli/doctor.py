@@ -34,8 +34,8 @@ from ralph.cli.options import DoctorLine
 from ralph.cli.settings_command import SettingsCommand, TypedLine
 from ralph.cli.values import absolute
 from ralph.loop.starter import placeholders_left
-from ralph.machine.files.repository import repository_top
-from ralph.machine.network.trust import trusting, unusable_places
+from ralph.machine.files.paths import repository_top
+from ralph.machine.trust import trusting, unusable_places
 from ralph.machine.waiter import STOP_SIGNALS, InboxWaiter, SystemClock
 from ralph.output.standard_streams import has_color
 from ralph.run.parts import RunContext, build_toolbox, entered, plan_sandbox, program_keys

@@ -28,7 +28,7 @@ from ralph.git.answer import CheckoutError
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.files.trees import remove_tree_if_possible
 from ralph.machine.own_programs import search_outside, without_unsafe_loads
-from ralph.machine.processes import reaped_children
+from ralph.machine.starting import reaped_children
 from ralph.values.answer import describe_bug
 from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.outcome import Outcome

@@ -25,13 +25,13 @@ from ralph.fleet.checkouts import LARGE
 from ralph.fleet.checkpoint import BadStateError
 from ralph.fleet.decisions import Final  # noqa: TC001 - msgspec decodes it
 from ralph.fleet.job_process import exit_code_left
-from ralph.machine.files.atomic_write import sync_directory
 from ralph.machine.files.opened_file import (
     closed_after,
     is_locked,
     locked_file,
     opened,
     read_regular_file,
+    sync_directory,
 )
 from ralph.machine.files.trees import entries_below, remove_tree, remove_tree_if_possible
 

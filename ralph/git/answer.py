@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.output_capture import readable_text
+from ralph.machine.running_command import readable_text
 from ralph.values.outcome import CannotError, Outcome
 from ralph.values.redaction import MARK, Redactor
 

@@ -36,8 +36,8 @@ from ralph.git.settings import (
     read_pins,
     remote_settings,
 )
-from ralph.machine.files.own_directory import OwnDirectory
-from ralph.machine.files.repository import common_directory, git_entry
+from ralph.machine.files.paths import common_directory, git_entry
+from ralph.machine.files.trees import OwnDirectory
 from ralph.machine.own_programs import search_outside
 from ralph.places.gather import changed_by_run, users_relative_programs
 from ralph.places.git_config import LFS_STORAGE

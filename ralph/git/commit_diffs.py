@@ -13,7 +13,7 @@ from ralph.git.answer import CheckoutError
 from ralph.git.credentials import CHANGES, changes_in, secrets_of, sizes_of
 from ralph.git.runner import CheckoutGit, GitSeams
 from ralph.machine.command_supervisor import CommandSupervisor
-from ralph.machine.files.repository import repository_top
+from ralph.machine.files.paths import repository_top
 from ralph.machine.own_programs import search_outside, without_unsafe_loads
 from ralph.values.ports import Interrupted
 from ralph.values.redaction import LookedCommit

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from ralph.machine.files.opened_file import opened
-from ralph.machine.files.repository import is_within
+from ralph.machine.files.paths import is_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -30,8 +30,8 @@ from ralph.git.large_files import (
 )
 from ralph.git.runner import Git, environment_for_git, git_directory_of
 from ralph.git.settings import ALWAYS, LIST
-from ralph.machine.files.own_directory import OwnDirectory
-from ralph.machine.files.repository import common_directory
+from ralph.machine.files.paths import common_directory
+from ralph.machine.files.trees import OwnDirectory
 from ralph.machine.own_programs import programs_by_name
 from ralph.places.gather import home_directories
 from ralph.places.git_config import LFS_STORAGE

@@ -22,8 +22,7 @@ from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError, GitAnswer, failure
 from ralph.git.settings import ALWAYS, LIST, GitSettings, settings_from
-from ralph.machine.files.planted_link import leads_into
-from ralph.machine.files.repository import (
+from ralph.machine.files.paths import (
     beginning_of,
     blocking_entry,
     blocks,
@@ -31,10 +30,10 @@ from ralph.machine.files.repository import (
     git_directory,
     git_entry,
     is_within,
+    leads_into,
 )
 from ralph.machine.launcher import TRY_AGAIN
 from ralph.machine.own_programs import own_environment, own_program, search_outside, why_not_used
-from ralph.machine.processes import environment_for_commands
 from ralph.machine.running_command import (
     STARTER_GONE,
     UNSEEN_END,
@@ -45,6 +44,7 @@ from ralph.machine.running_command import (
     MemoryCapture,
     RunningCommand,
 )
+from ralph.machine.starting import environment_for_commands
 from ralph.places.git_config import STANDARD_LFS
 from ralph.places.git_places import foreign_directories, read_elsewhere
 from ralph.places.own_commands import why_changeable

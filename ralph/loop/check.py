@@ -13,16 +13,17 @@ from msgspec import Struct
 from ralph.loop.record import new_file
 from ralph.loop.values import CheckResult
 from ralph.machine.launcher import NOT_STARTED, TRY_AGAIN
-from ralph.machine.output_capture import StreamRedaction, readable_text
 from ralph.machine.own_programs import own_program
-from ralph.machine.processes import environment_for_commands
 from ralph.machine.running_command import (
     STARTER_GONE,
     STILL_RUNS,
     UNSEEN_END,
     EndCause,
     RunningCommand,
+    StreamRedaction,
+    readable_text,
 )
+from ralph.machine.starting import environment_for_commands
 from ralph.sandbox.disk_work import SilentDiskError
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.values.shortage import ShortageError, shortage_of

@@ -21,11 +21,11 @@ from ralph.loop.sinks import LoopLog, LoopNarration, LoopNotices, StepSummary
 from ralph.loop.state import LoopState, moved_state
 from ralph.loop.values import REPORT_PAGE, LoopLimits
 from ralph.machine.command_supervisor import CommandSupervisor
-from ralph.machine.files.repository import repository_top
+from ralph.machine.files.paths import repository_top
 from ralph.machine.files.trees import LocalDisk
 from ralph.machine.own_programs import search_around, without_unsafe_loads
 from ralph.machine.process_start import why_too_few_descriptors
-from ralph.machine.processes import protect_this_process
+from ralph.machine.starting import protect_this_process
 from ralph.machine.waiter import Heartbeats, InboxWaiter
 from ralph.output.notifier import Notifier
 from ralph.output.standard_streams import has_color, obeys_controls

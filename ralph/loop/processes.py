@@ -22,12 +22,11 @@ from ralph.loop.record import write_private
 from ralph.loop.results import NoResultError, outcome_of, result_written, session_seen
 from ralph.loop.rules import is_counted
 from ralph.loop.values import IterationResult, Setback
-from ralph.machine.files.own_directory import OwnDirectory
+from ralph.machine.files.trees import OwnDirectory
 from ralph.machine.own_programs import own_python
 from ralph.machine.process_start import core_limit_at_start
-from ralph.machine.processes import OwnedProcess
 from ralph.machine.running_command import STILL_RUNS, RunningCommand, is_killed
-from ralph.machine.starting import start_thread
+from ralph.machine.starting import OwnedProcess, start_thread
 from ralph.machine.waiter import STOP_SIGNALS
 from ralph.output.notifier import EndOfOutput
 from ralph.settings.handover import LoopHandover, handed_over

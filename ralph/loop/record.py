@@ -14,9 +14,8 @@ from msgspec.structs import replace
 
 from ralph.git.progress import OWN_DIRECTORY
 from ralph.loop.state import FORMAT, NewerStateError, iteration_line, read_iterations, read_state, state_text
-from ralph.machine.files.atomic_write import remove_leftovers, replace_at
-from ralph.machine.files.opened_file import opened, read_regular_file
-from ralph.machine.files.repository import HELD_DIRECTORY
+from ralph.machine.files.opened_file import opened, read_regular_file, remove_leftovers, replace_at
+from ralph.machine.files.paths import HELD_DIRECTORY
 from ralph.machine.files.trees import remove_tree_if_possible
 from ralph.machine.own_programs import search_around
 from ralph.sessions.places import directory_name, written_at

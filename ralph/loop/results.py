@@ -16,7 +16,7 @@ from msgspec import Meta, Struct, convert
 
 from ralph.loop.values import IterationResult, IterationSession, Setback
 from ralph.machine.files.opened_file import open_regular_file, read_regular_file
-from ralph.machine.files.planted_link import leads_into
+from ralph.machine.files.paths import leads_into
 from ralph.output.stream_json import limit_named
 from ralph.sessions.looking import look_to_list
 from ralph.sessions.store import SessionStore

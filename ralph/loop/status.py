@@ -28,7 +28,7 @@ from ralph.loop.events import (
 from ralph.loop.record import LoopStore, RecordError
 from ralph.loop.rules import tasks_text
 from ralph.loop.state import LoopState, Phase, state_fields
-from ralph.machine.processes import facts_of
+from ralph.machine.starting import facts_of
 from ralph.machine.waiter import Inbox, InboxWaiter, SystemClock, catch_stop_signals
 from ralph.output.iteration_log import LOG_TEXT, LiveIteration, read_live
 from ralph.output.live import doing as doing_now

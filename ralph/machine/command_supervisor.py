@@ -23,9 +23,9 @@ from ralph.machine import launcher, tree_usage
 from ralph.machine.files.opened_file import opened
 from ralph.machine.process_limit import MOST_PROCESSES, MemoryLimit, NoLimitError, ProcessLimit, own_place
 from ralph.machine.process_start import core_limit_at_start
-from ralph.machine.processes import protect_this_process, reaped_children
 from ralph.machine.restriction import NO_RULESET
 from ralph.machine.running_command import ELSEWHERE, NEVER_STARTED, EndCause
+from ralph.machine.starting import protect_this_process, reaped_children
 from ralph.values.shortage import shortage_of, start_error
 
 if TYPE_CHECKING:

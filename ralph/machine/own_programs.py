@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.files.planted_link import mounts, other_paths
-from ralph.machine.files.repository import (
+from ralph.machine.files.paths import (
     GIT_VARIABLES,
     beginning_of,
     entries_in,
@@ -29,6 +28,8 @@ from ralph.machine.files.repository import (
     is_folder,
     is_within,
     is_within_any,
+    mounts,
+    other_paths,
     project_top,
     repository_top,
     status_of,

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
 
 from ralph.machine.files.opened_file import closed_after, opened
-from ralph.machine.files.own_directory import locked, new_locked
-from ralph.machine.files.repository import is_within
+from ralph.machine.files.paths import is_within
+from ralph.machine.files.trees import locked, new_locked
 from ralph.machine.launcher import children_of
 
 MOST_PROCESSES = 512

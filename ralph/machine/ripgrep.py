@@ -14,8 +14,7 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING
 
-from ralph.machine.processes import protect_this_process
-from ralph.machine.starting import start_process
+from ralph.machine.starting import protect_this_process, start_process
 from ralph.machine.trusted_programs import RIPGREP, UnusableError, candidates, choose
 from ralph.values.shortage import ShortageError
 

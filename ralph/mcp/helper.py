@@ -30,8 +30,8 @@ from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
 from ralph import __version__
-from ralph.machine.network.trust import trusting
 from ralph.machine.process_start import end_with_parent, keep_memory_private
+from ralph.machine.trust import trusting
 from ralph.mcp.wire import (
     MOST_PAGES,
     NO_METHOD,

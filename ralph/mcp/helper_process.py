@@ -13,8 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ralph.machine.own_programs import own_python
-from ralph.machine.processes import protect_this_process
-from ralph.machine.starting import start_process, start_thread
+from ralph.machine.starting import protect_this_process, start_process, start_thread
 from ralph.mcp.wire import Lines, Order, encoded, news_of
 from ralph.values.ports import Clock, Interrupted, Mailbox, Waiter
 from ralph.values.shortage import ShortageError

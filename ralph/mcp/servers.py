@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ralph.machine.network.proxies import choose_address, proxy_for
+from ralph.machine.connecting import choose_address, proxy_for
 from ralph.mcp.helper_process import HELPER_GONE, HelperProcess, ServerProcess, end_servers
 from ralph.mcp.toolset import UNKNOWN_EFFECTS, CallFailedError, ServerFailedError
 from ralph.mcp.wire import (

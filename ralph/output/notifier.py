@@ -14,11 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ralph.machine.command_supervisor import CommandSupervisor
-from ralph.machine.output_capture import readable_text
 from ralph.machine.own_programs import ProgramSearch, own_environment, own_program
-from ralph.machine.processes import environment_for_commands
-from ralph.machine.running_command import CommandEnding, EndCause, MemoryCapture, RunningCommand
-from ralph.machine.starting import start_thread
+from ralph.machine.running_command import (
+    CommandEnding,
+    EndCause,
+    MemoryCapture,
+    RunningCommand,
+    readable_text,
+)
+from ralph.machine.starting import environment_for_commands, start_thread
 from ralph.places.own_commands import ADVICE, why_changeable
 from ralph.values.events import Event, Notice, RetryExhausted, RetryRecovered, RetryScheduled
 from ralph.values.outcome import CannotError

@@ -15,10 +15,8 @@ import stat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ralph.machine.files.atomic_write import replace_at
-from ralph.machine.files.opened_file import LINKS_OF_THE_SYSTEM, opened, opened_path
-from ralph.machine.files.planted_link import followed_link
-from ralph.machine.files.repository import HELD_DIRECTORY
+from ralph.machine.files.opened_file import LINKS_OF_THE_SYSTEM, opened, opened_path, replace_at
+from ralph.machine.files.paths import HELD_DIRECTORY, followed_link
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,7 +11,7 @@ import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from ralph.machine.processes import facts_of
+from ralph.machine.starting import facts_of
 from ralph.output.live import LiveRun, doing, live_after
 from ralph.output.standard_streams import CLEAR_LINE, ReaderLeftError, print_bytes
 from ralph.values.events import Event, StreamReceived

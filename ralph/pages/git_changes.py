@@ -33,8 +33,8 @@ from ralph.git.commit_diffs import (
 from ralph.git.progress import OWN_DIRECTORY
 from ralph.git.runner import CheckoutGit, GitSeams
 from ralph.machine.command_supervisor import CommandSupervisor
-from ralph.machine.files.repository import repository_top
-from ralph.machine.processes import environment_for_commands
+from ralph.machine.files.paths import repository_top
+from ralph.machine.starting import environment_for_commands
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.pages.content import ChangedFile, Commit, Excerpts, FileDiff, size_in_html
 from ralph.pages.sections import GitFacts

@@ -16,14 +16,15 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ralph.machine.files.planted_link import LinkResolver, links_and_file
-from ralph.machine.files.repository import (
+from ralph.machine.files.paths import (
+    LinkResolver,
     beginning_of,
     directories_above,
     entries_in,
     is_folder,
     is_within,
     is_within_any,
+    links_and_file,
     outermost,
     project_top,
     status_of,

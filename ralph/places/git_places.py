@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.machine.files.opened_file import read_regular_file
-from ralph.machine.files.repository import (
+from ralph.machine.files.paths import (
     GIT_VARIABLES,
     beginning_of,
     common_directory,

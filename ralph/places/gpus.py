@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ralph.machine.files.repository import entries_in, status_of
+from ralph.machine.files.paths import entries_in, status_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

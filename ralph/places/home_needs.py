@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from ralph.machine.files.repository import MOST_BYTES, beginning_of, entries_in, is_within, repositories_above
+from ralph.machine.files.paths import MOST_BYTES, beginning_of, entries_in, is_within, repositories_above
 from ralph.places.filtered_copy import without_credentials
 from ralph.places.table import GIT_ENTRIES
 

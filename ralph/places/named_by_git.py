@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.files.planted_link import leads_into, links_and_file
-from ralph.machine.files.repository import beginning_of, directory_named_in, entries_in, is_within_any
+from ralph.machine.files.paths import (
+    beginning_of,
+    directory_named_in,
+    entries_in,
+    is_within_any,
+    leads_into,
+    links_and_file,
+)
 from ralph.places.git_config import ATTRIBUTES, UNREADABLE, WORKTREE, names_program, settings
 from ralph.places.named_paths import absolute_path, paths_in
 

@@ -10,7 +10,7 @@ from functools import partial
 from shlex import shlex
 from typing import TYPE_CHECKING
 
-from ralph.machine.files.repository import git_installation
+from ralph.machine.files.paths import git_installation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.machine.files.repository import (
+from ralph.machine.files.paths import (
     HELD_DIRECTORY,
     MOST_BYTES,
     beginning_of,

@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ralph.machine.files.repository import entries_in, is_folder, is_within
+from ralph.machine.files.paths import entries_in, is_folder, is_within
 from ralph.places import table
 from ralph.places.places import XDG, is_needed_as_a_whole, is_of_a_person
 

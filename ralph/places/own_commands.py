@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 from ralph.machine.files.opened_file import open_regular_file
-from ralph.machine.files.repository import beginning_of, entries_in
+from ralph.machine.files.paths import beginning_of, entries_in
 from ralph.machine.loading import short_digest
 from ralph.machine.own_process import way_to
 from ralph.machine.own_programs import (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.machine.files.repository import directories_above, is_within, is_within_any, outermost
+from ralph.machine.files.paths import directories_above, is_within, is_within_any, outermost
 from ralph.places import table
 from ralph.places.table import (
     COMPARED,

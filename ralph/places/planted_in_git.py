@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ralph.machine.files.opened_file import read_regular_file
-from ralph.machine.files.repository import (
+from ralph.machine.files.paths import (
     beginning_of,
     common_directory,
     directories_above,

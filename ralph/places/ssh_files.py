@@ -10,7 +10,7 @@ from glob import iglob
 from itertools import islice, product
 from typing import TYPE_CHECKING
 
-from ralph.machine.files.repository import beginning_of, is_within, is_within_any
+from ralph.machine.files.paths import beginning_of, is_within, is_within_any
 from ralph.machine.own_process import way_to
 from ralph.places.named_paths import absolute_path
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from ralph.machine.files.repository import is_within, is_within_any
+from ralph.machine.files.paths import is_within, is_within_any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

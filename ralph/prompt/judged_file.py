@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.machine.files.opened_file import closed_after, is_made_by_kernel, opened_path
-from ralph.machine.files.planted_link import link_inside
-from ralph.machine.files.repository import is_within_any
+from ralph.machine.files.paths import is_within_any, link_inside
 from ralph.values.outcome import UsageError
 
 if TYPE_CHECKING:

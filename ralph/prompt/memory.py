@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.machine.files.opened_file import closed_after
-from ralph.machine.files.repository import is_within, up_to_repository_root
+from ralph.machine.files.paths import is_within, up_to_repository_root
 from ralph.prompt.frontmatter import split_frontmatter
 from ralph.prompt.judged_file import (
     ALL_SOURCES,

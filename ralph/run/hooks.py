@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from ralph.machine.files.repository import is_within_any
+from ralph.machine.files.paths import is_within_any
 from ralph.permissions.gate import HookFailedError
 from ralph.permissions.hook_answers import (
     AFTERWARDS,

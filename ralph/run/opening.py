@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ralph import __version__
 from ralph.conversation.notices import LIMIT_LIFTED, is_bound
 from ralph.conversation.records import session_record
-from ralph.machine.files.repository import up_to_repository_root
+from ralph.machine.files.paths import up_to_repository_root
 from ralph.permissions.gate import RulesInForce
 from ralph.prompt.commands import list_skills
 from ralph.prompt.judged_file import Place, user_folder

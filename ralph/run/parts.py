@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ralph.machine.network.proxies import choose_address
+from ralph.machine.connecting import choose_address
 from ralph.machine.own_programs import ProgramSearch, search_around, without_unsafe_loads
 from ralph.permissions.gate import RuleVerdict, is_covered, is_permitted
 from ralph.prompt.commands import Library, find_commands

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.agent.report_tool import has_payload, report_tool
 from ralph.machine.own_programs import own_python
-from ralph.machine.processes import protect_this_process
-from ralph.machine.starting import start_process, start_thread
+from ralph.machine.starting import protect_this_process, start_process, start_thread
 from ralph.values.ports import TIMED_OUT, Clock, Waiter
 from ralph.values.report import ReportForm, plain_problems, problems_without_payload
 from ralph.values.shortage import ShortageError

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ralph.agent.task import AgentLoop
 from ralph.conversation.records import delivery_record, run_record
-from ralph.machine.files.repository import may_have_moved
+from ralph.machine.files.paths import may_have_moved
 from ralph.machine.starting import end_idle_threads
 from ralph.permissions.gate import Asker, CallGate, Hooks
 from ralph.prompt.memory import Memory, shown_paths

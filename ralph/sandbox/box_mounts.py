@@ -11,8 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ralph.machine.files.opened_file import KERNEL_PLACES
-from ralph.machine.files.planted_link import mount_points, mounts
-from ralph.machine.files.repository import entries_in, is_within, is_within_any
+from ralph.machine.files.paths import entries_in, is_within, is_within_any, mount_points, mounts
 from ralph.sandbox import detection
 from ralph.sandbox.bubblewrap import DEVICES, TEMPORARY, bwrap_command
 from ralph.sandbox.kernel.landlock import WatchedDirectories

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.files.repository import is_within, is_within_any
+from ralph.machine.files.paths import is_within, is_within_any
 from ralph.places.unpublished import why_not_read
 from ralph.sandbox.bubblewrap import TEMPORARY
 from ralph.sandbox.levels import AskedSockets, BoxLevel, Means, UnixSockets, box_level, unix_sockets

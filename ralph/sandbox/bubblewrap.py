@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ralph.machine.files.repository import is_within
+from ralph.machine.files.paths import is_within
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -18,9 +18,8 @@ from msgspec.structs import replace
 
 from ralph.machine import restriction
 from ralph.machine.command_supervisor import Confinement
-from ralph.machine.files.own_directory import OwnDirectory
-from ralph.machine.files.planted_link import mounts, other_paths
-from ralph.machine.files.repository import beginning_of, is_within, is_within_any
+from ralph.machine.files.paths import beginning_of, is_within, is_within_any, mounts, other_paths
+from ralph.machine.files.trees import OwnDirectory
 from ralph.machine.loading import short_digest
 from ralph.machine.own_process import package_caches
 from ralph.machine.own_programs import TEMPORARY_PREFIX, search_outside

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.machine.files.opened_file import KERNEL_PLACES
-from ralph.machine.files.repository import is_within_any
+from ralph.machine.files.paths import is_within_any
 from ralph.machine.own_process import way_to
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ import select
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from ralph.machine.files.planted_link import mount_points
-from ralph.machine.files.repository import is_within_any
+from ralph.machine.files.paths import is_within_any, mount_points
 from ralph.machine.starting import start_job
 from ralph.values.ports import TIMED_OUT
 from ralph.values.shortage import ShortageError

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Self
 
 from ralph.machine import launcher
 from ralph.machine.files.opened_file import opened
-from ralph.machine.files.planted_link import mounts, mounts_made
-from ralph.machine.files.repository import is_within_any
+from ralph.machine.files.paths import is_within_any, mounts, mounts_made
 from ralph.sandbox.bubblewrap import DEVICES, PROCESSES
 from ralph.sandbox.kernel.landlock import Ruleset
 from ralph.values.shortage import ShortageError, start_error

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.machine.files.opened_file import opened, read_regular_file
-from ralph.machine.files.repository import directories_above, entries_in
+from ralph.machine.files.paths import directories_above, entries_in
 from ralph.machine.loading import python_sha256
 from ralph.places.state import name_for
 from ralph.sandbox.protected_changes import may_be_made

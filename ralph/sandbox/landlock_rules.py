@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ralph.machine.files.repository import directories_above, is_within, is_within_any, outermost
+from ralph.machine.files.paths import directories_above, is_within, is_within_any, outermost
 from ralph.places.table import CLOSED, DEVICE, EMPTY, GUARDS, READ_ONLY, VISIBLE, WRITABLE
 from ralph.sandbox.bubblewrap import DEVICES, QUEUES, TEMPORARY
 from ralph.sandbox.kernel import landlock

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.files.own_directory import new_locked
-from ralph.machine.files.planted_link import mount_points
-from ralph.machine.files.repository import directories_above, is_within, is_within_any, status_of
+from ralph.machine.files.paths import directories_above, is_within, is_within_any, mount_points, status_of
+from ralph.machine.files.trees import new_locked
 from ralph.machine.own_programs import TEMPORARY_PREFIX
 from ralph.sandbox.bubblewrap import DEVICES, PROCESSES, TEMPORARY
 

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ralph.machine.files.planted_link import LinkResolver, planted_link
-from ralph.machine.files.repository import (
+from ralph.machine.files.paths import (
+    LinkResolver,
     is_within,
     is_within_any,
     outermost,
+    planted_link,
     repositories_above,
     repository_top,
     status_of,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from ralph.machine.files.repository import is_within, is_within_any
+from ralph.machine.files.paths import is_within, is_within_any
 from ralph.places.git_config import WORKTREE, fresh_part, programs_named
 from ralph.places.table import COMPARED, names_with
 from ralph.values.screen_text import in_one_line

@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ralph.machine.files.opened_file import opened
-from ralph.machine.files.repository import directories_above, is_within, is_within_any, status_of
+from ralph.machine.files.paths import directories_above, is_within, is_within_any, status_of
 from ralph.machine.own_process import link_target, way_to
 from ralph.places.gather import GuardedFiles
 from ralph.places.state import running_below

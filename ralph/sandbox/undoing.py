@@ -13,9 +13,8 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from ralph.machine.files.atomic_write import replace_at
-from ralph.machine.files.opened_file import opened
-from ralph.machine.files.repository import HELD_DIRECTORY, is_folder
+from ralph.machine.files.opened_file import opened, replace_at
+from ralph.machine.files.paths import HELD_DIRECTORY, is_folder
 from ralph.machine.files.trees import entries_below, give_back_rights, remove_tree, remove_tree_if_possible
 from ralph.places.git_config import fresh_part
 from ralph.sandbox.protected_changes import UNSEEN, UndoResult

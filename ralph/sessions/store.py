@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.machine.files.opened_file import closed_after, open_regular_file
-from ralph.machine.files.planted_link import leads_into
+from ralph.machine.files.paths import leads_into
 from ralph.output.result_file import problem_of_directory
 from ralph.sessions.journal import FileJournal, SessionLockedError, lock_file, lock_patiently
 from ralph.sessions.places import (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from ralph.machine.files.opened_file import open_regular_file
-from ralph.machine.files.repository import project_top, up_to_repository_root
+from ralph.machine.files.paths import project_top, up_to_repository_root
 from ralph.machine.own_programs import ProgramSearch, search_around
 from ralph.sandbox.left_behind import why_left_behind
 from ralph.settings.claude_wishes import ClaudeWishes, is_of_network, wishes_of

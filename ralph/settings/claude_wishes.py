@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field, json
 from msgspec.structs import replace
 
-from ralph.machine.network import AUTHORITIES
+from ralph.machine.connecting import AUTHORITIES
 from ralph.settings.kinds import about
 from ralph.settings.tables import KEYS, Remark
 from ralph.values.claude_file import TRUSTED_ONLY, ClaudeFile, KeyEffect, key_named, keys_within

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.own_programs import ProgramSearch, own_environment, own_program
-from ralph.machine.processes import environment_for_commands
 from ralph.machine.running_command import EndCause, KeptErrors, MemoryCapture, RunningCommand
+from ralph.machine.starting import environment_for_commands
 from ralph.places.own_commands import ADVICE, why_changeable
 from ralph.settings.merge import SettingsError
 from ralph.settings.toml_file import user_settings_path

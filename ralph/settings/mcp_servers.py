@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from ralph.machine.files.repository import up_to_repository_root
+from ralph.machine.files.paths import up_to_repository_root
 from ralph.mcp.configuration import McpServer, entries_of, names_in, server_of
 from ralph.sandbox.left_behind import why_left_behind
 from ralph.settings.merge import SettingsError

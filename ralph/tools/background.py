@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ralph.machine.command_supervisor import CommandSupervisor, SupervisedCommand
-    from ralph.machine.output_capture import OutputCapture
+    from ralph.machine.running_command import OutputCapture
     from ralph.tools.tool_context import ToolContext
 
 _MOST_RUNNING = 8

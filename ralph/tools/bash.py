@@ -7,17 +7,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ralph.machine.output_capture import OutputCapture, StreamRedaction
-from ralph.machine.processes import environment_for_commands
 from ralph.machine.running_command import (
     STARTER_GONE,
     STILL_RUNS,
     UNSEEN_END,
     CommandEnding,
     EndCause,
+    OutputCapture,
     RunningCommand,
+    StreamRedaction,
 )
-from ralph.machine.starting import start_thread
+from ralph.machine.starting import environment_for_commands, start_thread
 from ralph.sandbox.denials import about_gpus
 from ralph.sandbox.disk_work import SilentDiskError
 from ralph.values.answer import ToolError, ToolOutput, os_error_text

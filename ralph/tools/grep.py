@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.output_capture import readable_text
+from ralph.machine.running_command import readable_text
 from ralph.tools.search.file_search import (
     MOST_ENTRIES,
     FoundList,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.machine.own_programs import own_environment, trusted_directories
-from ralph.machine.processes import environment_for_commands
 from ralph.machine.running_command import STARTER_GONE, EndCause, KeptErrors, MemoryCapture, RunningCommand
+from ralph.machine.starting import environment_for_commands
 from ralph.places.own_commands import module_variables
 from ralph.tools.bash import denial_note
 from ralph.values.answer import os_error_text

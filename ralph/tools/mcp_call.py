@@ -19,7 +19,7 @@ from ralph.machine.own_programs import (
     trusted_directories,
     unsafe_loads,
 )
-from ralph.machine.processes import environment_for_commands
+from ralph.machine.starting import environment_for_commands
 from ralph.mcp.helper_process import ServerProcess
 from ralph.mcp.results import ReceivedImage, is_error, parts_of
 from ralph.mcp.toolset import CallFailedError, ServerFailedError

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from ralph.machine.files.own_directory import SpillDirectory
-from ralph.machine.files.repository import HELD_DIRECTORY, is_within, is_within_any
+from ralph.machine.files.paths import HELD_DIRECTORY, is_within, is_within_any
+from ralph.machine.files.trees import SpillDirectory
 from ralph.machine.own_programs import own_program, search_around, without_unsafe_loads
 from ralph.sandbox.box_plan import BoxPlan
 from ralph.sandbox.bubblewrap import TEMPORARY

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
-from ralph.machine.files.own_directory import SpillDirectory
+from ralph.machine.files.trees import SpillDirectory
 from ralph.machine.starting import ThreadJob, start_job
 from ralph.places.state import name_for, named_state_directories, running_below
 from ralph.tools.tool_context import Roots, ToolContext, ToolSettings

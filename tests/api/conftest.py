@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.machine.network import connecting
+from ralph.machine import connecting
 from ralph.values.servers.endpoint import ANTHROPIC
 from tests.api.answers.pieces import PieceClient
 from tests.api.harness import RawServer, Rig, http_answer, read_request

@@ -19,8 +19,8 @@ import pytest
 from ralph.machine import command_supervisor as ours
 from ralph.machine import launcher, supervisor
 from ralph.machine.command_supervisor import CommandSupervisor
-from ralph.machine.processes import environment_for_commands
 from ralph.machine.running_command import NEVER_STARTED
+from ralph.machine.starting import environment_for_commands
 from tests.conftest import may_pass_over_permissions
 from tests.patience import wait_until, within_s
 from tests.processes.children import children, is_gone

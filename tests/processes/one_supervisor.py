@@ -13,7 +13,7 @@ import pytest
 
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.launcher import children_of
-from ralph.machine.processes import protect_this_process
+from ralph.machine.starting import protect_this_process
 from tests.processes.children import children
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.machine.files.planted_link import followed_link
+from ralph.machine.files.paths import followed_link
 from ralph.machine.own_process import SHARED_MEMORY
 from ralph.output.result_file import result_file_problem, write_result_file
 from ralph.prompt.judged_file import read_named_file

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import pytest
 
-from ralph.machine.files.atomic_write import replace_at
+from ralph.machine.files.opened_file import replace_at
 from ralph.places.git_config import fresh_part
 from ralph.sandbox.killed_command import CommandMark
 from ralph.sandbox.protected_changes import Entry, UndoResult, is_fresh_configuration, left_note, undone_note

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.machine.network import connecting
+from ralph.machine import connecting
 from tests.patience import within_s
 from tests.services.ports import free_port
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from ralph.machine.files.own_directory import SpillDirectory
-from ralph.machine.output_capture import OutputCapture, StreamRedaction
+from ralph.machine.files.trees import SpillDirectory
+from ralph.machine.running_command import OutputCapture, StreamRedaction
 from ralph.tools import background
 from ralph.tools.background import BackgroundCommand, BackgroundCommands
 from ralph.values.answer import ToolCall

@@ -146,7 +146,7 @@ def test_t15_hard_links_are_noted_and_keep_the_old_content(tools, tmp_path, tool
 def test_t15_the_unfinished_file_of_a_writer_at_work_is_not_removed(tmp_path) -> None:
     import fcntl
 
-    from ralph.machine.files.atomic_write import remove_leftovers
+    from ralph.machine.files.opened_file import remove_leftovers
 
     names = (".ralph-0123456789ab.tmp", ".ralph-0123456789ac.tmp", ".ralph-mine.tmp", "a.tmp")
     for name in names:

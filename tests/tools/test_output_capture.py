@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.machine.files import own_directory
-from ralph.machine.files.own_directory import SpillDirectory
-from ralph.machine.output_capture import OutputCapture, StreamRedaction, readable_text
+from ralph.machine.files import trees
+from ralph.machine.files.trees import SpillDirectory
+from ralph.machine.running_command import OutputCapture, StreamRedaction, readable_text
 from ralph.values.redaction import Redactor
 from tests.rows import every_row
 
@@ -65,7 +65,7 @@ def test_only_the_newest_files_are_kept(spill) -> None:
 
 
 def test_a_spill_that_cannot_be_written_is_said(spill, monkeypatch) -> None:
-    monkeypatch.setattr(own_directory, "_new_directory", lambda _: "/no/such")
+    monkeypatch.setattr(trees, "_new_directory", lambda _: "/no/such")
     assert "the whole could not be kept: No such file or directory" in captured([b"x" * 50], 10, spill)
 
 

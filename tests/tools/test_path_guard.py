@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from ralph.machine.files.opened_file import opened_path
-from ralph.machine.files.planted_link import planted_link, untrusted_places
+from ralph.machine.files.paths import planted_link, untrusted_places
 from ralph.places.gather import gather_places
 from ralph.places.git_places import git_places
 from ralph.tools.files.path_guard import PathGuard

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.cli.checks.finding import Finding, fail, ok, warn
-from ralph.machine.files.repository import is_within_any
+from ralph.machine.files.paths import is_within_any
 from ralph.machine.own_programs import search_around
 from ralph.places.gather import files_in, gather_places
 from ralph.places.table import FILTERED

@@ -31,10 +31,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from ralph.fleet.jobs import VARIABLE
+from ralph.machine.connecting import choose_address
 from ralph.machine.files.opened_file import opened
-from ralph.machine.files.planted_link import leads_into
-from ralph.machine.files.repository import is_within, repository_top
-from ralph.machine.network.proxies import choose_address
+from ralph.machine.files.paths import is_within, leads_into, repository_top
 from ralph.machine.own_programs import search_around
 from ralph.sessions.places import chosen_place, state_directory, temporary_path, usual_place
 from ralph.sessions.store import make_private

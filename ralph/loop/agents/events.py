@@ -24,8 +24,7 @@ from msgspec.structs import replace
 from ralph.loop.record import new_file
 from ralph.loop.values import IterationResult  # noqa: TC001 - lines are read by their hints
 from ralph.machine.files.opened_file import open_regular_file
-from ralph.machine.output_capture import readable_text
-from ralph.machine.running_command import BlockSearch
+from ralph.machine.running_command import BlockSearch, readable_text
 from ralph.values.outcome import Outcome
 from ralph.values.servers.refusals import exhausted_account
 from ralph.values.usage import total_usd

@@ -19,10 +19,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.machine.files.atomic_write import replace_at
-from ralph.machine.files.opened_file import KERNEL_PLACES, opened, read_regular_file
-from ralph.machine.files.planted_link import planted_link
-from ralph.machine.files.repository import is_within, is_within_any
+from ralph.machine.files.opened_file import KERNEL_PLACES, opened, read_regular_file, replace_at
+from ralph.machine.files.paths import is_within, is_within_any, planted_link
 from ralph.machine.files.trees import remove_tree
 from ralph.places.gather import gather_places, home_directories
 from ralph.places.places import xdg_bases

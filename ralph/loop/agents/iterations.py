@@ -24,8 +24,7 @@ from ralph.loop.agents.events import (
 from ralph.loop.rules import is_counted
 from ralph.loop.values import IterationResult, IterationSession, Setback
 from ralph.machine.launcher import NOT_STARTED, TRY_AGAIN
-from ralph.machine.output_capture import readable_text
-from ralph.machine.running_command import STILL_RUNS, EndCause, KeptErrors
+from ralph.machine.running_command import STILL_RUNS, EndCause, KeptErrors, readable_text
 from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted
 from ralph.values.shortage import ShortageError, shortage_of

@@ -25,7 +25,7 @@ from ralph.git.look import status_of
 from ralph.git.runner import git_directory_of
 from ralph.loop.directory.plain_directory import PlainDirectory
 from ralph.machine.files.opened_file import opened
-from ralph.machine.files.repository import repository_top
+from ralph.machine.files.paths import repository_top
 from ralph.machine.starting import start_process
 from ralph.machine.trusted_programs import PACKAGES_ONLY
 from ralph.values.outcome import Outcome

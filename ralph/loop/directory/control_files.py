@@ -16,9 +16,8 @@ from msgspec import Struct
 
 from ralph.git.progress import OWN_DIRECTORY
 from ralph.loop.values import STOP_FILE
-from ralph.machine.files.atomic_write import replace_at
-from ralph.machine.files.opened_file import closed_after
-from ralph.machine.files.repository import HELD_DIRECTORY
+from ralph.machine.files.opened_file import closed_after, replace_at
+from ralph.machine.files.paths import HELD_DIRECTORY
 from ralph.prompt.judged_file import prompt_text, read_named_file
 from ralph.prompt.prompt_input import MOST_PROMPT_BYTES, PromptError, read_prompt
 

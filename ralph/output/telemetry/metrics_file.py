@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from ralph.machine.files.atomic_write import remove_leftovers
+from ralph.machine.files.opened_file import remove_leftovers
 from ralph.output.result_file import write_result_file
 from ralph.values import events as ev
 from ralph.values.answer import FINAL_REPORT

@@ -27,8 +27,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from urllib3.util import connection as connections
 
-from ralph.machine.network.connecting import connect
-from ralph.machine.network.proxies import choose_address
+from ralph.machine.connecting import choose_address, connect
 from ralph.machine.starting import start_thread
 from ralph.output.system_events import named_fields
 from ralph.values import events as ev

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ralph.machine.network.connecting import connect_to_first
+from ralph.machine.connecting import connect_to_first
 from ralph.machine.starting import start_thread
 from ralph.values.screen_text import in_one_line
 from ralph.values.shortage import ShortageError

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.machine.files.opened_file import closed_after, is_made_by_kernel, opened_path
-from ralph.machine.files.repository import is_within, is_within_any, status_of
+from ralph.machine.files.paths import is_within, is_within_any, status_of
 from ralph.places.gather import files_in, gather_places
 from ralph.places.home_needs import holds_credentials
 from ralph.places.places import GuardedPlace, GuardedPlaces, is_named

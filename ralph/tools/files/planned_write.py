@@ -19,9 +19,15 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.machine.files.atomic_write import remove_leftovers, replace_at, sync_directory
-from ralph.machine.files.opened_file import closed_after, open_regular_file, opened_path
-from ralph.machine.files.repository import HELD_DIRECTORY, is_within_any
+from ralph.machine.files.opened_file import (
+    closed_after,
+    open_regular_file,
+    opened_path,
+    remove_leftovers,
+    replace_at,
+    sync_directory,
+)
+from ralph.machine.files.paths import HELD_DIRECTORY, is_within_any
 from ralph.machine.own_process import MOST_LINKS
 from ralph.tools.files.file_type import kind_of
 from ralph.tools.files.path_guard import PathGuard, refuse_kernel_file

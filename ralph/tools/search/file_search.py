@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.machine.files.opened_file import closed_after
-from ralph.machine.files.repository import HELD_DIRECTORY, blocking_entry, blocks, repository_top
+from ralph.machine.files.paths import HELD_DIRECTORY, blocking_entry, blocks, repository_top
 from ralph.machine.ripgrep import (
     FILES_AS_GIT_SEES_THEM,
     OUTSIDE_OF_REPOSITORIES,

@@ -15,7 +15,7 @@ from contextlib import suppress
 from fnmatch import translate
 from typing import TYPE_CHECKING
 
-from ralph.machine.files.repository import beginning_of
+from ralph.machine.files.paths import beginning_of
 from ralph.values.answer import ToolError
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 import pytest
 from msgspec.structs import replace
 
-from ralph.machine.files import own_directory as spill_directory
-from ralph.machine.files.own_directory import locked
-from ralph.machine.files.planted_link import mount_points
+from ralph.machine.files import trees
+from ralph.machine.files.paths import mount_points
+from ralph.machine.files.trees import locked
 from ralph.machine.own_programs import ProgramSearch
 from ralph.machine.trusted_programs import Candidate
 from ralph.sandbox import detection, overlays
@@ -250,11 +250,11 @@ def test_a_second_layer_that_was_removed_at_once_is_made_again(monkeypatch) -> N
         locks.append(path)
         return locked(path)
 
-    monkeypatch.setattr(spill_directory, "locked", removed_first)
+    monkeypatch.setattr(trees, "locked", removed_first)
     empty = EmptyDirectory()
     assert [Path(path).exists() for path in locks] == [False, False, True]
     empty.remove()
     locks.clear()
-    monkeypatch.setattr(spill_directory, "_TRIES", 2)
+    monkeypatch.setattr(trees, "_TRIES", 2)
     with pytest.raises(FileNotFoundError):
         EmptyDirectory()

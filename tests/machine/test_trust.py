@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import certifi
 import pytest
 
-from ralph.machine.network import AUTHORITIES
-from ralph.machine.network.trust import trusting, unusable_places
+from ralph.machine.connecting import AUTHORITIES
+from ralph.machine.trust import trusting, unusable_places
 from tests.services.certificates import hashed_directory, make_authority
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import certifi
 
-from ralph.machine.network import AUTHORITIES
+from ralph.machine.connecting import AUTHORITIES
 
 if sys.platform == "darwin":
     import truststore
