@@ -88,8 +88,9 @@ def test_d8_a_long_run_in_a_small_window_keeps_task_rules_and_files_exits_0(ralp
     window, turns = 8_000, 12
     (ralph.cwd / "AGENTS.md").write_text(RULES)
     server = serve(script=in_turn(*[works(number) for number in range(turns)], DONE))
-    ran = ralph(TASK, "--config", in_a_window_of(ralph, server, window), "--output-format", "stream-json")
-    assert ran.code == 0, ran.stderr
+    ran = ralph(
+        TASK, "--config", in_a_window_of(ralph, server, window), "--output-format", "stream-json", code=0
+    )
     assert ran.result["num_turns"] == turns + 1
     compactions = ran.of("compact_boundary")
     assert len(compactions) >= 3
@@ -133,8 +134,7 @@ def test_d8_the_window_that_a_server_names_is_kept_to_unless_the_user_names_one_
     )
     named = {} if own is None else {"context_window": own}
     config = str(settings(ralph, at("main", server.base_url, "local", **named)))
-    ran = ralph(TASK, "--config", config, "--output-format", "stream-json")
-    assert ran.code == 0, ran.stderr
+    ran = ralph(TASK, "--config", config, "--output-format", "stream-json", code=0)
     assert len(server.lookups) == (1 if own is None else 0), "once, and not before it matters"
     compactions = ran.of("compact_boundary")
     assert len(compactions) == (1 if own is None else 0)

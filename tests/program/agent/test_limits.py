@@ -55,8 +55,7 @@ def test_d12_what_broken_answers_cost_counts_and_a_retry_that_is_too_dear_is_not
         Turn("x" * 400, usage={"input_tokens": 90_000}), Fault(cut_after_events=6), repeat="forever"
     )
     server = serve(broken)
-    ran = ralph("go", "--max-budget-usd", "0.4", "--output-format", "json")
-    assert ran.code == 3
+    ran = ralph("go", "--max-budget-usd", "0.4", "--output-format", "json", code=3)
     assert 1 <= len(server.requests) < 5
     assert 0 < ran.result["total_cost_usd"] <= 0.4
     assert ran.result["subtype"] == "error_max_budget_usd"
@@ -78,8 +77,7 @@ def test_d12_a_budget_that_could_not_be_kept_is_refused_before_anything_is_spent
         [line] = ran.stderr.splitlines()
         assert f"--max-budget-usd cannot be kept: the price of {WITHOUT_PRICE} is not known" in line
     (ralph.cwd / "ralph.toml").write_text("[limits]\nmax_budget_usd = 1\n")
-    ran = ralph_here("go", *unpriced)
-    assert ran.code == 78
+    ran = ralph_here("go", *unpriced, code=78)
     assert "limits.max_budget_usd cannot be kept" in ran.last_line
     assert server.request_count == 0
 
@@ -95,8 +93,7 @@ def test_d12_the_refusal_of_a_budget_says_what_to_write_and_that_works_exits_0(
         advice = advice.replace("...", number, 1)
     entry = advice.replace(", model", "\nmodel").replace(", price", "\nprice")
     ralph.user_file.write_text(f"[[targets]]\n{entry}\n")
-    ran = ralph(*arguments, "--output-format", "json")
-    assert ran.code == 0
+    ran = ralph(*arguments, "--output-format", "json", code=0)
     assert ran.result["total_cost_usd"] == pytest.approx((10 * 1 + 2 * 5) / 1e6)
 
 
@@ -127,8 +124,7 @@ def test_d12_a_driver_cannot_turn_to_a_model_whose_cost_could_not_be_counted_exi
     assert driver.ask("set_model", model="opus") == {"model": "claude-opus-5-5"}
     driver.say("two")
     driver.result(2)
-    ran = driver.finish()
-    assert ran.code == 0
+    ran = driver.finish().having(0)
     assert len(errors(ran)) == 1
     assert [request.json()["model"] for request in server.requests] == [
         "claude-sonnet-5-5",

@@ -171,8 +171,7 @@ def test_d13_orders_in_a_file_lead_to_no_key_however_well_they_are_obeyed_exits_
         "cat /proc/*/environ | tr '\\0' '\\n' | grep -a sk-ant",
     ]
     server = serve(*map(bash, commands), DONE)
-    ran = ralph("summarise the README", "--output-format", "stream-json")
-    assert ran.code == 0
+    ran = ralph("summarise the README", "--output-format", "stream-json", code=0)
     said = [request.body.decode() for request in server.requests]
     journals = [path.read_text() for path in Path(ralph.environment["HOME"]).rglob("*.jsonl")]
     assert journals
@@ -204,8 +203,7 @@ def test_d13_a_command_reaches_the_network_as_its_user_does_and_init_says_so_exi
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         server = serve(bash(f"echo hello > /dev/tcp/127.0.0.1/{port} && echo sent"), DONE)
-        ran = ralph("go", "--output-format", "stream-json")
-        assert ran.code == 0
+        ran = ralph("go", "--output-format", "stream-json", code=0)
         assert results(server) == [("sent", False)]
     assert "network" not in ran.objects[0]["sandbox_protections"], "nothing was asked for"
 

@@ -144,8 +144,7 @@ def test_every_request_of_the_demo_is_one_that_the_official_types_allow(ralph, s
     server = serve(script=demo_without_waits)
     shutil.copytree(PROJECT, ralph.cwd, dirs_exist_ok=True)
     ralph.retry_quickly()
-    ran = ralph(demo.TASK, "--model", MODEL)
-    assert ran.code == 0
+    ran = ralph(demo.TASK, "--model", MODEL, code=0)
     assert "is fixed" in ran.stdout
     assert len(server.requests) == 8
     for request in server.requests:

@@ -51,8 +51,7 @@ def test_attempts_continue_within_a_turn_and_are_told_as_one_sum(ralph, serve) -
     """A failed request, an empty answer and a report that does not fit all belong to one turn."""
     ralph.retry_quickly()
     serve(write("a"), Fault(status=529), Turn(), Turn("Well."), Fault(status=529), report())
-    ran = ralph("go", "--require-report", "--output-format", "stream-json")
-    assert ran.code == 0
+    ran = ralph("go", "--require-report", "--output-format", "stream-json", code=0)
     records = [json.loads(line) for line in only_journal(ralph).read_text().splitlines()]
     kept = [record["event"] for record in records if record["kind"] == "event"]
     attempts = [(one["turn"], one["attempt"]) for one in kept if one["subtype"] == "attempt"]

@@ -31,8 +31,7 @@ def test_a8_a9_a10_a_clock_that_fires_is_named_and_asks_again_on_a_new_connectio
 ) -> None:
     set_clocks(ralph, **limits)
     server = answer_with(first, WHOLE)
-    ran = ralph("hi", "--output-format", "stream-json")
-    assert ran.code == 0
+    ran = ralph("hi", "--output-format", "stream-json", code=0)
     assert server.connections == 2
     assert server.requests[0] == server.requests[1]
     kinds = [entry.get("subtype") for entry in ran.objects]
@@ -62,8 +61,7 @@ def test_heartbeats_name_what_is_awaited_and_stop_when_text_comes(ralph, answer_
 
     set_clocks(ralph, heartbeat_s=1)
     server = answer_with(slow)
-    ran = ralph("hi", "--output-format", "stream-json", "--include-partial-messages")
-    assert ran.code == 0
+    ran = ralph("hi", "--output-format", "stream-json", "--include-partial-messages", code=0)
     text_at = [n for n, entry in enumerate(ran.objects) if "text_delta" in str(entry.get("event"))]
     beats = [entry for entry in ran.objects if entry.get("subtype") == "heartbeat"]
     assert len(beats) >= 2

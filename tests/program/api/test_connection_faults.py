@@ -32,8 +32,7 @@ def test_a1_a_server_that_stays_away_is_asked_five_times_exits_75(ralph) -> None
 
 def test_a2_a_host_that_cannot_exist_is_named_and_not_asked_again_exits_69(ralph) -> None:
     name = "x" * 64 + ".invalid"  # longer than a label may be: no resolver needs to be asked
-    ran = ralph("hi", "--base-url", f"http://{name}")
-    assert ran.code == 69
+    ran = ralph("hi", "--base-url", f"http://{name}", code=69)
     assert name in ran.last_line
     assert "[retry]" not in ran.stderr
 
@@ -103,8 +102,7 @@ def tls_server(tmp_path, ralph) -> Iterator[Path]:
 def test_a3_a_certificate_that_nobody_signed_is_refused_and_the_way_out_named_exits_69(
     ralph, tls_server
 ) -> None:
-    ran = ralph("hi")
-    assert ran.code == 69
+    ran = ralph("hi", code=69)
     assert "certificate not trusted" in ran.last_line
     assert "SSL_CERT_FILE" in ran.stderr
     assert "[retry]" not in ran.stderr
@@ -206,8 +204,7 @@ def test_a6_text_of_a_broken_answer_is_marked_and_never_in_the_result_exits_0(ra
     ralph.retry_quickly()
     half = Step(Turn("Half of it is wrong", id="broken"), Fault(cut_after_events=4, framing="close"))
     serve(half, HELLO)
-    ran = ralph("hi", "--output-format", "stream-json", "--include-partial-messages")
-    assert ran.code == 0
+    ran = ralph("hi", "--output-format", "stream-json", "--include-partial-messages", code=0)
     kinds = [entry.get("subtype") or entry["type"] for entry in ran.objects]
     discarded = kinds.index("response_discarded")
     assert ran.objects[discarded]["message_id"] == "broken"

@@ -56,8 +56,7 @@ USAGE = {
 
 @every_row(("arguments", "says"), USAGE.values())
 def test_misuse_is_one_line_and_exit_2_without_a_result(ralph_here, arguments, says) -> None:
-    ran = ralph_here(*arguments)
-    assert ran.code == 2
+    ran = ralph_here(*arguments, code=2)
     assert len(ran.stderr.splitlines()) == 1
     assert says in ran.stderr
     assert ran.stdout == ""
@@ -102,8 +101,7 @@ def test_a_custom_header_is_the_users_last_word(ralph, serve) -> None:
 def test_a_cloned_repository_cannot_set_what_is_trusted(ralph, ralph_here, serve, line) -> None:
     server = serve(HELLO)
     (ralph.cwd / "ralph.toml").write_text(line)
-    ran = ralph_here("hi")
-    assert ran.code == 78
+    ran = ralph_here("hi", code=78)
     assert "ralph.toml" in ran.last_line
     assert "--config" in ran.last_line
     assert not server.requests
@@ -149,8 +147,7 @@ def test_a1_a_server_that_comes_back_is_waited_for_exits_0(ralph, serve) -> None
 
 def test_a18_outlasted_retries_give_back_the_time_the_server_named_exits_75(ralph, serve) -> None:
     serve(*[Fault(status=529, headers={"retry-after": "0.01"})] * 5)
-    ran = ralph("hi", "--output-format", "json")
-    assert ran.code == 75
+    ran = ralph("hi", "--output-format", "json", code=75)
     assert ran.result["retry_after_s"] == 0.01
     assert "[retry] Failed after 4 retries" in ran.stderr
     assert ran.last_line.startswith("[ralph] api_unavailable (exit 75): HTTP 529")
@@ -192,9 +189,14 @@ def test_no_secret_reaches_a_tool_an_event_an_error_or_a_file(ralph, serve) -> N
         HELLO,
     )
     ran = ralph(
-        "hi", "--output-format", "stream-json", "--include-partial-messages", "--result-file", "result.json"
+        "hi",
+        "--output-format",
+        "stream-json",
+        "--include-partial-messages",
+        "--result-file",
+        "result.json",
+        code=0,
     )
-    assert ran.code == 0
     artefacts = ran.stdout + ran.stderr + (ralph.cwd / "result.json").read_text()
     # The model's own text is sent back to the model unchanged, but not the output of tools.
     results = json.dumps(json.loads(server.requests[-1].body)["messages"][-1])
@@ -234,8 +236,7 @@ def test_a14_an_error_body_of_1_gb_is_neither_read_nor_held_exits_0(ralph, serve
 
 def test_a17_the_wait_is_what_the_server_requested_to_the_millisecond_exits_0(ralph, serve) -> None:
     server = serve(Fault(status=429, headers={"retry-after": "0.25"}), HELLO)
-    ran = ralph("hi")
-    assert ran.code == 0
+    ran = ralph("hi", code=0)
     first, second = server.requests
     assert second.monotonic_s - first.monotonic_s >= 0.25
     assert "[retry] Using retry-after: 0.25s" in ran.stderr

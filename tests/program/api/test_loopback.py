@@ -80,8 +80,7 @@ def test_a_server_on_ipv6_loopback_is_reached_without_the_proxy(ralph, broken_pr
 
 def test_a_server_elsewhere_is_not_reached_without_the_proxy(ralph, broken_proxy) -> None:
     """Without this test, the tests above could pass although the proxy is never used."""
-    ran = ralph("hi", "--base-url", "http://model.example.test")
-    assert ran.code == 75
+    ran = ralph("hi", "--base-url", "http://model.example.test", code=75)
     assert "connection refused" in ran.last_line
 
 

@@ -54,8 +54,7 @@ def test_what_is_posted_to_is_said_by_doctor_and_where_the_address_may_be_wrong(
     server = serve(HELLO)  # and 404 for any other path
     address = f"{server.base_url}/somewhere/v1/messages"
     ralph.environment["ANTHROPIC_BASE_URL"] = address
-    ran = ralph("hi")
-    assert ran.code == 69
+    ran = ralph("hi", code=69)
     assert f"POST {address}" in ran.stderr
     shown = ralph_here("doctor").stdout.splitlines()
     assert ["posts", "to", address] in [line.split() for line in shown]

@@ -38,8 +38,7 @@ def test_a_credential_of_a_proxy_reaches_nobody(ralph, serve) -> None:
     look = bash("env | sort | tee seen.txt; cat notes.txt")
     says = f"It is {' '.join(TOKENS)}."
     server = serve(look, calls(("Grep", {"pattern": "plain", "output_mode": "content"})), Turn(says))
-    ran = ralph("go", "--output-format", "stream-json")
-    assert ran.code == 0, ran.stderr
+    ran = ralph("go", "--output-format", "stream-json", code=0)
     seen = (ralph.cwd / "seen.txt").read_text()
     assert not [line for line in seen.splitlines() if line.split("=")[0] in (*NAMES, *more)]
     # The model gets its own text back unchanged.

@@ -135,8 +135,7 @@ def test_reasoning_that_the_server_refuses_is_left_out_and_asked_once_more(ralph
 
 def test_what_is_sent_and_printed_holds_no_key(ralph, answer_with) -> None:
     server = answer_with(refuses(401, message=f"Incorrect API key provided: {KEY}", code="invalid_api_key"))
-    ran = run(ralph, settings(ralph, openai_at(server)))
-    assert ran.code == 77
+    ran = run(ralph, settings(ralph, openai_at(server))).having(77)
     assert KEY not in ran.stdout + ran.stderr
     assert re.search(rb"authorization: bearer " + KEY.encode(), server.requests[0], re.IGNORECASE)
     assert ran.of("init")

@@ -164,8 +164,7 @@ def test_a_signal_ends_it_at_once(ralph, silent, number, code) -> None:
     process = ralph.start("doctor", "--probe")
     while b"sessions:" not in process.stdout.readline():
         pass
-    finished = ralph.stopped_by(process, number)
-    assert finished.code == code
+    finished = ralph.stopped_by(process, number, code=code)
     assert finished.stderr == ""
 
 

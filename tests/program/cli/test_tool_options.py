@@ -180,7 +180,6 @@ def test_an_iteration_has_the_tools_that_the_loops_list_leaves(ralph, iterations
     server = iterations([])
     (tmp_path / "added").mkdir()
     words = ("--disallowedTools", "Bash", "Write", "--add-dir", "../added")
-    ran = ralph("loop", "--max-iterations", "1", *words, stdin=b"go")
-    assert ran.code == 0
+    ralph("loop", "--max-iterations", "1", *words, stdin=b"go", code=0)
     assert tools_of(server) == "Read Edit Glob Grep"
     assert sent_prompt(server).endswith("go")

@@ -127,8 +127,7 @@ def test_the_night_prints_the_lines_and_opens_the_prompt_after_a_failed_check_as
         if block.startswith("ralph loop -f") and block.count("\n") == 1
     ]
     # Commands of this night take the remote away, which lies beside the checkout.
-    played = project(*shlex.split(command)[1:], "--sandbox", "off")
-    assert played.code == 0, played.stderr
+    played = project(*shlex.split(command)[1:], "--sandbox", "off", code=0)
     told = [f"[loop] {line}" for line in loop_lines(played)]
     assert [adapted(line) for line in told] == [adapted(line) for line in night_lines()]
     prompts = (request.json()["messages"][0]["content"][-1]["text"] for request in server.requests)

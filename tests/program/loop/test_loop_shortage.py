@@ -68,8 +68,7 @@ def test_an_iteration_outside_of_git_that_finds_no_process_is_waited_for_exits_0
     process = short_after_the_first_check(ralph, scarcity)
     wait_until(lambda: SHORT in told(ralph))
     scarcity.end()
-    ran = finished(ralph, process)
-    assert ran.code == 0, ran.stderr
+    ran = finished(ralph, process).having(0)
     waits = [line for line in loop_lines(ran) if line.startswith(SHORT)]
     assert len(waits) == 1
     assert waits[0].endswith("then it is tried again"), "ripgrep was to look at the directory first"
@@ -87,8 +86,7 @@ def test_git_that_finds_no_process_is_tried_again_and_spends_nothing_exits_0(
     wait_until(lambda: SHORT in told(ralph))
     assert server.request_count == 0
     scarcity.end()
-    ran = finished(ralph, process)
-    assert ran.code == 0, ran.stderr
+    ran = finished(ralph, process).having(0)
     [waited] = [line for line in loop_lines(ran) if line.startswith(SHORT)]
     assert waited.endswith("then it is tried again")
     assert checkout.git("log", "-1", "--format=%s") == "ralph loop: iteration 1"
@@ -99,8 +97,7 @@ def test_a_shortage_that_lasts_ends_the_loop_and_it_can_be_resumed_exits_75(
 ) -> None:
     ralph.user_file.write_text(QUICK + "outage_budget_s = 0.7\n")
     iterations([write("done")])
-    ran = finished(ralph, short_after_the_first_check(ralph, scarcity))
-    assert ran.code == 75
+    ran = finished(ralph, short_after_the_first_check(ralph, scarcity)).having(75)
     assert loop_lines(ran)[-1].startswith("api_unavailable (exit 75): what this machine lacks (a process, ")
     assert "continue with: ralph loop --continue" in loop_lines(ran)
     assert "Traceback" not in ran.stderr
@@ -128,8 +125,7 @@ def test_a_loop_that_met_one_shortage_for_ten_minutes_ends_and_can_be_resumed_ex
     ralph.run_first("from ralph.retry import backoff\nbackoff.LASTS_S = 1.0\n")
     ralph.user_file.write_text(QUICK)
     iterations([write("done")])
-    ran = finished(ralph, short_after_the_first_check(ralph, scarcity))
-    assert ran.code == 74, ran.stderr
+    ran = finished(ralph, short_after_the_first_check(ralph, scarcity)).having(74)
     assert loop_lines(ran)[-1].startswith("io_error (exit 74): the same shortage has lasted for ")
     assert "continue with: ralph loop --continue" in loop_lines(ran)
     scarcity.end()

@@ -42,8 +42,7 @@ def test_a_signal_reaches_the_iteration_once_and_ends_the_loop_with_128_n(ralph,
     iterations([bash(STUBBORN)])
     process = ralph.start("loop", "go", "--until", "false", "--output-format", "json")
     wait_until((ralph.cwd / "started").exists)
-    ran = ralph.stopped_by(process, number)
-    assert ran.code == CODES[number]
+    ran = ralph.stopped_by(process, number, code=CODES[number])
     assert (ran.result["terminal_reason"], ran.result["exit_code"]) == ("interrupted", CODES[number])
     assert (ralph.cwd / "ended").read_text() == "cleaned up\n"
     assert loop_lines(ran)[-2] == GOES_ON

@@ -84,8 +84,7 @@ def test_p4_a_disk_that_fills_stops_the_run_before_anything_unannounced_and_it_c
     state, kept = tmp_path / "state", tmp_path / "kept"
     ralph.environment["RALPH_STATE_DIR"] = str(state)
     words, copy = ("go", "--output-format", "json"), f"cp -r '{state}' '{kept}'"
-    ran = in_small_disk(ralph, "mount -t tmpfs -o size=96k tmpfs", state, *words, after=copy)
-    assert ran.code == 74
+    ran = in_small_disk(ralph, "mount -t tmpfs -o size=96k tmpfs", state, *words, after=copy).having(74)
     assert "No space left on device" in ran.last_line
     assert str(state) in ran.last_line
     assert ran.result["terminal_reason"] == "io_error"
@@ -111,8 +110,7 @@ def test_p5_a_full_disk_under_the_work_is_an_error_for_the_model_and_leaves_file
     work = ralph.cwd / "small"
     large = ("Write", {"file_path": "small/a.txt", "content": "x" * 400_000})
     server = serve(write("small/a.txt", "old"), calls(large, chunk_chars=0), DONE)
-    ran = in_small_disk(ralph, SMALL, work, "go", after=f"cp -r '{work}' '{tmp_path / 'kept'}'")
-    assert ran.code == 0
+    in_small_disk(ralph, SMALL, work, "go", after=f"cp -r '{work}' '{tmp_path / 'kept'}'").having(0)
     assert "No space left" in str(server.requests[2].json()["messages"][-1])
     assert {path.name: path.read_text() for path in (tmp_path / "kept").iterdir()} == {"a.txt": "old"}
 
@@ -127,8 +125,7 @@ def test_p6_without_a_home_to_write_to_sessions_go_to_the_temporary_directory_an
 ) -> None:
     serve(DONE)
     ralph.environment["TMPDIR"] = str(tmp_path)
-    ran = in_small_disk(ralph, READ_ONLY, Path(ralph.environment["HOME"]), "go")
-    assert ran.code == 0
+    ran = in_small_disk(ralph, READ_ONLY, Path(ralph.environment["HOME"]), "go").having(0)
     assert "sessions are kept in" in ran.stderr
     assert "Read-only file system" in ran.stderr
     assert len(journals(tmp_path)) == 1
@@ -149,8 +146,7 @@ def test_p6_sessions_of_a_home_that_became_read_only_and_of_the_time_since_are_b
         ["-r", before, "--fork-session", "on"],
     ):
         assert in_small_disk(ralph, READ_ONLY_BIND, Path(home), *words).code == 0
-    refused = in_small_disk(ralph, READ_ONLY_BIND, Path(home), "-r", before, "on")
-    assert refused.code == 74
+    refused = in_small_disk(ralph, READ_ONLY_BIND, Path(home), "-r", before, "on").having(74)
     assert "Read-only file system: --fork-session resumes a copy" in refused.last_line
     for session in (before, since):
         assert ralph_here("sessions", "show", session).code == 0
@@ -274,8 +270,7 @@ def test_p7_a_signal_while_the_journal_is_written_ends_the_run_and_seals_it_exit
     ralph.environment |= {"FAIL_AT": str(at), "FAIL_HOW": "slow", "FAIL_COUNT": str(count)}
     process = ralph.start("go")
     wait_until(lambda: count.exists() and count.read_text() == f"{at:08}\n")
-    ran = ralph.stopped_by(process, signal.SIGTERM)
-    assert ran.code == 143
+    ralph.stopped_by(process, signal.SIGTERM, code=143)
     [journal] = journals(state)
     reading = read_lines(journal.read_bytes())
     assert reading.torn == b""

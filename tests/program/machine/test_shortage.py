@@ -188,8 +188,7 @@ def test_p18_the_number_of_descriptors_that_is_told_is_enough_exits_0(ralph, che
 
 def test_p18_a_request_needs_no_thread_that_the_last_one_has_left_exits_0(ralph, serve, scarcity) -> None:
     server = serve(script=play(WRITES, DONE, on_first=scarcity.begin))
-    ran = ralph.finish(scarcity.start(ralph, "go"))
-    assert ran.code == 0, ran.stderr
+    ran = ralph.finish(scarcity.start(ralph, "go")).having(0)
     assert "[retry]" not in ran.stderr
     assert len(server.requests) == 2
 
@@ -312,8 +311,7 @@ def test_p18_doctor_says_what_the_machine_lacks_and_blames_no_setting_exits_75(
 @pytest.mark.parametrize("command", [["mock-api", "hello"], ["demo"]], ids=lambda command: command[0])
 def test_p18_a_server_that_finds_no_thread_says_so_in_a_line_exits_75(ralph, scarcity, command) -> None:
     scarcity.begin()
-    ran = ralph.finish(scarcity.start(ralph, *command))
-    assert ran.code == 75, ran.stderr
+    ran = ralph.finish(scarcity.start(ralph, *command)).having(75)
     assert re.match(r"ralph: this machine has no (thread|process) left: wait until", ran.stderr)
     assert len(ran.stderr.splitlines()) == 1
 
@@ -325,8 +323,7 @@ def test_p18_traces_that_find_no_thread_never_end_the_run_exits_0(ralph, serve, 
     scarcity.begin()
     process = scarcity.start(ralph, "hi", "--otel")
     ends_after(scarcity, 3)
-    ran = ralph.finish(process)
-    assert ran.code == 0, ran.stderr
+    ran = ralph.finish(process).having(0)
     assert "Traceback" not in ran.stderr
 
 
@@ -376,8 +373,7 @@ def test_p18_no_descriptor_for_a_while_is_retried_and_told_to_the_model_exits_0(
 def test_p18_a_command_whose_launcher_finds_no_process_was_not_started_and_says_so(scarcity, ralph) -> None:
     scarcity.begin()
     process = scarcity.start_python(ralph, *line_for(["touch", "effects"], grace_s=1)[3:])
-    ran = ralph.finish(process)
-    assert ran.code == 75
+    ran = ralph.finish(process).having(75)
     assert ran.stderr.startswith("the command was not started: this machine has no process left (")
     assert not (ralph.cwd / "effects").exists()
 
@@ -399,8 +395,7 @@ def test_p18_a_result_file_that_finds_no_descriptor_is_no_end_but_told_once_more
     if is_stopped:  # while it waits for a descriptor
         wait_until(lambda: bool(server.requests) and '"kind":"ended"' in only_journal(ralph).read_text())
         process.send_signal(signal.SIGTERM)
-    ran = ralph.finish(process)
-    assert ran.code == 75, ran.stderr
+    ran = ralph.finish(process).having(75)
     assert f"cannot write the result file {file}: this machine has no file descriptor left" in ran.last_line
     again = ralph("-c", "--result-file", str(file))
     assert (again.code, len(server.requests)) == (0, 1), "nobody is asked again"

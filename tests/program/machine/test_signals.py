@@ -145,8 +145,7 @@ def test_two_signals_in_a_row_still_leave_the_result(ralph, serve) -> None:
         process = ralph.start("hi", "--output-format", "json")
         assert server.wait_for_requests(1, PATIENCE_S)
         process.send_signal(signal.SIGTERM)
-        ran = ralph.stopped_by(process, signal.SIGTERM)
-        assert ran.code == 143
+        ran = ralph.stopped_by(process, signal.SIGTERM, code=143)
         assert ran.result["terminal_reason"] == "interrupted"
 
 

@@ -60,8 +60,7 @@ def test_a11_a_server_that_is_stopped_for_longer_than_a_clock_is_asked_again_exi
         seen = process.stdout.readline()
         assert seen, "ralph ended before its clock fired"
     server.send_signal(signal.SIGCONT)
-    ran = ralph.finish(process)
-    assert ran.code == 0
+    ran = ralph.finish(process).having(0)
     assert "(clocks.first_byte_s)" in ran.stderr
 
 
@@ -211,6 +210,5 @@ def test_a_check_that_passed_while_the_loop_was_stopped_has_passed_exits_0(ralph
     iterations()
     process = ralph.start("loop", "go", "--until", WORKING, "--until-timeout", "1s")
     stop_until_it_is_over(process, ralph.cwd, 1.0)
-    ran = ralph.finish(process)
-    assert ran.code == 0
+    ran = ralph.finish(process).having(0)
     assert "timed out" not in ran.stderr

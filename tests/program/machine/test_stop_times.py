@@ -86,8 +86,7 @@ def test_a_hook_has_two_seconds_more_than_its_timeout_at_most(ralph, serve, sand
 
 def test_a_check_has_two_seconds_more_than_its_timeout_at_most(ralph, checkout, iterations) -> None:
     iterations()
-    ran = ralph("loop", "go", "--until", STUBBORN, "--until-timeout", "1s", "--max-iterations", "1")
-    assert ran.code == 3
+    ran = ralph("loop", "go", "--until", STUBBORN, "--until-timeout", "1s", "--max-iterations", "1", code=3)
     assert any("timed out after 1 s" in line for line in loop_lines(ran))
     assert ticked_s(ralph) < within_s(3)
 
@@ -99,6 +98,5 @@ def test_the_first_check_of_a_loop_gets_no_more_than_the_time_of_the_loop(
     iterations()
     process = ralph.start("loop", "go", "--until", STUBBORN, "--max-time", "2s")
     process.wait(within_s(8))
-    ran = ralph.finish(process)
-    assert ran.code == 124
+    ran = ralph.finish(process).having(124)
     assert not any(line.startswith("iteration 1") for line in loop_lines(ran))

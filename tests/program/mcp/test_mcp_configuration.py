@@ -31,15 +31,13 @@ def config(**server: Any) -> str:
     ],
 )
 def test_a_wrong_configuration(ralph_here, word, code, says) -> None:
-    ran = ralph_here("go", "--output-format", "json", "--mcp-config", word)
-    assert ran.code == code
+    ran = ralph_here("go", "--output-format", "json", "--mcp-config", word, code=code)
     assert says in ran.stderr + ran.stdout
 
 
 def test_without_the_package_one_line_says_what_to_install(ralph_here, monkeypatch) -> None:
     monkeypatch.setattr("ralph.mcp.helper_process.find_spec", lambda _name: None)
-    ran = ralph_here("go", "--output-format", "json", "--mcp-config", config(command="x"))
-    assert ran.code == 78
+    ran = ralph_here("go", "--output-format", "json", "--mcp-config", config(command="x"), code=78)
     [error] = json.loads(ran.stdout)["errors"]
     assert (
         error
@@ -52,15 +50,13 @@ def test_without_the_package_one_line_says_what_to_install(ralph_here, monkeypat
 
 def test_a_repositorys_settings_cannot_name_servers(ralph, ralph_here) -> None:
     (ralph.cwd / "ralph.toml").write_text('[mcp.servers.one]\ncommand = "x"\n')
-    ran = ralph_here("go", "--output-format", "json")
-    assert ran.code == 78
+    ran = ralph_here("go", "--output-format", "json", code=78)
     assert "does not count here, as an agent" in ran.stdout
 
 
 def test_a_file_in_the_working_directory_cannot_ask_for_a_credential(ralph, ralph_here) -> None:
     (ralph.cwd / ".mcp.json").write_text(config(url="https://x", headers={"A": "${ANTHROPIC_API_KEY}"}))
-    ran = ralph_here("go", "--output-format", "json", "--mcp-config", ".mcp.json")
-    assert ran.code == 78
+    ran = ralph_here("go", "--output-format", "json", "--mcp-config", ".mcp.json", code=78)
     assert "needs the variable ANTHROPIC_API_KEY, which is not set, or is kept from tools" in ran.stdout
     assert KEY not in ran.stdout + ran.stderr
 

@@ -115,8 +115,7 @@ def test_an_answer_that_cannot_be_used_is_an_error_at_once_and_the_server_is_kep
     """The limit of a call is ten minutes, as long as a test may last."""
     asked = [do(), *map(do, WRONG_ANSWERS), do("noise"), do(end=1)]
     server = serve(*map(calls, asked), DONE)
-    ran = run(ralph, *faulty)
-    assert ran.code == 0, ran.stderr
+    ran = run(ralph, *faulty).having(0)
     told = [result(server, nth) for nth in range(1, len(asked) + 1)]
     for (how, says), (text, is_error) in zip(WRONG_ANSWERS.items(), told[1:-2], strict=True):
         assert is_error, how
@@ -132,8 +131,7 @@ def test_a_server_is_pinged_after_a_call_that_timed_out_and_restarted_if_it_hang
 ) -> None:
     ralph.environment["MCP_TOOL_TIMEOUT"] = "2000"
     server = serve(calls(do()), calls(do(how)), calls(do(end=1)), DONE)
-    ran = run(ralph, *faulty)
-    assert ran.code == 0
+    ran = run(ralph, *faulty).having(0)
     assert "took longer than 2 s" in result(server, 2)[0]
     (before, _), (after, is_error) = result(server, 1), result(server, 3)
     assert not is_error, after
@@ -145,8 +143,7 @@ def test_a_server_is_pinged_after_a_call_that_timed_out_and_restarted_if_it_hang
 @pytest.mark.parametrize("how", ["close output", "close input"])
 def test_a_server_that_closes_its_output_or_input_is_noticed_at_once(ralph, serve, faulty, how) -> None:
     server = serve(calls(do(how)), *(calls(do(nth=nth)) for nth in range(2)), DONE)
-    ran = run(ralph, *faulty)
-    assert ran.code == 0
+    ran = run(ralph, *faulty).having(0)
     lost = result(server, 1 if how == "close output" else 2)
     assert lost[1]
     assert "ended during this call" in lost[0]
@@ -170,8 +167,9 @@ for line in sys.stdin:
 @pytest.mark.parametrize(("code", "exit_code"), [(-32601, 0), (-32603, 78)])
 def test_a_server_of_resources_alone_is_connected_and_has_no_tools(ralph, serve, code, exit_code) -> None:
     serve(DONE)
-    ran = run(ralph, "--mcp-config", config(r={"command": "python3", "args": ["-c", NO_LIST, str(code)]}))
-    assert ran.code == exit_code
+    ran = run(
+        ralph, "--mcp-config", config(r={"command": "python3", "args": ["-c", NO_LIST, str(code)]})
+    ).having(exit_code)
     assert ("the MCP server 'r' did not start: no list" in ran.stderr) == bool(exit_code)
 
 
@@ -196,8 +194,7 @@ def test_a_server_that_dies_again_and_again_comes_back_after_waits_that_grow(ral
     server = serve(
         *(calls(do("die", nth=nth)) for nth in range(3)), calls(do()), calls(do("die")), calls(do()), DONE
     )
-    ran = run(ralph, *faulty)
-    assert ran.code == 0
+    ran = run(ralph, *faulty).having(0)
     for nth in (1, 2, 3, 5):
         assert "ended during this call" in result(server, nth)[0], nth
         assert "effects are unknown" in result(server, nth)[0], nth
@@ -220,8 +217,7 @@ def test_a_server_that_cannot_be_started_again_is_tried_again_and_a_call_says_wh
         return calls(do("die")) if index == 0 else calls(do(nth=index)) if index < 3 else DONE
 
     server = serve(script=play)
-    ran = run(ralph, "--mcp-config", config(f={"command": "python3", "args": [str(program)]}))
-    assert ran.code == 0
+    ran = run(ralph, "--mcp-config", config(f={"command": "python3", "args": [str(program)]})).having(0)
     for nth in (2, 3):
         text, is_error = result(server, nth)
         assert is_error
@@ -385,8 +381,7 @@ def test_a_server_that_does_not_know_the_session_gets_a_new_one_and_the_call(
         return calls(do(str(index))) if index < 3 else DONE
 
     server = serve(script=play)
-    ran = run(ralph, *at(remote))
-    assert ran.code == 0
+    ran = run(ralph, *at(remote)).having(0)
     assert [result(server, nth) for nth in (1, 2, 3)] == [(f"session-{nth}", False) for nth in (1, 2, 3)]
     assert remote.calls == ["0", "1", "2"]
     assert len(notices(ran)) == 2
@@ -425,8 +420,7 @@ def test_a_server_that_answers_with_failures_is_pinged_and_comes_back(ralph, ser
         return calls(do(str(index))) if index < 3 else DONE
 
     server = serve(script=play)
-    ran = run(ralph, *at(remote))
-    assert ran.code == 0
+    ran = run(ralph, *at(remote)).having(0)
     assert "(HTTP 503). Its effects are unknown" in result(server, 2)[0]
     assert result(server, 3) == ("session-2", False)
     assert remote.calls == ["0", "2"]
@@ -440,8 +434,7 @@ def test_an_answer_over_http_that_cannot_be_used_is_an_error_and_the_session_is_
     """Compressed, an answer could be of any size, and is not looked at."""
     asked = ["long", "long event", "gzip", "gzip event", "cut", "refuse", "long, in another case", "echo"]
     server = serve(*(calls(do(how)) for how in asked), DONE)
-    ran = run(ralph, *at(remote))
-    assert ran.code == 0
+    ran = run(ralph, *at(remote)).having(0)
     says = (
         "it has 68,157,",
         "SSE stream failed: ",
@@ -463,8 +456,9 @@ def test_an_answer_over_http_that_cannot_be_used_is_an_error_and_the_session_is_
 
 def test_a_compressed_stream_of_a_server_is_not_read(ralph, serve, remote) -> None:
     serve()
-    ran = run(ralph, "--mcp-config", config(f={"type": "sse", "url": f"http://127.0.0.1:{remote.port}/sse"}))
-    assert ran.code == 78
+    ran = run(
+        ralph, "--mcp-config", config(f={"type": "sse", "url": f"http://127.0.0.1:{remote.port}/sse"})
+    ).having(78)
     assert ran.result["errors"] == [
         "the MCP server 'f' did not start: SSEError: it is compressed (gzip), which is not taken"
     ]
@@ -477,8 +471,7 @@ def test_a_server_elsewhere_is_reached_through_the_proxy_with_its_password(ralph
         "NO_PROXY": "other.test",
     }
     serve(calls(do("1")), DONE)
-    ran = run(ralph, "--mcp-config", config(f={"type": "http", "url": "http://tools.test/mcp"}))
-    assert ran.code == 0, ran.stderr
+    run(ralph, "--mcp-config", config(f={"type": "http", "url": "http://tools.test/mcp"})).having(0)
     assert remote.calls == ["1"]
     user = f"Basic {base64.b64encode(b'me:pw-of-proxy').decode()}"
     assert set(remote.paths) == {("http://tools.test/mcp", user)}
@@ -499,8 +492,7 @@ def test_a_server_on_loopback_or_in_no_proxy_is_reached_without_the_proxy(
     ralph.environment |= {"NO_PROXY": exempt}
     ralph.user_file.write_text("[mcp]\nstart_s = 1\n")
     url = f"http://{host}:{remote.port if code == 0 else 80}/mcp"
-    ran = run(ralph, "--mcp-config", config(f={"type": "http", "url": url}))
-    assert ran.code == code, ran.stderr
+    run(ralph, "--mcp-config", config(f={"type": "http", "url": url})).having(code)
     assert len(server.requests) == (1 if code == 0 else 0)
     assert (remote.paths != []) is (code == 0)
 

@@ -114,8 +114,7 @@ def test_the_tools_of_a_stdio_server_are_listed_and_called(ralph, serve, stdio) 
         calls(("mcp__all__get-sum", {"a": "two"})),
         DONE,
     )
-    ran = run(ralph, "--mcp-config", stdio)
-    assert ran.code == 0, ran.stderr
+    ran = run(ralph, "--mcp-config", stdio).having(0)
     init = next(one for one in ran.objects if one.get("subtype") == "init")
     assert init["mcp_servers"] == [{"name": "all", "status": "connected"}]
     assert init["tools"] == tools_of(server)
@@ -165,8 +164,7 @@ def test_lists_of_tools_select_among_the_tools_of_servers(ralph, serve, stdio) -
         ralph,
         *("--mcp-config", stdio, "--allowedTools", "mcp__all__get-*,mcp__all__echo,mcp__none"),
         *("--disallowedTools", "mcp__all__get-env"),
-    )
-    assert ran.code == 0
+    ).having(0)
     of_server = tools_of(server)[3:]
     assert "mcp__all__echo" in of_server
     assert "mcp__all__get-sum" in of_server
@@ -195,8 +193,7 @@ def test_a_server_sees_its_own_variables_and_no_credential(ralph, serve, everyth
     given = {"GIVEN": "${CHOSEN:-for-the-server}", "ASKED": "${OTHER_TOKEN}"}
     asked = config(all={"command": "node", "args": [everything, "stdio"], "env": given})
     server = serve(calls(("mcp__all__get-env", {})), DONE)
-    ran = run(ralph, "--mcp-config", asked)
-    assert ran.code == 0
+    ran = run(ralph, "--mcp-config", asked).having(0)
     text, _ = result(server, 1)
     seen = json.loads(text)
     assert seen["GIVEN"] == "for-the-server"
@@ -212,13 +209,11 @@ def test_a_repositorys_file_is_named_in_a_notice_and_used_only_when_the_user_nam
 ) -> None:
     (ralph.cwd / ".mcp.json").write_text(stdio)
     server = serve(DONE, calls(ECHO), DONE)
-    ran = run(ralph)
-    assert ran.code == 0
+    ran = run(ralph).having(0)
     assert ".mcp.json is not used" in ran.stderr
     assert "it names all (" in ran.stderr
     assert tools_of(server) == [*TOOL_NAMES]
-    ran = run(ralph, "--mcp-config", ".mcp.json")
-    assert ran.code == 0
+    ran = run(ralph, "--mcp-config", ".mcp.json").having(0)
     assert ".mcp.json is not used" not in ran.stderr
     assert result(server, 2) == ("Echo: hello", False)
 
@@ -243,12 +238,12 @@ WRITES = 'echo x > "$HOME/outside"; test "$PWD" = / || echo x > inside; echo wri
 def test_a_server_runs_in_the_sandbox_unless_the_users_own_settings_let_it_out(ralph, serve) -> None:
     serve(DONE)
     outside = Path(ralph.environment["HOME"], "outside")
-    ran = run(ralph, "--mcp-config", config(w={"command": "sh", "args": ["-c", WRITES]}))
-    assert ran.code == 78
+    ran = run(ralph, "--mcp-config", config(w={"command": "sh", "args": ["-c", WRITES]})).having(78)
     assert (ralph.cwd / "inside").exists()
     assert not outside.exists()
-    ran = run(ralph, "--mcp-config", config(w={"command": "sh", "args": ["-c", WRITES], "sandbox": False}))
-    assert ran.code == 78
+    ran = run(
+        ralph, "--mcp-config", config(w={"command": "sh", "args": ["-c", WRITES], "sandbox": False})
+    ).having(78)
     assert "only [mcp.servers] in your own config.toml may grant" in ran.stderr
     assert not outside.exists()
     (ralph.cwd / "inside").unlink()  # it would count as a script of the work
@@ -431,8 +426,7 @@ def test_a_server_with_a_credential_takes_no_package_from_the_caches_of_commands
 @pytest.mark.parametrize("network", [("--net", "off"), ("--allow-host", "example.com")])
 def test_a_server_over_stdio_needs_no_network(ralph, serve, stdio, network) -> None:
     server = serve(calls(ECHO), bash("echo between"), calls(("mcp__all__get-sum", {"a": 1, "b": 1})), DONE)
-    ran = run(ralph, "--mcp-config", stdio, *network)
-    assert ran.code == 0, ran.stderr
+    run(ralph, "--mcp-config", stdio, *network).having(0)
     assert result(server, 1) == ("Echo: hello", False)
     assert result(server, 3) == ("The sum of 1 and 1 is 2.", False)
 
@@ -465,8 +459,7 @@ def test_a_server_opens_what_a_command_in_the_background_serves_on_loopback(ralp
         calls(("mcp__b__open", {"url": f"http://127.0.0.1:{port}/"})),
         DONE,
     )
-    ran = run(ralph, "--mcp-config", config(b={"command": "python3", "args": ["-c", OPENING]}), *network)
-    assert ran.code == 0, ran.stderr
+    run(ralph, "--mcp-config", config(b={"command": "python3", "args": ["-c", OPENING]}), *network).having(0)
     assert result(server, 3) == ("200", False)
 
 
@@ -514,8 +507,7 @@ def test_what_a_server_does_to_protected_files_at_any_time_is_undone_and_told(ra
         return (make, bash("echo ran"), die, make, DONE)[index]
 
     server = serve(script=play)
-    ran = run(ralph, "--mcp-config", config(c={"command": "python3", "args": ["-c", CHANGING]}))
-    assert ran.code == 0, ran.stderr
+    ran = run(ralph, "--mcp-config", config(c={"command": "python3", "args": ["-c", CHANGING]})).having(0)
     text, _ = result(server, 1)
     between = "made between two calls: by a command in the background, an MCP server, or from outside; what was written there is kept"
     assert text.startswith("made\n[undone: changes to .mcp.json. Commands may not change these")
@@ -552,8 +544,7 @@ def test_a_server_that_does_not_start_ends_the_run_before_anything_is_spent(
 ) -> None:
     server = serve(DONE)
     ralph.environment["MCP_TIMEOUT"] = "3000"
-    ran = run(ralph, "--mcp-config", config(slow={"command": "sh", "args": ["-c", script]}))
-    assert ran.code == 78
+    ran = run(ralph, "--mcp-config", config(slow={"command": "sh", "args": ["-c", script]})).having(78)
     assert f"the MCP server 'slow' {says}" in ran.result["errors"][0]
     assert not server.requests
     assert processes_of(ralph) == {}
@@ -580,8 +571,7 @@ def test_two_servers_whose_tools_get_one_name_end_the_run_before_anything_is_spe
     server = serve(DONE)
     silent = {"command": "python3", "args": ["-c", SILENT]}
     both = ("--mcp-config", config(**{"a.b": silent, "a_b": silent}))
-    ran = run(ralph, *both)
-    assert ran.code == 78
+    ran = run(ralph, *both).having(78)
     assert (
         "the MCP servers 'a.b' and 'a_b' both have a tool that would be called mcp__a_b__wait"
         in ran.result["errors"][0]
@@ -629,8 +619,7 @@ def test_a_killed_run_leaves_no_process_and_its_call_is_not_repeated(
     assert ralph.finish(process).code == (143 if number == signal.SIGTERM else -9)
     wait_until(lambda: processes_of(ralph) == {})
     first = server.requests[0].json()
-    ran = run(ralph, "--continue", "--mcp-config", stdio)
-    assert ran.code == 0, ran.stderr
+    run(ralph, "--continue", "--mcp-config", stdio).having(0)
     text, is_error = result(server, 1)
     assert is_error
     assert "effects are unknown" in text
@@ -640,8 +629,7 @@ def test_a_killed_run_leaves_no_process_and_its_call_is_not_repeated(
 def test_a_resumed_session_tells_which_servers_are_missing(ralph, serve, stdio) -> None:
     server = serve(DONE, DONE)
     assert run(ralph, "--mcp-config", stdio).code == 0
-    ran = ralph("more", "--continue")
-    assert ran.code == 0
+    ran = ralph("more", "--continue", code=0)
     assert "MCP tools that this session had and this run does not: mcp__all__echo" in ran.stderr
     assert tools_of(server, 1) == tools_of(server, 0)
 
@@ -649,8 +637,7 @@ def test_a_resumed_session_tells_which_servers_are_missing(ralph, serve, stdio) 
 def test_a_session_without_servers_gets_their_tools_when_it_is_resumed_with_them(ralph, serve, stdio) -> None:
     server = serve(DONE, calls(ECHO), DONE)
     assert ralph("go").code == 0
-    ran = ralph("more", "--continue", "--mcp-config", stdio)
-    assert ran.code == 0
+    ralph("more", "--continue", "--mcp-config", stdio, code=0)
     assert ECHO[0] in tools_of(server, 1)
     assert result(server, 2) == ("Echo: hello", False)
 
@@ -660,8 +647,8 @@ def test_plan_mode_starts_no_server(ralph, serve) -> None:
     ran = ralph(
         *("go", "--permission-mode", "plan"),
         *("--mcp-config", config(w={"command": "sh", "args": ["-c", "touch started"]})),
+        code=0,
     )
-    assert ran.code == 0
     assert "permission mode plan: no MCP server is started" in ran.stderr
     assert not (ralph.cwd / "started").exists()
 
@@ -687,8 +674,7 @@ def test_a_loop_reads_its_files_of_servers_once(ralph, iterations, everything) -
 
     agents = calls(("Write", {"file_path": "servers.json", "content": changed}))
     server = iterations([agents, change], [DONE])
-    ran = ralph("loop", "go", "--max-iterations", "2", "--mcp-config", "servers.json")
-    assert ran.code == 0, ran.stderr
+    ralph("loop", "go", "--max-iterations", "2", "--mcp-config", "servers.json", code=0)
     assert "is not written" in result(server, 1)[0]
     assert file.read_text() == changed
     assert "mcp__all__echo" in tools_of(server, 0)

@@ -67,8 +67,7 @@ def servers(ralph) -> tuple[str, str]:
 def test_a_tool_that_the_api_refuses_is_left_out_with_a_notice(ralph, serve, servers) -> None:
     """The scripted server refuses such requests as the API does: before, the run ended at its first request (69)."""
     server = serve(calls(("mcp__s__odata", {"$filter": "x"})), DONE)
-    ran = run(ralph, *servers)
-    assert ran.code == 0, ran.stderr
+    ran = run(ralph, *servers).having(0)
     assert tools_of(server)[8:] == ["mcp__s__good", "mcp__s__union"]
     init = next(one for one in ran.objects if one.get("subtype") == "init")
     assert init["tools"] == tools_of(server)
@@ -84,16 +83,14 @@ def test_a_tool_that_the_api_refuses_is_left_out_with_a_notice(ralph, serve, ser
 
 def test_a_tool_that_nobody_chose_has_no_notice(ralph, serve, servers) -> None:
     serve(DONE)
-    ran = run(ralph, *servers, "--disallowed-tools", "mcp__s")
-    assert ran.code == 0, ran.stderr
+    ran = run(ralph, *servers, "--disallowed-tools", "mcp__s").having(0)
     assert "is left out" not in ran.stderr
 
 
 def test_a_typed_result_is_sent_once_and_its_arguments_pass_as_they_are(ralph, serve, servers) -> None:
     given = {"a": "5", "b": None}
     server = serve(calls(("mcp__s__union", given)), calls(("mcp__s__good", {"n": 5})), DONE)
-    ran = run(ralph, *servers)
-    assert ran.code == 0, ran.stderr
+    ran = run(ralph, *servers).having(0)
     assert result(server, 1) == (json.dumps(given), False)
     assert result(server, 2) == ('{"n": 5}', False)
     assert " came as " not in ran.stderr

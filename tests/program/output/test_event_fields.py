@@ -51,8 +51,7 @@ FAILURES = {
 def test_an_api_failure_is_an_assistant_message_with_its_error_and_a_result_text(ralph, serve, name) -> None:
     fault, code, error = FAILURES[name]
     serve(Step(fault=fault, repeat="forever"))
-    ran = ralph("hi", *STREAM, "--retry", "off", "--result-file", "result.json")
-    assert ran.code == code
+    ran = ralph("hi", *STREAM, "--retry", "off", "--result-file", "result.json", code=code)
     [message] = of_type(ran, "assistant")
     [block] = message["message"]["content"]
     assert (message["error"], message["parent_tool_use_id"], block["type"]) == (error, None, "text")

@@ -52,8 +52,7 @@ def run(ralph: Ralph, *arguments: str):
 def test_after_a_success_the_file_tells_what_the_result_tells(ralph, serve, prom) -> None:
     ralph.retry_quickly()
     serve(bash("true"), Fault(status=529), bash("false"), report(payload={}), report(payload={"files": 1}))
-    ran = run(ralph, "--json-schema", SCHEMA, "--output-format", "json")
-    assert ran.code == 0
+    ran = run(ralph, "--json-schema", SCHEMA, "--output-format", "json").having(0)
     model = "claude-sonnet-5-5"
     about = {"model": model, "target": model}
     assert number(prom, "requests_total", outcome="answered", **about) == 4

@@ -49,8 +49,7 @@ def tells(ralph) -> str:
 
 def test_the_result_of_a_run_is_told_without_credentials(ralph, serve, tells) -> None:
     serve(Turn(f"The key is {KEY}."))
-    ran = ralph("run", "go", "--notify", tells, "--output-format", "json")
-    assert ran.code == 0
+    ran = ralph("run", "go", "--notify", tells, "--output-format", "json", code=0)
     [result] = told(ralph)
     assert {**result, "uuid": ""} == {**ran.result, "uuid": ""}
     assert KEY not in (home(ralph) / "told").read_text()
@@ -64,8 +63,7 @@ def test_the_result_of_a_run_is_told_without_credentials(ralph, serve, tells) ->
 def test_the_end_of_a_loop_is_told_once_and_its_iterations_are_silent(ralph, serve, tells) -> None:
     ralph.user_file.write_text(f'[notify]\ncommand = "{tells}"\n')
     serve(bash("touch new"), DONE, bash("touch newer"), DONE)
-    ran = ralph("loop", "go", "--max-iterations", "2")
-    assert ran.code == 0
+    ralph("loop", "go", "--max-iterations", "2", code=0)
     [end] = told(ralph)
     assert end.pop("elapsed_s") > 0
     assert end.pop("cost_usd") is not None
@@ -96,8 +94,7 @@ def test_the_end_of_a_loop_is_told_once_and_its_iterations_are_silent(ralph, ser
 )
 def test_what_the_command_does_never_changes_the_exit_code(ralph, serve, command, notify, says) -> None:
     serve(DONE)
-    ran = ralph(*command, "--notify", notify)
-    assert ran.code == 0
+    ran = ralph(*command, "--notify", notify, code=0)
     assert [says in line for line in notices(ran.stderr)] == ([True] if says else [])
     if sys.platform == "linux":
         assert processes_of(ralph) == {}
@@ -107,8 +104,7 @@ def test_what_the_command_does_never_changes_the_exit_code(ralph, serve, command
 def test_a_command_that_hangs_and_ignores_sigterm_is_killed_at_its_limit(ralph, serve, command) -> None:
     ralph.run_first("import ralph.output.notifier as one; one._LIMIT_S = 0.5")
     serve(DONE)
-    ran = ralph(*command, "--notify", STUBBORN)
-    assert ran.code == 0
+    ran = ralph(*command, "--notify", STUBBORN, code=0)
     [line] = notices(ran.stderr)
     assert "it took longer than 0.5 s and was stopped" in line
     assert processes_of(ralph) == {}
@@ -120,8 +116,7 @@ def test_the_end_is_told_although_the_disk_is_full(ralph, serve, tells, tmp_path
     ralph.environment["RALPH_STATE_DIR"] = str(state)
     serve(bash("head -c 20000 /dev/urandom | base64"))
     full = "mount -t tmpfs -o size=16k tmpfs"
-    ran = in_small_disk(ralph, full, state, "run", "go", "--notify", tells)
-    assert ran.code == 74
+    in_small_disk(ralph, full, state, "run", "go", "--notify", tells).having(74)
     [end] = told(ralph)
     assert (end["terminal_reason"], end["exit_code"]) == ("io_error", 74)
 
@@ -133,8 +128,7 @@ def test_a_stop_takes_six_seconds_at_most_whatever_the_command_ignores(ralph, se
     wait_until((ralph.cwd / "started").exists)
     process.send_signal(signal.SIGTERM)
     process.wait(within_s(6))
-    ran = ralph.finish(process)
-    assert ran.code == 143
+    ran = ralph.finish(process).having(143)
     assert len(notices(ran.stderr)) == 1
     assert processes_of(ralph) == {}
 
@@ -144,8 +138,7 @@ def test_a_signal_while_it_runs_ends_the_command_and_the_outcome_stays(ralph, se
     serve(DONE)
     process = ralph.start(*command, "--notify", STUBBORN)
     wait_until((home(ralph) / "begun").exists)
-    ran = ralph.stopped_by(process, signal.SIGTERM)
-    assert ran.code == 0
+    ran = ralph.stopped_by(process, signal.SIGTERM, code=0)
     [line] = notices(ran.stderr)
     assert "its command was stopped: " in line
     assert processes_of(ralph) == {}
@@ -155,8 +148,7 @@ def test_a_long_wait_of_a_run_is_told_once_each_outage(ralph, serve, tells) -> N
     ralph.run_first("import ralph.output.notifier as one; one.LONG_WAIT_S = 0.015")
     ralph.user_file.write_text("[retry]\npolicy = 'custom'\nbase_delay_s = 0.01\nmax_retries = 6\n")
     serve(AWAY, AWAY, AWAY, AWAY, bash("true"), AWAY, AWAY, AWAY, DONE)
-    ran = ralph("run", "go", "--notify", tells)
-    assert ran.code == 0
+    ralph("run", "go", "--notify", tells, code=0)
     *outages, end = told(ralph)
     assert [one["type"] for one in outages] == ["outage", "outage"]
     assert all(one["wait_s"] > 0.015 and "529" in one["reason"] for one in outages)
@@ -169,8 +161,7 @@ def test_a_stop_while_an_outage_is_told_ends_the_chain_of_retries(ralph, serve) 
     ralph.user_file.write_text("[retry]\npolicy = 'patient'\n")
     process = ralph.start("run", "go", "--notify", STUBBORN, "--output-format", "stream-json")
     wait_until((home(ralph) / "begun").exists)
-    ran = ralph.stopped_by(process, signal.SIGTERM)
-    assert ran.code == 143
+    ran = ralph.stopped_by(process, signal.SIGTERM, code=143)
     assert [event["subtype"] for event in ran.objects if "retry" in event.get("subtype", "")] == [
         "api_retry",
         "retry_exhausted",
@@ -183,8 +174,7 @@ def test_a_long_wait_of_a_loop_is_told_and_75_at_its_end(ralph, serve, tells) ->
         "[retry]\npolicy = 'off'\n[loop]\noutage_waits_s = [0.1, 0.4, 0.5]\noutage_budget_s = 1.1\n"
     )
     serve(*[AWAY] * 9)
-    ran = ralph("loop", "go", "--notify", tells)
-    assert ran.code == 75
+    ralph("loop", "go", "--notify", tells, code=75)
     outage, end = told(ralph)
     assert (outage["type"], outage["wait_s"]) == ("outage", 0.4)
     assert "the API is unavailable" in outage["reason"]
@@ -233,8 +223,7 @@ def test_what_the_work_installed_as_editable_is_not_run(ralph, serve, words) -> 
     taken = home(ralph) / "taken"
     edit = bash(f"echo \"open('{taken}', 'w')\" > src/mine.py")
     serve(edit, DONE)
-    ran = ralph("run", "go", "--notify", words)
-    assert ran.code == 78
+    ran = ralph("run", "go", "--notify", words, code=78)
     assert (
         f"the command of --notify is not run: {python} takes modules from {ralph.cwd}/src by {packages}/__editable__.mine.pth, "
         "where commands may write" in ran.stderr
@@ -247,8 +236,7 @@ def test_what_the_work_installed_as_editable_is_not_run(ralph, serve, words) -> 
 def test_a_program_that_a_command_makes_on_its_way_is_not_run(ralph, serve) -> None:
     ralph.environment["PATH"] = f"{ralph.cwd}:{ralph.environment['PATH']}"
     serve(bash("echo 'touch ~/told' > tell-me; chmod +x tell-me"), DONE)
-    ran = ralph("run", "go", "--notify", "tell-me")
-    assert ran.code == 0
+    ran = ralph("run", "go", "--notify", "tell-me", code=0)
     [notice] = notices(ran.stderr)
     assert f"{ralph.cwd}/tell-me does not count: commands may write {ralph.cwd}" in notice
     assert not (home(ralph) / "told").exists()

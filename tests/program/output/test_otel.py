@@ -43,8 +43,7 @@ def silent(ralph) -> Iterator[Collector]:
 def test_a_run_arrives_as_one_tree_of_turns_requests_and_tools(ralph, serve, collector) -> None:
     ralph.retry_quickly()
     serve(bash("true"), Fault(status=529), Turn(), bash("false"), DONE)
-    ran = ralph("go", "--otel", "--output-format", "json")
-    assert ran.code == 0
+    ran = ralph("go", "--otel", "--output-format", "json", code=0)
     assert [(span.name, span.parent, span.status) for span in collector.spans()] == [
         (CHAT, "turn 1", UNSET),
         ("execute_tool Bash", "turn 1", UNSET),
@@ -67,8 +66,7 @@ def test_a_run_arrives_as_one_tree_of_turns_requests_and_tools(ralph, serve, col
 
 def test_an_endpoint_that_never_answers_costs_two_seconds_and_changes_nothing(ralph, serve, silent) -> None:
     serve(look(), DONE)
-    ran = ralph("go", "--otel")
-    assert ran.code == 0
+    ran = ralph("go", "--otel", code=0)
     lost = (
         f"[notice] --otel: 6 of 6 spans could not be delivered to {silent.url}/v1/traces: no answer within 2s"
     )
@@ -82,8 +80,7 @@ def test_a_signal_waits_for_an_endpoint_that_never_answers_no_longer_than_half_a
     server = serve(Step(DONE, Fault(stall_before_headers_s=math.inf)))
     process = ralph.start("go", "--otel")
     wait_until(lambda: server.request_count == 1)
-    ran = ralph.stopped_by(process, signal.SIGTERM)
-    assert ran.code == 143
+    ran = ralph.stopped_by(process, signal.SIGTERM, code=143)
     assert "no answer within 0.5s" in ran.stderr
 
 
@@ -118,8 +115,7 @@ def test_the_key_of_the_endpoint_reaches_it_and_nobody_else(
     ralph.environment[name] = SPELLINGS[spelling]
     looks = ["env", "cat /proc/$PPID/environ", f"cat {tmp_path}/notes"]
     server = serve(*map(bash, looks), DONE)
-    ran = ralph("go", "--otel", "--output-format", "stream-json")
-    assert ran.code == 0
+    ran = ralph("go", "--otel", "--output-format", "stream-json", code=0)
     assert results(server) == [("the key is [redacted]", False)]
     journals = [path.read_text() for path in Path(ralph.environment["HOME"]).rglob("*.jsonl")]
     bodies = [request.body.decode() for request in server.requests]

@@ -99,8 +99,7 @@ def test_no_call_result_error_or_report_begins_a_line_of_ralphs(ralph, serve) ->
         calls((f"Tool\n{FORGED}", {"a": forging}), ("Read", {"file_path": forging})),
         calls(("final_report", {"status": "success", "summary": forging})),
     )
-    ran = ralph("go", "--require-report")
-    assert ran.code == 0, ran.stderr
+    ran = ralph("go", "--require-report", code=0)
     assert not POWER.search(ran.stderr)
     endings = [line for line in ran.stderr.splitlines() if line.startswith("[ralph] completed")]
     assert len(endings) == 1
@@ -116,8 +115,7 @@ def test_records_that_are_shown_later_begin_no_line_of_ralphs(
     ralph.cwd.rename(work)
     ralph.cwd = work
     iterations([bash(f"touch $'f\\n[loop] completed: forged\\x1b[2J'; echo {FORGED!r}"), Turn(ANSWER)])
-    ran = ralph("loop", f"do\n{FORGED}{TRICKS}", "--max-iterations", "1")
-    assert ran.code == 0, ran.stderr
+    ran = ralph("loop", f"do\n{FORGED}{TRICKS}", "--max-iterations", "1", code=0)
     looks = (("loop", "--status"), ("sessions", "ls"), ("sessions", "show"), ("doctor",))
     shown = [ran.stderr, *(ralph_here(*words).stdout for words in looks)]
     for text in shown:

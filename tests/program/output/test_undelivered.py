@@ -48,8 +48,7 @@ def test_p4_a_result_that_a_full_disk_does_not_take_is_told_by_the_journal_and_o
     ralph, ralph_here, serve, form
 ) -> None:
     server = serve(Turn([ToolUse("Bash", {"command": "echo line >> effects"})]), DONE)
-    ran = to_full_disk(ralph, "go", "--output-format", form, "--result-file", "result.json")
-    assert ran.code == 74
+    ran = to_full_disk(ralph, "go", "--output-format", form, "--result-file", "result.json").having(74)
     assert json.loads((ralph.cwd / "result.json").read_text())["exit_code"] == 74
     hint, outcome = ran.stderr.splitlines()[-2:]
     session = only_journal(ralph).stem
@@ -79,8 +78,7 @@ def test_p4_a_result_file_that_cannot_be_written_in_the_end_is_told_by_the_journ
 ) -> None:
     (ralph.cwd / "out").mkdir()
     serve(Turn([ToolUse("Bash", {"command": "rm -r out"})]), DONE)
-    ran = ralph("go", "--result-file", "out/result.json", "--output-format", "json")
-    assert ran.code == 74
+    ran = ralph("go", "--result-file", "out/result.json", "--output-format", "json", code=74)
     assert any(hint.startswith("continue with: ralph --resume ") for hint in ran.result["hints"])
     assert "[hint] continue with: ralph --resume " in ran.stderr
     assert (last_records(ralph)[-1][1]["state"], listed(ralph_here)[0]["outcome"]) == (

@@ -58,8 +58,7 @@ def test_a_command_becomes_the_prompt_with_its_arguments_files_and_shell_lines(r
         "Fix $0, then $1 ($ARGUMENTS), in @src/a.py.\nState: !`echo out of $0; exit 3`\n```!\necho one\necho two\n```\n",
     )
     write(ralph.cwd / "src/a.py", "print(1)\n")
-    ran = ralph("/git:fix 12 'the rest'", *OUTPUT)
-    assert ran.code == 0, ran.stderr
+    ran = ralph("/git:fix 12 'the rest'", *OUTPUT, code=0)
     assert first_prompt(server.requests[0]) == (
         "Fix 12, then the rest (12 'the rest'), in @src/a.py.\n"
         "State: out of 12\nExit code 3\none\ntwo\n\n"
@@ -94,8 +93,7 @@ def test_a_file_that_was_put_into_the_prompt_may_be_edited(ralph, serve) -> None
 def test_piped_data_stands_below_a_command_and_is_no_argument(ralph, serve) -> None:
     server = serve(DONE)
     command(ralph, "review", "Review $ARGUMENTS: !`echo $ARGUMENTS`")
-    ran = ralph("/review this", stdin=b"+a; touch injected\n@a.txt !`touch injected`\n")
-    assert ran.code == 0
+    ralph("/review this", stdin=b"+a; touch injected\n@a.txt !`touch injected`\n", code=0)
     assert first_prompt(server.requests[0]) == (
         "Review this: this\n\n+a; touch injected\n@a.txt !`touch injected`"
     )
@@ -107,8 +105,7 @@ def test_an_unknown_command_as_an_argument_is_refused_with_the_list_exits_2(ralp
     command(ralph, "git/fix", "x")
     of_user(ralph, "commands/mine.md", "x")
     for prompt in ("/fxi now", "/fxi", "/git:fxi\n"):
-        ran = ralph("-p", prompt)
-        assert ran.code == 2, ran.stderr
+        ran = ralph("-p", prompt, code=2)
         name = prompt.split()[0]
         assert f"ralph: there is no command {name}" in ran.stderr
         assert "(commands: /git:fix, /mine); " in ran.stderr
@@ -179,8 +176,7 @@ def test_a_command_that_cannot_be_kept_runs_nothing_exits_78(ralph, ralph_here, 
     server = serve(DONE)
     path = command(ralph, "fix", "")
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    ran = ralph_here("/fix", *options)
-    assert ran.code == 78, ran.stderr
+    ran = ralph_here("/fix", *options, code=78)
     assert says in ran.last_line
     assert not server.requests
     assert not (ralph.cwd / "ran").exists()
@@ -191,8 +187,7 @@ def test_the_tools_of_a_command_hold_for_its_task_alone(ralph, serve) -> None:
     server = serve(bash("touch first"), DONE, bash("touch second"), DONE)
     command(ralph, "look", "---\nallowed-tools: [Write, WebFetch]\n---\nLook.")
     lines = user("/look") + b"\n" + user("go")
-    ran = ralph("--input-format", "stream-json", *OUTPUT, stdin=lines)
-    assert ran.code == 0, ran.stderr
+    ran = ralph("--input-format", "stream-json", *OUTPUT, stdin=lines, code=0)
     assert not (ralph.cwd / "first").exists()
     assert (ralph.cwd / "second").exists()
     assert "the command /look allows Glob, Grep, Read, Write alone" in str(server.requests[1].body)
@@ -205,8 +200,7 @@ def test_patterns_of_a_command_hold_for_its_task_alone(ralph, serve) -> None:
     server = serve(bash("touch first"), bash("echo allowed"), DONE, bash("touch second"), DONE)
     command(ralph, "look", "---\nallowed-tools: Bash(echo:*), Read\n---\nSay !`echo ok`.")
     lines = user("/look") + b"\n" + user("go")
-    ran = ralph("--input-format", "stream-json", *OUTPUT, stdin=lines)
-    assert ran.code == 0, ran.stderr
+    ran = ralph("--input-format", "stream-json", *OUTPUT, stdin=lines, code=0)
     assert first_prompt(server.requests[0]) == "Say ok."
     assert not (ralph.cwd / "first").exists()
     assert (ralph.cwd / "second").exists()
@@ -247,8 +241,7 @@ def test_the_best_known_commands_run(ralph, serve) -> None:
     ):
         git(ralph, *words.split())
     write(ralph.cwd / "a.txt", "two\n")
-    ran = ralph("/commit-push-pr", *OUTPUT)
-    assert ran.code == 0, ran.stderr
+    ran = ralph("/commit-push-pr", *OUTPUT, code=0)
     prompt = first_prompt(server.requests[0])
     assert "modified:   a.txt" in prompt
     assert "-one\n+two" in prompt
@@ -268,14 +261,12 @@ def test_rules_of_settings_hold_for_shell_lines_files_and_memory(ralph, serve) -
     write(ralph.cwd / "CLAUDE.md", "Rule. @private/a.md")
     for shell in ("touch ran", "rm CLAUDE.md"):
         command(ralph, "fix", f"!`echo first >> ran` !`{shell}`")
-        ran = ralph("/fix")
-        assert ran.code == 78, ran.stderr
+        ran = ralph("/fix", code=78)
         assert ".claude/settings.json" in ran.last_line
     assert not (ralph.cwd / "ran").exists()
     assert not server.requests
     command(ralph, "fix", "See @private/a.md")
-    ran = ralph("/fix", *OUTPUT)
-    assert ran.code == 0, ran.stderr
+    ran = ralph("/fix", *OUTPUT, code=0)
     assert "canary-3b7d" not in str(server.requests[0].body)
     said = "\n".join(notices(ran))
     assert f"{ralph.cwd}/private/a.md is left out: the rule Read(./private/**)" in said
@@ -287,8 +278,7 @@ def test_a_hook_of_the_user_decides_about_a_shell_line(ralph, serve) -> None:
     hook = {"type": "command", "command": "echo not on my watch >&2; exit 2"}
     settings = json.dumps({"hooks": {"PreToolUse": [{"matcher": "Bash", "hooks": [hook]}]}})
     command(ralph, "fix", "!`touch ran`")
-    ran = ralph("/fix", "--settings", settings)
-    assert ran.code == 78, ran.stderr
+    ran = ralph("/fix", "--settings", settings, code=78)
     assert "not on my watch" in ran.last_line
     assert not (ralph.cwd / "ran").exists()
     assert not server.requests
@@ -297,8 +287,7 @@ def test_a_hook_of_the_user_decides_about_a_shell_line(ralph, serve) -> None:
 def test_shell_lines_run_in_the_sandbox_without_credentials(ralph, serve) -> None:
     server = serve(DONE)
     command(ralph, "fix", 'Key: !`echo "[$ANTHROPIC_API_KEY]"` !`touch "$HOME/planted"; echo $?`')
-    ran = ralph("/fix", "--sandbox", "auto", *OUTPUT)
-    assert ran.code == 0
+    ran = ralph("/fix", "--sandbox", "auto", *OUTPUT, code=0)
     assert KEY not in first_prompt(server.requests[0])
     assert "Key: [] " in first_prompt(server.requests[0])
     init = next(one for one in ran.objects if one.get("subtype") == "init")
@@ -331,8 +320,7 @@ def test_a_signal_during_a_shell_line_ends_the_run_and_leaves_the_call_in_the_jo
     process = ralph.start("/fix")
     while not (ralph.cwd / "begun").exists() and process.poll() is None:
         time.sleep(0.02)
-    ran = ralph.stopped_by(process, signal.SIGTERM)
-    assert ran.code == 143, ran.stderr
+    ralph.stopped_by(process, signal.SIGTERM, code=143)
     assert not server.requests
     subtypes = [one["event"]["subtype"] for one in journal(ralph) if one["kind"] == "event"]
     assert "prompt_call" in subtypes
@@ -345,8 +333,7 @@ def test_a_linked_command_file_or_folder_leads_nowhere_outside(ralph, serve) -> 
     outside = write(Path(ralph.environment["HOME"], "outside/secret.md"), "canary-77aa")
     command(ralph, "x", "x")
     (ralph.cwd / ".claude/commands/fix.md").symlink_to(outside)
-    ran = ralph("/fix")
-    assert ran.code == 78
+    ran = ralph("/fix", code=78)
     assert "which is outside the repository" in ran.last_line
     (ralph.cwd / ".claude/commands/dir").symlink_to(outside.parent)
     assert ralph("/dir:secret").code == 2
@@ -417,8 +404,7 @@ def test_a_known_credential_in_a_command_is_not_sent(ralph, serve) -> None:
 def test_a_loop_carries_out_a_command_in_each_iteration_below_its_own_words(ralph, serve) -> None:
     server = serve(DONE, DONE)
     command(ralph, "work", "Work on $0. !`echo now`")
-    ran = ralph("loop", "/work it\n", "--max-iterations", "2")
-    assert ran.code == 0, ran.stderr
+    ralph("loop", "/work it\n", "--max-iterations", "2", code=0)
     for request in server.requests:
         words = first_prompt(request)
         assert words.startswith("[ralph loop ")
@@ -437,6 +423,5 @@ def test_a_check_of_a_loop_cannot_call_a_command(ralph, serve) -> None:
 
 def test_a_loop_refuses_an_unknown_command_before_anything_exits_2(ralph, ralph_here) -> None:
     command(ralph, "work", "Work.")
-    ran = ralph_here("loop", "/wrok it", "--max-iterations", "1")
-    assert ran.code == 2
+    ran = ralph_here("loop", "/wrok it", "--max-iterations", "1", code=2)
     assert "there is no command /wrok: did you mean /work? (commands: /work)" in ran.stderr

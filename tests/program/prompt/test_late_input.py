@@ -64,8 +64,7 @@ def test_p11_data_that_comes_late_goes_below_the_prompt_exits_0(ralph, serve) ->
     assert "60s" in line
     process.stdin.write(b"2 failed\n")
     process.stdin.flush()
-    ran = ralph.finish(process)
-    assert ran.code == 0
+    ran = ralph.finish(process).having(0)
     assert sent_text(server) == "fix these\n\n2 failed\n"
     assert "9 bytes from standard input" in ran.stderr
 
@@ -83,8 +82,7 @@ def test_p11_a_pipe_that_never_speaks_is_left_alone_which_quiet_runs_and_the_res
 
     serve(script=play)
     process = ralph.start("-q", "go", "--output-format", "json", stdin=reading)
-    ran = ralph.finish(process)
-    assert ran.code == 0
+    ran = ralph.finish(process).having(0)
     notice = next(line for line in ran.stderr.splitlines() if line.startswith("[notice]"))
     assert "no data arrived within 0.2s" in notice
     assert "ralph ignores it, and data that arrives later" in notice
@@ -222,8 +220,7 @@ def test_a_loop_takes_a_prompt_that_comes_late(ralph, iterations) -> None:
     line = wait_for_line(process, "waiting for ")
     assert line.startswith("[loop] ")
     process.stdin.write(b"the late prompt")
-    ran = ralph.finish(process)
-    assert ran.code == 0
+    ralph.finish(process).having(0)
     assert "the late prompt" in sent_text(server)
 
 
@@ -231,8 +228,7 @@ def test_a_loop_says_in_the_end_that_a_pipe_was_left_alone(ralph, iterations, pi
     set_input_s(ralph, 0.2)
     iterations()
     reading, _ = pipe
-    ran = ralph.finish(ralph.start("loop", "go", "-q", "--max-iterations", "1", stdin=reading))
-    assert ran.code == 0
+    ran = ralph.finish(ralph.start("loop", "go", "-q", "--max-iterations", "1", stdin=reading)).having(0)
     left = [line for line in loop_lines(ran) if "data that arrives later" in line]
     assert len(left) == 2
     assert loop_lines(ran)[-2] == left[1]
@@ -248,6 +244,5 @@ def test_the_time_limit_of_a_loop_ends_the_wait_exits_124(ralph, serve, pipe) ->
 def test_settings_of_a_loop_are_looked_at_before_anybody_is_waited_for_exits_78(ralph, serve, pipe) -> None:
     serve(HELLO)
     (ralph.cwd / "ralph.toml").write_text("[clocks]\ninput_s = -1\n")
-    ran = ralph.finish(ralph.start("loop", "go", stdin=pipe[0]))
-    assert ran.code == 78
+    ran = ralph.finish(ralph.start("loop", "go", stdin=pipe[0])).having(78)
     assert "clocks.input_s" in ran.stderr

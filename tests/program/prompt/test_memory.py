@@ -70,16 +70,14 @@ def test_a_resumed_session_keeps_its_instructions_and_does_not_say_that_it_read_
     server = serve(DONE, DONE)
     ralph("go")
     remembered["style.md"].write_text("Rule changed.")
-    ran = ralph("more", "--continue")
-    assert ran.code == 0
+    ran = ralph("more", "--continue", code=0)
     assert about_memory(ran) == []
     assert system_of(server, 1) == system_of(server)
 
 
 def test_an_unknown_source_is_refused_exits_2(ralph_here) -> None:
     for command in ("run", "loop"):
-        ran = ralph_here(command, "go", "--setting-sources", "user,team")
-        assert ran.code == 2
+        ran = ralph_here(command, "go", "--setting-sources", "user,team", code=2)
         assert (
             "--setting-sources takes local, project, user, separated by commas, not 'team'" in ran.stderr
         ), ran.stderr
@@ -88,8 +86,7 @@ def test_an_unknown_source_is_refused_exits_2(ralph_here) -> None:
 def test_instructions_that_are_no_text_are_not_sent_and_named_with_advice(ralph, serve, remembered) -> None:
     server = serve(DONE)
     (ralph.cwd / "CLAUDE.md").write_bytes("Rule one.".encode("utf-16"))
-    ran = ralph("go")
-    assert ran.code == 0
+    ran = ralph("go", code=0)
     assert "\0" not in system_of(server)
     assert "Rule three." in system_of(server)
     (said,) = [line for line in ran.stderr.splitlines() if "is left out" in line]

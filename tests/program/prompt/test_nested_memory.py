@@ -38,8 +38,7 @@ def parts(ralph) -> None:
 
 def test_nested_instructions_come_with_the_first_call_that_touches_their_folder(ralph, serve, parts) -> None:
     server = serve(read("top.py"), read("a/b/two.py", "a/b/three.py"), read("a/one.py"), DONE)
-    ran = ralph("go", *OUTPUT)
-    assert ran.code == 0, ran.stderr
+    ran = ralph("go", *OUTPUT, code=0)
     assert results(server, 1) == ["     1\tx"]
     first, second = results(server, 2)
     at = ralph.cwd
@@ -150,8 +149,7 @@ def test_rules_hold_for_all_files_or_for_those_that_they_name(ralph, serve, part
     of_user(ralph, "rules/mine.md", "Mine.")
     of_user(ralph, "rules/mine-tsx.md", "---\npaths: ['*.tsx']\n---\nMine for TSX.")
     write(ralph.cwd / "web/x.tsx", "x\n")
-    ran = ralph("go", *OUTPUT)
-    assert ran.code == 0, ran.stderr
+    ran = ralph("go", *OUTPUT, code=0)
     system = system_of(server)
     said = [text for text in ("For all.", "Also for all.", "Mine.", "Root.") if text in system]
     assert said == ["For all.", "Also for all.", "Mine.", "Root."]

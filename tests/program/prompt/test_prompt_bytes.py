@@ -52,8 +52,7 @@ def test_a_loop_s_prompt_that_breaks_says_what_it_said_before(ralph, iterations)
         return Turn("Broken.")
 
     server = iterations([broken], [Turn("And on.")])
-    ran = ralph("loop", "-f", "PROMPT.md", "--max-iterations", "2")
-    assert ran.code == 0
+    ran = ralph("loop", "-f", "PROMPT.md", "--max-iterations", "2", code=0)
     assert "PROMPT.md is not UTF-8 text: byte 4 (0x00, in line 1)" in ran.stderr
     prompts = [str(request.json()["messages"][0]["content"]) for request in server.requests]
     assert len(prompts) == 2

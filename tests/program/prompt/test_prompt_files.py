@@ -36,8 +36,7 @@ def test_a_file_that_a_prompt_names_stands_below_it(ralph, serve, plan, source: 
         "driver": (["--input-format", "stream-json"], user(TEXT)),
         "resumed": (["--continue", TEXT], None),
     }[source]
-    ran = ralph(*options, *OUTPUT, stdin=stdin)
-    assert ran.code == 0, ran.stderr
+    ran = ralph(*options, *OUTPUT, stdin=stdin, code=0)
     assert told_texts(server) == [ADDED]
     told = [one for one in ran.objects if one.get("subtype") in {"prompt_call", "prompt_result"}]
     assert [(one["command"], one["tool"], one["argument"]) for one in told] == [("", "Read", str(plan))] * 2
@@ -49,8 +48,7 @@ def test_each_iteration_of_a_loop_gets_the_file_as_it_is_then(ralph, serve, plan
     edit = {"file_path": "docs/plan.md", "old_string": "one", "new_string": "two"}
     server = serve(calls(("Edit", edit)), DONE, DONE)
     write(ralph.cwd / "PROMPT.md", TEXT)
-    ran = ralph("loop", "-f", "PROMPT.md", "--max-iterations", "2")
-    assert ran.code == 0, ran.stderr
+    ralph("loop", "-f", "PROMPT.md", "--max-iterations", "2", code=0)
     prompts = [first_prompt(server.requests[index]) for index in (0, 2)]
     assert [prompt.partition("\n\n---\n\n")[2] for prompt in prompts] == [ADDED, ADDED.replace("one", "two")]
 
@@ -62,16 +60,14 @@ def test_piped_data_below_a_prompt_names_no_file_and_is_no_argument(ralph, serve
     for text, expected in (("See @this:", "See @this:"), ("/fix it", "Fix it.")):
         write(ralph.cwd / "PROMPT.md", text)
         options = ["-p", text] if source == "argument" else ["-f", "PROMPT.md"]
-        ran = ralph(*options, stdin=TEXT.encode())
-        assert ran.code == 0, ran.stderr
+        ralph(*options, stdin=TEXT.encode(), code=0)
         assert first_prompt(server.requests[-1]) == f"{expected}\n\n{TEXT}"
 
 
 def test_what_is_no_file_stays_text(ralph, serve, plan) -> None:
     text = "Ask @someone (me@x.org) of @types/node, `@docs/plan.md`, @gone.md and @docs/."
     server = serve(DONE)
-    ran = ralph(text, *OUTPUT)
-    assert ran.code == 0
+    ran = ralph(text, *OUTPUT, code=0)
     assert first_prompt(server.requests[0]) == text
     said = "\n".join(notices(ran))
     assert "the prompt names @gone.md, which is not a file" in said
@@ -98,8 +94,7 @@ def test_a_file_that_may_not_be_read_stays_out_and_is_named(ralph, serve, plan) 
     (ralph.cwd / "link").symlink_to(key)
     write(ralph.cwd / "private/a.md", "canary-5d0c")
     settings = json.dumps({"permissions": {"deny": ["Read(./private/**)"]}})
-    ran = ralph(f"See @{key}, @link and @private/a.md", "--settings", settings, *OUTPUT)
-    assert ran.code == 0, ran.stderr
+    ran = ralph(f"See @{key}, @link and @private/a.md", "--settings", settings, *OUTPUT, code=0)
     assert "canary-5d0c" not in str(server.requests[0].body)
     said = [text for text in notices(ran) if "which is not in the prompt: " in text]
     assert [text.split()[3] for text in said] == [f"@{key},", "@link,", "@private/a.md,"]

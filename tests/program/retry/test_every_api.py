@@ -75,8 +75,7 @@ def test_the_prompt_of_a_broken_answer_is_paid_for(ralph, serve, api) -> None:
 def test_a_loop_and_a_driver_know_the_key_of_each_api(ralph, serve, api) -> None:
     server = serve(WORK, Turn("All done.", usage=USAGE), Turn("All done.", usage=USAGE))
     asked = at_api(ralph, api, server)
-    looped = ralph("loop", "go", *asked, "--max-iterations", "1")
-    assert looped.code == 0
+    looped = ralph("loop", "go", *asked, "--max-iterations", "1", code=0)
     assert "[loop] iteration 1 of 1: completed, 2 turns" in looped.stderr
     asking = {"type": "control_request", "request_id": "1", "request": {"subtype": "initialize"}}
     driven = ralph(

@@ -129,8 +129,7 @@ def test_a_killed_run_continues_at_the_same_server(others, serve, api) -> None:
     wait_until((others.cwd / "started").exists)
     process.kill()
     others.finish(process)
-    refused = others("-c")
-    assert refused.code == 78
+    refused = others("-c").having(78)
     base_url = f"{server.base_url}/v1"
     assert f"used {base_url}" in refused.last_line
     (flags,) = re.findall(r"choose one with (.*) or ", refused.last_line)
@@ -166,8 +165,7 @@ def test_a_key_alone_chooses_no_vendor(ralph_here, ralph, environment, offer) ->
     ralph.environment = {
         name: text for name, text in ralph.environment.items() if not name.endswith(("_KEY", "_URL"))
     } | environment
-    ran = ralph_here("hi")
-    assert ran.code == 78
+    ran = ralph_here("hi", code=78)
     assert offer in ran.stderr
 
 

@@ -42,8 +42,7 @@ def test_the_example_prints_the_lines_that_the_page_shows(ralph, serve) -> None:
     tests = ralph.cwd / "run-tests"
     tests.write_text(TESTS)
     tests.chmod(0o755)
-    played = ralph("Fix the failing test")
-    assert played.code == 0, played.stderr
+    played = ralph("Fix the failing test", code=0)
     assert played.stderr.splitlines()[1:-1] == shown[2].splitlines()
 
 

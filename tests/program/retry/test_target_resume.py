@@ -29,8 +29,7 @@ def test_a_setting_that_a_gateway_needs_counts_in_a_session_that_began_without_i
     path = settings(ralph, at("main", server.base_url, model))
     assert run(ralph, path).code == 69
     assert json.loads(server.requests[0].body)["thinking"] == {"type": "adaptive"}
-    again = resumed(ralph, settings(ralph, at("main", server.base_url, model, thinking="none")))
-    assert again.code == 0
+    again = resumed(ralph, settings(ralph, at("main", server.base_url, model, thinking="none"))).having(0)
     assert "thinking" not in json.loads(server.requests[1].body)
     assert "main: requests change from here on" in again.stderr
 
@@ -92,8 +91,7 @@ def test_a_target_that_a_resume_does_without_is_named(ralph, serve) -> None:
     main, spare = serve(Fault(status=529), HELLO), serve(HELLO)
     path = settings(ralph, at("main", main.base_url), at("spare", spare.base_url))
     assert run(ralph, path).code == 0
-    again = ralph("-c", "and now?", "--base-url", main.base_url)
-    assert again.code == 0
+    again = ralph("-c", "and now?", "--base-url", main.base_url, code=0)
     assert "targets of this session that this run does not have: spare" in again.stderr
     assert "not in this run" not in ralph("-c", "and now?", "--config", str(path)).stderr
 

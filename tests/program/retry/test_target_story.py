@@ -51,14 +51,12 @@ def session(ralph, serve) -> None:
         strategy="round_robin",
     )
     priced(path, "spare")
-    ran = run(ralph, path)
-    assert ran.code == 0
+    run(ralph, path).having(0)
     assert [len(server.requests) for server in (main, spare)] == [3, 2]
 
 
 def test_every_attempt_is_in_the_story_with_target_time_tokens_and_cost(ralph_here, session) -> None:
-    shown = ralph_here("sessions", "show")
-    assert shown.code == 0
+    shown = ralph_here("sessions", "show", code=0)
     lines = [re.sub(r"\d+\.\d+s", "#s", line) for line in shown.stdout.splitlines()]
     lines = [re.sub(r" \(request [^)]*\)", "", line) for line in lines]
     told = [line for line in lines if line.startswith(("[error]", "[turn", "[target]", "[retry]"))]

@@ -58,8 +58,7 @@ def test_the_events_of_a_change_have_their_fields(ralph, serve) -> None:
     """
     first = serve(Fault(status=529, headers={"retry-after": "0.05"}), DONE)
     second = serve(Turn([ToolUse("Bash", {"command": "sleep 0.1"})]))
-    ran = run(ralph, settings(ralph, at("main", first.base_url), at("spare", second.base_url)))
-    assert ran.code == 0
+    ran = run(ralph, settings(ralph, at("main", first.base_url), at("spare", second.base_url))).having(0)
     (init,) = ran.of("init")
     assert (init["model"], init["targets"]) == ("model-main", ["main", "spare"])
     known = {"type", "subtype", "uuid", "session_id"}
@@ -119,8 +118,9 @@ def test_a13_a_redirect_moves_on_to_the_next_target_and_is_not_followed_exits_0(
 
 def test_fallback_models_of_the_command_line_are_asked_at_one_server(ralph, serve) -> None:
     server = serve(Fault(status=529), Fault(status=529), Turn([Thinking("hm"), Text("I answer.")]))
-    ran = ralph("hi", "--model", "opus", "--fallback-model", "sonnet,qwen3", "--output-format", "stream-json")
-    assert ran.code == 0
+    ran = ralph(
+        "hi", "--model", "opus", "--fallback-model", "sonnet,qwen3", "--output-format", "stream-json", code=0
+    )
     asked = [request.json()["model"] for request in server.requests]
     assert asked == ["claude-opus-5-5", "claude-sonnet-5-5", "qwen3"]
     (init,) = ran.of("init")
@@ -145,8 +145,7 @@ def test_a_key_that_is_refused_gives_way_to_the_next_one(ralph, answer_with) -> 
         ralph,
         settings(ralph, at("main", server.base_url, api_key_env=["FIRST_KEY", "SECOND_KEY"])),
         "--verbose",
-    )
-    assert ran.code == 0
+    ).having(0)
     assert keys_of(server.requests) == [BAD, GOOD, GOOD, GOOD]
     assert "[notice] main: using the key of SECOND_KEY" in ran.stderr
     for secret in (GOOD, BAD):
@@ -157,8 +156,7 @@ def test_keys_that_are_all_refused_end_the_run_and_name_the_variable(ralph, answ
     server = answer_with(refusal("401 Unauthorized", "authentication_error", says=f"{BAD} and {GOOD}"))
     ralph.environment |= {"FIRST_KEY": BAD, "SECOND_KEY": GOOD}
     path = settings(ralph, at("main", server.base_url, api_key_env=["FIRST_KEY", "SECOND_KEY"]))
-    ran = run(ralph, path)
-    assert ran.code == 77
+    ran = run(ralph, path).having(77)
     assert keys_of(server.requests) == [BAD, GOOD]
     assert "Check the key: SECOND_KEY." in ran.stderr
     for secret in (GOOD, BAD):
@@ -221,11 +219,11 @@ def test_a_model_that_a_driver_chose_is_sent_the_same_head_by_the_next_run(ralph
         {"type": "user", "message": {"role": "user", "content": "hi"}},
         {"type": "user", "message": {"role": "user", "content": "again"}},
     ]
-    driven = ralph(
+    ralph(
         *("--input-format", "stream-json", "--output-format", "stream-json"),
         stdin="".join(json.dumps(line) + "\n" for line in lines).encode(),
+        code=0,
     )
-    assert driven.code == 0
     assert [request.json()["model"] for request in server.requests] == ["claude-haiku-5-5"] * 2
     (ralph.cwd / "AGENTS.md").write_text("Instructions that came later.")
     later = serve(DONE)

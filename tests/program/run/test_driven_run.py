@@ -126,8 +126,7 @@ def test_a_signal_leaves_a_result_for_every_message(drive, serve, ralph) -> None
     driver.say("third")
     assert driver.ask("get_status")["queued_messages"] == 2
     driver.process.send_signal(signal.SIGTERM)
-    ran = driver.ended()
-    assert ran.code == 143
+    ran = driver.ended().having(143)
     ends = [(result["terminal_reason"], result["exit_code"]) for result in results(ran)]
     assert ends == [("interrupted", 143)] * 3
     assert results(ran)[1]["errors"] == ["not started: stopped by SIGTERM"]
@@ -221,8 +220,7 @@ def test_the_time_limit_ends_a_message_exits_124(drive, serve) -> None:
     serve(STALLED)
     driver = drive("--max-time", "1.2")
     driver.say("first", "second")
-    ran = driver.ended()
-    assert ran.code == 124
+    ran = driver.ended().having(124)
     assert [result["exit_code"] for result in results(ran)] == [124, 124]
 
 

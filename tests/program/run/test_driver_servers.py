@@ -109,8 +109,7 @@ def test_a_server_that_does_not_know_the_question_for_tools_has_none(drive, serv
     serve_tools(driver, 2)
     refused = {"jsonrpc": "2.0", "id": 2, "error": {"code": code, "message": "no list"}}
     reply(driver, asked(driver, 3), {"mcp_response": refused})
-    ran = driver.finish()
-    assert ran.code == exit_code
+    ran = driver.finish().having(exit_code)
     assert ("is not connected: no list" in ran.stderr) == bool(exit_code)
 
 

@@ -36,8 +36,7 @@ def test_after_a_refused_guard_every_message_ends_with_78_and_nothing_is_asked(
     assert driver.answer("r2") == refused, "who has asked once is not served without it later"
     driver.result(2)
     driver.say("and now")
-    ran = driver.finish()
-    assert ran.code == 78
+    ran = driver.finish().having(78)
     told = results(ran)
     assert [(one["subtype"], one["terminal_reason"], one["exit_code"], one["num_turns"]) for one in told] == [
         ("error_during_execution", "config", 78, 0)

@@ -336,8 +336,7 @@ def test_p3_a_session_with_nul_bytes_is_not_passed_over_for_an_older_one_exits_7
     prompt = whole.index(b'"kind":"user"')
     for kept in (whole.rindex(b"\n", 0, prompt) + 1, prompt + 20):
         path.write_bytes(whole[:kept] + bytes(len(whole) - kept))
-        ran = ralph_here("-c", "on")
-        assert ran.code == 74
+        ran = ralph_here("-c", "on", code=74)
         assert "contains NUL bytes" in ran.last_line
     assert len(server.requests) == 2
 
@@ -404,11 +403,9 @@ def held(ralph, serve) -> MockApi:
 def test_p13_a_second_run_of_a_session_names_the_holder_exits_78(ralph, held) -> None:
     process = ralph.start("--resume", ID)
     wait_until((ralph.cwd / "started").exists)
-    second = ralph("--resume", ID)
-    assert second.code == 78
+    second = ralph("--resume", ID, code=78)
     assert f"session {ID} is in use by process {process.pid}, since 2" in second.last_line
-    fork = ralph("--resume", ID, "--fork-session", "on")
-    assert fork.code == 78
+    fork = ralph("--resume", ID, "--fork-session", "on", code=78)
     assert ": when that has ended, you can resume a copy: wait for it, or stop it" in fork.last_line
     assert ralph("other", "--session-id", OTHER_ID).code == 0, "other sessions of the directory run"
     (ralph.cwd / "release").touch()

@@ -47,8 +47,7 @@ def test_the_prompt_may_come_from_a_pipe(ralph, serve) -> None:
 def test_the_classic_loop_line_works_as_it_stands(ralph, serve) -> None:
     serve(HELLO)
     options = "-p --dangerously-skip-permissions --output-format=stream-json --model opus --verbose"
-    ran = ralph(*options.split(), stdin=b"the prompt")
-    assert ran.code == 0
+    ran = ralph(*options.split(), stdin=b"the prompt", code=0)
     assert ran.objects[0]["model"] == "claude-opus-5-5"
     assert ran.result["subtype"] == "success"
 
@@ -121,8 +120,7 @@ def test_a_call_of_an_answer_without_its_end_is_not_run(ralph, serve) -> None:
 def test_a_result_file_that_cannot_be_written_is_an_io_error_with_the_answer_kept(ralph, serve) -> None:
     (ralph.cwd / "out").mkdir()
     serve(Turn(content=[ToolUse("Bash", {"command": "rm -r out"})]), HELLO)
-    ran = ralph("hi", "--result-file", "out/result.json", "--output-format", "json")
-    assert ran.code == 74
+    ran = ralph("hi", "--result-file", "out/result.json", "--output-format", "json", code=74)
     assert ran.result["result"] == "Hello there."
     assert ran.result["terminal_reason"] == "io_error"
     assert "out/result.json" in ran.last_line

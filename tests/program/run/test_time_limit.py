@@ -36,8 +36,7 @@ def test_a_time_limit_ends_a_command_and_all_it_started_exits_124(ralph, serve) 
     serve(
         Turn([ToolUse("Bash", {"command": f"bash -c 'sleep 1000000 # {marker}' & sleep 1000000 # {marker}"})])
     )
-    ran = ralph("hi", "--max-time", "1.5", "--output-format", "json")
-    assert ran.code == 124
+    ralph("hi", "--max-time", "1.5", "--output-format", "json", code=124)
     assert not is_alive(marker)
 
 
@@ -55,8 +54,7 @@ def test_a_time_limit_ends_the_wait_for_a_pipe_exits_124(ralph, serve, arguments
 def test_the_error_before_a_time_limit_is_told_too_exits_124(ralph, serve) -> None:
     ralph.retry_quickly()
     serve(Fault(status=529), Step(Turn("never"), Fault(stall_before_headers_s=60)))
-    ran = ralph("hi", "--max-time", "1.2s", "--output-format", "json")
-    assert ran.code == 124
+    ran = ralph("hi", "--max-time", "1.2s", "--output-format", "json", code=124)
     assert ran.result["api_error_status"] == 529
     assert "is used up, after: HTTP 529" in ran.last_line
     assert (

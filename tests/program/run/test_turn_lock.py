@@ -62,8 +62,7 @@ def test_a_loop_and_its_iterations_hold_the_lock_while_they_change_files(ralph, 
 def test_a_lock_that_cannot_be_held_is_exit_78(ralph, ralph_here, tmp_path) -> None:
     ralph.environment["RALPH_TURN_LOCK"] = str(tmp_path / "missing")
     for words in (("x",), ("loop", "x", "--until", "false")):
-        refused = ralph_here(*words)
-        assert refused.code == 78
+        refused = ralph_here(*words, code=78)
         assert f"cannot lock {tmp_path / 'missing'} (RALPH_TURN_LOCK): No such file" in refused.stderr
     assert not list(tmp_path.rglob("*.jsonl"))
     assert not list(tmp_path.rglob("loop.json"))
@@ -78,7 +77,6 @@ def test_a_run_that_is_refused_late_has_closed_its_lock_and_all_else_exits_78(
     lock.touch()
     ralph.environment["RALPH_TURN_LOCK"] = str(lock)
     before = open_descriptors()
-    ran = ralph_here("-c", "more", "--model", "nobody-knows-it", "--max-budget-usd", "1")
-    assert ran.code == 78
+    ran = ralph_here("-c", "more", "--model", "nobody-knows-it", "--max-budget-usd", "1", code=78)
     assert "the price of nobody-knows-it is not known" in ran.stderr
     wait_until_closed(before)

@@ -44,10 +44,14 @@ def test_continue_finds_the_last_session_of_this_directory_however_long_its_syst
     serve(*[Turn("Hello.", usage={"input_tokens": 300_000, "output_tokens": 5})] * 4)
     (ralph.cwd / "system.txt").write_text("x" * 3_000_000)
     assert ralph("older", "--session-id", ID).code == 0
-    newer = ralph(
-        "newer", "--session-id", OTHER_ID, "--append-system-prompt-file", str(ralph.cwd / "system.txt")
+    ralph(
+        "newer",
+        "--session-id",
+        OTHER_ID,
+        "--append-system-prompt-file",
+        str(ralph.cwd / "system.txt"),
+        code=0,
     )
-    assert newer.code == 0
     elsewhere = ralph.cwd / "elsewhere"
     elsewhere.mkdir()
     assert ralph("of another directory", "--cd", str(elsewhere)).code == 0
@@ -71,8 +75,7 @@ def test_a_completed_session_asks_for_a_prompt_and_shows_the_line_that_works(
 ) -> None:
     serve(HELLO, Turn("And on."))
     assert ralph("begin").code == 0
-    refused = ralph_here("-c", "--retry", "off")
-    assert refused.code == 2
+    refused = ralph_here("-c", "--retry", "off", code=2)
     told = refused.last_line.partition("is complete: say what to do next: ")[2]
     program, *arguments = shlex.split(told.removesuffix("; see `ralph run --help`"))
     assert program == "ralph"
@@ -85,12 +88,10 @@ def test_an_id_of_no_session_or_of_several_exits_2(ralph, ralph_here, serve) -> 
     serve(HELLO, HELLO)
     assert [ralph("look at it", "--session-id", name).code for name in (ID, OTHER_ID)] == [0, 0]
     for command in (["-r", "0000001a", "on"], ["sessions", "show", "0000001a"]):
-        ran = ralph_here(*command)
-        assert ran.code == 2
+        ran = ralph_here(*command, code=2)
         assert "no session has an id that begins with '0000001a'" in ran.stderr
         assert len(ran.stderr.splitlines()) == 1
-    several = ralph_here("-r", ID[:7], "on")
-    assert several.code == 2
+    several = ralph_here("-r", ID[:7], "on", code=2)
     assert ID in several.last_line
     assert OTHER_ID in several.last_line
 
@@ -113,8 +114,7 @@ def test_the_hint_of_a_run_leads_back_to_its_session_from_anywhere(ralph, serve,
     place, work = tmp_path / "my sessions", tmp_path / "my work"
     work.mkdir()
     words = ["--cd", str(work), "--session-dir", str(place), "--base-url", server.base_url]
-    failed = ralph("go", *NO_RETRY, *words)
-    assert failed.code == 75
+    failed = ralph("go", *NO_RETRY, *words, code=75)
     ralph.cwd = tmp_path
     assert ralph(*hinted(failed)).code == 0
     assert server.requests[0].body == server.requests[1].body
@@ -123,8 +123,7 @@ def test_the_hint_of_a_run_leads_back_to_its_session_from_anywhere(ralph, serve,
 def test_a_journal_that_was_deleted_during_the_run_is_not_hinted_at(ralph, serve) -> None:
     deletes = Turn([ToolUse("Bash", {"command": "rm -r ~/.local/state/ralph"})])
     serve(deletes, OVERLOADED)
-    ran = ralph("go", *NO_RETRY, "--sandbox", "off")
-    assert ran.code == 75
+    ran = ralph("go", *NO_RETRY, "--sandbox", "off", code=75)
     assert "continue with" not in ran.stderr
 
 
@@ -136,8 +135,7 @@ def test_a_conversation_goes_to_another_server_only_where_that_is_said_exits_78_
     before = only_journal(ralph).read_bytes()
     second = serve(HELLO, HELLO)
     for how in (["-c"], ["-c", "--fork-session"]):
-        ran = ralph_here(*how, "on")
-        assert ran.code == 78
+        ran = ralph_here(*how, "on", code=78)
         assert first.base_url in ran.last_line
         assert f"--base-url {second.base_url}" in ran.last_line
     assert only_journal(ralph).read_bytes() == before
@@ -165,12 +163,10 @@ def test_from_elsewhere_the_way_to_the_directory_is_told_so_that_a_shell_takes_i
     serve(HELLO, HELLO)
     assert ralph("go", "--session-id", ID).code == 0
     ralph.cwd = elsewhere
-    ran = ralph_here("-r", ID, "on")
-    assert ran.code == 2
+    ran = ralph_here("-r", ID, "on", code=2)
     command = ran.last_line.partition("resume it there: ")[2]
     words = subprocess.check_output(["bash", "-c", f"ralph() {{ printf '%s\\0' \"$@\"; }}; {command} on"])
-    done = ralph(*map(os.fsdecode, words.split(b"\0")[:-1]))
-    assert done.code == 0, done.stderr
+    ralph(*map(os.fsdecode, words.split(b"\0")[:-1]), code=0)
 
 
 @pytest.mark.parametrize("forks", [False, True])
@@ -183,8 +179,7 @@ def test_a_session_whose_directory_has_moved_continues_where_it_is_asked_to(
     assert ralph("go", "--session-id", ID, "--cd", str(old)).code == 0
     old.rename(new)
     fork = ["--fork-session", "--session-id", OTHER_ID] if forks else []
-    ran = ralph("-r", ID, "on", "--cd", str(new), *fork)
-    assert ran.code == 0
+    ran = ralph("-r", ID, "on", "--cd", str(new), *fork, code=0)
     assert f"directory {old} is gone; it continues in {new}" in ran.stderr
     assert f"Working directory: {new}\\n".encode() in (server.requests[-1].body or b"")
     old.mkdir()

@@ -215,8 +215,7 @@ def test_credentials_and_ralphs_own_are_neither_read_nor_edited_nor_found_exits_
         ToolUse("Glob", {"pattern": str(home / "*/*")}),
     ]
     server = serve(Turn(content=[*refusals, *searches]), Turn("Done."))
-    ran = ralph("go", "--output-format", "stream-json")
-    assert ran.code == 0, ran.stderr
+    ran = ralph("go", "--output-format", "stream-json", code=0)
     said = results(server)
     for call, (text, is_error) in zip(refusals, said, strict=False):
         assert is_error, (call, text)
@@ -275,8 +274,7 @@ def test_the_settings_file_that_the_command_line_names_is_not_shown_exits_0(ralp
         looks = [use("Read", path), use("Write", path), ToolUse("Grep", found)]
         server = serve(Turn(looks), Turn("Done."))
         path.write_text(path.read_text().replace("'m'\n", f"'m'\nbase_url = '{server.base_url}'\n"))
-        ran = ralph("go", "--config", str(path))
-        assert ran.code == 0, ran.stderr
+        ralph("go", "--config", str(path), code=0)
         said = results(server)
         assert "is ralph's own configuration" in said[0][0]
         assert said[1][1]

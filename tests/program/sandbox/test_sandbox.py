@@ -161,8 +161,7 @@ def test_a_command_writes_in_its_places_alone_and_reads_no_secret_exits_0(ralph,
         "cat missing; echo x: Permission denied >&2; false",
     ]
     server = serve(*map(bash, tries), DONE)
-    ran = ralph("go", "--output-format", "json")
-    assert ran.code == 0
+    ran = ralph("go", "--output-format", "json", code=0)
     told = [results(server, nth)[0] for nth in range(1, 6)]
     assert told[0] == ("in\nthere", False)
     assert [is_error for _, is_error in told[1:]] == [True] * 4
@@ -198,8 +197,7 @@ def test_directories_that_are_deeper_than_pythons_stack_cost_nothing_and_none_is
 
 def test_the_level_is_in_the_first_line_the_first_object_and_the_result_exits_0(ralph, serve) -> None:
     serve(DONE)
-    ran = ralph("go", "--output-format", "stream-json")
-    assert ran.code == 0
+    ran = ralph("go", "--output-format", "stream-json", code=0)
     assert ran.stderr.splitlines()[0].endswith(f"(sandbox: {LEVEL.name})")
     for entry in (ran.objects[0], ran.result):
         assert entry["sandbox"] == LEVEL.name
@@ -274,8 +272,7 @@ def test_a_changed_sandbox_is_told_without_a_prompt_too_and_once_exits_0(ralph, 
 
 def test_without_a_sandbox_a_command_can_do_what_its_user_can_exits_0(ralph, serve, tmp_path) -> None:
     server = serve(bash(f"echo out > {tmp_path}/outside; cat {secret(ralph)}; echo $TMPDIR"), DONE)
-    ran = ralph("go", "--sandbox", "off")
-    assert ran.code == 0
+    ran = ralph("go", "--sandbox", "off", code=0)
     assert results(server) == [(f"private\n{ralph.environment['TMPDIR']}", False)]
     assert ran.stderr.splitlines()[0].endswith("(sandbox: none)")
     assert "Commands run in a sandbox" not in str(server.requests[0].json()["system"])
@@ -369,8 +366,7 @@ def test_the_network_that_is_off_is_off_and_a_notice_says_how_far_exits_0(ralph,
     options = ("--net", "off") if by == "option" else ()
     if by == "repository":
         settings_of_repository(ralph, {"sandbox": {"enabled": True, "network": {"allowedDomains": []}}})
-    ran = ralph("go", *options, "--output-format", "stream-json")
-    assert ran.code == 0
+    ran = ralph("go", *options, "--output-format", "stream-json", code=0)
     assert (": commands are restricted by sandbox.network.allowedDomains" in ran.stderr) is (not options)
     assert "reached" not in results(server)[0][0]
     has_loopback = MEANS.has_own_network
@@ -385,8 +381,7 @@ def test_what_a_command_does_to_protected_files_is_undone_and_told_exits_0(ralph
         "git config core.fsmonitor x; echo x > .git/hooks/pre-commit; echo x > ralph.toml; echo kept > file"
     )
     server = serve(bash(plants), DONE)
-    ran = ralph("go", "--output-format", "json")
-    assert ran.code == 0
+    ran = ralph("go", "--output-format", "json", code=0)
     changed = "ralph.toml" if MEANS.bwrap else ".git/config, .git/hooks/pre-commit, ralph.toml"
     assert f"[undone: changes to {changed}." in results(server)[0][0]
     assert (ralph.cwd / ".git" / "config").read_bytes() == before
@@ -421,8 +416,7 @@ def test_with_strict_a_change_that_cannot_be_undone_ends_the_run_exits_78(ralph,
     hook.parent.mkdir(exist_ok=True)
     os.mkfifo(hook)
     server = serve(bash(f"rm {hook}; echo y > {hook}; echo done > work"), bash("echo more > work"), DONE)
-    ran = ralph.finish(ralph.start("go", "--sandbox", "strict", **forbidding_namespaces()))
-    assert ran.code == 78
+    ran = ralph.finish(ralph.start("go", "--sandbox", "strict", **forbidding_namespaces())).having(78)
     why = "could not be undone: .git/hooks/pre-commit (it was not a file)"
     assert f"--sandbox strict: commands changed protected files, and that {why}. They can make" in ran.stderr
     assert len(server.requests) == 1
@@ -437,8 +431,7 @@ def test_protected_files_are_restored_after_a_command_that_a_signal_stops_exits_
     server = serve(bash("git config core.fsmonitor x; echo x > ralph.toml; touch there; sleep 99"), DONE)
     process = ralph.start("go", "--output-format", "stream-json")
     wait_until((ralph.cwd / "there").exists)
-    ran = ralph.stopped_by(process, signal.SIGTERM)
-    assert ran.code == 143
+    ran = ralph.stopped_by(process, signal.SIGTERM, code=143)
     assert (ralph.cwd / ".git" / "config").read_bytes() == before
     assert not (ralph.cwd / "ralph.toml").exists()
     changed = "ralph.toml" if MEANS.bwrap else ".git/config, ralph.toml"
@@ -522,8 +515,7 @@ def test_without_network_a_server_and_its_client_meet_exits_0(ralph, serve) -> N
         "c = socket.create_connection(s.getsockname()); s.accept()[0].send(b'met'); print(c.recv(9).decode())"
     )
     server = serve(bash(f'python3 -c "{meet}"; tail -n +3 /proc/net/dev | cut -d: -f1'), DONE)
-    ran = ralph("go", "--net", "off", "--sandbox", "strict")
-    assert ran.code == 0, ran.stderr
+    ralph("go", "--net", "off", "--sandbox", "strict", code=0)
     assert results(server)[0][0].split() == ["met", "lo"]
 
 
@@ -536,8 +528,7 @@ def test_with_a_proxy_other_hosts_are_refused_and_each_refusal_is_told_exits_0(r
     )
     server = serve(bash(ask), DONE)
     hosts = ("--allow-host=listed.example", "--allow-host=*.other.test:8443", "--allow-host=10.0.0.0/8")
-    ran = ralph("go", *hosts, "--output-format", "json")
-    assert ran.code == 0, ran.stderr
+    ran = ralph("go", *hosts, "--output-format", "json", code=0)
     text, _ = results(server)[0]
     assert text.count("HTTP/1.1 403") == 3
     refused = (
@@ -558,14 +549,12 @@ def test_a_container_that_forbids_namespaces_gets_the_next_level_and_what_is_mis
     container = forbidding_namespaces()
     plants = "git config core.fsmonitor x; echo x > .git/hooks/pre-commit; echo $TMPDIR"
     server = serve(bash(plants), DONE)
-    ran = ralph.finish(ralph.start("go", **container))
-    assert ran.code == 0, ran.stderr
+    ran = ralph.finish(ralph.start("go", **container)).having(0)
     assert ran.stderr.splitlines()[0].endswith("(sandbox: landlock)")
     text, _ = results(server)[0]
     assert "[undone: changes to .git/config, .git/hooks/pre-commit." in text
     assert "/ralph-tmp-" in text
-    strict = ralph.finish(ralph.start("go", "--sandbox", "strict", "--net", "off", **container))
-    assert strict.code == 78
+    strict = ralph.finish(ralph.start("go", "--sandbox", "strict", "--net", "off", **container)).having(78)
     assert "--sandbox strict: this machine lacks network (" in strict.last_line
 
 
@@ -608,8 +597,7 @@ def test_a_loops_check_has_the_limits_of_commands_exits_3(ralph, iterations) -> 
     ralph.user_file.write_text("sandbox.max_processes = 4\nsandbox.max_memory_mb = 100\n")
     iterations([bash("echo 1 > one"), Turn("Done.")])
     check = "for i in 1 2 3 4 5 6; do sleep 600 & done; wait"
-    ran = ralph("loop", "go", "--until", check, "--max-iterations", "1")
-    assert ran.code == 3
+    ran = ralph("loop", "go", "--until", check, "--max-iterations", "1", code=3)
     assert "was stopped: it had more than 4 processes and threads (sandbox.max_processes)" in ran.stderr
 
 
@@ -695,8 +683,7 @@ def test_a_loops_check_runs_in_the_sandbox_as_the_repository_restricts_it_and_it
     settings_of_repository(ralph, {"sandbox": {"network": {"allowedDomains": []}}})
     reach = f"(exec 3<>/dev/tcp/127.0.0.1/{server.base_url.rpartition(':')[2]}) && touch reached"
     check = f"echo $TMPDIR > told; echo x > ralph.toml; {reach}; echo out > {tmp_path}/outside"
-    ran = ralph("loop", "go", "--until", check, "--max-iterations", "1")
-    assert ran.code == 3
+    ralph("loop", "go", "--until", check, "--max-iterations", "1", code=3)
     made = (ralph.cwd / "ralph.toml", ralph.cwd / "reached", tmp_path / "outside")
     assert not [one for one in made if one.exists()]
     assert ((ralph.cwd / "told").read_text() == "/tmp\n") is bool(MEANS.bwrap)
@@ -710,8 +697,7 @@ def test_a_loops_listing_of_files_outside_of_git_runs_in_the_sandbox_exits_0(ral
     rules.write_text("one\n")
     (ralph.cwd / ".gitignore").symlink_to(rules)
     iterations([bash("echo 1 > one"), Turn("Done.")])
-    ran = ralph("loop", "go", "--max-iterations", "1")
-    assert ran.code == 0
+    ran = ralph("loop", "go", "--max-iterations", "1", code=0)
     assert any("1 file changed: one" in line for line in loop_lines(ran)), ran.stderr
     assert list(Path(ralph.environment["TMPDIR"]).iterdir()) == []
 
@@ -736,8 +722,7 @@ def test_a_loop_passes_its_sandbox_on_and_keeps_it_when_it_continues_exits_3(
 
 
 def test_doctor_names_the_level_and_every_protection_exits_0(ralph) -> None:
-    ran = ralph("doctor")
-    assert ran.code == 0
+    ran = ralph("doctor", code=0)
     lines = [line for line in ran.stdout.splitlines() if " sandbox: " in line]
     assert LEVEL.name in lines[0]
     if LEVEL.name != "none":

@@ -81,8 +81,7 @@ def test_instructions_come_from_the_repository_and_nowhere_else_exits_0(
     (deep / "CLAUDE.md").symlink_to("../../../docs/rules.md")
     (tmp_path / "CLAUDE.md").write_text(f"above {CANARY}")
     server = serve(Turn("Done."))
-    ran = ralph("go", "-C", str(deep))
-    assert ran.code == 0, ran.stderr
+    ran = ralph("go", "-C", str(deep), code=0)
     everything = sent(server) + journals(ralph)
     assert "rule of a" in everything
     assert "rule of docs" in everything
@@ -101,8 +100,7 @@ def test_a_home_that_is_the_repository_gives_no_key_by_a_link_inside_of_it_exits
     home = outside.parent.parent
     (home / "CLAUDE.md").symlink_to(".ssh/id")
     server = serve(Turn("Done."))
-    ran = ralph("go", "-C", str(home))
-    assert ran.code == 0
+    ran = ralph("go", "-C", str(home), code=0)
     assert CANARY not in sent(server) + journals(ralph)
     assert f"{home}/CLAUDE.md is left out: it leads to {outside}: {home}/.ssh holds SSH keys" in ran.stderr
 
@@ -123,8 +121,7 @@ def test_a_planted_link_is_refused_wherever_a_file_is_named_exits_2(
     for option in OPTIONS:
         for name in names:
             prompt = () if option == "--prompt-file" else ("go",)
-            ran = ralph_here(*prompt, option, name, "--base-url", "http://127.0.0.1:9")
-            assert ran.code == 2, ran.stderr
+            ran = ralph_here(*prompt, option, name, "--base-url", "http://127.0.0.1:9", code=2)
             [line] = ran.stderr.splitlines()
             assert name in line
             assert "link" in line or "it is a kernel file" in line
@@ -138,8 +135,7 @@ def test_the_kernels_files_are_refused_by_their_own_name_and_through_standard_in
     ralph.environment["ANTHROPIC_BASE_URL"] = "http://127.0.0.1:9"
     for option in OPTIONS:
         prompt = () if option == "--prompt-file" else ("go",)
-        ran = ralph_here(*prompt, option, KERNELS_FILE)
-        assert ran.code == 2
+        ran = ralph_here(*prompt, option, KERNELS_FILE, code=2)
         assert "it is a kernel file" in ran.stderr
     with Path(KERNELS_FILE).open("rb") as made_up:
         for arguments in ((), ("-f", "/dev/stdin")):
@@ -184,8 +180,9 @@ def test_known_credentials_are_cut_out_of_every_word_for_the_api_exits_0(ralph, 
     schema = {"type": "object", "properties": {"a": {"type": "string", "description": f"schema {both}"}}}
     (ralph.cwd / "schema.json").write_text(json.dumps(schema))
     server = serve(*(Turn("Done.") for _ in range(20)))
-    ran = ralph("-f", "prompt.md", "--append-system-prompt-file", "system.md", stdin=f"piped {both}".encode())
-    assert ran.code == 0
+    ralph(
+        "-f", "prompt.md", "--append-system-prompt-file", "system.md", stdin=f"piped {both}".encode(), code=0
+    )
     words = ("--system-prompt", f"replaced {both}", "--json-schema", "schema.json", "--max-turns", "1")
     ralph(f"argument {both}", *words)
     options = ("--input-format", "stream-json", "--output-format", "stream-json")
@@ -208,8 +205,7 @@ def test_a_prompt_file_that_an_iteration_makes_a_link_says_what_it_said_before_e
         [bash(f"ln -sf {outside} PROMPT.md; echo 2 > two")],
         [write("three", "3\n")],
     )
-    ran = ralph("loop", "-f", "PROMPT.md", "--max-iterations", "3")
-    assert ran.code == 0, ran.stderr
+    ran = ralph("loop", "-f", "PROMPT.md", "--max-iterations", "3", code=0)
     prompts = {first_prompt(request) for request in server.requests}
     assert len(prompts) == 3
     assert all("the task, and a pasted [redacted]" in prompt for prompt in prompts)
@@ -272,8 +268,7 @@ def test_a_settings_file_is_not_read_behind_a_link_that_a_command_can_make_exits
     for link in (place / "file", ralph.cwd / "file"):
         link.symlink_to(there)
         for command in ((), ("loop", "--max-iterations", "1")):
-            ran = ralph_here(*command, "go", option, str(link), *words)
-            assert ran.code == 2
+            ran = ralph_here(*command, "go", option, str(link), *words, code=2)
             assert f"cannot read {link}: {link} is a link that leads out of its repository" in ran.stderr
         link.unlink()
         link.write_bytes(there.read_bytes())
@@ -296,12 +291,10 @@ def test_a_file_elsewhere_that_a_command_makes_a_link_is_not_read_again_exits_2(
     there.write_bytes(outside.read_bytes())
     replaced = bash(f"cd {place} && rm -r sub && ln -s {there.parent} sub")
     server = iterations([replaced, write("one", "1")])
-    ran = ralph("loop", "go", option, str(file), "--max-iterations", "2", *words)
-    assert ran.code == 2
+    ran = ralph("loop", "go", option, str(file), "--max-iterations", "2", *words, code=2)
     assert f"{place}/sub is a link that leads out of its repository" in ran.stderr
     again = serve(Turn("Done."))
-    ran = ralph("go", option, str(file), *words)
-    assert ran.code == 2
+    ran = ralph("go", option, str(file), *words, code=2)
     assert f"{place}/sub is a link that leads out of its repository" in ran.stderr
     assert CANARY not in sent(server)
     assert not again.requests
@@ -356,8 +349,7 @@ def test_a_link_where_a_file_is_to_be_written_is_replaced_exits_0(ralph, serve, 
         leads_to = {"new.json": home / "made"}
     for name, target in leads_to.items():
         (ralph.cwd / name).symlink_to(target)
-        ran = ralph("go", option, name)
-        assert ran.code == 0, ran.stderr
+        ralph("go", option, name, code=0)
         written = (ralph.cwd / name).read_text()
         assert not (ralph.cwd / name).is_symlink()
         assert ("ralph_run_exit_code" if option == "--metrics-file" else '"type":"result"') in written
@@ -371,8 +363,7 @@ def test_a_directory_that_a_planted_link_leads_out_to_is_refused_exits_2(ralph, 
     (ralph.cwd / "deep").mkdir()
     for option in ("--result-file", "--metrics-file"):
         for arguments in ((f"{option}=out/x.json",), (f"{option}=deep/../out/x.json", "-C", "deep")):
-            ran = ralph_here("go", *arguments)
-            assert ran.code == 2
+            ran = ralph_here("go", *arguments, code=2)
             [line] = ran.stderr.splitlines()
             assert f"{ralph.cwd}/out is a link that leads out of its repository, to {home}" in line
     assert [path.name for path in home.iterdir()] == [".ssh"]
@@ -385,8 +376,7 @@ def test_a_directory_that_a_command_makes_a_link_keeps_what_it_leads_to_exits_74
     (home / "result.json").write_text("mine")
     (ralph.cwd / "out").mkdir()
     serve(bash(f"rmdir out && ln -s {home} out"), Turn("Done."))
-    ran = ralph("go", "--result-file", "out/result.json")
-    assert ran.code == 74
+    ran = ralph("go", "--result-file", "out/result.json", code=74)
     assert "is a link that leads out of its repository" in ran.stderr
     assert (home / "result.json").read_text() == "mine"
 
@@ -410,7 +400,6 @@ def test_a_planted_step_summary_is_not_followed_out_exits_0(ralph, iterations, o
     mine.write_text("mine\n")
     (ralph.cwd / "summary.md").symlink_to(mine)
     ralph.environment["GITHUB_STEP_SUMMARY"] = str(ralph.cwd / "summary.md")
-    ran = ralph("loop", "go", "--max-iterations", "1")
-    assert ran.code == 0
+    ran = ralph("loop", "go", "--max-iterations", "1", code=0)
     assert "it is a link, which ralph does not follow" in ran.stderr
     assert mine.read_text() == "mine\n"

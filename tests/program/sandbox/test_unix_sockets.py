@@ -34,8 +34,7 @@ def test_all_sockets_are_open_where_the_user_says_so_and_the_first_line_says_it_
     code = "import socket; socket.socket(socket.AF_UNIX).bind('s'); print('bound')"
     server = serve(bash(f'python3 -c "{code}"'), DONE)
     line = ("go", "--unix-sockets", asked, "--output-format", "stream-json")
-    ran = ralph.finish(ralph.start(*line, **forbidding_namespaces()))
-    assert ran.code == 0
+    ran = ralph.finish(ralph.start(*line, **forbidding_namespaces())).having(0)
     is_open = asked == "allow"
     assert ("bound" in results(server)[0][0].split()) is is_open
     assert ran.stderr.splitlines()[0].endswith(

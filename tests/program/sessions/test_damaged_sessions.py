@@ -57,15 +57,13 @@ def test_of_a_damaged_session_everything_up_to_the_damage_is_shown(ralph, sessio
     damage(session, line)
     assert listed(ralph)[0]["outcome"] == "damaged"
     assert "look at it" in ralph("sessions", "ls").stdout
-    shown = ralph("sessions", "show")
-    assert shown.code == 74
+    shown = ralph("sessions", "show", code=74)
     assert "  | found" in shown.stdout
     assert shown.stdout.endswith(
         f"[damaged] line {line} does not match its checksum; what follows cannot be read\n"
     )
     for form in ("md", "json"):
-        exported = ralph("sessions", "export", "--format", form)
-        assert exported.code == 74
+        exported = ralph("sessions", "export", "--format", form, code=74)
         assert "I look." in exported.stdout
         assert f"line {line} does not match its checksum" in exported.stdout
         assert exported.stderr == (
@@ -79,8 +77,7 @@ def test_damage_in_any_line_is_shown_without_a_traceback(ralph_here, completed, 
     session.write_bytes(whole)
     damage(session, line)
     for command in (["show"], ["export"], ["export", "--format", "json"]):
-        ran = ralph_here("sessions", *command)
-        assert ran.code == 74
+        ran = ralph_here("sessions", *command, code=74)
         assert f"line {line} does not match" in ran.stdout
         assert "Traceback" not in ran.stderr
     assert ralph_here("sessions", "ls").stdout.split()[3] == "damaged"

@@ -108,8 +108,7 @@ READERS = [
 
 @every_row("words", READERS)
 def test_no_reader_of_a_session_shows_the_secret(session, ralph_here, words) -> None:
-    ran = ralph_here(*words)
-    assert ran.code == 0, ran.stderr
+    ran = ralph_here(*words, code=0)
     assert shows_a_secret(ran.stdout + ran.stderr) == []
     assert "[redacted]" in ran.stdout or words[:2] == ("sessions", "ls")
     assert "older ralph" not in ran.stdout
@@ -128,8 +127,7 @@ def test_the_journal_keeps_the_texts_and_says_where_the_secrets_are(session, ral
     ]
     assert sorted(places) == sorted([*FORMS.values(), "\u200b".join(HALVES)])
     ralph.environment["ANTHROPIC_API_KEY"] = KEY
-    ran = ralph("--continue", "go on")
-    assert ran.code == 0, ran.stderr
+    ralph("--continue", "go on", code=0)
     assert FORMS["in json"] in json.dumps(server.requests[-1].json()), "the model gets what it got before"
     assert session.read_bytes().startswith(raw)
 
@@ -143,8 +141,7 @@ def test_a_resumed_session_knows_the_secrets_that_its_journal_marks(
     ralph.environment["DATABASE_PASSWORD"] = PASSWORD
     assert ralph("look at it").code == 0
     del ralph.environment["DATABASE_PASSWORD"]
-    resumed = ralph("--continue", "read it again")
-    assert resumed.code == 0, resumed.stderr
+    resumed = ralph("--continue", "read it again", code=0)
     assert shows_a_secret(resumed.stdout + resumed.stderr) == []
     for words in READERS:
         ran = ralph_here(*words)
@@ -170,8 +167,7 @@ def test_a_journal_of_an_older_ralph_loses_keys_of_known_forms_and_its_page_says
     session.write_bytes(b"".join(map(sealed, lines)))
     assert read_lines(session.read_bytes()).records
     for words in READERS:
-        ran = ralph_here(*words)
-        assert ran.code == 0
+        ran = ralph_here(*words, code=0)
         assert UNKNOWN[:20] not in ran.stdout, words
     assert "did not record where secrets are" in ran.stdout, "the last reader makes a page"
 
@@ -207,8 +203,7 @@ def loop(ralph, iterations, checkout) -> None:
     ],
 )
 def test_no_reader_of_a_loop_shows_the_secret(loop, ralph_here, words) -> None:
-    ran = ralph_here(*words)
-    assert ran.code == 0, ran.stderr
+    ran = ralph_here(*words, code=0)
     assert shows_a_secret(ran.stdout + ran.stderr) == []
 
 
@@ -268,8 +263,7 @@ def test_the_record_of_a_loop_shows_no_credential_of_its_options(ralph, ralph_he
         "env": {"GATEWAY_TOKEN": PASSWORD, "ANTHROPIC_CUSTOM_HEADERS": f"X-Team: a\nX-Auth-Token: {PASSWORD}"}
     }
     options = ("--settings", json.dumps(settings), "--notify", f"API_TOKEN='{PASSWORD}' true")
-    ran = ralph("loop", "go", "--max-iterations", "1", "--gate", f"GATE_TOKEN='{PASSWORD}' true", *options)
-    assert ran.code == 0, ran.stderr
+    ralph("loop", "go", "--max-iterations", "1", "--gate", f"GATE_TOKEN='{PASSWORD}' true", *options, code=0)
     told = ralph_here("loop", "--status", "--json").stdout
     assert shows_a_secret(told) == []
     plan = json.loads(told)["plan"]

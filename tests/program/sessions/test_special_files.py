@@ -112,8 +112,7 @@ def test_a_state_directory_that_is_a_file_is_told_as_that_exits_74(
     words = ("--session-dir", str(file)) if how == "--session-dir" else ()
     if not words:
         ralph.environment[how] = str(file)
-    ran = ralph_here("hi", *words)
-    assert ran.code == 74
+    ran = ralph_here("hi", *words, code=74)
     assert f"{file} is not a directory" in ran.last_line
     for command in (("-c",), ("-r", ID[:8])):
         assert ralph_here(*command, "hi", *words).code in (2, 74)
@@ -134,8 +133,7 @@ def test_no_session_is_kept_where_a_link_that_commands_can_make_leads_exits_78(
     for where in (ralph.cwd, added, written):
         link = where / "s"
         link.symlink_to(elsewhere)
-        ran = ralph_here("go", "--add-dir", str(added), "--session-dir", str(link))
-        assert ran.code == 78
+        ran = ralph_here("go", "--add-dir", str(added), "--session-dir", str(link), code=78)
         assert f"commands may write where {link} is" in ran.stderr
     assert not server.requests
     assert not [*elsewhere.iterdir()]
@@ -153,8 +151,7 @@ def test_no_session_or_loop_is_kept_or_resumed_where_commands_may_write_exits_78
     state, words = tmp_path / place / "state", ("go", "--add-dir", "../added")
     ralph.environment["RALPH_STATE_DIR"] = str(state)
     for more in (words, ("-c", *words), ("-r", ID, *words), ("loop", *words)):
-        ran = ralph_here(*more)
-        assert ran.code == 78
+        ran = ralph_here(*more, code=78)
         assert f"commands may write where {state}/" in ran.last_line
     assert not state.is_dir() or not [*state.glob("*/*/*")]
     del ralph.environment["RALPH_STATE_DIR"]
@@ -196,8 +193,7 @@ def test_a_record_in_the_work_is_not_continued_exits_78(ralph, ralph_here, serve
     usual = Path(ralph.environment["HOME"], ".local/state/ralph")
     usual.rename(ralph.cwd / "state")
     ralph.environment["RALPH_STATE_DIR"] = str(ralph.cwd / "state")
-    ran = ralph_here("loop", "--continue", "--max-iterations", "2")
-    assert ran.code == 78
+    ran = ralph_here("loop", "--continue", "--max-iterations", "2", code=78)
     assert "commands may write where" in ran.last_line
 
 
@@ -208,8 +204,7 @@ def test_where_the_home_is_the_work_sessions_and_loops_are_kept_elsewhere_and_re
     own = Path(ralph.environment["TMPDIR"], temporary_name())
     server = serve(*[HELLO] * 4)
     planted = ralph.cwd / ".local/state/ralph"
-    first = ralph("go")
-    assert first.code == 0
+    first = ralph("go", code=0)
     assert f"sessions are kept in {own}, which may be cleared at any time: commands may write" in first.stderr
     [journal] = own.glob("*/*.jsonl")
     # As a command could make it.
@@ -251,8 +246,7 @@ def test_a_resumed_session_writes_in_no_directory_that_is_not_named_again(ralph,
     first = ralph("go", "--add-dir", "../added", "--max-turns", "1")
     assert ralph("-c", "go on").code == 0
     assert not (added / "x").exists()
-    again = ralph("-c", "go on", "--add-dir", "../added")
-    assert again.code == 0
+    ralph("-c", "go on", "--add-dir", "../added", code=0)
     assert (added / "x").exists()
     assert first.code == 0
 

@@ -40,8 +40,7 @@ def test_a_denied_call_is_a_result_for_the_model_a_line_for_people_and_a_denial(
     ralph, serve, project
 ) -> None:
     server = serve(bash("echo hi; rm kept"), calls(("Read", {"file_path": ".env"})), bash("echo fine"), DONE)
-    ran = ralph("go", "--output-format", "stream-json")
-    assert ran.code == 0
+    ran = ralph("go", "--output-format", "stream-json", code=0)
     assert (ralph.cwd / "kept").exists()
     why = f"the rule Bash(rm:*) (permissions.deny of {project}) forbids it."
     assert results(server, 1) == [(f"This call was not run: {why}", True)]
@@ -108,8 +107,7 @@ def test_no_tool_shows_a_denied_file(ralph, serve, project) -> None:
         DONE,
     )
     (ralph.cwd / "innocent").symlink_to(".env")
-    ran = ralph("go", "--output-format", "stream-json")
-    assert ran.code == 0
+    ran = ralph("go", "--output-format", "stream-json", code=0)
     told = str([results(server, nth) for nth in range(1, 5)])
     assert "hidden" not in told
     assert (ralph.cwd / ".env").read_text() == "KEY=hidden\n"
@@ -132,8 +130,7 @@ def test_a_rule_whose_path_leads_through_a_linked_directory_holds_for_every_tool
         bash("cat secrets/k.txt"),
         DONE,
     )
-    ran = ralph("go", "--output-format", "stream-json")
-    assert ran.code == 0
+    ran = ralph("go", "--output-format", "stream-json", code=0)
     assert "hidden" not in str([results(server, nth) for nth in (1, 2)])
     assert secret.read_text() == "KEY=hidden\n"
     assert len(denials(ran)) == 3
@@ -151,9 +148,16 @@ def test_rules_of_all_files_and_of_the_option_hold(ralph, serve, project) -> Non
     option = write(ralph.cwd / "more.json", {"permissions": {"deny": ["Bash(option:*)"]}})
     server = serve(*(bash(f"{name} x") for name in ("local", "user", "option", "asked", "rm")), DONE)
     ran = ralph(
-        "go", "-C", "below", "--settings", str(option), "--setting-sources=", "--output-format", "stream-json"
+        "go",
+        "-C",
+        "below",
+        "--settings",
+        str(option),
+        "--setting-sources=",
+        "--output-format",
+        "stream-json",
+        code=0,
     )
-    assert ran.code == 0
     told = [results(server, nth)[0][0] for nth in range(1, 6)]
     assert [
         f"the rule Bash({name}:*)" in one
@@ -179,8 +183,7 @@ def test_dont_ask_runs_what_reads_and_what_an_allow_rule_names(ralph, serve) -> 
         DONE,
     )
     named = ("--setting-sources", "project")
-    ran = ralph("go", "--permission-mode", "dontAsk", *named, "--output-format", "stream-json")
-    assert ran.code == 0
+    ran = ralph("go", "--permission-mode", "dontAsk", *named, "--output-format", "stream-json", code=0)
     assert [is_error for nth in range(1, 5) for _, is_error in results(server, nth)] == [
         False,
         True,
@@ -312,11 +315,9 @@ def test_fail_if_unavailable_is_a_strict_sandbox(ralph, ralph_here, serve) -> No
     serve(DONE, DONE)
     asked = ("--settings", json.dumps({"sandbox": {"failIfUnavailable": True}}))
     # What strict refuses on each machine: a home directory that commands may write.
-    ran = ralph_here("go", *asked, "--cd", ralph.environment["HOME"])
-    assert ran.code == 78
+    ran = ralph_here("go", *asked, "--cd", ralph.environment["HOME"], code=78)
     assert "--sandbox strict: " in ran.last_line
-    ran = ralph_here("go", *asked, "--sandbox", "off")
-    assert ran.code == 78
+    ran = ralph_here("go", *asked, "--sandbox", "off", code=78)
     assert "sandbox.failIfUnavailable cannot be kept with --sandbox off" in ran.last_line
 
 
@@ -348,8 +349,7 @@ def test_hooks_of_a_repository_are_named_once_and_not_run(ralph, serve) -> None:
     sandbox = {"enabled": True, "excludedCommands": ["git"]}
     document = {"hooks": {"PreToolUse": [hook], "stopp": [hook]}, "sandbox": sandbox}
     path = write(ralph.cwd / ".claude" / "settings.json", document)
-    ran = ralph("go", "--output-format", "stream-json", "--sandbox", "off")
-    assert ran.code == 0
+    ran = ralph("go", "--output-format", "stream-json", "--sandbox", "off", code=0)
     assert not (ralph.cwd / "ran").exists()
     not_started = "a repository may not start programs; pass hooks that you trust with --settings"
     only_restricts = (
@@ -381,8 +381,7 @@ def test_the_doctor_lists_rules_and_fails_where_no_run_would_begin(ralph, ralph_
 def test_an_empty_file_holds_no_rules_and_is_named(ralph, serve) -> None:
     serve(DONE)
     path = write(ralph.cwd / ".claude" / "settings.json", "\n")
-    ran = ralph("go")
-    assert ran.code == 0
+    ran = ralph("go", code=0)
     assert f"{path} is empty" in ran.stderr
 
 
@@ -448,11 +447,11 @@ def test_a_loop_keeps_the_rules_with_which_it_began(ralph, iterations, project) 
     server = iterations(
         [bash(f"echo '{{}}' > {project}; echo '{{}}' > {more}")], [bash("rm kept"), bash("touch x")]
     )
-    ran = ralph(
+    ralph(
         *("loop", "go", "--max-iterations", "2", "--sandbox", "off"),
         *("--settings", str(more), "--disallowedTools", "Bash(ls:*)"),
+        code=0,
     )
-    assert ran.code == 0
     assert project.read_text() == "{}\n"
     assert (ralph.cwd / "kept").exists()
     assert not (ralph.cwd / "x").exists()

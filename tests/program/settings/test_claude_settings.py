@@ -61,8 +61,7 @@ def test_env_of_the_users_own_file_aims_the_request_and_reaches_commands(ralph, 
             "PYTHONPATH": "/nowhere",
         }
     )
-    ran = ralph("go", "--output-format", "stream-json")
-    assert ran.code == 0
+    ran = ralph("go", "--output-format", "stream-json", code=0)
     assert {"authorization", "x-api-key"} & headers(server) == {"authorization"}
     assert server.requests[0].json()["model"] == "of-the-gateway"
     [(said, _)] = results(server, 1)
@@ -103,8 +102,7 @@ def test_another_cloud_in_a_file_is_as_strict_as_in_the_environment(ralph, serve
 def test_a_proxy_of_a_file_is_used(ralph, serve) -> None:
     serve(DONE)
     ralph.environment["ANTHROPIC_BASE_URL"] = "http://api.invalid"
-    ran = ralph("go", "--retry", "off", *settings(env={"HTTP_PROXY": "http://127.0.0.1:9"}))
-    assert ran.code == 75
+    ran = ralph("go", "--retry", "off", *settings(env={"HTTP_PROXY": "http://127.0.0.1:9"}), code=75)
     assert "the proxy http://127.0.0.1:9 (HTTP_PROXY)" in ran.stderr
 
 
@@ -135,8 +133,7 @@ def test_additional_directories_of_the_settings_at_the_time_of_a_run_may_be_writ
     own(permissions={"additionalDirectories": ["../two", f"{tmp_path}/absent"]})
     (tmp_path / "one/f").unlink()
     assert ralph.cwd.parent == tmp_path
-    ran = ralph("-c", "more")
-    assert ran.code == 0, ran.stderr
+    ran = ralph("-c", "more", code=0)
     assert f"additionalDirectories: {tmp_path}/absent does not exist" in ran.stderr
     assert [is_error for nth in (3, 4) for _, is_error in results(server, nth)] == [False, True]
     assert not (tmp_path / "one/f").exists()
@@ -167,8 +164,7 @@ HOOK = {"hooks": [{"type": "command", "command": "touch ran; exit 2"}]}
 def test_disable_all_hooks_is_for_the_hooks_of_all_files(ralph, serve, own) -> None:
     serve(bash("true"), DONE, bash("true"), DONE)
     path = own(hooks={"PreToolUse": [HOOK], "PermissionRequest": [HOOK]})
-    ran = ralph("go", *settings(disableAllHooks=True))
-    assert ran.code == 0
+    ran = ralph("go", *settings(disableAllHooks=True), code=0)
     assert not (ralph.cwd / "ran").exists()
     assert (
         f"{path}: hooks for PreToolUse, PermissionRequest are not run: disableAllHooks of --settings"
@@ -223,8 +219,7 @@ def test_a_file_of_the_option_that_belongs_to_another_user_only_tightens(ralph, 
     file = tmp_path / "theirs/s.json"
     file.write_text('{"model": "opus"}')
     os.chown(file, 12345, 12345)
-    ran = ralph("go", "--settings", str(file))
-    assert ran.code == 78
+    ran = ralph("go", "--settings", str(file), code=78)
     assert f"{file}: model cannot be honoured, as it belongs to another user (uid 12345)" in ran.last_line
     os.chown(file, 0, 0)
     assert ralph("go", "--settings", str(file)).code == 0
@@ -236,8 +231,7 @@ def test_a_users_file_that_an_agent_may_write_is_named_and_does_not_count(ralph,
     file = ralph.cwd / ".claude/settings.json"
     file.parent.mkdir()
     file.write_text(json.dumps({"model": "opus", "hooks": {"Stop": [HOOK]}}))
-    ran = ralph("go")
-    assert ran.code == 0
+    ran = ralph("go", code=0)
     assert (
         f"{file}: model, hooks do not count, as an agent or a repository's author may write {ralph.cwd}"
         in ran.stderr
@@ -264,8 +258,7 @@ def test_a_value_of_a_wrong_type_is_named(ralph_here, serve, own) -> None:
         ({"sandbox": "x"}, "sandbox must be an object"),
     ):
         path = own(**document)
-        ran = ralph_here("go")
-        assert ran.code == 78
+        ran = ralph_here("go", code=78)
         assert f"{path}: " in ran.last_line
         assert says in ran.last_line
 
@@ -276,8 +269,7 @@ def test_a_loop_and_its_check_have_the_variables_too(ralph, serve, own) -> None:
     without_key(ralph)
     own(env={"ANTHROPIC_BASE_URL": base_url, "ANTHROPIC_AUTH_TOKEN": KEY, "EDITION": "first"}, model="haiku")
     check = "echo $EDITION $ANTHROPIC_AUTH_TOKEN >> seen; test -e tried || { touch tried; exit 1; }"
-    ran = ralph("loop", "go", "--until", check, "--max-iterations", "2")
-    assert ran.code == 0, ran.stderr
+    ralph("loop", "go", "--until", check, "--max-iterations", "2", code=0)
     assert (ralph.cwd / "seen").read_text() == "first\nfirst\n"
     assert {"authorization", "x-api-key"} & headers(server) == {"authorization"}
     assert "haiku" in server.requests[0].json()["model"]

@@ -90,8 +90,7 @@ def test_the_program_runs_in_the_users_configuration_without_credentials(ralph, 
     ralph.environment["AWS_CONFIG_FILE"] = f"{ralph.cwd}/aws"
     path = vault(f'pwd > "$HOME/seen"; env >> "$HOME/seen"; {COUNTING}')
     ralph.user_file.write_text(target(server, path))
-    ran = ralph("go", "--output-format", "stream-json")
-    assert ran.code == 0, ran.stderr
+    ran = ralph("go", "--output-format", "stream-json", code=0)
     assert keys(server) == ["1", "1"]
     seen = Path(ralph.environment["HOME"], "seen").read_text()
     assert seen.splitlines()[0] == str(ralph.user_file.parent.resolve())
@@ -133,8 +132,7 @@ def test_without_retries_a_refused_key_is_not_renewed_exits_77(ralph, serve, vau
 def test_an_old_key_is_renewed_before_a_request(ralph, serve, vault) -> None:
     server = serve(bash("sleep 1.1"), DONE)
     ralph.user_file.write_text(target(server, vault(), "api_key_ttl_s = 1"))
-    ran = ralph("go", "--output-format", "stream-json")
-    assert ran.code == 0
+    ran = ralph("go", "--output-format", "stream-json", code=0)
     assert keys(server) == ["1", "2"]
     assert not ran.of("api_retry")
 
@@ -150,8 +148,7 @@ def test_if_the_program_fails_later_its_last_key_is_used(ralph, serve, vault) ->
     server = serve(bash("echo one"), REFUSED, DONE)
     path = vault(f'test -e "$HOME/n" && {{ echo sealed >&2; exit 3; }}; {COUNTING}')
     ralph.user_file.write_text(target(server, path))
-    ran = ralph("go", "--output-format", "stream-json")
-    assert ran.code == 0
+    ran = ralph("go", "--output-format", "stream-json", code=0)
     assert keys(server) == ["1", "1", "1"]
     notices = [one["text"] for one in ran.of("notice")]
     assert "target 'main': api_key_command ended with exit 3: sealed; its last key is used" in notices

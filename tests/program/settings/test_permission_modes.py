@@ -16,9 +16,15 @@ def test_plan_offers_and_runs_only_what_reads(ralph, serve) -> None:
     (ralph.cwd / "there.txt").write_text("hello")
     server = serve(WRITE, bash("touch made.txt"), calls(("Read", {"file_path": "there.txt"})), DONE)
     ran = ralph(
-        "go", "--permission-mode", "plan", "--output-format", "stream-json", "--allowed-tools", "Write,Bash"
+        "go",
+        "--permission-mode",
+        "plan",
+        "--output-format",
+        "stream-json",
+        "--allowed-tools",
+        "Write,Bash",
+        code=0,
     )
-    assert ran.code == 0
     assert not (ralph.cwd / "made.txt").exists()
     assert [tools_of(server, nth) for nth in range(4)] == [READERS] * 4
     assert [results(server, nth)[0][1] for nth in (1, 2, 3)] == [True, True, False]
@@ -33,8 +39,7 @@ def test_plan_offers_and_runs_only_what_reads(ralph, serve) -> None:
 def test_other_modes_run_everything_and_say_where_nobody_is_asked(ralph, serve, mode) -> None:
     serve(WRITE, DONE)
     options = () if mode is None else ("--permission-mode", mode)
-    ran = ralph("go", *options, "--output-format", "stream-json")
-    assert ran.code == 0
+    ran = ralph("go", *options, "--output-format", "stream-json", code=0)
     assert (ralph.cwd / "made.txt").exists()
     assert ran.objects[0]["permissionMode"] == (mode or "bypassPermissions")
     told = [text for text in ran.notices if "nobody is asked here" in text]
@@ -77,8 +82,7 @@ def test_a_driver_goes_to_plan_and_back_to_what_the_start_allowed(drive, serve, 
     assert driver.ask("set_permission_mode", mode="bypassPermissions") == {"mode": "bypassPermissions"}
     driver.say("do it")
     assert driver.result(2)["permission_denials"] == []
-    ran = driver.finish()
-    assert ran.code == 0
+    driver.finish().having(0)
     assert (ralph.cwd / "made.txt").exists()
     assert not (ralph.cwd / "ran").exists()
     assert "There is no tool 'Bash'" in results(server, 4)[0][0]
@@ -144,7 +148,6 @@ def test_a_session_that_began_in_plan_keeps_to_reading_until_tools_are_named(ral
 
 def test_without_anybody_to_ask_a_call_that_would_ask_is_denied(ralph, serve) -> None:
     server = serve(bash("touch ran"), DONE)
-    ran = ralph("go", "--permission-prompts", "none", "--permission-mode", "default")
-    assert ran.code == 0
+    ralph("go", "--permission-prompts", "none", "--permission-mode", "default", code=0)
     assert "nobody is asked here (--permission-prompts none)" in told(server)[0]["content"]
     assert not (ralph.cwd / "ran").exists()

@@ -21,8 +21,7 @@ def test_a_repository_gives_back_no_tool_that_the_user_took_away(ralph, serve) -
     local.write_text(
         '[tools]\ndisallowed = []\nallowed = ["Bash", "Write"]\n[clocks]\nresponse_s = 0\n[limits]\nmax_turns = 9\n'
     )
-    ran = ralph("go", "--max-turns", "5", "--output-format", "stream-json")
-    assert ran.code == 0
+    ran = ralph("go", "--max-turns", "5", "--output-format", "stream-json", code=0)
     [(said, is_error)] = results(server)
     assert is_error
     assert "There is no tool 'Bash'" in said
@@ -137,8 +136,7 @@ def furnished(ralph, iterations) -> MockApi:
 def test_nothing_that_happens_in_a_loop_changes_its_settings(ralph, furnished) -> None:
     # Without a sandbox, because in namespaces of its own a command sees no other process.
     words = ("--until", REWRITES, "--max-iterations", "2", "--sandbox", "off")
-    ran = ralph("loop", "go", "--config", "own.toml", *words)
-    assert ran.code == 3
+    ralph("loop", "go", "--config", "own.toml", *words, code=3)
     assert not (ralph.cwd / "own.toml").exists()
     rights = (["Read", "Edit", *WITH_BASH, "Glob"], "low")
     assert [shown_rights(furnished, nth) for nth in range(6)] == [rights] * 6
@@ -159,8 +157,7 @@ def test_a_loop_that_continues_keeps_what_an_iteration_could_have_written_and_re
     (ralph.cwd / "ralph.toml").write_text('[tools]\nallowed = ["Write"]\n')
     (ralph.cwd / "own.toml").write_text('[tools]\ndisallowed = []\npass_env = ["ANTHROPIC_API_KEY"]\n')
     ralph.user_file.write_text(ralph.user_file.read_text().replace('"low"', '"high"'))
-    ran = ralph("loop", "--continue", "--max-iterations", "2")
-    assert ran.code == 3
+    ran = ralph("loop", "--continue", "--max-iterations", "2", code=3)
     tools = ["Read", "Edit", *WITH_BASH, "Glob"]
     assert shown_rights(furnished, 2) == (tools, "low")
     assert shown_rights(furnished, 3) == (tools, "high")

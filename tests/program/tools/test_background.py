@@ -76,8 +76,7 @@ def test_a_server_in_the_background_answers_later_commands_and_is_stopped_with_t
         calls(output_of("bash_1")),
         Turn("The server answers."),
     )
-    ran = ralph.finish(begin(ralph, level, "-p", "serve"))
-    assert ran.code == 0, ran.stderr
+    ran = ralph.finish(begin(ralph, level, "-p", "serve")).having(0)
     started, asked, shown = (results(server, index)[0][0] for index in (1, 2, 3))
     assert started.startswith("Command running in background with ID: bash_1\n")
     assert asked == "200"
@@ -111,8 +110,7 @@ def test_after_a_kill_of_ralph_nothing_is_left_and_the_model_of_the_resumed_run_
     process.kill()
     ralph.finish(process)
     wait_until(lambda: not any("sleep 300" in one for one in processes_of(ralph.environment).values()))
-    ran = ralph.finish(begin(ralph, level, "--continue"))
-    assert ran.code == 0, ran.stderr
+    ran = ralph.finish(begin(ralph, level, "--continue")).having(0)
     content = told(server, 2)
     assert [block["type"] for block in content] == ["tool_result", "text"]
     gone = "System notice: These background commands of the earlier run are gone: bash_1 ((setsid sleep 300"
@@ -150,8 +148,7 @@ def test_a_stop_ends_commands_that_ignore_it_within_six_seconds(ralph, serve, en
     if ends == "signal":
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=within_s(6.5))
-    ran = ralph.finish(process)
-    assert ran.code == (143 if ends == "signal" else 124)
+    ran = ralph.finish(process).having(143 if ends == "signal" else 124)
     assert ran.result["background_stopped"] == 2
     assert processes_of(ralph.environment) == {}
 
@@ -164,8 +161,7 @@ def test_a_driver_finds_them_again_with_its_next_message_until_its_input_ends(ra
     driver.say("look at it")
     assert "background_stopped" not in driver.result(2)
     assert results(server, 3)[0][0].startswith("hello\n[bash_1 is running, ")
-    ran = driver.finish()
-    assert ran.code == 0
+    ran = driver.finish().having(0)
     assert "1 command in the background stopped" in ran.stderr
     assert processes_of(ralph.environment) == {}
 
@@ -174,8 +170,7 @@ def test_hooks_judge_the_tools_by_any_of_their_names_and_a_stop_hook_is_told_wha
     server = serve(calls(in_background("sleep 300")), calls(("TaskStop", {"task_id": "bash_1"})), DONE)
     settings = hooks("PreToolUse", "echo no >&2; exit 2", "KillShell")
     settings["hooks"] |= hooks("Stop", "cat > told")["hooks"]
-    ran = start(ralph, settings)
-    assert ran.code == 0, ran.stderr
+    start(ralph, settings).having(0)
     assert results(server, 2) == [("PreToolUse:KillBash hook error: no", True)]
     running = json.loads((ralph.cwd / "told").read_text())["background_tasks"]
     assert [(one["id"], one["command"]) for one in running] == [("bash_1", "sleep 300")]
@@ -187,8 +182,7 @@ def test_a_hook_shares_no_process_namespace_with_it(ralph, serve) -> None:
     """It could kill what decides in the hook."""
     space = "readlink /proc/self/ns/pid"
     server = serve(calls(in_background(f"{space} > space; sleep 300")), bash(space), DONE)
-    ran = start(ralph, hooks("PreToolUse", f"{space} >> hooks", "Bash"))
-    assert ran.code == 0, ran.stderr
+    start(ralph, hooks("PreToolUse", f"{space} >> hooks", "Bash")).having(0)
     shared = (ralph.cwd / "space").read_text()
     assert results(server, 2)[0][0] == shared.strip()
     last = (ralph.cwd / "hooks").read_text().splitlines()[-1]
@@ -208,8 +202,7 @@ def test_what_a_command_in_the_background_writes_to_a_protected_file_is_undone(r
         calls(output_of("bash_1")),
         DONE,
     )
-    ran = ralph.finish(ralph.start("-p", "work", **forbidding_namespaces()))
-    assert ran.code == 0, ran.stderr
+    ran = ralph.finish(ralph.start("-p", "work", **forbidding_namespaces())).having(0)
     assert [results(server, at)[0][0].partition("\n")[0] for at in (3, 5)] == ["wrote a", "wrote b"]
     assert any("[undone: changes to ralph.toml" in results(server, at)[0][0] for at in (2, 4))
     assert "changes to ralph.toml" in ran.stderr

@@ -37,8 +37,7 @@ def start(ralph, settings: dict[str, Any], *options: str):
 
 def test_a_hook_is_told_about_a_call_as_claude_tells_it(ralph, serve) -> None:
     serve(bash("echo hi"), DONE)
-    ran = start(ralph, hooks("PreToolUse", KEEP, "Bash") | {})
-    assert ran.code == 0
+    ran = start(ralph, hooks("PreToolUse", KEEP, "Bash") | {}).having(0)
     [about] = told(ralph)
     assert about.pop("transcript_path").endswith(f"{ran.result['session_id']}.jsonl")
     assert about.pop("tool_use_id").startswith("toolu_")
@@ -116,8 +115,9 @@ def test_a_hook_that_refuses_or_fails_keeps_the_call_from_running(ralph, serve) 
         (ralph.cwd / f"hook-{number}").write_text(command)
     called = [("Bash", {"command": f"touch ran; : {number}"}) for number in range(len(DENIED))]
     server = serve(calls(*called), DONE)
-    ran = start(ralph, hooks("PreToolUse", """. ./hook-$(sed -n 's/.*touch ran; : \\([0-9]*\\).*/\\1/p')"""))
-    assert ran.code == 0
+    ran = start(
+        ralph, hooks("PreToolUse", """. ./hook-$(sed -n 's/.*touch ran; : \\([0-9]*\\).*/\\1/p')""")
+    ).having(0)
     assert not (ralph.cwd / "ran").exists()
     told_about = results(server, 1)
     assert len(told_about) == len(DENIED)
@@ -131,8 +131,7 @@ def test_text_at_the_end_of_a_hook_that_succeeds_is_no_opinion_and_is_named_once
     server = serve(bash("echo one"), bash("echo two"), DONE)
     settings = hooks("PreToolUse", "echo 'looks good, [no] problem'")
     settings["hooks"] |= hooks("PostToolUse", "echo 'formatted {x}'")["hooks"]
-    ran = start(ralph, settings)
-    assert ran.code == 0
+    ran = start(ralph, settings).having(0)
     assert [results(server, nth) for nth in (1, 2)] == [[("one", False)], [("two", False)]]
     notice = "[notice] the PreToolUse hook (echo) printed text, and no answer: that is no opinion"
     assert [line for line in ran.stderr.splitlines() if line.startswith("[notice] the")] == [notice]
@@ -140,8 +139,7 @@ def test_text_at_the_end_of_a_hook_that_succeeds_is_no_opinion_and_is_named_once
 
 def test_a_hook_that_does_not_end_in_its_time_refuses_and_is_stopped(ralph, serve) -> None:
     server = serve(bash("touch ran"), DONE)
-    ran = start(ralph, hooks("PreToolUse", "sleep 600; touch late", timeout=0.3))
-    assert ran.code == 0
+    start(ralph, hooks("PreToolUse", "sleep 600; touch late", timeout=0.3)).having(0)
     assert "it did not end before its timeout of 0.3 s" in results(server, 1)[0][0]
     assert not (ralph.cwd / "ran").exists()
 
@@ -158,8 +156,7 @@ def test_a_hook_is_about_the_calls_of_its_matcher_alone_and_a_name_without_a_too
         return
     assert ["not here" in results(server, nth)[0][0] for nth in (1, 2, 3)] == [True, False, True]
     serve(DONE)
-    ran = start(ralph, hooks("PreToolUse", "exit 2", "Bash|Shell"))
-    assert ran.code == 0
+    ran = start(ralph, hooks("PreToolUse", "exit 2", "Bash|Shell")).having(0)
     assert "no tool is called Shell, which the matcher 'Bash|Shell' names" in ran.stderr
 
 
@@ -189,8 +186,7 @@ def test_a_hook_after_a_call_gives_feedback_and_a_failed_call_has_an_event_of_it
 def test_a_stop_hook_sends_the_model_back_to_work_and_is_told_so(ralph, serve) -> None:
     server = serve(DONE, DONE)
     once = f"{KEEP}; test -e held || {{ touch held; echo 'write the tests' >&2; exit 2; }}"
-    ran = start(ralph, hooks("Stop", once))
-    assert ran.code == 0
+    start(ralph, hooks("Stop", once)).having(0)
     assert "Stop hook feedback:\\nwrite the tests" in json.dumps(server.requests[1].json()["messages"][-1])
     assert [one["stop_hook_active"] for one in told(ralph)] == [False, True]
 
@@ -204,8 +200,7 @@ def test_a_hook_after_a_call_may_replace_its_output(ralph, serve) -> None:
 
 def test_a_prompt_hook_is_told_the_task_and_what_it_prints_is_for_the_model(ralph, serve) -> None:
     server = serve(DONE)
-    ran = start(ralph, hooks("UserPromptSubmit", f"{KEEP}; echo 'It is Monday.'"))
-    assert ran.code == 0
+    start(ralph, hooks("UserPromptSubmit", f"{KEEP}; echo 'It is Monday.'")).having(0)
     [about] = told(ralph)
     assert (about["hook_event_name"], about["prompt"]) == ("UserPromptSubmit", "go")
     assert "It is Monday." in json.dumps(server.requests[0].json()["messages"][-1])
@@ -263,8 +258,7 @@ def test_a_hook_that_breaks_after_the_work_hides_no_other_hook(ralph, serve, eve
     settings = hooks(event, "exit 1")
     once = "test -e held || { touch held; echo 'write the tests' >&2; exit 2; }"
     settings["hooks"][event] += hooks(event, once)["hooks"][event]
-    ran = start(ralph, settings)
-    assert ran.code == 0
+    ran = start(ralph, settings).having(0)
     assert f"[notice] the {event} hook failed: exit: it ended with exit 1" in ran.stderr
     assert f"{event} hook feedback:\\nwrite the tests" in json.dumps(server.requests[-1].json()["messages"])
 
@@ -319,8 +313,7 @@ def test_a_hook_runs_in_the_sandbox_without_the_key(ralph, serve, tmp_path) -> N
     outside = tmp_path / "outside"
     outside.mkdir()
     command = f"env > env; echo x > .mcp.json; touch {outside}/x; exit 0"
-    ran = start(ralph, hooks("PreToolUse", command))
-    assert ran.code == 0
+    ran = start(ralph, hooks("PreToolUse", command)).having(0)
     assert "[notice] the PreToolUse hook: [undone: changes to .mcp.json." in ran.stderr
     assert not (ralph.cwd / ".mcp.json").exists()
     assert ralph.environment["ANTHROPIC_API_KEY"] not in (ralph.cwd / "env").read_text()
@@ -340,8 +333,7 @@ def test_hooks_of_the_users_own_file_run_unless_the_sources_leave_them_out(ralph
 
 def test_disabled_hooks_of_the_users_own_do_not_run_and_are_named(ralph, serve) -> None:
     serve(bash("true"), DONE)
-    ran = start(ralph, {**hooks("PreToolUse", "touch asked"), "disableAllHooks": True})
-    assert ran.code == 0
+    ran = start(ralph, {**hooks("PreToolUse", "touch asked"), "disableAllHooks": True}).having(0)
     assert not (ralph.cwd / "asked").exists()
     assert "hooks for PreToolUse are not run" in ran.stderr
 
@@ -350,8 +342,7 @@ def test_a_call_that_a_rule_denies_is_told_to_no_hook_behind_it(ralph, serve) ->
     server = serve(bash("touch ran"), DONE)
     settings = hooks("PreToolUse", KEEP)
     settings["hooks"] |= hooks("PostToolUseFailure", KEEP)["hooks"]
-    ran = start(ralph, {**settings, "permissions": {"deny": ["Bash(touch:*)"]}})
-    assert ran.code == 0
+    ran = start(ralph, {**settings, "permissions": {"deny": ["Bash(touch:*)"]}}).having(0)
     assert "the rule Bash(touch:*)" in results(server, 1)[0][0]
     assert [one["hook_event_name"] for one in told(ralph)] == ["PreToolUse"]
     assert len(ran.result["permission_denials"]) == 1

@@ -69,8 +69,7 @@ LEVELS = [
 
 def ran_at(ralph: Ralph, level: str, settings: str) -> None:
     words = ("go", "--settings", settings, *(("--sandbox", "off") if level == "off" else ()))
-    ran = ralph.finish(ralph.start(*words, **(forbidding_namespaces() if level == "landlock" else {})))
-    assert ran.code == 0, ran.stderr
+    ralph.finish(ralph.start(*words, **(forbidding_namespaces() if level == "landlock" else {}))).having(0)
 
 
 def guarded(ralph, line: str = LINES["its path"]) -> str:
@@ -139,8 +138,7 @@ def test_uv_runs_a_guard_without_a_cache_or_with_the_users_own(ralph, serve, wri
         ralph.user_file.write_text(f"[hooks]\nwrite = ['{write}']\n")
     hook = f'test "$UV_NO_CACHE" = "{"" if write else 1}"'
     server = serve(bash("echo allowed"), DONE)
-    ran = ralph("go", "--settings", json.dumps(hooks("PreToolUse", hook)))
-    assert ran.code == 0, ran.stderr
+    ralph("go", "--settings", json.dumps(hooks("PreToolUse", hook)), code=0)
     assert "allowed" in results(server)[0][0]
 
 
@@ -150,8 +148,7 @@ def test_hooks_have_temporary_files_of_their_own_in_common(ralph, serve, level) 
     both["hooks"] |= hooks("PostToolUse", 'test -e "$TMPDIR/began" || exit 2')["hooks"]
     server = serve(bash('rm -rf "$TMPDIR"/*; chmod 0 "$TMPDIR"'), bash("echo more"), DONE)
     words = ("go", "--settings", json.dumps(both))
-    ran = ralph.finish(ralph.start(*words, **(forbidding_namespaces() if level == "landlock" else {})))
-    assert ran.code == 0, ran.stderr
+    ralph.finish(ralph.start(*words, **(forbidding_namespaces() if level == "landlock" else {}))).having(0)
     assert results(server, 2) == [("more", False)]
 
 
@@ -191,8 +188,7 @@ def test_hooks_run_while_a_command_in_the_background_changes_protected_files(ral
     background = calls(("Bash", {"command": endless, "run_in_background": True}))
     server = serve(background, bash(waits), bash("echo more"), DONE)
     words = ("go", "--settings", json.dumps(hooks("PreToolUse", "exit 0")))
-    ran = ralph.finish(ralph.start(*words, **(forbidding_namespaces() if level == "landlock" else {})))
-    assert ran.code == 0, ran.stderr
+    ralph.finish(ralph.start(*words, **(forbidding_namespaces() if level == "landlock" else {}))).having(0)
     assert "more" in results(server, 3)[0][0]
     assert not (ralph.cwd / ".claude/settings.json").exists()
 
@@ -205,8 +201,7 @@ def test_commands_neither_read_nor_write_the_temporary_files_of_hooks(ralph, ser
     server = serve(bash("echo first"), bash(f"cat {everywhere}; echo x | tee {everywhere}; echo end"), DONE)
     hook = 'test -e "$TMPDIR/kept" && cat "$TMPDIR/kept" >> told; echo secret > "$TMPDIR/kept"'
     words = ("go", *options, "--settings", json.dumps(hooks("PreToolUse", hook)))
-    ran = ralph.finish(ralph.start(*words, **(forbidding_namespaces() if level == "landlock" else {})))
-    assert ran.code == 0, ran.stderr
+    ralph.finish(ralph.start(*words, **(forbidding_namespaces() if level == "landlock" else {}))).having(0)
     [(printed, _)] = results(server, 2)[-1:]
     assert "end" in printed
     assert "secret" not in printed
@@ -228,8 +223,7 @@ def test_where_the_state_directory_cannot_be_written_commands_do_not_read_the_fi
     server = serve(bash("echo first"), bash(f"cat {everywhere}; echo end"), DONE)
     settings = json.dumps(hooks("PreToolUse", 'echo secret >"$TMPDIR/kept"; echo x >>told'))
     words = ("go", "--session-dir", str(tmp_path / "s"), "--settings", settings)
-    ran = ralph.finish(ralph.start(*words, **forbidding_namespaces()))
-    assert ran.code == 0, ran.stderr
+    ralph.finish(ralph.start(*words, **forbidding_namespaces())).having(0)
     printed = results(server, 2)[-1][0]
     assert "end" in printed
     assert "secret" not in printed
@@ -243,8 +237,7 @@ def test_a_guard_gets_no_python_environment_of_the_work(ralph, serve, variable) 
     hook = (
         f'test -z "${variable}" && case :$MISE_IGNORED_CONFIG_PATHS: in *:{ralph.cwd}:*) ;; *) exit 2;; esac'
     )
-    ran = ralph("go", "--settings", json.dumps(hooks("PreToolUse", hook)))
-    assert ran.code == 0, ran.stderr
+    ralph("go", "--settings", json.dumps(hooks("PreToolUse", hook)), code=0)
     assert "allowed" in results(server)[0][0]
 
 
@@ -254,8 +247,7 @@ def test_a_guard_gets_no_python_environment_of_the_work(ralph, serve, variable) 
 )
 def test_a_notice_names_a_runner_that_takes_code_of_the_project(ralph, serve, hook, runner) -> None:
     serve(DONE)
-    ran = ralph("go", "--settings", json.dumps(hooks("PreToolUse", hook)))
-    assert ran.code == 0
+    ran = ralph("go", "--settings", json.dumps(hooks("PreToolUse", hook)), code=0)
     assert ("takes code and settings of the project" in ran.stderr) is bool(runner)
     assert f"starts {runner}" in ran.stderr or not runner
 
@@ -269,8 +261,7 @@ def test_a_notice_names_a_runner_of_a_hook_that_decides_nothing_only_if_it_runs_
     both = {
         "hooks": {**hooks("PostToolUse", "npx prettier")["hooks"], **hooks("Stop", "git status")["hooks"]}
     }
-    ran = ralph("go", "--settings", json.dumps(both))
-    assert ran.code == 0
+    ran = ralph("go", "--settings", json.dumps(both), code=0)
     assert ("starts npx, which takes code" in ran.stderr) is is_outside
     assert ("starts git, which takes code" in ran.stderr) is is_outside
 
@@ -331,8 +322,7 @@ def test_data_of_a_hook_and_scripts_that_guard_nothing_are_the_models(ralph, ser
     for name in ("log", "words"):
         (ralph.cwd / name).write_text("1\n")
     server = serve(write("words", "2\n"), bash(f"{OTHER} > {SCRIPT}; echo 2 > log"), DONE)
-    ran = ralph("go", "--settings", json.dumps(settings))
-    assert ran.code == 0
+    ralph("go", "--settings", json.dumps(settings), code=0)
     assert [one for nth in (1, 2) for _, one in results(server, nth)] == [False, False]
     assert (ralph.cwd / SCRIPT).read_text() == OPEN
 
@@ -347,8 +337,7 @@ def test_in_a_loop_the_script_counts_as_it_was_when_the_loop_began(ralph, iterat
     (ralph.cwd / "gate.sh").write_text(change if by == "the gate" else "true")
     iterations([bash(change if by == "an iteration" else "true")], [bash("touch forbidden")])
     off = ("--sandbox", "off") if level == "off" else ()
-    ran = ralph("loop", "go", "--gate", "sh gate.sh; true", "--max-iterations", "2", *off)
-    assert ran.code == 0, ran.stderr
+    ran = ralph("loop", "go", "--gate", "sh gate.sh; true", "--max-iterations", "2", *off, code=0)
     assert len([one for one in loop_lines(ran) if one.startswith("iteration ")]) >= 2
     assert not (ralph.cwd / "forbidden").exists()
     assert ((ralph.cwd / SCRIPT).read_text() == GUARD) is (level != "off")

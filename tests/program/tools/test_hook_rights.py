@@ -34,8 +34,7 @@ def test_a_hook_that_the_sandbox_breaks_says_so_with_the_way_out(ralph, serve) -
     server = serve(bash("touch ran"), DONE)
     settings = hooks("PreToolUse", "cat >> ~/calls.log")
     settings["hooks"] |= hooks("Stop", "echo done >> ~/done.log")["hooks"]
-    ran = start(ralph, settings)
-    assert ran.code == 0
+    ran = start(ralph, settings).having(0)
     [(denied, is_error)] = results(server, 1)
     assert is_error
     assert denied.startswith("PreToolUse:Bash hook error: cat: it ended with exit 1: ")
@@ -47,8 +46,7 @@ def test_a_hook_that_the_sandbox_breaks_says_so_with_the_way_out(ralph, serve) -
 
 def test_a_hook_that_hides_what_the_sandbox_denied_is_named_once(ralph, serve) -> None:
     serve(bash("true"), bash("echo 2"), DONE)
-    ran = start(ralph, hooks("PreToolUse", "cat >> ~/calls.log; exit 0"))
-    assert ran.code == 0
+    ran = start(ralph, hooks("PreToolUse", "cat >> ~/calls.log; exit 0")).having(0)
     assert ran.stderr.count("the PreToolUse hook (cat) says no failure, but the sandbox denies writing") == 1
 
 
@@ -57,8 +55,9 @@ def test_hooks_write_where_the_users_file_says_and_commands_do_not(ralph, serve)
     folder.mkdir()
     ralph.user_file.write_text(f'[hooks]\nwrite = ["~/done.log", "{folder}"]\n')
     server = serve(bash(f"echo x >> {log}; echo x > {folder}/y"), DONE)
-    ran = start(ralph, hooks("Stop", 'echo done >> ~/done.log; echo "$ANTHROPIC_API_KEY" > ~/logs/key'))
-    assert ran.code == 0
+    ran = start(
+        ralph, hooks("Stop", 'echo done >> ~/done.log; echo "$ANTHROPIC_API_KEY" > ~/logs/key')
+    ).having(0)
     assert "hook failed" not in ran.stderr
     assert (log.read_text(), (folder / "key").read_text(), (folder / "y").exists()) == ("done\n", "\n", False)
     assert DENIES in results(server, 1)[0][0]
@@ -71,8 +70,7 @@ def test_what_is_missing_is_made_as_a_directory_where_its_name_has_no_ending(ral
     ran = start(
         ralph,
         hooks("Stop", "mkdir -p ~/.guard ~/logs && touch ~/.guard/x ~/logs/x && echo x >> ~/.guard.log"),
-    )
-    assert ran.code == 0
+    ).having(0)
     assert "hook failed" not in ran.stderr
     assert all(
         (home(ralph) / name).read_text() == text
@@ -86,8 +84,7 @@ def test_the_hooks_of_a_loops_iterations_write_there_too(ralph, serve) -> None:
     mine.write_text(json.dumps(hooks("Stop", "echo done >> ~/done.log")))
     ralph.user_file.write_text('[hooks]\nwrite = ["~/done.log"]\n')
     serve(bash("echo x > new"), DONE)
-    ran = ralph("loop", "go", "--max-iterations", "1")
-    assert ran.code == 0
+    ralph("loop", "go", "--max-iterations", "1", code=0)
     assert (home(ralph) / "done.log").read_text() == "done\n"
 
 
@@ -119,8 +116,7 @@ def test_hooks_outside_have_no_sandbox_and_no_credentials(ralph, serve) -> None:
     ralph.environment["PATH"] = f"{ralph.cwd}/bin:{ralph.environment['PATH']}"
     (ralph.cwd / "bin").mkdir()
     server = serve(bash("touch ~/mine"), DONE)
-    ran = start(ralph, hooks("Stop", 'echo "$ANTHROPIC_API_KEY" > ~/done; printf "%s" "$PATH" > ~/path'))
-    assert ran.code == 0
+    start(ralph, hooks("Stop", 'echo "$ANTHROPIC_API_KEY" > ~/done; printf "%s" "$PATH" > ~/path')).having(0)
     assert (home(ralph) / "done").read_text() == "\n"
     assert str(ralph.cwd) not in (home(ralph) / "path").read_text()
     assert not (home(ralph) / "mine").exists()
@@ -224,8 +220,7 @@ def test_a_hook_with_more_rights_runs_no_program_of_the_works_environment(ralph,
     ran = start(
         ralph,
         hooks("PreToolUse", 'cat > ~/logs/mine; bash -c true; test -z "$LESSOPEN" || touch ~/logs/named'),
-    )
-    assert ran.code == 0
+    ).having(0)
     assert "hook failed" not in ran.stderr
     assert [path.name for path in log.iterdir()] == ["mine"]
 
@@ -234,8 +229,7 @@ def test_a_hook_outside_may_get_the_work_as_data(ralph, serve) -> None:
     serve(DONE)
     ralph.user_file.write_text("[hooks]\noutside = true\n")
     (home(ralph) / "hook.js").touch()
-    ran = start(ralph, hooks("Stop", DATA[0]))
-    assert ran.code == 0, ran.stderr
+    start(ralph, hooks("Stop", DATA[0])).having(0)
     assert (home(ralph) / "ran").exists()
 
 
@@ -244,8 +238,7 @@ def test_a_hook_outside_takes_no_module_from_the_work(ralph, serve) -> None:
     serve(bash('echo \'open("taken", "w")\' > colorsys.py'), DONE)
     ralph.user_file.write_text("[hooks]\noutside = true\n")
     code = "__import__('color' + 'sys'); open(__import__('os').environ['HOME'] + '/ran', 'w')"
-    ran = start(ralph, hooks("Stop", f"python3 -c {shlex.quote(code)}"))
-    assert ran.code == 0
+    start(ralph, hooks("Stop", f"python3 -c {shlex.quote(code)}")).having(0)
     assert (home(ralph) / "ran").exists()
     assert not (ralph.cwd / "taken").exists()
 
@@ -265,8 +258,7 @@ def test_a_hook_with_more_rights_does_not_run_what_a_command_has_made_since(ralp
     server = serve(planted, bash("true"), DONE)
     settings = hooks("PreToolUse", "cat check.sh > ~/ran || true", "Bash")
     settings["hooks"] |= hooks("Stop", "cat check.sh > ~/ran || true")["hooks"]
-    ran = start(ralph, settings)
-    assert ran.code == 0
+    ran = start(ralph, settings).having(0)
     assert "check.sh is found through" in results(server, 2)[0][0]
     assert "[notice] the Stop hook failed: cat check.sh: it does not run with what [hooks]" in ran.stderr
     made = home(ralph) / "ran"

@@ -116,8 +116,7 @@ def test_without_it_a_loop_outside_of_git_ends_before_its_first_iteration_exits_
 ) -> None:
     break_it(packages, how)
     server = iterations([bash("true")])
-    ran = run("loop", "-p", "go", "--max-iterations", "1")
-    assert ran.code == 78, ran.stderr
+    ran = run("loop", "-p", "go", "--max-iterations", "1").having(78)
     assert WORDS[how] in ran.last_line
     assert "git init" in ran.last_line
     assert not server.requests

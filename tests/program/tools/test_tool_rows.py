@@ -21,8 +21,7 @@ def test_t8_a_command_that_takes_the_working_directory_away_has_its_result_and_t
         calls(("Write", {"file_path": "deep/a", "content": "x"}), ("Bash", {"command": "touch b"})),
         DONE,
     )
-    ran = ralph("go", "--output-format", "stream-json", "--sandbox", "off")
-    assert ran.code == 74
+    ran = ralph("go", "--output-format", "stream-json", "--sandbox", "off", code=74)
     assert results(server) == [(how, False)]
     said = f"the working directory {ralph.cwd} is gone: it was removed, moved or replaced"
     assert said in ran.last_line
@@ -46,8 +45,7 @@ def test_t8_a_run_whose_last_call_removes_the_directory_is_completed_exits_0(ral
 def test_t10_a_directory_to_add_that_is_none_exits_2(ralph, ralph_here) -> None:
     (ralph.cwd / "file").touch()
     for name, problem in (("nowhere", "does not exist"), ("file", "is not a directory")):
-        ran = ralph_here("go", "--add-dir", name)
-        assert ran.code == 2
+        ran = ralph_here("go", "--add-dir", name, code=2)
         assert len(ran.stderr.splitlines()) == 1
         assert f"{name} {problem}" in ran.stderr
         assert "--add-dir" in ran.stderr
