@@ -22,13 +22,14 @@ from ralph.machine.files.paths import (
     directory_named_in,
     git_directory,
     git_entry,
+    is_folder,
     is_within,
     is_within_any,
     repositories_above,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 # gitrepository-layout(5): the entries by which git itself recognises a repository.
 _REPOSITORY = ("HEAD", "objects", "refs")
@@ -40,6 +41,8 @@ _GIT = ".git"
 _ONLY_READ = ("hooks", "info", "description", "config", "fsmonitor--daemon.ipc")
 # The entries that have other git directories.
 _NOT_WALKED = ("modules", "worktrees")
+# The folders that git itself makes, in which a `.git` means nothing.
+_FOLDERS = re.compile(r"info|logs|refs|objects|rr-cache|lfs|sequencer|rebase-\w+|NOTES_MERGE_WORKTREE")
 # Entries in which git reads nothing that its errors could repeat. Users link some of them to files of their own, and some have
 # a hundred thousand files.
 _NOT_QUOTED = ("objects", "logs", "hooks", "lfs", "modules", "info/exclude")
@@ -133,35 +136,49 @@ def _leading_on(directory: str, *, is_gits: bool) -> Iterator[tuple[str, str]]:
     refs = f"{directory}/refs" if is_gits else directory
     if not is_gits and (name := _named_as_ref(directory)):
         yield os.path.normpath(f"{directory}/{name}"), f"{directory} names it as a ref"
-    pending = [directory]
-    for one in pending:
-        is_top = is_gits and one == directory
-        try:
-            entries = _entries(one)
-        except OSError as error:
-            yield one, f"it cannot be looked through: {error.strerror}"
-            continue
-        for entry in entries:
-            if is_top and entry.name in _ONLY_READ:
-                continue
-            is_head = is_top and entry.name == "HEAD"
+    try:
+        for entry in own_entries(directory, _ONLY_READ) if is_gits else _entries_below(directory):
+            above = os.path.dirname(entry.path)
+            is_head = is_gits and above == directory and entry.name == "HEAD"
             if entry.is_symlink():
                 if not (is_head and is_ref(os.readlink(entry.path))):
                     yield os.path.realpath(entry.path), f"{entry.path} is a link"
-            elif entry.is_dir(follow_symlinks=False):
-                if not (is_top and entry.name in _NOT_WALKED):
+            elif not is_folder(entry):
+                if not entry.is_file(follow_symlinks=False):
+                    yield entry.path, "it is neither a file nor a directory"
+                elif (is_head or is_within(above, refs)) and (name := _named_as_ref(entry.path)):
+                    yield os.path.normpath(f"{directory}/{name}"), f"{entry.path} names it as a ref"
+    except OSError as error:
+        yield error.filename or directory, f"it cannot be looked through: {error.strerror}"
+
+
+def own_entries(directory: str, left_out: Collection[str]) -> Iterator[os.DirEntry[str]]:
+    """Yields each entry in a git directory, and below it where git may write: neither in other git directories nor in working
+    trees, which a bare repository often has, nor what is `left_out` at its top. Raises OSError if not all of it can be listed.
+    """
+
+    def is_passed(entry: os.DirEntry[str]) -> bool:
+        top, slash, _ = entry.path[len(directory) + 1 :].partition("/")
+        if not slash and top in (*left_out, *_NOT_WALKED):
+            return True
+        return _FOLDERS.fullmatch(top) is None and os.path.lexists(f"{entry.path}/{_GIT}")
+
+    for entry in _entries_below(directory, is_passed):
+        if entry.name not in left_out or os.path.dirname(entry.path) != directory:
+            yield entry
+
+
+def _entries_below(
+    directory: str, is_passed: Callable[[os.DirEntry[str]], bool] = lambda _: False
+) -> Iterator[os.DirEntry[str]]:
+    """Yields each entry below a directory but those below the folders that are passed. None if it is no directory."""
+    pending = [directory]
+    for one in pending:  # an agent can make them deeper than Python's stack
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(one) as listing:
+            for entry in listing:
+                yield entry
+                if is_folder(entry) and not is_passed(entry):
                     pending.append(entry.path)
-            elif not entry.is_file(follow_symlinks=False):
-                yield entry.path, "it is neither a file nor a directory"
-            elif (is_head or is_within(one, refs)) and (name := _named_as_ref(entry.path)):
-                yield os.path.normpath(f"{directory}/{name}"), f"{entry.path} names it as a ref"
-
-
-def _entries(directory: str) -> list[os.DirEntry[str]]:
-    """The entries of a directory. Empty if it is none. Raises OSError if it cannot be listed."""
-    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory) as listing:
-        return list(listing)
-    return []
 
 
 def read_elsewhere(top: str) -> Iterator[tuple[str, str]]:
@@ -212,16 +229,12 @@ def links_in(directory: str, passed: Sequence[str] = ()) -> Iterator[str]:
     """Yields each symbolic link below a directory, without what is at or below the relative paths `passed`. Raises OSError if
     not all of it can be listed.
     """
-    pending = [directory]
-    for one in pending:  # an agent can make them deeper than Python's stack
-        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(one) as listing:
-            for entry in listing:
-                if entry.path[len(directory) + 1 :] in passed:
-                    continue
-                if entry.is_symlink():
-                    yield entry.path
-                elif entry.is_dir(follow_symlinks=False):
-                    pending.append(entry.path)
+    entries = _entries_below(directory, lambda entry: entry.path[len(directory) + 1 :] in passed)
+    return (
+        entry.path
+        for entry in entries
+        if entry.is_symlink() and entry.path[len(directory) + 1 :] not in passed
+    )
 
 
 def _unquoted(line: str, file: str) -> str:

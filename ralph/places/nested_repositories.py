@@ -37,7 +37,7 @@ from ralph.places.git_config import programs_named
 from ralph.places.git_places import git_places
 from ralph.places.named_by_git import first_of, hooks_in, is_new, shown_path
 from ralph.places.places import IGNORED_CHARACTERS, below_tops
-from ralph.places.planted_in_git import planted_in_git
+from ralph.places.planted_in_git import planted_below, planted_in_git
 from ralph.places.table import COMPARED, names_below_tops
 from ralph.values.shortage import ShortageError
 
@@ -85,6 +85,8 @@ class Look(Struct, frozen=True):
     """The protected files below the top that were made or changed during the run."""
     closed: tuple[str, ...] = ()
     """Directories that cannot be listed, in which commands may have planted something: git needs only the right to search them."""
+    git_directories: tuple[str, ...] = ()
+    """The absolute paths of the git directories of repositories below the top that commands may write."""
     overfull: str = ""
     """The absolute path of a folder of a git directory with so many others that not all are guarded, or empty."""
 
@@ -153,7 +155,7 @@ def look_below(
         walk.found += walk.repositories(directory, _asked(directory), _below(top, directory))
     return Look(
         *(tuple(dict.fromkeys(walk.found)), is_cut, tuple(dict.fromkeys(walk.changed))),
-        *(tuple(walk.closed), walk.overfull),
+        *(tuple(walk.closed), tuple(walk.git_directories), walk.overfull),
     )
 
 
@@ -199,6 +201,7 @@ class _Walk:
         self.links: set[str] = set()
         self._linked: dict[str, _Linked] = {}
         self._around: dict[str, list[NestedRepository]] = {}
+        self.git_directories: dict[str, None] = {}
         self.found: list[NestedRepository] = []
         self.changed: list[str] = []
         self.closed: list[str] = []
@@ -301,6 +304,8 @@ class _Walk:
         """
         is_top = directory == self._top
         places = git_places((directory,), {}, os.getuid()) if _GIT in names and not is_top else None
+        if places is not None:
+            self._add_git_directories(places.claimed)
         # Git would run here what the configuration of another checkout, which is guarded too, means for that one.
         if places is not None and (places.refused or not self._guarded.issuperset(places.claimed)):
             named = git_directory(directory)
@@ -310,6 +315,8 @@ class _Walk:
         is_bare = any(one.issubset(names) for one in _REPOSITORY) and (
             is_top or directory not in self._guarded
         )
+        if is_bare and not is_top:
+            self._add_git_directories((directory,))
         # There it decides where the user's next commit and push go: in place of a damaged `.git`, or of a repository above.
         is_instead = _GIT in names or (
             self._since_s is not None and is_new(f"{directory}/HEAD", self._since_s)
@@ -317,6 +324,10 @@ class _Walk:
         replaces = ("HEAD",) if is_top and is_instead else ()
         if is_bare and (programs := _programs(directory, directory, self._users) or replaces):
             yield NestedRepository(path, programs, is_bare=True)
+
+    def _add_git_directories(self, found: Iterable[str]) -> None:
+        new = (one for one in found if one not in self._guarded and is_within_any(one, self._writable))
+        self.git_directories.update(dict.fromkeys(new))
 
 
 def _is_walked(directory: str, top: str) -> bool:
@@ -389,12 +400,13 @@ def last_look(roots: Sequence[str], since_s: float, environment: Mapping[str, st
     until_s = time.monotonic() + _LOOKS_FOR_S
     outermost = [root for root in roots if not any(root != one and is_within(root, one) for one in roots)]
     looks: list[Look] = []
-    programs: list[str] = []
+    told: list[str] = []
+    is_complete: list[bool] = []
 
     def look() -> None:
         with suppress(OSError):  # a shortage of this machine, after the work is done
-            programs.append(changed_by_run(roots, since_s, environment))
-            programs.append(planted_in_git(roots, since_s, environment))
+            told.append(changed_by_run(roots, since_s, environment))
+            told.append(planted_in_git(roots, since_s, environment))
             users = users_relative_programs(environment)
             writable = search_outside(environment, roots).roots
             looks.extend(
@@ -408,12 +420,16 @@ def last_look(roots: Sequence[str], since_s: float, environment: Mapping[str, st
                 )
                 for one in outermost
             )
+            guarded = git_places(roots, environment, os.getuid()).claimed
+            below = [directory for one in looks for directory in one.git_directories]
+            told.append(planted_below(below, since_s, guarded))
+            is_complete.append(True)
 
     try:
         start_job(look, name="last look").join(_MOST_S)
     except ShortageError:
         look()
     sentences = [one.sentence() for one in [*looks]]
-    if len(sentences) < len(outermost):  # the file system does not answer
+    if not is_complete:  # the file system does not answer
         sentences.append(Look((), is_cut=True).sentence())
-    return "; ".join(filter(None, (*programs, *sentences)))
+    return "; ".join(filter(None, (*told, *sentences)))

@@ -19,19 +19,14 @@ from ralph.machine.files.paths import (
     is_within_any,
 )
 from ralph.places.gather import GuardedFiles
-from ralph.places.git_places import git_places, is_ref, links_in
+from ralph.places.git_places import git_places, is_ref, links_in, own_entries
 from ralph.places.named_by_git import first_of, shown_path
 from ralph.places.places import IGNORED_CHARACTERS
 from ralph.places.table import COMPARED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-# What git writes in a git directory (gitrepository-layout(5)). It may have other things too, such as working trees in a bare one.
-_FOLDERS = re.compile(r"info|logs|refs|objects|rr-cache|lfs|sequencer|rebase-\w+")
-_WRITTEN = re.compile(
-    rf"[A-Z][A-Z_]*|index|packed-refs|shallow|gc\.(?:pid|log)|sharedindex\.\w+|.*\.lock|worktrees|modules|{_FOLDERS.pattern}"
-)
 _INDEX = re.compile(r"index|sharedindex\.\w+")
 _MOST_INDEX_BYTES = 256 * 1024 * 1024
 _HAS_LONG_IDS = re.compile(rb"(?im)^\s*objectformat\s*=\s*\"?sha256")
@@ -45,19 +40,38 @@ _TICK_NS = 20_000_000
 
 
 def planted_in_git(roots: Sequence[str], since_s: float, environment: Mapping[str, str]) -> str:
-    """Removes the links that were made since a time, in seconds of the epoch, and returns a sentence for people about them and about
-    changed indexes. Empty if nothing was found.
+    """Removes the links that were made since a time, in seconds of the epoch, in the git directories of the roots' checkouts, and
+    returns a sentence for people about them and about changed indexes. Empty if nothing was found.
     """
+    places = git_places(roots, environment, os.getuid())
+    # One in a root was granted when commands wrote there, whatever they have made of it.
+    outer = [one for one in places.claimed if one in places.granted or is_within_any(one, roots)]
+    found = [(one, _links_of(one)) for one in GuardedFiles(COMPARED, (), outer).git_directories]
+    return _planted((*found, *((one, links_in(one)) for one in places.parts)), since_s, ())
+
+
+def planted_below(directories: Sequence[str], since_s: float, guarded: Sequence[str]) -> str:
+    """What `planted_in_git` does, for the git directories of repositories below the roots. A link to the same entry of another one,
+    or of a `guarded` one, stays, as `repo` and git-new-workdir make them.
+    """
+    found = GuardedFiles(COMPARED, (), directories).git_directories
+    return _planted([(one, _links_of(one)) for one in found], since_s, (*found, *guarded))
+
+
+def _planted(directories: Iterable[tuple[str, Iterator[str]]], since_s: float, others: Sequence[str]) -> str:
     since_ns = int(since_s * 1e9) - _TICK_NS
     removed, indexes, closed = [], [], []
-    for directory, links in _directories(roots, environment):
+    for directory, links in directories:
         try:
             for link in links:
                 target = os.readlink(link)
                 is_head = os.path.basename(link) == "HEAD" and is_ref(target)
                 # A folder that was moved there brings old links.
                 way = (one for one in (link, *directories_above(link)) if one.startswith(f"{directory}/"))
-                if not is_head and any(os.lstat(one).st_ctime_ns >= since_ns for one in way):
+                if is_head or all(os.lstat(one).st_ctime_ns < since_ns for one in way):
+                    continue
+                real, inside = os.path.realpath(link), link[len(directory) :]
+                if not any(real == f"{one}{inside}" for one in others):
                     os.unlink(link)
                     removed.append(f"{shown_path(link)} (to {shown_path(target)})")
             for entry in entries_in(directory, lambda one: _INDEX.fullmatch(one.name) is not None):
@@ -73,24 +87,9 @@ def planted_in_git(roots: Sequence[str], since_s: float, environment: Mapping[st
     return "; ".join(text.format(first_of(found)) for text, found in told.items() if found)
 
 
-def _directories(roots: Sequence[str], environment: Mapping[str, str]) -> Iterator[tuple[str, Iterator[str]]]:
-    """The git directories that commands may write, with those of submodules and linked worktrees in them, and the links in each."""
-    places = git_places(roots, environment, os.getuid())
-    # One in a root was granted when commands wrote there, whatever they have made of it.
-    outer = [one for one in places.claimed if one in places.granted or is_within_any(one, roots)]
-    yield from ((one, _links_of(one)) for one in GuardedFiles(COMPARED, (), outer).git_directories)
-    yield from ((one, links_in(one)) for one in places.parts)
-
-
 def _links_of(directory: str) -> Iterator[str]:
-    """The links in the place of what git writes in a git directory. Raises OSError if not all of it can be listed."""
-    with os.scandir(directory) as listing:
-        entries = [entry for entry in listing if _WRITTEN.fullmatch(entry.name)]
-    for entry in entries:
-        if entry.is_symlink():
-            yield entry.path
-        elif _FOLDERS.fullmatch(entry.name):
-            yield from links_in(entry.path)
+    """The links where git writes in a git directory. What is in `hooks` is guarded elsewhere."""
+    return (entry.path for entry in own_entries(directory, ("hooks",)) if entry.is_symlink())
 
 
 def _faults_of(index: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.places.git_places import git_places
+from ralph.places.git_places import foreign_directories, git_places
 from ralph.sandbox.kernel import landlock
 from ralph.sandbox.levels import Means
 from tests.rows import every_row
@@ -187,6 +187,8 @@ def test_a_worktree_inside_of_its_bare_repository_can_commit(repository, tmp_pat
     git("clone", "-q", "--bare", str(repository), str(bare), cwd=tmp_path)
     for name in ("one", "two"):
         git("worktree", "add", "-q", "-b", name, name, cwd=bare)
+    (bare / "two/link").symlink_to("file")
+    assert foreign_directories(str(bare / "one"), [str(bare / "one")]) == ()
     found = granted(bare / "one")
     assert found.granted == (str(bare / "worktrees" / "one"),)
     assert found.parts == tuple(str(bare / name) for name in ("objects", "refs", "logs"))

@@ -194,12 +194,28 @@ def test_a_head_that_is_a_link_to_no_branch_hides_no_other(repository) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["MERGE_MSG", "logs/HEAD", "logs/refs/heads", "refs/x", "info/sparse-checkout", "modules/a/index"]
+    "name",
+    [
+        ".git/MERGE_MSG",
+        ".git/logs/HEAD",
+        ".git/logs/refs/heads",
+        ".git/refs/x",
+        ".git/info/sparse-checkout",
+        ".git/modules/a/index",
+        ".git/addp-hunk-edit.diff",
+        ".git/NOTES_MERGE_WORKTREE/x",
+        "sub/.git/COMMIT_EDITMSG",
+        "sub/.git/logs/HEAD",
+        "sub/bare/logs/HEAD",
+        "sub/.git/modules/a/index",
+    ],
 )
 def test_a_link_that_was_made_is_removed_and_told(repository, name) -> None:
     home = repository.top.parent / "home/.bashrc"
     home.write_text("mine")
-    link = repository.top / ".git" / name
+    link = repository.top / name
+    git(repository, "init", "-q", "sub")
+    git(repository, "init", "-q", "--bare", "sub/bare")
 
     def plant(_) -> None:
         link.parent.mkdir(parents=True, exist_ok=True)
@@ -213,6 +229,33 @@ def test_a_link_that_was_made_is_removed_and_told(repository, name) -> None:
     assert f"{link} (to {home})" in told
     assert not link.is_symlink()
     assert home.read_text() == "mine"
+
+
+def test_links_between_repositories_below_the_work_are_left_alone_where_their_names_agree(repository) -> None:
+    """As `repo` and git-new-workdir make them."""
+    (repository.top / "ralph.toml").touch()
+
+    def link(directory) -> None:
+        for name in ("sub", "copy"):
+            git(repository, "init", "-q", name)
+        for name, target in (("packed-refs", "sub/.git/packed-refs"), ("shallow", ".git/shallow")):
+            (repository.top / "copy/.git" / name).symlink_to(repository.top / target)
+        for name, target in (("MERGE_MSG", "ralph.toml"), ("ORIG_HEAD", ".git/config")):
+            (repository.top / "copy/.git" / name).symlink_to(repository.top / target)
+
+    told = told_after(repository, link)
+    left = sorted(one.name for one in (repository.top / "copy/.git").iterdir() if one.is_symlink())
+    assert left == ["packed-refs", "shallow"]
+    assert "MERGE_MSG" in told
+    assert "ORIG_HEAD" in told
+
+
+def test_an_index_below_the_work_with_an_entry_that_git_would_write_elsewhere_is_told(repository) -> None:
+    def plant(_) -> None:
+        git(repository, "init", "-q", "sub")
+        (repository.top / "sub/.git/index").write_bytes(index_of(b"../../.bashrc"))
+
+    assert "sub/.git/index (../../.bashrc)" in told_after(repository, plant)
 
 
 def test_a_link_of_git_itself_is_left_alone(repository) -> None:
