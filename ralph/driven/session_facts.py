@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ralph.conversation.context_size import BYTES_PER_TOKEN
 from ralph.conversation.messages import to_json
 from ralph.output.stream_json import OUTPUT_STYLE, READERS_WANT_VERSION
-from ralph.prompt.commands import CommandFile, read_command
-from ralph.prompt.frontmatter import as_text
+from ralph.prompt.commands import CommandFile, as_text, read_command
 from ralph.run.parts import why_uncountable
 from ralph.settings.tables import EFFORTS, Settings
 from ralph.values.servers.endpoint import ANTHROPIC, is_default

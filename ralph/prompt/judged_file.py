@@ -1,5 +1,6 @@
 """Opens files whose text goes to the model, and decides whether they may be read. The decision is about the file that was really
-opened, because a path may contain a symbolic link.
+opened, because a path may contain a symbolic link. A secret file behind a link is recognised by its place, its name, and for a
+hard link by its identity.
 
 The user may name a regular file or a pipe in any place, but no file that the kernel generates, because /proc/self/environ
 contains the API key, and none to which a link in a repository leads from outside, because somebody else may have written the
@@ -13,12 +14,17 @@ import os
 import select
 import stat
 import time
+from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from ralph.machine.files.opened_file import closed_after, is_made_by_kernel, opened_path
 from ralph.machine.files.paths import is_within_any, link_inside
+from ralph.places.gather import files_in, gather_places
+from ralph.places.places import is_named
+from ralph.places.table import UNQUOTED, named_with
 from ralph.values.outcome import UsageError
 
 if TYPE_CHECKING:
@@ -219,7 +225,7 @@ def why_not_inside(
     real_top = os.path.dirname(real) if top is None else os.path.realpath(top)  # noqa: PTH120 - it is a str
     if not is_within_any(real, (real_top,)):
         return f"{where} is outside {top_name}"
-    return _why_secret(real, real_top, denied, status)
+    return why_secret(real, real_top, denied, status)
 
 
 def _refuse_link(descriptor: int, path: str, directories: Sequence[str | Path]) -> None:
@@ -227,7 +233,7 @@ def _refuse_link(descriptor: int, path: str, directories: Sequence[str | Path]) 
     if inside is None:
         return
     link, real, around = inside
-    if why := _why_secret(real, around):
+    if why := why_secret(real, around):
         raise OSError(errno.EPERM, f"{link} is a link, and {why}", path)
 
 
@@ -256,12 +262,37 @@ def _read_to_end(descriptor: int, path: str, most_bytes: int) -> bytes:
             raise OSError(errno.EFBIG, f"it has more than {most_bytes:,} bytes", path)
 
 
-def _why_secret(
+# Browsers keep some thousands of files. Comparing so many takes a quarter of a second.
+_MOST_COMPARED = 20_000
+
+
+def why_secret(
     real: str, top: str, denied: Sequence[str] = (), status: os.stat_result | None = None
 ) -> str | None:
-    from ralph.prompt.secret_file import why_secret  # noqa: PLC0415 - few files are links, and it takes 10 ms
+    """The reason why a file in the repository `top` is secret, or None. A repository may be a home directory with the user's
+    keys, and `.git` may contain a token in an address. By `status`, a secret file is known under another name too.
+    """
+    places = gather_places((top,), os.environ, denied=denied)
+    place = places.why_not_read(real)
+    if place is not None:
+        return f"it leads to {real}: {place.path} {place.row.why}"
+    if status is not None and status.st_nlink > 1:
+        other = _hard_link_in(places.unread, status)
+        if other is not None:
+            return f"it is a hard link, and the same file {other}"
+    why = next((why for name, why in named_with(UNQUOTED) if is_named(real, name)), None)
+    return None if why is None else f"it leads to {real}, which {why}"
 
-    return why_secret(real, top, denied, status)
+
+def _hard_link_in(places: Iterable[str], status: os.stat_result) -> str | None:
+    """A text that says where in `places` the file with this status is, or could be if they have too many, otherwise None."""
+    for compared, path in enumerate(chain.from_iterable(map(files_in, places))):
+        if compared >= _MOST_COMPARED:
+            return "could lie in a secret place: too many files to compare"
+        with suppress(OSError):
+            if os.path.samestat(os.lstat(path), status):
+                return f"as {path}, which must not be read"
+    return None
 
 
 # --- Text

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from ralph.machine.files.opened_file import closed_after
 from ralph.machine.files.paths import is_within, up_to_repository_root
-from ralph.prompt.frontmatter import split_frontmatter
+from ralph.prompt.commands import split_frontmatter
 from ralph.prompt.judged_file import (
     ALL_SOURCES,
     Place,

@@ -6,11 +6,19 @@ from typing import Any
 
 import pytest
 
-from ralph.prompt.commands import MOST_COMMAND_BYTES, Command, CommandFile, find_commands, read_command
-from ralph.prompt.expansion import Expansion, ShellLine, expand
-from ralph.prompt.frontmatter import as_names, as_text, split_frontmatter
+from ralph.prompt.commands import (
+    MOST_COMMAND_BYTES,
+    Command,
+    CommandFile,
+    as_names,
+    as_text,
+    find_commands,
+    read_command,
+    split_frontmatter,
+)
 from ralph.prompt.judged_file import Place
 from ralph.prompt.memory import imported_paths
+from ralph.run.command_prompt import Expansion, ShellLine, expand
 from tests.rows import every_row
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ralph.prompt import memory, secret_file
+from ralph.prompt import judged_file, memory
 from ralph.prompt.judged_file import user_folder
 from ralph.prompt.memory import MOST_MEMORY_BYTES, read_memory, shown_paths
 
@@ -215,7 +215,7 @@ def test_a_hard_link_is_read_unless_it_is_a_secret_or_cannot_be_compared(
     (home / "notes.md").write_text("some notes")
     (repository / "CLAUDE.md").hardlink_to(home / "notes.md")
     assert [file.text for file in read_memory(repository, None).files] == ["some notes"]
-    monkeypatch.setattr(secret_file, "_MOST_COMPARED", 0)
+    monkeypatch.setattr(judged_file, "_MOST_COMPARED", 0)
     assert "too many files to compare" in read_memory(repository, None).notices[0]
     monkeypatch.undo()
     monkeypatch.setenv("HOME", str(home.parent))
