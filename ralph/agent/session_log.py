@@ -8,7 +8,7 @@ records are applied too.
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ralph.conversation.messages import Conversation, not_run, recover_conversation, text_blocks, user_message
 from ralph.conversation.records import (
@@ -37,13 +37,17 @@ from ralph.values.ports import Events, JournalError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ralph.agent.ports import Journal
-
 
 NOTHING_FINISHED: Mapping[str, ToolResult] = MappingProxyType({})
 # Events about an answer, about its calls, and about the beginning of the next turn. They can wait for a sync that
 # comes at once.
 _MAY_WAIT = (AnswerAccepted, ToolStarted, ToolFinished, UserMessageCommitted, TurnAsked, TurnStarted, Notice)
+
+
+class Journal(Protocol):
+    def append(self, *records: Record, sync: bool = True) -> None:
+        """Writes all of the records or none. With `sync`, they survive a power failure. Raises JournalError."""
+        ...
 
 
 class SessionLog:

@@ -10,10 +10,17 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph.agent.asking import Asking
-from ralph.agent.call_rules import CallRules
-from ralph.agent.closing import Closing, ended_by_error, ended_by_exception, ended_by_stop
-from ralph.agent.guards import StopBlocks
-from ralph.agent.run_end import Ending, Tally, come_back_hint, hints_for
+from ralph.agent.call_rules import CallRules, StopBlocks
+from ralph.agent.run_end import (
+    Closing,
+    Ending,
+    Tally,
+    come_back_hint,
+    ended_by_error,
+    ended_by_exception,
+    ended_by_stop,
+    hints_for,
+)
 from ralph.agent.session_log import SessionLog
 from ralph.agent.tool_turn import PromptCalls, PromptRefusedError, ToolTurn, note_background
 from ralph.conversation.messages import Conversation, text_blocks
@@ -43,7 +50,7 @@ from ralph.conversation.notices import (
 from ralph.conversation.records import QueuedRecord, Record, background_record, ended_record
 from ralph.conversation.session import Session, asking
 from ralph.retry.call_site import CallSite, Client, TurnRequests, WindowTooSmallError
-from ralph.retry.roster import Roster, TargetLog
+from ralph.retry.targets import Roster, TargetLog
 from ralph.values.answer import COMMANDS, Answer, Block
 from ralph.values.classify import FailureKind, failure_kind
 from ralph.values.controls import RunControls
@@ -71,8 +78,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ralph.agent.compaction import Trigger
-    from ralph.agent.ports import Gate, Journal, Toolbox
-    from ralph.agent.tool_turn import PromptMaker
+    from ralph.agent.session_log import Journal
+    from ralph.agent.tool_turn import Gate, PromptMaker, Toolbox
     from ralph.retry.backoff import RetryPolicy
     from ralph.values.ports import Clock, Events, TurnLock, Waiter
     from ralph.values.report import ReportForm

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ralph.conversation.target import Target
     from ralph.prompt.memory import MemoryFile
-    from ralph.retry.roster import Roster
+    from ralph.retry.targets import Roster
     from ralph.run.session_run import SessionRun
     from ralph.values.controls import PermissionMode
     from ralph.values.redaction import Redactor

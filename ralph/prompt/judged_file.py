@@ -22,7 +22,6 @@ from msgspec import Struct
 
 from ralph.machine.files.opened_file import closed_after, is_made_by_kernel, opened_path
 from ralph.machine.files.paths import is_within_any, link_inside
-from ralph.places.gather import files_in, gather_places
 from ralph.places.places import is_named
 from ralph.places.table import UNQUOTED, named_with
 from ralph.values.outcome import UsageError
@@ -272,21 +271,23 @@ def why_secret(
     """The reason why a file in the repository `top` is secret, or None. A repository may be a home directory with the user's
     keys, and `.git` may contain a token in an address. By `status`, a secret file is known under another name too.
     """
+    from ralph.places.gather import files_in, gather_places  # noqa: PLC0415 - few files are links, and it takes 10 ms
+
     places = gather_places((top,), os.environ, denied=denied)
     place = places.why_not_read(real)
     if place is not None:
         return f"it leads to {real}: {place.path} {place.row.why}"
     if status is not None and status.st_nlink > 1:
-        other = _hard_link_in(places.unread, status)
+        other = _hard_link_in(chain.from_iterable(map(files_in, places.unread)), status)
         if other is not None:
             return f"it is a hard link, and the same file {other}"
     why = next((why for name, why in named_with(UNQUOTED) if is_named(real, name)), None)
     return None if why is None else f"it leads to {real}, which {why}"
 
 
-def _hard_link_in(places: Iterable[str], status: os.stat_result) -> str | None:
-    """A text that says where in `places` the file with this status is, or could be if they have too many, otherwise None."""
-    for compared, path in enumerate(chain.from_iterable(map(files_in, places))):
+def _hard_link_in(paths: Iterable[str], status: os.stat_result) -> str | None:
+    """A text that says where among `paths` the file with this status is, or could be if there are too many, otherwise None."""
+    for compared, path in enumerate(paths):
         if compared >= _MOST_COMPARED:
             return "could lie in a secret place: too many files to compare"
         with suppress(OSError):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ralph.conversation.session import Session
     from ralph.conversation.target import ModelDescription, Target
     from ralph.retry.backoff import RetryPolicy
-    from ralph.retry.roster import Roster
+    from ralph.retry.targets import Roster
     from ralph.values.answer import Answer
     from ralph.values.controls import RunControls
     from ralph.values.errors import AgentError

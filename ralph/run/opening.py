@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from ralph.mcp.toolset import McpToolset, ServerGroup
     from ralph.permissions.claude_settings import HookCommand
     from ralph.permissions.gate import Hooks
-    from ralph.retry.roster import Roster
+    from ralph.retry.targets import Roster
     from ralph.run.options import SessionOptions
     from ralph.tools.toolbox import LocalToolbox
     from ralph.values.ports import Clock

@@ -21,7 +21,7 @@ from ralph.prompt.commands import Library, find_commands
 from ralph.prompt.judged_file import user_folder
 from ralph.prompt.memory import Memory, PromptParts, system_prompt
 from ralph.retry import backoff
-from ralph.retry.roster import Roster
+from ralph.retry.targets import Roster
 from ralph.run.options import RunOptions
 from ralph.sandbox.box_plan import BoxPlan, CannotConfineError
 from ralph.sandbox.detection import begin_trial

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from jsonschema import validators
 
-from ralph.agent.report_tool import (
+from ralph.prompt.judged_file import read_named_file
+from ralph.run.report_check import (
     DEFAULT_DRAFT,
     direct_subschemas,
     is_draft_4,
@@ -23,7 +24,6 @@ from ralph.agent.report_tool import (
     own_fragment,
     schemas_within,
 )
-from ralph.prompt.judged_file import read_named_file
 from ralph.run.report_problems import faults_of, shortened
 from ralph.values.report import shown
 from ralph.values.strict_json import strict_json

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from ralph.machine.own_programs import ProgramSearch, search_around, search_outside
 from ralph.settings import claude_files as of_claude
-from ralph.settings.claude_wishes import ALIAS_VARIABLES, ClaudeWishes, aliases_from
+from ralph.settings.claude_files import ALIAS_VARIABLES, ClaudeWishes, aliases_from
 from ralph.settings.files import (
     SettingsFile,
     find_settings_files,

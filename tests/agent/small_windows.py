@@ -14,7 +14,7 @@ from ralph.conversation.messages import make_message
 from ralph.conversation.records import run_record, session_record
 from ralph.conversation.session import replay
 from ralph.conversation.target import Target
-from ralph.retry.roster import Roster
+from ralph.retry.targets import Roster
 from ralph.values.answer import FileChange, ToolDefinition, ToolOutput
 from ralph.values.errors import HttpError
 from ralph.values.events import ContextCompacted

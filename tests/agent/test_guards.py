@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from ralph.agent.guards import GUARDS, LONGEST_CYCLE, MOST_EQUAL, Guards, Refusal
+from ralph.agent.call_rules import GUARDS, LONGEST_CYCLE, MOST_EQUAL, Guards, Refusal
 from ralph.conversation.records import result_record
 from ralph.conversation.session import replay
 from ralph.values.answer import ToolCall, ToolOutput, ToolResult

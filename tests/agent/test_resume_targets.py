@@ -11,7 +11,7 @@ from ralph.conversation.records import run_record, session_record
 from ralph.conversation.session import replay
 from ralph.conversation.target import Target
 from ralph.retry.backoff import off
-from ralph.retry.roster import Roster
+from ralph.retry.targets import Roster
 from ralph.run.opening import take_over_cooldowns
 from ralph.values.errors import HttpError
 from ralph.values.events import ModelFallbackRecovered, ModelFallbackSucceeded

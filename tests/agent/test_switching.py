@@ -15,7 +15,7 @@ from ralph.conversation.reading import Reading
 from ralph.conversation.session import replay
 from ralph.conversation.target import Target
 from ralph.retry.backoff import custom, off, patient, standard
-from ralph.retry.roster import Roster
+from ralph.retry.targets import Roster
 from ralph.values.credentials import Credential, Secret
 from ralph.values.errors import Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
 from ralph.values.events import ResponseDiscarded, StreamReceived

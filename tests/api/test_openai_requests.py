@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from ralph.agent.report_tool import report_tool
 from ralph.api.openai_requests import ConvertedMessages, function_of, is_openai, strict_schema
 from ralph.conversation.messages import Conversation, RequestShape, make_message, text_blocks
+from ralph.run.report_check import report_tool
 from ralph.run.report_problems import validator_of
 from tests.rows import every_row
 

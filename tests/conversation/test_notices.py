@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ralph.agent import call_rules, compaction
-from ralph.agent.call_rules import CallRules
-from ralph.agent.guards import GUARDS, Guards
-from ralph.agent.report_tool import report_tool
+from ralph.agent.call_rules import GUARDS, CallRules, Guards
 from ralph.agent.run_end import FORCES, Finishing
 from ralph.agent.tool_turn import INTERRUPTED
 from ralph.conversation import notices
 from ralph.conversation.messages import NOT_RUN, text_blocks
 from ralph.conversation.next_step import FAILURES
 from ralph.permissions.gate import CallGate
+from ralph.run.report_check import report_tool
 from ralph.run.report_problems import validator_of
 from ralph.values.answer import FINAL_REPORT, MalformedCall, ToolCall, ToolDefinition, ToolOutput
 from ralph.values.controls import RunControls

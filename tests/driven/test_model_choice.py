@@ -6,7 +6,7 @@ import pytest
 
 from ralph.conversation.target import Target
 from ralph.driven.session_facts import SessionFacts
-from ralph.retry.roster import Roster
+from ralph.retry.targets import Roster
 from ralph.settings.tables import Settings
 from ralph.values.redaction import Redactor
 from ralph.values.servers.endpoint import OPENAI_RESPONSES

@@ -17,7 +17,7 @@ from ralph.conversation.journal_lines import decoded, line_of
 from ralph.conversation.records import run_record, session_record
 from ralph.conversation.session import Session
 from ralph.conversation.target import Target
-from ralph.retry.roster import Roster
+from ralph.retry.targets import Roster
 from ralph.values.answer import FileChange, ToolCall, ToolDefinition, ToolOutput
 from ralph.values.events import Background, BackgroundEnded, BackgroundStarted, RequestSent
 from ralph.values.ports import TIMED_OUT, SignalReceived, TimeIsUp

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from ralph.agent.report_tool import report_tool
 from ralph.agent.task import AgentLoop
 from ralph.conversation.session import Session, replay
 from ralph.conversation.target import Target
 from ralph.output.stream_json import result_object
 from ralph.permissions.gate import CallGate
 from ralph.retry.backoff import RetryPolicy, standard
-from ralph.retry.roster import Roster
+from ralph.retry.targets import Roster
+from ralph.run.report_check import report_tool
 from ralph.run.report_problems import validator_of
 from ralph.values.answer import FINAL_REPORT
 from ralph.values.controls import RunControls
@@ -33,7 +33,7 @@ from tests.fakes import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ralph.agent.ports import Gate
+    from ralph.agent.tool_turn import Gate
     from ralph.retry.call_site import Client
     from ralph.values.answer import Answer
     from ralph.values.events import RunEnded

@@ -17,7 +17,7 @@ from ralph.conversation.target import Target
 from ralph.retry.backoff import RetryPolicy, Wait, custom, off, patient, standard
 from ralph.retry.call_site import CallSite, Chain, TurnRequests
 from ralph.retry.loop import send_with_retry
-from ralph.retry.roster import Roster
+from ralph.retry.targets import Roster
 from ralph.values.classify import ErrorClass, classify_error
 from ralph.values.controls import RunControls
 from ralph.values.credentials import Credential, Secret

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from ralph.conversation.context_size import ContextMeter
 from ralph.conversation.messages import Conversation, user_message
 from ralph.conversation.target import ModelDescription, Target
-from ralph.retry.roster import Roster
+from ralph.retry.targets import Roster
 from ralph.values.limits import SHORTEST_ANSWER
 from ralph.values.servers.models import DEFAULT_MAX_TOKENS
 from tests.rows import every_row

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from ralph.agent.report_tool import report_tool
 from ralph.machine.waiter import InboxWaiter, SystemClock
-from ralph.run.report_check import BROKEN, TOO_SLOW, ReportCheck
+from ralph.run.report_check import BROKEN, TOO_SLOW, ReportCheck, report_tool
 from ralph.values.ports import SignalReceived
 from tests.processes.children import children
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.agent.report_tool import report_tool
+from ralph.run.report_check import report_tool
 from ralph.run.report_problems import MOST_PROBLEMS, validator_of
 from ralph.run.report_schema import MOST_SCHEMA_BYTES, read_schema
 from tests.rows import every_row

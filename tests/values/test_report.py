@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.agent.report_tool import report_tool
+from ralph.run.report_check import report_tool
 from ralph.values.answer import FINAL_REPORT, MalformedCall, ToolCall
 from ralph.values.report import (
     LONGEST_TEXT,

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
 
-from ralph.agent.report_tool import report_tool
 from ralph.api.chat import ChatDialect
 from ralph.api.chat_requests import signature_of
 from ralph.conversation.messages import Conversation, RequestShape, assistant_message, to_json, user_message
+from ralph.run.report_check import report_tool
 from ralph.values.answer import ToolOutput, ToolResult
 from tests.conversation.request_types import type_problems
 from tests.fakes import ECHO, TOUCH, call, text

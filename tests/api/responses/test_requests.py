@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
 
-from ralph.agent.report_tool import report_tool
 from ralph.api.responses import Responses, input_items, request_fields
 from ralph.api.stream import StreamAssembler
 from ralph.conversation.messages import Conversation, RequestHead, RequestShape, make_message, to_json
+from ralph.run.report_check import report_tool
 from ralph.values.answer import ToolDefinition
 from tests.api.answers.streams import texts
 from tests.api.responses.server import call, message, reasoning, response, text_part
