@@ -1,4 +1,6 @@
-"""The command `ralph help`: shows the pages of the documentation, which an installed ralph has beside its modules."""
+"""The commands that print what an installed ralph has beside its modules: `ralph help` shows the pages of the documentation, and `ralph completion`
+prints the script for a shell, which calls `ralph --complete` (`shell/answer.py`).
+"""
 
 # No `from __future__ import annotations` here: typer reads the annotations.
 
@@ -9,7 +11,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -115,3 +117,29 @@ def _is_paged(page: bytes) -> bool:
 
 
 COMMAND = typer_command("help", show_page)
+
+
+_EPILOG = """\b
+One line installs it:
+  echo 'eval "$(ralph completion bash)"' >> ~/.bashrc
+  echo 'source <(ralph completion zsh)' >> ~/.zshrc
+  echo 'ralph completion fish | source' >> ~/.config/fish/config.fish"""
+
+
+def completion(
+    shell: Annotated[
+        Literal["bash", "zsh", "fish"], typer.Argument(metavar="bash|zsh|fish", help="The shell.")
+    ],
+) -> int:
+    """Print the script that completes ralph's command lines in a shell.
+
+    The Tab key then offers commands, options, their values, the ids of your sessions and the names of your targets.
+    """
+    script = Path(__file__).with_name("shell") / f"ralph.{shell}"
+    with suppress(BrokenPipeError):  # the reader has seen enough
+        sys.stdout.write(script.read_text())
+        sys.stdout.flush()
+    return 0
+
+
+COMPLETION = typer_command("completion", completion, epilog=_EPILOG)

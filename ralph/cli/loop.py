@@ -15,11 +15,17 @@ import typer
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.cli.claude_options import NO_EFFECT
-from ralph.cli.command_words import IN_LOOP, instead_of_in_loop, refuse_lone_word, wrong_value
-from ralph.cli.options import Directory, RunLine, refuse_contradictions
+from ralph.cli.command_words import IN_LOOP, NO_EFFECT, instead_of_in_loop, refuse_lone_word, wrong_value
+from ralph.cli.options import (
+    Directory,
+    RunLine,
+    check_output_is_open,
+    refuse_contradictions,
+    requested_report,
+    text_or_file,
+    writable_file,
+)
 from ralph.cli.settings_command import SettingsCommand, TypedLine, check_settings
-from ralph.cli.task_words import check_output_is_open, requested_report, text_or_file, writable_file
 from ralph.cli.typer_command import option
 from ralph.cli.values import (
     COUNT,

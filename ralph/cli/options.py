@@ -1,10 +1,12 @@
-"""The options of `ralph run` and `ralph doctor`, each a field with spelling, help and type. Flags of settings are made
-from the tables of settings.
+"""The options of `ralph run` and `ralph doctor`, each a field with spelling, help and type, and the options of a run that
+come of them. Flags of settings are made from the tables of settings.
 """
 
 # No `from __future__ import annotations` here: the options are read from the annotations.
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 from uuid import UUID
 
 import typer
@@ -12,9 +14,18 @@ from msgspec import Struct
 
 from ralph.cli.command_words import wrong_value
 from ralph.cli.typer_command import option
-from ralph.prompt.judged_file import ALL_SOURCES
+from ralph.cli.values import absolute, json_or_path, run_directories
+from ralph.output.result_file import result_file_problem
+from ralph.output.standard_streams import has_closed_output
+from ralph.output.writer import OutputOptions
+from ralph.prompt.judged_file import ALL_SOURCES, argument_text, prompt_text, read_named_file
+from ralph.run.options import RequestedReport, RunOptions, SessionOptions
 from ralph.values.controls import LONGEST_TITLE, PermissionMode
 from ralph.values.controls import permission_mode as mode_named
+from ralph.values.outcome import CannotError, Outcome
+
+if TYPE_CHECKING:
+    from ralph.settings.handover import LoopHandover
 
 
 def sources_named(text: str) -> frozenset[str]:
@@ -243,3 +254,140 @@ class DoctorLine(Struct, frozen=True, kw_only=True):
         ),
     ] = False
     is_json: Annotated[bool, option("Print one JSON object with all findings.", spelled="--json")] = False
+
+
+# --- Words to values, for the commands that do a task: system prompts, files, and reports
+
+_MOST_TEXT_BYTES = 16 * 1024 * 1024
+"""The maximum size of a file with a system prompt. A text of this size exceeds any model's context window."""
+
+
+def text_or_file(
+    option: str, text: str | None, path: str | None, directories: Sequence[str], *, takes_pipe: bool = True
+) -> str | None:
+    """The text of `--OPTION`, or of the file of `--OPTION-file`, or None. `directories` are those of `run_directories`.
+    Without `takes_pipe`, a pipe is refused, because the file will be read again.
+    """
+    if text is not None and path is not None:
+        raise wrong_value(f"--{option}", f"give either --{option} or --{option}-file")
+    if text is None and path is None:
+        return None
+    try:
+        if path is None:
+            return argument_text(text or "")
+        where = str(absolute(path))
+        return prompt_text(read_named_file(where, directories, _MOST_TEXT_BYTES, takes_pipe=takes_pipe))
+    except ValueError as error:
+        hint, subject = (f"--{option}", "the text") if path is None else (f"--{option}-file", path)
+        raise wrong_value(hint, f"{subject} {error}") from None
+    except OSError as error:
+        raise wrong_value(f"--{option}-file", f"cannot read {path}: {error.strerror}") from None
+
+
+def writable_file(option: str, path: str | None, directories: Sequence[str]) -> str | None:
+    if path is None:
+        return None
+    if path == "-":
+        raise wrong_value(option, "must be a file: standard output belongs to the result")
+    where = str(absolute(path))
+    problem = result_file_problem(where, directories)
+    if problem is not None:
+        raise wrong_value(option, problem)
+    return where
+
+
+def check_output_is_open(result_file: str | None = None) -> None:
+    """Raises CannotError if standard output is closed (`>&-`) and there is no result file: the answer would be lost."""
+    if result_file is None and has_closed_output():
+        raise CannotError(
+            "standard output is closed: if you do not need the answer, use >/dev/null", Outcome.IO_ERROR
+        )
+
+
+def requested_report(
+    schema: str | None, directories: Sequence[str], *, is_required: bool, takes_pipe: bool = True
+) -> RequestedReport | None:
+    """None if the user requires none. `directories` and `takes_pipe` are as in `text_or_file`."""
+    if schema is None:
+        return RequestedReport() if is_required else None
+    from ralph.run.report_schema import read_schema  # noqa: PLC0415 - a schema library is slow to load
+
+    try:
+        return RequestedReport(read_schema(schema, Path.cwd(), directories, takes_pipe=takes_pipe))
+    except FileNotFoundError:
+        raise wrong_value("--json-schema", "the working directory is gone") from None
+    except ValueError as error:
+        raise wrong_value("--json-schema", str(error)) from None
+
+
+def run_options(line: RunLine, writable: tuple[str, ...]) -> RunOptions:
+    """The options of a run. `writable` are the directories of `--add-dir`."""
+    bypasses = line.permission_mode is None and line.dangerously_skip_permissions
+    session_dir, of_loop = absolute(line.session_dir), _of_loop(line.iteration)
+    files = [line.system_prompt_file, line.append_system_prompt_file, line.json_schema]
+    if of_loop is None:  # else the loop has read them
+        servers = line.flags["mcp.config"]
+        files += [line.config, line.claude_settings, *(servers if isinstance(servers, tuple) else ())]
+    reach = writable if of_loop is None else (*writable, *of_loop.directories)
+    directories = run_directories(line.directory, reach)
+    return RunOptions(
+        prompt=line.prompt,
+        prompt_file=absolute(line.prompt_file),
+        takes_messages=line.input_format == "stream-json",
+        directory=line.directory,
+        writable=writable,
+        config_file=absolute(line.config),
+        claude_settings=json_or_path(line.claude_settings),
+        setting_sources=line.sources,
+        names_sources=line.setting_sources is not None,
+        takes_commands=not line.disable_slash_commands,
+        permission_mode=PermissionMode.BYPASS if bypasses else line.permission_mode,
+        permissions="nobody"
+        if line.permission_prompts == "none"
+        else None
+        if line.permission_prompt_tool is None
+        else "driver",
+        session=SessionOptions(
+            session_id=None if line.session_id is None else str(line.session_id),
+            continues=line.continue_,
+            resume=line.resume,
+            forks=line.fork_session,
+            has_moved=line.moved,
+            directory=Path(session_dir) if session_dir else None,
+            is_kept=not line.no_session_persistence,
+        ),
+        system_prompt=text_or_file("system-prompt", line.system_prompt, line.system_prompt_file, directories),
+        append_system_prompt=text_or_file(
+            "append-system-prompt", line.append_system_prompt, line.append_system_prompt_file, directories
+        ),
+        files_read=tuple(one for one in map(json_or_path, files) if one and one.startswith("/")),
+        report=requested_report(line.json_schema, directories, is_required=line.require_report),
+        of_loop=of_loop,
+        metrics_file=writable_file("--metrics-file", line.metrics_file, directories),
+        exports_traces=line.otel,
+        has_diagnostics=line.debug or line.debug_file is not None,
+        debug_file=writable_file("--debug-file", line.debug_file, directories),
+        replays_messages=line.replay_user_messages,
+        includes_hook_events=line.include_hook_events,
+        title=line.name,
+        output=OutputOptions(
+            output_format=line.output_format,
+            include_partial=line.include_partial_messages,
+            is_quiet=line.quiet,
+            result_file=writable_file("--result-file", line.result_file, directories),
+            directories=directories,
+        ),
+        settings=line.flags,
+        is_restricted=line.restricted,
+    )
+
+
+def _of_loop(descriptor: int | None) -> "LoopHandover | None":
+    if descriptor is None:
+        return None
+    from ralph.settings.handover import taken_over  # noqa: PLC0415 - for iterations alone
+
+    try:
+        return taken_over(descriptor)
+    except ValueError as error:
+        raise wrong_value("--iteration", str(error)) from None

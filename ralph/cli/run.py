@@ -6,9 +6,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from ralph.cli.claude_options import NO_EFFECT
-from ralph.cli.command_words import refuse_command_word, refuse_lone_word, wrong_value
-from ralph.cli.options import RunLine, refuse_contradictions
+from ralph.cli.command_words import NO_EFFECT, refuse_command_word, refuse_lone_word, wrong_value
+from ralph.cli.options import RunLine, check_output_is_open, refuse_contradictions, run_options
 from ralph.cli.settings_command import SettingsCommand, TypedLine, check_settings
 from ralph.cli.values import (
     directories,
@@ -30,7 +29,7 @@ def run(line: RunLine, typed: TypedLine) -> int:
             refuse_lone_word(line.prompt, "ralph", "ralph run")
     refuse_file_as_prompt(line.prompt)
     try:
-        from ralph.cli.task_run import do_run  # noqa: PLC0415 - the lack of memory for a run's modules is a result too
+        from ralph.run.command import run_command  # noqa: PLC0415 - the lack of memory for a run's modules is a result too
     except (OSError, MemoryError, ImportError) as error:
         shortage = shortage_of(error)
         if shortage is not None:
@@ -46,7 +45,13 @@ def run(line: RunLine, typed: TypedLine) -> int:
     with prompt_not_in_list(typed.last_list, has_prompt=has_prompt):
         writable = directories("--add-dir", line.add_dir)
         check_settings({name: value for name, value in line.settings.items() if name.startswith("tools.")})
-    return do_run(line, writable)
+    options = run_options(line, writable)
+    check_output_is_open(options.output.result_file)
+    if not options.takes_messages:
+        return run_command(options)
+    from ralph.driven.driver import MessageDriver  # noqa: PLC0415 - few runs are driven
+
+    return run_command(options, make_driver=MessageDriver)
 
 
 def _write_result(shortage: ShortageError, output_format: str) -> None:

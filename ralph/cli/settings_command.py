@@ -56,7 +56,7 @@ class TypedLine(Struct, frozen=True):
 
 class SettingsCommand(TyperCommand):
     """A command whose options are the fields of Structs and the flags of settings. It passes one Struct per type in
-    `lines`, and a `TypedLine`, to `call`. The help does not show the parameters in `unlisted`. With `first`, `--help` shows
+    `lines`, and a `TypedLine`, to `call`: these are the parameters of its context. The help does not show the parameters in `unlisted`. With `first`, `--help` shows
     these parameters alone, and `--help-all` the others too. Options in `ignored` have no effect; each has the name of its value.
     """
 
@@ -71,7 +71,8 @@ class SettingsCommand(TyperCommand):
         ignored: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         fields = {field for line in lines for field in line.__struct_fields__}
-        self._call, self.lines, self._first, self._ignored = call, lines, first, ignored
+        self.lines, self._first, self._ignored = lines, first, ignored
+        self._parameters = tuple(inspect.signature(call).parameters)
         names = {key.spelling.removeprefix("--").replace("-", "_"): key for key in ALL_KEYS if key.flag}
         self.flags = {parameter: key for parameter, key in names.items() if parameter not in fields}
         declared: dict[str, ParamMeta] = {}
@@ -85,7 +86,9 @@ class SettingsCommand(TyperCommand):
         for parameter in parameters:
             parameter.hidden = parameter.hidden or parameter.name in unlisted
         help_text = inspect.getdoc(call)
-        super().__init__(name, params=[*parameters], help=help_text, epilog=epilog, rich_markup_mode=None)
+        super().__init__(
+            name, callback=call, params=[*parameters], help=help_text, epilog=epilog, rich_markup_mode=None
+        )
 
     def _declared(self, line: type[Struct]) -> Iterator[ParamMeta]:
         for field, default in zip(line.__struct_fields__, line.__struct_defaults__, strict=True):
@@ -120,20 +123,19 @@ class SettingsCommand(TyperCommand):
         options = [one for one in self.params if isinstance(one, TyperOption) and not one.is_flag]
         valued = {word: one.metavar or "" for one in options for word in one.opts}
         words, ctx.meta["last list"] = with_repeated_options(args, valued)
-        return super().parse_args(ctx, words)
-
-    def invoke(self, ctx: Any) -> int:
-        lines, typed = self._decoded(ctx)
-        return self._call(*lines, typed)
+        left = super().parse_args(ctx, words)
+        ctx.params = dict(zip(self._parameters, self._decoded(ctx), strict=True))
+        return left
 
     def read(self, words: Sequence[str]) -> tuple[list[Struct], TypedLine]:
         """Decodes the words behind the command. Raises UsageError if they do not fit, or ask for the help."""
         try:
-            return self._decoded(self.make_context(self.name, [*words], help_option_names=[]))
+            *lines, typed = self.make_context(self.name, [*words], help_option_names=[]).params.values()
         except TyperException as error:
             raise line_error(error, self.name or "") from None
+        return lines, typed
 
-    def _decoded(self, context: Any) -> tuple[list[Struct], TypedLine]:
+    def _decoded(self, context: Any) -> tuple[Struct | TypedLine, ...]:
         values = dict(context.params)
         values[_SETTINGS] = {key.name: _setting(key, values.pop(name)) for name, key in self.flags.items()}
         lines = [
@@ -144,7 +146,7 @@ class SettingsCommand(TyperCommand):
             one.name: context.get_parameter_source(one.name).name == "COMMANDLINE" for one in self.params
         }
         given = tuple(_given(one, context.params[one.name]) for one in self.params if is_given[one.name])
-        return lines, TypedLine(given, context.meta["last list"], bool(context.obj))
+        return *lines, TypedLine(given, context.meta["last list"], bool(context.obj))
 
 
 def _show_all(context: typer.Context, is_asked: bool) -> None:

@@ -11,8 +11,7 @@ import typer
 from typer.exceptions import TyperException
 from typer.main import get_command
 
-from ralph.cli.claude_options import instead_of
-from ralph.cli.command_words import ROOT_HELP, LineError, meant_before_prompt, wrong_value
+from ralph.cli.command_words import ROOT_HELP, LineError, instead_of_option, meant_before_prompt, wrong_value
 from ralph.cli.shell.answer import table
 from ralph.machine.loading import begin_garbage_collection
 from ralph.values.outcome import UsageError
@@ -30,10 +29,10 @@ _MODULES = {
     "demo": ("scripted", "DEMO"),
     "mock-api": ("scripted", "MOCK_API"),
     "sessions": ("sessions", "COMMAND"),
-    "report": ("report", "COMMAND"),
+    "report": ("loop_records", "REPORT"),
     "fleet": ("fleet", "COMMAND"),
     "help": ("help_pages", "COMMAND"),
-    "completion": ("completion", "COMMAND"),
+    "completion": ("help_pages", "COMPLETION"),
 }
 """For each command, two names: the module in `ralph.cli`, and the command object in this module."""
 HELP_OPTIONS = ["-h", "--help"]
@@ -149,7 +148,7 @@ def line_error(error: Any, command: str) -> UsageError:
     path = command if context is None else context.command_path.removeprefix("ralph ")
     if hasattr(error, "possibilities"):  # an unknown option
         spelling = error.option_name
-        instead = instead_of(spelling)
+        instead = instead_of_option(spelling)
         owners = dict.fromkeys(row.command for row in table() if row.command and spelling in row.words)
         if instead is not None and (path in {"run", "loop"} or not owners):
             return UsageError(instead)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph.machine.files.paths import up_to_repository_root
-from ralph.prompt.commands import as_text, split_frontmatter
 from ralph.prompt.judged_file import ALL_SOURCES, Place, entries_for_model, markdown_below, read_for_model
 from ralph.values.outcome import nearest
 

@@ -17,7 +17,7 @@ from ralph.values.nesting import is_deeper
 from ralph.values.outcome import CannotError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 MAX_BYTES = 100_000
 """The maximum size of a settings file. A cloned repository may contain files of any size. Nobody writes more than a
@@ -102,3 +102,16 @@ def parsed(path: Path, data: bytes) -> dict[str, Any]:
     if is_deeper(document, _MOST_LEVELS + 1):  # the last level is that of values
         raise SettingsFileError(f"{path}: tables and lists are nested deeper than {_MOST_LEVELS} levels")
     return document
+
+
+def named_targets(named: str | None) -> Iterator[tuple[str, str]]:
+    """The names of the targets in the user's settings, and in the file `named`, each with a description."""
+    for path in (user_settings_path(os.environ), Path.cwd() / Path(named).expanduser() if named else None):
+        try:
+            data = None if path is None else read_settings_file(path)
+            targets = parsed(path, data).get("targets", []) if path is not None and data else []
+        except SettingsFileError:  # `ralph doctor` reports it
+            continue
+        for target in targets if isinstance(targets, list) else []:
+            if isinstance(target, dict) and isinstance(target.get("name"), str):
+                yield target["name"], f"target: {target.get('model', '')}"

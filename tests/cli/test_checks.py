@@ -15,9 +15,8 @@ import pytest
 import ralph
 from ralph.api.client import HttpSettings
 from ralph.api.clocks import ClockLimits
-from ralph.cli.checks import machine
+from ralph.cli.checks import Finding, Level, exit_code, fail, machine, ok, verdict, warn
 from ralph.cli.checks.checkout import look_at_git
-from ralph.cli.checks.finding import Finding, Level, exit_code, fail, ok, verdict, warn
 from ralph.cli.checks.probe import ProbeTimes, _advice, probe_targets
 from ralph.conversation.target import Target
 from ralph.machine.waiter import InboxWaiter, SystemClock

@@ -12,7 +12,7 @@ import pytest
 from typer.core import TyperOption
 
 from ralph.cli.app import run_cli
-from ralph.cli.claude_options import INSTEAD
+from ralph.cli.command_words import INSTEAD
 from ralph.cli.run import COMMAND
 from ralph.values.outcome import UsageError
 from tests.rows import every_row

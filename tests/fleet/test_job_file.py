@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.cli.job_options import check_job_options
+from ralph.cli.fleet import check_job_options
 from ralph.fleet.job_file import JobsFile, read_jobs
 from ralph.fleet.jobs import Job, Rate, SetLimits
 from ralph.prompt.prompt_input import MOST_PROMPT_BYTES

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from ralph.cli.checks import sandbox_probe
+from ralph.cli.checks import probe
 from ralph.pages.content import Excerpts
 from ralph.pages.git_changes import CommitRange, GitQuestion, GitReader
 from ralph.places import table
@@ -375,12 +375,12 @@ def test_the_loop_the_pages_and_doctor_follow_the_table(
     [diff] = [file.diff for file in commit.files if file.path == "secret/key"]
     assert ("canary" in diff) != is_changed
     wanted = SandboxSettings(read_deny=("~/work/a.txt",))
-    tried = [*sandbox_probe._secrets({"HOME": str(home)}, wanted)]
+    tried = [*probe._secrets({"HOME": str(home)}, wanted)]
     assert (str(home / "tools/secret/key") in tried) == is_changed
     assert str(home / "work/a.txt") in tried
     (home / "notes").write_text("x")
-    assert str(home / "notes") in sandbox_probe._secrets({"HOME": str(home)}, wanted)
-    listed = "\n".join(sandbox_probe._what_of_the_home({"HOME": str(home)}, repository.top, wanted))
+    assert str(home / "notes") in probe._secrets({"HOME": str(home)}, wanted)
+    listed = "\n".join(probe._what_of_the_home({"HOME": str(home)}, repository.top, wanted))
     assert (f"    {home}/toolchain" in listed) == is_changed
     assert (f"    {home}/tools/settings  (with namespaces a copy without credentials" in listed) == is_changed
 

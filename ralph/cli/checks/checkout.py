@@ -7,7 +7,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ralph.cli.checks.finding import Finding, fail, note, ok, short, warn
+from ralph.cli.checks import Finding, fail, note, ok, short, warn
 from ralph.git.answer import CheckoutError
 from ralph.git.checkout import IDENTITY_ADVICE, GitCheckout, committer
 from ralph.git.look import status_of

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ralph.cli.checks.finding import Finding, fail, note, ok, short, warn
+from ralph.cli.checks import Finding, fail, note, ok, short, warn
 from ralph.loop.record import LoopStore
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.own_programs import ProgramSearch, own_program, search_around, unsafe_loads

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from ralph.cli.shell.words import one_line
+from ralph.cli.shell.answer import one_line
 from ralph.machine.files.opened_file import open_regular_file
 from ralph.sessions.naming import age_text, shortened, title_from
 from ralph.sessions.places import (
@@ -24,8 +24,7 @@ from ralph.sessions.places import (
 TYPE_CHECKING = False  # `typing` takes longer to load than this module
 
 if TYPE_CHECKING:
-    from ralph.cli.shell.answer import Values
-    from ralph.cli.shell.words import Completion
+    from ralph.cli.shell.answer import Completion, Values
 
 _MOST_SESSIONS = 50
 """Nobody reads a longer list. The newest sessions are listed."""

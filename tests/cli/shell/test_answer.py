@@ -140,8 +140,8 @@ def test_a_broken_settings_file_takes_nothing_away(home, capfd) -> None:
 def test_loops_of_this_directory_are_offered_by_number(home, capfd) -> None:
     for number in ("0003", "0012", "log"):
         (home / ".local/state/ralph/loops" / directory_name(home) / number).mkdir(parents=True)
+    from ralph.cli.shell.answer import Completion
     from ralph.cli.shell.found import loops
-    from ralph.cli.shell.words import Completion
 
     assert [word for word, _ in loops(Completion(""))] == ["12", "3"]
 

@@ -7,7 +7,7 @@ from hypothesis import given, strategies
 
 from benchmarks.completion_table import TABLE, table
 from ralph.cli.command_words import COMMANDS
-from ralph.cli.shell.words import BashLine, quoted, rows_of, wanted
+from ralph.cli.shell.answer import BashLine, quoted, rows_of, wanted
 from tests.rows import every_row
 
 ROWS = rows_of(TABLE.read_text())

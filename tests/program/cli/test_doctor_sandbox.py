@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from ralph.cli.checks.finding import Level
-from ralph.cli.checks.sandbox_probe import _verdict
+from ralph.cli.checks import Level
+from ralph.cli.checks.probe import _verdict
 from ralph.sandbox.kernel.landlock import Support
 from ralph.sandbox.kernel.seccomp import MACHINES
 from ralph.sandbox.levels import Means, box_level
