@@ -349,8 +349,12 @@ class _Loop:
         if self.state.plan.has_only_until:
             return
         self._recorder.save(has_removed_stop_file=True)
-        self._world.stop_file.remove()
-        self._recorder.warn(f"the stop file was removed: {what_is_missing(self.state)}")
+        what = "was removed"
+        try:
+            self._world.stop_file.remove()
+        except (NotADirectoryError, PermissionError) as error:  # as a command has made it
+            what = f"does not count and cannot be removed ({error.strerror})"
+        self._recorder.warn(f"the stop file {what}: {what_is_missing(self.state)}")
 
     # --- its end
 

@@ -170,8 +170,14 @@ class Iteration:
         """Makes the prompt: the facts that a fresh context needs, then the user's. Also makes the directory of the stop
         file, if that can end the loop. Raises OSError.
         """
-        if not self._recorder.state.plan.has_condition:
-            self._world.stop_file.make_room()
+        recorder = self._recorder
+        if not recorder.state.plan.has_condition:
+            try:
+                self._world.stop_file.make_room()
+            except (IsADirectoryError, NotADirectoryError, PermissionError) as error:
+                if not recorder.state.iterations:
+                    raise
+                recorder.warn(f"no stop file can be made: {error.filename}: {error.strerror}")
         own = self._world.read_prompt()
         self._task_chars = len(own)
         self._prompt = iteration_prompt(self._recorder.state, own)

@@ -83,3 +83,9 @@ def test_a_stop_file_of_any_kind_is_there_until_it_is_removed(tmp_path, place) -
 def test_where_the_place_is_no_directory_there_is_no_stop_file(tmp_path, place) -> None:
     place.write_text("")
     assert not StopFileBelow(tmp_path).is_there()
+
+
+def test_a_directory_is_no_stop_file(tmp_path) -> None:
+    stop = StopFileBelow(tmp_path)
+    (stop.path / "x").mkdir(parents=True)
+    assert not stop.is_there()

@@ -254,6 +254,16 @@ LOOP_SCENES = (
         {"broken": ""},
     ),
     in_git(
+        "goes-on-whatever-a-command-makes-of-the-stop-file-and-its-place",
+        [loop("--gate", GREEN, "--max-iterations", "3")],
+        works(
+            "rm -r .ralph; mkdir -p .ralph/stop/x .ralph/.gitignore/x",
+            "rm -r .ralph; mkdir ../away; touch ../away/stop; ln -s ../away .ralph",
+            "rm .ralph; echo x > .ralph",
+        ),
+        {"broken": ""},
+    ),
+    in_git(
         "does-not-take-a-plan-that-is-gone-for-done",
         [loop("--plan", "PLAN.md", "--max-iterations", "2"), sh(), then("--continue")],
         works("rm PLAN.md", "echo done > PLAN.md"),

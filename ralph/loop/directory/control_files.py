@@ -113,8 +113,11 @@ class StopFileBelow:
         self.path = directory / STOP_FILE
 
     def is_there(self) -> bool:
-        """Whether there is a file of any kind, even a dangling link: somebody has made it."""
-        return os.path.lexists(self.path)
+        """Whether there is a file of any kind, even a dangling link: somebody has made it. A directory is none, nor
+        is what a link in the place of `.ralph` leads to.
+        """
+        is_file = os.path.lexists(self.path) and (self.path.is_symlink() or not self.path.is_dir())
+        return is_file and not self._place.is_symlink()
 
     def make_room(self) -> None:
         """Makes the directory of the stop file, which git then ignores. Raises OSError."""
