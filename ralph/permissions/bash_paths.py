@@ -60,6 +60,11 @@ _READS_HIDDEN = re.compile(r"(?s)-[a-zA-Z]*[gGu.].*|--(?:hidden|no-ignore|unrest
 _READS_UNTRACKED = re.compile(r"--(?:no-i|un|no-e).*")
 # The options of searches behind which a text stands, and those of archivers that name a list of files.
 _IS_TEXT = re.compile(r"-[a-zA-Z]*[ef]|--(?:regexp|file)")
+# Options of searches that have no other word as their value.
+_HAS_NO_VALUE = re.compile(
+    r"(?s)-[acFhHiIlnNopPqsSuUvwWxz0]+|--[a-z-]+=.*|--(?:line-number|ignore-case|smart-case|word-regexp|fixed-strings|count|hidden"
+    r"|files-with-matches|files-without-match|no-heading|no-line-number|no-filename|only-matching|multiline|json|vimgrep)"
+)
 _FOLLOWS_LINKS = re.compile(r"(?s)(?:-[a-zA-Z]*[LRh]|[cru][a-z]*h|--deref|--follow|--copy-l).*")
 _TO_DIRECTORY = re.compile(r"(?s)-[a-zA-Z]*t.*|--target.*")
 _ARCHIVES = (".tar", ".tgz", ".zip", ".gz", ".bz2", ".xz", ".zst")
@@ -264,12 +269,15 @@ class PathJudge:
         directories = [path for word in operands for path in self._paths(word)]
         # One operand may be the text to search for, and one that is not known may be any directory.
         has_text = is_search and not _has_option(command, _IS_TEXT)
-        is_anywhere = len(operands) < 1 + has_text + (name == "git") or _has_option(command, _IS_LIST)
+        needed = 1 + has_text + (name == "git")
+        is_anywhere = len(operands) < needed or _has_option(command, _IS_LIST)
         places = operands[has_text and operands[0].is_one :] if operands else []
         if any(word.text is None and not word.known.endswith(_ARCHIVES) for word in places):
             is_anywhere = True
             directories += [path for word in self._values() for path in self._paths(word)]
-        if is_search and not is_grep:  # some options have a value, so that the last operand may be the text
+        options = (word.known for word in command.words[1:] if word.known[:1] == "-")
+        needed += sum(not (_HAS_NO_VALUE.fullmatch(one) or _IS_TEXT.fullmatch(one)) for one in options)
+        if is_search and not is_grep and len(operands) < needed:  # the last one may be the text
             is_anywhere |= not (operands and any(map(self._below, self._paths(operands[-1]))))
         if _has_option(command, _FOLLOWS_LINKS):
             below = (path for directory in directories for path in self._below(directory) or ())
