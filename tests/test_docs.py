@@ -15,7 +15,7 @@ from ralph.api.error_body import stream_error
 from ralph.cli.command_words import with_command
 from ralph.cli.sessions import list_
 from ralph.cli.typer_command import HELP_OPTIONS, named_command
-from ralph.loop.prompt import iteration_prompt
+from ralph.loop.events import iteration_prompt
 from ralph.loop.rules import MOST_IDLE
 from ralph.loop.state import IterationRecord, LoopState
 from ralph.loop.values import CheckResult, LoopLimits, LoopPlan

@@ -39,7 +39,7 @@ from ralph.cli.values import (
     working_directory,
 )
 from ralph.loop import DEFAULT_CHECK_TIMEOUT_S, DEFAULT_PLAN_FILE
-from ralph.loop.agents.table import KEPT_BY_THE_LOOP, agent_line, option_for_agent
+from ralph.loop.agents import KEPT_BY_THE_LOOP, agent_line, option_for_agent
 from ralph.loop.command import loop_command
 from ralph.loop.status import loop_status
 from ralph.loop.values import LoopLimits, LoopOptions, LoopPlan, RequestedPrompt

@@ -20,8 +20,8 @@ from msgspec.structs import replace
 
 from ralph.fleet.decisions import ProcessEnd
 from ralph.fleet.jobs import VARIABLE, session_id, words_of
+from ralph.loop.processes import NoResultError, read_result, result_written
 from ralph.loop.record import RECORD_FILE, FileRecord, RecordError
-from ralph.loop.results import NoResultError, read_result, result_written
 from ralph.machine.own_programs import own_python, search_outside, with_set_aside
 from ralph.machine.process_start import core_limit_at_start
 from ralph.sessions.looking import look_to_list

@@ -1,5 +1,5 @@
 """Implements `ralph loop`, which runs the agent again and again, in iterations. `opening.py` prepares a loop, `iterate.py`
-runs it, `processes.py` and `agents/` run each iteration as a process, `directory/` and `git/` see what it has changed.
+runs it, `processes.py` and `agent_iterations.py` run each iteration as a process, `checkout.py` and `git/` see what it has changed.
 """
 
 # The help of `ralph loop` shows these values, so this file imports nothing.

@@ -17,15 +17,14 @@ from ralph.git.answer import CheckoutError
 from ralph.git.checkout import GitCheckout
 from ralph.git.runner import GitSeams
 from ralph.git.settings import BrokenPinsError
-from ralph.loop.agents.iterations import AgentIterations
+from ralph.loop.agent_iterations import AgentIterations
 from ralph.loop.check import ShellCheck
-from ralph.loop.directory.checkout import CheckoutLock, check_checkout, open_checkout
-from ralph.loop.directory.control_files import PromptReader, StopFileBelow, find_prompt, read_open_tasks
-from ralph.loop.directory.plain_directory import PlainDirectory
+from ralph.loop.checkout import CheckoutLock, PlainDirectory, check_checkout, open_checkout
+from ralph.loop.control_files import PromptReader, StopFileBelow, find_prompt, read_open_tasks
 from ralph.loop.events import LoopEnded, resume_hint
 from ralph.loop.iterate import iterate
+from ralph.loop.iteration import LoopWorld
 from ralph.loop.opening import event_stream, open_context, opening_state, with_server
-from ralph.loop.ports import LoopWorld
 from ralph.loop.processes import LoopPage, RalphIterations
 from ralph.loop.record import PINS_FILE, RecordError
 from ralph.loop.sinks import LoopLog
@@ -49,9 +48,9 @@ from ralph.values.shortage import line_with_advice, shortage_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from ralph.loop.agents.table import OpenAgent
+    from ralph.loop.agents import OpenAgent
+    from ralph.loop.iteration import Iterations
     from ralph.loop.opening import LoopContext
-    from ralph.loop.ports import Iterations
     from ralph.loop.record import FileRecord
     from ralph.loop.state import LoopState
     from ralph.loop.values import LoopOptions, LoopPlan

@@ -12,8 +12,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.git.progress import own_output_files
-from ralph.loop.agents.home import AgentHome
-from ralph.loop.agents.table import OpenAgent, agent_of, environment_of, rules_of
+from ralph.loop.agent_iterations import AgentHome
+from ralph.loop.agents import OpenAgent, agent_of, environment_of, rules_of
 from ralph.loop.check import LoopCommands
 from ralph.loop.record import LoopStore
 from ralph.loop.rules import with_new_limits

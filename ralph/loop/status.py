@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
-from ralph.loop.directory.checkout import holder_of
+from ralph.loop.checkout import holder_of
 from ralph.loop.events import (
     continue_command,
     ending_line,

@@ -19,7 +19,7 @@ from msgspec import Struct
 from ralph import __version__
 from ralph.conversation.journal_lines import CHUNK_BYTES, CheckedLines, JournalDamage, record_of, written_at
 from ralph.conversation.secret_spans import RecordView
-from ralph.loop.directory.checkout import holder_of
+from ralph.loop.checkout import holder_of
 from ralph.loop.record import FileRecord, LoopStore, RecordError
 from ralph.loop.values import REPORT_PAGE
 from ralph.machine.files.opened_file import open_regular_file, read_regular_file

@@ -12,7 +12,7 @@ from ralph.git.answer import CheckoutError
 from ralph.git.progress import Changes, Snapshot
 from ralph.loop.events import LoopWaits, line_of
 from ralph.loop.iterate import iterate
-from ralph.loop.ports import LoopWorld
+from ralph.loop.iteration import LoopWorld
 from ralph.loop.state import LoopState, read_state, state_text
 from ralph.loop.values import (
     CheckResult,
@@ -35,7 +35,7 @@ from tests.fakes import EPOCH, FakeClock, FakeWaiter, RecordingEvents
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from ralph.loop.ports import Page
+    from ralph.loop.iteration import Page
     from ralph.values.ports import TurnLock
     from ralph.values.redaction import LookedCommit
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError
 from ralph.git.checkout import GitCheckout
-from ralph.loop.directory.checkout import check_checkout
+from ralph.loop.checkout import check_checkout
 from ralph.machine.files.trees import remove_tree
 from ralph.places.git_places import git_places
 from ralph.values.outcome import Outcome

@@ -11,7 +11,7 @@ import pytest
 
 from ralph.git.answer import CheckoutError
 from ralph.git.runner import git_directory_of
-from ralph.loop.directory.checkout import CheckoutLock, holder_of
+from ralph.loop.checkout import CheckoutLock, holder_of
 from ralph.machine.files.paths import (
     common_directory,
     git_directory,

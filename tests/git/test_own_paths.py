@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ralph.git.progress import Changes, OwnPaths, own_output_files
-from ralph.loop.directory.checkout import check_checkout, open_checkout
+from ralph.loop.checkout import check_checkout, open_checkout
 from tests.git.repositories import Repository
 from tests.git.test_commit import files_of
 from tests.git.test_snapshot import nested

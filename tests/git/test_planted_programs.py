@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ralph.git.answer import CheckoutError
 from ralph.git.runner import CheckoutGit
-from ralph.loop.directory.checkout import check_checkout
+from ralph.loop.checkout import check_checkout
 from tests.git.repositories import Repository, cloned
 from tests.processes.scripts import first_on_path
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.git.answer import CheckoutError
-from ralph.loop.directory.checkout import check_checkout
+from ralph.loop.checkout import check_checkout
 from ralph.places.state import running_below
 from ralph.sandbox.killed_command import CommandMark
 from ralph.sandbox.protected_files import entries_of

@@ -13,7 +13,7 @@ from ralph.git.answer import CheckoutError
 from ralph.git.checkout import GitCheckout
 from ralph.git.push import make_git_directory
 from ralph.git.runner import CheckoutGit
-from ralph.loop.directory.checkout import check_checkout
+from ralph.loop.checkout import check_checkout
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.values.outcome import Outcome
 from tests.git.repositories import Repository, cloned

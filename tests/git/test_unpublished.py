@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.git.answer import CheckoutError
-from ralph.loop.directory.checkout import check_checkout
+from ralph.loop.checkout import check_checkout
 from ralph.values.outcome import Outcome
 from ralph.values.redaction import Redactor
 from tests.git.repositories import Repository, cloned, committed

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.git.conftest import repository  # noqa: F401 - a fixture
 from tests.loop.iteration_processes import Iterating
 from tests.processes.one_supervisor import one_supervisor, reaped  # noqa: F401 - fixtures
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.loop.agents import events
-from ralph.loop.agents.events import EventLog, open_session, read_session
-from ralph.loop.agents.table import AGENTS
+from ralph.loop import agent_events as events
+from ralph.loop.agent_events import EventLog, open_session, read_session
+from ralph.loop.agents import AGENTS
 
 if TYPE_CHECKING:
     from pathlib import Path

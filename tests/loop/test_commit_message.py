@@ -7,7 +7,7 @@ import subprocess
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.loop.commit_message import LONGEST_SUBJECT, commit_message, subject_of
+from ralph.loop.iterate import LONGEST_SUBJECT, commit_message, subject_of
 from ralph.values.outcome import Outcome
 from ralph.values.redaction import Redactor
 from tests.rows import every_row

@@ -4,7 +4,7 @@ docs/loop-reference.md.
 
 from __future__ import annotations
 
-from ralph.loop.prompt import LONGEST_LAST_WORDS, iteration_prompt, names_of
+from ralph.loop.events import LONGEST_LAST_WORDS, iteration_prompt, names_of
 from ralph.loop.state import IterationRecord, LoopState
 from ralph.loop.values import CheckResult, LoopLimits, LoopPlan
 from ralph.values.outcome import Outcome

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from ralph.loop.results import NoResultError, outcome_of, result_written, session_seen
+from ralph.loop.processes import NoResultError, outcome_of, result_written, session_seen
 from ralph.values.outcome import Outcome
 from tests.rows import every_row
 from tests.sessions.session_journals import ANSWERED, SESSION_ID, JournalBuilder, completed, killed

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.loop.directory.control_files import StopFileBelow
+from ralph.loop.control_files import StopFileBelow
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ralph.loop.agents.table import AGENTS
+from ralph.loop.agents import AGENTS
 from ralph.places import table as table_of_places
 from ralph.places.gather import gather_places
 from ralph.places.places import is_named, places_of

@@ -13,7 +13,7 @@ from ralph.git.checkout import IDENTITY_ADVICE, GitCheckout, committer
 from ralph.git.look import status_of
 from ralph.git.runner import GitSeams
 from ralph.loop import DEFAULT_PLAN_FILE
-from ralph.loop.directory.checkout import open_checkout
+from ralph.loop.checkout import open_checkout
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.files.trees import LocalDisk
 from ralph.machine.own_programs import search_around, without_unsafe_loads

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.loop.agents import events
+from ralph.loop import agent_events as events
 from tests.patience import wait_until
 from tests.program.conftest import loop_record, processes_of
 from tests.program.loop.test_loop_killed import kill

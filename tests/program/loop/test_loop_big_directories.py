@@ -1,5 +1,5 @@
 """A loop outside git with huge files and trees in its directory: its memory stays bounded, and a signal ends it
-at once. tests/loop/directory/test_plain_directory.py tests rules without end.
+at once. tests/loop/test_plain_directory.py tests rules without end.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.git.answer import CheckoutError
-from ralph.loop.directory import plain_directory
-from ralph.loop.directory.plain_directory import PlainDirectory
+from ralph.loop import checkout as checkout_module
+from ralph.loop.checkout import PlainDirectory
 from ralph.machine import ripgrep
 from ralph.values.outcome import Outcome
 from ralph.values.ports import SignalReceived
@@ -82,7 +82,7 @@ def test_a_signal_ends_the_look(here: Path) -> None:
 
 
 def test_a_signal_ends_a_listing_that_comes_to_no_end(here: Path, monkeypatch) -> None:
-    monkeypatch.setattr(plain_directory, "SILENCE_S", 0.5)
+    monkeypatch.setattr(checkout_module, "SILENCE_S", 0.5)
     (here / ".gitignore").unlink()
     os.mkfifo(here / ".gitignore")
     told: list[str] = []
@@ -94,7 +94,7 @@ def test_a_signal_ends_a_listing_that_comes_to_no_end(here: Path, monkeypatch) -
 
 
 def test_more_than_is_read_in_one_look_is_told_by_size_and_time_from_then_on(here: Path, monkeypatch) -> None:
-    monkeypatch.setattr(plain_directory, "MOST_READ_OF_ALL_BYTES", 100)
+    monkeypatch.setattr(checkout_module, "MOST_READ_OF_ALL_BYTES", 100)
     told: list[str] = []
     checkout = plain(here, told)
     checkout.snapshot()
@@ -110,7 +110,7 @@ def test_more_than_is_read_in_one_look_is_told_by_size_and_time_from_then_on(her
 
 
 def test_of_too_many_files_it_is_known_that_something_changed_and_not_what(here: Path, monkeypatch) -> None:
-    monkeypatch.setattr(plain_directory, "MOST_FILES_TOLD_APART", 1)
+    monkeypatch.setattr(checkout_module, "MOST_FILES_TOLD_APART", 1)
     checkout = plain(here)
     before = checkout.snapshot()
     assert (before.files, before.digest) == (None, checkout.snapshot().digest)
@@ -123,7 +123,7 @@ def test_of_too_many_files_it_is_known_that_something_changed_and_not_what(here:
 def test_a_pipe_in_the_place_of_rules_is_not_waited_for_and_what_rules_name_counts_then(
     here: Path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(plain_directory, "SILENCE_S", 0.2)
+    monkeypatch.setattr(checkout_module, "SILENCE_S", 0.2)
     (here / "sub").mkdir()
     os.mkfifo(here / "sub/.gitignore")
     told: list[str] = []
@@ -178,5 +178,5 @@ def test_complaints_of_ripgrep_are_paths_and_errors() -> None:
         b"./.gitignore: line 1: error parsing glob '[z-a]'",
         b"error building NFA",
     ]
-    found = [(path, error.errno) for path, error in plain_directory._unlisted(complaints)]
+    found = [(path, error.errno) for path, error in checkout_module._unlisted(complaints)]
     assert found == [("closed", 13), ("\udcff", 13)]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from ralph.loop.agents.table import AgentRow
+    from ralph.loop.agents import AgentRow
 
     Event = Mapping[str, Any]
     Reader = Callable[["AgentRun", Event], None]

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from ralph.git.answer import CheckoutError
-from ralph.loop.directory import checkout as lock_module
-from ralph.loop.directory.checkout import CheckoutLock
-from ralph.loop.directory.plain_directory import PlainDirectory
+from ralph.loop import checkout as lock_module
+from ralph.loop.checkout import CheckoutLock, PlainDirectory
 from ralph.values.outcome import Outcome
 from tests.git.repositories import CLOCK, Repository
 from tests.processes.descriptors import open_descriptors, wait_until_closed
@@ -185,7 +184,7 @@ def test_a_file_system_without_locks_is_resumed_and_told(plain: PlainDirectory, 
 ASK_WITHOUT_END = """
 import os, sys
 from pathlib import Path
-from ralph.loop.directory.checkout import holder_of
+from ralph.loop.checkout import holder_of
 place, last = Path(sys.argv[1]), -1
 while True:
     answer = holder_of(place, place / "place") or 0

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.loop.agents.events import read_claude, read_codex, read_opencode, read_pi
+from ralph.loop.agent_events import read_claude, read_codex, read_opencode, read_pi
 from ralph.machine.own_programs import own_program, why_not_used
 from ralph.permissions.claude_settings import read_settings, strictest_mode
 from ralph.permissions.rule import Effect
@@ -25,8 +25,8 @@ from ralph.values.outcome import CannotError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from ralph.loop.agents.events import Reader
-    from ralph.loop.agents.home import AgentHome
+    from ralph.loop.agent_events import Reader
+    from ralph.loop.agent_iterations import AgentHome
     from ralph.loop.check import LoopCommands
     from ralph.loop.values import LoopPlan
     from ralph.machine.own_programs import ProgramSearch

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from ralph.git import push
 from ralph.git.answer import CheckoutError
 from ralph.git.checkout import GitCheckout
-from ralph.loop.directory.checkout import check_checkout, open_checkout
-from ralph.loop.directory.plain_directory import PlainDirectory
+from ralph.loop.checkout import PlainDirectory, check_checkout, open_checkout
 from ralph.values.outcome import Outcome
 from tests.git.repositories import Repository, cloned
 from tests.git.test_snapshot import conflict

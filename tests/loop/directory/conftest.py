@@ -1,1 +1,0 @@
-from tests.git.conftest import repository  # noqa: F401 - a fixture
