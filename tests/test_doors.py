@@ -40,7 +40,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "ralph.loop.agent_events": ("ralph.loop.agent_events:_OwnLine",),
     "ralph.loop.checkout": ("ralph.loop.checkout",),
     "ralph.git.settings": ("ralph.git.settings:_KeptPins",),
-    "ralph.loop.processes": ("ralph.loop.processes",),
+    "ralph.loop.processes": ("ralph.loop.processes:WrittenReport", "ralph.loop.processes:WrittenResult"),
     "ralph.loop.state": ("ralph.loop.state",),
     "ralph.mcp.configuration": ("ralph.mcp.configuration:_Entry", "ralph.mcp.configuration:_Document"),
     "ralph.mcp.wire": ("ralph.mcp.wire",),
