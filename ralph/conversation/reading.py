@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.conversation.growing import GrowingSequence
+from ralph.conversation.growing import GrowingMapping, GrowingSequence
 from ralph.conversation.messages import (
     THINKING,
     Author,
@@ -31,8 +31,6 @@ from ralph.conversation.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ralph.values.answer import Answer, Block, FileChange, ToolResult
 
 
@@ -95,9 +93,13 @@ class NonsenseError(Exception):
 
 class OpenAnswer(Struct, frozen=True):
     answer: Answer
-    results: Mapping[str, ToolResult] = field(default_factory=dict)
+    ids: frozenset[str]
+    """Those of all its calls."""
+    results: GrowingMapping[ToolResult] = GrowingMapping()
     """By call id."""
-    intents: Mapping[str, FileChange | None] = field(default_factory=dict)
+    closed: int = 0
+    """The number of calls with results."""
+    intents: GrowingMapping[FileChange | None] = GrowingMapping()
     """By call id, each with the planned change of a file, or None."""
 
     @property
@@ -112,7 +114,7 @@ class OpenAnswer(Struct, frozen=True):
     @property
     def is_over(self) -> bool:
         """Whether all calls have results, which then form the next message."""
-        return bool(self.results) and all(call_id in self.results for call_id in self.answer.call_ids)
+        return 0 < len(self.ids) == self.closed
 
 
 _COUNTS = frozenset({AssistantRecord, IntentRecord, ResultRecord, UserRecord, CompactedRecord})
@@ -124,13 +126,16 @@ def open_answer(before: OpenAnswer | None, record: Record) -> OpenAnswer | None:
         return before
     match record:
         case AssistantRecord():
-            return OpenAnswer(record.answer)
+            return OpenAnswer(record.answer, frozenset(record.answer.call_ids))
         case IntentRecord() if before is not None:
-            return replace(before, intents={**before.intents, record.id: record.change})
+            return replace(before, intents=before.intents.plus({record.id: record.change}))
         case ResultRecord():
-            if before is None or before.is_over or record.tool_use_id not in before.answer.call_ids:
+            if before is None or before.is_over or record.tool_use_id not in before.ids:
                 raise NonsenseError("the result of no call")
-            return replace(before, results={**before.results, record.tool_use_id: record.result})
+            results = before.results.plus({record.tool_use_id: record.result})
+            return replace(
+                before, results=results, closed=before.closed + (record.tool_use_id not in before.results)
+            )
         case UserRecord() | CompactedRecord():
             return None
     return before

@@ -14,6 +14,7 @@ from ralph.agent.call_rules import CallRules
 from ralph.agent.run_end import Finishing
 from ralph.agent.session_log import SessionLog
 from ralph.agent.tool_turn import INTERRUPTED, ToolTurn
+from ralph.conversation.growing import GrowingMapping
 from ralph.conversation.messages import NOT_RUN, RequestShape
 from ralph.conversation.reading import OpenAnswer
 from ralph.conversation.records import DeliveryRecord, SessionError, run_record
@@ -143,7 +144,7 @@ def test_each_call_is_judged_immediately_before_its_own_intent() -> None:
     rules = CallRules(SHAPE.tools, Finishing(), None, RecordingEvents(), Gate())
     names = {"e": "Echo", "e2": "Echo", "w": "Write", "t": "Touch", "e3": "Echo"}
     calls = [ToolCall(one, name, {"text": one} if name == "Echo" else {}) for one, name in names.items()]
-    opened = OpenAnswer(answer(*(call(one.id, one.name) for one in calls)))
+    opened = OpenAnswer(answer(*(call(one.id, one.name) for one in calls)), frozenset(names))
     log = SessionLog(journal, Session(pending=opened))
     ToolTurn(calls, toolbox, log, RecordingEvents(), rules).run()
     assert order == [
@@ -246,7 +247,14 @@ def test_p7_a_signal_while_a_write_is_settled_leaves_its_effects_unknown() -> No
     turn = ToolTurn(
         [ToolCall("w", "Write", {})],
         toolbox,
-        SessionLog(journal, Session(pending=OpenAnswer(answer(call("w", "Write")), intents={"w": CHANGE}))),
+        SessionLog(
+            journal,
+            Session(
+                pending=OpenAnswer(
+                    answer(call("w", "Write")), frozenset("w"), intents=GrowingMapping({"w": CHANGE})
+                )
+            ),
+        ),
         events,
         rules,
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -17,8 +18,12 @@ from ralph.conversation.messages import (
     assistant_message,
     user_message,
 )
-from ralph.conversation.reading import Reading
+from ralph.conversation.reading import Reading, open_answer
+from ralph.conversation.records import AssistantRecord, ResultRecord
 from tests.fakes import text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 READER = RequestShape("claude-opus-5-5", "system", ())
 THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "s"}
@@ -115,3 +120,31 @@ def test_what_is_left_out_survives_a_repair_of_the_end() -> None:
         talk = talk.plus(user_message("x" * 9_000)).plus(own(str(number)))
     talk = talk.plus(user_message("on")).without_thinking(READER.author, is_off=True)
     assert talk.up_to(3).left_out == talk.left_out == talk.amended(user_message("more")).left_out
+
+
+class CountedList(list):
+    """How often its items were gone through."""
+
+    passes = 0
+
+    def __iter__(self) -> Iterator[object]:
+        self.passes += 1
+        return super().__iter__()
+
+
+def test_a_result_costs_the_same_however_many_calls_an_answer_has() -> None:
+    ids = [f"call{number}" for number in range(200)]
+    content = CountedList({"type": "tool_use", "id": one, "name": "Read", "input": {}} for one in ids)
+    message = {"content": content, "stop_reason": "tool_use"}
+    opened = open_answer(
+        None, AssistantRecord(message=message, request_id=None, calls=tuple(ids), malformed={})
+    )
+    passes = content.passes
+    for one in ids:
+        assert opened is not None
+        assert not opened.is_over
+        opened = open_answer(opened, ResultRecord(type="tool_result", tool_use_id=one, content="x"))
+    assert opened is not None
+    assert opened.is_over
+    assert content.passes == passes
+    assert opened.answer.content is content
