@@ -381,7 +381,7 @@ MUTANTS = (
     Mutant(
         "guess-again",
         "a run guesses once that a request was too large",
-        "        self._has_guessed = True\n",
+        "        self.has_guessed = True\n",
         "",
         OVERFLOW,
     ),

@@ -1,5 +1,5 @@
-"""Requests answers from the model, and compacts the context before it exceeds the context window. `task.py` decides
-what an answer means and when to give up.
+"""Makes the requests of a task, and compacts the context before it exceeds the context window. `task.py` sends them, and
+decides what an answer means and when to give up.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Asking:
         self._sent = log.conversation
         """The conversation in the last request, notices included."""
         self._steps = CompactionSteps()
-        self._has_guessed = False
+        self.has_guessed = False
         """Whether ralph has made the context smaller, or tried to, after a refusal in words that it does not know."""
         self.fresh_contexts = 0
 
@@ -80,12 +80,10 @@ class Asking:
         if notice not in self._notices:
             self._notices.append(notice)
 
-    def answer(self, requests: TurnRequests, *, can_shrink: bool = True) -> Answer:
-        """One complete answer, not yet in the conversation. Parameters and errors are those of `send_with_retry`."""
+    def next_conversation(self) -> Conversation:
+        """The conversation with the notices, for the next request."""
         self._sent = self._log.with_notices(self._notices)
-        return send_with_retry(
-            self._sent, self._site, requests, can_shrink=can_shrink and not self._has_guessed
-        )
+        return self._sent
 
     def accept(self, answer: Answer, *, is_ahead: bool = False) -> Answer:
         """Adds the notices of the last request and the answer. Returns it as added. `is_ahead` is for `log.commit`."""
@@ -170,11 +168,11 @@ class Asking:
         one summary, once in a run.
         """
         roster, sent = self._site.roster, self._sent
-        if self._has_guessed or not may_mean_overflow(error):
+        if self.has_guessed or not may_mean_overflow(error):
             return False
         if not (error.may_be_about_size or roster.may_be_too_large(sent, self._meter)):
             return False
-        self._has_guessed = True
+        self.has_guessed = True
         self._site.events.emit(Notice(_GUESS))
         view = roster.view(sent)
         attempt = guessed_attempt(view.size, view.answered_size or 0, view.emptied().size)

@@ -50,6 +50,7 @@ from ralph.conversation.notices import (
 from ralph.conversation.records import QueuedRecord, Record, background_record, ended_record
 from ralph.conversation.session import Session, asking
 from ralph.retry.call_site import CallSite, Client, TurnRequests, WindowTooSmallError
+from ralph.retry.loop import send_with_retry
 from ralph.retry.targets import Roster, TargetLog
 from ralph.values.answer import COMMANDS, Answer, Block
 from ralph.values.classify import FailureKind, failure_kind
@@ -262,7 +263,14 @@ class AgentLoop:
         messages = self.conversation.messages
         follows_tools = prompt is None and bool(messages) and bool(messages[-1].tool_result_ids)
         while True:
-            ending = self._begin_turn(follows_tools=follows_tools) or self._counted_turn()
+            ending = self._begin_turn(follows_tools=follows_tools)
+            if ending is None:
+                asked = self._requests = TurnRequests(self._turn, self._requests.recent)
+                try:
+                    ending = self._one_turn()
+                finally:
+                    if asked.attempts:
+                        self.emit(TurnAsked(asked.turn, asked.attempts, asked.took_s))
             if ending is not None:
                 return ending
             follows_tools = True
@@ -330,15 +338,6 @@ class AgentLoop:
     def _enter_final_turn(self, reason: str) -> None:
         self._asking.tell(self._closing.enter_final_turn(reason))
 
-    def _counted_turn(self) -> Ending | None:
-        """Runs one turn. Then emits the number of its attempts, also after an exception."""
-        asked = self._requests = TurnRequests(self._turn, self._requests.recent)
-        try:
-            return self._one_turn()
-        finally:
-            if asked.attempts:
-                self.emit(TurnAsked(asked.turn, asked.attempts, asked.took_s))
-
     def _one_turn(self) -> Ending | None:
         """Asks until an answer is accepted and its calls have run. Returns the end of the run, or None if another turn
         may begin.
@@ -347,7 +346,7 @@ class AgentLoop:
         contexts = self._asking.fresh_contexts
         while True:
             pending, self.log.pending = self.log.pending, None
-            answer, state = (pending, state) if pending else self._ask_past_damage(state)
+            answer, state = (pending, state) if pending else self._ask(state)
             # After a compaction, the model cannot continue an answer that was cut off before.
             if contexts != self._asking.fresh_contexts:
                 contexts, state = self._asking.fresh_contexts, replace(state, said="")
@@ -501,30 +500,30 @@ class AgentLoop:
 
     # --- Asking
 
-    def _ask_past_damage(self, state: TurnState) -> tuple[Answer, TurnState]:
+    def _ask(self, state: TurnState) -> tuple[Answer, TurnState]:
+        """Compacts the context first if needed. After a damaged answer it asks again, with another state of the turn."""
+        asking = self._asking
         while True:
             try:
-                return self._ask(), state
+                self.take_requested_model()
+                if asking.is_crowded():
+                    self._make_room("threshold")
+                can_shrink = True
+                while True:
+                    shrinks = can_shrink and not asking.has_guessed
+                    try:
+                        sent = asking.next_conversation()
+                        return send_with_retry(sent, self._site, self._requests, can_shrink=shrinks), state
+                    except WindowTooSmallError:
+                        can_shrink = self._make_room("threshold")
+                    except AgentError as error:
+                        if not self._can_ask_otherwise(error):
+                            raise
             except AgentError as error:
                 if not self._requests.ask_again_after(error) or not state.may_fail:
                     raise
             state = state.after_damage
             self.emit(SyntheticRetry(self._turn, state.failures, "damaged"))
-
-    def _ask(self) -> Answer:
-        """Compacts the context first if needed."""
-        self.take_requested_model()
-        if self._asking.is_crowded():
-            self._make_room("threshold")
-        can_shrink = True
-        while True:
-            try:
-                return self._asking.answer(self._requests, can_shrink=can_shrink)
-            except WindowTooSmallError:
-                can_shrink = self._make_room("threshold")
-            except AgentError as error:
-                if not self._can_ask_otherwise(error):
-                    raise
 
     def _can_ask_otherwise(self, error: AgentError) -> bool:
         """Changes the next request if size or thinking may be the reason of the error. Returns whether another one can

@@ -16,7 +16,16 @@ def run_cli(arguments: list[str]) -> int:
     """Runs the command that the arguments name. Returns the exit code."""
     try:
         given, arguments = arguments, with_command(arguments)
-        return _run(arguments, is_command_inserted=len(arguments) > len(given))
+        name, *words = arguments
+        if name in ROOT_HELP:
+            return _show_help()
+        # msgspec takes what it needs from `typing` then. typing_extensions is larger than all of msgspec's own modules.
+        with load_without("typing_extensions"):
+            load_typer()
+            from ralph.cli.typer_command import named_command, run_command  # noqa: PLC0415 - the help does without typer
+
+            command = named_command(name)
+        return run_command(name, command, words, is_command_inserted=len(arguments) > len(given))
     except LineError as error:
         command = error.command or arguments[0]
         hint = "see `ralph --help`" if command.startswith("-") else f"see `ralph {command} --help`"
@@ -34,19 +43,6 @@ def run_cli(arguments: list[str]) -> int:
         where = "" if error.filename is None else f"{error.filename}: "
         why = "standard output is closed" if error.errno == errno.EBADF else error.strerror
         return _complain(f"cannot write: {where}{why}", Outcome.IO_ERROR.exit_code())
-
-
-def _run(arguments: list[str], *, is_command_inserted: bool) -> int:
-    name, *words = arguments
-    if name in ROOT_HELP:
-        return _show_help()
-    # msgspec takes what it needs from `typing` then. typing_extensions is larger than all of msgspec's own modules.
-    with load_without("typing_extensions"):
-        load_typer()
-        from ralph.cli.typer_command import named_command, run_command  # noqa: PLC0415 - the help does without typer
-
-        command = named_command(name)
-    return run_command(name, command, words, is_command_inserted=is_command_inserted)
 
 
 def _show_help() -> int:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ralph.machine.waiter import Inbox
     from ralph.output.writer import Writer
     from ralph.permissions.hook_matcher import Matcher
-    from ralph.run.run import Run
+    from ralph.run.command import Run
     from ralph.run.session_run import SessionRun
     from ralph.values.answer import ToolCall
     from ralph.values.controls import RunControls
@@ -223,11 +223,12 @@ class MessageDriver:
         UsageError if the command line is wrong or no message came.
         """
         try:
-            opened = run.attempt(lambda: self._open(run))
-        except UsageError as error:
-            return run.deliver_misuse(error)
-        if isinstance(opened, RunEnded):
-            return run.deliver(_tell(run, opened), is_told=True).exit_code
+            opened = self._open(run)
+        except (Interrupted, Exception) as error:  # noqa: BLE001 - whatever it is, the run ends with a result
+            ended = run.ended_by(error)
+            if isinstance(ended, UsageError):
+                return run.deliver_misuse(ended)
+            return run.deliver(_tell(run, ended), is_told=True).exit_code
         return _Messages(run, self.steering, opened).work()
 
     def _open(self, run: Run) -> SessionRun:
@@ -319,7 +320,12 @@ class _Messages:
             run.context.events.emit(MessageTaken(message.content, message.uuid))
         own = _NO_PART if message.is_verbatim else None
         try:
-            ended = run.attempt(lambda: self._opened.work(message.content, own))
+            ended = self._opened.work(message.content, own)
+        except (Interrupted, Exception) as error:
+            ended_by = run.ended_by(error)
+            if isinstance(ended_by, UsageError):
+                raise ended_by from error
+            ended = ended_by
         finally:
             self._steering.end_work()
         told = _tell(run, ended)
