@@ -149,35 +149,26 @@ def test_other_servers_describe_their_models_in_a_list(
 SAYS_NOTHING: dict[str, Fault] = {
     "401": Fault(status=401),
     "404 with a description": Fault(status=404, body=DOCUMENT),
-    "429": Fault(status=429, headers={"retry-after": "1000000"}),
-    "529": Fault(status=529),
     "500 in HTML": Fault(status=500, body="<h1>oops</h1>"),
     "200 in HTML": Fault(body="<!doctype html><title>Sign in</title>"),
-    "204": Fault(status=204),
     "empty": Fault(body=""),
     "OpenAI's shape": Fault(body={"id": "m", "object": "model", "created": 1, "owned_by": "me"}),
-    "an error": Fault(body={"error": {"message": "no such route"}}),
     "a list": Fault(body=[DOCUMENT]),
     "no field": Fault(body={"type": "model", "id": "m"}),
     "nonsense numbers": Fault(body={"type": "model", "max_input_tokens": 0, "max_tokens": "many"}),
-    "NaN": Fault(body='{"type": "model", "max_tokens": 5, "x": NaN}'),
     "a number of 5000 digits": Fault(body=f'{{"type": "model", "max_tokens": {"9" * 5000}}}'),
     "deeper than anybody means it": Fault(body='{"type": "model", "x": ' + "[" * 50_000),
     "invalid UTF-8": Fault(body=b'{"type": "model", "max_tokens": 5, "id": "\xff"}'),
     "half": Fault(cut_after_bytes=40),
     "half that looks whole": Fault(cut_after_bytes=40, framing="close"),
     "3 MB": Fault(body=padded(3_000_000)),
-    "a gigabyte": Fault(huge_body_bytes=10**9),
     "compressed twice": Fault(
         body=gzip.compress(gzip.compress(padded(100))), headers={"content-encoding": "gzip, gzip"}
     ),
     "compressed, and huge": Fault(body=gzip.compress(padded(10**7)), headers={"content-encoding": "gzip"}),
     "not compressed as it says": Fault(body=b"no gzip", headers={"content-encoding": "gzip"}),
     "reset": Fault(reset_before_headers=True),
-    "closed": Fault(close_before_headers=True),
-    "half a head": Fault(partial_headers_bytes=20),
     "no HTTP": Fault(garbage="SSH-2.0-OpenSSH_9.6\r\n"),
-    "no status": Fault(garbage="HTTP/1.1 abc OK\r\n\r\n"),
 }
 
 
@@ -235,11 +226,6 @@ def test_a_slow_server_is_given_up_at_the_bound_and_leaves_no_thread(describing,
     assert time.monotonic() - started_s >= SHORT_S
     assert await_no_exchange()
     assert client.send().text == "ok"
-
-
-def test_a_connect_that_nobody_accepts_ends_at_the_bound(rig, silent_url) -> None:
-    assert rig(silent_url).describe(within_s=SHORT_S) is None
-    assert await_no_exchange()
 
 
 # --- Whoever stops the run is heard

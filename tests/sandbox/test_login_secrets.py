@@ -13,7 +13,8 @@ import pytest
 
 from ralph.places import table
 from ralph.places.gather import gather_places
-from tests.places.test_one_table import LEVELS, tools_in
+from tests.places.test_one_table import tools_in
+from tests.rows import every_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,18 +63,14 @@ def outputs(tools: Tools, file: Path) -> str:
     )
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("row", NAMED)
-def test_what_a_variable_of_the_login_names_is_not_read(level, row, place) -> None:
-    name, variables = NAMED[row]
-    (place / name).write_text("canary")
+@every_row(("name", "variables"), NAMED.values())
+def test_what_a_variable_of_the_login_names_is_not_read(name, variables, place) -> None:
+    """tests/places/test_one_table.py has what commands and Read do with such a place."""
     named = {
         variable: value.replace("{", f"{place}/").replace("}", "") for variable, value in variables.items()
     }
-    for tools in tools_at(level, place, **named):
-        assert "canary" not in outputs(tools, place / name)
-    for tools in tools_at(level, place):
-        assert outputs(tools, place / name).count("canary") == 2, "nothing else forbids it"
+    assert why_not_read(place, place / name, **named)
+    assert why_not_read(place, place / name) is None, "nothing else forbids it"
 
 
 def test_a_runtime_directory_that_others_may_use_closes_nothing(place) -> None:

@@ -24,18 +24,10 @@ PORTAL = """<!DOCTYPE html><html><head>
   Hotel Wi-Fi &mdash; Log in
 </title></head><body>Please accept the terms.</body></html>"""
 
-API_ERRORS = [
-    "invalid_request_error",
-    "authentication_error",
-    "billing_error",
-    "permission_error",
-    "not_found_error",
-    "request_too_large",
-    "rate_limit_error",
-    "timeout_error",
-    "api_error",
-    "overloaded_error",
-]
+API_ERRORS = """
+invalid_request_error authentication_error billing_error permission_error not_found_error request_too_large
+rate_limit_error timeout_error api_error overloaded_error brand_new_error
+""".split()
 
 
 @every_row("data", [b"[1]", b"3", b'"text"', b"null", b'{"type": 3}', b'{"type": ["ping"]}'])
@@ -82,7 +74,7 @@ def test_a13_something_else_is_named_by_its_content_type(answering, content_type
     assert "hello \ufffd" in error.message
 
 
-@every_row("error_type", [*API_ERRORS, "brand_new_error"])
+@every_row("error_type", API_ERRORS)
 @every_row("content_type", ["application/json", "text/plain"])
 def test_a15_an_error_object_with_200_goes_by_its_type(answering, error_type, content_type) -> None:
     body = {"type": "error", "error": {"type": error_type, "message": "no"}, "request_id": "req_9"}

@@ -130,22 +130,10 @@ def test_arguments_that_are_no_proper_object_are_malformed(raw: str) -> None:
     "raw",
     [
         '{"cmd": "git commit -m "fix" && git push", "timeout": 5}',
-        '{"cmd": "a "b" c"}',
-        '{"a": 1_000}',
-        '{"a": [1 2]}',
         '{"a": 1}{"b": 2}',
-        '{"a": 1} {"b": 2}',
-        '{"a": 1},',
         '{"a": 1,}',
-        '{"a": [1, 2,]}',
         '{"a": 1 "b": 2}',
-        '{"a" 1}',
         "{'a': 1}",
-        "{a: 1}",
-        '{"a": 01}',
-        '{"a": +1}',
-        '{"a": .5}',
-        '{"a": True}',
         '{"a": "x\x1by"}',
         '{"a": "x\ny"',
         '{"a": "x\ny", "a": "z"}',
@@ -219,29 +207,10 @@ def test_blocks_closed_late_and_interleaved_are_keyed_by_index() -> None:
     assert answer.calls == (ToolCall("tu_1", "Read", {}),)
 
 
-WORDS = [
-    "type",
-    "index",
-    "message",
-    "content_block",
-    "delta",
-    "usage",
-    "text",
-    "input",
-    "id",
-    "name",
-    "content",
-    "stop_reason",
-    "partial_json",
-    "citations",
-]
+WORDS = (
+    "type index message content_block delta usage text input id name content stop_reason partial_json citations"
+).split()
 WHOLE = [start(), *text_block(0, "hi"), *tool_block(1, '{"a"', ": 1}"), *end("tool_use", output_tokens=4)]
-
-
-@every_row("length", range(len(WHOLE)))
-def test_without_message_stop_there_is_no_message(length: int) -> None:
-    with pytest.raises(StreamTransient):
-        assemble(*WHOLE[:length])
 
 
 def call(index: int = 0, **fields: Any) -> Event:
@@ -304,7 +273,6 @@ TEXT = {"type": "text", "text": "Hello"}
 BARE = {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "Hello"}}
 CLEAR: dict[str, tuple[list[Event], list[Any]]] = {
     "message_start again": ([start(), start(), *text_block(0, "Hello"), start()], [TEXT]),
-    "message_start late": ([*text_block(0, "Hello"), start()], [TEXT]),
     "no message in message_start": ([{"type": "message_start"}, *text_block(0, "Hello")], [TEXT]),
     "an empty part of a call in a text": (
         [start(), block(0, type="text"), input_delta(0, ""), delta(0, "text_delta", text="Hello"), stop(0)],
@@ -326,7 +294,6 @@ CLEAR: dict[str, tuple[list[Event], list[Any]]] = {
         [TEXT, {"type": "thinking", "thinking": "Hm", "signature": "s"}],
     ),
     "indexes with a gap": ([start(), *text_block(0, "Hello"), *tool_block(2)], [TEXT, {}]),
-    "indexes from 1": ([start(), *text_block(1, "Hello"), *tool_block(2)], [TEXT, {}]),
     "indexes from -1": ([start(), *text_block(-1, "Hello"), *tool_block(0)], [TEXT, {}]),
     "indexes in another order": ([start(), *tool_block(1), *text_block(0, "Hello")], [TEXT, {}]),
     "one index for all": ([start(), *text_block(0, "Hello"), *tool_block(0)], [TEXT, {}]),

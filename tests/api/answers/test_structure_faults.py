@@ -72,13 +72,6 @@ def test_a21_without_one_structural_event_a_stream_is_the_original_if_its_calls_
         assert answer.warnings
 
 
-@named(STRUCTURE)
-def test_a21_a_structural_event_that_comes_twice_in_a_row_changes_nothing(answering, number) -> None:
-    answer = answering(sse(*EVENTS[: number + 1], *EVENTS[number:])).send()
-    assert_is_the_original(answer)
-    assert bool(answer.warnings) == (kind(number) not in {"message_delta", "message_stop"})
-
-
 @named([n for n in STRUCTURE if kind(n) not in {"message_delta", "message_stop"}])
 def test_a21_a_structural_event_that_comes_again_anywhere_later_makes_no_other_call(client, number) -> None:
     for place in range(number + 1, LAST + 1):
@@ -122,16 +115,6 @@ def is_harmless(number: int) -> bool:
     if two.get("delta", {}).get("partial_json") == "":
         return True
     return one["type"] == "content_block_delta" and not is_of_call(number)
-
-
-@settings(max_examples=30)
-@given(st.permutations(range(LAST)))
-def test_a21_events_in_any_order_before_the_end_are_an_error_or_the_original(client, order) -> None:
-    result = outcome(client, [EVENTS[number] for number in (*order, LAST)])
-    begins = kind(order[0]) in {"message_start", "content_block_start"}
-    assert isinstance(result, StreamTransient) == (not begins)
-    if not isinstance(result, AgentError):
-        assert_is_the_original(result)
 
 
 @settings(max_examples=30)

@@ -190,7 +190,7 @@ def test_a_night_with_15_percent_of_damage_ends_well(seed, tmp_path) -> None:
     assert len(requests) > NIGHT_TURNS + 1, "some answers came damaged"
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("number", [1, 3, 4])
 def test_a_run_that_is_killed_while_it_asks_past_damage_is_resumed(number, tmp_path) -> None:
     """The process is killed when this request has arrived. Whatever it waited for, each command runs once."""
     ralph = ralph_in(tmp_path)
