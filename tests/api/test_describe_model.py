@@ -72,8 +72,7 @@ def padded(size: int) -> bytes:
 
 def test_the_servers_own_numbers_come_back(describing, rig) -> None:
     server = describing()
-    assert rig(server).describe() == SAID
-    assert len(server.lookups) == 1
+    assert (rig(server).describe(), len(server.lookups)) == (SAID, 1)
 
 
 @every_row(
@@ -91,18 +90,14 @@ def test_the_question_is_a_get_with_the_id_quoted_and_the_targets_own_headers(
     server = raw_server(http_answer(json.dumps(DOCUMENT).encode(), "application/json"))
     client = rig(server.base_url + "/gateway", headers=(KEY, ("X-Team", "blue"), ("Anthropic-Beta", "b1")))
     assert client.describe(model) == SAID
-
     [request] = server.requests
     first, *lines = request.removesuffix(b"\r\n\r\n").split(b"\r\n")
     assert first == b"GET /gateway" + path + b" HTTP/1.1"
     fields = {name.lower(): value for name, _, value in (line.partition(b": ") for line in lines)}
     assert len(fields) == len(lines), "a header was sent twice"
-    assert fields[b"x-api-key"] == KEY[1].encode()
-    assert fields[b"x-team"] == b"blue"
-    assert fields[b"anthropic-beta"] == b"b1"
-    assert fields[b"anthropic-version"] == b"2026-10-21"
-    assert fields[b"accept"] == b"application/json"
-    assert fields[b"accept-encoding"] == b"identity"
+    assert (fields[b"x-api-key"], fields[b"x-team"]) == (KEY[1].encode(), b"blue")
+    assert (fields[b"anthropic-beta"], fields[b"anthropic-version"]) == (b"b1", b"2026-10-21")
+    assert (fields[b"accept"], fields[b"accept-encoding"]) == (b"application/json", b"identity")
     assert not {b"content-type", b"content-length", b"transfer-encoding"} & fields.keys()
 
 
@@ -179,9 +174,7 @@ def test_whatever_is_no_description_is_none_asked_for_once_and_breaks_no_message
     server = describing(fault)
     client = rig(server)
     assert client.describe(within_s=1e6) is None
-    assert len(server.lookups) == 1
-    assert client.events.events == []
-    assert client.send().text == "ok"
+    assert (len(server.lookups), client.events.events, client.send().text) == (1, [], "ok")
 
 
 def test_one_nonsense_number_does_not_take_the_other_with_it(describing, rig) -> None:
@@ -276,8 +269,7 @@ def test_questions_and_messages_take_turns_on_one_connection(
     server = raw_server(keeping_alive(status, document))
     client = rig(server)
     for _ in range(20):
-        assert client.describe() == description
-        assert client.send().text == "ok"
+        assert (client.describe(), client.send().text) == (description, "ok")
         # A message is complete before the end of its body has been read, but a description is not.
         assert await_no_exchange()
     assert server.connections == 1
@@ -294,8 +286,7 @@ def test_a_connection_that_was_given_up_is_not_used_again(raw_server, rig) -> No
     server = raw_server(serve)
     client = rig(server)
     assert client.describe(within_s=0.1) is None
-    assert client.send().text == "ok"
-    assert server.connections == 2
+    assert (client.send().text, server.connections) == ("ok", 2)
 
 
 # --- Each target's server is asked with its own key, or not at all

@@ -61,8 +61,7 @@ def test_one_that_has_become_readable_is_replaced_before_the_request(
     assert await_no_exchange()
     is_idle.set()
     await_readable(client)
-    assert client.send().text == "ok"
-    assert (server.connections, len(requests)) == (2, 2)
+    assert (client.send().text, (server.connections, len(requests))) == ("ok", (2, 2))
 
 
 def await_readable(client: Rig) -> None:

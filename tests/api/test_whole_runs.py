@@ -151,7 +151,6 @@ def test_a25_any_mix_of_faults_costs_exactly_the_requests_and_waits_of_the_polic
     server = serve(*steps, Turn("Done."))
     client = rig(server, limits=limits(first_byte_s=0.3, bytes_idle_s=0.3), waiter_class=SleeplessWaiter)
     played = WholeRun(client, policy)
-
     waits: list[float] = []
     was_idle = iter(played.client.was_idle)
     requests, recovered, exhausted = 0, 0, 0

@@ -56,8 +56,7 @@ def test_p3_a_journal_cut_at_any_byte_keeps_every_whole_line(length) -> None:
     ends = [len(LINES[0]), len(JOURNAL)]
     whole = [end for end in ends if length >= end - 1]  # a line is whole without its break
     reading = read_lines(JOURNAL[:length])
-    assert reading.records == RECORDS[: len(whole)]
-    assert reading.lacks_break == (length + 1 in ends)
+    assert (reading.records, reading.lacks_break) == (RECORDS[: len(whole)], length + 1 in ends)
     kept = max((end for end in whole), default=0)
     assert reading.torn == JOURNAL[kept:length]
 
@@ -70,8 +69,7 @@ def test_p3_one_flipped_bit_anywhere_is_damage_and_what_stands_before_it_can_be_
         records, damage = readable_part(bytes(changed))
         line = 1 if position < len(LINES[0]) else 2
         assert damage is not None
-        assert damage.line == line
-        assert records == RECORDS[: line - 1]
+        assert (damage.line, records) == (line, RECORDS[: line - 1])
 
 
 @every_row("nuls", [1, 2, 4096])

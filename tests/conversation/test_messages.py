@@ -55,10 +55,8 @@ def test_the_body_is_the_request_as_the_api_wants_it() -> None:
     body = json.loads(sent(conversation(user_message("do it"))))
     assert body["model"] == "claude-sonnet-5-5"
     assert body["stream"] is True
-    assert body["max_tokens"] == 32_000
-    assert [tool["name"] for tool in body["tools"]] == ["Echo", "Touch"]
-    assert body["system"][0]["text"] == "Be good."
-    assert body["messages"][0]["content"][0]["text"] == "do it"
+    assert (body["max_tokens"], [tool["name"] for tool in body["tools"]]) == (32_000, ["Echo", "Touch"])
+    assert (body["system"][0]["text"], body["messages"][0]["content"][0]["text"]) == ("Be good.", "do it")
     assert not {"temperature", "top_p", "top_k"} & body.keys()
 
 
@@ -87,8 +85,7 @@ def test_at_most_four_cache_markers_on_system_and_the_two_newest_user_messages()
     for turn in range(12):
         talk = talk.plus(said(call(f"tu_{turn}"))).plus(results(f"tu_{turn}"))
         body = sent(talk)
-        assert body.count(b'"cache_control"') == 3
-        assert markers(body) == [2 * turn, 2 * turn + 2]
+        assert (body.count(b'"cache_control"'), markers(body)) == (3, [2 * turn, 2 * turn + 2])
 
 
 def test_committed_messages_keep_their_bytes_markers_apart() -> None:
@@ -106,8 +103,7 @@ def test_a_long_conversation_is_sent_in_pieces_that_join_to_the_same_request() -
     for turn in range(60):
         talk = talk.plus(said(call(f"tu_{turn}", text="y" * 20_000))).plus(results(f"tu_{turn}"))
         body = json.loads(sent(talk))
-        assert len(body["messages"]) == 2 * turn + 3
-        assert markers(sent(talk)) == [2 * turn, 2 * turn + 2]
+        assert (len(body["messages"]), markers(sent(talk))) == (2 * turn + 3, [2 * turn, 2 * turn + 2])
     pieces = talk.request_body().pieces()
     assert 5 < len(pieces) < 20, "not one piece, and not one a message"
     assert len(pieces[-1]) < 300_000, "what is new stays small"
@@ -139,8 +135,7 @@ def test_final_failure_leaves_no_tool_call_without_its_result() -> None:
     broken = conversation(user_message("x"), said(call("a"), call("b")))
     recovered = recover_conversation(broken, {"b": ToolResult("b", ToolOutput("really did it"))})
     last = recovered.messages[-1]
-    assert last.tool_result_ids == ("a", "b")
-    assert last.content[0]["content"] == NOT_RUN
+    assert (last.tool_result_ids, last.content[0]["content"]) == (("a", "b"), NOT_RUN)
     assert last.content[0]["is_error"] is True
     assert last.content[1]["content"] == "really did it"
 
@@ -159,8 +154,7 @@ def test_recovery_answers_every_call_once_and_keeps_every_result_there_is(tail, 
     finished = {i: ToolResult(i, ToolOutput(words)) for i, words in done.items()}
     recovered = recover_conversation(conversation(user_message("x"), *tail), finished)
     problems = [p for p in conversation_problems(recovered.messages) if "not unique" not in p]
-    assert problems == []
-    assert recover_conversation(recovered).messages == recovered.messages
+    assert (problems, recover_conversation(recovered).messages) == ([], recovered.messages)
     known = set(done) | {i for message in tail for i in message.tool_result_ids}
     for message in recovered.messages:
         for block in message.content:

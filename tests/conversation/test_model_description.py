@@ -42,9 +42,7 @@ def document(**fields: Any) -> dict[str, Any]:
 def test_a_number_that_no_model_has_is_unknown_and_the_other_one_still_counts(key, number, believed) -> None:
     other = "max_tokens" if key == "max_input_tokens" else "max_input_tokens"
     names = {"max_input_tokens": "context_window", "max_tokens": "max_output"}
-
     description = description_of(document(**{key: number, other: 4096}))
-
     assert description == ModelDescription(**{names[key]: believed, names[other]: 4096})
 
 

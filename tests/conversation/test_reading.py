@@ -85,8 +85,7 @@ def test_refused_thinking_is_left_out_up_to_the_refusal_and_the_view_only_grows(
     assert thinking_in(reading.of(talk)) == [False]
     longer = talk.plus(own("two")).plus(user_message("on"))
     view = reading.of(longer)
-    assert thinking_in(view) == [False, True]
-    assert view.messages[:3] == reading.of(talk).messages[:3]
+    assert (thinking_in(view), view.messages[:3]) == ([False, True], reading.of(talk).messages[:3])
     again = longer.without_thinking(READER.author, is_off=False)
     assert thinking_in(reading.of(again)) == [False, False]
     assert reading.of(talk.emptied().plus(user_message("anew")).plus(own("three"))).messages[-1].thinks

@@ -206,12 +206,10 @@ def test_a_restored_checkpoint_is_the_agents_checkout_on_another_machine(world: 
     taken = checkpoint(checkout)
     assert agent.git("status", "--porcelain") == before, "the agent's index is not touched"
     assert checkout.push_checkpoint(taken.commit, REF) == Delivered(taken.commit)
-
     elsewhere = Repositories(world.place / "other machine", world.calls)
     restored = elsewhere.restore(world.remote, REF, taken.commit, world.room(), "ralph/job")
     (checkout.directory / "ignored.txt").unlink()
-    assert files_of(restored.directory) == files_of(checkout.directory)
-    assert restored.commit == head
+    assert (files_of(restored.directory), restored.commit) == (files_of(checkout.directory), head)
     agent.git("reset", "-q", "staged.txt")
     there = world.agent(restored)
     assert there.git("status", "--porcelain", "--branch") == agent.git("status", "--porcelain", "--branch")
@@ -586,8 +584,7 @@ def test_a_commit_that_only_a_checkpoint_has_is_left_beside_the_branch(world: Wo
     there.git("branch", "keep")
     there.git("reset", "-q", "--hard", "HEAD~1")
     final, rest, names, _ = rest_of(restored, checkout.commit)
-    assert names == ["keep"]
-    assert world.parents(restored, rest) == [final, head]
+    assert (names, world.parents(restored, rest)) == (["keep"], [final, head])
 
 
 def test_work_beside_a_branch_replaces_nothing(world: World) -> None:

@@ -222,8 +222,7 @@ def test_each_connection_has_what_finds_a_dead_peer(postgres_url) -> None:
         of_pool = [pooled.exec_driver_sql(f"SHOW {name}").scalar() for name in names]
         of_own = own.execute("SHOW statement_timeout").fetchone()
     engine.dispose()
-    assert of_pool == ["10", "25000", "ralph-fleet", "30s"]
-    assert of_own == ("7s",)
+    assert (of_pool, of_own) == (["10", "25000", "ralph-fleet", "30s"], ("7s",))
     refuse_pooler(database)
 
 

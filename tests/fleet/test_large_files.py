@@ -142,8 +142,7 @@ def test_a_server_that_only_the_repository_names_gets_nothing(
         with pytest.raises(CheckoutError, match=r"\.lfsconfig says where large files go \(lfs\.url\)"):
             checkout.push_branch(commit, BRANCH, None)
         source.git("config", "--global", "lfs.url", str(tmp_path / "remote.git"))
-        assert checkout.push_branch(commit, BRANCH, None) == Delivered(commit)
-        assert elsewhere.asked == []
+        assert (checkout.push_branch(commit, BRANCH, None), elsewhere.asked) == (Delivered(commit), [])
         source.git("config", "--global", "--unset", "lfs.url")
         calls = repositories(source, "elsewhere")
         with pytest.raises(CheckoutError, match=r"\.lfsconfig says"):  # before the job begins

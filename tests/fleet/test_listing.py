@@ -170,8 +170,7 @@ def test_the_fields_of_the_objects_stay() -> None:
     }
     told = set_object(set_row(running=1), Workers(3, 2))
     assert (told["set"], told["jobs"], told["open"], told["slots"], told["machines"]) == ("s", 1, 1, 3, 2)
-    assert told["limits"]["rate"] == {"starts": 50, "period_s": 60.0}
-    assert told["states"]["running"] == 1
+    assert (told["limits"]["rate"], told["states"]["running"]) == ({"starts": 50, "period_s": 60.0}, 1)
     waited = wait_object([set_row(done=2)], [ended("a", 3), ended("b", 74)], 124)
     assert (waited["exit_code"], len(waited["jobs"])) == (124, 2)
 

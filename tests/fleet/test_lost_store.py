@@ -107,8 +107,7 @@ def test_a_full_disk_keeps_no_worker_from_ending_and_what_its_job_did_is_kept(
         worker = place.work("a", "--drain", "0.1s")
         wait_until(lambda: "disk is full" in place.log("a"))
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(PATIENCE_S) == 0
-        assert place.row("one").state.value == "running"
+        assert (worker.wait(PATIENCE_S), place.row("one").state.value) == (0, "running")
         shutil.rmtree(disk / "filler")
         place.finish("a")
         assert (place.row("one").exit_code, len(place.api.requests)) == (0, 1 if is_last else 2)

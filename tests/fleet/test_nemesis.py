@@ -42,7 +42,6 @@ def test_jobs_of_a_killed_worker_are_resumed_by_another_and_each_is_delivered_on
         lambda: worker.has_ended() and not cluster.processes(), "the killed worker's runs have not ended"
     )
     worker.start("--until-done")
-    assert cluster.wait_for_workers() == []
-    assert [*delivered(cluster, "killed", JOBS)] == []
+    assert (cluster.wait_for_workers(), [*delivered(cluster, "killed", JOBS)]) == ([], [])
     claims = sum(generation for (generation,) in cluster.rows("SELECT generation FROM ralph_fleet.jobs"))
     assert claims == JOBS + 1

@@ -72,7 +72,6 @@ def test_nothing_that_was_planted_runs(source: Repository, checkout: JobCheckout
     source.environment["PATH"] = f"{bin_of_agent}:{search_path}"
     for mark in marks.iterdir():  # what the preparation itself has run
         mark.unlink()
-
     taken = checkout.snapshot(None, "Checkpoint")
     assert taken is not None
     assert checkout.push_checkpoint(taken.commit, "refs/ralph/job/1") == Delivered(taken.commit)

@@ -118,7 +118,6 @@ def test_a_row_in_another_form_runs_nothing_wherever_it_comes_in(tmp_path: Path,
         refuse_other_forms(database)
         with pytest.raises(sa.exc.DBAPIError, match="ralph"):
             writer.plants(mark)
-
         writer.removes_the_guard()
         writer.plants(mark)
         with pytest.raises(StoreError, match=rf"workflow_status.*: {SET}/one/1 \(py_pickle\)") as refused:
@@ -127,7 +126,6 @@ def test_a_row_in_another_form_runs_nothing_wherever_it_comes_in(tmp_path: Path,
         beginner = place.work("b", "--until-done")
         assert beginner.wait(PATIENCE_S) == 78
         assert "rows that ralph did not write" in place.log("b")
-
         writer.deletes_all()
         place.submit(place.job("two"))
         place.finish("c")

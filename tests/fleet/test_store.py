@@ -205,8 +205,7 @@ def test_a_drain_is_no_try(store) -> None:
     store.submit("s", NO_LIMITS, jobs(1))
     held(store, "j0").plan_next(143, 0, "drained", is_try=False)
     assert (row(store, "j0").attempt, row(store, "j0").tries) == (2, 0)
-    assert row(store, "j0").reason == "drained"
-    assert [one.attempt for one in store.due_jobs("s")] == [2]
+    assert (row(store, "j0").reason, [one.attempt for one in store.due_jobs("s")]) == ("drained", [2])
     assert taken(store, "j0", attempt=2, by="w-2").row.tries == 1
     assert row(store, "j0").reason is None, "it told why the job waited"
 
@@ -229,8 +228,7 @@ def test_a_job_whose_workers_are_lost_is_only_delivered_after_the_last_try(store
 def test_a_takeup_that_is_asked_for_twice_by_one_worker_is_one(store) -> None:
     store.submit("s", SetLimits(max_budget_usd=8.0), jobs(1))
     first = taken(store, "j0")
-    assert taken(store, "j0") == first
-    assert len(store.attempt_rows("s", "j0")) == 1
+    assert (taken(store, "j0"), len(store.attempt_rows("s", "j0"))) == (first, 1)
 
 
 def test_a_job_that_the_engine_must_get_is_claimed_by_one_worker(connect, store) -> None:
@@ -289,8 +287,7 @@ def test_a_held_key_puts_off_its_jobs_and_no_others(store) -> None:
     store.hold("k", 60, "the key is held")
     store.hold("k", 1, "a shorter hold does not end a longer one")
     put_off = take(store, "j0", key="k")
-    assert put_off == "the key is held"
-    assert row(store, "j0").attempt == 2
+    assert (put_off, row(store, "j0").attempt) == ("the key is held", 2)
     assert row(store, "j0").not_before > row(store, "j0").created_at + 50
     taken(store, "j1", key="another")
 
@@ -307,8 +304,7 @@ def test_a_job_waits_for_those_before_it_and_is_blocked_if_one_fails(store) -> N
     blocked = [row(store, "after"), row(store, "last")]
     assert store.set_rows()[0].failed == 1, "blocked jobs are another state"
     assert [(one.state, one.exit_code) for one in blocked] == [(JobState.BLOCKED, 4)] * 2
-    assert store.retry("s", ["j1"]) == 1
-    assert [one.id for one in let_go(store)] == ["j1"]
+    assert (store.retry("s", ["j1"]), [one.id for one in let_go(store)]) == (1, ["j1"])
     held(store, "j1", attempt=2).end(0, "")
     assert [one.id for one in let_go(store)] == ["after"]
 
@@ -327,8 +323,7 @@ def test_a_cancelled_job_does_not_begin_and_a_running_one_is_told(store) -> None
     assert running.is_cancelled()
     running.plan_next(75, 5, "overloaded")
     assert (row(store, "j0").state, row(store, "j0").exit_code) == (JobState.CANCELLED, 143)
-    assert store.cancel("s", None) == 1
-    assert store.retry("s", None) == 3
+    assert (store.cancel("s", None), store.retry("s", None)) == (1, 3)
     again = row(store, "j0")
     assert (again.state, again.attempt, again.tries, again.is_cancelled, again.exit_code) == (
         *(JobState.QUEUED, 2, 0, False, None),
@@ -386,5 +381,4 @@ def test_the_log_of_a_job_is_read_from_a_number_on(store) -> None:
     for number, name in enumerate(("j0", "j1", "j0")):
         held(store, name, by=f"w-{number}").add_log(f"{name} {number}\n")
     first, second = store.log_lines("s", "j0")
-    assert (first[1], second[1]) == ("j0 0\n", "j0 2\n")
-    assert store.log_lines("s", "j0", first[0]) == [second]
+    assert ((first[1], second[1]), store.log_lines("s", "j0", first[0])) == (("j0 0\n", "j0 2\n"), [second])

@@ -82,7 +82,6 @@ def test_work_that_the_host_refuses_is_kept_and_a_retry_delivers_it_without_aski
     assert (row.state.value, row.exit_code, str(bundle) in refused.reason) == ("undelivered", code, True)
     assert stat.S_IMODE(bundle.stat().st_mode) == 0o600
     assert {stat.S_IMODE(above.stat().st_mode) for above in list(bundle.parents)[:4]} == {0o700}
-
     hook.unlink(missing_ok=True)
     if how == "gone":
         (tmp_path / "elsewhere").rename(place.repository)
@@ -189,7 +188,6 @@ def test_only_the_machine_that_keeps_the_work_takes_up_its_job_until_a_user_disc
         assert re.search(rf"paid +undelivered .*{re.escape(str(bundle))}", for_people)
         assert f"not delivered: {SET}/paid: {bundle} on {machine}" in for_people.splitlines()
         assert f"kept        {bundle} on {machine}, not delivered\n" in fleet(place, "a", "show", "paid")
-
         host.status = 200
         fleet(place, "b", "retry", "--failed")
         assert (place.store.open_sets()[0].due_jobs, place.store.due_jobs(SET)) == (0, [])
@@ -201,7 +199,6 @@ def test_only_the_machine_that_keeps_the_work_takes_up_its_job_until_a_user_disc
         wait_until(lambda: refused.state == "done")
         stop(worker)
         assert refused.requests == 3
-
         refused.refuses(404)
         fleet(place, "b", "retry", "paid")
         wait_until(lambda: refused.state == "undelivered")
@@ -261,8 +258,7 @@ def test_work_beside_the_branch_is_delivered_too_and_what_is_in_neither_is_named
         "not in the branch, and gone: 'own\\n[fleet] \\udcff/ (a repository of its own)'; "
         f"what it left on other branches, in tags or in a stash is at {ref}: {place.refs()[ref]}"
     )
-    assert place.git("show", f"{ref}^2:aside.txt") == "paid"
-    assert refused.bundles() == []
+    assert (place.git("show", f"{ref}^2:aside.txt"), refused.bundles()) == ("paid", [])
     logs = fleet(place, "a", "logs", "paid")
     assert logs.count("[fleet] not in the branch: own [fleet] ") == logs.count("not in the branch") > 0
 
@@ -375,8 +371,7 @@ def test_at_its_bound_a_machine_begins_no_job_drops_nothing_and_still_delivers(r
     assert (beside.state.value, beside.generation, refused.requests) == ("queued", 0, 2)
     assert large.exists()
     shutil.rmtree(large.parents[2])
-    assert worker.wait(PATIENCE_S) == 0
-    assert place.row("beside").state.value == "done"
+    assert (worker.wait(PATIENCE_S), place.row("beside").state.value) == (0, "done")
 
 
 @AS_ROOT
@@ -430,7 +425,6 @@ def test_work_that_cannot_be_kept_elsewhere_stays_where_it_is(refused: Refused) 
     assert (left / "checkout/kept.txt").read_text() == "kept\npaid\n"
     assert f"its files stay here: '{left}'" in fleet(place, "a", "show", "paid")
     assert f"{left} has work that could not be kept elsewhere" in place.log("a")
-
     (left / "checkout/large").touch()
     os.truncate(left / "checkout/large", MOST_BYTES)
     place.submit(place.job("beside"))
@@ -559,8 +553,7 @@ def test_a_job_that_is_handed_back_while_the_host_is_away_is_resumed_where_it_wa
     worker = place.work("a", "--drain", "0.1s")
     wait_until(lambda: place.asked("paid", 1) == 1)
     stop(worker)
-    assert (refused.state, place.checkpoint("paid")) == ("queued", None)
-    assert len(refused.bundles()) == 1
+    assert ((refused.state, place.checkpoint("paid")), len(refused.bundles())) == (("queued", None), 1)
     host.status = 200
     refused.hurry()
     place.finish("a")
@@ -599,8 +592,7 @@ def test_a_worker_that_is_killed_while_it_keeps_work_loses_none(refused: Refused
         place.store.retry(SET, ["paid"])
         wait_until(lambda: refused.state == "done")
     stop(worker)
-    assert place.refs()[BRANCH] == refused.row.commit
-    assert (refused.requests, refused.bundles()) == (2, [])
+    assert (place.refs()[BRANCH], (refused.requests, refused.bundles())) == (refused.row.commit, (2, []))
 
 
 def test_a_job_that_is_cancelled_while_the_host_hangs_is_delivered_by_a_retry(refused: Refused) -> None:

@@ -72,11 +72,9 @@ def test_a_drained_job_is_resumed_on_another_machine_and_leaves_no_credential_an
         assert place.git("show", "refs/ralph/night/moved/1:kept.txt") == "kept\nline"
         handed_back = place.row("moved")
         assert (handed_back.state.value, handed_back.attempt, handed_back.tries) == ("queued", 2, 0)
-
         checkpoint = place.checkpoint("moved")
         assert checkpoint is not None
         unpack_state(checkpoint.state, tmp_path / "unpacked", 1 << 20)
-
         place.finish("b", **VARIABLES)
         row = place.row("moved")
         assert (row.exit_code, row.tries, row.generation) == (0, 1, 2)
@@ -90,13 +88,11 @@ def test_a_drained_job_is_resumed_on_another_machine_and_leaves_no_credential_an
         assert (place.asked("moved", 0), place.asked("moved", 1)) == (1, 2)
         told = place.api.requests[2].json()
         assert all(f"{place.state(machine)}/fleet/work/" in str(told["messages"]) for machine in "ab")
-
         environment = place.git("show", "ralph/moved:environment.txt")
         assert f"HOME={place.folder}" in environment
         names = {line.partition("=")[0] for line in environment.splitlines()}
         assert not [name for name in names if name.startswith(("RALPH_FLEET", "PG", "ANTHROPIC_API"))]
-        assert holders(KEY, tmp_path) == []
-        assert holders(PASSWORD, tmp_path) == []
+        assert (holders(KEY, tmp_path), holders(PASSWORD, tmp_path)) == ([], [])
 
 
 def test_with_a_limit_per_host_no_job_is_stranded_also_one_whose_worker_was_killed(tmp_path: Path) -> None:
@@ -166,7 +162,6 @@ def test_each_end_of_a_job_has_its_exit_code_and_its_reason(tmp_path: Path) -> N
             )
         store.close()
         assert place.worst("a") == 74, place.log("a")
-
         refs = place.refs()
         assert refs["refs/heads/ralph/taken"] == refs["refs/heads/ralph/changed"] == foreign
         taken, changed_row = place.row("taken"), place.row("changed")
@@ -182,11 +177,9 @@ def test_each_end_of_a_job_has_its_exit_code_and_its_reason(tmp_path: Path) -> N
         assert found is not None, place.log("a")
         assert (refs[found[1]], found[2]) == (changed_row.commit, changed_row.commit)
         assert place.git("show", f"{found[1]}:kept.txt") == "kept\nline"
-
         lacking, newer = place.row("lacking"), place.row("newer")
         assert (lacking.exit_code, "NO_SUCH_TOKEN" in (lacking.reason or "")) == (78, True)
         assert (newer.exit_code, "format" in (newer.reason or "")) == (78, True)
-
         away = place.row("away")
         assert (away.exit_code, away.tries) == (75, 2)
         assert (away.reason or "").startswith("gave up after 2 attempts: ")
@@ -219,7 +212,6 @@ def test_what_the_agent_pushed_is_continued_and_what_a_user_amended_is_never_ove
         row = place.row("pushed")
         assert (row.exit_code, row.generation) == (0, 2), row.reason
         assert place.git("show", "ralph/pushed:kept.txt").split() == ["kept", "mine", "left"]
-
         message = place.git("log", "-1", "--format=%B", "ralph/pushed")
         assert "Ralph-Job: night/pushed 2 2" in message
         tree = place.git("rev-parse", "main^{tree}")
@@ -366,20 +358,17 @@ def test_after_a_kill_a_second_signal_and_a_cancellation_no_process_is_left_and_
         worker.kill()
         worker.wait()
         wait_until(lambda: not place.processes(), 20)
-
         worker = place.work("b")
         wait_until(lambda: place.asked("hard", 1) == 2)
         wait_until(lambda: ends_after_another_signal(worker))
         assert (worker.returncode, place.processes()) == (0, {})
         row = place.row("hard")
         assert (row.state.value, row.attempt, row.generation) == ("running", 1, 2), "nothing was handed back"
-
         worker = place.work("c", "--until-done")
         wait_until(lambda: place.asked("hard", 1) == 3)
         assert place.store.cancel(SET, ["hard"]) == 0
         assert worker.wait(PATIENCE_S) == 143, place.log("c")
         assert (place.row("hard").state.value, place.processes()) == ("cancelled", {})
-
         place.store.retry(SET, ["hard"])
         place.finish("c")
         row = place.row("hard")

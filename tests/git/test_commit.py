@@ -311,8 +311,7 @@ def test_what_git_refuses_of_an_index_is_not_in_the_first_commit(tmp_path: Path)
     repository.git("add", "a.txt")
     plant_in_index(repository, ".git/x")
     assert repository.checkout().commit("all")
-    assert files_of(repository) == {"a.txt"}
-    assert repository.git("status", "--porcelain") == ""
+    assert (files_of(repository), repository.git("status", "--porcelain")) == ({"a.txt"}, "")
 
 
 @pytest.mark.parametrize("path", ["x", "dir/x"])
@@ -497,8 +496,7 @@ def test_it_has_the_tree_that_a_commit_would_have_and_head_index_and_files_stay(
     repository.write("a.txt", "changed\n")
     before = place(repository)
     checkout = repository.checkout()
-    assert aside(checkout) == "ralph/red-1"
-    assert place(repository) == before
+    assert (aside(checkout), place(repository)) == ("ralph/red-1", before)
     red = repository.git("log", "-1", "--format=%T %P %B", "ralph/red-1")
     assert checkout.commit("Green")
     tree, parent = repository.git("log", "-1", "--format=%T %P").split()
@@ -512,8 +510,7 @@ def test_there_is_no_branch_without_work_and_none_twice_for_the_same(repository:
     assert aside(checkout) is None
     repository.write("new")
     assert aside(checkout, has_work=False) is None
-    assert aside(checkout) == "ralph/red-1"
-    assert aside(checkout, earlier="ralph/red-1") == "ralph/red-1"
+    assert (aside(checkout), aside(checkout, earlier="ralph/red-1")) == ("ralph/red-1", "ralph/red-1")
     assert aside(checkout) == "ralph/red-2"
     repository.write("newer")
     assert aside(checkout, earlier="ralph/red-1") == "ralph/red-3"
@@ -533,8 +530,7 @@ def test_beside_a_branch_named_ralph_it_has_another_name(tmp_path: Path, is_here
     mine.write("work")
     checkout = mine.checkout()
     assert aside(checkout, pushes=not is_here) == "ralph-red-1"
-    assert aside(checkout, pushes=not is_here) == "ralph-red-2"
-    assert checkout.push("ralph-red-1") == 1
+    assert (aside(checkout, pushes=not is_here), checkout.push("ralph-red-1")) == ("ralph-red-2", 1)
 
 
 def test_before_the_first_commit_and_with_a_detached_head_it_is_made_all_the_same(tmp_path: Path) -> None:
@@ -557,8 +553,7 @@ def test_names_of_the_remote_are_taken_too_and_it_is_pushed_there(tmp_path: Path
     mine.git("update-ref", "-d", "refs/remotes/origin/ralph/red-1")
     mine.git("update-ref", "-d", "refs/remotes/origin/ralph/red-2")
     mine.write("work")
-    assert aside(checkout, pushes=True) == "ralph/red-3"
-    assert checkout.push("ralph/red-3") == 1
+    assert (aside(checkout, pushes=True), checkout.push("ralph/red-3")) == ("ralph/red-3", 1)
     heads = mine.git("ls-remote", "--heads", "origin")
     assert f"{mine.git('rev-parse', 'ralph/red-3')}\trefs/heads/ralph/red-3" in heads
     assert f"{mine.git('rev-parse', 'HEAD')}\trefs/heads/main" in heads

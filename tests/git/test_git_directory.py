@@ -117,5 +117,4 @@ def test_all_look_for_it_in_one_way(repository: Repository) -> None:
 
 def test_the_root_directory_may_be_a_checkout() -> None:
     """Paths are compared as texts, and `//.git` is another text than `/.git`."""
-    assert (git_entry("/"), git_entry("/work")) == ("/.git", "/work/.git")
-    assert git_directory("/") == "/.git"
+    assert ((git_entry("/"), git_entry("/work")), git_directory("/")) == (("/.git", "/work/.git"), "/.git")

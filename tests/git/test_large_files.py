@@ -84,8 +84,7 @@ def tried_out(repository: Repository) -> None:
 
 def test_a_clone_of_what_was_pushed_has_the_large_files(repository: Repository, tmp_path: Path) -> None:
     tried_out(repository)
-    assert repository.checkout().push() == 1
-    assert kept_at(tmp_path / "remote.git") == {identifier(CONTENT)}
+    assert (repository.checkout().push(), kept_at(tmp_path / "remote.git")) == (1, {identifier(CONTENT)})
     repository.git("clone", "-q", str(tmp_path / "remote.git"), "../fresh")
     assert (tmp_path / "fresh/x.bin").read_text() == CONTENT
 

@@ -95,8 +95,7 @@ def test_in_git_they_are_no_progress_and_in_no_commit_but_one_that_somebody_stag
     for path in ("loop.log", "sess/1/journal", "sess/2/journal", "tracked.prom", "inner/log"):
         written.write(path, "12")
     Repository.empty(written.top / "sess/repository", written.top.parent / "home").write("f")
-    assert checkout.snapshot() == before
-    assert check_checkout(checkout, commits=True, pushes=False) == []
+    assert (checkout.snapshot(), check_checkout(checkout, commits=True, pushes=False)) == (before, [])
     assert not checkout.commit("nothing")
     written.git("add", "tracked.prom", "loop.log")
     assert not checkout.commit("nothing but what is not ours")

@@ -109,8 +109,7 @@ def test_nothing_that_was_planted_runs(tmp_path: Path, marks: Path) -> None:
         checkout.commit("unfiltered")
     repository.write("secret.bin")
     assert checkout.commit("Iteration 1")
-    assert checkout.unpushed() == 2
-    assert checkout.push() == 2
+    assert (checkout.unpushed(), checkout.push()) == (2, 2)
     assert checkout.changes(after, checkout.snapshot()).commits == 1
     assert [path.name for path in marks.iterdir()] == []
 

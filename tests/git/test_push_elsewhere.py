@@ -63,8 +63,7 @@ def test_no_loop_takes_a_remote_from_a_command_whose_change_nobody_has_undone(
     ):
         check_checkout(repository.checkout(), commits=False, pushes=True)
     check_checkout(repository.checkout(), commits=False, pushes=False)
-    assert checkout.push() == 1
-    assert pushed(repository, tmp_path / "remote.git") == head
+    assert (checkout.push(), pushed(repository, tmp_path / "remote.git")) == (1, head)
     mark.end()
     check_checkout(repository.checkout(), commits=False, pushes=True)
     mark.close()
@@ -147,8 +146,7 @@ def test_what_the_users_own_files_say_of_this_directory_counts(
     (home / "of-work").write_text(f'[url "{tmp_path}/"]\n\tinsteadOf = mine:\n\tpushInsteadOf = mine:\n')
     (tmp_path / "remote.git").rename(tmp_path / "remote")
     head = work(repository)
-    assert repository.checkout().push() == 1
-    assert pushed(repository, tmp_path / "remote") == head
+    assert (repository.checkout().push(), pushed(repository, tmp_path / "remote")) == (1, head)
 
 
 def test_what_the_user_says_in_the_environment_counts(repository: Repository, tmp_path: Path) -> None:
@@ -337,14 +335,12 @@ def test_pins_keep_a_push_where_it_went_and_what_changed_is_named(
     repository.git("config", "remote.pushDefault", "thief")
     repository.git("config", "remote.thief.url", "../thief.git")
     repository.git("config", f"url.{tmp_path}/thief.git.insteadOf", str(tmp_path / "remote.git"))
-    assert checkout.push() == 1
-    assert pushed(repository, tmp_path / "remote.git") == head
+    assert (checkout.push(), pushed(repository, tmp_path / "remote.git")) == (1, head)
     head = work(repository, "more")
     again = repository.checkout()
     [notice] = again.restore_pins(kept)
     assert "has changed since the loop began (remote.origin.url, remote.pushdefault, " in notice
-    assert again.push() == 1
-    assert pushed(repository, tmp_path / "remote.git") == head
+    assert (again.push(), pushed(repository, tmp_path / "remote.git")) == (1, head)
     assert repository.git("--git-dir", "../thief.git", "for-each-ref") == ""
 
 
@@ -391,5 +387,4 @@ def test_a_record_of_an_older_ralph_knows_no_branch(repository: Repository, tmp_
     checkout = repository.checkout()
     assert checkout.restore_pins(json.dumps(kept)) == []
     head = work(repository)
-    assert checkout.push() == 1
-    assert pushed(repository, tmp_path / "remote.git") == head
+    assert (checkout.push(), pushed(repository, tmp_path / "remote.git")) == (1, head)

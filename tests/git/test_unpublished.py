@@ -194,5 +194,4 @@ def test_a_name_that_a_command_has_committed_publishes_no_content(tmp_path: Path
         means_of("landlock"), [root], repository.environment, read_deny=(f"{repository.top}/other",)
     ) as box:
         assert repository.checkout("proj", unpublished_in=box.unpublished_in).commit("work")
-    assert committed_files(repository) == {"proj/new"}
-    assert repository.git("show", "HEAD:other/key") == ""
+    assert (committed_files(repository), repository.git("show", "HEAD:other/key")) == ({"proj/new"}, "")

@@ -125,8 +125,7 @@ def test_one_launcher_serves_one_command_after_another(serving) -> None:
     launchers = {ran(serving, f"{PARENT}; echo $PPID $(of $PPID)") for _ in range(3)}
     assert serving.pid is not None
     assert launchers == {f"{waiting_launcher(serving)} {serving.pid}\n"}
-    assert parent_of(serving.pid) == os.getpid()
-    assert os.getsid(serving.pid) == serving.pid
+    assert (parent_of(serving.pid), os.getsid(serving.pid)) == (os.getpid(), serving.pid)
 
 
 @linux_only
@@ -136,8 +135,7 @@ def test_nothing_of_a_command_is_left_in_the_launcher(serving, tmp_path) -> None
         source.write(b"one\ntwo\n")
         source.seek(0)
         first = started(serving, "read one; echo $one", streams={"input_from": source.fileno()}, ONE="1")
-        assert finished(first) == (0, "one\n")
-        assert ran(serving, "cat; echo .$ONE").strip() == "."
+        assert (finished(first), ran(serving, "cat; echo .$ONE").strip()) == ((0, "one\n"), ".")
     missing = serving.start(["/no/such"], cwd=tmp_path, environment={}, grace_s=0.3)
     assert finished(missing)[0] == 127
     taker = waiting_launcher(serving)
@@ -162,8 +160,7 @@ def test_a_request_to_stop_that_came_too_late_does_not_reach_the_next_command(se
         os.kill(taker, number)
     assert finished(command)[0] == 3
     os.kill(before, signal.SIGCONT)
-    assert ran(serving, "echo again") == "again\n"
-    assert serving.pid == before
+    assert (ran(serving, "echo again"), serving.pid) == ("again\n", before)
 
 
 def test_each_command_is_given_its_own(serving, tmp_path) -> None:

@@ -79,8 +79,7 @@ def test_a_program_whose_namespaces_fail_does_not_run(tmp_path) -> None:
         status, said = ran(tmp_path, confinement, "touch ran")
     assert status == launcher.NOT_CONFINED
     why = "its sandbox could not be set up (namespaces: Invalid argument)"
-    assert said == f"the command was not started: {why}\n"
-    assert list(tmp_path.iterdir()) == []
+    assert (said, list(tmp_path.iterdir())) == (f"the command was not started: {why}\n", [])
 
 
 @pytest.mark.skipif(MEANS.landlock.abi == 0, reason="this kernel has no Landlock")

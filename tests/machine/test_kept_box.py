@@ -122,8 +122,7 @@ def inside(directory: Path) -> list[int]:
 def test_the_next_command_is_alone(run, remnant) -> None:
     """Nothing of the last command runs, so that nothing can enter, read or slow the next one."""
     run.said(f"{remnant} echo $!")
-    assert inside(run.work) == []
-    assert run.said("cd /proc && echo [0-9]*") == "2"
+    assert (inside(run.work), run.said("cd /proc && echo [0-9]*")) == ([], "2")
 
 
 @every_row(
@@ -318,11 +317,9 @@ def test_while_a_command_runs_in_the_background_later_ones_find_it(run) -> None:
     assert after.startswith("x")
     assert len(after.split()) - 1 == len(before.split()) - 1
     assert background.hear() is None
-    assert run.said("kill $(cat number) && echo asked") == "asked"
-    assert ended(background) == "143"
+    assert (run.said("kill $(cat number) && echo asked"), ended(background)) == ("asked", "143")
     end()
-    assert run.said("ls /dev/shm; cd /proc; echo [0-9]*") == "2"
-    assert [*brought_by_bubblewrap()] == []
+    assert (run.said("ls /dev/shm; cd /proc; echo [0-9]*"), [*brought_by_bubblewrap()]) == ("2", [])
 
 
 def test_a_shared_box_that_a_command_has_ended_is_not_used_again(run) -> None:
@@ -550,8 +547,7 @@ def test_a_box_is_made_of_what_is_there_when_something_was_removed_meanwhile(
         return KeptBox(words, *arguments, **options)
 
     monkeypatch.setattr(command_box, "KeptBox", made)
-    assert run.said("echo ran") == "ran"
-    assert len(seen) == failures + 1
+    assert (run.said("echo ran"), len(seen)) == ("ran", failures + 1)
     assert not any(seen[3:]), "at last without overlays"
 
 
@@ -564,8 +560,7 @@ def test_a_bubblewrap_that_is_never_ready_is_ended_and_told(monkeypatch) -> None
     before, descriptors = launcher.children_of(os.getpid()), open_descriptors()
     with pytest.raises(TimeoutError, match="was not ready within"):
         kept_box.KeptBox(("/bin/sh", "-c", "exec sleep 600"), b"", 0, ())
-    assert launcher.children_of(os.getpid()) == before
-    assert open_descriptors() == descriptors
+    assert (launcher.children_of(os.getpid()), open_descriptors()) == (before, descriptors)
 
 
 @pytest.mark.parametrize("made", range(4))

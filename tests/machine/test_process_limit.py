@@ -207,8 +207,7 @@ def test_in_the_second_version_the_group_of_processes_limits_the_memory_too(tmp_
     monkeypatch.setattr("ralph.machine.process_limit._is_delegated", lambda _group: True)
     made = SecondVersion(tmp_path)
     limit = MemoryLimit.made(68 * MIB, made.place, made.beside)
-    assert limit.directory == made.group
-    assert made.enabled.read_text() == "+memory"
+    assert (limit.directory, made.enabled.read_text()) == (made.group, "+memory")
     assert (made.group / "memory.max").read_text() == str(100 * MIB)
     assert (made.group / "memory.swap.max").read_text() == "0"
     limit.close()

@@ -65,8 +65,7 @@ def test_processes_and_threads_of_a_tree_are_counted(tree) -> None:
 
 
 def test_memory_that_processes_share_counts_once(tree) -> None:
-    assert exceeded(tree, 0, 100 * MIB) == b""
-    assert exceeded(tree, 0, 30 * MIB) == TOO_MUCH_MEMORY
+    assert (exceeded(tree, 0, 100 * MIB), exceeded(tree, 0, 30 * MIB)) == (b"", TOO_MUCH_MEMORY)
 
 
 def test_a_tree_that_has_ended_uses_nothing() -> None:

@@ -204,10 +204,8 @@ class Silence:
 
 def test_a_heartbeat_comes_once_per_interval_and_counts_the_whole_silence() -> None:
     silence = Silence()
-    assert silence.beats_at(29.9) == []
-    assert silence.beats_at(30, 59.9) == [30]
-    assert silence.beats_at(60) == [30, 60]
-    assert silence.told[0].waiting_for == "the answer to continue"
+    assert (silence.beats_at(29.9), silence.beats_at(30, 59.9)) == ([], [30])
+    assert (silence.beats_at(60), silence.told[0].waiting_for) == ([30, 60], "the answer to continue")
     assert Silence(0).beats_at(1e6) == [], "an interval of zero is silent"
 
 

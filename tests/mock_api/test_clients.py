@@ -79,17 +79,14 @@ def test_the_sdk_streams_and_gets_the_same_message(
     serve: Serve, client_of: Callable[..., Any], fault: Fault | None
 ) -> None:
     client = client_of(serve(Step(TURN, fault)))
-
     with client.messages.stream(**REQUEST) as stream:
         message = stream.get_final_message()
-
     assert plain(message) == (as_message(TURN)["content"], "tool_use", 11, 22)
     assert message.usage.cache_read_input_tokens == 33
 
 
 def test_the_sdk_gets_the_same_message_without_a_stream(serve: Serve, client_of: Callable[..., Any]) -> None:
     message = client_of(serve(TURN)).messages.create(**REQUEST)
-
     assert plain(message) == (as_message(TURN)["content"], "tool_use", 11, 22)
 
 
@@ -109,9 +106,7 @@ def test_the_sdk_sends_the_tool_results_back_and_continues(
         {"role": "assistant", "content": asked.content},
         {"role": "user", "content": results},
     ]
-
     answer = client.messages.create(**{**REQUEST, "messages": messages})
-
     assert answer.content[0].text == "Done."
     assert server.requests[1].json()["messages"][2]["content"] == results
 
@@ -130,16 +125,13 @@ def test_the_sdk_raises_its_error_for_the_status(
 ) -> None:
     with pytest.raises(anthropic.APIStatusError) as caught:
         client_of(serve(Fault(status=status))).messages.create(**REQUEST)
-
-    assert type(caught.value).__name__ == name
-    assert caught.value.request_id == "req_mock_000000"
+    assert (type(caught.value).__name__, caught.value.request_id) == (name, "req_mock_000000")
 
 
 def test_the_sdk_raises_for_an_error_event(
     serve: Serve, client_of: Callable[..., Any], anthropic: Any
 ) -> None:
     server = serve(Step(TURN, Fault(error_event=ErrorEvent(after_events=3))))
-
     with (
         pytest.raises(anthropic.APIStatusError, match="Overloaded"),
         client_of(server).messages.stream(**REQUEST) as s,
@@ -152,7 +144,6 @@ def test_the_sdk_reads_what_is_said_of_a_model(client_of: Callable[..., Any]) ->
     with MockApi(Scenario(models=models)) as server:
         described = client_of(server).models.retrieve("claude-x")
         silent = client_of(server).models.retrieve("team/claude-y")
-
     assert (described.type, described.id, described.lifecycle) == ("model", "claude-x", "active")
     assert (described.max_input_tokens, described.max_tokens) == (200_000, 64_000)
     assert (silent.id, silent.max_input_tokens, silent.max_tokens) == ("team/claude-y", None, None)
@@ -163,5 +154,4 @@ def test_the_sdk_raises_for_a_model_that_is_not_described(
 ) -> None:
     with pytest.raises(anthropic.NotFoundError, match="model: claude-x") as caught:
         client_of(serve(TURN)).models.retrieve("claude-x")
-
     assert caught.value.request_id == "req_mock_model_000000"

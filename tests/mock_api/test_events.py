@@ -55,13 +55,11 @@ def collect(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @every_row("chunk_chars", [0, 1, 7, 1000])
 def test_deltas_add_up_to_the_message(chunk_chars: int) -> None:
     turn = Turn(content=EVERYTHING.content, chunk_chars=chunk_chars)
-
     assert collect(as_events(turn, index=3)) == as_message(turn, index=3)["content"]
 
 
 def test_blocks_are_strictly_sequential() -> None:
     events = as_events(EVERYTHING)
-
     order = [
         (e["type"], e["index"]) for e in events if e["type"] in {"content_block_start", "content_block_stop"}
     ]
@@ -81,22 +79,18 @@ def test_stop_reason_follows_from_the_content_unless_given() -> None:
 
 def test_ids_left_open_differ_between_answers_and_blocks() -> None:
     turn = Turn(content=(ToolUse("A"), ToolUse("B")))
-
     ids = [block["id"] for index in (0, 1) for block in as_message(turn, index=index)["content"]]
-
     assert len(set(ids)) == 4
 
 
 def test_usage_given_is_sent_verbatim_at_both_ends() -> None:
     events = as_events(Turn("hi", usage={"input_tokens": 7, "output_tokens": 5000}))
-
     assert events[0]["message"]["usage"] == {"input_tokens": 7, "output_tokens": 1}
     assert events[-2]["usage"] == {"input_tokens": 7, "output_tokens": 5000}
 
 
 def test_arguments_that_are_no_json_are_streamed_verbatim() -> None:
     events = as_events(Turn(content=(ToolUse("Bash", input_json='{"command": "l'),), chunk_chars=5))
-
     assert (
         "".join(e["delta"]["partial_json"] for e in events if "delta" in e and "index" in e)
         == '{"command": "l'
@@ -105,18 +99,14 @@ def test_arguments_that_are_no_json_are_streamed_verbatim() -> None:
 
 def test_a_raw_block_arrives_whole_in_its_start() -> None:
     block = {"type": "redacted_thinking", "data": "abc"}
-
     events = as_events(Turn(content=(block,)))
-
     assert [e["type"] for e in events[1:3]] == ["content_block_start", "content_block_stop"]
     assert events[1]["content_block"] == block
 
 
 def test_pings_come_before_and_between() -> None:
     names = [e["type"] for e in as_events(Turn("abc", chunk_chars=1, pings_before_start=2, ping_every=3))]
-
-    assert names[:4] == ["ping", "ping", "message_start", "ping"]
-    assert names[-1] == "message_stop"
+    assert (names[:4], names[-1]) == (["ping", "ping", "message_start", "ping"], "message_stop")
 
 
 def test_an_event_is_two_lines_and_an_empty_one() -> None:

@@ -32,20 +32,16 @@ from tests.rows import every_row
 )
 def test_a_status_comes_with_the_apis_error_object(serve: Serve, status: int, kind: Any) -> None:
     server = serve(Fault(status=status, headers={"Retry-After": "7"}))
-
     answer = sent(
         "POST", f"{server.base_url}/v1/messages", json=STREAMED, headers={"anthropic-version": "2023-06-01"}
     )
-
-    assert answer.status_code == status
-    assert answer.headers["retry-after"] == "7"
+    assert (answer.status_code, answer.headers["retry-after"]) == (status, "7")
     assert answer.json()["error"]["type"] == kind
     assert answer.json()["request_id"] == answer.headers["request-id"]
 
 
 def test_an_error_can_say_what_the_api_would_say(serve: Serve, ask: Ask) -> None:
     seen = ask(serve(Fault(status=400, message="prompt is too long: 2 tokens > 1 maximum")))
-
     assert b'"message": "prompt is too long: 2 tokens > 1 maximum"' in seen.body
 
 
@@ -61,14 +57,12 @@ def test_an_error_can_say_what_the_api_would_say(serve: Serve, ask: Ask) -> None
 )
 def test_a_body_of_ones_own(serve: Serve, ask: Ask, body: Any, sent: bytes, content_type: str) -> None:
     seen = ask(serve(Fault(status=502, body=body)))
-
     assert (seen.status, seen.body) == (502, sent)
     assert f"content-type: {content_type}" in seen.head
 
 
 def test_a_redirect_is_a_status_and_a_header(serve: Serve, ask: Ask) -> None:
     seen = ask(serve(Fault(status=307, headers={"location": "http://127.0.0.1:9/x"})))
-
     assert seen.status == 307
     assert "location: http://127.0.0.1:9/x" in seen.head
 
@@ -107,7 +101,6 @@ def test_an_at_accept_fault_on_a_kept_connection_comes_after_the_request(
     while not data.endswith(b"\r\n0\r\n\r\n"):
         data += sock.recv(65536)
     sock.sendall(raw_request(STREAMED))
-
     assert sock.recv(1) == b""
 
 
@@ -115,19 +108,16 @@ def test_an_at_accept_fault_on_a_kept_connection_comes_after_the_request(
 def test_a_reset_inside_the_headers(serve: Serve, ask: Ask, size: int) -> None:
     whole = ask(serve(TURN)).data
     seen = ask(serve(breaking(partial_headers_bytes=size)))
-
     assert (seen.data, seen.ended) == (whole[:size], "reset")
 
 
 def test_bytes_that_are_no_http(serve: Serve, ask: Ask) -> None:
     seen = ask(serve(Fault(garbage="SSH-2.0-OpenSSH\r\n"), Fault(garbage=b"\x16\x03\x01\x00")))
-
     assert (seen.data, seen.ended) == (b"SSH-2.0-OpenSSH\r\n", "eof")
 
 
 def test_a_huge_body_has_exactly_that_many_bytes(serve: Serve, ask: Ask) -> None:
     seen = ask(serve(Fault(status=500, huge_body_bytes=3_000_001)))
-
     assert "content-length: 3000001" in seen.head
     assert seen.body == b"x" * 3_000_001
 

@@ -113,10 +113,8 @@ def test_the_sdk_streams_a_completion(
     serve: Serve, client_of: ClientOf, fault: Fault | None, base: str
 ) -> None:
     client = client_of(serve(Step(TURN, fault)), base)
-
     with client.chat.completions.stream(**CHAT, stream_options={"include_usage": True}) as stream:
         whole = stream.get_final_completion()
-
     [choice] = whole.choices
     assert (choice.finish_reason, choice.message.content) == ("tool_calls", WORDS)
     assert calls_of(choice.message) == [("Bash", INPUT), ("Read", {})]
@@ -128,7 +126,6 @@ def test_the_sdk_streams_a_completion(
 
 def test_a_whole_completion_says_what_its_stream_says(serve: Serve, client_of: ClientOf) -> None:
     client = client_of(serve(Step(TURN, repeat=2)))
-
     whole = client.chat.completions.create(**CHAT)
     with client.chat.completions.stream(**CHAT, stream_options={"include_usage": True}) as stream:
         streamed = stream.get_final_completion()
@@ -137,8 +134,7 @@ def test_a_whole_completion_says_what_its_stream_says(serve: Serve, client_of: C
         message = completion.choices[0].message
         return completion.choices[0].finish_reason, message.content, calls_of(message), completion.usage
 
-    assert essence(whole) == essence(streamed)
-    assert unknown_fields(whole) == {"reasoning_content"}
+    assert (essence(whole), unknown_fields(whole)) == (essence(streamed), {"reasoning_content"})
 
 
 def test_every_chunk_has_the_type_of_the_sdk(serve: Serve, openai: Any) -> None:
@@ -148,9 +144,7 @@ def test_every_chunk_has_the_type_of_the_sdk(serve: Serve, openai: Any) -> None:
     request = {**CHAT, "stream": True, "stream_options": {"include_usage": True}}
     body = sent("POST", f"{server.base_url}/v1/chat/completions", json=request).text
     lines = [line for line in body.split("\n") if line]
-
-    assert lines.count(": ping") == 3
-    assert lines[-1] == "data: [DONE]"
+    assert (lines.count(": ping"), lines[-1]) == (3, "data: [DONE]")
     pieces = [line.removeprefix("data: ") for line in lines if line.startswith("data: {")]
     assert len(pieces) + lines.count(": ping") + 1 == len(lines)
     chunks = [ChatCompletionChunk.model_validate_json(piece, strict=True) for piece in pieces]
@@ -164,10 +158,8 @@ def test_the_sdk_streams_a_response(
     serve: Serve, client_of: ClientOf, fault: Fault | None, base: str
 ) -> None:
     client = client_of(serve(Step(TURN, fault)), base)
-
     with client.responses.stream(**RESPONSES) as stream:
         whole = stream.get_final_response()
-
     assert whole.status == "completed"
     assert [item.type for item in whole.output] == ["reasoning", "message", "function_call", "function_call"]
     reasoning, message, bash, read = whole.output
@@ -183,17 +175,13 @@ def test_the_sdk_streams_a_response(
 def test_a_whole_response_says_what_its_stream_says(serve: Serve, client_of: ClientOf) -> None:
     named = [*TURN.blocks()[:2], ToolUse("Bash", INPUT, id="call_1"), ToolUse("Read", id="call_2")]
     client = client_of(serve(Step(Turn(named, id="resp_1"), repeat=2)))
-
     whole = client.responses.create(**RESPONSES)
     *_, last = client.responses.create(**RESPONSES, stream=True)
-
-    assert last.response == whole
-    assert unknown_fields(whole) == set()
+    assert (last.response, unknown_fields(whole)) == (whole, set())
 
 
 def test_the_encrypted_content_of_an_item_is_whole_at_its_end_only(serve: Serve, client_of: ClientOf) -> None:
     events = ask(client_of(serve(TURN)), "responses", stream=True)
-
     added, done = (
         next(event.item.encrypted_content for event in events if event.type == f"response.output_item.{end}")
         for end in ("added", "done")
@@ -226,12 +214,10 @@ def test_every_event_of_a_response_has_the_type_of_the_sdk(serve: Serve, openai:
     server = serve(step)
     body = sent("POST", f"{server.base_url}/v1/responses", json={**RESPONSES, "stream": True}).text
     blocks = [block.split("\n") for block in body.split("\n\n") if block and block != ": ping"]
-
     for number, (name, data) in enumerate(blocks):
         event = json.loads(data.removeprefix("data: "))
         parsed = types[event["type"]].model_validate_json(data.removeprefix("data: "), strict=True)
-        assert name == f"event: {event['type']}"
-        assert unknown_fields(parsed) == set()
+        assert (name, unknown_fields(parsed)) == (f"event: {event['type']}", set())
         assert parsed.sequence_number == number
 
 
@@ -248,9 +234,7 @@ def test_the_sdk_sends_the_results_of_a_completion_back(serve: Serve, client_of:
     message = asked.choices[0].message
     said = {"role": "assistant", "content": message.content, "tool_calls": message.to_dict()["tool_calls"]}
     messages = [*CHAT["messages"], said, *conversation_of(asked)[1:]]
-
     answer = client.chat.completions.create(**{**CHAT, "messages": messages})
-
     assert answer.choices[0].message.content == "Done."
     assert [request.api for request in server.requests] == ["openai-chat"] * 2
     assert server.requests[1].messages() == [
@@ -286,9 +270,7 @@ def test_the_sdk_sends_the_items_of_a_response_back(serve: Serve, client_of: Cli
         for item in asked.output
         if item.type == "function_call"
     ]
-
     answer = client.responses.create(**{**RESPONSES, "input": [USER, *asked.output, *results]})
-
     assert answer.output_text == "Done."
     assert [request.api for request in server.requests] == ["openai-responses"] * 2
     asked_with, said, done = server.requests[1].messages()
@@ -312,10 +294,8 @@ def test_a_stop_reason_has_its_counterparts(
     serve: Serve, client_of: ClientOf, turn: Turn, finish_reason: str, status: str, reason: str | None
 ) -> None:
     client = client_of(serve(Step(turn, repeat=2)))
-
     completion = client.chat.completions.create(**CHAT)
     response = client.responses.create(**RESPONSES)
-
     assert completion.choices[0].finish_reason == finish_reason
     assert response.status == response.output[-1].status == status
     assert (response.incomplete_details and response.incomplete_details.reason) == reason
@@ -323,14 +303,12 @@ def test_a_stop_reason_has_its_counterparts(
 
 def test_a_refusal_is_no_text(serve: Serve, client_of: ClientOf) -> None:
     client = client_of(serve(Step(Turn("I will not.", stop_reason="refusal"), repeat=4)))
-
     completion = client.chat.completions.create(**CHAT).choices[0].message
     with client.chat.completions.stream(**CHAT) as stream:
         streamed = stream.get_final_completion().choices[0].message
     response = client.responses.create(**RESPONSES)
     with client.responses.stream(**RESPONSES) as events:
         refusals = [event.delta for event in events if event.type == "response.refusal.delta"]
-
     assert (completion.content, completion.refusal) == (None, "I will not.")
     assert (streamed.content or "", streamed.refusal) == ("", "I will not.")
     assert (response.output_text, response.output[0].content[0].refusal) == ("", "I will not.")
@@ -357,10 +335,8 @@ def test_the_sdk_raises_its_error_for_the_status(
     serve: Serve, client_of: ClientOf, openai: Any, status: int, name: str, code: str | None, api: str
 ) -> None:
     client = client_of(serve(Fault(status=status, headers={"retry-after-ms": 5})))
-
     with pytest.raises(openai.APIStatusError) as caught:
         ask(client, api)
-
     assert (type(caught.value).__name__, caught.value.code) == (name, code)
     assert caught.value.request_id == "req_mock_000000"
     assert caught.value.response.headers["retry-after-ms"] == "5"
@@ -378,10 +354,8 @@ def test_a_prompt_that_is_too_long_has_openais_code(
     serve: Serve, client_of: ClientOf, openai: Any, api: str
 ) -> None:
     fault = Fault(status=400, message="prompt is too long: 9 tokens > 5 maximum")
-
     with pytest.raises(openai.BadRequestError, match="maximum context length is 5 tokens") as caught:
         ask(client_of(serve(fault)), api)
-
     assert caught.value.code == "context_length_exceeded"
 
 
@@ -397,10 +371,8 @@ def test_the_sdk_raises_for_a_broken_stream(
     serve: Serve, client_of: ClientOf, api: str, fault: Fault, name: str
 ) -> None:
     step = Step(None if fault.replaces_answer() else TURN, fault)
-
     with pytest.raises(Exception) as caught:  # noqa: PT011 - the row names the type
         ask(client_of(serve(step)), api, stream=True)
-
     assert type(caught.value).__name__ == name
 
 
@@ -408,10 +380,8 @@ def test_the_sdk_raises_for_an_error_in_a_stream_of_chunks(
     serve: Serve, client_of: ClientOf, openai: Any
 ) -> None:
     server = serve(Step(TURN, Fault(error_event=ErrorEvent(after_events=3))))
-
     with pytest.raises(openai.APIError, match="Overloaded") as caught:
         ask(client_of(server), "chat", stream=True)
-
     assert (caught.value.type, caught.value.code) == ("service_unavailable_error", "server_is_overloaded")
 
 
@@ -429,9 +399,7 @@ def test_an_error_in_a_stream_of_a_response_is_its_last_event(
 ) -> None:
     error = ErrorEvent(type=error_type, message="Sorry", after_events=3)
     server = serve(Step(TURN, Fault(error_event=error)))
-
     *_, last = ask(client_of(server), "responses", stream=True)
-
     told = last if event_type == "error" else last.response.error
     assert (last.type, told.code, told.message) == (event_type, code, "Sorry")
 
@@ -441,7 +409,6 @@ def test_pings_alone_keep_a_stream_alive(serve: Serve, client_of: ClientOf, api:
     fault = Fault(stall_after_events=2, stall_s=0.3, ping_interval_s=0.02)
     server = serve(Step(TURN, fault), Step(TURN))
     client = client_of(server).with_options(timeout=within_s(5))
-
     assert len(ask(client, api, stream=True)) == len(ask(client, api, stream=True))
 
 
@@ -453,7 +420,6 @@ def test_an_end_without_its_last_word(serve: Serve, client_of: ClientOf) -> None
     client = client_of(server)
     no_done, no_completed = ask(client, "chat", stream=True), ask(client, "responses", stream=True)
     no_reason = ask(client, "chat", stream=True)
-
     assert no_done[-1].choices[0].finish_reason == "tool_calls"
     assert no_completed[-1].type == "response.output_item.done"
     assert {chunk.choices[0].finish_reason for chunk in no_reason} == {None}
@@ -475,13 +441,11 @@ def test_calls_can_begin_without_arguments(serve: Serve, client_of: ClientOf) ->
             *(getattr(item, "arguments", None) for item in items if item.type == "function_call"),
         ]
 
-    assert beginnings() == [""] * 4
-    assert beginnings() == [None] * 4
+    assert (beginnings(), beginnings()) == ([""] * 4, [None] * 4)
 
 
 def test_a_raw_block_is_an_item_and_no_chunk(serve: Serve, client_of: ClientOf) -> None:
     client = client_of(serve(Step(Turn([{"type": "web_search_call", "status": "completed"}]), repeat=2)))
-
     assert ask(client, "responses").output[0].type == "web_search_call"
     with pytest.raises(Exception, match="a raw block has no counterpart"):
         ask(client, "chat")
@@ -496,7 +460,6 @@ def test_the_sdk_reads_what_is_said_of_models(client_of: ClientOf, openai: Any) 
         with pytest.raises(openai.NotFoundError, match="gpt-z") as caught:
             client.models.retrieve("gpt-z")
         assert [lookup.api for lookup in server.lookups] == ["openai-chat"] * 3
-
     assert [model.id for model in listed] == ["gpt-x", "team/gpt-y"]
     assert (described.object, described.owned_by, described.max_model_len) == ("model", "mock", 200_000)
     assert caught.value.code == "model_not_found"
@@ -509,7 +472,6 @@ def test_a_key_is_a_bearer(serve: Serve) -> None:
         return sent("POST", server.base_url + path, json=request, headers=headers).status_code
 
     for path, request in (("/v1/chat/completions", CHAT), ("/v1/responses", RESPONSES)):
-        assert status(path, request) == 401
-        assert status(path, request, **{"x-api-key": "k"}) == 401
+        assert (status(path, request), status(path, request, **{"x-api-key": "k"})) == (401, 401)
         assert status(path, request, authorization="Bearer k") == 200
         assert status(path, request, **{"api-key": "k"}) == 200

@@ -229,7 +229,6 @@ def test_a_wrong_chat_request_is_refused(
     changes: dict[str, Any], param: str | None, code: str | None, message: str
 ) -> None:
     refusal = refused(CHAT, CHAT_REQUEST, **changes)
-
     assert refusal is not None
     assert refusal[:2] == (param, code)
     assert refusal[2].startswith(message)
@@ -350,7 +349,6 @@ def test_a_wrong_response_request_is_refused(
     changes: dict[str, Any], param: str | None, code: str | None, message: str
 ) -> None:
     refusal = refused(RESPONSES, REQUEST, **changes)
-
     assert refusal is not None
     assert refusal[:2] == (param, code)
     assert refusal[2].startswith(message)
@@ -372,9 +370,7 @@ def test_reasoning_comes_back_unchanged_and_to_its_model_only(
     server = serve(Turn([Thinking("hm"), ToolUse("Bash", id="a")]))
     asked = {**REQUEST, "include": ["reasoning.encrypted_content"]}
     reasoning, called = sent("POST", f"{server.base_url}/v1/responses", json=asked).json()["output"]
-
     refusal = refused(RESPONSES, REQUEST, model=model, input=[USER, {**reasoning, **changes}, called, OUTPUT])
-
     assert (refusal and refusal[1]) == code
     alone = refused(RESPONSES, REQUEST, input=[USER, reasoning])
     assert alone is not None
@@ -383,9 +379,7 @@ def test_reasoning_comes_back_unchanged_and_to_its_model_only(
 
 def test_reasoning_is_encrypted_only_for_those_who_ask(serve: Serve) -> None:
     server = serve(Turn([Thinking("hm")]))
-
     [reasoning] = sent("POST", f"{server.base_url}/v1/responses", json=REQUEST).json()["output"]
-
     assert "encrypted_content" not in reasoning
 
 
@@ -416,7 +410,6 @@ def test_the_fields_of_a_request_are_those_of_the_sdk(dialect: str) -> None:
     documented = set(typing.get_type_hints(params)) - NOT_PLAYED.keys()
     example = {"chat": CHAT_REQUEST, "responses": REQUEST}[dialect]
     spoken = {"chat": CHAT, "responses": RESPONSES}[dialect]
-
     assert set(known) - UNDOCUMENTED <= documented
     unchecked = [name for name in documented if name not in known]
     assert refused(spoken, example, **dict.fromkeys(unchecked, object())) is None
@@ -425,10 +418,8 @@ def test_the_fields_of_a_request_are_those_of_the_sdk(dialect: str) -> None:
 def test_a_refused_request_uses_up_no_step(serve: Serve) -> None:
     server = serve(Turn("Hello"))
     url = f"{server.base_url}/v1/chat/completions"
-
     refusal = sent("POST", url, json={**CHAT_REQUEST, "messages": []})
     broken = sent("POST", url, content=b"{")
-
     assert (refusal.status_code, refusal.json()["error"]["code"]) == (400, "empty_array")
     assert broken.json()["error"]["message"].startswith("The request body is not valid JSON")
     assert sent("POST", url, json=CHAT_REQUEST).status_code == 200
@@ -451,7 +442,6 @@ def test_one_scenario_answers_every_dialect_in_turn() -> None:
             )
         ]
         wrong_method = sent("GET", f"{server.base_url}/v1/responses")
-
     assert answers[0].json()["choices"][0]["message"]["content"] == "one"
     assert answers[1].json()["error"]["type"] == "api_error"
     assert answers[2].json()["output"][0]["content"][0]["text"] == "two"
@@ -473,7 +463,6 @@ def test_every_example_plays_in_every_dialect() -> None:
                     assert dialect.stream(answer, step.fault or Fault())
                 except ScenarioError as error:
                     refused_parts.add((name, str(error)))
-
     assert refused_parts == {
         ("quirk-no-message-delta", "omit_message_delta: has no counterpart in openai-responses")
     }
@@ -481,11 +470,9 @@ def test_every_example_plays_in_every_dialect() -> None:
 
 def test_without_parsing_every_dialect_gets_its_own_stream(serve: Serve) -> None:
     server = serve(HELLO, parse_requests=False)
-
     bodies = [
         sent("POST", server.base_url + path, content=b"no json").text
         for path in ("/v1/messages", "/v1/chat/completions", "/v1/responses", "/v1/messages")
     ]
-
     ends = ["message_stop", "[DONE]", "response.completed", "message_stop"]
     assert [end in body for end, body in zip(ends, bodies, strict=True)] == [True] * 4

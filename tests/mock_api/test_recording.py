@@ -47,7 +47,6 @@ def test_no_secret_is_kept_anywhere(tmp_path: Path) -> None:
     with MockApi(HELLO, record=file) as server:
         post(server, "/v1/messages?beta=true&api_key=" + SECRET, **SECRETS)
         request = server.requests[0]
-
     assert SECRET not in file.read_text()
     assert SECRET not in repr(request)
     assert {request.headers[name.lower()] for name in SECRETS} == {"[redacted]"}
@@ -84,7 +83,6 @@ def test_a_request_is_recorded_with_its_time_and_body() -> None:
         post(server)
         post(server, "/elsewhere")
         first, second = server.requests
-
     assert (first.index, first.method, first.path, first.json()) == (0, "POST", "/v1/messages", REQUEST)
     assert first.body_bytes == len(first.body or b"")
     assert before < datetime.fromisoformat(first.received_at) < datetime.now(UTC)
@@ -98,7 +96,6 @@ def test_the_file_has_one_object_per_request_at_once_and_is_private(tmp_path: Pa
         post(server)
         sent("POST", f"{server.base_url}/v1/messages", content=b"\xff not json")
         lines = [json.loads(line) for line in file.read_text().splitlines()]
-
     assert [line["index"] for line in lines] == [0, 1]
     assert [line["body"] for line in lines] == [REQUEST, "\ufffd not json"]
     assert lines[0].keys() == {
@@ -115,10 +112,8 @@ def test_a_lookup_of_a_model_is_a_line_with_a_number_of_its_own(tmp_path: Path) 
             post(server)
         lookups = server.lookups
         lines = [json.loads(line) for line in file.read_text().splitlines()]
-
     paths = ["/v1/models/a?api_key=[redacted]", "/v1/messages", "/v1/models/b", "/v1/messages"]
-    assert [line["path"] for line in lines] == paths
-    assert [line["index"] for line in lines] == [0, 0, 1, 1]
+    assert ([line["path"] for line in lines], [line["index"] for line in lines]) == (paths, [0, 0, 1, 1])
     assert [line["body"] for line in lines] == ["", REQUEST, "", REQUEST]
     assert [lookup.path for lookup in lookups] == paths[::2]
     assert SECRET not in file.read_text()
@@ -137,9 +132,7 @@ def test_only_the_newest_bodies_are_kept(keep: int | None, kept: int) -> None:
     recorder = Recorder(keep_bodies=keep)
     for number in range(5):
         assert add(recorder, b"%d" % number).body == b"%d" % number  # a script sees it in any case
-
     bodies = [request.body for request in recorder.requests()]
-
     assert bodies == [None] * (5 - kept) + [b"%d" % n for n in range(5 - kept, 5)]
     assert [request.body_bytes for request in recorder.requests()] == [1] * 5
 
@@ -149,7 +142,6 @@ def test_only_the_newest_requests_are_kept(keep: int) -> None:
     recorder = Recorder(keep_requests=keep, keep_bodies=1)
     for _ in range(5):
         add(recorder)
-
     assert [request.index for request in recorder.requests()] == list(range(5))[5 - keep :]
     assert recorder.count == 5
 
@@ -164,7 +156,6 @@ def test_a_body_that_was_not_kept_says_so() -> None:
 def test_waiting_for_requests_ends_when_they_came_or_the_time_is_over() -> None:
     recorder = Recorder()
     add(recorder)
-
     assert recorder.wait_for(1, 0)
     assert not recorder.wait_for(2, 0.01)
 
@@ -173,6 +164,5 @@ def test_waiting_for_requests_ends_when_they_came_or_the_time_is_over() -> None:
 def test_a_file_that_cannot_be_written_is_told_to_the_client() -> None:
     with MockApi(HELLO, record=Path("/dev/full")) as server:
         answer = post(server)
-
     assert answer.status_code == 500
     assert "cannot record" in answer.json()["error"]["message"]

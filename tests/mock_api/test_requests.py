@@ -47,17 +47,14 @@ def test_two_requests_sent_at_once_are_answered_in_turn(
         raw_request(REQUEST)
         + raw_request(REQUEST, headers="anthropic-version: 2023-06-01\r\nconnection: close\r\n")
     )
-
     data = b""
     while piece := sock.recv(65536):
         data += piece
-
     assert data.index(b"first") < data.index(b"HTTP/1.1 500")
 
 
 def test_a_chunked_request_body_is_read(serve: Serve) -> None:
     body = json.dumps(REQUEST).encode()
-
     server = serve(HELLO)
     answer = sent(
         "POST",
@@ -65,9 +62,7 @@ def test_a_chunked_request_body_is_read(serve: Serve) -> None:
         content=iter([body[:10], body[10:]]),
         headers=HEADERS,
     )
-
-    assert answer.status_code == 200
-    assert server.requests[0].body == body
+    assert (answer.status_code, server.requests[0].body) == (200, body)
     assert server.requests[0].path == "/v1/messages?beta=true"
 
 
@@ -119,11 +114,9 @@ def test_what_is_no_request_is_refused_and_the_connection_closed(
 
 def test_other_paths_and_methods_are_refused_in_the_apis_words(serve: Serve) -> None:
     base = serve(HELLO).base_url
-
     missing = sent("GET", f"{base}/nothing")
     wrong_method = sent("GET", f"{base}/v1/messages")
     head = sent("HEAD", f"{base}/nothing")
-
     assert (missing.status_code, missing.json()["error"]["type"]) == (404, "not_found_error")
     assert (wrong_method.status_code, wrong_method.headers["allow"]) == (405, "POST")
     assert (head.status_code, head.content) == (404, b"")
@@ -148,7 +141,6 @@ MODELS = Scenario((HELLO,), models=(Model("claude-x", 200_000, 64_000), Model("a
 def test_a_model_of_the_scenario_can_be_looked_up(path: str, model_id: str, tokens: tuple[int, int]) -> None:
     with MockApi(MODELS) as server:
         said = about(server, path).json()
-
     assert (said["type"], said["id"]) == ("model", model_id)
     assert (said["max_input_tokens"], said["max_tokens"]) == tokens
 
@@ -166,7 +158,6 @@ def test_a_model_of_the_scenario_can_be_looked_up(path: str, model_id: str, toke
 def test_any_other_model_is_not_found_in_the_apis_words(path: str, method: str, message: str) -> None:
     with MockApi(MODELS) as server:
         answer = about(server, path, method)
-
     assert answer.status_code == 404
     assert answer.json()["error"] == {"type": "not_found_error", "message": message}
 
@@ -181,8 +172,7 @@ def test_a_lookup_uses_up_no_step_and_changes_no_number() -> None:
             assert answer.json()["content"][0]["text"] == text
         assert answer.headers["request-id"] == "req_mock_000001"
         assert [request.method for request in server.requests] == ["POST", "POST"]
-        assert server.request_count == 2
-        assert [lookup.index for lookup in server.lookups] == [0, 1, 2, 3]
+        assert (server.request_count, [lookup.index for lookup in server.lookups]) == (2, [0, 1, 2, 3])
 
 
 def test_a_script_may_describe_models_too() -> None:
@@ -209,17 +199,13 @@ def test_a_key_is_asked_for_only_when_the_scenario_says_so(serve: Serve) -> None
             "POST", f"{server.base_url}/v1/messages", content=body, headers=headers | extra
         ).status_code
 
-    assert status(open_server) == 200
-    assert status(strict) == 401
-    assert status(strict, authorization="Bearer x") == 200
-    assert status(strict, **{"x-api-key": "x"}) == 200
+    assert (status(open_server), status(strict)) == (200, 401)
+    assert (status(strict, authorization="Bearer x"), status(strict, **{"x-api-key": "x"})) == (200, 200)
 
 
 def test_a_refused_request_uses_up_no_step(serve: Serve) -> None:
     server = serve(Turn("Hello"))
-
-    assert post(server, messages=[]).status_code == 400
-    assert post(server).status_code == 200
+    assert (post(server, messages=[]).status_code, post(server).status_code) == (400, 200)
     assert server.request_count == 2
 
 
@@ -230,10 +216,8 @@ def test_validation_can_be_switched_off(serve: Serve) -> None:
 def test_a_paused_turn_may_be_sent_back_as_it_is(serve: Serve) -> None:
     server = serve(Turn("Searching", stop_reason="pause_turn"), Turn("Found"), Turn("More"))
     echoed = [*REQUEST["messages"], {"role": "assistant", "content": "Searching"}]
-
     statuses = [post(server).status_code, post(server, messages=echoed).status_code]
-    assert statuses == [200, 200]
-    assert post(server, messages=echoed).status_code == 400
+    assert (statuses, post(server, messages=echoed).status_code) == ([200, 200], 400)
 
 
 def test_a_body_over_32_mb_is_too_large(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,9 +225,7 @@ def test_a_body_over_32_mb_is_too_large(serve: Serve, monkeypatch: pytest.Monkey
     monkeypatch.setattr(server_module, "MAX_REQUEST_BYTES", 100_000)
     server = serve(HELLO)
     padding = "x" * 100_000
-
     answer = post(server, messages=[{"role": "user", "content": padding}])
-
     assert (answer.status_code, answer.json()["error"]["type"]) == (413, "request_too_large")
 
 

@@ -106,7 +106,6 @@ def test_json_says_the_same_as_toml(tmp_path: Path) -> None:
     toml, as_json = tmp_path / "s.toml", tmp_path / "s.json"
     toml.write_text('[[steps]]\ncontent = "Hello"\nfault = { drip_s = 0.5 }\n')
     as_json.write_text(json.dumps({"steps": [{"content": "Hello", "fault": {"drip_s": 0.5}}]}))
-
     assert load_scenario(toml) == load_scenario(str(as_json))
 
 
@@ -155,7 +154,6 @@ WRONG = {
 def test_a_wrong_file_is_one_line_that_names_the_path(text: str, message: str, path: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         parse_scenario(text, name="x.toml")
-
     line = str(caught.value)
     assert line.startswith("x.toml: ")
     assert message in line
@@ -204,7 +202,6 @@ EXAMPLES = {
 
 def test_the_examples_are_the_documented_ones() -> None:
     page = DOCS.read_text(encoding="utf-8")
-
     assert example_names() == list(EXAMPLES)
     assert [name for name in example_names() if f"`{name}`" not in page] == []
     with pytest.raises(ScenarioError, match="broken-stream, hello"):
@@ -222,7 +219,6 @@ def test_each_example_plays_to_its_end(name: str) -> None:
     scenario = load_example(name)
     assert scenario.description.endswith(".")
     outcomes = []
-
     with MockApi(scenario) as server:
         for _ in range(sum(1 if s.repeat == FOREVER else s.repeat for s in map(as_step, scenario.steps))):
             try:
@@ -231,7 +227,6 @@ def test_each_example_plays_to_its_end(name: str) -> None:
                 outcomes.append("cut")
             else:
                 outcomes.append("whole" if "message_stop\n" in answer.text else str(answer.status_code))
-
     assert outcomes == EXAMPLES[name]
 
 
@@ -254,7 +249,6 @@ ON_THE_WIRE = {
 def test_the_first_answer_of_a_quirk_shows_it(name: str, present: str, absent: str) -> None:
     with MockApi(load_example(name)) as server:
         text = play(server).text
-
     assert present in text
     assert absent not in text
 
@@ -262,22 +256,18 @@ def test_the_first_answer_of_a_quirk_shows_it(name: str, present: str, absent: s
 def test_the_pings_of_the_quirk_come_before_the_message() -> None:
     with MockApi(load_example("quirk-ping-first")) as server:
         text = play(server).text
-
     assert text.count("event: ping", 0, text.index("event: message_start")) == 2
 
 
 @every_row("kind", [Scenario, Model, Step, Turn, Fault, ErrorEvent])
 def test_every_key_of_the_file_is_in_the_docs(kind: Any) -> None:
     text = DOCS.read_text(encoding="utf-8")
-
     missing = [field.name for field in fields(kind) if field.name != "turn" and f"`{field.name}" not in text]
-
     assert not missing
 
 
 def test_the_example_in_the_docs_loads() -> None:
     example = DOCS.read_text(encoding="utf-8").split("```toml\n")[1].split("```")[0]
-
     assert len(parse_scenario(example).steps) == 3
 
 

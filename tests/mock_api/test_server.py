@@ -38,9 +38,7 @@ LAST_CHUNK = b"0\r\n\r\n"
 
 def test_a_stream_is_the_encoded_events_and_ends_with_the_last_chunk(serve: Serve, ask: Ask) -> None:
     turn = Turn(content=(Text("Größe " * 50), ToolUse("Bash", {"command": "ls"})))
-
     seen = ask(serve(turn))
-
     assert seen.chunks == (encode_events(as_events(turn, model="claude-test")), True)
     assert "content-type: text/event-stream; charset=utf-8" in seen.head
     assert seen.ended == "eof"
@@ -60,24 +58,19 @@ def test_without_a_thread_left_a_client_is_hung_up_on_and_the_next_one_is_served
         really_start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    assert connect(server).recv(1) == b""
-    assert post(server).status_code == 200
+    assert (connect(server).recv(1), post(server).status_code) == (b"", 200)
 
 
 def test_without_stream_the_answer_is_the_message(serve: Serve) -> None:
     answer = post(serve(Turn("Hello")))
-
     assert answer.headers["content-type"] == "application/json"
     assert answer.json()["content"] == [{"type": "text", "text": "Hello"}]
-    assert answer.json()["model"] == "claude-test"
-    assert answer.headers["request-id"] == "req_mock_000000"
+    assert (answer.json()["model"], answer.headers["request-id"]) == ("claude-test", "req_mock_000000")
 
 
 def test_steps_are_used_up_in_order_and_then_requests_are_refused(serve: Serve) -> None:
     server = serve(Turn("one"), Step(Turn("two"), repeat=2), Fault(status=429))
-
     answers = [post(server) for _ in range(5)]
-
     assert [a.status_code for a in answers] == [200, 200, 200, 429, 400]
     assert [a.json()["content"][0]["text"] for a in answers[:3]] == ["one", "two", "two"]
     assert answers[4].json()["error"] == {
@@ -92,7 +85,6 @@ def test_a_script_computes_the_next_step_from_the_request() -> None:
 
     with MockApi(script=script) as server:
         texts = [post(server).json()["content"][0]["text"] for _ in range(2)]
-
     assert texts == ["0: hi", "1: hi"]
 
 
@@ -102,7 +94,6 @@ def test_a_script_that_fails_is_told_to_the_client() -> None:
 
     with MockApi(script=script) as server:
         answer = post(server)
-
     assert answer.status_code == 400
     assert "KeyError('nope')" in answer.json()["error"]["message"]
 
@@ -114,12 +105,9 @@ def test_a_script_and_steps_exclude_each_other() -> None:
 
 def test_thousands_of_deltas_are_one_piece_of_bytes(serve: Serve, ask: Ask) -> None:
     step = Step(Turn("x" * 5000, chunk_chars=1), repeat=FOREVER)
-
     body, is_whole = ask(serve(step, parse_requests=False, keep_bodies=0)).chunks
-
     assert is_whole
-    assert body.count(b"event: content_block_delta") == 5000
-    assert len(plan_step(step, Context()).parts) == 1
+    assert (body.count(b"event: content_block_delta"), len(plan_step(step, Context()).parts)) == (5000, 1)
 
 
 def test_without_parsing_a_repeated_answer_is_encoded_once(serve: Serve, ask: Ask) -> None:
@@ -133,7 +121,6 @@ def test_without_parsing_a_repeated_answer_is_encoded_once(serve: Serve, ask: As
 
 def test_without_parsing_tool_calls_still_get_ids_of_their_own(serve: Serve, ask: Ask) -> None:
     server = serve(Step(Turn((ToolUse("A"),)), repeat=FOREVER), parse_requests=False)
-
     assert b"toolu_mock_000000_0" in ask(server).data
     assert b"toolu_mock_000001_0" in ask(server).data
 
@@ -150,7 +137,6 @@ def test_twenty_clients_at_once_each_get_one_step(serve: Serve) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-
     assert sorted(map(int, texts)) == list(range(20))
 
 
@@ -172,9 +158,7 @@ def test_close_ends_a_hanging_answer_at_once(
     sock.sendall(raw_request({**REQUEST, "stream": True}))
     assert server.wait_for_requests(1)
     time.sleep(0.05)  # into the stall
-
     server.close()
-
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("mock-api")]
 
 
@@ -183,10 +167,8 @@ def test_close_ends_idle_and_half_asked_connections(serve: Serve, connect: Conne
     connect(server)
     connect(server).sendall(b"POST /v1/messages HTTP/1.1\r\ncontent-le")
     time.sleep(0.05)
-
     server.close()
     server.close()
-
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("mock-api")]
 
 
@@ -198,11 +180,9 @@ def test_a_client_that_leaves_a_stall_frees_its_thread(
     sock.sendall(raw_request({**REQUEST, "stream": True}))
     sock.recv(1000)
     sock.close()
-
     end = time.monotonic() + within_s()
     while server._open and time.monotonic() < end:
         time.sleep(0.01)
-
     assert not server._open
 
 
@@ -217,7 +197,6 @@ def test_a_taken_port_is_an_error_and_a_closed_one_is_free_again(serve: Serve) -
 
 def test_only_this_machine_can_connect(serve: Serve) -> None:
     listener = serve(HELLO)._listener
-
     assert listener is not None
     assert listener.getsockname()[0] == "127.0.0.1"
 
@@ -232,9 +211,7 @@ def test_run_forever_serves_until_it_is_stopped(tmp_path: Path) -> None:
         stop.set()
 
     run_forever(Scenario(steps=(HELLO,)), record=record, ready=ready, stop=stop)
-
-    assert seen == [200]
-    assert json.loads(record.read_text())["body"] == REQUEST
+    assert (seen, json.loads(record.read_text())["body"]) == ([200], REQUEST)
 
 
 def test_a_connection_that_opens_and_closes_does_no_harm(serve: Serve) -> None:

@@ -25,7 +25,6 @@ def names(body: bytes) -> list[str]:
 def test_bytes_of_ones_own_can_be_served_as_a_stream_and_cut(serve: Serve, ask: Ask) -> None:
     stream = encode_events([EVENTS[0], EVENTS[0]])
     seen = ask(serve(Fault(body=stream, content_type="text/event-stream", cut_after_bytes=10)))
-
     assert (seen.status, seen.body, seen.ended) == (200, stream[:10], "eof")
     assert f"content-length: {len(stream)}" in seen.head
 
@@ -34,7 +33,6 @@ def test_bytes_of_ones_own_can_be_served_as_a_stream_and_cut(serve: Serve, ask: 
 @every_row("cut", [0, 1, 333, len(WHOLE) - 1, len(WHOLE)])
 def test_a_cut_after_any_byte_in_every_framing(serve: Serve, ask: Ask, framing: str, cut: int) -> None:
     seen = ask(serve(breaking(cut_after_bytes=cut, framing=framing)), close=False)
-
     body, is_terminated = seen.chunks if framing == "chunked" else (seen.body, False)
     assert body == WHOLE[:cut]
     assert not is_terminated
@@ -45,14 +43,12 @@ def test_a_cut_after_any_byte_in_every_framing(serve: Serve, ask: Ask, framing: 
 @every_row("count", [0, 1, 5, len(EVENTS), len(EVENTS) + 9])
 def test_a_cut_after_events(serve: Serve, ask: Ask, count: int) -> None:
     seen = ask(serve(breaking(cut_after_events=count, framing="close")))
-
     assert seen.body == encode_events(EVENTS[:count])
 
 
 def test_a_reset_loses_no_byte_of_a_long_answer(serve: Serve, ask: Ask) -> None:
     turn = Turn("x" * 3_000_000, chunk_chars=0)
     seen = ask(serve(Step(turn, Fault(framing="reset"))))
-
     assert len(seen.body) == len(encode_events(as_events(turn, model="claude-test")))
     assert seen.ended == "reset"
 
@@ -60,7 +56,6 @@ def test_a_reset_loses_no_byte_of_a_long_answer(serve: Serve, ask: Ask) -> None:
 @every_row("after", [0, 1, 4, 999])
 def test_an_error_event_takes_the_place_of_the_rest(serve: Serve, ask: Ask, after: int) -> None:
     seen = ask(serve(breaking(error_event=ErrorEvent("api_error", "boom", after_events=after))))
-
     error = encode_event({"type": "error", "error": {"type": "api_error", "message": "boom"}})
     assert seen.chunks == (encode_events(EVENTS[:after]) + error, True)
 
@@ -68,7 +63,6 @@ def test_an_error_event_takes_the_place_of_the_rest(serve: Serve, ask: Ask, afte
 def test_silence_before_the_headers(serve: Serve, ask: Ask) -> None:
     started = time.monotonic()
     seen = ask(serve(breaking(stall_before_headers_s=0.1)))
-
     assert time.monotonic() - started >= 0.1
     assert seen.chunks[0] == WHOLE
 
@@ -76,7 +70,6 @@ def test_silence_before_the_headers(serve: Serve, ask: Ask) -> None:
 def test_silence_inside_the_stream_and_then_the_rest(serve: Serve, ask: Ask) -> None:
     started = time.monotonic()
     seen = ask(serve(breaking(stall_after_events=3, stall_s=0.1)))
-
     assert time.monotonic() - started >= 0.1
     assert seen.chunks == (WHOLE, True)
 
@@ -85,14 +78,12 @@ def test_silence_inside_the_stream_and_then_the_rest(serve: Serve, ask: Ask) -> 
 def test_silence_for_ever(serve: Serve, ask: Ask, after: int) -> None:
     sent = encode_events(EVENTS[:after]) or b"\r\n\r\n"
     seen = ask(serve(breaking(stall_after_events=after, framing="close")), silent_after=sent)
-
     assert (seen.body, seen.ended) == (encode_events(EVENTS[:after]), "timeout")
 
 
 def test_a_stall_right_before_a_cut_comes_first(serve: Serve, ask: Ask) -> None:
     started = time.monotonic()
     seen = ask(serve(breaking(stall_after_events=2, stall_s=0.1, cut_after_events=2, framing="close")))
-
     assert time.monotonic() - started >= 0.1
     assert seen.body == encode_events(EVENTS[:2])
 
@@ -103,13 +94,11 @@ def test_pings_only_for_ever(serve: Serve, connect: Connect, raw_request: RawReq
     data = b""
     while names(data).count("ping") < 20:
         data += sock.recv(65536)
-
     assert set(names(data)) == {"ping"}
 
 
 def test_pings_during_a_stall_and_then_the_rest(serve: Serve, ask: Ask) -> None:
     seen = ask(serve(breaking(stall_after_events=1, stall_s=0.1, ping_interval_s=0.02)))
-
     body, is_whole = seen.chunks
     assert is_whole
     assert body.replace(encode_event({"type": "ping"}), b"") == WHOLE
@@ -125,14 +114,12 @@ def test_a_slow_drip_sends_one_byte_at_a_time(
     data = b""
     while len(data.partition(b"\r\n\r\n")[2]) < 11:
         data += sock.recv(65536)
-
     assert time.monotonic() - started >= 10 * 0.01
     assert WHOLE.startswith(data.partition(b"\r\n\r\n")[2])
 
 
 def test_interleaved_blocks_stop_at_the_very_end(serve: Serve, ask: Ask) -> None:
     order = names(ask(serve(breaking(interleaved=True))).chunks[0])
-
     assert order[-4:] == ["content_block_stop", "content_block_stop", "message_delta", "message_stop"]
     assert order.count("content_block_stop") == 2
 
@@ -140,7 +127,6 @@ def test_interleaved_blocks_stop_at_the_very_end(serve: Serve, ask: Ask) -> None
 def test_the_deltas_of_interleaved_blocks_take_turns(serve: Serve, ask: Ask) -> None:
     body, _ = ask(serve(breaking(interleaved=True))).chunks
     events = [json.loads(line[6:]) for line in body.splitlines() if line.startswith(b"data: ")]
-
     order = [event["index"] for event in events if "index" in event]
     assert order[:6] == [0, 1] * 3
     assert sorted(map(str, events)) == sorted(map(str, EVENTS)), "the same events in another order"
@@ -155,7 +141,6 @@ def test_pings_take_turns_with_interleaved_blocks_and_an_empty_answer_has_none(
 ) -> None:
     pinging = Turn(TURN.content, ping_every=2)
     server = serve(Step(pinging, Fault(interleaved=True)), Step(Turn(), Fault(interleaved=True)))
-
     assert names(ask(server).chunks[0]).count("ping") == names(encode_events(as_events(pinging))).count(
         "ping"
     )
@@ -164,7 +149,6 @@ def test_pings_take_turns_with_interleaved_blocks_and_an_empty_answer_has_none(
 
 def test_a_huge_line_can_open_like_an_event(serve: Serve, ask: Ask) -> None:
     fault = Fault(body="data: ", huge_body_bytes=100_000, content_type="text/event-stream", framing="chunked")
-
     assert ask(serve(fault)).chunks == (b"data: " + b"x" * 100_000, True)
 
 
@@ -204,7 +188,6 @@ def test_a_whole_answer_that_is_another(
     serve: Serve, ask: Ask, fault: dict[str, Any], body: bytes, head: str
 ) -> None:
     seen = ask(serve(breaking(**fault)))
-
     assert (seen.chunks if "chunked" in seen.head else (seen.body, True)) == (body, True)
     assert head in seen.head
     assert ("chunked" in seen.head) == (fault.get("framing") is None)
@@ -212,6 +195,5 @@ def test_a_whole_answer_that_is_another(
 
 def test_json_although_a_stream_was_asked_for(serve: Serve, ask: Ask) -> None:
     seen = ask(serve(breaking(json_instead_of_sse=True)))
-
     assert "content-type: application/json" in seen.head
     assert seen.body.startswith(b'{"id": "msg_mock_000000"')

@@ -64,8 +64,7 @@ class Opened:
 
     def ends_quietly(self) -> None:
         self.context.close()
-        assert self.complaints == []
-        assert self.requests == [self.url]
+        assert (self.complaints, self.requests) == ([], [self.url])
 
 
 @pytest.fixture
@@ -100,7 +99,6 @@ def test_a_reader_folds_searches_and_goes_to_the_moment_and_back(opened) -> None
     assert fifth.evaluate("part => part.open")
     fifth.locator("> summary").click()
     assert not fifth.evaluate("part => part.open")
-
     # The word is in the results of folded calls alone.
     page.fill("#find", "specs/totals.md:31")
     page.press("#find", "Enter")
@@ -113,7 +111,6 @@ def test_a_reader_folds_searches_and_goes_to_the_moment_and_back(opened) -> None
     assert hit.locator("pre.r").is_visible()
     page.press("#find", "Shift+Enter")
     assert page.inner_text("#found") == f"{found} of {found}"
-
     # From the entry to its moment, and from a bar back to an entry.
     entry = page.locator("details.e[open]").first
     entry.locator("a").click()
@@ -126,7 +123,6 @@ def test_a_reader_folds_searches_and_goes_to_the_moment_and_back(opened) -> None
     target = page.locator(f"details.e[id='{(bar.get_attribute('href') or '')[1:]}']")
     assert target.evaluate("entry => entry.open && entry.closest('.part').open")
     assert target.locator("pre").first.is_visible()
-
     narrow = page.locator("#work0-time .lanes").bounding_box()
     page.click("button[data-zoom='2']")
     wide = page.locator("#work0-time .lanes").bounding_box()
@@ -182,7 +178,6 @@ def test_the_page_of_a_fleet_fits_a_phone(browser: Browser, tmp_path: Path) -> N
     assert hostile.page.locator("img, iframe, object, embed, base, link, form:not(#search)").count() == 0
     assert hostile.page.locator("body > footer").count() == 1
     hostile.ends_quietly()
-
     file.write_bytes(fleet_html_of(night_of(), UTC))
     shown = Opened(browser, file, viewport={"width": 390, "height": 844})
     page: Page = shown.page

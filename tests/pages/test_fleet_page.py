@@ -66,7 +66,6 @@ def test_the_command_writes_the_page_of_a_real_store_and_refuses_what_is_not_the
     assert (none.code, none.stdout) == (2, "")
     assert "there is no fleet store yet" in none.stderr
     assert not (tmp_path / "state").exists()
-
     database = database_of(None, {"RALPH_STATE_DIR": str(tmp_path / "state")})
     prepare(database)
     store = Claims(database)
@@ -82,7 +81,6 @@ def test_the_command_writes_the_page_of_a_real_store_and_refuses_what_is_not_the
         held.spend(0.5, 3)
         held.end(code, f"because of {name}", result=f"<b>{name}</b>")
     store.close()
-
     done = report()
     assert done.code == 0, done.stderr
     page = section / "ralph-report.html"

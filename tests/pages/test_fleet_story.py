@@ -51,11 +51,8 @@ def test_sums_are_those_of_all_jobs_and_the_budget_is_known_only_if_each_set_has
     content = night_of()
     totals = totals_of_sets(content)
     assert totals.headline == "2 failed, 1 blocked, 1 cancelled, 3 open of 10 jobs"
-    assert totals.verdict == "bad"
-    assert (totals.jobs, totals.done, totals.turns) == (10, 3, 137)
-    assert totals.cost_usd == pytest.approx(10.875)
-    assert totals.reserved_usd == 1.5
-    assert totals.budget_usd == 25.0
+    assert (totals.verdict, (totals.jobs, totals.done, totals.turns)) == ("bad", (10, 3, 137))
+    assert (totals.cost_usd, totals.reserved_usd, totals.budget_usd) == (pytest.approx(10.875), 1.5, 25.0)
     assert (totals.began_s, totals.ended_s) == (BEGAN_S, NOW_S)
     assert headline_of_fleet(content).endswith("of 10 jobs; the worst: exit 74, Disk or git failed")
     without = night_of([set_row(max_budget_usd=20.0), set_row("nightly")])
@@ -104,8 +101,7 @@ def test_ten_thousand_jobs_have_a_row_each_the_failed_ones_first() -> None:
     page = fleet_html_of(content)
     assert len(page) < 10_000_000
     assert all(job.state == "failed" for job in content.jobs[:400])
-    assert len(content.jobs) == 10_000
-    assert page.count(b'<tr><td><span class="badge') == 10_000
+    assert (len(content.jobs), page.count(b'<tr><td><span class="badge')) == (10_000, 10_000)
 
 
 def test_rows_that_have_no_room_are_counted() -> None:

@@ -59,8 +59,7 @@ def test_hostile_names_and_messages_arrive_as_they_are_and_with_their_own_diffs(
     after = repository.commit_all("subject <img src=x>\n\nbody\n" + "f" * 40)
     facts = told(repository, CommitRange(1, before, after))
     (commit,) = facts.commits
-    assert (commit.id, commit.iteration) == (after, 1)
-    assert commit.subject == "subject <img src=x>"
+    assert ((commit.id, commit.iteration), commit.subject) == ((after, 1), "subject <img src=x>")
     assert commit.body.startswith("body\nffff")
     assert [file.path for file in commit.files] == [HOSTILE, "zz"]
     assert commit.files[0].diff.splitlines()[1:] == ["+one", "+diff --git a/fake b/fake", "+" + "0" * 40]
@@ -93,8 +92,7 @@ def test_git_runs_no_program_that_the_repository_names(repository, tmp_path) -> 
     repository.write(".git/hooks/post-index-change", f"#!/bin/sh\ntouch {ran}\n").chmod(0o755)
     facts = told(repository, CommitRange(1, before, after), has_uncommitted=True)
     assert not ran.exists()
-    assert facts.notes == ()
-    assert facts.commits[0].files[0].diff == "@@ -1 +1 @@\n-text\n+changed"
+    assert (facts.notes, facts.commits[0].files[0].diff) == ((), "@@ -1 +1 @@\n-text\n+changed")
     assert ("a.txt", False) in {(file.path, file.is_committed) for file in facts.files}
 
 
@@ -192,8 +190,7 @@ def test_where_git_cannot_tell_the_uncommitted_files_the_commits_are_shown(repos
     repository.write("dir/b.txt", "uncommitted\n")
     ours = looked(repository, after, f"^{before}")
     facts = told(repository, CommitRange(1, before, after), has_uncommitted=True, looked=ours)
-    assert [one.id for one in facts.commits] == [after]
-    assert [file.path for file in facts.files] == ["a.txt"]
+    assert ([one.id for one in facts.commits], [file.path for file in facts.files]) == ([after], ["a.txt"])
     assert "git did not list all changed files: git diff" in facts.notes[0]
 
 

@@ -85,13 +85,11 @@ def test_the_timeline_of_a_long_journal_is_that_of_a_journal_that_is_decoded_com
     )
     ran, ran_whole = passed.story.runs[0], whole.story.runs[0]
     assert (ran.turns, ran.cost_usd) == (ran_whole.turns, ran_whole.cost_usd)
-
     (entries,) = passed.transcript.entries()
     assert len(whole.transcript.entries()[0]) > 100 > len(entries)
     (gap,) = [entry for entry in entries if entry.id == "e-gap"]
     assert gap.title.endswith("entries are left out here")
-    assert gap.shown_by == "ralph sessions export s"
-    assert entries[0].title == "work for long"
+    assert (gap.shown_by, entries[0].title) == ("ralph sessions export s", "work for long")
     assert entries[-1].title.startswith("completed")
 
 
@@ -138,6 +136,5 @@ def test_a_record_without_a_time_of_its_own_has_that_of_the_one_before() -> None
         transcript.take(record, next(times, 101.0), number)
         seen.append(transcript.runs[-1].now_s if transcript.runs else 0.0)
     (run,) = transcript.runs
-    assert (run.began_s, run.now_s) == (100.0, 102.0)
-    assert seen[1:4] == [100.0, 100.0, 102.0]
+    assert ((run.began_s, run.now_s), seen[1:4]) == ((100.0, 102.0), [100.0, 100.0, 102.0])
     assert transcript.lacks_times

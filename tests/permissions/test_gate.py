@@ -273,8 +273,7 @@ def test_a_command_file_narrows_tools_and_adds_rules_for_its_task() -> None:
 def test_a_permission_may_widen_the_next_ones_and_a_limit_that_is_not_kept_ends_the_run() -> None:
     steps = Steps()
     made = gate([], steps.asker(Decision(allowed=("Bash",))))
-    assert [judge(made), judge(made)] == [called("old"), called("old")]
-    assert len(steps.asked) == 1
+    assert ([judge(made), judge(made)], len(steps.asked)) == ([called("old"), called("old")], 1)
     with pytest.raises(GuardRefused, match="which ralph cannot honour"):
         judge(gate([], steps.asker(Decision(refused="addRules (deny)"))))
     with pytest.raises(HookStopped, match="ended the run: enough"):

@@ -48,8 +48,7 @@ def test_the_strictest_decision_counts() -> None:
     ],
 )
 def test_old_and_new_forms_of_a_refusal_deny(denying) -> None:
-    assert call_verdict([denying]).denied == "no"
-    assert first_block([answer(), denying]) == "no"
+    assert (call_verdict([denying]).denied, first_block([answer(), denying])) == ("no", "no")
 
 
 def test_a_hook_can_change_the_arguments_add_context_and_end_the_run() -> None:

@@ -108,8 +108,7 @@ def test_other_keys_pass_and_unknown_ones_of_permissions_are_named() -> None:
         "hooks": {"PostToolBatch": [{"hooks": [HOOK]}], "Stop": [{"hooks": [{**HOOK, "async": True}]}]},
     }
     found = read_settings(document, USER)
-    assert found.unknown_permissions == ("forbid",)
-    assert found.unused_hooks == ("PostToolBatch",)
+    assert (found.unknown_permissions, found.unused_hooks) == (("forbid",), ("PostToolBatch",))
 
 
 @every_row("key", ["permissions", "hooks", "sandbox"])

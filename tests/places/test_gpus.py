@@ -86,8 +86,7 @@ def test_what_is_no_device_is_not_given(tmp_path) -> None:
     (top / "dev/nvidia0").symlink_to("sda")
     (top / "dev/nvidiactl").write_text("")
     (top / "dev/nvidia1").mkdir()
-    assert names("all", top) == ()
-    assert names("all", tmp_path / "none") == ()
+    assert (names("all", top), names("all", tmp_path / "none")) == ((), ())
 
 
 @pytest.fixture

@@ -113,8 +113,7 @@ def test_a_repository_that_names_a_program_is_named_and_left_out(tmp_path_factor
     repository.write("work.txt")
     assert checkout.commit("x")
     there = repository.git("ls-tree", "-r", "--name-only", "HEAD").split()
-    assert there == [".gitignore", "a.txt", "dir/b.txt", "work.txt"]
-    assert len(said) == 1
+    assert (there, len(said)) == ([".gitignore", "a.txt", "dir/b.txt", "work.txt"], 1)
     assert "evil (" in said[0]
     assert said[0].endswith("commits leave them out")
     assert not checkout.commit("x")
@@ -282,8 +281,7 @@ def test_a_directory_that_cannot_be_listed_is_named(tmp_path_factory, script, na
         checkout = repository.checkout(warn=said.append)
         assert checkout.commit("x")
         look = look_below(str(repository.top), gitlinks=["d/s"])
-    assert [one.path for one in look.found] == names
-    assert look.closed == ("d",)
+    assert ([one.path for one in look.found], look.closed) == (names, ("d",))
     assert "these could not be looked into for such repositories and files: d" in look.sentence()
     assert said == [f"{look.sentence()}; commits leave them out"]
     assert "160000" not in repository.git("ls-tree", "-r", "HEAD")
@@ -475,8 +473,7 @@ def test_what_a_link_leads_to_where_commands_may_write_is_named_by_it(
     began_s, writable = time.time(), [str(place / "cache")]
     run(repository, script)
     look = look_below(str(repository.top), since_s=began_s, writable=writable)
-    assert sorted({one.path for one in look.found}) == names
-    assert sorted(look.changed) == changed
+    assert (sorted({one.path for one in look.found}), sorted(look.changed)) == (names, changed)
     assert not look.is_cut
     later = look_below(str(repository.top), since_s=began_s + 10, writable=writable)
     assert (sorted({one.path for one in later.found}), later.changed) == (names, ())

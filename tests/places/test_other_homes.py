@@ -63,8 +63,7 @@ def test_as_root_the_homes_of_all_users_are_closed_but_for_their_toolchains(user
     me, other = made(tmp_path / "home/me"), made(tmp_path / "home/other")
     (tmp_path / "home/link").symlink_to(other)
     users(0, "/", "/nonexistent", tmp_path / "home/link", me=me)
-    assert open_in(other, "/work") == SHOWN
-    assert open_in(me, "/work") == FILES
+    assert (open_in(other, "/work"), open_in(me, "/work")) == (SHOWN, FILES)
     assert open_in(me, "/work", SUDO_USER="nobody-knows") == FILES
     assert open_in(me, "/work", SUDO_USER="me") == SHOWN
     assert open_in(me, me / "work", SUDO_USER="me") == SHOWN
@@ -150,8 +149,7 @@ def test_homes_of_windows_are_closed_to_every_user(users, monkeypatch, tmp_path)
     def may_read(path: Path, root: Path) -> bool:
         return gather_places([str(root)], {"HOME": "/own"}).why_not_read(str(path)) is None
 
-    assert open_in(home, "/work") == SHOWN
-    assert open_in(server, "/work") == FILES
+    assert (open_in(home, "/work"), open_in(server, "/work")) == (SHOWN, FILES)
     assert open_in(home, home / "src") == SHOWN
     assert open_in(home, home) == [name for name in FILES if name not in SECRET]
     for root in (Path("/work"), home, home / "src", data / "Temp"):

@@ -113,8 +113,7 @@ def test_the_login_of_every_agent_is_a_secret_wherever_a_variable_or_a_link_has_
         login = f"/{place.folder}/{place.login}".replace("//", "/")
         usual = f"{place.usual.replace('~', '/home/me', 1)}{login}"
         made = places_of(bases, variables, partial(re.sub, "/home/me/.netrc", usual), str)
-        assert len(made.secrets_around(usual)) == 2
-        assert len(made.secrets_around(f"/moved{login}")) == 1
+        assert (len(made.secrets_around(usual)), len(made.secrets_around(f"/moved{login}"))) == (2, 1)
 
 
 def test_the_root_of_the_file_system_is_a_place() -> None:
@@ -142,8 +141,7 @@ def test_hidden_paths_are_told_from_the_place_where_a_search_begins() -> None:
     made = table(homes=("/home/me",))
     assert ".ssh" in made.hidden_beneath("/home/me")
     assert "home/me" in made.hidden_beneath("/")
-    assert made.hidden_beneath("/work") == ()
-    assert made.hidden_beneath("/home/m") == ()
+    assert (made.hidden_beneath("/work"), made.hidden_beneath("/home/m")) == ((), ())
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,7 @@ def test_the_first_variable_that_is_set_counts(
     environment, chosen, usual, named, monkeypatch, tmp_path
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # the system's may hold sessions of the user
-    assert chosen_state_directory(environment) == chosen
-    assert usual_state_directory(environment) == usual
+    assert (chosen_state_directory(environment), usual_state_directory(environment)) == (chosen, usual)
     assert tuple(named_state_directories(environment)) == named
     if named:
         assert places_to_read(environment)[0] == Path(named[0], "sessions")

@@ -33,8 +33,7 @@ def test_standard_gives_up_at_once_when_a_requested_wait_is_longer_than_all_that
 
 
 def test_a_requested_wait_of_nothing_counts_once_in_a_chain() -> None:
-    assert waits(standard(), 0) == [0, 4, 8, 16]
-    assert waits(standard(), 0.1) == [0.1] * 4
+    assert (waits(standard(), 0), waits(standard(), 0.1)) == ([0, 4, 8, 16], [0.1] * 4)
 
 
 def test_a_requested_wait_does_not_buy_a_fifth_retry() -> None:
@@ -63,8 +62,7 @@ def test_off_never_waits() -> None:
 
 def test_custom_doubles_and_is_extended_by_the_requested_wait() -> None:
     policy = custom(3, 1.5, 100)
-    assert waits(policy) == [1.5, 3, 6]
-    assert policy.next_wait(1, 50, 0) == Wait(50, from_server=True)
+    assert (waits(policy), policy.next_wait(1, 50, 0)) == ([1.5, 3, 6], Wait(50, from_server=True))
     assert policy.next_wait(1, 1, 0) == Wait(1.5)
 
 
@@ -79,8 +77,7 @@ def test_custom_survives_absurd_attempt_numbers() -> None:
 
 
 def test_sped_up_divides_every_wait_and_keeps_the_number_of_retries() -> None:
-    assert waits(sped_up(standard(), 4)) == [0.5, 1, 2, 4]
-    assert len(waits(sped_up(patient(), 1000))) == 21
+    assert (waits(sped_up(standard(), 4)), len(waits(sped_up(patient(), 1000)))) == ([0.5, 1, 2, 4], 21)
 
 
 @every_row(

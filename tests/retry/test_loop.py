@@ -146,8 +146,7 @@ def test_five_calls_at_most_with_identical_bytes_and_the_waits_of_the_schedule()
     asking.fails(HttpError)
     [body] = set(asking.client.bodies)
     assert body == b"".join(asking.site.roster.body_for(CONVERSATION, 32_000).pieces())
-    assert len(asking.client.bodies) == 5
-    assert asking.waiter.sleeps == [2, 4, 8, 16]
+    assert (len(asking.client.bodies), asking.waiter.sleeps) == (5, [2, 4, 8, 16])
     assert [event.attempt for event in asking.of(RetryScheduled)] == [1, 2, 3, 4]
     assert asking.closings == [RetryExhausted(4, 30, str(DOWN), turn=1, attempt=5)]
 
@@ -184,8 +183,7 @@ def test_requests_and_waits_are_exactly_what_the_pure_policy_says(errors, policy
     answers = len(expected) == len(errors)
     with suppress(AgentError):
         assert (asking.turn() is HELLO) is answers
-    assert asking.waiter.sleeps == expected
-    assert len(asking.client.bodies) == len(expected) + 1
+    assert (asking.waiter.sleeps, len(asking.client.bodies)) == (expected, len(expected) + 1)
     closing = RetryRecovered if answers else RetryExhausted
     assert [type(event) for event in asking.closings] == ([closing] if expected else [])
 
@@ -229,8 +227,7 @@ def test_patient_ends_at_once_where_the_server_asks_for_more_than_is_left_and_na
 ) -> None:
     played = Played(*[requesting(40_000, 429)] * 2, models=models, policy=patient())
     assert (played.ended.outcome, played.ended.exit_code) == (Outcome.API_UNAVAILABLE, 75)
-    assert played.waiter.sleeps == []
-    assert played.calls_made == len(models)
+    assert (played.waiter.sleeps, played.calls_made) == ([], len(models))
     assert played.ended.retry_after_s == 40_000
     assert played.ended.hints == (
         "The server asks ralph to wait for 11 h 6 min 40 s: try again after 2026-11-21 23:06 UTC.",
@@ -376,8 +373,7 @@ def test_retry_that_is_switched_off_in_a_chain_ends_it_after_its_round() -> None
 
     asking = Asking(two(), *[DOWN] * 10, waiter=SwitchingOff())
     asking.fails(HttpError)
-    assert asking.names == "abab"
-    assert [type(event) for event in asking.closings] == [RetryExhausted]
+    assert (asking.names, [type(event) for event in asking.closings]) == ("abab", [RetryExhausted])
 
 
 SCHEDULED = RetryScheduled(1, 4, 2.0, 529, "HttpError", "overloaded", "529 overloaded")

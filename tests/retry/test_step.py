@@ -179,8 +179,7 @@ def test_a_damaged_answer_is_what_ends_a_chain_that_nobody_else_can_help() -> No
 
 def test_x_should_retry_over_a_400_cools_its_target_down_and_asks_the_next() -> None:
     state = after(asking(1, 1), FORCED)
-    assert state.target.name == "b"
-    assert state.choice.releases_s == {Route(0): 2}
+    assert (state.target.name, state.choice.releases_s) == ("b", {Route(0): 2})
 
 
 def test_the_cooldown_of_a_target_is_renewed_by_each_failure_of_its_own() -> None:

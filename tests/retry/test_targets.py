@@ -140,8 +140,7 @@ def test_what_follows_a_failure(failure, alone, two_keys, two_targets, two_of_tw
         assert outcome(Choosing(1, strategy=strategy), failure) == alone
         assert outcome(Choosing(1, 1, strategy=strategy), failure) == two_targets
         assert outcome(Choosing(1, 1, 1, strategy=strategy), failure) == two_targets
-    assert outcome(Choosing(2), failure) == two_keys
-    assert outcome(Choosing(2, 2), failure) == two_of_two
+    assert (outcome(Choosing(2), failure), outcome(Choosing(2, 2), failure)) == (two_keys, two_of_two)
     assert outcome(Choosing(2, 2, strategy="round_robin"), failure) == in_rotation
 
 
@@ -303,8 +302,7 @@ def test_the_first_is_asked_again_when_its_cooldown_ends() -> None:
     assert run.turn().state.route == Route(1)
     assert run.answers() is None, "told once"
     run.now_s = 30.1
-    assert run.turn().state.route == Route(0)
-    assert run.answers() == "recovered"
+    assert (run.turn().state.route, run.answers()) == (Route(0), "recovered")
     assert run.turn().answers() is None
 
 
@@ -329,8 +327,7 @@ def test_a_target_that_is_partly_available_serves_with_its_other_key() -> None:
     run = Choosing(2, 1)
     run.turn().fails(limited(100))
     run.answers()
-    assert run.asked == [Route(0, 0), Route(0, 1)]
-    assert run.turn().state.route == Route(0, 1)
+    assert (run.asked, run.turn().state.route) == ([Route(0, 0), Route(0, 1)], Route(0, 1))
     run.now_s = 101.0
     assert run.turn().state.route == Route(0, 0)
 
@@ -372,8 +369,7 @@ def test_a_refused_key_a_target_without_credit_and_an_unknown_model_are_out_for_
 def test_a_broken_protocol_is_not_asked_again_in_this_chain_but_in_the_next() -> None:
     run = Choosing(1, 1, strategy="round_robin")
     run.turn().fails(GARBLED, OVERLOADED, OVERLOADED)
-    assert run.targets == [0, 1, 1]
-    assert run.waits == [2, 4]
+    assert (run.targets, run.waits) == ([0, 1, 1], [2, 4])
     run.answers()
     assert run.turn().state.route == Route(0)
 

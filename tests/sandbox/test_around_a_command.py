@@ -111,8 +111,7 @@ def test_without_a_working_directory_nothing_is_undone_and_no_command_is_said_to
     box.not_started()
     box.before({}, "test")
     box.not_started()
-    assert box.done == ["look", "prepare", "not started"]
-    assert box.after("test") == ""
+    assert (box.done, box.after("test")) == (["look", "prepare", "not started"], "")
 
 
 def test_a_command_that_does_not_start_is_compared_at_once(monkeypatch) -> None:
@@ -138,8 +137,7 @@ def test_the_changes_since_a_killed_run_are_told_once_and_not_as_those_between_c
     assert box.between() == ""
     told, news = box.told()
     assert "broke off during a command" in told[0]
-    assert news == told
-    assert box.told() == ([], [])
+    assert (news, box.told()) == (told, ([], []))
 
 
 def test_people_are_told_once_what_could_not_be_undone(monkeypatch) -> None:
@@ -149,8 +147,7 @@ def test_people_are_told_once_what_could_not_be_undone(monkeypatch) -> None:
     box.before({}, "test")
     note = box.after("test")
     assert "could not be undone: /x (Permission denied)" in note
-    assert box.told() == ([], [note])
-    assert box.told() == ([], [])
+    assert (box.told(), box.told()) == (([], [note]), ([], []))
 
 
 def test_a_plan_without_a_sandbox_leaves_a_command_as_it_is() -> None:

@@ -254,8 +254,7 @@ def test_what_commands_can_do_although_a_rule_denies_it_is_told_with_its_number(
     places = [str(root / f"a{number}.pem") for number in range(missing)]
     places += [str(root / ".git" / "x.pem"), *map(str, there), "/elsewhere/x.pem"]
     plan = with_denied_places(BoxPlan(means), places, [root])
-    assert plan.rules_deny == ("/elsewhere/x.pem",)
-    assert len(plan.masked) == masked
+    assert (plan.rules_deny, len(plan.masked)) == (("/elsewhere/x.pem",), masked)
     assert set(map(str, there[:100])) <= set(plan.masked) or not masked, "what exists comes first"
     assert [says.format("read") in notice.text for notice in plan.notices] == ([True] if says else [])
     plan = with_denied_places(BoxPlan(means), (), [root], changed=places[:-1])
@@ -328,8 +327,7 @@ def test_a_root_in_a_protected_folder_is_told_at_the_start(tmp_path_factory, nam
                 patch.setattr(planning, "find_means", lambda *_, means=means, **__: means)
                 plan = plan_box(wanted, environment, (root,) if is_work else (home / "work", root))
                 given = plan_box(replace(wanted, write=(str(root),)), environment, (root,))
-            assert given.closed_roots == ()
-            assert plan.closed_roots == ((str(root),) if closes else ())
+            assert (given.closed_roots, plan.closed_roots) == ((), (str(root),) if closes else ())
             about = [one.text for one in plan.notices if f"not write {root}{but_for}, because" in one.text]
             assert [str(says) in text for text in about] == [True] * closes
             sentence = plan.sentence_for_model(len(plan.closed_roots) - plan.is_work_closed)

@@ -92,8 +92,7 @@ def terminal() -> Iterator[str]:
 
 def test_no_command_reads_what_the_user_types_or_writes_to_the_users_terminal(work, terminal) -> None:
     ran = work(f'{PYTHON} -c "{TYPED}" {terminal}')
-    assert ran.returncode == 1
-    assert ran.stdout == ""
+    assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr.splitlines()[-1].startswith(("PermissionError", "FileNotFoundError")), ran.stderr
     for words in (f"cat {terminal}", f"echo x > {terminal}", "cat /dev/tty"):
         assert work(words).returncode in (1, 2), words

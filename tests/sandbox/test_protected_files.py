@@ -120,8 +120,7 @@ def test_a_change_to_a_protected_file_is_undone_and_told(tmp_path_factory, scrip
     assert [one for one in undone.values() if one.why_not] == []
     left = work.state()
     left.pop("x", None)
-    assert left == work.before
-    assert work.run("true") == {}
+    assert (left, work.run("true")) == (work.before, {})
 
 
 @every_row(
@@ -188,10 +187,8 @@ def test_a_folder_of_hooks_that_a_command_fills_is_put_away(tmp_path, monkeypatc
     work = Work(tmp_path)
     work.files.watch()
     undone = work.run(f"cd .git/hooks; echo evil > pre-push; seq {MANY} | xargs touch")
-    assert undone[".git/hooks"].how == "changed"
-    assert [one for one in undone.values() if one.why_not] == []
-    assert work.state() == work.before
-    assert work.run("true") == {}
+    assert (undone[".git/hooks"].how, [one for one in undone.values() if one.why_not]) == ("changed", [])
+    assert (work.state(), work.run("true")) == (work.before, {})
 
 
 @pytest.mark.parametrize(
@@ -327,8 +324,7 @@ def test_what_the_command_wrote_is_kept(work) -> None:
         "echo mine > .git/config; mkdir .git/hooks/a; echo mine > .git/hooks/a/b; rm ralph.toml"
     )
     assert Path(undone[".git/config"].kept).read_text() == "mine\n"
-    assert Path(undone[".git/hooks/a"].kept, "b").read_text() == "mine\n"
-    assert undone["ralph.toml"].kept == ""
+    assert (Path(undone[".git/hooks/a"].kept, "b").read_text(), undone["ralph.toml"].kept) == ("mine\n", "")
     assert Path(undone[".git/config"].kept).is_relative_to(work.kept_in)
     assert Path(undone[".git/config"].kept).parent.stat().st_mode & 0o777 == 0o700
 
@@ -337,8 +333,7 @@ def test_what_cannot_be_kept_is_undone_all_the_same(work) -> None:
     work.kept_in.parent.mkdir(exist_ok=True)
     work.kept_in.write_text("no directory")
     undone = work.run("echo mine > .git/config; mkdir .git/hooks/a; touch .git/hooks/a/b")
-    assert {one.kept for one in undone.values()} == {""}
-    assert work.state() == work.before
+    assert ({one.kept for one in undone.values()}, work.state()) == ({""}, work.before)
 
 
 @pytest.mark.ordinary_user
@@ -367,9 +362,7 @@ def test_what_is_out_of_sight_keeps_its_known_state_and_no_command_starts(work, 
             work.files.look()
         assert "evil" not in left_note(work.files.left, "/x"), "only paths"
     work.root.chmod(0o755)
-    assert {*work.run("true")} == {"ralph.toml"}
-    assert work.state() == work.before
-    assert work.files.left == ()
+    assert ({*work.run("true")}, work.state(), work.files.left) == ({"ralph.toml"}, work.before, ())
 
 
 @pytest.mark.ordinary_user
@@ -397,8 +390,7 @@ def test_an_old_file_is_written_where_only_the_place_of_the_new_one_is_left(work
         replace_at(directory, name, data, None, **options)
 
     monkeypatch.setattr("ralph.sandbox.undoing.replace_at", replaced)
-    assert work.run("echo evil > .git/config")[".git/config"].why_not == ""
-    assert work.state() == work.before
+    assert (work.run("echo evil > .git/config")[".git/config"].why_not, work.state()) == ("", work.before)
 
 
 def test_while_a_server_runs_only_the_first_look_says_what_the_files_must_be(work, monkeypatch) -> None:
@@ -431,16 +423,14 @@ def test_what_a_server_writes_through_a_mapped_file_is_undone(work) -> None:
         work.run("true")
         mapped[:5] = b"[evil"
     work.files.end_watch()
-    assert work.state() == work.before
-    assert [one.path for one in work.files.between] == [str(config)]
+    assert (work.state(), [one.path for one in work.files.between]) == (work.before, [str(config)])
 
 
 def test_links_on_the_way_are_not_followed(work, tmp_path) -> None:
     """A restored file must not land outside the checkout."""
     (tmp_path / "outside").mkdir()
     undone = work.run(f"rm -r .claude && ln -s {tmp_path}/outside .claude")
-    assert undone[".claude"].how == "changed"
-    assert (work.root / ".claude/settings.json").read_text() == "{}\n"
+    assert (undone[".claude"].how, (work.root / ".claude/settings.json").read_text()) == ("changed", "{}\n")
     assert [*(tmp_path / "outside").iterdir()] == []
     work.run(f"mv .git ../moved && ln -s {tmp_path}/outside .git")
     assert [*(tmp_path / "outside").iterdir()] == []
@@ -449,11 +439,9 @@ def test_links_on_the_way_are_not_followed(work, tmp_path) -> None:
 def test_a_repository_that_was_away_is_compared_when_it_is_back(work) -> None:
     undone = work.run("mv .git old")
     assert undone[".git"].why_not == "a git directory that was removed is not made again"
-    assert {*undone} == {".git"}
-    assert work.run("true") == {}
+    assert ({*undone}, work.run("true")) == ({".git"}, {})
     undone = work.run("git config -f old/config core.fsmonitor ./x && mv old .git")
-    assert {*undone} == {".git/config"}
-    assert work.state() == work.before
+    assert ({*undone}, work.state()) == ({".git/config"}, work.before)
 
 
 def test_a_new_repository_keeps_its_plain_configuration_only(tmp_path) -> None:
@@ -600,9 +588,7 @@ def test_no_command_starts_beside_more_than_can_be_restored(work) -> None:
         work.files.look()
     os.truncate(large, 1)
     undone = work.run("truncate -s 65M .git/hooks/large")
-    assert undone[".git/hooks/large"].why_not == ""
-    assert large.stat().st_size == 1
-    assert work.run("true") == {}
+    assert (undone[".git/hooks/large"].why_not, large.stat().st_size, work.run("true")) == ("", 1, {})
 
 
 def test_a_file_that_was_there_for_the_user_meanwhile_is_the_new_state(work) -> None:
@@ -653,9 +639,7 @@ def test_what_commands_wrote_is_kept_for_the_newest_changes(work) -> None:
     (work.kept_in / "notes").mkdir()
     assert work.run("echo x > .git/hooks/post-commit")[".git/hooks/post-commit"].kept
     names = sorted(path.name for path in work.kept_in.iterdir())
-    assert len(names) == 101
-    assert names[0] == "20200101-000000-000004"
-    assert names[-1] == "notes"
+    assert (len(names), names[0], names[-1]) == (101, "20200101-000000-000004", "notes")
 
 
 def test_what_only_the_killed_run_protected_is_compared_too(work, tmp_path) -> None:

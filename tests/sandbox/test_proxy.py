@@ -133,8 +133,7 @@ def test_what_is_not_listed_is_refused_before_anything_is_asked(tmp_path_factory
         assert answer.startswith("HTTP/1.1 403 Forbidden")
         assert f"the sandbox refuses {target.replace(ESCAPE, '')}: {reason}" in answer
     host, _, number = target.replace(ESCAPE, "").rpartition(":")
-    assert door.close() == (RefusedConnection(host, int(number), reason, 2),)
-    assert doors.asked == []
+    assert (door.close(), doors.asked) == ((RefusedConnection(host, int(number), reason, 2),), [])
 
 
 @every_row("addresses", [("127.0.0.2",), ("::1",), ("::ffff:127.0.0.2",)])

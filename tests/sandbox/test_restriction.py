@@ -38,8 +38,7 @@ def test_a_restricted_process_has_no_capability_and_gets_none() -> None:
     before = status_of(Path("/proc/self/status").read_text())
     if int(before["CapEff"], 16) >> 8 & 1:  # CAP_SETPCAP
         assert int(status["CapBnd"], 16) == 0
-    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
-    assert resource.RLIMIT_CORE == 4
+    assert ((status["NoNewPrivs"], status["Seccomp"]), resource.RLIMIT_CORE) == (("1", "2"), 4)
     assert "(0, 0)" in ran.stdout
 
 

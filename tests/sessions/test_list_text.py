@@ -35,8 +35,7 @@ def test_rows_fit_the_terminal_and_their_columns_are_below_their_names(width, ha
     assert header.split() == columns
     assert columns_of(row) <= width
     assert columns_of(row[: row.index("\u4fee")]) == header.index("TITLE")
-    assert row.endswith("\u2026") == (width < 160)
-    assert ("/below" in row) == ("DIRECTORY" in columns)
+    assert (row.endswith("\u2026"), "/below" in row) == (width < 160, "DIRECTORY" in columns)
 
 
 def test_nothing_is_cut_without_a_terminal() -> None:

@@ -31,11 +31,9 @@ def outcome(path: Path, data: bytes) -> str:
 
 
 def test_an_end_is_its_outcome_and_without_one_it_was_killed(path) -> None:
-    assert outcome(path, completed().data) == "completed"
-    assert outcome(path, killed().data) == "killed"
+    assert (outcome(path, completed().data), outcome(path, killed().data)) == ("completed", "killed")
     assert outcome(path, killed().data + b'{"seq":9,"kin') == "killed"
-    assert outcome(path, JournalBuilder().data) == "killed"
-    assert outcome(path, b"") == "empty"
+    assert (outcome(path, JournalBuilder().data), outcome(path, b"")) == ("killed", "empty")
 
 
 def test_p13_somebody_who_only_looks_does_not_make_a_run_find_its_journal_taken(path, monkeypatch) -> None:
@@ -89,8 +87,7 @@ def test_damage_is_told_with_its_line_and_what_stands_before_is_kept(path) -> No
     path.write_bytes(b"".join([*lines[:4], lines[4].replace(b"c1", b"cX"), *lines[5:]]))
     look = look_at(path)
     assert (look.outcome, look.problem) == ("damaged", "line 5 does not match its checksum")
-    assert look.story.task == "fix the failing test"
-    assert len(look.records) == 4
+    assert (look.story.task, len(look.records)) == ("fix the failing test", 4)
 
 
 def test_a_journal_that_cannot_be_opened_is_unreadable(tmp_path) -> None:
@@ -104,8 +101,7 @@ def test_a_journal_that_cannot_be_opened_is_unreadable(tmp_path) -> None:
 def test_a_store_that_is_only_read_is_not_made(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # the system's may hold sessions of others
     store = SessionStore.to_read({"HOME": str(tmp_path)})
-    assert store.root == tmp_path / ".local" / "state" / "ralph" / "sessions"
-    assert list(store.all()) == []
+    assert (store.root, list(store.all())) == (tmp_path / ".local" / "state" / "ralph" / "sessions", [])
     assert store.last_of(tmp_path) is None
     assert list(tmp_path.iterdir()) == []
     assert SessionStore.to_read({"RALPH_STATE_DIR": "/r", "HOME": "/h"}).root.parts[:2] == ("/", "r")

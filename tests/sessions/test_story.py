@@ -50,11 +50,9 @@ def test_a_fork_counts_its_own_runs_only() -> None:
         .answers(text("x"))
         .ends()
     )
-    assert told(journal).turns == 0
-    assert told(journal).cost_usd == 0
+    assert (told(journal).turns, told(journal).cost_usd) == (0, 0)
     journal.run("2026-11-21T13:00:00+00:00").prompt("new").answers(text("y")).ends()
-    assert [run.is_copied for run in told(journal).runs] == [True, False]
-    assert told(journal).turns == 2
+    assert ([run.is_copied for run in told(journal).runs], told(journal).turns) == ([True, False], 2)
     assert told(journal).task == "old"
 
 

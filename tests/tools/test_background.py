@@ -194,8 +194,7 @@ def test_the_number_of_running_commands_is_bounded(tools, monkeypatch) -> None:
 def test_what_happened_is_told_once(tools) -> None:
     one = start(tools, "sleep 300")
     assert tools.box.background_news() == (BackgroundStarted(one, "sleep 300", "toolu_1"),)
-    assert dict(tools.box.background.running) == {one: "sleep 300"}
-    assert tools.box.background_news() == ()
+    assert (dict(tools.box.background.running), tools.box.background_news()) == ({one: "sleep 300"}, ())
     tools.box.stop_background()
     (ended,) = tools.box.background_news()
     assert (ended.id, ended.stopped_by, ended.status, ended.call_id) == (one, "run", "stopped", "toolu_1")
@@ -211,8 +210,7 @@ def test_one_thread_reads_all_of_them_and_nothing_is_left_open(make_tools) -> No
     assert threads() == [NAME]
     tools.box.stop_background()
     wait_until(lambda: threads() == [])
-    assert start(tools, "sleep 300") == "bash_4"
-    assert threads() == [NAME]
+    assert (start(tools, "sleep 300"), threads()) == ("bash_4", [NAME])
     tools.box.close()
     assert threads() == []
     wait_until_closed(before)

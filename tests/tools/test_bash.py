@@ -184,8 +184,7 @@ def test_t4_long_output_keeps_head_and_tail_and_a_private_file_with_all(make_too
     assert whole.read_text() == expected
     shown = text.replace(note[0], "\n") + "\n"
     assert int(note[1].replace(",", "")) == len(expected) - len(shown)
-    assert whole.stat().st_mode & 0o777 == 0o600
-    assert whole.parent.stat().st_mode & 0o777 == 0o700
+    assert (whole.stat().st_mode & 0o777, whole.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     tools.box.close()
     assert not whole.parent.exists()
 

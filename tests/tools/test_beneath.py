@@ -59,8 +59,7 @@ def test_t10_a_link_that_stays_inside_is_followed(opened, tmp_path) -> None:
     (top / "chain").symlink_to("plain/up")
     assert opened("plain/deep") == identity(top / "inside/deep")
     assert opened("inside/up") == identity(top / "inside/deep")
-    assert opened("chain/..") == identity(top / "inside")
-    assert opened(".") == identity(top)
+    assert (opened("chain/.."), opened(".")) == (identity(top / "inside"), identity(top))
 
 
 @pytest.mark.parametrize("way", ["outside_link", "absolute_link", "..", "inside/../../outside", "absolute"])

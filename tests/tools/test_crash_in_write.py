@@ -126,8 +126,7 @@ def test_t15_a_crash_at_any_step_leaves_the_old_file_or_the_new_one(crashes, nam
     )
     assert {step["after"] for step in steps} == {old, new}
     for step in steps:
-        assert (step["settled"] is None) == (step["after"] == old)
-        assert step["again"] == new
+        assert (step["settled"] is None, step["again"]) == (step["after"] == old, new)
         assert step["twin"] == (old if is_linked else None)
         assert not any(left.endswith(".tmp") for left in step["left"])
     assert any(name.endswith(".tmp") for step in steps for name in step["names"])

@@ -124,8 +124,7 @@ def test_t13_only_the_matched_bytes_change(tools, tmp_path, before, old, new, af
     path.write_bytes(before)
     path.chmod(0o751)
     tools.ok("Edit", file_path="a", old_string=old, new_string=new)
-    assert path.read_bytes() == after
-    assert path.stat().st_mode & 0o777 == 0o751
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (after, 0o751)
 
 
 @pytest.mark.parametrize(

@@ -77,8 +77,7 @@ def test_t18_a_worktree_is_a_repository_of_its_own(worktree, search_in) -> None:
     (worktree / "deep/c.log").touch()
     (worktree / "deep/c.py").touch()
     assert search_in(worktree) == {".gitignore", "AGENTS.md", "a.py", "deep/c.py"}
-    assert search_in(worktree / "deep") == {"c.py"}
-    assert instructions(worktree / "deep") == ["outer"]
+    assert (search_in(worktree / "deep"), instructions(worktree / "deep")) == ({"c.py"}, ["outer"])
 
 
 def test_t18_a_submodule_ends_where_its_git_file_is(submodule, search_in) -> None:

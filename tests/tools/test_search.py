@@ -435,7 +435,6 @@ def test_a_search_uses_all_processors_and_is_repeated_in_order_only_where_it_fin
     assert started == [False, False, False]  # the second one asks whether there was a file to search
     monkeypatch.setattr("ralph.tools.grep._MOST_SORTED_BYTES", 100)
     many = search_tools.ok("Grep", pattern="x", output_mode="content", **{"-B": 1})
-    assert started == [False] * 4 + [True]
-    assert few == many
+    assert (started, few) == ([False] * 4 + [True], many)
     assert few.startswith("00-3-\n00:4:x\n--\n00-7-\n")
     assert few.count("--\n") == 3 * 40 - 1

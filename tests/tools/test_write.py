@@ -21,8 +21,7 @@ def test_a_file_is_replaced_and_keeps_its_mode(tools, tmp_path) -> None:
     path.write_text("old content\n")
     path.chmod(0o4751)
     said = tools.ok("Write", file_path="run.sh", content="new\r\n")
-    assert said == "Replaced run.sh (1 line, 5 bytes; it had 12 bytes)"
-    assert path.read_bytes() == b"new\r\n"
+    assert (said, path.read_bytes()) == ("Replaced run.sh (1 line, 5 bytes; it had 12 bytes)", b"new\r\n")
     assert stat.S_IMODE(path.stat().st_mode) == 0o751  # what is new does not run with the owner's rights
     assert list(tmp_path.iterdir()) == [path]
 
@@ -84,8 +83,7 @@ def test_t13_a_link_is_followed_and_its_target_replaced(tools, tmp_path) -> None
     tools.ok("Write", file_path="link", content="new")
     tools.ok("Write", file_path="dangling", content="made")
     assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "dir/real").read_text() == "new"
-    assert (tmp_path / "dir/new").read_text() == "made"
+    assert ((tmp_path / "dir/real").read_text(), (tmp_path / "dir/new").read_text()) == ("new", "made")
 
 
 def test_t13_extended_attributes_stay(tools, tmp_path) -> None:
@@ -138,8 +136,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tools, tmp_path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(os, call, fail)
         text = tools.error(tool, file_path="a", **arguments)
-    assert text == "a was not written: No space left on device"
-    assert (tmp_path / "a").read_text() == "old"
+    assert (text, (tmp_path / "a").read_text()) == ("a was not written: No space left on device", "old")
     assert list(tmp_path.iterdir()) == [tmp_path / "a"]
 
 

@@ -75,16 +75,14 @@ def test_a_long_prompt_has_the_price_of_long_prompts() -> None:
 
 @every_row("facts", [None, replace(FACTS, price=None)])
 def test_what_has_no_known_price_is_not_bought(facts: ModelFacts | None) -> None:
-    assert Budget(100).longest_answer(facts, 1, 1) == 0
-    assert Budget(None).longest_answer(facts, 1, 1) == 1
+    assert (Budget(100).longest_answer(facts, 1, 1), Budget(None).longest_answer(facts, 1, 1)) == (0, 1)
 
 
 def test_every_attempt_is_paid_for_a_broken_one_too() -> None:
     budget = Budget(100)
     budget.emit(attempt(TokenUsage(input=30, output=10)))
     budget.emit(replace(attempt(TokenUsage(input=5)), error="cut", kind="stream"))
-    assert budget.spent_usd == 45
-    assert budget.longest_answer(FACTS, 50, 1000) == 5
+    assert (budget.spent_usd, budget.longest_answer(FACTS, 50, 1000)) == (45, 5)
 
 
 @every_row(("spent", "is_near"), [(89, False), (90, True), (91, True), (100, True)])

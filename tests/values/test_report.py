@@ -68,20 +68,12 @@ def test_the_plain_tool_is_small_and_its_bytes_are_known() -> None:
     )
 
 
-def test_a_failure_needs_no_payload_and_the_description_says_so() -> None:
-    tool = report_tool({"type": "object"})
-    assert tool.input_schema["required"] == ["status", "summary"]
-    assert "the payload may be left out" in tool.description
-
-
 @every_row(
     ("ref", "embedded"),
     [
-        ("#", "#/properties/payload"),
         ("#/", "#/properties/payload/"),
         ("#/$defs/x", "#/properties/payload/$defs/x"),
         ("#/definitions/a~1b%20c", "#/properties/payload/definitions/a~1b%20c"),
-        ("https://example.com/report", "#/properties/payload"),
         ("https://example.com/report#/$defs/x", "#/properties/payload/$defs/x"),
         ("https://example.com/other#/$defs/x", "https://example.com/other#/$defs/x"),
     ],
@@ -90,8 +82,7 @@ def test_references_into_the_schema_stay_right(ref: str, embedded: str) -> None:
     schema = {"$id": "https://example.com/report", "properties": {"a": {"items": {"$ref": ref}}}}
     before = json.dumps(schema)
     payload = report_tool(schema).input_schema["properties"]["payload"]
-    assert payload == {"properties": {"a": {"items": {"$ref": embedded}}}}
-    assert json.dumps(schema) == before
+    assert (payload, json.dumps(schema)) == ({"properties": {"a": {"items": {"$ref": embedded}}}}, before)
 
 
 def test_a_reference_is_rewritten_only_where_it_is_one() -> None:
@@ -117,8 +108,7 @@ def test_a_reference_is_followed_to_where_no_keyword_leads() -> None:
 )
 def test_another_draft_than_the_default_is_named_at_the_top(draft: str, kept: str | None) -> None:
     schema = report_tool({"$schema": draft, "type": "object"}).input_schema
-    assert schema.get("$schema") == kept
-    assert schema["properties"]["payload"] == {"type": "object"}
+    assert (schema.get("$schema"), schema["properties"]["payload"]) == (kept, {"type": "object"})
 
 
 # -- Calls. ------------------------------------------------------------------------------------------------------
@@ -129,12 +119,10 @@ def test_another_draft_than_the_default_is_named_at_the_top(draft: str, kept: st
     [
         (DONE, []),
         ({**DONE, "more": 1}, []),
-        ({"status": "failure", "summary": "no"}, []),
         ({}, ['status: required ("success" or "failure")', "summary: required (a text that is not empty)"]),
         ({**DONE, "status": "done"}, ['status: expected "success" or "failure", got "done"']),
         ({**DONE, "status": None}, ['status: expected "success" or "failure", got null']),
         ({**DONE, "status": ["success"]}, ['status: expected "success" or "failure", got an array']),
-        ({**DONE, "summary": ""}, ['summary: expected a text that is not empty, got ""']),
         ({**DONE, "summary": " \n"}, ['summary: expected a text that is not empty, got " \\n"']),
         ({**DONE, "summary": {}}, ["summary: expected a text that is not empty, got an object"]),
         ({**DONE, "status": 10**5000}, ['status: expected "success" or "failure", got a very large integer']),
@@ -185,12 +173,6 @@ def test_a_right_report_is_accepted_and_clears_the_last_problem() -> None:
     assert (receiver.attempts, receiver.last_problem) == (2, None)
 
 
-def test_a_failure_is_accepted_without_a_payload() -> None:
-    receiver = files_receiver()
-    receiver.receive(call({"status": "failure", "summary": "no network"}))
-    assert receiver.accepted == Report("failure", "no network", None, "tool_call")
-
-
 @every_row("make_receiver", [plain_receiver, files_receiver])
 @every_row("second", [{"status": "failure", "summary": "no"}, {}])
 def test_the_first_accepted_report_stays(make_receiver: Any, second: dict[str, Any]) -> None:
@@ -220,26 +202,21 @@ NO = Report("failure", "no", None, "text")
     ("text", "cached"),
     [
         (WHOLE, NO),
-        (f"\n  {WHOLE}\n", NO),
         (f"Here:\n```json\n{WHOLE}\n```\nBye.", NO),
         (f"Here:\n```\n{WHOLE}\n```", NO),
         (f"  ```JSON\n{WHOLE}\n  ```", NO),
         (f"```json\n{WHOLE}\n", None),  # an open fence
         (f"I will end with {WHOLE} once it is done.", None),
-        (f"{WHOLE} was the last one.", None),
         (f"```json\n{json.dumps(DONE)}\n```\n```json\n{WHOLE}\n```", NO),
         (f"```json\n{WHOLE}\n```\n```json\n{{}}\n```", None),
         (f"{json.dumps(DONE)}\n{WHOLE}", None),
         ('{"status": "failure", "summary": "a } [ \\" { b"}', Report("failure", 'a } [ " { b', None, "text")),
         ("", None),
-        ("All done.", None),
         ("null", None),
-        ("{}", None),
         ('{"status": "failure"}', None),
         (WHOLE[:-1], None),
         ('{"report": ' + WHOLE + ', "more": [1', None),  # a part of something that was cut is not a report
         (f"[{WHOLE}]", None),
-        (f"```python\n{WHOLE[:-1]}\n```", None),
     ],
 )
 def test_a_report_is_found_in_text(text: str, cached: Report | None) -> None:
@@ -263,7 +240,6 @@ def test_a_payload_that_is_the_whole_answer_is_a_success(text: str) -> None:
 @every_row(
     "text",
     [
-        f"I counted them: {BARE}",
         f"I could not finish. The last error was {BARE}",
         f"I could not finish; this is what I tried:\n```json\n{BARE}\n```",
     ],
@@ -278,7 +254,6 @@ def test_words_beside_a_payload_may_say_that_it_is_none(text: str) -> None:
     "text",
     [
         '{"status": "failure", "summary": "", "payload": {}}',
-        '{"status": "failure", "payload": 1}',
         '{"status": "failure"}',
         '{"status": "success", "summary": "x", "payload": 1}',
     ],
@@ -333,8 +308,7 @@ def test_a_cached_report_counts_only_when_it_is_accepted() -> None:
     assert receiver.accept_cached() is None
     receiver.look_at_text(WHOLE)
     assert receiver.accepted is None
-    assert receiver.accept_cached() == NO
-    assert receiver.accepted == NO
+    assert (receiver.accept_cached(), receiver.accepted) == (NO, NO)
 
 
 @every_row(("extra", "is_found"), [(0, True), (1, False)])
@@ -343,24 +317,7 @@ def test_a_text_over_a_megabyte_is_not_looked_at(extra: int, is_found: bool) -> 
     assert plain_receiver().look_at_text(text) is is_found
 
 
-@every_row(
-    "piece",
-    [
-        "[",
-        "{",
-        '{"a":',
-        '["',
-        '{"\\"',
-        "```\n",
-        "```json\n",
-        "```json\n{}\n```\n",
-        "{}",
-        '"',
-        "]",
-        "\n",
-        "[1]\n",
-    ],
-)
+@every_row("piece", ["[", "{", '{"\\"', "```\n", "```json\n{}\n```\n"])
 def test_no_text_takes_long(piece: str) -> None:
     """A quadratic search would take minutes. The limit is on CPU time."""
     receivers = plain_receiver(), files_receiver()

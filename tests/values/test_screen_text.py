@@ -48,8 +48,7 @@ ACTS_OR_HIDES = re.compile(
     ],
 )
 def test_what_is_shown_acts_on_no_terminal_and_hides_nothing(text: str, shown: str) -> None:
-    assert visible(text) == shown
-    assert in_one_line(text) == shown.replace("\n", " ")
+    assert (visible(text), in_one_line(text)) == (shown, shown.replace("\n", " "))
 
 
 @every_row(
@@ -194,10 +193,8 @@ def test_only_one_is_no_plural() -> None:
     ],
 )
 def test_a_line_is_cut_by_the_columns_that_it_takes(text: str, columns: int, cut: str) -> None:
-    assert columns_of(text) == columns
-    assert cut_to_columns(text, 5) == cut
+    assert (columns_of(text), cut_to_columns(text, 5)) == (columns, cut)
 
 
 def test_a_space_before_the_ellipsis_is_dropped_and_no_room_is_nothing() -> None:
-    assert cut_to_columns("ab cde", 4) == "ab…"
-    assert cut_to_columns("ab", 0) == ""
+    assert (cut_to_columns("ab cde", 4), cut_to_columns("ab", 0)) == ("ab…", "")

@@ -35,8 +35,7 @@ def test_a_long_prompt_prices_the_whole_request(prompt: int, usd: float) -> None
 
 
 def test_a_sum_of_costs_has_no_digits_that_only_floats_add() -> None:
-    assert total_usd([0.1, 0.2]) == 0.3
-    assert total_usd([]) == 0.0
+    assert (total_usd([0.1, 0.2]), total_usd([])) == (0.3, 0.0)
     assert total_usd([0.1, None]) is None
     assert cost_usd(facts_of("claude-opus-5-5"), TokenUsage(input=1, output=3, cache_read=7)) == 0.0000654
 

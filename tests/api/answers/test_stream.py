@@ -203,8 +203,7 @@ def test_blocks_closed_late_and_interleaved_are_keyed_by_index() -> None:
         stop(1),
         reason="tool_use",
     )
-    assert answer.text == "ab"
-    assert answer.calls == (ToolCall("tu_1", "Read", {}),)
+    assert (answer.text, answer.calls) == ("ab", (ToolCall("tu_1", "Read", {}),))
 
 
 WORDS = (
@@ -369,8 +368,7 @@ def test_an_unknown_key_with_half_a_character_changes_nothing() -> None:
         stop(1),
         *({**event, HALF: 1} for event in end()),
     )
-    assert answer.text == "xy"
-    assert answer.stop_reason == "end_turn"
+    assert (answer.text, answer.stop_reason) == ("xy", "end_turn")
 
 
 def test_a_delta_of_a_kind_with_half_a_character_is_of_an_unknown_kind() -> None:
@@ -403,10 +401,8 @@ def test_unknown_events_blocks_deltas_and_fields_survive_or_are_ignored() -> Non
         stop(1),
         *end("a_new_reason"),
     )
-    assert answer.content[0] == future
-    assert answer.content[1]["extra"] == 7
-    assert answer.stop_reason == "a_new_reason"
-    assert answer.message["container"] == {"id": "c"}
+    assert (answer.content[0], answer.content[1]["extra"]) == (future, 7)
+    assert (answer.stop_reason, answer.message["container"]) == ("a_new_reason", {"id": "c"})
 
 
 @every_row("reason", [None, ""])
@@ -520,8 +516,7 @@ def test_a_whole_json_message_is_an_answer_too() -> None:
     }
     answer = answer_from_message(message)
     assert answer.calls == (ToolCall("a", "Read", {"x": 1}),)
-    assert answer.message["usage"] == {"input_tokens": 1, "output_tokens": 2}
-    assert answer.warnings == ()
+    assert (answer.message["usage"], answer.warnings) == ({"input_tokens": 1, "output_tokens": 2}, ())
 
 
 def test_an_id_that_an_earlier_answer_used_is_replaced_in_block_and_call() -> None:
@@ -547,8 +542,7 @@ def test_an_id_that_an_earlier_answer_used_is_replaced_in_block_and_call() -> No
 def test_an_id_that_the_api_refuses_is_replaced_by_one_that_nobody_has(ids, taken, sent) -> None:
     blocks = [event for index, name in enumerate(ids) for event in tool_block(index, call_id=name)]
     renamed = with_sendable_calls(answered(*blocks, reason="tool_use"), taken)
-    assert [call.id for call in renamed.calls] == sent
-    assert [block["id"] for block in renamed.content] == sent
+    assert ([call.id for call in renamed.calls], [block["id"] for block in renamed.content]) == (sent, sent)
 
 
 @every_row(

@@ -128,8 +128,7 @@ def test_a_null_in_a_message_delta_is_no_news_and_its_last_stop_counts(answering
         {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "context_management": None},
     ]
     message = answering(sse(begin, *text_block(0, "ok"), *ends, STOP)).send().message
-    assert message["container"] == {"id": "c"}
-    assert message["context_management"] == edits
+    assert (message["container"], message["context_management"]) == ({"id": "c"}, edits)
     assert (message["stop_reason"], message["stop_sequence"]) == ("end_turn", None)
     assert "stop_details" not in message
 

@@ -46,8 +46,7 @@ def outcome(client: PieceClient, events: list[dict[str, Any]]) -> Answer | Agent
 
 
 def assert_is_the_original(answer: Answer) -> None:
-    assert answer.content == WHOLE["content"]
-    assert answer.stop_reason == WHOLE["stop_reason"]
+    assert (answer.content, answer.stop_reason) == (WHOLE["content"], WHOLE["stop_reason"])
     assert [call.id for call in answer.calls] == ["t1", "t2"]
 
 

@@ -45,9 +45,7 @@ def test_a_whole_answer_is_what_the_server_was_scripted_with(serve, rig) -> None
         ToolCall("t1", "Read", {"file_path": "ä.py"}),
         ToolCall("t2", "Bash", {"command": "printf '🙂'"}),
     )
-    assert answer.text == "Ja: 世界 🙂"
-    assert answer.request_id == "req_mock_000000"
-    assert answer.warnings == ()
+    assert (answer.text, answer.request_id, answer.warnings) == ("Ja: 世界 🙂", "req_mock_000000", ())
 
 
 def test_every_event_is_passed_on_as_the_server_sent_it(serve, rig) -> None:
@@ -68,11 +66,9 @@ def test_the_request_on_the_wire(raw_server, rig) -> None:
     fields = {name.lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines[1:])}
     assert lines[0] == b"POST /v1/messages HTTP/1.1"
     assert sent == HEAD.body + b',"messages":[' + message + b"," + message + b"]}"
-    assert fields[b"anthropic-version"] == b"2026-10-21"
-    assert fields[b"content-type"] == b"application/json"
+    assert (fields[b"anthropic-version"], fields[b"content-type"]) == (b"2026-10-21", b"application/json")
     assert fields[b"accept-encoding"] == b"identity"
-    assert fields[b"x-api-key"] == "sk-ünicode".encode("latin-1")
-    assert fields[b"x-team"] == b"a b"
+    assert (fields[b"x-api-key"], fields[b"x-team"]) == ("sk-ünicode".encode("latin-1"), b"a b")
     assert fields[b"user-agent"], "some gateways refuse requests without it"
     assert len(fields) == len(lines) - 1, "a header was sent twice"
 
@@ -135,8 +131,7 @@ def test_the_http_seam_can_be_faked(rig) -> None:
         ]
         client = rig("https://api.test", transport=transport)
         answer = client.send()
-        assert answer.calls == (ToolCall("t1", "Bash", {"command": "ls"}),)
-        assert answer.request_id == "r1"
+        assert (answer.calls, answer.request_id) == ((ToolCall("t1", "Bash", {"command": "ls"}),), "r1")
         with pytest.raises(StreamTransient):
             client.send()
         sent = route.calls[0].request

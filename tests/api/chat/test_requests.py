@@ -84,8 +84,7 @@ def test_a_request_to_openai_fits_the_types_of_the_official_client() -> None:
         {"role": "assistant", "content": "Done."},
         {"role": "user", "content": "Thanks."},
     ]
-    assert body["max_completion_tokens"] == 700
-    assert body["reasoning_effort"] == "high"
+    assert (body["max_completion_tokens"], body["reasoning_effort"]) == (700, "high")
     assert body["stream_options"] == {"include_usage": True}
     echo, touch, report = (tool["function"] for tool in body["tools"])
     assert echo == {"name": "Echo", "description": ECHO.description, "parameters": ECHO.input_schema}
@@ -186,8 +185,7 @@ def test_the_choice_of_a_tool_is_translated(choice, meant) -> None:
             ChatDialect(OPENAI).body(type(request)(type(request.head).of_fields(head), (), request.loose))
         )
     )
-    assert body["tool_choice"] == meant
-    assert type_problems(body, CompletionCreateParamsStreaming) == []
+    assert (body["tool_choice"], type_problems(body, CompletionCreateParamsStreaming)) == (meant, [])
 
 
 # --- Ids of calls

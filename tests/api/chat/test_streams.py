@@ -83,8 +83,7 @@ def test_the_answer_agrees_with_the_official_client_wherever_it_is_split(
     assert sorted((one.id, one.name, one.arguments) for one in answer.calls) == sorted(theirs)
     meant = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
     assert answer.message["stop_reason"] == meant[official.finish_reason]
-    assert answer.message["usage"] == COUNTED
-    assert answer.warnings == ()
+    assert (answer.message["usage"], answer.warnings) == (COUNTED, ())
 
 
 def test_an_answer_without_done_is_complete_after_its_finish_reason(client) -> None:
@@ -180,8 +179,7 @@ OLD = [{"function_call": {"name": "X", "arguments": '{"a"'}}, {"function_call": 
 @every_row("reason", ["tool_calls", "stop"])
 def test_the_pieces_of_calls_are_joined_as_they_are_meant(client, deltas, calls, reason) -> None:
     answer = answer_to(client, *map(chunk, deltas), *ended(reason))
-    assert calls_of(answer) == calls
-    assert len(set(answer.call_ids)) == len(calls)
+    assert (calls_of(answer), len(set(answer.call_ids))) == (calls, len(calls))
     assert answer.message["stop_reason"] == "tool_use"
 
 
@@ -228,8 +226,7 @@ def test_only_the_first_choice_counts_and_null_or_empty_fields_say_nothing(clien
         chunk({"content": ""}, "stop"),
         chunk({"content": ""}, "stop"),
     )
-    assert (answer.text, answer.message["stop_reason"]) == ("yes", "end_turn")
-    assert answer.warnings == ()
+    assert ((answer.text, answer.message["stop_reason"]), answer.warnings) == (("yes", "end_turn"), ())
 
 
 @every_row(
@@ -349,8 +346,7 @@ def test_a_whole_answer_means_what_its_stream_would(client, arguments) -> None:
         ),
         *ended("tool_calls"),
     )
-    assert answer.message == streamed.message
-    assert answer.calls == streamed.calls
+    assert (answer.message, answer.calls) == (streamed.message, streamed.calls)
     assert any("ignored `stream`" in one.text for one in client.rig.events.of(Notice))
 
 

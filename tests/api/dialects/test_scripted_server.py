@@ -92,7 +92,6 @@ def test_a_conversation_goes_to_and_fro(rig: MakeRig, api: str, base: str) -> No
         assert last["content"] == [{"type": "text", "text": "Done."}]
         assert {request.api for request in server.requests} == {api}
         heard = server.requests[-1].messages()
-
     assert [message["role"] for message in heard] == ["user", *["assistant", "user"] * 3]
     calls = [block for message in heard for block in message["content"] if block["type"] == "tool_use"]
     assert [call["input"] for call in calls] == [{"a": "\u2028 and 'quotes'"}, {}] * 3
@@ -104,5 +103,4 @@ def test_the_tokens_of_an_answer_are_counted_alike(rig: MakeRig, api: str) -> No
         client = rig(server.base_url + BASES[api][0], speaks=api, headers=BEARER)
         answer = client.api.send_message(QUESTION, client.events)
     usage = answer.message["usage"]
-
     assert (usage["input_tokens"], usage["cache_read_input_tokens"], usage["output_tokens"]) == (5, 7, 9)

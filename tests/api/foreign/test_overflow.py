@@ -83,8 +83,7 @@ KNOWN = [
 def test_a_full_context_in_known_words_is_made_smaller(row, tmp_path) -> None:
     played = play(row, tmp_path)
     assert asks_for_summary(played.requests[4])
-    assert played.ran.result["retries"] == 0
-    assert boundaries(played) == ["overflow"]
+    assert (played.ran.result["retries"], boundaries(played)) == (0, ["overflow"])
 
 
 def asks_for_summary(request: dict[str, Any]) -> bool:

@@ -76,8 +76,7 @@ def without_thinking(request: dict[str, Any]) -> dict[str, Any]:
 def test_refused_thinking_is_left_out_and_asked_once_more(row, tmp_path) -> None:
     played = play(row, tmp_path)
     _, refused, again = played.requests
-    assert thoughts(refused) == ["THOUGHT 1"]
-    assert again == without_thinking(refused)
+    assert (thoughts(refused), again) == (["THOUGHT 1"], without_thinking(refused))
     assert played.ran.result["retries"] == 0
 
 
@@ -171,8 +170,7 @@ def test_p1_a_run_that_is_killed_around_refused_thinking_continues_without_it_ex
         silence.end()
         ran = ralph("--continue")
     assert (ran.code, len(asked)) == (0, requests + len(after)), ran.stderr
-    assert thoughts(asked[-1]) == []
-    assert asked[-1].get("thinking") == head
+    assert (thoughts(asked[-1]), asked[-1].get("thinking")) == ([], head)
     assert asked[-1] == {**without_thinking(asked[1]), **({"thinking": head} if head else {})}
     assert (ralph.cwd / "notes.txt").read_text() == "1\n"
 

@@ -207,8 +207,7 @@ def test_a_request_of_a_run_fits_the_official_types_and_only_the_report_is_stric
     for role, content, _ in MESSAGES.values():
         conversation = conversation.plus(make_message(role, content))
     body = sent(conversation)
-    assert type_problems(body, ResponseCreateParamsStreaming) == []
-    assert body["instructions"] == "Be brief."
+    assert (type_problems(body, ResponseCreateParamsStreaming), body["instructions"]) == ([], "Be brief.")
     assert [(tool["name"], tool["strict"]) for tool in body["tools"]] == [
         ("Bash", False),
         ("final_report", True),

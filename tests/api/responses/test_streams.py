@@ -149,8 +149,7 @@ def test_the_events_that_ralph_shows_are_those_of_the_messages_api(client: Piece
     before = len(client.rig.events.of(StreamReceived))
     client.receive([stream(events_of(WHOLE))])
     shown = [one.event["type"] for one in client.rig.events.of(StreamReceived)[before:]]
-    assert shown[0] == "message_start"
-    assert shown[-2:] == ["message_delta", "message_stop"]
+    assert (shown[0], shown[-2:]) == ("message_start", ["message_delta", "message_stop"])
     assert set(shown[1:-2]) == {"content_block_start", "content_block_delta", "content_block_stop"}
 
 

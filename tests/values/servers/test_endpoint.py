@@ -27,8 +27,7 @@ from tests.rows import every_row
     ],
 )
 def test_base_url_takes_one_form(given: str, normal: str) -> None:
-    assert normal_base_url(given) == normal
-    assert normal_base_url(normal) == normal
+    assert (normal_base_url(given), normal_base_url(normal)) == (normal, normal)
 
 
 def test_a_path_of_slashes_costs_no_time() -> None:
