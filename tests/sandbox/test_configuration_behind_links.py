@@ -81,8 +81,7 @@ def test_no_command_makes_a_settings_file_behind_a_link(tmp_path, layout, level)
         assert layout != "agents" or not (file.parent / "settings.local.json").exists()
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("is_in_settings", [False, True])
+@pytest.mark.parametrize(("level", "is_in_settings"), zip(LEVELS, [False, True], strict=True))
 @pytest.mark.parametrize("layout", ["the file", "one file of agents", "a file of --mcp-config"])
 def test_no_command_replaces_a_link_on_the_way(tmp_path, layout, is_in_settings, level) -> None:
     """The user's link leads to another link, in an added directory or one of sandbox.write."""
@@ -123,7 +122,7 @@ def test_a_folder_that_did_not_exist_may_be_made_and_a_link_in_its_place_may_not
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("change", FOLDERS)
-@pytest.mark.parametrize("layout", ["the folder", "agents", "the file of --config"])
+@pytest.mark.parametrize("layout", ["the folder", "agents"])
 def test_a_folder_around_a_settings_file_stays_what_it_is(tmp_path, layout, change, level) -> None:
     home, file, real = made(tmp_path, layout)
     for folder in (real.parent, *(one for one in real.parent.parents if one.parent.name == "dotfiles")):

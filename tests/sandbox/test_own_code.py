@@ -88,8 +88,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("is_in_settings", [False, True])
+@pytest.mark.parametrize(("level", "is_in_settings"), zip(LEVELS, [False, True], strict=True))
 @pytest.mark.parametrize("way", WAYS)
 def test_commands_do_not_change_the_way_to_it(work, monkeypatch, way, is_in_settings, level) -> None:
     """The environment is found through a link, and its interpreter through two."""
@@ -128,10 +127,13 @@ BEFORE_IT = {
 }
 
 
-@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("way", BEFORE_IT)
 @pytest.mark.parametrize(
-    "path", ["{work}/tools:{work}/.venv/bin:{elsewhere}/bin", "tools:./.venv/bin::{shims}:{elsewhere}/bin"]
+    ("level", "path"),
+    [
+        ("namespaces", "{work}/tools:{work}/.venv/bin:{elsewhere}/bin"),
+        ("landlock", "tools:./.venv/bin::{shims}:{elsewhere}/bin"),
+    ],
 )
 def test_commands_make_no_other_ralph_that_would_start_in_its_place(
     tmp_path, monkeypatch, way, path, level

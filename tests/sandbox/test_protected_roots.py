@@ -112,9 +112,8 @@ def test_no_command_changes_a_protected_file_and_nothing_reads_a_secret(home, le
                 assert MINE not in tools.call(tool, arguments).content, (tool, is_added)
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_write_refuses_it_without_a_sandbox_too(home, attack) -> None:
-    root, name, _ = ATTACKS[attack]
+@every_row(("root", "name"), [row[:2] for row in ATTACKS.values()])
+def test_write_refuses_it_without_a_sandbox_too(home, root, name) -> None:
     file = home / root / name
     before = content_of(file)
     for is_added in (True, False):
@@ -168,8 +167,7 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("level", [*LEVELS, None])
-@pytest.mark.parametrize("planted", PLANTED)
+@pytest.mark.parametrize(("level", "planted"), zip([*LEVELS, None], PLANTED, strict=True))
 def test_the_end_of_a_run_names_what_commands_made_below(home, level, planted) -> None:
     command, name = PLANTED[planted]
     (home / "work/dir/ralph.toml").write_text(MINE)
