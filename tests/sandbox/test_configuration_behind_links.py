@@ -81,7 +81,7 @@ def test_no_command_makes_a_settings_file_behind_a_link(tmp_path, layout, level)
         assert layout != "agents" or not (file.parent / "settings.local.json").exists()
 
 
-@pytest.mark.parametrize(("level", "is_in_settings"), zip(LEVELS, [False, True], strict=True))
+@pytest.mark.parametrize(("level", "is_in_settings"), list(zip(LEVELS, [False, True], strict=True)))
 @pytest.mark.parametrize("layout", ["the file", "one file of agents", "a file of --mcp-config"])
 def test_no_command_replaces_a_link_on_the_way(tmp_path, layout, is_in_settings, level) -> None:
     """The user's link leads to another link, in an added directory or one of sandbox.write."""

@@ -88,7 +88,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize(("level", "is_in_settings"), zip(LEVELS, [False, True], strict=True))
+@pytest.mark.parametrize(("level", "is_in_settings"), list(zip(LEVELS, [False, True], strict=True)))
 @pytest.mark.parametrize("way", WAYS)
 def test_commands_do_not_change_the_way_to_it(work, monkeypatch, way, is_in_settings, level) -> None:
     """The environment is found through a link, and its interpreter through two."""

@@ -167,7 +167,7 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize(("level", "planted"), zip([*LEVELS, None], PLANTED, strict=True))
+@pytest.mark.parametrize(("level", "planted"), list(zip([*LEVELS, None], PLANTED, strict=True)))
 def test_the_end_of_a_run_names_what_commands_made_below(home, level, planted) -> None:
     command, name = PLANTED[planted]
     (home / "work/dir/ralph.toml").write_text(MINE)

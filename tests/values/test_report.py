@@ -308,7 +308,8 @@ def test_a_cached_report_counts_only_when_it_is_accepted() -> None:
     assert receiver.accept_cached() is None
     receiver.look_at_text(WHOLE)
     assert receiver.accepted is None
-    assert (receiver.accept_cached(), receiver.accepted) == (NO, NO)
+    assert receiver.accept_cached() == NO
+    assert receiver.accepted == NO
 
 
 @every_row(("extra", "is_found"), [(0, True), (1, False)])

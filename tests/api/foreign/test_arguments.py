@@ -35,12 +35,6 @@ ROWS = [
         notes="a",
     ),
     Row(
-        "a number of 400 digits as text",
-        "own, while reading the check of numbers: it ended the run with 70, and each that resumed it",
-        (written("Bash", f'{{"command": {json.dumps(WRITE)}, "timeout": "{"9" * 400}"}}'), DONE),
-        notes="a",
-    ),
-    Row(
         "options of Grep as text, night after night",
         NUMBERS,
         (
@@ -48,13 +42,6 @@ ROWS = [
             DONE,
         ),
         notices=('Grep: "-C"', 'Grep: "-i"'),
-    ),
-    Row(
-        "raw line breaks and a tab in a string",
-        BREAKS,
-        (written("Bash", '{"command": "printf \'a\tb\n\' >> notes.txt"}'), DONE),
-        notices=("a call of Bash was taken for what it means: its input is not valid JSON",),
-        notes="a\tb\n",
     ),
     Row(
         "the whole input as one string",

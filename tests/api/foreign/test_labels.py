@@ -49,21 +49,11 @@ ROWS = [
         "labelled its stream as text/plain",
     ),
     taken(
-        *("content-encoding UTF-8", "donsetch#290", coded("UTF-8", NOTE)),
-        "a content-encoding 'UTF-8' that there is not",
-    ),
-    taken(
         "a whole message in gzip, and padding",
         "sibling: what `gzip` ignores with a warning",
         http_answer(PACKED, "application/json", headers="content-encoding: gzip\r\n"),
         AS_JSON,
     ),
-    taken(
-        "a message on several lines that is labelled gzip",
-        "OmniRoute#2291, agentgateway#3040",
-        coded("gzip", json.dumps(MESSAGE, indent=1).encode()),
-    ),
-    taken("a whole message as an event stream", "issue text", as_json(MESSAGE), AS_JSON),
     Row(
         "a message whose content is a text",
         "sibling: the form of requests",
@@ -75,12 +65,6 @@ ROWS = [
         "issue text",
         (as_json(error("overloaded_error", "Overloaded")), DONE),
         errors=("overloaded_error: Overloaded",),
-    ),
-    refused(
-        "a 401 as an event stream",
-        "issue text",
-        as_json(error("authentication_error", "invalid x-api-key")),
-        "invalid x-api-key",
     ),
     refused(
         "a 401 of another form", "z.ai, with status 200", as_json(OTHER_FORM, "application/json"), "no key"

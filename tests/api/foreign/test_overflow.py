@@ -73,7 +73,6 @@ KNOWN = [
     )
     for vendor, source, answer in (
         ("Kimi", "openclaw#9562, kimi-code#207, kimi-cli#2011", KIMI),
-        ("OpenRouter, only in what it quotes", "MassGen#665 (kind)", refusal(400, {"error": OPENROUTER})),
         ("LM Studio, in the middle of an answer", "#1251, #1024", in_stream({"error": {"message": MIDDLE}})),
     )
 ]
@@ -121,13 +120,6 @@ ALIKE = [
         errors=("tokens per minute",),
         notes=NOTES,
     ),
-    Row(
-        "an overloaded server that quotes the words",
-        "kind of litellm#11920",
-        (*STEPS, refusal(503, message("no worker: prompt is too long: 2 tokens > 1 maximum")), DONE),
-        errors=("HTTP 503",),
-        notes=NOTES,
-    ),
 ]
 
 
@@ -167,7 +159,6 @@ def guess(name: str, *answers: Any, **fields: Any) -> Row:
 
 GUESSES = [
     guess("400", refusal(400, REJECTED), SUMMED_UP, DONE),
-    guess("400 in a stream", in_stream(REJECTED), SUMMED_UP, DONE),
     guess("500 with the same text twice", refusal(500, BROKEN), refusal(500, BROKEN), SUMMED_UP, DONE),
     guess(
         "no window, but over 100,000 tokens by the bytes",

@@ -55,39 +55,9 @@ CLEAR = [
         notes="1\n",
     ),
     Row(
-        "null where a text begins, and in a delta",
-        "found while playing other rows",
-        (
-            sse(
-                NOTE[0],
-                {**NOTE[1], "content_block": {"type": "text", "text": None}},
-                delta(0, "text_delta", text=None),
-                *NOTE[2 : BEGUN[1] + 1],
-                delta(1, "input_json_delta", partial_json=None),
-                *NOTE[BEGUN[1] + 1 :],
-            ),
-            DONE,
-        ),
-        notices=(FORM, ODD),
-        notes="1\n",
-    ),
-    Row(
-        "two parallel calls with one id",
-        "Kimi's shared ids (MoonshotAI coding plan)",
-        (stream(TWO), DONE),
-        notices=(ONE_ID,),
-        notes="1\n2\n",
-    ),
-    Row(
         "types in the event lines only",
         "sibling of pi#1983, which sends no event lines",
         (unnamed(NOTE), unnamed(SAID)),
-        notes="1\n",
-    ),
-    Row(
-        "no usage at all",
-        "anthropic-sdk-python#1806, pi#6567",
-        (stream(note(), usage=None), DONE),
         notes="1\n",
     ),
     Row(

@@ -43,11 +43,6 @@ REFUSED = [
             "happyclaw#474, better-ccflare#52, openclaw#100385, openclaw#94534, claude-code#21726",
             SIGNATURE,
         ),
-        (
-            "inside what the gateway quotes",
-            "claude-code-hub#518",
-            refusal(400, {"type": "error", "error": {"type": "request_fail", "upstream_error": INVALID}}),
-        ),
         ("in a stream", "kind of claude-code#21726", sse(INVALID)),
     )
 ]
