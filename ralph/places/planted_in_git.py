@@ -51,7 +51,7 @@ def planted_in_git(roots: Sequence[str], since_s: float, environment: Mapping[st
 
 
 def planted_below(directories: Sequence[str], since_s: float, guarded: Sequence[str]) -> str:
-    """What `planted_in_git` does, for the git directories of repositories below the roots. A link to the same entry of another one,
+    """As `planted_in_git`, for the git directories of repositories below the roots. A link to the same entry of another one,
     or of a `guarded` one, stays, as `repo` and git-new-workdir make them.
     """
     found = GuardedFiles(COMPARED, (), directories).git_directories

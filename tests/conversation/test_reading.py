@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -121,12 +121,12 @@ def test_what_is_left_out_survives_a_repair_of_the_end() -> None:
     assert talk.up_to(3).left_out == talk.left_out == talk.amended(user_message("more")).left_out
 
 
-class CountedList(list):
+class CountedList(list[Any]):
     """How often its items were gone through."""
 
     passes = 0
 
-    def __iter__(self) -> Iterator[object]:
+    def __iter__(self) -> Iterator[Any]:
         self.passes += 1
         return super().__iter__()
 
