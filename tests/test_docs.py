@@ -20,12 +20,10 @@ from ralph.loop.rules import MOST_IDLE
 from ralph.loop.state import IterationRecord, LoopState
 from ralph.loop.values import CheckResult, LoopLimits, LoopPlan
 from ralph.output.narration import Narration
-from ralph.output.stream_json import result_object
-from ralph.output.system_events import journal_fields, system_fields
+from ralph.output.stream_json import journal_fields, result_object, system_fields
 from ralph.sessions.story import DAMAGED, EMPTY, KILLED, NEWER_FORMAT, NOT_DELIVERED, RUNNING, UNREADABLE
 from ralph.values.answer import ToolCall
-from ralph.values.classify import ErrorClass, classify_error, failure_kind
-from ralph.values.errors import Api, HttpError, NetworkCause
+from ralph.values.errors import Api, ErrorClass, HttpError, NetworkCause, classify_error, failure_kind
 from ralph.values.events import (
     AttemptEnded,
     ContextCompacted,

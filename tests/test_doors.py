@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ralph.output.system_events import _EVENTS as EVENTS
+from ralph.output.stream_json import _EVENTS as EVENTS
 from ralph.settings.tables import ALL_KEYS
 from tests.rows import every_row
 from tests.syntax_trees import nodes_of
@@ -31,7 +31,6 @@ DOORS: dict[str, tuple[str, ...]] = {
     "ralph.api.stream_events": ("ralph.api.stream_events",),
     "ralph.conversation.journal_lines": ("ralph.conversation.journal_lines", "ralph.conversation.records"),
     "ralph.fleet.exported_job": ("ralph.fleet.exported_job:_JobRecord",),
-    "ralph.conversation.secret_spans": ("ralph.conversation.secret_spans",),
     "ralph.fleet.jobs": ("ralph.fleet.jobs",),
     "ralph.fleet.job_file": (
         "ralph.fleet.job_file:_WrittenJob",
@@ -49,19 +48,20 @@ DOORS: dict[str, tuple[str, ...]] = {
         f"ralph.mock_api.scenario:{name}"
         for name in ("FaultTable", "StepTable", "ModelTable", "ScenarioTable", "Text", "Thinking", "ToolUse")
     ),
-    "ralph.output.system_events": ("ralph.output.system_events",),
-    "ralph.sessions.skimming": (
-        "ralph.sessions.skimming:_EventLine",
-        "ralph.sessions.skimming:_AnswerLine",
-        "ralph.sessions.skimming:_IntentLine",
-        "ralph.sessions.skimming:_ResultLine",
+    "ralph.output.stream_json": ("ralph.output.stream_json",),
+    "ralph.sessions.looking": (
+        "ralph.sessions.looking:_EventLine",
+        "ralph.sessions.looking:_AnswerLine",
+        "ralph.sessions.looking:_IntentLine",
+        "ralph.sessions.looking:_ResultLine",
     ),
     "ralph.driven.control_lines": (
         "ralph.driven.control_lines:UserLine",
         "ralph.driven.control_lines:RequestLine",
+        "ralph.driven.control_lines:_InitializeRequest",
+        "ralph.driven.control_lines:HookMatcher",
     ),
     "ralph.permissions.hook_answers": ("ralph.permissions.hook_answers:HookAnswer",),
-    "ralph.driven.setup": ("ralph.driven.setup:_InitializeRequest", "ralph.driven.setup:HookMatcher"),
     "ralph.driven.driver": ("ralph.driven.driver",),
     "ralph.settings.handover": ("ralph.settings.handover:LoopHandover",),
     "ralph.values.setting": (),  # a type for each setting: below

@@ -18,20 +18,20 @@ from ralph.agent.compaction import (
     shrinks,
     summary_of,
 )
-from ralph.conversation.context_size import BYTES_PER_TOKEN, ContextMeter
 from ralph.conversation.records import ThinkingRecord
 from ralph.retry.loop import send_with_retry
-from ralph.values.classify import (
+from ralph.values.errors import (
+    AgentError,
     FailureKind,
     failure_kind,
     may_mean_overflow,
     misses_thinking,
     refuses_thinking,
 )
-from ralph.values.errors import AgentError
 from ralph.values.events import ContextCompacted, Notice, ResponseDiscarded, SyntheticRetry
 from ralph.values.limits import SHORTEST_ANSWER
-from ralph.values.servers.refusals import sizes_in
+from ralph.values.refusals import sizes_in
+from ralph.values.usage import BYTES_PER_TOKEN, ContextMeter
 
 if TYPE_CHECKING:
     from ralph.agent.compaction import Attempt, Trigger

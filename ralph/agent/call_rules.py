@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.conversation.notices import refused_in_final_turn
+from ralph.conversation.next_step import refused_in_final_turn
 from ralph.values.answer import (
     BASH_OUTPUT,
     FILE_TOOLS,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.conversation.context_size import BYTES_PER_TOKEN, content_size, is_over, tokens_of_bytes
 from ralph.conversation.messages import Message, text_blocks, to_json, user_message
+from ralph.values.usage import BYTES_PER_TOKEN, content_size, is_over, tokens_of_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

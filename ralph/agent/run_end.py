@@ -14,10 +14,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph import __version__
-from ralph.conversation.notices import final_turn
+from ralph.conversation.next_step import final_turn
 from ralph.values.answer import describe_bug
-from ralph.values.classify import FailureKind, failure_kind, is_shortage, outcome_of
-from ralph.values.errors import AgentError, Api, HttpError, NetworkCause, StreamParse
+from ralph.values.endpoint import API_NAMES, API_VERSION, URL_VARIABLES, requests_url
+from ralph.values.errors import (
+    AgentError,
+    Api,
+    FailureKind,
+    HttpError,
+    NetworkCause,
+    StreamParse,
+    failure_kind,
+    is_shortage,
+    outcome_of,
+)
 from ralph.values.events import (
     AttemptEnded,
     DeadEnd,
@@ -30,12 +40,10 @@ from ralph.values.events import (
     RunEnded,
     TurnsCollapsed,
 )
-from ralph.values.outcome import Outcome
+from ralph.values.outcome import ADVICE, Outcome, line_with_advice, shortage_of
 from ralph.values.ports import BudgetSpent, Events, Interrupted
 from ralph.values.report import synthetic_report
 from ralph.values.screen_text import counted, dollar_limit, time_limit
-from ralph.values.servers.endpoint import API_NAMES, API_VERSION, URL_VARIABLES, requests_url
-from ralph.values.shortage import ADVICE, line_with_advice, shortage_of
 from ralph.values.usage import RunUsage, TokenUsage, plain
 
 if TYPE_CHECKING:

@@ -25,6 +25,10 @@ from ralph.agent.session_log import SessionLog
 from ralph.agent.tool_turn import PromptCalls, PromptRefusedError, ToolTurn, note_background
 from ralph.conversation.messages import Conversation, text_blocks
 from ralph.conversation.next_step import (
+    CONTINUE,
+    GONE_COMMANDS,
+    LIMIT_LIFTED,
+    RUNNING_COMMANDS,
     AskAgain,
     Continue,
     End,
@@ -33,18 +37,12 @@ from ralph.conversation.next_step import (
     RunTools,
     Step,
     TurnState,
-    asked_again,
-    next_step,
-)
-from ralph.conversation.notices import (
-    CONTINUE,
-    GONE_COMMANDS,
-    LIMIT_LIFTED,
-    RUNNING_COMMANDS,
     about_commands,
+    asked_again,
     is_bound,
     moved,
     near_limit,
+    next_step,
     no_use,
 )
 from ralph.conversation.records import QueuedRecord, Record, background_record, ended_record
@@ -53,9 +51,9 @@ from ralph.retry.call_site import CallSite, Client, TurnRequests, WindowTooSmall
 from ralph.retry.loop import send_with_retry
 from ralph.retry.targets import Roster, TargetLog
 from ralph.values.answer import COMMANDS, Answer, Block
-from ralph.values.classify import FailureKind, failure_kind
 from ralph.values.controls import RunControls
-from ralph.values.errors import AgentError
+from ralph.values.endpoint import KEY_VARIABLES
+from ralph.values.errors import AgentError, FailureKind, failure_kind
 from ralph.values.events import (
     AttemptEnded,
     Event,
@@ -73,7 +71,6 @@ from ralph.values.events import (
 from ralph.values.limits import Budget, LimitSettings
 from ralph.values.outcome import Outcome
 from ralph.values.ports import Interrupted, JournalError, NoTurnLock, WorkingDirectoryGoneError
-from ralph.values.servers.endpoint import KEY_VARIABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -23,12 +23,8 @@ from ralph.api.transport import build_transport, httpx, shortage_error
 from ralph.conversation.messages import RequestBody, RequestHead
 from ralph.conversation.target import ModelDescription, description_in_list, description_of
 from ralph.machine.connecting import proxy_in_words
-from ralph.values.classify import is_bad_key
 from ralph.values.credentials import Credential, Secret
-from ralph.values.errors import AgentError, Api, HttpError, NetworkCause
-from ralph.values.events import RequestSent
-from ralph.values.ports import TIMED_OUT, Clock, Events
-from ralph.values.servers.endpoint import (
+from ralph.values.endpoint import (
     ANTHROPIC,
     API_VERSION,
     DEFAULT_BASE_URL,
@@ -38,7 +34,10 @@ from ralph.values.servers.endpoint import (
     is_vertex,
     requests_url,
 )
-from ralph.values.shortage import ShortageError, shortage_of
+from ralph.values.errors import AgentError, Api, HttpError, NetworkCause, is_bad_key
+from ralph.values.events import RequestSent
+from ralph.values.outcome import ShortageError, shortage_of
+from ralph.values.ports import TIMED_OUT, Clock, Events
 from ralph.values.strict_json import strict_json
 
 if TYPE_CHECKING:
@@ -231,7 +230,7 @@ class ApiClient:
             "accept-encoding": "identity",
             **({"anthropic-version": API_VERSION} if self._dialect is None else {}),
         }
-        # The endpoint's headers override ralph's own. `values/servers/endpoint.py` has refused the headers with which a user
+        # The endpoint's headers override ralph's own. `values/endpoint.py` has refused the headers with which a user
         # could break the request.
         named = {name.lower(): value for name, value in self._endpoint.headers.plain}
         # Values are encoded here, because httpx would encode them as ASCII.

@@ -18,9 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ralph.values.classify import PERMANENT_KINDS, STATUS_OF_TYPE, kind_of, status_meant, words_of
-from ralph.values.errors import AgentError, HttpError, StreamParse, StreamTransient
-from ralph.values.servers.refusals import ACCOUNT_CODES, REFUSAL_CODES, Account, exhausted_account, window_s
+from ralph.values.errors import (
+    PERMANENT_KINDS,
+    STATUS_OF_TYPE,
+    AgentError,
+    HttpError,
+    StreamParse,
+    StreamTransient,
+    kind_of,
+    status_meant,
+    words_of,
+)
+from ralph.values.refusals import ACCOUNT_CODES, REFUSAL_CODES, Account, exhausted_account, window_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -42,12 +42,11 @@ from ralph.api.stream_events import (
     in_clear_form,
     stream_event,
 )
-from ralph.conversation.context_size import tokens_of_bytes
 from ralph.values.answer import Answer, Block, MalformedCall, ToolCall, numbered
 from ralph.values.errors import StreamParse, StreamTransient
 from ralph.values.strict_json import check_encodable, clear_object, strict_json
 from ralph.values.tool_choice import MCP_PREFIX
-from ralph.values.usage import with_later_usage
+from ralph.values.usage import tokens_of_bytes, with_later_usage
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -23,7 +23,7 @@ from msgspec import Struct
 from ralph.machine.connecting import connect, proxy_for
 from ralph.machine.loading import load_late, load_without, load_without_openssl
 from ralph.values.errors import AgentError, Api, HttpError, NetworkCause, StreamParse, StreamTransient
-from ralph.values.shortage import ShortageError, causes_of, shortage_of
+from ralph.values.outcome import ShortageError, causes_of, shortage_of
 
 if TYPE_CHECKING:
     import ssl
@@ -201,7 +201,7 @@ def network_cause(error: BaseException) -> NetworkCause:
     """The cause of a failure that happened before the head of the response was read.
 
     The cause is found from the classes and error numbers of the exception and of its own causes. Message texts are
-    used only to recognise a shortage on this machine (`values/shortage.py`).
+    used only to recognise a shortage on this machine (`values/outcome.py`).
     """
     if isinstance(error, httpx.TimeoutException):
         return NetworkCause.TIMEOUT

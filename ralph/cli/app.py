@@ -8,8 +8,14 @@ from contextlib import suppress
 from ralph.cli.command_words import ROOT_HELP, LineError, with_command
 from ralph.machine.loading import load_typer, load_without
 from ralph.machine.process_start import why_too_few_descriptors
-from ralph.values.outcome import CannotError, Outcome, UsageError
-from ralph.values.shortage import ShortageError, line_with_advice, shortage_of
+from ralph.values.outcome import (
+    CannotError,
+    Outcome,
+    ShortageError,
+    UsageError,
+    line_with_advice,
+    shortage_of,
+)
 
 
 def run_cli(arguments: list[str]) -> int:

@@ -15,8 +15,7 @@ from ralph.cli.values import (
     prompt_not_in_list,
     refuse_file_as_prompt,
 )
-from ralph.values.outcome import Outcome
-from ralph.values.shortage import ShortageError, shortage_of
+from ralph.values.outcome import Outcome, ShortageError, shortage_of
 
 
 def run(line: RunLine, typed: TypedLine) -> int:

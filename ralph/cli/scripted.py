@@ -12,8 +12,7 @@ from ralph import mock_api as server
 from ralph.cli.command_words import wrong_value
 from ralph.cli.typer_command import option, typer_command
 from ralph.demo import run_demo
-from ralph.values.outcome import CannotError, Outcome, nearest
-from ralph.values.shortage import ShortageError
+from ralph.values.outcome import CannotError, Outcome, ShortageError, nearest
 
 
 def demo(

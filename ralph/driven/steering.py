@@ -11,9 +11,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ralph.driven import control_lines as lines
 from ralph.driven.control_channel import EndOfInput, Item, TooLong
-from ralph.driven.control_lines import ControlRequest, Malformed, Response, UserMessage, failure, success
+from ralph.driven.control_lines import (
+    ControlRequest,
+    DriverSetup,
+    Malformed,
+    MissingGuard,
+    Response,
+    UserMessage,
+    driver_setup,
+    failure,
+    success,
+)
 from ralph.driven.questions import Replies, answer_to_server
-from ralph.driven.setup import DriverSetup, MissingGuard, driver_setup
 from ralph.values.controls import ModeFixedError, PermissionMode, RunControls
 from ralph.values.events import (
     AnswerAccepted,

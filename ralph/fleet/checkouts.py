@@ -52,10 +52,9 @@ from ralph.places.nested_repositories import look_below
 from ralph.places.places import below_tops
 from ralph.settings.merge import SettingsError, load_with_claude
 from ralph.values.credentials import known_secrets
-from ralph.values.outcome import CannotError, Outcome
+from ralph.values.outcome import CannotError, Outcome, ShortageError, shortage_of
 from ralph.values.ports import SignalReceived
 from ralph.values.redaction import Redactor
-from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

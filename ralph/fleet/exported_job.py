@@ -37,10 +37,9 @@ from ralph.machine.files.trees import remove_tree_if_possible
 from ralph.machine.own_programs import search_outside, without_unsafe_loads
 from ralph.machine.waiter import STOP_SIGNALS
 from ralph.values.credentials import child_environment, known_secrets
-from ralph.values.outcome import CannotError, Outcome, UsageError
+from ralph.values.outcome import CannotError, Outcome, UsageError, shortage_of
 from ralph.values.ports import SignalReceived
 from ralph.values.screen_text import foreign_lines, in_one_line, visible
-from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -47,9 +47,8 @@ from ralph.places.places import below_tops
 from ralph.places.planted_in_git import may_be_written
 from ralph.places.table import TOLD, git_entries_with
 from ralph.sandbox.left_behind import why_left_behind
-from ralph.values.outcome import Outcome
+from ralph.values.outcome import Outcome, shortage_of
 from ralph.values.redaction import LookedCommit, Redactor
-from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -15,9 +15,9 @@ from ralph.git.runner import CheckoutGit, GitSeams
 from ralph.machine.command_supervisor import CommandSupervisor
 from ralph.machine.files.paths import repository_top
 from ralph.machine.own_programs import search_outside, without_unsafe_loads
+from ralph.values.outcome import ShortageError
 from ralph.values.ports import Interrupted
 from ralph.values.redaction import LookedCommit
-from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence

@@ -49,8 +49,7 @@ from ralph.places.git_config import STANDARD_LFS
 from ralph.places.git_places import foreign_directories, read_elsewhere
 from ralph.places.own_commands import why_changeable
 from ralph.sandbox.left_behind import why_left_behind
-from ralph.values.outcome import CannotError, Outcome
-from ralph.values.shortage import ShortageError, shortage_of
+from ralph.values.outcome import CannotError, Outcome, ShortageError, shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

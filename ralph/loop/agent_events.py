@@ -26,7 +26,7 @@ from ralph.loop.values import IterationResult  # noqa: TC001 - lines are read by
 from ralph.machine.files.opened_file import open_regular_file
 from ralph.machine.running_command import BlockSearch, readable_text
 from ralph.values.outcome import Outcome
-from ralph.values.servers.refusals import exhausted_account
+from ralph.values.refusals import exhausted_account
 from ralph.values.usage import total_usd
 
 if TYPE_CHECKING:

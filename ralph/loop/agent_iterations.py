@@ -44,9 +44,8 @@ from ralph.places.gather import gather_places, home_directories
 from ralph.places.places import xdg_bases
 from ralph.places.table import expanded
 from ralph.values.credentials import known_secrets, secret_header_values
-from ralph.values.outcome import Outcome
+from ralph.values.outcome import Outcome, ShortageError, shortage_of
 from ralph.values.ports import Interrupted
-from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

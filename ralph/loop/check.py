@@ -26,7 +26,7 @@ from ralph.machine.running_command import (
 from ralph.machine.starting import environment_for_commands
 from ralph.sandbox.disk_work import SilentDiskError
 from ralph.sandbox.sandbox_settings import SandboxSettings
-from ralph.values.shortage import ShortageError, shortage_of
+from ralph.values.outcome import ShortageError, shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -49,8 +49,7 @@ from ralph.machine.ripgrep import (
 )
 from ralph.machine.starting import patiently, start_process
 from ralph.machine.trusted_programs import PACKAGES_ONLY
-from ralph.values.outcome import Outcome
-from ralph.values.shortage import shortage_of
+from ralph.values.outcome import Outcome, shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -40,10 +40,9 @@ from ralph.settings.key_programs import ProgramKeys
 from ralph.settings.merge import SettingsError
 from ralph.values.answer import describe_bug
 from ralph.values.credentials import known_secrets
-from ralph.values.outcome import CannotError, Outcome, UsageError
+from ralph.values.outcome import CannotError, Outcome, UsageError, line_with_advice, shortage_of
 from ralph.values.ports import Interrupted, JournalError, NoTurnLock
 from ralph.values.redaction import Redactor
-from ralph.values.shortage import line_with_advice, shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from ralph.loop.rules import MOST_IDLE, STOPPED_AT_A_LIMIT, has_passed, tasks_text, what_is_missing
 from ralph.loop.values import STOP_FILE, Setback
+from ralph.sessions.store import shell_word
 from ralph.values.events import Heartbeat, LoopEvent, Notice
 from ralph.values.outcome import Outcome
-from ralph.values.resume_command import shell_word
 from ralph.values.screen_text import counted, dollars, duration, in_one_line, time_limit
 from ralph.values.usage import plain
 

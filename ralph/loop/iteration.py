@@ -20,9 +20,8 @@ from ralph.loop.state import MOST_WAITS_KEPT, LoopWait, Phase, new_iteration, sn
 from ralph.loop.values import IterationOrder, IterationResult, LoopEnd, Setback, loop_end
 from ralph.retry.backoff import LASTED_TOO_LONG, PATIENT_SCHEDULE_S, GiveUp, ShortTime, Wait, met_again
 from ralph.values.events import Notice
-from ralph.values.outcome import Outcome
+from ralph.values.outcome import Outcome, shortage_of
 from ralph.values.ports import NoTurnLock
-from ralph.values.shortage import shortage_of
 from ralph.values.usage import total_usd
 
 if TYPE_CHECKING:

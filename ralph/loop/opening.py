@@ -39,18 +39,18 @@ from ralph.sandbox.command_box import CommandBox
 from ralph.sandbox.disk_work import DiskWork, OwnDisks
 from ralph.sandbox.planning import plan_box, refuse_owners_work, with_denied_places
 from ralph.sandbox.sandbox_limits import restricted
+from ralph.sessions.journal import FileTurnLock, TurnLockError
 from ralph.sessions.store import SessionStore, refuse_open
-from ralph.sessions.turn_lock import FileTurnLock, TurnLockError
 from ralph.settings.claude_files import ClaudeFileError, judged, read_claude_files
 from ralph.settings.files import find_settings_files
 from ralph.settings.handover import changed_since, recorded_files
 from ralph.settings.merge import ClaudeOptions, SettingsError, load_with_claude
 from ralph.values.credentials import TURN_LOCK, child_environment, known_secrets
+from ralph.values.endpoint import URL_VARIABLES
 from ralph.values.events import EventStream, Notice
 from ralph.values.outcome import CannotError, Outcome
 from ralph.values.ports import JournalError
 from ralph.values.redaction import Redactor
-from ralph.values.servers.endpoint import URL_VARIABLES
 from ralph.values.tool_choice import is_pattern
 
 if TYPE_CHECKING:

@@ -38,9 +38,8 @@ from ralph.sessions.store import SessionStore
 from ralph.sessions.story import DAMAGED
 from ralph.settings.handover import LoopHandover, handed_over
 from ralph.values.limits import budget_word
-from ralph.values.outcome import Outcome
+from ralph.values.outcome import Outcome, ShortageError, shortage_of
 from ralph.values.ports import TIMED_OUT, Interrupted
-from ralph.values.shortage import ShortageError, shortage_of
 from ralph.values.strict_json import strict_json
 
 if TYPE_CHECKING:

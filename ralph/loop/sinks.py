@@ -27,7 +27,7 @@ from ralph.loop.events import (
 from ralph.output.iteration_log import LogFiles
 from ralph.output.result_file import opened_to_append
 from ralph.output.standard_streams import ErrorLines
-from ralph.output.system_events import system_fields
+from ralph.output.stream_json import system_fields
 from ralph.values.events import Heartbeat, LoopEvent, Notice
 from ralph.values.screen_text import in_one_line
 

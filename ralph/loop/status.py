@@ -31,9 +31,9 @@ from ralph.loop.state import LoopState, Phase, state_fields
 from ralph.machine.starting import facts_of
 from ralph.machine.waiter import Inbox, InboxWaiter, SystemClock, catch_stop_signals
 from ralph.output.iteration_log import LOG_TEXT, LiveIteration, read_live
-from ralph.output.live import doing as doing_now
 from ralph.output.standard_streams import ReaderLeftError, complain, obeys_controls, print_lines
 from ralph.output.status_line import Screen
+from ralph.output.status_line import doing as doing_now
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.ports import Interrupted

@@ -26,7 +26,7 @@ from ralph.machine.process_start import core_limit_at_start
 from ralph.machine.restriction import NO_RULESET
 from ralph.machine.running_command import ELSEWHERE, NEVER_STARTED, EndCause
 from ralph.machine.starting import protect_this_process, reaped_children
-from ralph.values.shortage import shortage_of, start_error
+from ralph.values.outcome import shortage_of, start_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

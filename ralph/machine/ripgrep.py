@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ralph.machine.starting import protect_this_process, start_process
 from ralph.machine.trusted_programs import RIPGREP, UnusableError, candidates, choose
-from ralph.values.shortage import ShortageError
+from ralph.values.outcome import ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -24,8 +24,8 @@ from msgspec import Struct
 
 from ralph.machine.starting import start_job, start_thread
 from ralph.values.answer import os_error_text
+from ralph.values.outcome import ShortageError
 from ralph.values.ports import TIMED_OUT, Interrupted
-from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

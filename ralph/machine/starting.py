@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct
 
 from ralph.machine import launcher, restriction
-from ralph.values.shortage import ShortageError, start_error
+from ralph.values.outcome import ShortageError, start_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from ralph.machine.own_programs import own_python
 from ralph.machine.starting import protect_this_process, start_process, start_thread
 from ralph.mcp.wire import Lines, Order, encoded, news_of
+from ralph.values.outcome import ShortageError
 from ralph.values.ports import Clock, Interrupted, Mailbox, Waiter
-from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

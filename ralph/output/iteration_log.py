@@ -19,10 +19,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.machine.files.opened_file import opened, read_regular_file
-from ralph.output.live import LiveRun, live_after
 from ralph.output.narration import Narration
-from ralph.output.stream_json import result_object, stream_objects
-from ralph.output.system_events import journal_fields
+from ralph.output.status_line import LiveRun, live_after
+from ralph.output.stream_json import journal_fields, result_object, stream_objects
 from ralph.values import events as ev
 from ralph.values.redaction import redacted
 

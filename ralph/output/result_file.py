@@ -12,14 +12,14 @@ import errno
 import os
 import select
 import stat
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from ralph.machine.files.opened_file import LINKS_OF_THE_SYSTEM, opened, opened_path, replace_at
 from ralph.machine.files.paths import HELD_DIRECTORY, followed_link
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 _PRIVATE = 0o600
@@ -140,3 +140,18 @@ def _write_into(directory: int, name: str, data: bytes, link: int) -> None:
             except BlockingIOError:
                 if not select.select([], [descriptor], [], _READER_S)[1]:
                     raise OSError(errno.EPIPE, "the reader of the pipe has stopped reading", name) from None
+
+
+class DiagnosticsFile:
+    """The file of `--debug-file`, to which lines are appended. A symbolic link is not opened, because a repository
+    may have put it there. If a line cannot be written, it is lost and the run continues.
+    """
+
+    def __init__(self, path: str, redact: Callable[[str], str], directories: Sequence[str] = ()) -> None:
+        """Opens the file. Raises OSError if that fails. `path` and `directories` are as in `result_file_problem`."""
+        self._descriptor = opened_to_append(path, directories, 0o600)
+        self._redact = redact
+
+    def write(self, line: str) -> None:
+        with suppress(OSError):
+            os.write(self._descriptor, self._redact(line).encode("utf-8", "backslashreplace") + b"\n")

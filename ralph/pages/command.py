@@ -17,8 +17,14 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph import __version__
-from ralph.conversation.journal_lines import CHUNK_BYTES, CheckedLines, JournalDamage, record_of, written_at
-from ralph.conversation.secret_spans import RecordView
+from ralph.conversation.journal_lines import (
+    CHUNK_BYTES,
+    CheckedLines,
+    JournalDamage,
+    RecordView,
+    record_of,
+    written_at,
+)
 from ralph.loop.checkout import holder_of
 from ralph.loop.record import FileRecord, LoopStore, RecordError
 from ralph.loop.values import REPORT_PAGE
@@ -40,15 +46,13 @@ from ralph.pages.sections import (
 )
 from ralph.pages.transcript import SHARE_OF_FIRST, PageTranscript
 from ralph.places.gather import why_protected
-from ralph.sessions.looking import SessionLook, look_by, named_journal
+from ralph.sessions.looking import SessionLook, look_by, named_journal, record_without_texts
 from ralph.sessions.places import written_at as file_written_at
-from ralph.sessions.skimming import record_without_texts
-from ralph.sessions.store import SessionStore
+from ralph.sessions.store import NEXT_PROMPT, SessionStore, resume_command
 from ralph.sessions.story import DAMAGED, KILLED, NEWER_FORMAT, RUNNING, SessionStory
 from ralph.values.credentials import child_environment, known_secrets
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.redaction import Redactor
-from ralph.values.resume_command import NEXT_PROMPT, resume_command
 from ralph.values.screen_text import counted, dollars, duration, in_one_line
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ from ralph.pages.sections import GitFacts
 from ralph.places.gather import gather_places
 from ralph.places.git_places import borrowed_objects
 from ralph.values.credentials import child_environment, known_secrets
-from ralph.values.shortage import ShortageError
+from ralph.values.outcome import ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -29,9 +29,9 @@ from ralph.pages.content import (
     StretchKind,
 )
 from ralph.pages.transcript import MOST_DETAILS, Incidents, RunTimeline, stretches_of, with_known
-from ralph.sessions.naming import title_from
+from ralph.sessions.places import title_from
+from ralph.sessions.store import shell_word
 from ralph.sessions.story import KILLED, RUNNING, RunStory
-from ralph.values.resume_command import shell_word
 from ralph.values.usage import total_usd
 
 if TYPE_CHECKING:

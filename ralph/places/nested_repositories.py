@@ -39,7 +39,7 @@ from ralph.places.named_by_git import first_of, hooks_in, is_new, shown_path
 from ralph.places.places import IGNORED_CHARACTERS, below_tops
 from ralph.places.planted_in_git import planted_below, planted_in_git
 from ralph.places.table import COMPARED, names_below_tops
-from ralph.values.shortage import ShortageError
+from ralph.values.outcome import ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from ralph.machine.own_process import is_open
 from ralph.machine.starting import patiently, start_thread
 from ralph.prompt.judged_file import argument_text, open_named_file, prompt_text, refuse_kernel_file
+from ralph.values.outcome import ShortageError, shortage_of
 from ralph.values.ports import TIMED_OUT, Mailbox
-from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

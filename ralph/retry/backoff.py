@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.values.classify import FailureKind
+from ralph.values.errors import FailureKind
 from ralph.values.screen_text import counted, time_limit
 
 if TYPE_CHECKING:

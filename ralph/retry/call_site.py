@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Protocol, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.conversation.context_size import is_over
 from ralph.conversation.messages import Conversation, RequestBody, make_message
 from ralph.retry import backoff
 from ralph.retry.step import RetryState, Situation, begin_chain, exhausted
-from ralph.values.classify import is_damaged
+from ralph.values.errors import is_damaged
 from ralph.values.events import Event, RetryRecovered, RetryScheduled
 from ralph.values.limits import SHORTEST_ANSWER, Budget
 from ralph.values.ports import BudgetSpent, Clock, Events, Interrupted, Waiter
 from ralph.values.screen_text import dollar_limit, dollars
-from ralph.values.usage import TokenUsage, counted_or_estimated, tokens_of
+from ralph.values.usage import TokenUsage, counted_or_estimated, is_over, tokens_of
 
 if TYPE_CHECKING:
     from types import TracebackType

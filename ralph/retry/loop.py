@@ -2,7 +2,7 @@
 
 The code below `send_message()` never retries. The code above this loop sends a request again in two cases: it has
 changed the request, or the answer arrived in an unreadable form (`TurnRequests` says how often). Pure functions decide
-which errors are transient (`values/classify.py`), how long to wait (`backoff.py`) and which target is next
+which errors are transient (`values/errors.py`), how long to wait (`backoff.py`) and which target is next
 (`targets.py`); `step.py` combines them.
 """
 
@@ -21,8 +21,7 @@ from ralph.retry.step import (
     waited,
 )
 from ralph.retry.targets import MoveOn
-from ralph.values.classify import classify_error
-from ralph.values.errors import AgentError
+from ralph.values.errors import AgentError, classify_error
 from ralph.values.ports import Interrupted, JournalError
 
 if TYPE_CHECKING:

@@ -14,8 +14,12 @@ from msgspec.structs import replace
 
 from ralph.retry.backoff import LASTED_TOO_LONG, GiveUp, RetryPolicy, ShortTime, Wait, met_again
 from ralph.retry.targets import CANNOT_HELP, REFUSED_BY_ALL, after_answer, after_failure, begin, failure_of
-from ralph.values.classify import (
+from ralph.values.errors import (
+    AgentError,
+    Api,
     ErrorClass,
+    HttpError,
+    StreamTransient,
     failure_kind,
     is_bad_key,
     is_damaged,
@@ -23,7 +27,6 @@ from ralph.values.classify import (
     is_shortage,
     outcome_of,
 )
-from ralph.values.errors import AgentError, Api, HttpError, StreamTransient
 from ralph.values.events import (
     AttemptEnded,
     Event,

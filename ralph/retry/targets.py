@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ralph.conversation.context_size import ContextMeter, SizeCount, may_be_too_large
-from ralph.conversation.reading import Reading
 from ralph.conversation.records import Record, target_record
+from ralph.conversation.session import Reading
 from ralph.retry.backoff import GiveUp, RetryPolicy, Wait, cooldown_s, round_wait
-from ralph.values.classify import ErrorClass, FailureKind, failure_kind, is_bad_key, is_shortage
+from ralph.values.errors import ErrorClass, FailureKind, failure_kind, is_bad_key, is_shortage
 from ralph.values.limits import SHORTEST_ANSWER
-from ralph.values.servers.models import ALIASES, NamedModel, named_model
+from ralph.values.models import ALIASES, NamedModel, named_model
+from ralph.values.usage import ContextMeter, SizeCount, may_be_too_large
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -19,10 +19,10 @@ from ralph.machine.loading import begin_garbage_collection
 from ralph.machine.process_start import why_too_few_descriptors
 from ralph.machine.starting import patiently
 from ralph.machine.waiter import ONE_SIGNAL_S, Heartbeats, Inbox, InboxWaiter, SystemClock, catch_stop_signals
-from ralph.output.diagnostics import Diagnostics, DiagnosticsFile
-from ralph.output.spool import is_one_stream
+from ralph.output.result_file import DiagnosticsFile
 from ralph.output.standard_streams import complain, has_color, obeys_controls
-from ralph.output.writer import Writer
+from ralph.output.stream_json import Diagnostics
+from ralph.output.writer import Writer, is_one_stream
 from ralph.prompt.judged_file import refuse_planted
 from ralph.prompt.prompt_input import InputWait, PromptError, PromptFound, read_prompt
 from ralph.run.opening import SessionParts
@@ -37,7 +37,14 @@ from ralph.values.answer import describe_bug
 from ralph.values.controls import PermissionMode, RunControls
 from ralph.values.credentials import known_secrets
 from ralph.values.events import ClockFired, Event, EventStream, Notice, RunEnded, SessionOpened
-from ralph.values.outcome import CannotError, Outcome, UsageError
+from ralph.values.outcome import (
+    CannotError,
+    Outcome,
+    ShortageError,
+    UsageError,
+    line_with_advice,
+    shortage_of,
+)
 from ralph.values.ports import (
     Clock,
     Driven,
@@ -49,7 +56,6 @@ from ralph.values.ports import (
 )
 from ralph.values.redaction import Redactor
 from ralph.values.screen_text import in_one_line
-from ralph.values.shortage import ShortageError, line_with_advice, shortage_of
 from ralph.values.usage import RunUsage
 
 if TYPE_CHECKING:
@@ -57,9 +63,9 @@ if TYPE_CHECKING:
 
     from ralph.mcp.toolset import ServerGroup
     from ralph.output.iteration_log import IterationLog, LiveFile
+    from ralph.output.metrics_file import MetricsFile
     from ralph.output.notifier import Notifier
     from ralph.output.status_line import StatusLine
-    from ralph.output.telemetry.metrics_file import MetricsFile
     from ralph.permissions.gate import Asker, Hooks
     from ralph.run.options import RunOptions
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ralph import __version__
-from ralph.conversation.journal_lines import JournalDamage, record_of
+from ralph.conversation.journal_lines import JournalDamage, marked_secrets, record_of
 from ralph.conversation.records import (
     MovedRecord,
     NewerFormatError,
@@ -23,19 +23,17 @@ from ralph.conversation.records import (
     moved_record,
     session_record,
 )
-from ralph.conversation.secret_spans import marked_secrets
 from ralph.conversation.session import NoMessageError, Session, apply, replay
 from ralph.run.opening import OpenSession, journal_errors_told, store_of
 from ralph.sessions.journal import FileJournal, SessionLockedError
 from ralph.sessions.looking import holder_of, last_resumable, named_journal
-from ralph.sessions.naming import named_session
-from ralph.sessions.places import written_at
+from ralph.sessions.places import named_session, written_at
+from ralph.sessions.store import resume_command, shell_word
 from ralph.sessions.story import SessionStory
 from ralph.settings.tables import OF_VENDOR, Settings
+from ralph.values.endpoint import ANTHROPIC
 from ralph.values.events import SessionTotal
 from ralph.values.outcome import CannotError, Outcome, UsageError
-from ralph.values.resume_command import resume_command, shell_word
-from ralph.values.servers.endpoint import ANTHROPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph import __version__
-from ralph.conversation.notices import LIMIT_LIFTED, is_bound
+from ralph.conversation.next_step import LIMIT_LIFTED, is_bound
 from ralph.conversation.records import session_record
 from ralph.machine.files.paths import up_to_repository_root
 from ralph.permissions.gate import RulesInForce
@@ -41,13 +41,12 @@ from ralph.run.parts import (
 from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.planning import refuse_owners_work, with_denied_places
 from ralph.sessions.journal import FileJournal, NoJournal
-from ralph.sessions.store import SessionStore
+from ralph.sessions.store import NEXT_PROMPT, SessionStore, resume_command
 from ralph.settings.merge import SettingsError
 from ralph.values.answer import ToolError
 from ralph.values.events import Notice, RunStarted, SessionTotal
 from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.ports import JournalError
-from ralph.values.resume_command import NEXT_PROMPT, resume_command
 from ralph.values.tool_choice import MCP_PREFIX
 
 if TYPE_CHECKING:

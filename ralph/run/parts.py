@@ -27,7 +27,7 @@ from ralph.sandbox.box_plan import BoxPlan, CannotConfineError
 from ralph.sandbox.detection import begin_trial
 from ralph.sandbox.planning import may_have_overlays, plan_box
 from ralph.sandbox.sandbox_limits import restricted
-from ralph.sessions.turn_lock import FileTurnLock, TurnLockError
+from ralph.sessions.journal import FileTurnLock, TurnLockError
 from ralph.settings.merge import SettingsError
 from ralph.tools.tool_context import ToolSettings
 from ralph.tools.toolbox import LocalToolbox

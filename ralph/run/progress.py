@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from ralph import __version__
 from ralph.output.iteration_log import IterationLog, LiveFile, LiveIteration, LogFiles
-from ralph.output.live import LiveRun
-from ralph.output.status_line import StatusLine
+from ralph.output.status_line import LiveRun, StatusLine
 from ralph.values.events import Event, Notice
 
 if TYPE_CHECKING:

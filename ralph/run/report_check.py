@@ -16,9 +16,9 @@ from urllib.parse import unquote
 from ralph.machine.own_programs import own_python
 from ralph.machine.starting import protect_this_process, start_process, start_thread
 from ralph.values.answer import FINAL_REPORT, ToolDefinition
+from ralph.values.outcome import ShortageError
 from ralph.values.ports import TIMED_OUT, Clock, Waiter
 from ralph.values.report import STATUSES, ReportForm, plain_problems, problems_without_payload
-from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

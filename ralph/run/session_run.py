@@ -17,7 +17,7 @@ from ralph.prompt.memory import Memory, shown_paths
 from ralph.run.opening import SessionParts, prompt_of_resumed, resume_command_of
 from ralph.run.parts import run_policy
 from ralph.sandbox.box_plan import SANDBOX_WORDS
-from ralph.sessions.naming import title_from
+from ralph.sessions.places import title_from
 from ralph.values.events import Event, EventStream, Notice, RunEnded, StreamReceived
 from ralph.values.limits import LimitSettings
 from ralph.values.outcome import Delivery, Outcome

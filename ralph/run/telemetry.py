@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ralph import __version__
 from ralph.conversation.records import EventRecord, Record
-from ralph.output.system_events import journal_fields
+from ralph.output.stream_json import journal_fields
 from ralph.values.events import Event, Notice, SessionOpened
 from ralph.values.outcome import CannotError, Outcome
 from ralph.values.ports import Clock, Events, JournalError
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ralph.agent.session_log import SessionLog
-    from ralph.output.telemetry.metrics_file import MetricsFile
-    from ralph.output.telemetry.tracing_spans import Tracing
+    from ralph.output.metrics_file import MetricsFile
+    from ralph.output.tracing_spans import Tracing
 
 
 # Losing some traces is better than delaying the end of the run.
@@ -37,7 +37,7 @@ def open_metrics(path: str | None, clock: Clock, directories: Sequence[str]) -> 
     """
     if path is None:
         return None
-    from ralph.output.telemetry.metrics_file import MetricsFile  # noqa: PLC0415 - its library is slow to load
+    from ralph.output.metrics_file import MetricsFile  # noqa: PLC0415 - its library is slow to load
 
     metrics = MetricsFile(path, clock, directories)
     try:
@@ -64,7 +64,7 @@ class Telemetry:
         Raises CannotError, with one line of text, if that is impossible. Raises ShortageError if the machine is
         short of a resource; the run then continues without traces.
         """
-        from ralph.output.telemetry.tracing import TracingError, open_tracing  # noqa: PLC0415 - an extra, slow to load
+        from ralph.output.tracing import TracingError, open_tracing  # noqa: PLC0415 - an extra, slow to load
 
         try:
             self._tracing = open_tracing(

@@ -44,8 +44,8 @@ from ralph.sandbox.network.allowed_hosts import allowed_hosts
 from ralph.sandbox.protected_changes import changed_since_kill_note, left_note, undone_note
 from ralph.sandbox.protected_files import ProtectedFiles
 from ralph.values.credentials import SANDBOX_HIDE, callers_places
+from ralph.values.outcome import shortage_of
 from ralph.values.ports import GuardRefused
-from ralph.values.shortage import shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -28,7 +28,7 @@ from ralph.sandbox.kernel.landlock import Rule, Support, build_ruleset
 from ralph.sandbox.kernel.seccomp import make_filter
 from ralph.sandbox.levels import Means
 from ralph.sandbox.overlays import OVERLAYS_SINCE, Cover, EmptyDirectory, TooManyMountsError, cover
-from ralph.values.shortage import ShortageError
+from ralph.values.outcome import ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

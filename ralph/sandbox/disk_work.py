@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ralph.machine.files.paths import is_within_any, mount_points
 from ralph.machine.starting import start_job
+from ralph.values.outcome import ShortageError
 from ralph.values.ports import TIMED_OUT
-from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -33,9 +33,9 @@ from ralph.sandbox.levels import STRICT, AskedSockets
 from ralph.sandbox.sandbox_settings import SandboxSettings, absolute_place
 from ralph.values.credentials import SANDBOX_HIDE, SANDBOX_READ, callers_places
 from ralph.values.events import SOCKETS_IN_FILES
+from ralph.values.outcome import ADVICE, ShortageError
 from ralph.values.screen_text import counted
 from ralph.values.setting import MEGABYTE
-from ralph.values.shortage import ADVICE, ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

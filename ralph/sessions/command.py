@@ -15,24 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from ralph.conversation.journal_lines import RecordView
 from ralph.conversation.records import SessionError
-from ralph.conversation.secret_spans import RecordView
 from ralph.output.narration import Narration
 from ralph.output.standard_streams import Color, ReaderLeftError, complain, has_color, print_lines
 from ralph.sessions import story as outcomes
-from ralph.sessions.document import as_json, markdown, session_export, texts_in
 from ralph.sessions.journal import SessionLockedError
 from ralph.sessions.looking import SessionLook, holder_of, look_at, look_to_list, named_journal
-from ralph.sessions.naming import around, named_session, shortened
-from ralph.sessions.places import SHORT_ID_CHARS, written_at
-from ralph.sessions.store import SessionStore, remove_journal
+from ralph.sessions.places import SHORT_ID_CHARS, around, named_session, shortened, written_at
+from ralph.sessions.store import NEXT_PROMPT, SessionStore, remove_journal, resume_command
 from ralph.sessions.story import RUNNING
-from ralph.sessions.story_text import SessionText, cost_text
+from ralph.sessions.story_text import SessionText, as_json, cost_text, markdown, session_export, texts_in
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import Outcome, UsageError
 from ralph.values.ports import WORKING_DIRECTORY_GONE
 from ralph.values.redaction import Redactor, redacted
-from ralph.values.resume_command import NEXT_PROMPT, resume_command
 from ralph.values.screen_text import columns_of, counted, cut_to_columns, in_one_line
 
 if TYPE_CHECKING:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from ralph.settings.tables import KEYS, Settings
 from ralph.values.credentials import Secret
+from ralph.values.endpoint import requests_url
 from ralph.values.screen_text import counted
-from ralph.values.servers.endpoint import requests_url
 from ralph.values.tool_choice import without_background
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ralph.conversation.target import Target
-    from ralph.values.servers.models import Price
+    from ralph.values.models import Price
 
 # The column of values is at most this wide. A longer value moves only the origin in its own line to the right.
 _WIDEST_VALUE = 34

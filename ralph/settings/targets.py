@@ -28,7 +28,7 @@ from ralph.values.credentials import (
     credential_from,
     secret_header_values,
 )
-from ralph.values.servers.endpoint import (
+from ralph.values.endpoint import (
     ANTHROPIC,
     APIS,
     DEFAULT_BASE_URL,
@@ -37,7 +37,7 @@ from ralph.values.servers.endpoint import (
     is_loopback,
     normal_base_url,
 )
-from ralph.values.servers.models import (
+from ralph.values.models import (
     ALIASES,
     OPENAI,
     OTHER_MODELS,
@@ -54,7 +54,7 @@ from ralph.values.setting import DOLLARS, SECONDS, TEXT, Kind, at_least, one_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from ralph.values.servers.models import Vendor
+    from ralph.values.models import Vendor
 
 API_KEY_COMMAND = "api_key_command"
 PRICE_KEYS = ("input", "output", "cache_write", "cache_read")

@@ -21,8 +21,8 @@ from ralph.machine.starting import environment_for_commands, start_thread
 from ralph.sandbox.denials import about_gpus
 from ralph.sandbox.disk_work import SilentDiskError
 from ralph.values.answer import ToolError, ToolOutput, os_error_text
+from ralph.values.outcome import ShortageError, shortage_of
 from ralph.values.ports import TIMED_OUT, Interrupted, WorkingDirectoryGoneError
-from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,8 +18,8 @@ from ralph.machine.starting import environment_for_commands
 from ralph.places.own_commands import module_variables
 from ralph.tools.bash import denial_note
 from ralph.values.answer import os_error_text
+from ralph.values.outcome import ShortageError
 from ralph.values.ports import Interrupted
-from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

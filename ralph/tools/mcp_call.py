@@ -21,8 +21,7 @@ from ralph.machine.own_programs import (
 )
 from ralph.machine.starting import environment_for_commands
 from ralph.mcp.helper_process import ServerProcess
-from ralph.mcp.results import ReceivedImage, is_error, parts_of
-from ralph.mcp.toolset import CallFailedError, ServerFailedError
+from ralph.mcp.toolset import CallFailedError, ReceivedImage, ServerFailedError, is_error, parts_of
 from ralph.places.own_commands import ADVICE, why_changeable
 from ralph.tools.bash import denial_note, new_capture
 from ralph.tools.files.file_type import image_media_type

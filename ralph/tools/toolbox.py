@@ -30,10 +30,10 @@ from ralph.values.answer import (
     os_error_text,
 )
 from ralph.values.events import Background, BackgroundEnded, BackgroundStarted
+from ralph.values.outcome import ShortageError, shortage_of
 from ralph.values.ports import TIMED_OUT, Clock, Interrupted, Mailbox, Waiter, WorkingDirectoryGoneError
 from ralph.values.redaction import Redactor
 from ralph.values.screen_text import counted
-from ralph.values.shortage import ShortageError, shortage_of
 from ralph.values.tool_choice import OF_BACKGROUND
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from ralph.values.usage import cost_usd, plain
 if TYPE_CHECKING:
     from typing import Annotated
 
-    from ralph.values.servers.models import ModelFacts, Price
+    from ralph.values.models import ModelFacts, Price
 else:
     from ralph.values.setting import Declared as Annotated
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from ralph.conversation.notices import ANSWER_IN_TEXT, CALL_THE_REPORT, LIMIT_LIFTED
+from ralph.conversation.next_step import ANSWER_IN_TEXT, CALL_THE_REPORT, LIMIT_LIFTED
 from ralph.conversation.session import replay
 from ralph.conversation.target import Target
 from ralph.values.errors import HttpError
@@ -13,7 +13,7 @@ from ralph.values.events import (
     Notice,
 )
 from ralph.values.limits import LimitSettings
-from ralph.values.servers.models import Price
+from ralph.values.models import Price
 from tests.fakes import FakeClock, FakeWaiter, answer, call, text
 from tests.fakes.played import DONE, PLAIN_FORM, Played
 from tests.rows import every_row

@@ -14,11 +14,9 @@ from ralph.agent.call_rules import CallRules
 from ralph.agent.run_end import Finishing
 from ralph.agent.session_log import SessionLog
 from ralph.agent.tool_turn import INTERRUPTED, ToolTurn
-from ralph.conversation.growing import GrowingMapping
-from ralph.conversation.messages import NOT_RUN, RequestShape
-from ralph.conversation.reading import OpenAnswer
+from ralph.conversation.messages import NOT_RUN, GrowingMapping, RequestShape
 from ralph.conversation.records import DeliveryRecord, SessionError, run_record
-from ralph.conversation.session import Session, replay
+from ralph.conversation.session import OpenAnswer, Session, replay
 from ralph.permissions.gate import CallGate
 from ralph.retry.backoff import off
 from ralph.values.answer import FileChange, Runnable, ToolCall, ToolDefinition, ToolOutput

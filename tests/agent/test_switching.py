@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ralph.conversation.reading import Reading
-from ralph.conversation.session import replay
+from ralph.conversation.session import Reading, replay
 from ralph.conversation.target import Target
 from ralph.retry.backoff import custom, off, patient, standard
 from ralph.retry.targets import Roster

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.agent.tool_turn import INTERRUPTED
 from ralph.conversation.messages import NOT_RUN
-from ralph.conversation.notices import CONTINUE
+from ralph.conversation.next_step import CONTINUE
 from ralph.values.errors import HttpError, StreamParse, StreamTransient
 from ralph.values.events import AnswerAccepted, Notice, RetryRecovered, UserMessageCommitted
 from ralph.values.outcome import Outcome

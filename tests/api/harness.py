@@ -20,8 +20,8 @@ from ralph.conversation.messages import RequestBody, RequestHead
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.mock_api import Text, Thinking, ToolUse, Turn, as_events
 from ralph.values.credentials import Secret
+from ralph.values.endpoint import ANTHROPIC
 from ralph.values.errors import AgentError
-from ralph.values.servers.endpoint import ANTHROPIC
 from tests.fakes import RecordingEvents
 from tests.patience import within_s
 

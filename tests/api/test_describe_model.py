@@ -19,8 +19,8 @@ from ralph.conversation.target import ModelDescription, Target
 from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.mock_api import Fault, MockApi, Model, Scenario, Step, Turn
 from ralph.values.credentials import Credential, Secret
+from ralph.values.endpoint import OPENAI_CHAT, OPENAI_RESPONSES
 from ralph.values.ports import SignalReceived
-from ralph.values.servers.endpoint import OPENAI_CHAT, OPENAI_RESPONSES
 from tests.api.harness import (
     KEY,
     START,

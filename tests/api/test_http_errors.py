@@ -13,8 +13,7 @@ from ralph.api import clocks
 from ralph.api.clocks import ClockLimits
 from ralph.api.reception import ERROR_BODY_BYTES
 from ralph.mock_api import Fault
-from ralph.values.classify import ErrorClass, classify_error
-from ralph.values.errors import HttpError
+from ralph.values.errors import ErrorClass, HttpError, classify_error
 from ralph.values.ports import SignalReceived
 from tests.api.harness import KEY, await_no_exchange, failure, http_answer, read_request
 from tests.rows import every_row

@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Any, cast
 import httpx
 
 from ralph.api.transport import error_before_answer, error_inside_answer, network_cause
-from ralph.values.classify import ErrorClass, classify_error
-from ralph.values.errors import Api, HttpError, NetworkCause, StreamParse, StreamTransient
-from ralph.values.shortage import ShortageError
+from ralph.values.errors import (
+    Api,
+    ErrorClass,
+    HttpError,
+    NetworkCause,
+    StreamParse,
+    StreamTransient,
+    classify_error,
+)
+from ralph.values.outcome import ShortageError
 from tests.rows import every_row
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ import pytest
 
 from ralph.api.clocks import ClockLimits
 from ralph.mock_api import Fault, Turn
-from ralph.values.classify import ErrorClass, classify_error
-from ralph.values.errors import Api, NetworkCause
+from ralph.values.errors import Api, ErrorClass, NetworkCause, classify_error
 from ralph.values.events import ClockFired
 from tests.api.harness import (
     KEY,

@@ -11,8 +11,7 @@ from ralph.agent.run_end import hints_for
 from ralph.api.clocks import ClockLimits
 from ralph.api.transport import build_transport
 from ralph.conversation.target import Target
-from ralph.values.classify import ErrorClass, classify_error
-from ralph.values.errors import Api, HttpError, NetworkCause
+from ralph.values.errors import Api, ErrorClass, HttpError, NetworkCause, classify_error
 from ralph.values.events import ClockFired, RequestSent
 from tests.api.harness import KEY, START, end, http_answer, read_request, sse, text_block
 from tests.services.certificates import make_authority

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.api.transport import build_transport
-from ralph.values.classify import ErrorClass, classify_error
-from ralph.values.errors import NetworkCause
+from ralph.values.errors import ErrorClass, NetworkCause, classify_error
 from tests.api.harness import (
     START,
     RawServer,

@@ -23,11 +23,11 @@ from ralph.machine.waiter import InboxWaiter, SystemClock
 from ralph.mock_api import Fault, MockApi, Scenario, Step, ToolUse, Turn
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from ralph.values.credentials import Credential, Secret
+from ralph.values.endpoint import ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES, normal_base_url
 from ralph.values.errors import Api, NetworkCause
 from ralph.values.events import StreamReceived
 from ralph.values.outcome import Outcome
 from ralph.values.redaction import Redactor
-from ralph.values.servers.endpoint import ANTHROPIC, OPENAI_CHAT, OPENAI_RESPONSES, normal_base_url
 from tests.fakes import FakeClock
 from tests.rows import every_row
 

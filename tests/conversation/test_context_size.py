@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.conversation.context_size import (
+from ralph.values.usage import (
     IMAGE_TOKENS,
     ContextMeter,
     content_size,

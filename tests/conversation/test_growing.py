@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.conversation.growing import GrowingMapping, GrowingSequence
-from ralph.conversation.messages import RequestShape, user_message
+from ralph.conversation.messages import GrowingMapping, GrowingSequence, RequestShape, user_message
 from ralph.conversation.records import (
     assistant_record,
     intent_record,

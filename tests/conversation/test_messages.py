@@ -9,20 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from ralph.conversation.context_size import tokens_of_bytes
-from ralph.conversation.growing import GrowingSequence
 from ralph.conversation.messages import (
     NOT_RUN,
     Author,
     Conversation,
+    GrowingSequence,
     Message,
     RequestShape,
     assistant_message,
     recover_conversation,
     user_message,
 )
-from ralph.conversation.reading import Reading
+from ralph.conversation.session import Reading
 from ralph.values.answer import ToolOutput, ToolResult
+from ralph.values.usage import tokens_of_bytes
 from tests.conversation.conversation_rules import conversation_problems
 from tests.fakes import ECHO, TOUCH, call, text
 from tests.rows import every_row

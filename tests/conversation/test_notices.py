@@ -11,7 +11,7 @@ from ralph.agent import call_rules, compaction
 from ralph.agent.call_rules import GUARDS, CallRules, Guards
 from ralph.agent.run_end import FORCES, Finishing
 from ralph.agent.tool_turn import INTERRUPTED
-from ralph.conversation import notices
+from ralph.conversation import next_step
 from ralph.conversation.messages import NOT_RUN, text_blocks
 from ralph.conversation.next_step import FAILURES
 from ralph.permissions.gate import CallGate
@@ -38,8 +38,8 @@ def flat(text: str) -> str:
 
 
 def words_of_notices() -> Iterator[str]:
-    for name, value in vars(notices).items():
-        if name.isupper() and name != "TYPE_CHECKING":
+    for name, value in vars(next_step).items():
+        if name.isupper() and isinstance(value, str | dict):
             yield from value.values() if isinstance(value, dict) else [value]
 
 
@@ -166,8 +166,8 @@ def test_the_page_of_turns_names_each_guard_and_each_reason_of_a_final_turn() ->
 def test_each_failed_answer_that_is_dropped_has_a_notice_and_each_final_turn_a_reason() -> None:
     with_results_of_their_own = {"invalid_report", "refused_calls"}
     no_word_of_the_models = {"damaged"}
-    assert set(notices.WHAT_WAS_NO_USE) == set(FAILURES) - with_results_of_their_own - no_word_of_the_models
-    assert set(notices.WHY_FINAL) == set(FORCES)
+    assert set(next_step.WHAT_WAS_NO_USE) == set(FAILURES) - with_results_of_their_own - no_word_of_the_models
+    assert set(next_step.WHY_FINAL) == set(FORCES)
 
 
 def test_a_report_is_told_where_it_does_not_fit_and_what_was_expected() -> None:

@@ -18,8 +18,8 @@ from ralph.conversation.messages import (
     assistant_message,
     user_message,
 )
-from ralph.conversation.reading import Reading, open_answer
 from ralph.conversation.records import AssistantRecord, ResultRecord
+from ralph.conversation.session import Reading, open_answer
 from tests.fakes import text
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.conversation.journal_lines import JournalDamage, line_of, sealed
+from ralph.conversation.journal_lines import FIELD, JournalDamage, RecordView, line_of, sealed, spans_field
 from ralph.conversation.records import AssistantRecord, EventRecord, ResultRecord, UnknownRecord
-from ralph.conversation.secret_spans import FIELD, RecordView, spans_field
 from ralph.values.redaction import Redactor
 from tests.journals.reading import readable_part
 from tests.rows import every_row

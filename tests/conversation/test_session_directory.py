@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ralph.conversation.growing import GrowingMapping
+from ralph.conversation.messages import GrowingMapping
 from ralph.conversation.records import intent_record, moved_record, session_record
 from ralph.conversation.session import Session, apply, folded
 from ralph.values.answer import FileChange, ToolCall

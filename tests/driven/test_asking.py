@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ralph.driven.control_lines import DEFAULT_S, hook_table
 from ralph.driven.driver import decision_of, permission_request
-from ralph.driven.setup import DEFAULT_S, hook_table
 from ralph.permissions.gate import Decision
 from ralph.values.answer import ToolCall
 from tests.rows import every_row

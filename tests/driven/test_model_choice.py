@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from ralph.conversation.target import Target
-from ralph.driven.session_facts import SessionFacts
+from ralph.driven.driver import SessionFacts
 from ralph.retry.targets import Roster
 from ralph.settings.tables import Settings
+from ralph.values.endpoint import OPENAI_RESPONSES
 from ralph.values.redaction import Redactor
-from ralph.values.servers.endpoint import OPENAI_RESPONSES
 from tests.rows import every_row
 
 ANTHROPIC = Target("claude-opus-5-5", "claude-opus-5-5", "https://api.anthropic.com")

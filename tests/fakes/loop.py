@@ -26,10 +26,9 @@ from ralph.loop.values import (
 )
 from ralph.settings.tables import LoopSettings
 from ralph.values.limits import LimitSettings
-from ralph.values.outcome import Outcome
+from ralph.values.outcome import Outcome, ShortageError
 from ralph.values.ports import NoTurnLock
 from ralph.values.redaction import Redactor
-from ralph.values.shortage import ShortageError
 from tests.fakes import EPOCH, FakeClock, FakeWaiter, RecordingEvents
 
 if TYPE_CHECKING:

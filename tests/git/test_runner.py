@@ -18,8 +18,7 @@ from ralph.fleet.checkouts import GitCalls, WorkerGit
 from ralph.git.answer import CheckoutError
 from ralph.git.runner import CheckoutGit, GitSeams
 from ralph.machine.waiter import InboxWaiter
-from ralph.values.outcome import Outcome
-from ralph.values.shortage import ShortageError
+from ralph.values.outcome import Outcome, ShortageError
 from tests.git.repositories import CLOCK, Repository
 from tests.processes.one_supervisor import SUPERVISOR
 from tests.processes.scripts import before_git, script

@@ -6,8 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ralph.conversation.reading import Reading
-from ralph.conversation.session import replay
+from ralph.conversation.session import Reading, replay
 from tests.journals.reading import read_lines
 
 if TYPE_CHECKING:

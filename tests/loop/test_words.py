@@ -22,7 +22,7 @@ from ralph.loop.state import CurrentIteration, IterationRecord, LoopState, Phase
 from ralph.loop.status import LoopStatus, _change_text, _is_current, local, status_lines
 from ralph.loop.values import LoopEnd, LoopLimits, LoopPlan, Setback
 from ralph.output.iteration_log import LiveIteration
-from ralph.output.live import LiveRun, LiveWait, RunningTool
+from ralph.output.status_line import LiveRun, LiveWait, RunningTool
 from ralph.values.events import Event, Heartbeat, Notice
 from ralph.values.outcome import Outcome
 from tests.rows import every_row

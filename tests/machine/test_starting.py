@@ -16,7 +16,7 @@ import pytest
 
 from ralph.machine import launcher, starting
 from ralph.machine.starting import IDLE_THREAD, end_idle_threads, start_job
-from ralph.values.shortage import ShortageError
+from ralph.values.outcome import ShortageError
 from tests.patience import wait_until, within_s
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 
-from ralph.mcp.results import (
+from ralph.mcp.toolset import (
     AS_ABOVE,
     EMPTY,
     EMPTY_FAILURE,

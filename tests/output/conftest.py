@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.machine.starting import start_thread
-from ralph.output import spool
+from ralph.output import writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ def _spools_end(monkeypatch) -> Iterator[None]:
         start_thread(until_end, **options)
         works.append(work)
 
-    monkeypatch.setattr(spool, "start_thread", start)
+    monkeypatch.setattr(writer, "start_thread", start)
     yield
     for work in works:
         work.__self__._queue.put(_End())

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ralph.output.iteration_log import IterationLog, LiveFile, LiveIteration, LogFiles, read_live
-from ralph.output.live import LiveRun
+from ralph.output.status_line import LiveRun
 from ralph.values import events as ev
 from ralph.values.answer import ToolCall
 from tests.fakes import FakeClock

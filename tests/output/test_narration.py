@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ralph.output.narration import LONGEST_SUMMARY, Narration, describe_call
-from ralph.output.system_events import event_of, system_fields
+from ralph.output.stream_json import event_of, system_fields
 from ralph.values import events as ev
 from ralph.values.answer import ToolCall, ToolOutput, ToolResult
 from ralph.values.outcome import Outcome

@@ -7,9 +7,8 @@ import re
 from datetime import UTC, datetime
 
 from ralph.conversation.records import EventRecord
-from ralph.sessions.document import as_json, markdown, session_export
 from ralph.sessions.story import KILLED, RUNNING
-from ralph.sessions.story_text import SessionText
+from ralph.sessions.story_text import SessionText, as_json, markdown, session_export
 from ralph.values.events import ClockFired, ResponseDiscarded
 from ralph.values.outcome import Outcome
 from tests.fakes import call, text

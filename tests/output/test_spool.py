@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.machine.waiter import InboxWaiter, SystemClock
-from ralph.output.spool import Spool
+from ralph.output.writer import Spool
 from ralph.values.ports import Interrupted
 from tests.patience import PATIENCE_S
 

@@ -5,12 +5,19 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from ralph.output.live import LiveRun, RunningTool, doing, live_after
-from ralph.output.status_line import FEWEST_COLUMNS, fit_to_screen, status_text
+from ralph.output.status_line import (
+    FEWEST_COLUMNS,
+    LiveRun,
+    RunningTool,
+    doing,
+    fit_to_screen,
+    live_after,
+    status_text,
+)
 from ralph.values import events as ev
 from ralph.values.answer import ToolCall, ToolOutput, ToolResult
+from ralph.values.models import ModelFacts, Price
 from ralph.values.screen_text import columns_of
-from ralph.values.servers.models import ModelFacts, Price
 from ralph.values.usage import TokenUsage
 from tests.rows import every_row
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ralph.output.stream_json import result_object, stream_objects
 from ralph.values import events as ev
-from ralph.values.classify import FailureKind
+from ralph.values.errors import FailureKind
 from ralph.values.outcome import Outcome
 from ralph.values.usage import RunUsage, TokenUsage
 from tests.output.ended import ended

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ralph.conversation.journal_lines import line_of
-from ralph.conversation.secret_spans import RecordView
+from ralph.conversation.journal_lines import RecordView, line_of
 from ralph.pages.command import PageShare, read_journal
 from ralph.pages.content import Excerpts
 from ralph.pages.transcript import PageTranscript
 from ralph.values.events import AttemptEnded, TurnAsked
+from ralph.values.models import facts_of
 from ralph.values.redaction import Redactor
-from ralph.values.servers.models import facts_of
 from ralph.values.usage import TokenUsage
 from tests.fakes import call, text
 from tests.rows import every_row

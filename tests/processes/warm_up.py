@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ralph.machine.starting import end_idle_threads
 from ralph.mock_api import MockApi, Scenario, Step, Text, ToolUse, Turn
-from ralph.output import spool
-from ralph.values.shortage import ShortageError
+from ralph.output import writer
+from ralph.values.outcome import ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,7 +121,7 @@ def _no_threads_of_spools() -> Iterator[None]:
     def refuse(*_work: object, **_options: object) -> NoReturn:
         raise ShortageError("thread")
 
-    names = vars(spool)
+    names = vars(writer)
     usual = names["start_thread"]
     names["start_thread"] = refuse
     try:

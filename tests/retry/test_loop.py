@@ -18,10 +18,19 @@ from ralph.retry.backoff import RetryPolicy, Wait, custom, off, patient, standar
 from ralph.retry.call_site import CallSite, Chain, TurnRequests
 from ralph.retry.loop import send_with_retry
 from ralph.retry.targets import Roster
-from ralph.values.classify import ErrorClass, classify_error
 from ralph.values.controls import RunControls
 from ralph.values.credentials import Credential, Secret
-from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
+from ralph.values.errors import (
+    AgentError,
+    Api,
+    ErrorClass,
+    HttpError,
+    Json,
+    NetworkCause,
+    StreamParse,
+    StreamTransient,
+    classify_error,
+)
 from ralph.values.events import (
     AttemptEnded,
     ModelFallback,
@@ -35,9 +44,9 @@ from ralph.values.events import (
     RetryScheduled,
 )
 from ralph.values.limits import Budget
+from ralph.values.models import Price
 from ralph.values.outcome import Outcome
 from ralph.values.ports import BudgetSpent, Interrupted, RetryAborted, SignalReceived
-from ralph.values.servers.models import Price
 from ralph.values.usage import TokenUsage
 from tests.fakes import FakeWaiter, RecordingEvents, ScriptedClient, answer, call, new_log, roster_of, text
 from tests.fakes.played import Played

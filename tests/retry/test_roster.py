@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from ralph.conversation.context_size import ContextMeter
 from ralph.conversation.messages import Conversation, user_message
 from ralph.conversation.target import ModelDescription, Target
 from ralph.retry.targets import Roster
 from ralph.values.limits import SHORTEST_ANSWER
-from ralph.values.servers.models import DEFAULT_MAX_TOKENS
+from ralph.values.models import DEFAULT_MAX_TOKENS
+from ralph.values.usage import ContextMeter
 from tests.rows import every_row
 
 if TYPE_CHECKING:

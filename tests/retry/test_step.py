@@ -20,9 +20,16 @@ from ralph.retry.step import (
     waited,
 )
 from ralph.retry.targets import CANNOT_HELP, REFUSED_BY_ALL, MoveOn, Route, Rules, TargetsState
-from ralph.values.classify import classify_error
 from ralph.values.credentials import Credential, Secret
-from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamTransient
+from ralph.values.errors import (
+    AgentError,
+    Api,
+    HttpError,
+    Json,
+    NetworkCause,
+    StreamTransient,
+    classify_error,
+)
 from ralph.values.events import (
     AttemptEnded,
     ModelFallback,

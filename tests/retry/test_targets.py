@@ -24,8 +24,15 @@ from ralph.retry.targets import (
     begin,
     failure_of,
 )
-from ralph.values.classify import FailureKind, classify_error
-from ralph.values.errors import Api, HttpError, NetworkCause, StreamParse, StreamTransient
+from ralph.values.errors import (
+    Api,
+    FailureKind,
+    HttpError,
+    NetworkCause,
+    StreamParse,
+    StreamTransient,
+    classify_error,
+)
 from tests.rows import every_row
 
 if TYPE_CHECKING:

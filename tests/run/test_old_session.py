@@ -8,10 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from ralph.conversation.messages import RequestShape
-from ralph.conversation.notices import LIMIT_LIFTED
-from ralph.conversation.reading import Reading
+from ralph.conversation.next_step import LIMIT_LIFTED
 from ralph.conversation.records import moved_record, result_record, run_record, target_record
-from ralph.conversation.session import NO_SHAPE, replay
+from ralph.conversation.session import NO_SHAPE, Reading, replay
 from ralph.conversation.target import Target
 from ralph.machine.waiter import InboxWaiter
 from ralph.run.old_session import open_old_session

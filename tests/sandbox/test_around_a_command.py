@@ -15,8 +15,8 @@ from ralph.sandbox import disk_work
 from ralph.sandbox.disk_work import SilentDiskError
 from ralph.sandbox.kernel.landlock import WatchedDirectories
 from ralph.sandbox.protected_changes import UndoResult
+from ralph.values.outcome import ShortageError
 from ralph.values.ports import SignalReceived
-from ralph.values.shortage import ShortageError
 from tests.fakes.box import FakeBox, no_box, note_of
 from tests.patience import wait_until, within_s
 

@@ -25,7 +25,7 @@ from ralph.sandbox.planning import (
     with_hook_places,
 )
 from ralph.sandbox.sandbox_settings import HookSettings, SandboxSettings
-from ralph.values.shortage import ShortageError
+from ralph.values.outcome import ShortageError
 from tests.rows import every_row
 from tests.sandbox.boxes import box_of, means_of
 

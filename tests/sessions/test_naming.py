@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ralph.sessions.naming import age_text, named_session, title_from
+from ralph.sessions.places import age_text, named_session, title_from
 from tests.rows import every_row
 
 

@@ -24,8 +24,7 @@ from ralph.conversation.records import (
 )
 from ralph.sessions.command import session_object
 from ralph.sessions.journal import FileJournal
-from ralph.sessions.looking import SessionLook, look_at, look_to_list
-from ralph.sessions.skimming import LONG_BYTES, skim
+from ralph.sessions.looking import LONG_BYTES, SessionLook, look_at, look_to_list, skim
 from ralph.sessions.story import DAMAGED, SessionStory
 from ralph.values.outcome import Delivery, Outcome
 from tests.fakes import call, text

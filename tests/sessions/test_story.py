@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from ralph.conversation.journal_lines import JournalDamage
 from ralph.conversation.messages import user_message
 from ralph.conversation.records import UserRecord, user_record
-from ralph.sessions.document import session_export
 from ralph.sessions.story import NOT_DELIVERED, CallOutcome, ModelText, Prompt, SessionStory
+from ralph.sessions.story_text import session_export
 from ralph.values.outcome import Delivery
 from tests.fakes import call, text
 from tests.journals.reading import forked_record

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ralph.sessions.turn_lock import FileTurnLock, TurnLockError
+from ralph.sessions.journal import FileTurnLock, TurnLockError
 from ralph.values.ports import SignalReceived
 from tests.fakes import FakeWaiter
 

@@ -16,8 +16,8 @@ import pytest
 from ralph.machine import starting
 from ralph.machine.starting import end_idle_threads
 from ralph.values.answer import FILE_TOOLS, FileChange, ToolCall, ToolOutput
+from ralph.values.outcome import ShortageError
 from ralph.values.ports import Interrupted
-from ralph.values.shortage import ShortageError
 from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:

@@ -5,8 +5,20 @@ from __future__ import annotations
 import pytest
 
 from ralph.api.error_body import stream_error
-from ralph.values.classify import ErrorClass, FailureKind, classify_error, failure_kind, outcome_of
-from ralph.values.errors import AgentError, Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
+from ralph.values.errors import (
+    AgentError,
+    Api,
+    ErrorClass,
+    FailureKind,
+    HttpError,
+    Json,
+    NetworkCause,
+    StreamParse,
+    StreamTransient,
+    classify_error,
+    failure_kind,
+    outcome_of,
+)
 from ralph.values.outcome import Outcome
 from tests.rows import every_row
 

@@ -6,7 +6,7 @@ import errno
 import socket
 import ssl
 
-from ralph.values.shortage import ShortageError, shortage_of
+from ralph.values.outcome import ShortageError, shortage_of
 from tests.rows import every_row
 
 LACKING = [

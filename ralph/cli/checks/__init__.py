@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from ralph.values.outcome import Outcome
-from ralph.values.shortage import ADVICE, ShortageError
+from ralph.values.outcome import ADVICE, Outcome, ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

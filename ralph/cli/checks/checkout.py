@@ -30,8 +30,8 @@ from ralph.settings.claude_files import ClaudeFileError, document_of, read_claud
 from ralph.settings.merge import SettingsError
 from ralph.settings.tables import Settings
 from ralph.values.credentials import child_environment, known_secrets
+from ralph.values.outcome import ShortageError, shortage_of
 from ralph.values.ports import Clock, Interrupted
-from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

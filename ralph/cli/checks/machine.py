@@ -25,10 +25,9 @@ from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.planning import plan_box, refuse_owners_work
 from ralph.sessions.places import places_to_read
 from ralph.sessions.store import SessionStore
-from ralph.values.outcome import CannotError, Outcome
+from ralph.values.outcome import CannotError, Outcome, ShortageError, shortage_of
 from ralph.values.ports import Clock, JournalError, Waiter
 from ralph.values.screen_text import counted
-from ralph.values.shortage import ShortageError, shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

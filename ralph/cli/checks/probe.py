@@ -29,12 +29,19 @@ from ralph.sandbox.sandbox_settings import SandboxSettings, absolute_place
 from ralph.sandbox.trial import probe
 from ralph.sandbox.trial.self_test import ProbeError, ProbeResult, SelfTest
 from ralph.values.answer import Answer, ToolCall, ToolDefinition
-from ralph.values.classify import FailureKind, failure_kind, is_shortage, outcome_of
-from ralph.values.errors import AgentError, Api, HttpError, NetworkCause
+from ralph.values.endpoint import API_NAMES, KEY_VARIABLES, requests_url
+from ralph.values.errors import (
+    AgentError,
+    Api,
+    FailureKind,
+    HttpError,
+    NetworkCause,
+    failure_kind,
+    is_shortage,
+    outcome_of,
+)
 from ralph.values.events import Event, StreamReceived
-from ralph.values.outcome import Outcome
-from ralph.values.servers.endpoint import API_NAMES, KEY_VARIABLES, requests_url
-from ralph.values.shortage import ShortageError, shortage_of
+from ralph.values.outcome import Outcome, ShortageError, shortage_of
 from ralph.values.usage import TokenUsage, cost_usd, tokens_of
 
 if TYPE_CHECKING:

@@ -10,14 +10,16 @@ from pathlib import Path
 
 from ralph.cli.shell.answer import one_line
 from ralph.machine.files.opened_file import open_regular_file
-from ralph.sessions.naming import age_text, shortened, title_from
 from ralph.sessions.places import (
     SHORT_ID_CHARS,
+    age_text,
     directory_name,
     journals_in,
     listed,
     places_to_read,
+    shortened,
     state_directory,
+    title_from,
     written_at,
 )
 

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from ralph.machine.files.opened_file import KERNEL_PLACES, LINKS_OF_THE_SYSTEM, opened, opened_path
 from ralph.machine.own_process import link_target, way_to, written_by_all
-from ralph.values.shortage import shortage_of
+from ralph.values.outcome import shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

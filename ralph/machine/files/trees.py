@@ -31,7 +31,7 @@ from ralph.machine.files.paths import (
 )
 from ralph.machine.own_process import temporary_directory
 from ralph.machine.starting import start_thread
-from ralph.values.shortage import ShortageError
+from ralph.values.outcome import ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

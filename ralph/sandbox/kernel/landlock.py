@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from ralph.machine import restriction
 from ralph.machine.restriction import allow_beneath, prepare
-from ralph.values.shortage import shortage_of
+from ralph.values.outcome import shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

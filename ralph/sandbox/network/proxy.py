@@ -20,8 +20,8 @@ from msgspec import Struct
 
 from ralph.machine.connecting import connect_to_first
 from ralph.machine.starting import start_thread
+from ralph.values.outcome import ShortageError
 from ralph.values.screen_text import in_one_line
-from ralph.values.shortage import ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

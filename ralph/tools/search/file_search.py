@@ -32,7 +32,7 @@ from ralph.tools.files.path_guard import HiddenPlaces
 from ralph.tools.read import opened_regular
 from ralph.tools.search.glob_pattern import IGNORE_FILE, GlobPattern, is_ignored_whole
 from ralph.values.answer import ToolError, tool_errors
-from ralph.values.shortage import ShortageError
+from ralph.values.outcome import ShortageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
-from ralph.values.classify import (
+from ralph.values.errors import (
     PERMANENT_KINDS,
     STATUS_OF_TYPE,
     ErrorClass,
     FailureKind,
+    Json,
+    StreamParse,
+    StreamTransient,
     classify_error,
     failure_kind,
 )
-from ralph.values.errors import Json, StreamParse, StreamTransient
 from tests.api.harness import KEY, failure
 from tests.rows import every_row
 

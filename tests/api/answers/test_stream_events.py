@@ -11,8 +11,7 @@ import pytest
 
 from ralph.mock_api import Fault, Step, as_message
 from ralph.values.answer import MalformedCall
-from ralph.values.classify import ErrorClass, classify_error
-from ralph.values.errors import StreamParse, StreamTransient
+from ralph.values.errors import ErrorClass, StreamParse, StreamTransient, classify_error
 from ralph.values.events import ResponseDiscarded
 from ralph.values.usage import TokenUsage
 from tests.api.harness import (

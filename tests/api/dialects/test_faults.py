@@ -14,15 +14,19 @@ from hypothesis import strategies as st
 
 from ralph.api.reception import EVENT_BYTES
 from ralph.values.answer import MalformedCall, ToolCall
-from ralph.values.classify import (
+from ralph.values.errors import (
+    AgentError,
     ErrorClass,
     FailureKind,
+    HttpError,
+    Json,
+    StreamParse,
+    StreamTransient,
     classify_error,
     failure_kind,
     is_bad_key,
     is_damaged,
 )
-from ralph.values.errors import AgentError, HttpError, Json, StreamParse, StreamTransient
 from ralph.values.events import ClockFired, Notice, ResponseDiscarded, StreamReceived
 from tests.api.answers.pieces import PieceClient, Pieces, split
 from tests.api.dialects.spoken import CALLS, JSON, SPOKEN, TEXT, Spoken, text_only

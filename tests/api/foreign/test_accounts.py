@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.api.error_body import http_error
-from ralph.values.classify import outcome_of
+from ralph.values.errors import outcome_of
 from ralph.values.outcome import Outcome
 from tests.api.foreign.wire import DONE, QUICKLY, Row, answering, note, play, refusal, run, sse, stream
 from tests.api.harness import http_answer
@@ -47,7 +47,7 @@ EMPTY = [
         in_whole_body({"base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}}),
     ),
 ]
-"""tests/values/servers/test_accounts.py has each text and each code."""
+"""tests/values/test_accounts.py has each text and each code."""
 
 
 def ended(answer: bytes, settings: str, directory: Path) -> tuple[int, dict[str, Any]]:

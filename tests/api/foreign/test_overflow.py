@@ -1,7 +1,7 @@
 """A prompt that is too long, in the words of other servers: the context is made smaller, and the work continues. Also what
 must stay another failure although its words are alike, and refusals in words that ralph does not know.
 
-tests/values/servers/test_refusals.py has each known text with each status, tests/conversation/test_context_size.py the sizes, and
+tests/values/test_refusals.py has each known text with each status, tests/conversation/test_context_size.py the sizes, and
 tests/retry/test_step.py what is said twice.
 """
 

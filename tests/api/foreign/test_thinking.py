@@ -34,7 +34,7 @@ INVALID = says("messages.1.content.0: Invalid `signature` in `thinking` block")
 SIGNATURE = refusal(400, INVALID)
 MISSED = refusal(400, says("The `content[].thinking` in the thinking mode must be passed back to the API."))
 
-# tests/values/servers/test_refusals.py has each text with each status.
+# tests/values/test_refusals.py has each text with each status.
 REFUSED = [
     Row(name, source, (thinks(1), answer, DONE), notes="1\n", notices=(LEFT_OUT,), errors=("",))
     for name, source, answer in (

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ralph.output.telemetry.metrics_file import METRICS, TURN_BUCKETS, MetricsFile
+from ralph.output.metrics_file import METRICS, TURN_BUCKETS, MetricsFile
 from ralph.values import events as ev
 from ralph.values.answer import ToolCall, ToolOutput, ToolResult
+from ralph.values.models import facts_of
 from ralph.values.outcome import Outcome
-from ralph.values.servers.models import facts_of
 from ralph.values.usage import TokenUsage
 from tests.fakes import EPOCH, FakeClock
 from tests.output.ended import ended
@@ -371,7 +371,7 @@ def test_another_programs_shared_metrics_are_left_alone(tmp_path) -> None:
     code = (
         "import sys\n"
         "from ralph.machine.waiter import SystemClock\n"
-        "from ralph.output.telemetry.metrics_file import MetricsFile\n"
+        "from ralph.output.metrics_file import MetricsFile\n"
         "MetricsFile(sys.argv[1], SystemClock()).open()\n"
     )
     setting = [("PROMETHEUS_MULTIPROC_DIR", str(shared))]

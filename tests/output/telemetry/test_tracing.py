@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from opentelemetry import trace
 
-from ralph.output.telemetry.tracing import TracingError, open_tracing
-from ralph.output.telemetry.tracing_spans import LONGEST_NAME, MOST_WAITING_SPANS
+from ralph.output.tracing import TracingError, open_tracing
+from ralph.output.tracing_spans import LONGEST_NAME, MOST_WAITING_SPANS
 from ralph.values import events as ev
 from ralph.values.answer import ToolCall, ToolOutput, ToolResult
-from ralph.values.outcome import Outcome
-from ralph.values.servers.models import ModelFacts, Price
-from ralph.values.shortage import ShortageError
+from ralph.values.models import ModelFacts, Price
+from ralph.values.outcome import Outcome, ShortageError
 from ralph.values.usage import RunUsage, TokenUsage
 from tests.output.ended import ended as run_ended
 from tests.rows import every_row
@@ -28,7 +27,7 @@ from tests.services.two_addresses import NAME, SIX, two_addresses
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ralph.output.telemetry.tracing_spans import Tracing
+    from ralph.output.tracing_spans import Tracing
 
 DOCS = Path(__file__).parents[3] / "docs" / "telemetry.md"
 MODEL = "claude-opus-5-5"
@@ -506,7 +505,7 @@ def test_p18_spans_wait_for_a_thread_and_are_missed_by_nobody_but_who_watches(
 
     with collecting() as collector, monkeypatch.context() as short:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
-        short.setattr("ralph.output.telemetry.tracing_spans.start_thread", start)
+        short.setattr("ralph.output.tracing_spans.start_thread", start)
         stage = Stage()
         whole_run(stage)
         if comes_back:

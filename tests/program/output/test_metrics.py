@@ -115,7 +115,7 @@ def test_a_killed_run_leaves_a_whole_file_without_an_end_and_the_next_run_cleans
 # The whole program with a shorter interval than a minute. tests/output/telemetry/test_metrics_file.py tests the minute.
 IMPATIENT = """
 import sys
-import ralph.output.telemetry.metrics_file as metrics_file
+import ralph.output.metrics_file as metrics_file
 metrics_file.WRITE_EVERY_S = 0.2
 sys.argv = ["ralph", "run", "go", "--metrics-file", "run.prom"]
 from ralph.__main__ import main

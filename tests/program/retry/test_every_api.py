@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ralph.mock_api import Fault, Step, Text, Thinking, ToolUse, Turn
-from ralph.values.servers.endpoint import ANTHROPIC, APIS
-from ralph.values.servers.models import facts_of
+from ralph.values.endpoint import ANTHROPIC, APIS
+from ralph.values.models import facts_of
 
 if TYPE_CHECKING:
     from tests.program.conftest import Ralph

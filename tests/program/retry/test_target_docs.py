@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING
 from ralph.mock_api import Fault, Text, Thinking, ToolUse, Turn
 from ralph.retry.backoff import GiveUp, standard
 from ralph.retry.targets import Route, Rules, TargetsState, after_failure, begin, failure_of
-from ralph.values.classify import classify_error
-from ralph.values.errors import Api, HttpError, Json, NetworkCause, StreamParse, StreamTransient
+from ralph.values.errors import (
+    Api,
+    HttpError,
+    Json,
+    NetworkCause,
+    StreamParse,
+    StreamTransient,
+    classify_error,
+)
 from tests.test_docs import table
 
 if TYPE_CHECKING:

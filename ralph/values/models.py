@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
-from ralph.values.servers.endpoint import host_in, is_default
+from ralph.values.endpoint import host_in, is_default
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,12 +10,12 @@ import warnings
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from ralph.values.shortage import shortage_of
+from ralph.values.outcome import shortage_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ralph.output.telemetry.tracing_spans import Tracing
+    from ralph.output.tracing_spans import Tracing
 
 EXTRA_MISSING = "--otel needs the extra: pip install '.[otel]' in ralph's clone, with ralph's Python"
 
@@ -56,7 +56,7 @@ def open_tracing(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # requests warns about the versions of other packages
-            from ralph.output.telemetry import tracing_spans  # noqa: PLC0415 - an extra
+            from ralph.output import tracing_spans  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise TracingError(EXTRA_MISSING) from error
     delivery = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ralph.values.servers.refusals import ACCOUNT_CODES, ACCOUNTS, exhausted_account, window_s
+from ralph.values.refusals import ACCOUNT_CODES, ACCOUNTS, exhausted_account, window_s
 from tests.rows import every_row
 
 # One message of each row that is told by its text.

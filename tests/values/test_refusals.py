@@ -5,9 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from ralph.api.error_body import http_error, stream_error
-from ralph.values.classify import (
+from ralph.values.errors import (
+    AgentError,
+    Api,
     ErrorClass,
     FailureKind,
+    HttpError,
+    NetworkCause,
+    StreamParse,
+    StreamTransient,
     classify_error,
     failure_kind,
     is_damaged,
@@ -16,8 +22,7 @@ from ralph.values.classify import (
     misses_thinking,
     refuses_thinking,
 )
-from ralph.values.errors import AgentError, Api, HttpError, NetworkCause, StreamParse, StreamTransient
-from ralph.values.servers.refusals import (
+from ralph.values.refusals import (
     BAD_CALLS,
     BAD_KEYS,
     MISSING_MODELS,

@@ -29,11 +29,11 @@ from urllib3.util import connection as connections
 
 from ralph.machine.connecting import choose_address, connect
 from ralph.machine.starting import start_thread
-from ralph.output.system_events import named_fields
+from ralph.output.stream_json import named_fields
 from ralph.values import events as ev
 from ralph.values.answer import ToolCall, describe_bug
-from ralph.values.servers.endpoint import ANTHROPIC
-from ralph.values.shortage import ShortageError
+from ralph.values.endpoint import ANTHROPIC
+from ralph.values.outcome import ShortageError
 from ralph.values.usage import TokenUsage, cost_usd
 
 if TYPE_CHECKING:

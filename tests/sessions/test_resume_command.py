@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 
-from ralph.values.resume_command import resume_command, shell_word
+from ralph.sessions.store import resume_command, shell_word
 from tests.rows import every_row
 
 
