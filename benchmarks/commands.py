@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ralph.cli.command_words import HELP_LINES
+from ralph.cli.command_line import HELP_LINES
 from ralph.cli.settings_command import SettingsCommand
 from ralph.cli.typer_command import HELP_OPTIONS, command_names, named_command
 

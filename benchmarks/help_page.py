@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-from ralph.cli.command_words import HELP_LINES
+from ralph.cli.command_line import HELP_LINES
 from ralph.cli.typer_command import HELP_OPTIONS
 
 PAGE = Path(__file__).parent.parent / "ralph" / "cli" / "help.txt"

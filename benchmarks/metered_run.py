@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.api import transport as transports
 from ralph.api.transport import httpx
-from ralph.cli.app import run_cli
+from ralph.cli.command_line import run_cli
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -40,7 +40,7 @@ def main(core_limit: int | None = None, parent_pid: int | None = None) -> None:
     _open_standard_streams()
     process_start.take_usual_signals()
     try:
-        from ralph.cli.app import run_cli  # noqa: PLC0415 - costs still more time that --version saves
+        from ralph.cli.command_line import run_cli  # noqa: PLC0415 - costs still more time that --version saves
     except (OSError, MemoryError, ImportError) as error:
         _end_if_too_short(error, process_start.why_too_few_descriptors())
         _refuse_to_import(error, left_out)

@@ -156,7 +156,6 @@ TOUCHES_THE_WORLD = (
     "run.report_check",
     "run.report_problems",
     "run.report_schema",
-    "run.session",
     "run.session_run",
     "sandbox.box_mounts",
     "sandbox.box_plan",
@@ -654,7 +653,7 @@ def test_the_retry_loop_is_flat() -> None:
 # Imports that build on one another, and what each of them may still not have loaded.
 STEPS = {
     "version": "ralph.__main__",
-    "help": "ralph.cli.app",
+    "help": "ralph.cli.command_line",
     "main path": "ralph.run.command, ralph.tools",
     "new session": "ralph.run.session_run, ralph.sessions.journal",
     "run": "ralph.run.parts, ralph.tools.bash",

@@ -103,7 +103,12 @@ def test_the_source_archive_holds_what_a_checkout_does(built) -> None:
     with tarfile.open(built.source) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
     assert {"LICENSE", "README.md", "quickstart.py", "loop.sh", "pyproject.toml"} <= held
-    assert {"tests/test_distribution.py", "specs/README.md", "docs/loop.md", "ralph/cli/app.py"} <= held
+    assert {
+        "tests/test_distribution.py",
+        "specs/README.md",
+        "docs/loop.md",
+        "ralph/cli/command_line.py",
+    } <= held
     assert not [name for name in held if name.startswith((".venv", ".git/")) or "__pycache__" in name]
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ralph.api.error_body import stream_error
-from ralph.cli.command_words import with_command
+from ralph.cli.command_line import with_command
 from ralph.cli.sessions import list_
 from ralph.cli.typer_command import HELP_OPTIONS, named_command
 from ralph.loop.events import iteration_prompt

@@ -42,13 +42,13 @@ os.kill(os.getpid(), 9)
 """
 FAILS_WITHIN = """
 import socket, sys
-from ralph.cli import app
+from ralph.cli import command_line
 from tests.processes import forked_processes
 
 def fail(words):
     raise SystemError("in the middle")
 
-app.run_cli = fail
+command_line.run_cli = fail
 forked_processes._get_ready(socket.socket(fileno=int(sys.argv[1])), forked_processes._prepare)
 """
 

@@ -354,8 +354,8 @@ SEEDS = (
     ),
     Break(
         "D27",
-        "import math\nfrom typing import TYPE_CHECKING\n\nfrom msgspec import Struct, field\nfrom msgspec.structs import replace\n\nfrom ralph.retry.backoff import LASTED_TOO_LONG, GiveUp, RetryPolicy, ShortTime, Wait, met_again\n",
-        "import math\nimport time\nfrom typing import TYPE_CHECKING\n\nfrom msgspec import Struct, field\nfrom msgspec.structs import replace\n\nfrom ralph.retry.backoff import LASTED_TOO_LONG, GiveUp, RetryPolicy, ShortTime, Wait, met_again\n",
+        "import math\nfrom typing import TYPE_CHECKING, Protocol, Self\n",
+        "import math\nimport time\nfrom typing import TYPE_CHECKING, Protocol, Self\n",
     ),
     Break(
         "D28 D33",

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ralph.agent.compaction import Attempt, Trigger
     from ralph.agent.session_log import SessionLog
     from ralph.conversation.messages import Conversation
-    from ralph.retry.call_site import CallSite, TurnRequests
+    from ralph.retry.step import CallSite, TurnRequests
     from ralph.values.answer import Answer, Block
 
 _ASKS_FROM_SHARE = 0.1

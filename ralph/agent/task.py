@@ -47,8 +47,8 @@ from ralph.conversation.next_step import (
 )
 from ralph.conversation.records import QueuedRecord, Record, background_record, ended_record
 from ralph.conversation.session import Session, asking
-from ralph.retry.call_site import CallSite, Client, TurnRequests, WindowTooSmallError
 from ralph.retry.loop import send_with_retry
+from ralph.retry.step import CallSite, Client, TurnRequests, WindowTooSmallError
 from ralph.retry.targets import Roster, TargetLog
 from ralph.values.answer import COMMANDS, Answer, Block
 from ralph.values.controls import RunControls

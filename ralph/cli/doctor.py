@@ -31,7 +31,7 @@ from ralph.cli.checks.machine import (
 from ralph.cli.checks.probe import LIMITS, probe_targets, try_sandbox
 from ralph.cli.options import DoctorLine
 from ralph.cli.settings_command import SettingsCommand, TypedLine
-from ralph.cli.values import absolute
+from ralph.cli.typer_command import absolute
 from ralph.loop.starter import placeholders_left
 from ralph.machine.files.paths import repository_top
 from ralph.machine.trust import trusting, unusable_places

@@ -18,8 +18,7 @@ from ralph.cli.loop_records import OpenFlag, PageFile
 from ralph.cli.options import RunLine
 from ralph.cli.run import COMMAND as RUN
 from ralph.cli.settings_command import check_settings
-from ralph.cli.typer_command import command_group, made, option
-from ralph.cli.values import COUNT, absolute, run_directories
+from ralph.cli.typer_command import COUNT, absolute, command_group, made, option, run_directories
 from ralph.git.runner import git_program
 from ralph.machine.waiter import StopEvent
 from ralph.output.result_file import write_result_file

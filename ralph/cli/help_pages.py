@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ralph.cli.command_words import LEAST_ALIKE
+from ralph.cli.command_line import LEAST_ALIKE
 from ralph.cli.typer_command import typer_command
 from ralph.machine.own_programs import own_program, search_around, without_unsafe_loads
 from ralph.values.outcome import CannotError, Outcome, UsageError, nearest

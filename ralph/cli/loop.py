@@ -15,7 +15,7 @@ import typer
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.cli.command_words import IN_LOOP, NO_EFFECT, instead_of_in_loop, refuse_lone_word, wrong_value
+from ralph.cli.command_line import IN_LOOP, NO_EFFECT, instead_of_in_loop, refuse_lone_word, wrong_value
 from ralph.cli.options import (
     Directory,
     RunLine,
@@ -26,13 +26,13 @@ from ralph.cli.options import (
     writable_file,
 )
 from ralph.cli.settings_command import SettingsCommand, TypedLine, check_settings
-from ralph.cli.typer_command import option
-from ralph.cli.values import (
+from ralph.cli.typer_command import (
     COUNT,
     absolute,
     directories,
     is_piped,
     json_or_path,
+    option,
     prompt_not_in_list,
     refuse_file_as_prompt,
     run_directories,

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ralph.cli.typer_command import option, typer_command
-from ralph.cli.values import absolute, existing_directory, working_directory
+from ralph.cli.typer_command import absolute, existing_directory, option, typer_command, working_directory
 from ralph.loop.starter import write_starters
 from ralph.loop.status import list_loops, show_loop
 from ralph.pages.command import write_report

@@ -12,9 +12,8 @@ from uuid import UUID
 import typer
 from msgspec import Struct
 
-from ralph.cli.command_words import wrong_value
-from ralph.cli.typer_command import option
-from ralph.cli.values import absolute, json_or_path, run_directories
+from ralph.cli.command_line import wrong_value
+from ralph.cli.typer_command import absolute, json_or_path, option, run_directories
 from ralph.output.result_file import result_file_problem
 from ralph.output.standard_streams import has_closed_output
 from ralph.output.writer import OutputOptions

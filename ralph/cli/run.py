@@ -6,10 +6,10 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from ralph.cli.command_words import NO_EFFECT, refuse_command_word, refuse_lone_word, wrong_value
+from ralph.cli.command_line import NO_EFFECT, refuse_command_word, refuse_lone_word, wrong_value
 from ralph.cli.options import RunLine, check_output_is_open, refuse_contradictions, run_options
 from ralph.cli.settings_command import SettingsCommand, TypedLine, check_settings
-from ralph.cli.values import (
+from ralph.cli.typer_command import (
     directories,
     is_piped,
     prompt_not_in_list,

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from ralph import mock_api as server
-from ralph.cli.command_words import wrong_value
+from ralph.cli.command_line import wrong_value
 from ralph.cli.typer_command import option, typer_command
 from ralph.demo import run_demo
 from ralph.values.outcome import CannotError, Outcome, ShortageError, nearest

@@ -4,8 +4,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ralph.cli.typer_command import command_group, made, option
-from ralph.cli.values import absolute, existing_directory
+from ralph.cli.typer_command import absolute, command_group, existing_directory, made, option
 from ralph.sessions import command
 
 SessionId = Annotated[

@@ -19,9 +19,8 @@ from typer.exceptions import TyperException
 from typer.main import get_click_param
 from typer.models import ParamMeta
 
-from ralph.cli.command_words import with_repeated_options
-from ralph.cli.typer_command import line_error, option, spell
-from ralph.cli.values import absolute
+from ralph.cli.command_line import with_repeated_options
+from ralph.cli.typer_command import absolute, line_error, option, spell
 from ralph.settings.tables import ALL_KEYS, BY_NAME
 from ralph.values.outcome import UsageError
 from ralph.values.setting import Arity, Flag, Key

@@ -19,7 +19,7 @@ from ralph.loop.agent_events import read_claude, read_codex, read_opencode, read
 from ralph.machine.own_programs import own_program, why_not_used
 from ralph.permissions.claude_settings import read_settings, strictest_mode
 from ralph.permissions.rule import Effect
-from ralph.settings.claude_files import document_of, guards_in_short
+from ralph.settings.files import document_of, guards_in_short
 from ralph.values.outcome import CannotError, UsageError
 
 if TYPE_CHECKING:

@@ -41,8 +41,7 @@ from ralph.sandbox.planning import plan_box, refuse_owners_work, with_denied_pla
 from ralph.sandbox.sandbox_limits import restricted
 from ralph.sessions.journal import FileTurnLock, TurnLockError
 from ralph.sessions.store import SessionStore, refuse_open
-from ralph.settings.claude_files import ClaudeFileError, judged, read_claude_files
-from ralph.settings.files import find_settings_files
+from ralph.settings.files import ClaudeFileError, find_settings_files, judged, read_claude_files
 from ralph.settings.handover import changed_since, recorded_files
 from ralph.settings.merge import ClaudeOptions, SettingsError, load_with_claude
 from ralph.values.credentials import TURN_LOCK, child_environment, known_secrets

@@ -18,7 +18,7 @@ from ralph.loop.values import (  # noqa: TC001 - `convert` reads the type hints 
     LoopEnd,
     LoopPlan,
 )
-from ralph.settings.claude_files import without_values
+from ralph.settings.files import without_values
 from ralph.values.outcome import Outcome  # noqa: TC001 - `convert` reads the type hints at run time
 from ralph.values.redaction import LookedCommit  # noqa: TC001 - `convert` reads the type hints at run time
 from ralph.values.strict_json import strict_json

@@ -11,14 +11,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ralph.retry.backoff import GiveUp, Wait
-from ralph.retry.call_site import Chain, WindowTooSmallError, affordable_request, tokens_to_pay, with_prompt
 from ralph.retry.step import (
+    Chain,
+    WindowTooSmallError,
+    affordable_request,
     answered,
     asked,
     attempt_ended,
     raised_at_end,
     step,
+    tokens_to_pay,
     waited,
+    with_prompt,
 )
 from ralph.retry.targets import MoveOn
 from ralph.values.errors import AgentError, classify_error
@@ -26,7 +30,7 @@ from ralph.values.ports import Interrupted, JournalError
 
 if TYPE_CHECKING:
     from ralph.conversation.messages import Conversation
-    from ralph.retry.call_site import CallSite, TurnRequests
+    from ralph.retry.step import CallSite, TurnRequests
     from ralph.retry.targets import Decision
     from ralph.values.answer import Answer
 

@@ -10,7 +10,7 @@ from ralph.permissions.claude_settings import GuardError, read_all, strictest_mo
 from ralph.permissions.rule import Effect, RuleError, parse_rule
 from ralph.permissions.settings_keys import wrong_at_top
 from ralph.run.parts import RunGuards
-from ralph.settings.claude_files import ClaudeFileError, document_of, guards_in_short, judged
+from ralph.settings.files import ClaudeFileError, document_of, guards_in_short, judged
 from ralph.settings.merge import SettingsError
 from ralph.values.controls import PermissionMode
 from ralph.values.tool_choice import is_pattern

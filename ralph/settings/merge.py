@@ -15,15 +15,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.machine.own_programs import ProgramSearch, search_around, search_outside
-from ralph.settings import claude_files as of_claude
-from ralph.settings.claude_files import ALIAS_VARIABLES, ClaudeWishes, aliases_from
 from ralph.settings.files import (
+    ALIAS_VARIABLES,
+    ClaudeFileError,
+    ClaudeWishes,
     SettingsFile,
+    aliases_from,
     find_settings_files,
     flattened,
     is_of_another_program,
     is_same_file,
     keys_at_any_depth,
+    read_claude_files,
+    read_wishes,
+    set_network_variables,
 )
 from ralph.settings.listing import shown_value
 from ralph.settings.tables import (
@@ -201,11 +206,11 @@ def load_with_claude(
     try:
         read = claude.files
         if read is None:
-            read = of_claude.read_claude_files(cwd, environment, claude.option, reach)
-        wishes = of_claude.read_wishes(read, environment, cwd, claude.sources)
-    except of_claude.ClaudeFileError as error:
+            read = read_claude_files(cwd, environment, claude.option, reach)
+        wishes = read_wishes(read, environment, cwd, claude.sources)
+    except ClaudeFileError as error:
         raise SettingsError(str(error), from_flag=error.from_flag) from error
-    of_claude.set_network_variables(wishes.with_variables(environment), wishes.variables.plain)
+    set_network_variables(wishes.with_variables(environment), wishes.variables.plain)
     try:
         settings = load_settings(flags, environment, cwd, config_file, files, reach=reach, claude=wishes)
     except SettingsError as error:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ralph.conversation.target import THINKING_CHOICES, Target
 from ralph.machine.connecting import proxy_in_words
 from ralph.settings import kinds as must_be
-from ralph.settings.claude_files import login_of_another_program, why_not_asked
+from ralph.settings.files import login_of_another_program, why_not_asked
 from ralph.settings.kinds import about, decoded_table
 from ralph.settings.tables import ModelSettings, Remark
 from ralph.values.credentials import (

@@ -3,7 +3,7 @@
 Before each request, ralph computes the highest possible cost of the request. It assumes that every token of the
 prompt has the highest input price, and that the answer has the maximum length. If the rest of the budget is smaller
 than this cost, ralph limits the length of the answer. If the budget cannot pay even for a short answer, the run ends.
-`affordable_request` in `retry/call_site.py` makes this check.
+`affordable_request` in `retry/step.py` makes this check.
 """
 
 # There is no `from __future__ import annotations` here, because the definitions of settings are read from the

@@ -1,7 +1,7 @@
 """The interfaces (ports) that several packages use: clock, waiter and events. Also the exceptions that stop a run.
 
 `machine/` and `run/` implement the ports. Tests use fakes. If only one package uses a port, that package defines it,
-in `retry/call_site.py`, `agent/tool_turn.py` or `agent/session_log.py`.
+in `retry/step.py`, `agent/tool_turn.py` or `agent/session_log.py`.
 """
 
 from __future__ import annotations

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from typer.core import TyperOption
 
-from ralph.cli.app import run_cli
-from ralph.cli.command_words import INSTEAD
+from ralph.cli.command_line import INSTEAD, run_cli
 from ralph.cli.run import COMMAND
 from ralph.values.outcome import UsageError
 from tests.rows import every_row

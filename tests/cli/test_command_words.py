@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from ralph.cli.command_words import (
+from ralph.cli.command_line import (
     COMMANDS,
     LineError,
     instead_of,

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.help_page import PAGE, page
-from ralph.cli.command_words import HELP_LINES
+from ralph.cli.command_line import HELP_LINES
 from ralph.cli.help_pages import show_page
 from ralph.values.outcome import UsageError
 from tests.rows import every_row
@@ -99,7 +99,7 @@ def test_a_page_is_printed_whatever_the_encoding_of_the_terminal_and_without_a_w
 ) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
-    code = "import os, sys; os.rmdir(os.getcwd()); from ralph.cli.app import run_cli; sys.exit(run_cli(['help', 'retry']))"
+    code = "import os, sys; os.rmdir(os.getcwd()); from ralph.cli.command_line import run_cli; sys.exit(run_cli(['help', 'retry']))"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"}
     ran = subprocess.run(
         [sys.executable, "-c", code], cwd=gone, env=environment, capture_output=True, check=False
@@ -133,7 +133,7 @@ def test_the_page_is_the_one_that_the_list_of_commands_makes() -> None:
 
 
 def test_it_is_shown_without_typer_and_without_msgspec() -> None:
-    code = "import sys; from ralph.cli.app import run_cli; run_cli(['--help', 'x']); print(*sys.modules)"
+    code = "import sys; from ralph.cli.command_line import run_cli; run_cli(['--help', 'x']); print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     shown, _, modules = ran.stdout.rstrip().rpartition("\n")
     assert shown == PAGE.read_text().rstrip()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ralph.cli.app import run_cli
+from ralph.cli.command_line import run_cli
 from ralph.cli.typer_command import command_names, named_command
 from tests.rows import every_row
 

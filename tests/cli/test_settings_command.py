@@ -9,7 +9,7 @@ import pytest
 from typer.core import TyperOption
 
 import ralph.cli.loop
-from ralph.cli.app import run_cli
+from ralph.cli.command_line import run_cli
 from ralph.cli.doctor import COMMAND as DOCTOR
 from ralph.cli.loop import COMMAND as LOOP
 from ralph.cli.loop import LoopLine

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ralph.agent.tool_turn import Gate
-    from ralph.retry.call_site import Client
+    from ralph.retry.step import Client
     from ralph.values.answer import Answer
     from ralph.values.events import RunEnded
     from ralph.values.limits import LimitSettings

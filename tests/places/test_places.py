@@ -191,8 +191,7 @@ def test_the_reasons_are_those_of_the_rows() -> None:
 
 
 def test_every_file_of_a_repository_that_ralph_or_an_agent_obeys_is_a_row() -> None:
-    from ralph.settings.claude_files import _PROJECT_FILES
-    from ralph.settings.files import LOCAL_FILE
+    from ralph.settings.files import _PROJECT_FILES, LOCAL_FILE
     from ralph.settings.mcp_servers import REPOSITORY_FILE
 
     for name in (*_PROJECT_FILES.values(), LOCAL_FILE, REPOSITORY_FILE):

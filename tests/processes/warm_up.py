@@ -40,7 +40,7 @@ def warm_up() -> None:
     """Runs ralph twice. The runs start no commands and no searches, because starting processes would change this
     process for good. Raises AssertionError if a run fails or leaves something behind.
     """
-    from ralph.cli.app import run_cli
+    from ralph.cli.command_line import run_cli
 
     before = _state()
     with (

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.cli.command_words import COMMANDS, IN_LOOP
+from ralph.cli.command_line import COMMANDS, IN_LOOP
 from ralph.loop.record import FileRecord
 from ralph.loop.state import state_text
 from ralph.mock_api import MockApi, Turn
@@ -212,7 +212,7 @@ def ralph_here(ralph: Ralph, monkeypatch, capfd) -> Callable[..., Finished]:
     show that a process prints the same and exits with the same code. `of` is the `Ralph` whose directory and
     environment are used. With `as_typed`, a lone word is not made a prompt. It must end with `code`, if one is given.
     """
-    from ralph.cli.app import run_cli  # only tests that ask for it
+    from ralph.cli.command_line import run_cli  # only tests that ask for it
 
     def run(*arguments: str, of: Ralph = ralph, as_typed: bool = False, code: int | None = None) -> Finished:
         capfd.readouterr()

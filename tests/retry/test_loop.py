@@ -15,8 +15,8 @@ from ralph.conversation.messages import Conversation, user_message
 from ralph.conversation.records import assistant_record, run_record, user_record
 from ralph.conversation.target import Target
 from ralph.retry.backoff import RetryPolicy, Wait, custom, off, patient, standard
-from ralph.retry.call_site import CallSite, Chain, TurnRequests
 from ralph.retry.loop import send_with_retry
+from ralph.retry.step import CallSite, Chain, TurnRequests
 from ralph.retry.targets import Roster
 from ralph.values.controls import RunControls
 from ralph.values.credentials import Credential, Secret

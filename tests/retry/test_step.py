@@ -8,10 +8,10 @@ import pytest
 
 from ralph.conversation.target import Target
 from ralph.retry.backoff import GiveUp, Wait, custom, off, patient, standard
-from ralph.retry.call_site import TurnRequests
 from ralph.retry.step import (
     RetryState,
     Situation,
+    TurnRequests,
     answered,
     asked,
     begin_chain,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from ralph.settings.claude_files import ALIAS_VARIABLES, aims_requests
+from ralph.settings.files import ALIAS_VARIABLES, aims_requests
 from ralph.values.models import ALIASES
 from tests.fakes import roster_of
 from tests.rows import every_row

@@ -9,8 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from ralph.machine.own_programs import search_around, search_outside
-from ralph.settings.claude_files import read_claude_files
-from ralph.settings.files import SettingsFile, find_settings_files
+from ralph.settings.files import SettingsFile, find_settings_files, read_claude_files
 from ralph.settings.handover import LoopHandover, handed_over, taken_over
 from ralph.values.claude_file import ClaudeFile
 

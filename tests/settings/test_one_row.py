@@ -48,7 +48,7 @@ ROWS = {
 # the same reason it imports at once what most of the commands import.
 FORKS = """
 import json, os, runpy, sys
-import ralph.api.transport, ralph.cli.app, ralph.cli.doctor, ralph.run.command
+import ralph.api.transport, ralph.cli.command_line, ralph.cli.doctor, ralph.run.command
 import ralph.cli.checks.checkout, ralph.cli.checks.machine, ralph.machine.process_limit
 for line in sys.stdin:
     sys.argv, environment, streams = json.loads(line)

@@ -26,7 +26,7 @@ from ralph.run.permission_rules import not_kept
 from ralph.sandbox.box_plan import CannotConfineError
 from ralph.sandbox.planning import plan_box, with_denied_places
 from ralph.sandbox.sandbox_settings import SandboxSettings
-from ralph.settings.claude_files import ClaudeFileError, document_of, read_claude_files
+from ralph.settings.files import ClaudeFileError, document_of, read_claude_files
 from ralph.settings.merge import SettingsError
 from ralph.settings.tables import Settings
 from ralph.values.credentials import child_environment, known_secrets

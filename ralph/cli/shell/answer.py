@@ -182,7 +182,7 @@ def wanted(rows: list[TableRow], words: list[str], current: str) -> Completion:
 
 
 class _Line:
-    """The words between the command and the cursor, read as `ralph.cli.command_words` reads a command line."""
+    """The words between the command and the cursor, read as `ralph.cli.command_line` reads a command line."""
 
     def __init__(self, options: list[TableRow], words: list[str]) -> None:
         self.options = options

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies
 
 from benchmarks.completion_table import TABLE, table
-from ralph.cli.command_words import COMMANDS
+from ralph.cli.command_line import COMMANDS
 from ralph.cli.shell.answer import BashLine, quoted, rows_of, wanted
 from tests.rows import every_row
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.cli.command_words import COMMANDS
+from ralph.cli.command_line import COMMANDS
 from ralph.mock_api import MockApi, Turn
 from tests.patience import PATIENCE_S, within_s
 from tests.program.model_answers import calls

@@ -10,9 +10,8 @@ import sys
 
 import pytest
 
-from ralph.cli.app import run_cli
-from ralph.cli.command_words import COMMANDS
-from ralph.cli.values import refuse_file_as_prompt
+from ralph.cli.command_line import COMMANDS, run_cli
+from ralph.cli.typer_command import refuse_file_as_prompt
 from ralph.mock_api import Turn
 from tests.patience import PATIENCE_S, wait_until
 from tests.processes.children import is_running

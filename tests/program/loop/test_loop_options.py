@@ -17,7 +17,7 @@ from msgspec.structs import fields, replace
 from typer.core import TyperOption
 
 import ralph.cli.loop
-from ralph.cli.app import run_cli
+from ralph.cli.command_line import run_cli
 from ralph.cli.loop import COMMAND as LOOP
 from ralph.cli.loop import REFUSED as NOT_FOR_A_LOOP
 from ralph.cli.loop import LoopLine, words_for_run

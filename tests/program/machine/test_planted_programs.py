@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ralph.cli import command_words
+from ralph.cli import command_line
 from ralph.machine.own_process import READ_LATER, leave_working_directory_out
 from ralph.mock_api import Turn
 from tests.program.model_answers import bash, calls, report, results
@@ -208,7 +208,7 @@ def test_the_import_path_leaves_out_what_a_link_in_the_working_directory_leads_t
 def test_byte_code_that_a_command_may_write_is_not_loaded(ralph, mark) -> None:
     """It is looked for where PYTHONPYCACHEPREFIX names, and taken for that of a file with the same time and size."""
     prefix = ralph.cwd / "cache"
-    source = Path(command_words.__file__)
+    source = Path(command_line.__file__)
     status = source.stat()
     planted = Path(f"{prefix}{source.parent}", Path(importlib.util.cache_from_source(str(source))).name)
     planted.parent.mkdir(parents=True)
@@ -216,7 +216,7 @@ def test_byte_code_that_a_command_may_write_is_not_loaded(ralph, mark) -> None:
     times = struct.pack("<III", 0, int(status.st_mtime), status.st_size)
     planted.write_bytes(importlib.util.MAGIC_NUMBER + times + marshal.dumps(code))
     ralph.environment["PYTHONPYCACHEPREFIX"] = str(prefix)
-    loads = [sys.executable, "-c", "import ralph.cli.command_words"]
+    loads = [sys.executable, "-c", "import ralph.cli.command_line"]
     subprocess.run(loads, cwd="/", env=ralph.environment, check=True)
     assert mark.exists(), "Python takes it"
     mark.unlink()
