@@ -179,7 +179,6 @@ TOUCHES_THE_WORLD = (
     "sessions.looking",
     "sessions.places",
     "sessions.store",
-    "settings.claude_files",
     "settings.files",
     "settings.handover",
     "settings.key_programs",

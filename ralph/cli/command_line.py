@@ -21,8 +21,15 @@ from typing import TYPE_CHECKING
 
 from ralph.machine.loading import load_typer, load_without
 from ralph.machine.process_start import why_too_few_descriptors
-from ralph.values.outcome import CannotError, Outcome, UsageError, nearest
-from ralph.values.shortage import ShortageError, line_with_advice, shortage_of
+from ralph.values.outcome import (
+    CannotError,
+    Outcome,
+    ShortageError,
+    UsageError,
+    line_with_advice,
+    nearest,
+    shortage_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Protocol, Self
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ralph.conversation.context_size import is_over
 from ralph.conversation.messages import Conversation, RequestBody, make_message
 from ralph.retry import backoff
 from ralph.retry.backoff import LASTED_TOO_LONG, GiveUp, RetryPolicy, ShortTime, Wait, met_again
@@ -47,7 +46,7 @@ from ralph.values.limits import SHORTEST_ANSWER, Budget
 from ralph.values.outcome import Outcome
 from ralph.values.ports import BudgetSpent, Clock, Events, Interrupted, RetryAborted, TimeIsUp, Waiter
 from ralph.values.screen_text import dollar_limit, dollars, time_limit
-from ralph.values.usage import TokenUsage, counted_or_estimated, plain, tokens_of
+from ralph.values.usage import TokenUsage, counted_or_estimated, is_over, plain, tokens_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
