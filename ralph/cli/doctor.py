@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,19 +41,23 @@ from ralph.output.standard_streams import has_color
 from ralph.run.parts import RunContext, build_toolbox, entered, plan_sandbox, program_keys
 from ralph.run.servers import build_mcp, connect_servers
 from ralph.sandbox.sandbox_settings import SandboxSettings
-from ralph.settings.listing import setting_lines, target_lines
 from ralph.settings.merge import SettingsError, load_with_claude
+from ralph.settings.tables import KEYS, Settings, shown_value
 from ralph.values.credentials import known_secrets
+from ralph.values.endpoint import requests_url
 from ralph.values.events import EventStream
 from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.redaction import Redactor, redacted
-from ralph.values.screen_text import in_one_line
+from ralph.values.screen_text import counted, in_one_line
+from ralph.values.tool_choice import without_background
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import FrameType
 
+    from ralph.conversation.target import Target
     from ralph.settings.tables import Settings
+    from ralph.values.models import Price
 
 _COLORS = {Level.OK: "32", Level.NOTE: "36", Level.WARN: "33", Level.FAIL: "31"}
 _NOT_ASKED = "not asked: a run would not start with these settings"
@@ -324,3 +329,55 @@ def _look_at_values(settings: Settings, environment: Mapping[str, str]) -> Itera
 
 
 COMMAND = SettingsCommand("doctor", doctor, DoctorLine)
+
+
+# --- The settings with their values and origins. Never the values of API keys and headers: only the names of variables and
+# headers.
+
+# The column of values is at most this wide. A longer value moves only the origin in its own line to the right.
+_WIDEST_VALUE = 34
+
+
+def setting_lines(settings: Settings) -> Iterator[str]:
+    """Yields lines of name, value and origin: one for each setting, one for the usable tools, and one for the
+    number of targets.
+    """
+    rows = [(key.name, shown_value(attrgetter(key.name)(settings))) for key in KEYS]
+    rows.append(("tools", shown_value(without_background(settings.enabled_tools))))
+    rows.append(("targets", counted(len(settings.targets), "target")))
+    name_width = max(len(name) for name, _ in rows)
+    value_width = min(_WIDEST_VALUE, max(len(value) for _, value in rows))
+    for name, value in rows:
+        yield f"{name:<{name_width}}  {value:<{value_width}}  {settings.origins[name]}"
+
+
+def target_lines(target: Target) -> Iterator[str]:
+    """Yields the name of a target, followed by one line for each value of the target."""
+    facts = target.facts
+    window = facts.context_window if facts else None
+    price = facts.price if facts else None
+    keys = [f"{credential.place} (set)" for credential in target.credentials]
+    yield target.name
+    rows = (
+        ("model", target.model),
+        ("API", target.api),
+        ("base URL", target.base_url),
+        ("posts to", requests_url(target.base_url, target.api, target.model)),
+        ("keys", ", ".join(keys) or "none"),
+        ("headers", ", ".join(name for name, _ in target.headers.plain) or "none"),
+        ("max tokens", shown_value(target.max_tokens)),
+        ("window", f"{window} tokens" if window else "unknown"),
+        ("thinking", target.thinking or "as the model is known to need it"),
+        ("price", _price(price)),
+    )
+    for name, value in rows:
+        yield f"  {name:<10}  {value}"
+
+
+def _price(price: Price | None) -> str:
+    if price is None:
+        return "unknown: costs are not counted"
+    return (
+        f"input {price.input:g}, output {price.output:g}, cache write {price.cache_write:g}, "
+        f"cache read {price.cache_read:g} USD per million tokens"
+    )

@@ -30,7 +30,6 @@ from ralph.settings.files import (
     read_wishes,
     set_network_variables,
 )
-from ralph.settings.listing import shown_value
 from ralph.settings.tables import (
     ALLOWED,
     BY_NAME,
@@ -44,6 +43,7 @@ from ralph.settings.tables import (
     Remark,
     Settings,
     other_places,
+    shown_value,
 )
 from ralph.settings.targets import (
     API_KEY_COMMAND,

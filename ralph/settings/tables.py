@@ -558,3 +558,24 @@ def other_places(key: str, whole_name: str) -> tuple[str, ...] | None:
     if key in _AT_ANY_DEPTH:
         return _AT_ANY_DEPTH[key]
     return () if whole_name == TARGETS or key.startswith("sandbox") else None
+
+
+def shown_value(value: object) -> str:
+    """The value of a setting, written as a person would write it. If a table contains secrets, only its keys are
+    shown.
+    """
+    match value:
+        case None:
+            return "not set"
+        case ():
+            return "none"
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:g}"
+        case Secret():
+            return ", ".join(value.plain) or "none"
+        case tuple():
+            return " ".join(map(shown_value, value))
+        case _:
+            return str(value)
