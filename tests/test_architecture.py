@@ -189,7 +189,6 @@ TOUCHES_THE_WORLD = (
 # Modules that only decide, in a package that is in the list above as a whole.
 DECIDES = (
     *(
-        "fleet.decisions",
         "fleet.export",
         "fleet.jobs",
         "fleet.listing",
@@ -760,7 +759,7 @@ def test_anthropic_gives_types_and_nothing_else() -> None:
     assert not wrong
 
 
-STORE_MODULES = {f"ralph.fleet.store.{module}" for module in ("database", "locks", "schema", "claims")}
+STORE_MODULES = {f"ralph.fleet.{module}" for module in ("database", "schema", "claims")}
 # Libraries of the extra `fleet`, and the modules that may import them. Imports for types count too.
 FLEET_LIBRARIES = {
     "dbos": {"ralph.fleet.engine"},
@@ -780,7 +779,7 @@ def strangers(module: str, imported: set[str]) -> list[str]:
     ]
 
 
-def test_the_engine_of_the_fleet_is_behind_one_module_and_its_store_behind_four() -> None:
+def test_the_engine_of_the_fleet_is_behind_one_module_and_its_store_behind_three() -> None:
     wrong = [
         f"{module_name(path)} imports {name}"
         for path in MODULES
@@ -793,9 +792,9 @@ def test_the_engine_of_the_fleet_is_behind_one_module_and_its_store_behind_four(
     ("module", "imported", "found"),
     [
         ("ralph.fleet.engine", {"dbos", "sqlalchemy.exc"}, []),
-        ("ralph.fleet.store.claims", {"sqlalchemy", "sqlalchemy.engine", "psycopg.errors"}, []),
+        ("ralph.fleet.claims", {"sqlalchemy", "sqlalchemy.engine", "psycopg.errors"}, []),
         ("ralph.fleet.engine", {"sqlalchemy"}, ["sqlalchemy"]),
-        ("ralph.fleet.store.claims", {"dbos._error"}, ["dbos._error"]),
+        ("ralph.fleet.claims", {"dbos._error"}, ["dbos._error"]),
         ("ralph.cli.fleet", {"dbos", "psycopg", "sqlalchemy.exc"}, ["dbos", "psycopg", "sqlalchemy.exc"]),
     ],
 )

@@ -116,7 +116,7 @@ def test_the_help_of_fleet_imports_nothing_of_it_and_only_work_imports_the_engin
     loaded = loaded_by("fleet submit --help", "", tmp_path)
     assert not {name for name in loaded if re.match(r"(dbos|psycopg|sqlalchemy|ralph[.]fleet)\b", name)}
     loaded = loaded_by("fleet ls", "", tmp_path, code=2)
-    assert "ralph.fleet.store.claims" in loaded
+    assert "ralph.fleet.claims" in loaded
     assert "dbos" not in loaded
 
 

@@ -361,7 +361,7 @@ def _opened(
     """
     with _extra():
         from ralph.fleet.command import Fleet  # noqa: PLC0415 - not needed for --help
-        from ralph.fleet.store.database import WaitStoppedError  # noqa: PLC0415 - not needed for --help
+        from ralph.fleet.database import WaitStoppedError  # noqa: PLC0415 - not needed for --help
     stop = StopEvent()
     received: list[int] = []
 

@@ -16,13 +16,21 @@ from msgspec.structs import replace
 
 from ralph.fleet.checkouts import GitCalls, Repositories
 from ralph.fleet.checkpoint import BadStateError, unpack_state
-from ralph.fleet.decisions import LEAST_GRANT_USD, LONGEST_ASKED_S, Final, NextAttempt, ProcessEnd, after_end
+from ralph.fleet.claims import MOST_LOG_BYTES, LostError
+from ralph.fleet.database import StoreError, WaitStoppedError
 from ralph.fleet.delivery import BEGINS_ANEW, MOST_STATE_BYTES, HeldClaim, JobDelivery
 from ralph.fleet.job_process import STOPS_WITHIN_S, JobProcess, fingerprint, has_own_access, wait_for_end
-from ralph.fleet.jobs import UnknownFormatError, branch_of
-from ralph.fleet.store.claims import MOST_LOG_BYTES, LostError
-from ralph.fleet.store.database import StoreError, WaitStoppedError
-from ralph.fleet.store.schema import KeptRow
+from ralph.fleet.jobs import (
+    LEAST_GRANT_USD,
+    LONGEST_ASKED_S,
+    Final,
+    NextAttempt,
+    ProcessEnd,
+    UnknownFormatError,
+    after_end,
+    branch_of,
+)
+from ralph.fleet.schema import KeptRow
 from ralph.fleet.undelivered import BUNDLE, CHECKOUT, LEFT_SUFFIX, KeptWork
 from ralph.git.answer import CheckoutError
 from ralph.machine.command_supervisor import CommandSupervisor
@@ -42,7 +50,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from ralph.fleet.checkouts import JobCheckout
-    from ralph.fleet.store.claims import Claim
+    from ralph.fleet.claims import Claim
     from ralph.fleet.worker import Slot
 
     T = TypeVar("T")

@@ -12,11 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from ralph.fleet import listing
-from ralph.fleet.decisions import JobState, worst_exit_code
-from ralph.fleet.job_file import read_jobs
-from ralph.fleet.jobs import SetLimits, faults_of_limits, rate_from
-from ralph.fleet.store.claims import SEEN_WITHIN_S, Claims
-from ralph.fleet.store.database import (
+from ralph.fleet.claims import SEEN_WITHIN_S, Claims
+from ralph.fleet.database import (
     WaitOptions,
     database_of,
     patiently,
@@ -25,6 +22,8 @@ from ralph.fleet.store.database import (
     refuse_others_file,
     refuse_pooler,
 )
+from ralph.fleet.job_file import read_jobs
+from ralph.fleet.jobs import JobState, SetLimits, faults_of_limits, rate_from, worst_exit_code
 from ralph.output.standard_streams import ErrorLines, print_bytes, print_lines
 from ralph.values.credentials import known_secrets
 from ralph.values.outcome import Outcome, UsageError
@@ -34,7 +33,7 @@ from ralph.values.screen_text import counted, json_for_terminal, visible
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from ralph.fleet.store.schema import AttemptRow, JobRow, SetRow
+    from ralph.fleet.schema import AttemptRow, JobRow, SetRow
     from ralph.machine.waiter import StopEvent
 
 T = TypeVar("T")

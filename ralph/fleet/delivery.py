@@ -15,11 +15,9 @@ from msgspec.structs import replace
 
 from ralph.fleet.checkouts import REST, WORK, Delivered, checkpoint_ref, trailer_of
 from ralph.fleet.checkpoint import TooLargeError, pack_state
-from ralph.fleet.decisions import Final
-from ralph.fleet.jobs import branch_of
-from ralph.fleet.store.claims import ClaimWriter, LostError
-from ralph.fleet.store.database import WaitStoppedError, away_reason, refusal_of
-from ralph.fleet.store.locks import LockState
+from ralph.fleet.claims import ClaimWriter, LockState, LostError
+from ralph.fleet.database import WaitStoppedError, away_reason, refusal_of
+from ralph.fleet.jobs import Final, branch_of
 from ralph.git.answer import CheckoutError, shown
 from ralph.machine.files.opened_file import opened
 from ralph.values.outcome import Outcome
@@ -32,10 +30,9 @@ if TYPE_CHECKING:
 
     from ralph.fleet.attempt import JobLog
     from ralph.fleet.checkouts import JobCheckout, Repositories
-    from ralph.fleet.decisions import NextAttempt
+    from ralph.fleet.claims import Claim
     from ralph.fleet.job_process import JobProcess
-    from ralph.fleet.jobs import Job
-    from ralph.fleet.store.claims import Claim
+    from ralph.fleet.jobs import Job, NextAttempt
     from ralph.fleet.undelivered import KeptWork
     from ralph.fleet.worker import Slot
 

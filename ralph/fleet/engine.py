@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 
 from dbos import DBOS, DBOSClient, DBOSConfig, DBOSPortableJSONSerializer, SetEnqueueOptions, SetWorkflowID
 
+from ralph.fleet.database import dbos_settings, make_engine
 from ralph.fleet.jobs import host_of, priority_of
-from ralph.fleet.store.database import dbos_settings, make_engine
-from ralph.fleet.store.schema import PortableRows
+from ralph.fleet.schema import PortableRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ralph.fleet.database import Database
     from ralph.fleet.jobs import SetLimits
-    from ralph.fleet.store.database import Database
-    from ralph.fleet.store.schema import JobRow
+    from ralph.fleet.schema import JobRow
 
 APPLICATION = "ralph-fleet"
 VERSION = "1"

@@ -18,8 +18,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ralph.fleet.decisions import ProcessEnd
-from ralph.fleet.jobs import VARIABLE, session_id, words_of
+from ralph.fleet.jobs import VARIABLE, ProcessEnd, session_id, words_of
 from ralph.loop.processes import NoResultError, read_result, result_written
 from ralph.loop.record import RECORD_FILE, FileRecord, RecordError
 from ralph.machine.own_programs import own_python, search_outside, with_set_aside

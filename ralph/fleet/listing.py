@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, to_builtins
 from msgspec.structs import asdict
 
-from ralph.fleet.decisions import JobState
-from ralph.fleet.jobs import UnknownFormatError, branch_of
+from ralph.fleet.jobs import JobState, UnknownFormatError, branch_of
 from ralph.values.screen_text import (
     columns_of,
     counted,
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ralph.fleet.jobs import Job, SetLimits
-    from ralph.fleet.store.schema import AttemptRow, JobRow, KeptRow, SetRow
+    from ralph.fleet.schema import AttemptRow, JobRow, KeptRow, SetRow
 
 _MOST_FAILURES = 20
 _HEADER = ("JOB", "STATE", "TRIES", "TURNS", "COST", "TIME", "REASON")

@@ -23,8 +23,8 @@ from msgspec import Struct
 
 from ralph.fleet.checkouts import LARGE
 from ralph.fleet.checkpoint import BadStateError
-from ralph.fleet.decisions import Final  # noqa: TC001 - msgspec decodes it
 from ralph.fleet.job_process import exit_code_left
+from ralph.fleet.jobs import Final  # noqa: TC001 - msgspec decodes it
 from ralph.machine.files.opened_file import (
     closed_after,
     is_locked,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from ralph.fleet.store.schema import KeptRow
+    from ralph.fleet.schema import KeptRow
 
 FOLDER = "undelivered"
 BUNDLE, CHECKOUT = "work.bundle", "checkout"

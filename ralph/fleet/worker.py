@@ -25,13 +25,8 @@ from msgspec.structs import replace
 from ralph.fleet.attempt import JobAttempt, MachineError, Stop
 from ralph.fleet.checkouts import GitTerms, git_terms
 from ralph.fleet.checkpoint import BadStateError
-from ralph.fleet.decisions import JobState, worst_exit_code
-from ralph.fleet.engine import Engine, end_attempt
-from ralph.fleet.job_process import STOPS_WITHIN_S, fingerprint, why_not_here
-from ralph.fleet.jobs import SetLimits, UnknownFormatError
-from ralph.fleet.listing import progress_line
-from ralph.fleet.store.claims import Adoption, Claims, LostError, reconcile, take_over
-from ralph.fleet.store.database import (
+from ralph.fleet.claims import Adoption, Claims, LostError, reconcile, take_lock, take_over
+from ralph.fleet.database import (
     StoreError,
     WaitOptions,
     WaitStoppedError,
@@ -39,8 +34,11 @@ from ralph.fleet.store.database import (
     prepare,
     refuse_pooler,
 )
-from ralph.fleet.store.locks import take_lock
-from ralph.fleet.store.schema import KeptRow, refuse_other_forms, refuse_pickles
+from ralph.fleet.engine import Engine, end_attempt
+from ralph.fleet.job_process import STOPS_WITHIN_S, fingerprint, why_not_here
+from ralph.fleet.jobs import JobState, SetLimits, UnknownFormatError, worst_exit_code
+from ralph.fleet.listing import progress_line
+from ralph.fleet.schema import KeptRow, refuse_other_forms, refuse_pickles
 from ralph.fleet.undelivered import (
     BUNDLE,
     MOST_BYTES,
@@ -65,10 +63,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeVar
 
-    from ralph.fleet.store.claims import Claim, OpenSet
-    from ralph.fleet.store.database import Database
-    from ralph.fleet.store.locks import ExecutorLock
-    from ralph.fleet.store.schema import JobRow
+    from ralph.fleet.claims import Claim, ExecutorLock, OpenSet
+    from ralph.fleet.database import Database
+    from ralph.fleet.schema import JobRow
 
     T = TypeVar("T")
 

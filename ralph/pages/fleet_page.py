@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from ralph import __version__
-from ralph.fleet.decisions import JobState, badness, worst_exit_code
+from ralph.fleet.jobs import JobState, badness, worst_exit_code
 from ralph.fleet.listing import limits_text
 from ralph.pages.command import place_of_page, put_page
 from ralph.pages.content import Excerpts, size_in_html
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from datetime import tzinfo
 
     from ralph.fleet.command import Fleet
-    from ralph.fleet.store.schema import AttemptRow, JobRow, SetRow
+    from ralph.fleet.schema import AttemptRow, JobRow, SetRow
 
 _ROWS_BYTES, _ROW_BYTES = 5_000_000, 420
 """The room of all rows of jobs, and what one takes beside its texts."""

@@ -21,7 +21,7 @@ from tests.processes.scripts import script
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from ralph.fleet.store.schema import JobRow
+    from ralph.fleet.schema import JobRow
     from ralph.mock_api import Playable
     from tests.services.postgres import PostgresServer
 

@@ -12,9 +12,9 @@ import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Self
 
+from ralph.fleet.claims import Claims
+from ralph.fleet.database import database_of, prepare
 from ralph.fleet.jobs import Job, SetLimits
-from ralph.fleet.store.claims import Claims
-from ralph.fleet.store.database import database_of, prepare
 from ralph.mock_api import Fault, MockApi, Step, Text, ToolUse, Turn
 from tests.patience import PATIENCE_S, wait_until
 from tests.processes.fork_server import REPOSITORY, start_ralph
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from ralph.fleet.store.schema import JobRow, StoredCheckpoint
+    from ralph.fleet.schema import JobRow, StoredCheckpoint
     from ralph.mock_api import Playable, RecordedRequest
 
 SET = "night"

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from ralph.fleet.store.database import (
+from ralph.fleet.database import (
     Database,
     StoreError,
     WaitOptions,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-from ralph.fleet.decisions import (
+from ralph.fleet.jobs import (
     LONGEST_DELAY_S,
     Final,
     NextAttempt,

@@ -7,8 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ralph.fleet.decisions import JobState, worst_exit_code
-from ralph.fleet.jobs import Job, Rate, SetLimits, content_of
+from ralph.fleet.jobs import Job, JobState, Rate, SetLimits, content_of, worst_exit_code
 from ralph.fleet.listing import (
     Workers,
     counts_text,
@@ -22,7 +21,7 @@ from ralph.fleet.listing import (
     story_lines,
     wait_object,
 )
-from ralph.fleet.store.schema import AttemptRow, JobRow, SetRow
+from ralph.fleet.schema import AttemptRow, JobRow, SetRow
 
 NOW = 1_800_000_000.0
 HOSTILE = "\x1b]0;title\x07\x1b[2Jgone\nralph: all is well \u202eesrever"

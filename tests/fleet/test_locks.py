@@ -17,22 +17,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.fleet.store.database import StoreError, database_of, prepare
-from ralph.fleet.store.locks import LockState, key_of, take_lock
+from ralph.fleet.claims import LockState, key_of, take_lock
+from ralph.fleet.database import StoreError, database_of, prepare
 from tests.patience import wait_until, within_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ralph.fleet.store.locks import ExecutorLock
+    from ralph.fleet.claims import ExecutorLock
     from tests.services.postgres import PostgresServer
 
 TOP = Path(__file__).parents[2]
 # Holds a lock until it is lost. Its pulse is short, so that the test need not wait.
 HOLD = """
 import sys
-from ralph.fleet.store.database import database_of, prepare
-from ralph.fleet.store.locks import take_lock
+from ralph.fleet.database import database_of, prepare
+from ralph.fleet.claims import take_lock
 database = database_of(sys.argv[1], {"RALPH_STATE_DIR": sys.argv[2]})
 prepare(database)
 lock = take_lock(database, sys.argv[3], tell=print, pulse_s=0.05)

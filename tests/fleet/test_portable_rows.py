@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 import sqlalchemy as sa
 
-from ralph.fleet.engine import _attempt_named
-from ralph.fleet.store.database import (
+from ralph.fleet.database import (
     StoreError,
     database_of,
     make_engine,
@@ -25,7 +24,8 @@ from ralph.fleet.store.database import (
     refuse_open_store,
     refuse_others_file,
 )
-from ralph.fleet.store.schema import PortableRows, refuse_other_forms
+from ralph.fleet.engine import _attempt_named
+from ralph.fleet.schema import PortableRows, refuse_other_forms
 from ralph.machine.own_process import SHARED_MEMORY
 from tests.fleet.scripted import DONE, SET, Place
 from tests.patience import PATIENCE_S, wait_until
@@ -34,7 +34,7 @@ from tests.rows import every_row
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ralph.fleet.store.database import Database
+    from ralph.fleet.database import Database
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 
@@ -202,7 +202,7 @@ def test_a_row_that_ralph_did_not_write_is_named_and_forges_no_line(
 def test_a_slot_unpickles_no_function() -> None:
     code = """
 import pickle, os
-from ralph.fleet.store.schema import refuse_pickles
+from ralph.fleet.schema import refuse_pickles
 class Marker:
     def __reduce__(self):
         return print, ("code has run",)

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from ralph.fleet.decisions import Final, JobState
-from ralph.fleet.jobs import Job, SetLimits
-from ralph.fleet.store.claims import Adoption, Claim, Claims, ClaimWriter, LostError
-from ralph.fleet.store.database import database_of, prepare
-from ralph.fleet.store.schema import JobRow, KeptRow
+from ralph.fleet.claims import Adoption, Claim, Claims, ClaimWriter, LostError
+from ralph.fleet.database import database_of, prepare
+from ralph.fleet.jobs import Final, Job, JobState, SetLimits
+from ralph.fleet.schema import JobRow, KeptRow
 from ralph.values.outcome import UsageError
 
 if TYPE_CHECKING:
@@ -128,7 +127,7 @@ def test_a_key_with_another_content_is_refused_and_nothing_is_added(store) -> No
 
 def test_two_open_sets_do_not_share_a_branch_of_a_repository(store, monkeypatch) -> None:
     # There are more repositories than a statement takes.
-    monkeypatch.setattr("ralph.fleet.store.claims.MOST_PARAMETERS", 1)
+    monkeypatch.setattr("ralph.fleet.claims.MOST_PARAMETERS", 1)
     store.submit("s", NO_LIMITS, jobs(1))
     with pytest.raises(UsageError, match="the set s has an open job j0 on the same repository"):
         store.submit("other", NO_LIMITS, [job("a", repository="https://a"), *jobs(1)])
@@ -264,7 +263,7 @@ def test_grants_never_exceed_the_budget(connect, store) -> None:
 
 
 def test_a_spent_budget_ends_what_comes_and_a_reserved_one_puts_it_off(store, monkeypatch) -> None:
-    monkeypatch.setattr("ralph.fleet.store.claims._RESERVED_S", 0.0)
+    monkeypatch.setattr("ralph.fleet.claims._RESERVED_S", 0.0)
     store.submit("s", SetLimits(max_budget_usd=1.0), jobs(3))
     first = taken(store, "j0")
     assert first.granted_usd == 1.0

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.fleet import worker as worker_module
-from ralph.fleet.store.claims import OpenSet
-from ralph.fleet.store.database import database_of, prepare
+from ralph.fleet.claims import OpenSet
+from ralph.fleet.database import database_of, prepare
 from ralph.fleet.undelivered import lock_folder, machine_name, remove_left_folders
 from ralph.fleet.worker import HAND_BACK_S, Slot, Supervisor, WorkOptions, _wanted, must_end_now
 from ralph.machine.waiter import STOP_SIGNALS

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from ralph.fleet.decisions import JobState, outcome_of
-from ralph.fleet.jobs import Job, SetLimits, content_of
-from ralph.fleet.store.schema import AttemptRow, JobRow, SetRow
+from ralph.fleet.jobs import Job, JobState, SetLimits, content_of, outcome_of
+from ralph.fleet.schema import AttemptRow, JobRow, SetRow
 from ralph.pages.content import Excerpts
 from ralph.pages.fleet_page import FleetStory
 from ralph.values.redaction import Redactor

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from ralph.fleet.claims import Claim, Claims, ClaimWriter
+from ralph.fleet.database import database_of, prepare
 from ralph.fleet.jobs import Job, SetLimits
-from ralph.fleet.store.claims import Claim, Claims, ClaimWriter
-from ralph.fleet.store.database import database_of, prepare
 from ralph.pages.command import MARK_OF_PAGE
 from ralph.pages.fleet_page import fleet_html_of
 from tests.pages.fleet_rows import night_of

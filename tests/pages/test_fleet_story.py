@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from ralph.fleet.decisions import JobState
+from ralph.fleet.jobs import JobState
 from ralph.pages.content import size_in_html
 from ralph.pages.fleet_page import fleet_html_of, headline_of_fleet, totals_of_sets
 from tests.pages.fleet_rows import (

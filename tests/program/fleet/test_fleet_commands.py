@@ -10,7 +10,7 @@ import threading
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,10 +19,9 @@ import typer
 from ralph import fleet as ralph_fleet
 from ralph.cli.fleet import _opened
 from ralph.fleet import command
-from ralph.fleet import store as store_package
+from ralph.fleet.claims import Claim, Claims, ClaimWriter
+from ralph.fleet.database import database_of, prepare
 from ralph.fleet.jobs import Job, SetLimits
-from ralph.fleet.store.claims import Claim, Claims, ClaimWriter
-from ralph.fleet.store.database import database_of, prepare
 from tests.patience import wait_until
 from tests.rows import every_row
 
@@ -215,7 +214,7 @@ def test_a_command_gives_up_on_a_store_that_does_not_answer_exits_75(
 ) -> None:
     write_jobs(ralph, {"id": "a"})
     clock = SimpleNamespace(monotonic=itertools.count(step=40).__next__)
-    monkeypatch.setattr("ralph.fleet.store.database.time", clock)
+    monkeypatch.setattr("ralph.fleet.database.time", clock)
     ran = ralph_here("fleet", *words, "--db", "postgresql://u@127.0.0.1:9/x", code=75)
     assert ran.last_line == "ralph: the store at 127.0.0.1:9 does not answer; gave up after 60 s"
 
@@ -242,7 +241,9 @@ def test_a_worker_without_git_does_not_begin_exits_78(ralph, tmp_path) -> None:
 def test_without_the_extra_one_line_says_what_to_install(ralph, ralph_here, monkeypatch) -> None:
     for name in [name for name in sys.modules if name.startswith("ralph.fleet.")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(ralph_fleet, "store", store_package)  # the import below makes another one
+    for name, module in vars(ralph_fleet).copy().items():
+        if isinstance(module, ModuleType):
+            monkeypatch.setattr(ralph_fleet, name, module)  # the import below makes another one
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
     write_jobs(ralph, {"id": "a"})
     for words in (["ls"], ["submit", "night.jsonl"], ["work"], ["cancel", "a"]):

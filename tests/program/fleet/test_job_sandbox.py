@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from ralph.fleet.checkouts import GitCalls, Repositories
+from ralph.fleet.database import database_of
 from ralph.fleet.job_process import child_environment
-from ralph.fleet.store.database import database_of
 from ralph.sandbox.planning import plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from tests.git.repositories import committed

@@ -1,5 +1,5 @@
-"""The tables of the fleet's own facts, the values that their rows become, and the guard of the engine's tables. Times are
-seconds since 1970 by the clock of the store.
+"""The tables of the fleet's own facts, the values that their rows become and the reading of them, and the guard of the engine's
+tables. Times are seconds since 1970 by the clock of the store.
 """
 
 from __future__ import annotations
@@ -7,7 +7,8 @@ from __future__ import annotations
 import pickle
 import re
 import sys
-from contextlib import closing
+import time
+from contextlib import closing, contextmanager
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -16,10 +17,10 @@ import sqlalchemy as sa
 from msgspec import Struct
 from sqlalchemy.exc import DBAPIError
 
-from ralph.fleet.decisions import JobState
-from ralph.fleet.jobs import Job, SetLimits, job_from, why_no_name
-from ralph.fleet.store.database import Database, StoreError, make_engine, reading
+from ralph.fleet.database import SCHEMA, Database, StoreError, make_engine, reading
+from ralph.fleet.jobs import Job, JobState, SetLimits, job_from, why_no_name
 from ralph.values.screen_text import in_one_line
+from ralph.values.usage import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -146,6 +147,7 @@ class StoredCheckpoint(Struct, frozen=True, kw_only=True):
     made_at: float
 
 
+_LOCK_KEY = 0x72616C7068  # "ralph": taken while the tables are made
 metadata = sa.MetaData()
 _TYPES = {
     str: sa.Text,
@@ -241,6 +243,126 @@ def limits_from(text: bytes) -> SetLimits:
         raise StoreError(
             f"the limits of a set in the store cannot be read ({_short(error)}): {_NOT_OURS}"
         ) from None
+
+
+class JobStore:
+    """The rows of the store as one process sees it. Make it after a fork. Threads may share it.
+
+    All methods raise the library's errors if the store is away, so call them with `database.patiently`. Each may be called
+    again if nobody knows whether it has succeeded.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._engine = make_engine(database)
+        if database.is_postgres:  # SQLite has no schemas: there the tables lie beside those of dbos
+            self._engine = self._engine.execution_options(schema_translate_map={None: SCHEMA})
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def reading(self) -> sa.Connection:
+        return reading(self._engine)
+
+    @contextmanager
+    def writing(self, locked: str | None = None) -> Iterator[sa.Connection]:
+        """A transaction. Those that name the same set follow each other. SQLite has one writer anyway."""
+        with self._engine.begin() as c:
+            if self._database.is_postgres and locked is not None:
+                c.execute(sa.text("SELECT pg_advisory_xact_lock(hashtext(:name), 1)"), {"name": locked})
+            yield c
+
+    def now(self, c: sa.Connection) -> float:
+        """Seconds since 1970 by the clock of the store."""
+        if not self._database.is_postgres:
+            return time.time()
+        return float(c.execute(sa.text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
+
+    def create(self) -> None:
+        """Makes the tables that are missing. Several processes may do so at once."""
+        with self._engine.begin() as c:
+            if self._database.is_postgres:
+                c.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_KEY)))
+                c.execute(sa.schema.CreateSchema(SCHEMA, if_not_exists=True))
+            metadata.create_all(c)
+
+    def exists(self) -> bool:
+        """Whether the store has the fleet's tables. Makes nothing."""
+        schema = SCHEMA if self._database.is_postgres else None
+        with self.reading() as c:
+            return sa.inspect(c).has_table(jobs.name, schema=schema)
+
+    def job_ids(self, set_name: str) -> list[str]:
+        query = sa.select(jobs.c.id).where(jobs.c.set_name == set_name).order_by(jobs.c.position)
+        with self.reading() as c:
+            return list(c.execute(query).scalars())
+
+    def set_rows(self) -> list[SetRow]:
+        failed, cost = sa.func.count(sa.case((jobs.c.exit_code != 0, 1))), sa.func.sum(jobs.c.cost_usd)
+        by_state = sa.select(jobs.c.set_name, jobs.c.state, sa.func.count(), cost, failed)
+        with self.reading() as c:
+            found = c.execute(sa.select(sets).order_by(sets.c.created_at)).all()
+            counted = c.execute(by_state.group_by(jobs.c.set_name, jobs.c.state)).all()
+        rows = []
+        refuse_names(*(row.name for row in found))
+        for row in found:
+            ours = [one for name, *one in counted if name == row.name]
+            rows.append(
+                SetRow(
+                    name=row.name,
+                    limits=limits_from(row.limits),
+                    created_at=row.created_at,
+                    counts={state_from(state): count for state, count, _, _ in ours},
+                    cost_usd=plain(sum(cost for _, _, cost, _ in ours)),
+                    failed=sum(failed for state, _, _, failed in ours if state == JobState.DONE.value),
+                )
+            )
+        return rows
+
+    def job_rows(self, set_name: str) -> list[JobRow]:
+        query = sa.select(jobs).where(jobs.c.set_name == set_name).order_by(jobs.c.position)
+        with self.reading() as c:
+            kept = self._kept(c, undelivered.c.set_name == set_name)
+            return [job_row(row, kept.get((row.set_name, row.id))) for row in c.execute(query)]
+
+    def job_row(self, set_name: str, job: str) -> JobRow | None:
+        with self.reading() as c:
+            row = c.execute(sa.select(jobs).where(*of_job(set_name, job))).one_or_none()
+            return None if row is None else job_row(row, self._kept_of(c, set_name, job))
+
+    def _kept_of(self, c: sa.Connection, set_name: str, job: str) -> KeptRow | None:
+        return self._kept(c, *of_job(set_name, job, undelivered)).get((set_name, job))
+
+    def _kept(self, c: sa.Connection, *which: Any) -> dict[tuple[str, str], KeptRow]:
+        """The work of jobs that is still kept on a machine, by set and job."""
+        rows = c.execute(sa.select(undelivered).where(*which, undelivered.c.is_over.is_(False)))
+        return {(row.set_name, row.job): kept_row(row) for row in rows}
+
+    def attempt_rows(self, set_name: str, job: str | None = None) -> list[AttemptRow]:
+        ours = (attempts.c.set_name == set_name,) if job is None else of_job(set_name, job, attempts)
+        query = sa.select(attempts).where(*ours).order_by(attempts.c.job, attempts.c.generation)
+        with self.reading() as c:
+            return [AttemptRow(**row._mapping) for row in c.execute(query)]  # noqa: SLF001 - SQLAlchemy's public name
+
+    def log_lines(self, set_name: str, job: str, after_number: int = 0) -> list[tuple[int, str]]:
+        """The pieces of a job's log with a number above `after_number`: the number and the text of each."""
+        query = sa.select(logs.c.number, logs.c.text).order_by(logs.c.number)
+        query = query.where(*of_job(set_name, job, logs), logs.c.number > after_number)
+        with self.reading() as c:
+            return [(row.number, row.text) for row in c.execute(query)]
+
+    def checkpoint(self, set_name: str, job: str) -> StoredCheckpoint | None:
+        query = sa.select(checkpoints).where(*of_job(set_name, job, checkpoints))
+        with self.reading() as c:
+            row = c.execute(query).one_or_none()
+        return None if row is None else StoredCheckpoint(**row._mapping)  # noqa: SLF001 - SQLAlchemy's public name
+
+    def executor_rows(self) -> list[tuple[str, str, str, float]]:
+        """Id, machine, set, and how many seconds ago it was seen, of each executor."""
+        with self.reading() as c:
+            now = self.now(c)
+            rows = c.execute(sa.select(executors).order_by(executors.c.id)).all()
+        return [(row.id, row.machine, row.set_name, now - row.seen_at) for row in rows]
 
 
 # --- The engine's tables
