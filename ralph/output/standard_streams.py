@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
-from ralph.values.screen_text import in_one_line
+from ralph.values.screen_text import for_runner, in_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -61,6 +62,16 @@ def obeys_controls(fd: int, environment: Mapping[str, str]) -> bool:
     return os.isatty(fd) and environment.get("TERM") != "dumb"
 
 
+def is_for_runner(fd: int, environment: Mapping[str, str]) -> bool:
+    """Whether the program that runs a CI job may look for commands in what is written to the descriptor. It makes a log of what
+    each step writes, through a pipe.
+    """
+    names = ("GITHUB_ACTIONS", "TF_BUILD", "TEAMCITY_VERSION")
+    with suppress(OSError):  # a closed descriptor
+        return any(environment.get(name) for name in names) and not stat.S_ISREG(os.fstat(fd).st_mode)
+    return False
+
+
 def has_color(fd: int, environment: Mapping[str, str]) -> bool:
     """Whether lines may be coloured when they are written to the descriptor."""
     return "NO_COLOR" not in environment and obeys_controls(fd, environment)
@@ -97,7 +108,7 @@ def complain(text: str) -> None:
 
 def _write_error_line(line: str, before: bytes = b"") -> None:
     """Writes the line in one system call if possible, so that the output of other processes cannot split it."""
-    left = before + f"{line}\n".encode("utf-8", "backslashreplace")
+    left = before + f"{for_runner(line)}\n".encode("utf-8", "backslashreplace")
     with suppress(OSError):
         while left:
             left = left[os.write(_STDERR, left) :]

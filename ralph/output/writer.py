@@ -36,7 +36,13 @@ from ralph.values.events import Event, RunEnded, SessionOpened
 from ralph.values.outcome import Delivery, ShortageError
 from ralph.values.ports import Clock, Interrupted, Waiter
 from ralph.values.redaction import redacted, shown
-from ralph.values.screen_text import foreign_lines, in_one_line, json_for_terminal
+from ralph.values.screen_text import (
+    for_runner,
+    foreign_lines,
+    in_one_line,
+    json_for_runner,
+    json_for_terminal,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,6 +91,7 @@ class Writer:
         is_on_terminal: bool = False,
         is_one_terminal: bool = False,
         is_one_stream: bool = False,
+        is_for_runner: bool = False,
         last_chance_s: float = LAST_CHANCE_S,
     ) -> None:
         """`is_on_terminal` is True if standard output is a terminal. Control sequences are then removed from the
@@ -93,6 +100,7 @@ class Writer:
         `is_one_terminal` is True if both descriptors are the same terminal. The answer is then shown only once.
         `is_one_stream` is True if both are the same pipe or file. A text answer is then written only once, and JSON
         output contains no lines for people, which would make it invalid.
+        `is_for_runner` is True if the program that runs a CI job may look for commands in standard output.
         """
         self._options = options
         self._session_id = session_id
@@ -106,6 +114,7 @@ class Writer:
             is_quiet=options.is_quiet, has_color=has_color, shows_text=not is_one_stream, redact=redact
         )
         self._is_on_terminal = is_on_terminal
+        self._is_for_runner = is_for_runner
         self._is_one_terminal = is_one_terminal
         self._shows_answer_twice = is_one_terminal and not options.is_quiet
         self._stdout = Spool(stdout_fd)
@@ -217,7 +226,7 @@ class Writer:
         """Writes a line that does not come from an event to standard error, if lines for people are written there."""
         if self.tells_people:
             self._clear_place()
-            self._stderr.write(_encoded(self._redact(in_one_line(line))))
+            self._stderr.write(_encoded(for_runner(self._redact(in_one_line(line)))))
 
     def conclude(self, waiter: Waiter, clock: Clock) -> None:
         """Waits until everything is written to standard error. This wait and that in `deliver` share one time limit."""
@@ -231,7 +240,9 @@ class Writer:
             return
         for line in self._narration.lines(event):
             self._clear_place()
-            self._stderr.write(_encoded(self._redact(line)), must_arrive=isinstance(event, RunEnded))
+            self._stderr.write(
+                _encoded(for_runner(self._redact(line))), must_arrive=isinstance(event, RunEnded)
+            )
 
     def _drain(self, spool: Spool, waiter: Waiter, clock: Clock) -> None:
         """Waits until everything in `spool` is written, or until the time limit, which all calls share. A signal
@@ -275,13 +286,15 @@ class Writer:
         report = ended.report
         if report is not None and report.payload is not None:
             payload = json.dumps(redacted(report.payload, self._redact), ensure_ascii=False)
+            payload = json_for_runner(payload) if self._is_for_runner else payload
             return json_for_terminal(payload) if self._is_on_terminal else payload
         # The narration has shown the model's text, but not that of a synthetic report or of a report found in text.
         is_narrated = report is None or report.source == "tool_call"
         if ended.result is None or (is_narrated and self._shows_answer_twice):
             return None
         exact = ended.result
-        return self._redact("\n".join(foreign_lines(exact)) if self._is_on_terminal else exact)
+        answer = self._redact("\n".join(foreign_lines(exact)) if self._is_on_terminal else exact)
+        return "\n".join(map(for_runner, answer.split("\n"))) if self._is_for_runner else answer
 
     def _new_id(self) -> str:
         """A UUID in the form of version 4. It tells events apart and protects nothing: only its beginning is random."""
@@ -289,6 +302,7 @@ class Writer:
 
     def _put_json(self, line: str, *, must_arrive: bool = False) -> None:
         fit = json_for_terminal(line) if self._is_on_terminal else line
+        fit = json_for_runner(fit) if self._is_for_runner else fit
         self._stdout.write(_encoded(fit), must_arrive=must_arrive)
 
     def _json_line(self, fields: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ from ralph.machine.process_start import why_too_few_descriptors
 from ralph.machine.starting import patiently
 from ralph.machine.waiter import ONE_SIGNAL_S, Heartbeats, Inbox, InboxWaiter, SystemClock, catch_stop_signals
 from ralph.output.result_file import DiagnosticsFile
-from ralph.output.standard_streams import complain, has_color, obeys_controls
+from ralph.output.standard_streams import complain, has_color, is_for_runner, obeys_controls
 from ralph.output.stream_json import Diagnostics
 from ralph.output.writer import Writer, is_one_stream
 from ralph.prompt.judged_file import refuse_planted
@@ -266,6 +266,7 @@ def _writer(options: RunOptions, environment: Mapping[str, str], new_id: str, re
         is_on_terminal=os.isatty(1),
         is_one_terminal=os.isatty(1) and os.isatty(2),
         is_one_stream=is_one_stream(1, 2),
+        is_for_runner=is_for_runner(1, environment),
     )
 
 

@@ -42,6 +42,10 @@ _UNNOTICED = r"(?:[^\w!-~]|[\u115f\u1160\u3164\uffa0])*"
 _BRACKETS = r"[\[\uff3b\u2045\u27e6\u2772\u3010\u3014\u3016]"
 # Between the letters of a name there may be invisible characters, because joiners and selectors are kept.
 _NAME = _UNNOTICED.join("ralph")
+# Commands to the program that runs a CI job, which it looks for in the output of each step: `##vso[` (Azure Pipelines), `##[`
+# (Azure Pipelines and GitHub Actions) and `##teamcity[` anywhere in a line, and `::name::` at its beginning (GitHub Actions).
+_TO_RUNNER = r"(?i)##(?=(?:vso|teamcity)?\[)"
+_BEGINS_TO_RUNNER = r"\s*::[A-Za-z-]+(?:\s[^\n]*)?::"
 _LIKE_OURS = rf"(?i){_UNNOTICED}(?:{_BRACKETS}{_UNNOTICED}[^\W\d_]|{_NAME}{_UNNOTICED}[:\uff1a])"
 
 
@@ -84,8 +88,24 @@ def in_one_line(text: str) -> str:
 
 
 def foreign_lines(text: str) -> list[str]:
-    """The lines of the text as `visible` returns it. If a line looks like one of ralph's own lines, it gets a prefix."""
-    return [FOREIGN + line if _looks_like_ours(line) else line for line in visible(text).split("\n")]
+    """The lines of the text as `visible` returns it. If a line looks like one of ralph's own lines, or is a command to the program
+    that runs a CI job, it gets a prefix.
+    """
+    lines = visible(text).split("\n")
+    return [FOREIGN + line if _looks_like_ours(line) else for_runner(line) for line in lines]
+
+
+def for_runner(line: str) -> str:
+    """The line without what the program that runs a CI job would take for a command to it. Only such a line is changed."""
+    if "##" in line:
+        line = _compiled(_TO_RUNNER).sub("# #", line)
+    is_command = "::" in line and _compiled(_BEGINS_TO_RUNNER).match(line) is not None
+    return FOREIGN + line if is_command else line
+
+
+def json_for_runner(line: str) -> str:
+    """A line of JSON without such a command. Its value stays the same."""
+    return _compiled(_TO_RUNNER).sub(r"\\u0023#", line) if "##" in line else line
 
 
 def columns_of(text: str) -> int:

@@ -255,6 +255,14 @@ def test_t6_terminal_control_is_stripped_and_progress_reduced(tools) -> None:
     assert tools.ok("Bash", command=command) == "100%\ndone red x"
 
 
+def test_t7_a_command_that_kills_its_supervisor_ends_alone(tools) -> None:
+    marker = marker_for("t7")
+    text = tools.error("Bash", command=f"export M={marker}; sleep 666 & echo ok; kill -9 $PPID; sleep 555")
+    why = "how it ended is unknown, as the process that supervised it is gone; all it had started was stopped"
+    assert why in text
+    assert processes_with(marker) == []
+
+
 def test_a_command_sees_only_the_environment_it_was_given(make_tools, monkeypatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-secret")
     given = {"PATH": os.environ["PATH"], "CI": "yes", "PAGER": "more"}

@@ -15,6 +15,7 @@ from ralph.values.screen_text import (
     duration,
     foreign_lines,
     in_one_line,
+    json_for_runner,
     json_for_terminal,
     time_limit,
     visible,
@@ -93,6 +94,26 @@ def test_a_line_that_looks_like_one_of_ours_is_marked(line: str) -> None:
 )
 def test_other_lines_are_shown_as_they_are(line: str) -> None:
     assert foreign_lines(line) == [line]
+
+
+@every_row(
+    ("line", "shown"),
+    [
+        ("::add-mask::x", "| ::add-mask::x"),
+        (" ::Set-Output name=ok::true", "|  ::Set-Output name=ok::true"),
+        ("a ##vso[task.setvariable variable=PATH]/x", "a # #vso[task.setvariable variable=PATH]/x"),
+        ("##[group]x", "# #[group]x"),
+        ("##TeamCity[x]", "# #TeamCity[x]"),
+        ("### Heading", "### Heading"),
+        ("a::b::c", "a::b::c"),
+        ("::", "::"),
+    ],
+)
+def test_a_command_to_the_program_that_runs_a_ci_job_is_text(line: str, shown: str) -> None:
+    assert foreign_lines(line) == [shown]
+    encoded = json_for_runner(json.dumps(line))
+    assert json.loads(encoded) == line
+    assert ("##" in encoded) == ("##" in shown)
 
 
 @given(st.text(st.characters() | st.sampled_from("\x1b[]ralph:\n\r\x07\x9b;m\u202e\u200b\u2028 ")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import pytest
 from ralph.mock_api import Fault, Text, ToolUse, Turn
 from tests.patience import PATIENCE_S
 from tests.processes.terminals import read_all
+from tests.program.model_answers import bash
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,3 +109,20 @@ def test_a_loops_lines_stay_and_each_iterations_words_come_once(ralph, iteration
     code, output = combined(ralph, "loop", "go", "--max-iterations", "2")
     assert (code, output.count("\nAll done.\n"), output.count(PROMISE)) == (0, 2, 0)
     assert [line for line in output.splitlines() if line.startswith("[loop] iteration 2 of 2: completed, ")]
+
+
+def test_the_program_that_runs_a_ci_job_gets_no_command_of_the_models(ralph, serve) -> None:
+    """Neither on standard error, which is for people, nor on standard output in a job, where the words would be its last."""
+    command = "##vso[task.setvariable variable=PATH]/evil"
+    words = f"{command}\n::set-output name=ok::true"
+    serve(bash(f"echo '{command}'; # {command}"), *[Turn(words)] * 4)
+    plain = ralph("Go.")
+    assert plain.stdout == f"{words}\n"
+    ralph.environment["TF_BUILD"] = "True"
+    told = ralph("Go.")
+    assert told.stdout == f"{words}\n".replace("##", "# #").replace("::set", "| ::set")
+    streamed = ralph("Go.", "--output-format", "json")
+    assert json.loads(streamed.stdout)["result"] == words
+    for ran in (plain, told, streamed):
+        assert not re.search(r"(?m)##vso|^\s*::", ran.stderr)
+    assert "##vso" not in streamed.stdout
