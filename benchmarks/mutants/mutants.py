@@ -1198,8 +1198,8 @@ MUTANTS = (
     Mutant(
         "a-result-file-that-says-success",
         "the result file says that standard output could not be written",
-        "                writer.write_result_file(ended)\n        self._record_delivery(ended)",
-        "                pass\n        self._record_delivery(ended)",
+        "                writer.write_result_file(ended)\n        try:\n            if self._opened",
+        "                pass\n        try:\n            if self._opened",
         ("test_undelivered.py",),
     ),
     Mutant(

@@ -407,7 +407,7 @@ class Closing:
         self._tally = tally
         self._events = events
         self.finishing = Finishing(max_turns)
-        self.receiver = self._new_receiver()
+        self.receiver = None if form is None else form.receiver()
         """None if no report is required."""
         self.last_stop_reason: str | None = None
         """The last answer's. None before the first one."""
@@ -417,12 +417,9 @@ class Closing:
         self._is_text_dropped = False
         """Whether the answer with `_last_words` was discarded, which the next request tells the model."""
 
-    def _new_receiver(self) -> ReportReceiver | None:
-        return self._form.receiver() if self._form is not None else None
-
     def forget_reports(self) -> None:
         """Must be called when another task begins."""
-        self.receiver = self._new_receiver()
+        self.receiver = None if self._form is None else self._form.receiver()
 
     @property
     def needs_report(self) -> bool:

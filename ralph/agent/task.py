@@ -206,7 +206,12 @@ class AgentLoop:
     def _sealed(self, ending: Ending, started_s: float) -> RunEnded:
         """Records the end of the run."""
         self.log.was_refused = ending.outcome is Outcome.API_REJECTED
-        left = self._stopped_in_background()
+        left = 0
+        if not (
+            self._controls.may_continue() and math.isinf(self._waiter.stop_left_s())
+        ):  # no other task may come
+            left = len(self._toolbox.background.running)
+            self._toolbox.stop_background()
         try:
             ending = self._closing.with_report(ending)
             for event in self._toolbox.background_news():
@@ -225,14 +230,6 @@ class AgentLoop:
                 errors = (*ended.errors, str(error))
                 ended = replace(ended, outcome=outcome, exit_code=outcome.exit_code(), errors=errors)
         return ended
-
-    def _stopped_in_background(self) -> int:
-        """Stops the commands in the background, unless another task may come. Returns their number."""
-        if self._controls.may_continue() and math.isinf(self._waiter.stop_left_s()):
-            return 0
-        left = len(self._toolbox.background.running)
-        self._toolbox.stop_background()
-        return left
 
     def _recover(self) -> None:
         turn, self._tool_turn = self._tool_turn, None
@@ -274,11 +271,17 @@ class AgentLoop:
 
     def _begin(self, prompt: Prompt | None, opening: Sequence[Record]) -> None:
         log = self.log
-        blocks = (*log.session.queued, *_blocks(prompt))
+        blocks = (*log.session.queued, *(text_blocks(prompt) if isinstance(prompt, str) else prompt or ()))
         if not blocks:
             log.record(*opening)
             return
-        blocks = (*blocks, *self._added_by_gate(blocks, opening))
+        try:
+            self._take_lock_for_hooks()
+            added = [block for text in self._gate.before_task(blocks) for block in text_blocks(text)]
+        except Interrupted:
+            log.record(*opening)
+            raise
+        blocks = (*blocks, *added)
         lifted = text_blocks(LIMIT_LIFTED)
         if is_bound(log.conversation.messages) and list(blocks) != lifted:
             blocks = (*lifted, *blocks)
@@ -295,14 +298,6 @@ class AgentLoop:
                 self._rules = self._fresh_rules()
             self._recover()  # calls that must not run need a result too
         log.take_task(blocks, *opening)
-
-    def _added_by_gate(self, blocks: Sequence[Block], opening: Sequence[Record]) -> Sequence[Block]:
-        try:
-            self._take_lock_for_hooks()
-            return tuple(block for text in self._gate.before_task(blocks) for block in text_blocks(text))
-        except Interrupted:
-            self.log.record(*opening)
-            raise
 
     def _take_lock_for_hooks(self) -> None:
         if self._gate.asks_others:
@@ -356,7 +351,12 @@ class AgentLoop:
             if isinstance(step, MakeRoom | AskAgain | NoUsableAnswer):
                 following = self._dropped(step, state, answer, is_committed=pending is not None)
             else:
-                answer = pending or self._commit(answer, is_ahead=self._runs_at_once(step, answer))
+                # Where the first call is recorded before anything is waited for, its record syncs the answer too. Other
+                # calls wait: a change of a file is planned first, rules look at the disk, hooks and drivers are asked, and
+                # another process may hold the lock.
+                is_command = isinstance(step, RunTools) and answer.calls[0].name == COMMANDS
+                is_ahead = is_command and self._asks_nobody and self._gate.judges_at_once
+                answer = pending or self._commit(answer, is_ahead=is_ahead)
                 following = self._taken(step, state, answer)
             if not isinstance(following, TurnState):
                 return following
@@ -557,14 +557,6 @@ class AgentLoop:
         self.log.record(*self._target_records())
         return self._asking.accept(answer, is_ahead=is_ahead)
 
-    def _runs_at_once(self, step: Step, answer: Answer) -> bool:
-        """Whether the first call is recorded before anything is waited for, so that its record syncs the answer too.
-        Other calls wait: a change of a file is planned first, rules look at the disk, hooks and drivers are asked, and
-        another process may hold the lock.
-        """
-        is_command = isinstance(step, RunTools) and answer.calls[0].name == COMMANDS
-        return is_command and self._asks_nobody and self._gate.judges_at_once
-
     @property
     def _asks_nobody(self) -> bool:
         """Whether nobody is asked or waited for around tool calls."""
@@ -593,9 +585,3 @@ class AgentLoop:
                 else f"{KEY_VARIABLES[target.api]} is not set"
             )
             yield from hints_for(ending.cause, target, source)
-
-
-def _blocks(prompt: Prompt | None) -> Sequence[Block]:
-    if prompt is None:
-        return ()
-    return text_blocks(prompt) if isinstance(prompt, str) else prompt

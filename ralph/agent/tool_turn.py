@@ -25,7 +25,7 @@ from ralph.values.ports import Events, Interrupted, WorkingDirectoryGoneError
 from ralph.values.tool_choice import with_known_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import TypeAlias
 
     from ralph.agent.session_log import SessionLog
@@ -163,9 +163,12 @@ class ToolTurn:
 
     def run(self) -> tuple[ToolResult, ...]:
         """Runs the calls without a result, each with effects at most once, and returns all results in order."""
+        left = [call for call in self.calls if call.id not in self.finished]
         try:
-            for batch in self._batches():
-                self._run_batch(batch)
+            for is_parallel, group in groupby(left, key=lambda call: call.name in self._read_only):
+                members, size = list(group), MOST_PARALLEL_CALLS if is_parallel else 1
+                for start in range(0, len(members), size):
+                    self._run_batch(members[start : start + size])
         except WorkingDirectoryGoneError as gone:
             for call in self.calls:
                 self.finished.setdefault(
@@ -173,14 +176,6 @@ class ToolTurn:
                 )
             raise
         return tuple(self.finished[call.id] for call in self.calls)
-
-    def _batches(self) -> Iterator[Sequence[ToolCall | MalformedCall]]:
-        left = [call for call in self.calls if call.id not in self.finished]
-        for is_parallel, group in groupby(left, key=lambda call: call.name in self._read_only):
-            members = list(group)
-            size = MOST_PARALLEL_CALLS if is_parallel else 1
-            for start in range(0, len(members), size):
-                yield members[start : start + size]
 
     def _run_batch(self, batch: Sequence[ToolCall | MalformedCall]) -> None:
         runnable: list[Runnable] = []
@@ -213,12 +208,6 @@ class ToolTurn:
         for each, (output, took_s) in zip(runnable, outputs, strict=True):
             self.rules.observe(each.call, output, self.changes.get(each.call.id))
             done.append((each.call, output.followed_by("\n".join(each.notes), "\n"), took_s))
-        self._finish(self._observed(done))
-
-    def _observed(
-        self, done: Sequence[tuple[ToolCall, ToolOutput, float]]
-    ) -> Sequence[tuple[ToolCall, ToolOutput, float]]:
-        """The outputs that the model gets after the gate has examined them."""
         observed: list[tuple[ToolCall, ToolOutput, float]] = []
         try:
             for call, output, took_s in done:
@@ -226,7 +215,7 @@ class ToolTurn:
         except Interrupted:
             self._finish([*observed, *done[len(observed) :]])
             raise
-        return observed
+        self._finish(observed)
 
     def _announce(self, call: ToolCall) -> None:
         """Plans the change of a call, and records that it is about to run."""

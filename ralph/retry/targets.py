@@ -223,17 +223,6 @@ def resumed(
     return replace(state, releases_s=releases_s, route=route, is_away=route.target != rules.first)
 
 
-def cooling_ends_s(state: TargetsState, rules: Rules) -> dict[int, float]:
-    """The ends of cooldowns by target: that of the first key to be free. Targets with a free key are left out."""
-    found = {}
-    for target in range(len(rules.key_counts)):
-        routes = rules.keys_of(target)
-        ends_s = [state.releases_s[route] for route in routes if route in state.releases_s]
-        if len(ends_s) == len(routes):
-            found[target] = min(ends_s)
-    return found
-
-
 def usable_routes(state: TargetsState, rules: Rules) -> list[Route]:
     """The routes that this chain may still ask."""
     out = state.skipped | state.chain.barred
@@ -517,9 +506,16 @@ class Roster:
         return replace(fresh, recorded_head=fresh.head())
 
     def cooling_s(self) -> dict[str, float]:
-        """The ends of cooldowns on the run's clock, by target. Targets with a free key are left out."""
-        ends_s = cooling_ends_s(self.state, self.rules)
-        return {self.targets[index].name: end_s for index, end_s in ends_s.items()}
+        """The ends of cooldowns on the run's clock by target: that of the first key to be free. Targets with a free key are
+        left out.
+        """
+        found, releases_s = {}, self.state.releases_s
+        for index, target in enumerate(self.targets):
+            routes = self.rules.keys_of(index)
+            ends_s = [releases_s[route] for route in routes if route in releases_s]
+            if len(ends_s) == len(routes):
+                found[target.name] = min(ends_s)
+        return found
 
     def cool(self, ends_s: Mapping[str, float], serving: str | None = None) -> None:
         """Restores the cooldowns (ends on this run's clock) and the current target of an earlier run."""

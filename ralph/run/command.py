@@ -184,24 +184,18 @@ def _begin(
         cwd = entered(options.directory)
         try:
             settings = _read_settings(options, environment, cwd)
-            options = _with_directories(options, settings, environment)
+            # Links in the directories of the settings are not trusted either. A file that was read already must not be behind one.
+            writable = tuple(dict.fromkeys((*options.writable, *settings.directories)))
+            untrusted = (*options.output.directories, *writable, *settings.sandbox.written(environment))
+            output = replace(options.output, directories=tuple(dict.fromkeys(untrusted)))
+            refuse_planted(options.files_read, output.directories)
+            options = replace(options, writable=writable, output=output)
         finally:
             metrics = open_metrics(options.metrics_file, clock, options.output.directories)
         environment = {**environment, **settings.variables.plain}
     except Exception as error:  # noqa: BLE001 - reported as the run's result, once there is a writer
         problem = error
     return options, environment, metrics, cwd, settings, problem
-
-
-def _with_directories(options: RunOptions, settings: Settings, environment: Mapping[str, str]) -> RunOptions:
-    """The options with the directories of the settings, in which links are not trusted either. Raises UsageError if a file that
-    was read already is behind such a link, or another that is not trusted.
-    """
-    writable = tuple(dict.fromkeys((*options.writable, *settings.directories)))
-    untrusted = (*options.output.directories, *writable, *settings.sandbox.written(environment))
-    output = replace(options.output, directories=tuple(dict.fromkeys(untrusted)))
-    refuse_planted(options.files_read, output.directories)
-    return replace(options, writable=writable, output=output)
 
 
 def _read_settings(options: RunOptions, environment: Mapping[str, str], cwd: Path) -> Settings:
@@ -432,7 +426,12 @@ class Run:
             if found.silent.unread_bytes():
                 opened.session.forget()
                 return self.ended_early(Outcome.USAGE, found.silent.refusal)
-        return opened.work(prompt, _own_part(found, options))
+        # The user's own words: piped data and the text that a loop adds are outside of them. None is the whole prompt.
+        own = None if found.own_chars is None else slice(0, found.own_chars)
+        task_chars = None if options.of_loop is None else options.of_loop.task_chars
+        if found.text is not None and task_chars is not None:
+            own = slice(max(len(found.text) - task_chars, 0), len(found.text))
+        return opened.work(prompt, own)
 
     def begin(self) -> None:
         """Runs the programs that print keys, and opens the traces. Raises CannotError or `Interrupted`, and what has
@@ -561,7 +560,13 @@ class Run:
             ended = self._undelivered(ended, f"cannot write to standard output: {failure.strerror}")
             with suppress(OSError):  # the first failure has been reported already
                 writer.write_result_file(ended)
-        self._record_delivery(ended)
+        try:
+            if self._opened is not None:
+                self._opened.record_delivery(ended, writer.delivery)
+        except JournalError as error:
+            if ended.outcome is not Outcome.IO_ERROR:  # else the journal's failure has been reported already
+                text = f"the session does not record whether the result was delivered: {error}"
+                self._tell_aside(Notice(text))
         self._close(ended.exit_code)
         if failure is not None or not is_told:
             writer.tell(ended)
@@ -583,18 +588,6 @@ class Run:
         """
         failed = replace(ended, outcome=outcome, exit_code=outcome.exit_code(), errors=(*ended.errors, error))
         return self._opened.with_resume_command(failed) if self._opened is not None else failed
-
-    def _record_delivery(self, ended: RunEnded) -> None:
-        """Records in the journal whether the last result of this process was delivered."""
-        if self._opened is None:
-            return
-        try:
-            self._opened.record_delivery(ended, self.writer.delivery)
-        except JournalError as error:
-            if ended.outcome is not Outcome.IO_ERROR:  # else the journal's failure has been reported already
-                self._tell_aside(
-                    Notice(f"the session does not record whether the result was delivered: {error}")
-                )
 
     def deliver_misuse(self, error: UsageError, notices: tuple[str, ...] = ()) -> int:
         """Writes the result after a wrong command line, and returns the exit code. `notices` become part of the
@@ -632,13 +625,3 @@ class Run:
         self.writer.tell(event)
         if self._log is not None:
             self._log.emit(event)
-
-
-def _own_part(found: PromptFound, options: RunOptions) -> slice | None:
-    """The range of the prompt that contains the user's own words. Piped data and the text that a loop adds are
-    outside it. None means that the user wrote the whole prompt.
-    """
-    task_chars = None if options.of_loop is None else options.of_loop.task_chars
-    if found.text is not None and task_chars is not None:
-        return slice(max(len(found.text) - task_chars, 0), len(found.text))
-    return None if found.own_chars is None else slice(0, found.own_chars)

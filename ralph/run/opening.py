@@ -77,11 +77,6 @@ class OpenSession(Struct, frozen=True):
     total: SessionTotal = SessionTotal()
     """The totals of the session's earlier runs. They are 0 for a new session and for a copy."""
 
-    @property
-    def journal_path(self) -> str:
-        """The path of the journal, or an empty text if the session has no journal."""
-        return str(self.journal.path) if isinstance(self.journal, FileJournal) else ""
-
     def forget(self) -> None:
         """Removes the journal of a new session, so that `--continue` does not find the session. Called if no work was
         done in the session. Does not remove the journal of a resumed session.
@@ -201,7 +196,7 @@ class SessionParts:
             self.turn_lock = open_turn_lock(context)
             if self.turn_lock is not None:
                 opened.callback(self.turn_lock.close)
-            self.context = context.with_sandbox_limits(guards.sandbox)
+            self.context = context.with_sandbox_limits(guards.sandbox) if guards.sandbox else context
             # The servers and the sandbox take long, so that they begin first.
             self.mcp = self._mcp(of_driver)
             if self.mcp is not None:
@@ -214,7 +209,6 @@ class SessionParts:
             self.session = _open_session(self.context, new_id, has_prompt=has_prompt)
             opened.callback(self.session.journal.close)
             self.hooks, about_rules = self._take_rules(guards)
-            self._take_places()
             self.toolbox, about_hooks = self._make_toolbox()
             opened.callback(self._close_toolbox)
             self._connect()
@@ -256,21 +250,17 @@ class SessionParts:
         self.tool_patterns: Mapping[str, tuple[str, ...]] = own
         """The tool lists with patterns that the journal records for this run."""
         self.rules = RulesInForce(guards.judge)
-        self._judge = guards.judge
         self.judge_by = guards.judge_by
         self.library = find_library(context, self.plan, guards.judge)
         """The commands and skills that the rules let ralph read."""
-        return guards.hooks, guards.notices
-
-    def _take_places(self) -> None:
-        """Sets the directories outside the working directory in which tools may write, and closes what rules deny to read."""
-        context = self.context
         self.writable = context.options.writable
-        if self._judge is not None and self.plan.is_confined:
+        """The directories outside the working directory in which tools may write."""
+        if guards.judge is not None and self.plan.is_confined:
             # What rules deny as a whole, commands do not see, or cannot change.
             roots = context.roots()
-            denied = self._judge.denied_places(tuple(map(str, roots)))
-            self.plan = with_denied_places(self.plan, denied.read, roots, denied.unsearched, denied.changed)
+            places = guards.judge.denied_places(tuple(map(str, roots)))
+            self.plan = with_denied_places(self.plan, places.read, roots, places.unsearched, places.changed)
+        return guards.hooks, guards.notices
 
     def _make_toolbox(self) -> tuple[LocalToolbox, Sequence[str]]:
         """The tools, and notices about hooks."""

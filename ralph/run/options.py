@@ -118,12 +118,19 @@ class RunOptions(Struct, frozen=True):
         """The options, by name, that must be given again when the user resumes this session."""
         budget = self.settings.get("limits.max_budget_usd")
         hosts = self.settings.get("sandbox.allow_hosts")
+        model, api = self.settings.get("model.name"), self.settings.get("model.api")
+        # The options name a vendor other than Anthropic, so that the model belongs to that server.
+        names_vendor = api not in {None, ANTHROPIC}
+        if api is None and isinstance(model, str) and not is_claude(model):
+            names_vendor = vendor_of(model) is not None
+        servers = self.settings.get("mcp.config")
+        file = servers[0] if isinstance(servers, tuple) and len(servers) == 1 else ""
         mode = self.permission_mode if self.permission_mode in ("plan", "dontAsk") else None
         options = {
             "--max-budget-usd": None if budget is None else str(budget).removesuffix(".0"),
             "--config": self.config_file,
-            "--api": self.settings.get("model.api"),
-            "--model": self.settings.get("model.name") if self._names_vendor else None,
+            "--api": api,
+            "--model": model if names_vendor else None,
             "--base-url": self.settings.get("model.base_url"),
             "--retry": self.settings.get("retry.policy"),
             "--permission-mode": mode,
@@ -134,24 +141,9 @@ class RunOptions(Struct, frozen=True):
             "--unix-sockets": self.settings.get("sandbox.unix_sockets"),
             "--allow-host": ",".join(hosts) if isinstance(hosts, tuple) and hosts else None,
             "--gpu": self.settings.get("sandbox.gpu"),
-            "--mcp-config": self._mcp_file,
+            "--mcp-config": file if file.startswith("/") else None,
         }
         return {name: str(value) for name, value in options.items() if value is not None}
-
-    @property
-    def _names_vendor(self) -> bool:
-        """Whether the options name a vendor other than Anthropic, so that the model belongs to that server."""
-        model, api = self.settings.get("model.name"), self.settings.get("model.api")
-        if api is not None or not isinstance(model, str) or is_claude(model):
-            return api not in {None, ANTHROPIC}
-        return vendor_of(model) is not None
-
-    @property
-    def _mcp_file(self) -> str | None:
-        """The value of `--mcp-config` if it is a single file."""
-        words = self.settings.get("mcp.config")
-        is_file = isinstance(words, tuple) and len(words) == 1 and words[0].startswith("/")
-        return words[0] if is_file and isinstance(words, tuple) else None
 
     @property
     def names_tools(self) -> bool:

@@ -130,8 +130,6 @@ class RunContext(Struct, frozen=True, dict=True):
         """The context with the restrictions of settings files for Claude Code, each with the name of its file. Raises
         SettingsError if a restriction cannot be kept.
         """
-        if not limits:
-            return self
         closing = ", ".join(name for name, one in limits if one.read_deny)
         origins = {**self.settings.origins, **({"sandbox.read_deny": closing} if closing else {})}
         try:

@@ -69,7 +69,9 @@ class SessionRun:
         self._began_s = context.clock.utc_now().timestamp()
         self._looked: tuple[LookedCommit, ...] = ()
         self._total = parts.session.total
-        self._again = {**context.options.needed_again, **_ignored_in_journal(parts)}
+        added = tuple(one for one in parts.writable if one not in context.settings.directories)
+        # A resume does not take the directories from the journal.
+        self._again = {**context.options.needed_again, **({"--add-dir": ",".join(added)} if added else {})}
         """The options that a resume needs again."""
         gate = self._gate(hooks, asker)
         self.loop = AgentLoop(
@@ -99,7 +101,7 @@ class SessionRun:
             asker=asker,
             facts={
                 "session_id": parts.session.id,
-                "transcript_path": parts.session.journal_path,
+                "transcript_path": str(getattr(parts.session.journal, "path", "")),
                 "cwd": str(context.cwd),
             },
             refuses_unasked=context.options.permissions == "nobody",
@@ -304,12 +306,6 @@ class SessionRun:
         self.session.journal.close()
         if self.parts.turn_lock is not None:
             self.parts.turn_lock.close()
-
-
-def _ignored_in_journal(parts: SessionParts) -> dict[str, str]:
-    """The option with the directories, which a resume does not take from the journal."""
-    added = tuple(one for one in parts.writable if one not in parts.context.settings.directories)
-    return {"--add-dir": ",".join(added)} if added else {}
 
 
 def _text_of(prompt: Prompt | None) -> str:

@@ -314,7 +314,9 @@ def _refuse_reached(
 def _settings(
     flags: Mapping[str, object], given: _Layer, layers: _Layers, environment: Mapping[str, str]
 ) -> Settings:
-    access = _with_betas(_environment_access(environment), _given_or_default(given, "model.betas").value)
+    access = _environment_access(environment)
+    if betas := _given_or_default(given, "model.betas").value:
+        access = _with_betas(access, betas)
     first = _settle_model(given, access, environment)
     servers = _server_choice(given, layers, access, environment, first)
     if TARGETS not in given:
@@ -333,6 +335,10 @@ def _settings(
     # Lists of targets that a stronger source replaced are included, because the keys that they name are secrets
     # too.
     all_entries = [entry for layer in layers.trusted if TARGETS in layer for entry in layer[TARGETS].value]
+    names = (*(key.name for key in KEYS), TARGETS)
+    origins = {name: given[name].origin if name in given else "default" for name in names}
+    limiting = [given[name].origin for name in TOOL_SETTINGS if name in given]
+    origins["tools"] = ", ".join(dict.fromkeys(limiting)) or "default"
     return Settings(
         **tables,
         targets=targets,
@@ -342,19 +348,12 @@ def _settings(
         key_variables=frozenset(name for entry in all_entries for name in entry.api_key_env),
         unused_secrets=Secret(tuple(dict.fromkeys(entry_secrets(all_entries, environment)))),
         remarks=plain_http_remarks([(target.base_url, target.secrets) for target in targets], environment),
-        origins=MappingProxyType(_origins(given)),
+        origins=MappingProxyType(origins),
     )
 
 
 def _given_or_default(given: _Layer, name: str) -> _SourcedValue:
     return given.get(name) or _SourcedValue(BY_NAME[name].default, "default")
-
-
-def _origins(given: _Layer) -> dict[str, str]:
-    names = (*(key.name for key in KEYS), TARGETS)
-    origins = {name: given[name].origin if name in given else "default" for name in names}
-    limiting = [given[name].origin for name in TOOL_SETTINGS if name in given]
-    return origins | {"tools": ", ".join(dict.fromkeys(limiting)) or "default"}
 
 
 # --- One layer for each source
@@ -574,8 +573,6 @@ def _environment_access(environment: Mapping[str, str]) -> EnvironmentAccess:
 
 def _with_betas(access: EnvironmentAccess, betas: Sequence[str]) -> EnvironmentAccess:
     """A copy of `access` with a header that asks for the beta features in `betas` and in ANTHROPIC_CUSTOM_HEADERS."""
-    if not betas:
-        return access
     lines = access.headers.plain
     asked = [value for name, value in lines if name.lower() == _BETA_HEADER]
     others = tuple(line for line in lines if line[0].lower() != _BETA_HEADER)
