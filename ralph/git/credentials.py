@@ -33,8 +33,10 @@ CHANGES = ("-r", "--root", "--no-renames", "--ignore-submodules=dirty", "--raw",
 _CHANGE = re.compile(
     rb":(?:160000|(?P<has_old>\d+)) (?:160000|(?P<has_new>\d+)) (?:0+|(?P<old>[0-9a-f]+)) (?:0+|(?P<new>[0-9a-f]+)) [A-Z]\d*"
 )
-# So much is in memory at once, a few times. A credential that begins in one piece is whole in the next.
-_PIECE_BYTES = 16 * 1024 * 1024
+_BATCH_BYTES = 16 * 1024 * 1024
+"""So much is read from git at once, unless one object is larger."""
+# Signals are heard after each piece. A credential that begins in one piece is whole in the next.
+_PIECE_BYTES = 1024 * 1024
 _OVERLAP_BYTES = 64 * 1024
 
 
@@ -147,10 +149,10 @@ def secrets_of(
     """
     found: dict[str, frozenset[str]] = {}
     for identifier, piece in _pieces(git, identifiers):
-        secrets = _secrets_in(piece, redactor)
+        secrets = _secrets_in(git, piece, redactor)
         if storage is not None and (large := pointer_in(piece)):
             secrets = secrets.union(
-                *(_secrets_in(one, redactor) for one in _large_file(path_in(storage, large)))
+                *(_secrets_in(git, one, redactor) for one in _large_file(path_in(storage, large)))
             )
         if secrets:
             found[identifier] = secrets | found.get(identifier, frozenset())
@@ -162,7 +164,7 @@ def _pieces(git: Git, identifiers: Iterable[str]) -> Iterator[tuple[str, bytes]]
     batch: list[str] = []
     size = 0
     for identifier, its_size in sizes_of(git, identifiers).items():
-        if batch and size + its_size > _PIECE_BYTES:
+        if batch and size + its_size > _BATCH_BYTES:
             yield from _contents(git, batch)
             batch, size = [], 0
         batch.append(identifier)
@@ -208,6 +210,9 @@ def _pieces_of(file: BinaryIO, size: int) -> Iterator[bytes]:
         kept = piece[-_OVERLAP_BYTES:]
 
 
-def _secrets_in(content: bytes, redactor: Redactor) -> frozenset[str]:
-    text = content.decode("utf-8", "replace")
-    return frozenset(text[begin:end] for begin, end in redactor.spans(text))
+def _secrets_in(git: Git, content: bytes, redactor: Redactor) -> frozenset[str]:
+    waiter = git.seams.waiter
+    waiter.sleep(0, waiting_for="the search for credentials")
+    if waiter.stop_left_s() <= 0:
+        raise CheckoutError("there is no time left to search for credentials")
+    return redactor.secrets_in(content.decode("utf-8", "replace"))

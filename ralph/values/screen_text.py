@@ -11,7 +11,11 @@ from __future__ import annotations
 import math
 import re
 from functools import cache
+from typing import TYPE_CHECKING
 from unicodedata import category, east_asian_width
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 FOREIGN = "| "
 """The prefix for a line that does not come from ralph but begins like one of ralph's own lines."""
@@ -76,10 +80,19 @@ def bare(text: str) -> str:
     return seen if seen.isascii() else _compiled(f"[{_JOINING}]").sub("", seen)
 
 
-def bare_parts(text: str) -> list[tuple[int, int]]:
-    """The parts of the text that `bare` keeps, each with its begin and its end."""
-    ends = [(found.start(), found.end()) for found in _compiled(_BLANK).finditer(text)]
-    return list(zip([0, *(end for _, end in ends)], [*(begin for begin, _ in ends), len(text)], strict=True))
+def bare_parts(text: str) -> Iterator[tuple[int, int]]:
+    """Yields the parts of the text that `bare` keeps, each with its begin and its end."""
+    at = 0
+    for found in _compiled(f"(?:{_BLANK})+").finditer(text):
+        yield at, found.start()
+        at = found.end()
+    yield at, len(text)
+
+
+def without_sequences(text: str) -> str:
+    """The text without control sequences. Characters that show nothing are kept. It takes a tenth of the time of `visible`."""
+    text = _compiled(f"[{_LINE_SEPARATORS}]").sub("\n", text)
+    return _compiled(_SEQUENCES).sub("", text)
 
 
 def in_one_line(text: str) -> str:

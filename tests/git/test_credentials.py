@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,7 @@ from ralph.git import credentials
 from ralph.git.answer import CheckoutError
 from ralph.git.commit_diffs import FOR_ALL, look_through
 from ralph.git.runner import CheckoutGit
+from ralph.values.ports import Interrupted
 from ralph.values.redaction import LookedCommit, Redactor
 from tests.git.repositories import Repository, cloned
 
@@ -206,3 +208,30 @@ def test_nothing_is_pushed_or_committed_of_which_the_list_is_cut_off(made: Repos
     for act in (made.checkout(redactor=REDACTOR).push, lambda: made.checkout(redactor=REDACTOR).commit("y")):
         with pytest.raises(CheckoutError, match="lists more than can be searched for credentials"):
             act()
+
+
+def test_a_signal_ends_the_search_and_behind_its_time_nothing_is_searched(
+    made: Repository, monkeypatch
+) -> None:
+    """A command can make an object of any size."""
+    monkeypatch.setattr(credentials, "_PIECE_BYTES", 1_000)
+    made.write("x", "." * 3_000)
+    made.commit_all("x")
+    git = CheckoutGit(made.top, made.seams(), FOR_ALL)
+    searched = []
+
+    class Heard(Redactor):
+        def secrets_in(self, text: str) -> frozenset[str]:
+            searched.append(text)
+            made.waiter.inbox.note_signal(signal.SIGTERM)
+            return super().secrets_in(text)
+
+    with pytest.raises(Interrupted):
+        look_through(git, ["HEAD"], Heard([SECRET]))
+    assert len(searched) == 1
+    made.waiter.inbox.note_signal(signal.SIGTERM)
+    with pytest.raises(Interrupted):
+        look_through(git, ["HEAD"], REDACTOR)
+    assert made.waiter.stop_left_s() <= 0
+    with pytest.raises(CheckoutError, match="no time left"):
+        look_through(git, ["HEAD"], REDACTOR)

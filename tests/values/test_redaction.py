@@ -201,6 +201,7 @@ def test_what_a_reader_does_not_see_hides_no_secret(secret: str, hidden: str) ->
         text = f"\u00e4 a\x1b[1m b {secret[:at]}{hidden}{secret[at:]} c\r\nd"
         for redact in (Redactor([secret]).redact, Redactor([secret]).redact_all):
             assert redact(text) == f"\u00e4 a\x1b[1m b {MARK} c\r\nd"
+        assert secret in Redactor([secret]).secrets_in(text)
         assert Redactor([secret]).spans(text) == [(text.index(secret[0], 9), text.index(" c\r"))]
         assert secret not in in_one_line(Redactor([secret]).redact(text))
 
@@ -222,6 +223,7 @@ def test_a_text_that_is_cut_at_the_spans_holds_no_secret(
     redactor = Redactor(secrets)
     spans = redactor.spans(text)
     assert spans == sorted(spans)
+    assert bool(spans) == bool(redactor.secrets_in(text))
     assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
     for rest in (cut_at(text, spans), visible(cut_at(text, spans)), visible(redactor.redact(text))):
         assert not [secret for secret in secrets if secret in rest and secret not in MARK]
