@@ -41,7 +41,7 @@ from ralph.machine.files.trees import OwnDirectory
 from ralph.machine.own_programs import search_outside
 from ralph.places.gather import changed_by_run, users_relative_programs
 from ralph.places.git_config import LFS_STORAGE
-from ralph.places.git_places import borrowed_objects, foreign_directories
+from ralph.places.git_places import borrowed_objects, foreign_directories, git_places
 from ralph.places.nested_repositories import look_below
 from ralph.places.places import below_tops
 from ralph.places.planted_in_git import may_be_written
@@ -490,16 +490,19 @@ class GitCheckout:
             digests.look_up()
             return False
 
+        environment, roots = self._seams.environment, [*map(str, self._given)]
+        search = search_outside(environment, roots)
         found = look_below(
             str(self.top),
-            roots=[*map(str, self._given)],
+            roots=roots,
             since_s=self._began_s,
             gitlinks=links,
-            users=users_relative_programs(self._seams.environment),
-            writable=search_outside(self._seams.environment, self._given).roots,
+            users=users_relative_programs(environment),
+            writable=search.roots,
             is_over=is_over,
         )
-        changed = changed_by_run([*map(str, self._given)], self._began_s, self._seams.environment)
+        claimed = git_places(roots, environment, os.getuid()).claimed
+        changed = changed_by_run(roots, self._began_s, environment, claimed, search)
         self._tell_once("programs that git runs", changed)
         sentence = replace(found, changed=tuple(sorted({*found.changed, *protected}))).sentence()
         others = {

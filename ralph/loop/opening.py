@@ -330,15 +330,8 @@ def open_context(
     """
     store = _entered_store(options, environment)
     state = opening_state(options, environment, store, clock)
-
-    def warn(text: str) -> None:
-        early.emit(Notice(text, is_vital=True))
-
-    plan, files = with_settings_files(state.plan, environment, warn)
-    plan = with_claude_files(plan, environment, warn)
-    settings = settings_of(plan, environment, files)
+    plan, files, settings = _with_settings(state.plan, environment, early)
     environment = {**environment, **settings.variables.plain}
-    plan = _with_wishes(plan, environment, settings)
     if not options.continues:
         named = (plan.config_file, plan.claude_settings, *plan.mcp_files)
         refuse_planted((one for one in named if one and one.startswith("/")), plan.directories)
@@ -405,12 +398,23 @@ def _entered_store(options: LoopOptions, environment: Mapping[str, str]) -> Loop
     return store
 
 
-def _with_wishes(plan: LoopPlan, environment: Mapping[str, str], settings: Settings) -> LoopPlan:
+def _with_settings(
+    plan: LoopPlan, environment: Mapping[str, str], early: Events
+) -> tuple[LoopPlan, tuple[SettingsFile, ...], Settings]:
+    """The settings, the files that they come from, and the plan with what these say."""
+
+    def warn(text: str) -> None:
+        early.emit(Notice(text, is_vital=True))
+
+    plan, found = with_settings_files(plan, environment, warn)
+    plan = with_claude_files(plan, environment, warn)
+    settings = settings_of(plan, environment, found)
+    environment = {**environment, **settings.variables.plain}
     search = _search(plan, settings, environment)
     directories = tuple(dict.fromkeys((*plan.added_directories, *settings.directories)))
     files = judged(plan.claude_files or (), search, environment)
     written = settings.sandbox.written(environment)
-    return replace(plan, added_directories=directories, written=written, claude_files=files)
+    return replace(plan, added_directories=directories, written=written, claude_files=files), found, settings
 
 
 def _search(plan: LoopPlan, settings: Settings, environment: Mapping[str, str]) -> ProgramSearch:

@@ -311,12 +311,17 @@ def _named_by_ssh(
             yield from (one for one in parts if not any(is_within(place, one) for place in search.roots))
 
 
-def changed_by_run(roots: Sequence[str], since_s: float, environment: Mapping[str, str]) -> str:
+def changed_by_run(
+    roots: Sequence[str],
+    since_s: float,
+    environment: Mapping[str, str],
+    claimed: Sequence[str],
+    search: ProgramSearch,
+) -> str:
     """A sentence for people about programs in the roots that git's configuration names and that have changed since the run began,
-    in seconds of the epoch, or an empty text.
+    in seconds of the epoch, or an empty text. `claimed` are the git directories of the roots.
     """
-    claimed = git_places(roots, environment, os.getuid()).claimed
-    named = named_in(roots, claimed, environment, search_outside(environment, roots))
+    named = named_in(roots, claimed, environment, search)
     return about_programs(changed_programs(named.programs, since_s), roots)
 
 

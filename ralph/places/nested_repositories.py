@@ -44,6 +44,8 @@ from ralph.values.outcome import ShortageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+    from ralph.places.git_places import GitPlaces
+
 MOST_ENTRIES = 1_000_000
 """After so many entries the look ends. This takes two seconds."""
 _LOOKS_UP_EVERY = 200
@@ -131,6 +133,7 @@ def look_below(
     gitlinks: Iterable[str] = (),
     users: Sequence[tuple[str, str]] = (),
     writable: Sequence[str] = (),
+    places: GitPlaces | None = None,
     is_over: Callable[[], bool] = lambda: False,
     most_entries: int = MOST_ENTRIES,
 ) -> Look:
@@ -138,10 +141,17 @@ def look_below(
     repositories only. `roots` are all directories where commands may write; those elsewhere do not matter. No path contains
     links. `gitlinks` are the repositories in git's index, relative to `top`, which are looked at even if the walk does not reach
     them. `users` are the user's own settings that count in each (`users_relative_programs`). `writable` are further places, without
-    links, that commands may write: what a link leads to there is looked at too. `is_over` says now and then whether to end, and may
+    links, that commands may write: what a link leads to there is looked at too. `places` are those of git for `top` and the roots,
+    if they are known. `is_over` says now and then whether to end, and may
     raise.
     """
-    walk = _Walk(top, roots=roots, since_s=since_s, users=users, writable=writable, most_entries=most_entries)
+    walk = _Walk(
+        *(top, roots, places),
+        since_s=since_s,
+        users=users,
+        writable=writable,
+        most_entries=most_entries,
+    )
     is_cut, count = False, 0
     for count, directory in enumerate(walk.pending):
         is_cut = (count % _LOOKS_UP_EVERY == 0 and is_over()) or not walk.look_into(directory)
@@ -176,8 +186,9 @@ class _Walk:
     def __init__(
         self,
         top: str,
-        *,
         roots: Sequence[str],
+        places: GitPlaces | None,
+        *,
         since_s: float | None,
         users: Sequence[tuple[str, str]],
         writable: Sequence[str],
@@ -186,7 +197,7 @@ class _Walk:
         self._top, self._since_s, self._users, self._left = top, since_s, users, most_entries
         # Changes in these are undone, if commands may write them at all.
         self._tops = tuple(dict.fromkeys((top, *roots)))
-        places = git_places(self._tops, {}, os.getuid())
+        places = git_places(self._tops, {}, os.getuid()) if places is None else places
         compared = GuardedFiles(COMPARED, (), places.claimed)
         self._guarded, self.overfull = frozenset(compared.git_directories), compared.overfull
         self._writable = (*self._tops, *places.granted, *places.parts, *writable)
@@ -405,24 +416,27 @@ def last_look(roots: Sequence[str], since_s: float, environment: Mapping[str, st
 
     def look() -> None:
         with suppress(OSError):  # a shortage of this machine, after the work is done
-            told.append(changed_by_run(roots, since_s, environment))
-            told.append(planted_in_git(roots, since_s, environment))
+            search = search_outside(environment, roots)
+            places = git_places(roots, environment, os.getuid())
+            told.append(changed_by_run(roots, since_s, environment, places.claimed, search))
+            told.append(planted_in_git(roots, since_s, places))
+            if told[-1]:  # without the links that are removed, git may find other directories
+                places = git_places(roots, environment, os.getuid())
             users = users_relative_programs(environment)
-            writable = search_outside(environment, roots).roots
             looks.extend(
                 look_below(
                     one,
                     roots=roots,
                     since_s=since_s,
                     users=users,
-                    writable=writable,
+                    writable=search.roots,
+                    places=places,
                     is_over=lambda: time.monotonic() > until_s,
                 )
                 for one in outermost
             )
-            guarded = git_places(roots, environment, os.getuid()).claimed
             below = [directory for one in looks for directory in one.git_directories]
-            told.append(planted_below(below, since_s, guarded))
+            told.append(planted_below(below, since_s, places.claimed))
             is_complete.append(True)
 
     try:

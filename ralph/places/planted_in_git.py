@@ -19,13 +19,15 @@ from ralph.machine.files.paths import (
     is_within_any,
 )
 from ralph.places.gather import GuardedFiles
-from ralph.places.git_places import git_places, is_ref, links_in, own_entries
+from ralph.places.git_places import is_ref, links_in, own_entries
 from ralph.places.named_by_git import first_of, shown_path
 from ralph.places.places import IGNORED_CHARACTERS
 from ralph.places.table import COMPARED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from ralph.places.git_places import GitPlaces
 
 _INDEX = re.compile(r"index|sharedindex\.\w+")
 _MOST_INDEX_BYTES = 256 * 1024 * 1024
@@ -39,11 +41,10 @@ _DOT_GIT = re.compile(r"(?:\.git|git~1)[. ]*(?:[\\:]|\Z)")
 _TICK_NS = 20_000_000
 
 
-def planted_in_git(roots: Sequence[str], since_s: float, environment: Mapping[str, str]) -> str:
-    """Removes the links that were made since a time, in seconds of the epoch, in the git directories of the roots' checkouts, and
+def planted_in_git(roots: Sequence[str], since_s: float, places: GitPlaces) -> str:
+    """Removes the links that were made since a time, in seconds of the epoch, in the git directories `places` of the roots, and
     returns a sentence for people about them and about changed indexes. Empty if nothing was found.
     """
-    places = git_places(roots, environment, os.getuid())
     # One in a root was granted when commands wrote there, whatever they have made of it.
     outer = [one for one in places.claimed if one in places.granted or is_within_any(one, roots)]
     found = [(one, _links_of(one)) for one in GuardedFiles(COMPARED, (), outer).git_directories]

@@ -136,9 +136,10 @@ def test_a_ring_of_includes_ends_and_what_lies_elsewhere_is_not_named(tmp_path) 
     with (repository.top / ".git" / "config").open("a") as config:
         config.write("[include]\n" + "".join(f"\tpath = {path}\n" for path in paths))
     top = str(repository.top)
-    found = named_in([top], [f"{top}/.git"], repository.environment, ProgramSearch(roots=(top,)))
+    about = (repository.environment, [f"{top}/.git"], ProgramSearch(roots=(top,)))
+    found = named_in([top], about[1], about[0], about[2])
     assert {one for one in found.configuration if not one.endswith("ring")} == {f"{top}/one", f"{top}/two"}
-    assert changed_by_run([top], time.time() - 100, repository.environment) == ""
+    assert changed_by_run([top], time.time() - 100, *about) == ""
     nothing = named_in([str(tmp_path / "none")], [], repository.environment, ProgramSearch())
     assert nothing.configuration == ()
 

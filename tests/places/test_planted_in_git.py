@@ -7,13 +7,18 @@ import shutil
 import struct
 import subprocess
 import time
+from typing import TYPE_CHECKING
 
 import pytest
 
+from ralph.places import git_places
 from ralph.places.nested_repositories import last_look
 from ralph.places.planted_in_git import names_in_index
 from tests.git.repositories import Repository, cloned
 from tests.rows import every_row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 NAMES = (
     ".bashrc",
@@ -52,6 +57,23 @@ def told_after(repository: Repository, change) -> str:
     since_s = time.time()
     change(repository.top / ".git")
     return last_look([str(repository.top)], since_s, repository.environment)
+
+
+def test_the_git_directories_are_looked_for_once_and_again_only_without_a_removed_link(
+    repository, monkeypatch
+) -> None:
+    asked = []
+    claimed = git_places._claimed
+
+    def counted(root: str, roots: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+        asked.append(root)
+        return claimed(root, roots)
+
+    monkeypatch.setattr(git_places, "_claimed", counted)
+    assert told_after(repository, lambda _git: None) == ""
+    assert len(asked) == 1
+    told = told_after(repository, lambda git: (git / "commondir").symlink_to("/etc/hostname"))
+    assert (len(asked), "commondir" in told) == (3, True)
 
 
 @pytest.mark.parametrize("version", ["2", "3", "4"])
