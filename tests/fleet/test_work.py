@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ralph.fleet.checkpoint import unpack_state
-from ralph.fleet.jobs import SetLimits
+from ralph.fleet.jobs import Rate, SetLimits
 from ralph.mock_api import Fault, Step, Turn
 from tests.fleet.refusing_host import children_of, ends_after_another_signal
 from tests.fleet.scripted import DONE, KEY, NEVER, SET, Asked, Place, bash, job_of
@@ -109,6 +109,20 @@ def test_with_a_limit_per_host_no_job_is_stranded_also_one_whose_worker_was_kill
                 os.kill(pid, signal.SIGKILL)
         place.finish("a")
         assert [place.row(name).exit_code for name in models] == [0, 0]
+
+
+def test_limits_that_a_later_submit_changes_hold_for_a_worker_that_runs(tmp_path: Path) -> None:
+    """The slot that works gives them to its engine: with one slot, no other one would."""
+    models = {"first": lambda _asked: DONE, "second": lambda _asked: DONE}
+    with Place(tmp_path, models) as place:
+        both = [place.job(name) for name in models]
+        place.submit(*both, limits=SetLimits(rate=Rate(starts=1, period_s=86_400.0)))
+        worker = place.work("a", "-j", "1")
+        wait_until(lambda: "done" in {place.row(name).state.value for name in models})
+        assert {place.row(name).state.value for name in models} == {"done", "queued"}
+        place.submit(*both, limits=SetLimits())
+        wait_until(lambda: {place.row(name).state.value for name in models} == {"done"})
+        assert worker.poll() is None
 
 
 def holders(secret: str, folder: Path) -> list[Path]:
