@@ -30,7 +30,6 @@ from ralph.cli.typer_command import (
     COUNT,
     absolute,
     directories,
-    is_piped,
     json_or_path,
     option,
     prompt_not_in_list,
@@ -43,6 +42,7 @@ from ralph.loop.agents import KEPT_BY_THE_LOOP, agent_line, option_for_agent
 from ralph.loop.command import loop_command
 from ralph.loop.status import loop_status
 from ralph.loop.values import LoopLimits, LoopOptions, LoopPlan, RequestedPrompt
+from ralph.machine.process_start import is_piped
 from ralph.places.gather import why_protected
 from ralph.prompt.commands import find_commands
 from ralph.prompt.judged_file import user_folder

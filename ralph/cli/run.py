@@ -11,10 +11,10 @@ from ralph.cli.options import RunLine, check_output_is_open, refuse_contradictio
 from ralph.cli.settings_command import SettingsCommand, TypedLine, check_settings
 from ralph.cli.typer_command import (
     directories,
-    is_piped,
     prompt_not_in_list,
     refuse_file_as_prompt,
 )
+from ralph.machine.process_start import is_piped
 from ralph.values.outcome import Outcome, ShortageError, shortage_of
 
 

@@ -6,9 +6,7 @@ is imported. An error names the option, and says so if a list option probably to
 from __future__ import annotations
 
 import inspect
-import os
 import re
-import stat
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
@@ -22,6 +20,7 @@ from typer.main import get_command
 from ralph.cli.command_line import ROOT_HELP, LineError, instead_of_option, meant_before_prompt, wrong_value
 from ralph.cli.shell.answer import table
 from ralph.machine.loading import begin_garbage_collection
+from ralph.machine.process_start import is_piped
 from ralph.values.outcome import CannotError, Outcome, UsageError
 from ralph.values.ports import WORKING_DIRECTORY_GONE
 from ralph.values.setting import at_least
@@ -285,12 +284,3 @@ def prompt_not_in_list(last_list: str | None, *, has_prompt: bool) -> Iterator[N
         yield
     except UsageError as error:
         raise UsageError(f"{error} ({advice})") from None
-
-
-def is_piped() -> bool:
-    """Whether standard input is a pipe, a socket or a file. From a terminal or from /dev/null, ralph reads no prompt."""
-    try:
-        mode = os.fstat(0).st_mode
-    except OSError:
-        return False
-    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISREG(mode)

@@ -5,6 +5,7 @@ before this module is imported.
 
 import _signal  # type: ignore[import-not-found]  # is built in: `signal` would be read from the import path
 import os
+import stat
 
 from ralph.machine.launcher import PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl
 from ralph.machine.own_process import is_open
@@ -86,3 +87,12 @@ def end_with_parent(parent_pid: int, number: int | None = None) -> None:
     prctl(PR_SET_PDEATHSIG, number or _signal.SIGTERM)
     if os.getppid() != parent_pid:  # the parent died before the call above
         os._exit(128 + _signal.SIGTERM)
+
+
+def is_piped(fd: int = 0) -> bool:
+    """Whether `fd`, standard input, is a pipe, a socket or a file. From a terminal or from /dev/null, ralph reads no prompt."""
+    try:
+        mode = os.fstat(fd).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISREG(mode)

@@ -17,7 +17,7 @@ from ralph.prompt.judged_file import ALL_SOURCES, Place, entries_for_model, mark
 from ralph.values.outcome import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 MOST_COMMAND_BYTES = 256 * 1024
@@ -108,8 +108,13 @@ def find_commands(
         places += [(f"{directory}/.claude", place) for directory in directories]
     files: dict[str, CommandFile] = {}
     for folder, place in places:
-        for file in (*_skills_in(folder, place), *_commands_in(folder, place)):
-            files.setdefault(file.name, file)
+        for name in entries_for_model(f"{folder}/skills", place, _is_name):
+            path = f"{folder}/skills/{name}/SKILL.md"
+            if os.path.isfile(path):  # noqa: PTH113 - strings throughout
+                files.setdefault(name, CommandFile(name, path, place, is_skill=True))
+        for name, path in markdown_below(f"{folder}/commands", place, _is_name):
+            called = name.replace("/", ":")
+            files.setdefault(called, CommandFile(called, path, place))
     return Library(files)
 
 
@@ -117,18 +122,6 @@ def read_command(file: CommandFile) -> Command:
     """Reads a command file. If the file cannot be used, raises ValueError with the reason."""
     fields, body = split_frontmatter(read_for_model(file.path, file.place, MOST_COMMAND_BYTES))
     return Command(file, fields, body.strip())
-
-
-def _skills_in(folder: str, place: Place) -> Iterator[CommandFile]:
-    for name in entries_for_model(f"{folder}/skills", place, _is_name):
-        path = f"{folder}/skills/{name}/SKILL.md"
-        if os.path.isfile(path):  # noqa: PTH113 - strings throughout
-            yield CommandFile(name, path, place, is_skill=True)
-
-
-def _commands_in(folder: str, place: Place) -> Iterator[CommandFile]:
-    for name, path in markdown_below(f"{folder}/commands", place, _is_name):
-        yield CommandFile(name.replace("/", ":"), path, place)
 
 
 def _is_name(name: str) -> bool:

@@ -17,6 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ralph.machine.own_process import is_open
+from ralph.machine.process_start import is_piped
 from ralph.machine.starting import patiently, start_thread
 from ralph.prompt.judged_file import argument_text, open_named_file, prompt_text, refuse_kernel_file
 from ralph.values.outcome import ShortageError, shortage_of
@@ -129,7 +130,7 @@ def _required_text(wait: InputWait, fd: int, name: str, instead: str = "") -> st
 
 def _piped_data(wait: InputWait, fd: int) -> PromptFound:
     """Reads the data on standard input that is added to a prompt, with notices about it."""
-    if not _may_add(fd):
+    if not is_piped(fd):
         return PromptFound(None)
     _refuse_kernel_file(fd)
     # Another program, such as a shell's `while read` loop, may have read a part of the file: the rest is not for ralph.
@@ -185,15 +186,6 @@ def _refuse_kernel_file(fd: int) -> None:
         refuse_kernel_file(fd, "/dev/stdin")
     except OSError as error:
         raise PromptError(f"standard input is not read: {error.strerror}") from error
-
-
-def _may_add(fd: int) -> bool:
-    """Whether standard input may contain data for the prompt: no terminal and no other device."""
-    try:
-        mode = os.fstat(fd).st_mode
-    except OSError:
-        return False
-    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISREG(mode)
 
 
 # --- Reading a pipe or a file to its end

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ralph.values.credentials import Secret
 from ralph.values.endpoint import checked_base_url, header_table
-from ralph.values.setting import POSITIVE_SECONDS, TEXT, Key, Kind, printable
+from ralph.values.setting import TEXT, Kind, printable
 from ralph.values.tool_choice import ALL_OF_THEM, TOOL_NAMES, check_tool_name
 
 if TYPE_CHECKING:
@@ -138,20 +138,3 @@ BETAS = Kind(_NAMES, "a list of names", _betas)
 NAMES = Kind(_NAMES, "a list of names", _names)
 VARIABLES = Kind(_NAMES, "a list of names", _variable_names, is_secret=True)
 KEY_VARIABLES = Kind(str | _NAMES, _SAYS_KEY_VARIABLES, _key_variables, is_secret=True)
-
-
-# --- Numbers in variables
-
-
-def number(text: str) -> int:
-    """A whole number of at most 15 digits. Raises ValueError for other texts. No setting needs more digits, and
-    `int` is slow for thousands.
-    """
-    if re.fullmatch(r"[0-9]{1,15}", text):
-        return int(text)
-    raise ValueError("must be a whole number")
-
-
-def in_milliseconds(variable: str, meaning: str) -> Key:
-    """A setting for a time limit in seconds. Its variable, which is one of Claude Code's, holds milliseconds."""
-    return Key(POSITIVE_SECONDS, meaning, variable=variable, read=lambda text: number(text) / 1000)

@@ -10,6 +10,7 @@ can set it instead.
 """
 # No `from __future__ import annotations` here: the rows are read from the annotations, without evaluating text.
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -64,6 +65,20 @@ OF_VENDOR = "vendor of "
 RETRY_POLICIES = ("standard", "patient", "off", "custom")
 STRATEGIES = ("fallback", "round_robin")
 REVERTS = ("cooldown-expiry", "never")
+
+
+def number(text: str) -> int:
+    """A whole number of at most 15 digits. Raises ValueError for other texts. No setting needs more digits, and
+    `int` is slow for thousands.
+    """
+    if re.fullmatch(r"[0-9]{1,15}", text):
+        return int(text)
+    raise ValueError("must be a whole number")
+
+
+def in_milliseconds(variable: str, meaning: str) -> Key:
+    """A setting for a time limit in seconds. Its variable, which is one of Claude Code's, holds milliseconds."""
+    return Key(POSITIVE_SECONDS, meaning, variable=variable, read=lambda text: number(text) / 1000)
 
 
 class ModelSettings(Struct, frozen=True):
@@ -285,13 +300,13 @@ class ToolsSettings(Struct, frozen=True):
     ] = ()
     bash_timeout_s: Annotated[
         float,
-        must_be.in_milliseconds(
+        in_milliseconds(
             "BASH_DEFAULT_TIMEOUT_MS", "timeout of a command for which the model requests none; more than 0"
         ),
     ] = 120
     bash_max_timeout_s: Annotated[
         float,
-        must_be.in_milliseconds(
+        in_milliseconds(
             "BASH_MAX_TIMEOUT_MS",
             "longest timeout of a command; if the model requests a longer one, it gets this one",
         ),
@@ -302,7 +317,7 @@ class ToolsSettings(Struct, frozen=True):
             at_least(1),
             "maximum size in bytes of a result of Bash, Glob or Grep that the model gets; 1 or more",
             variable="BASH_MAX_OUTPUT_LENGTH",
-            read=must_be.number,
+            read=number,
         ),
     ] = 30_000
     pass_env: Annotated[
@@ -358,13 +373,13 @@ class McpSettings(Struct, frozen=True):
     ] = False
     start_s: Annotated[
         float,
-        must_be.in_milliseconds(
+        in_milliseconds(
             "MCP_TIMEOUT",
             "time for an MCP server to start; a server that is not ready by then ends the run (exit 78)",
         ),
     ] = 30
     call_s: Annotated[
-        float, must_be.in_milliseconds("MCP_TOOL_TIMEOUT", "longest time of one call of an MCP server's tool")
+        float, in_milliseconds("MCP_TOOL_TIMEOUT", "longest time of one call of an MCP server's tool")
     ] = 600
 
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ralph.settings import kinds as must_be
-from ralph.settings.tables import ALL_KEYS
+from ralph.settings.tables import ALL_KEYS, in_milliseconds
 from ralph.settings.targets import KINDS
 from ralph.values.setting import DURATION, SECONDS, SWITCH, Kind
 from tests.rows import every_row
@@ -47,7 +46,7 @@ def test_long_value_is_cut() -> None:
 
 @every_row(("text", "in_seconds"), [("0", 0), ("1", 0.001), ("1000", 1), ("9" * 15, 999999999999.999)])
 def test_milliseconds_become_seconds(text: str, in_seconds: float) -> None:
-    read = must_be.in_milliseconds("VARIABLE", "").read
+    read = in_milliseconds("VARIABLE", "").read
     assert read is not None
     assert read(text) == in_seconds
 
