@@ -320,7 +320,7 @@ class GitCheckout:
                         copy.unlink()
                     tree, more = self._tree_of_copy(git, head, entries, variables)
                     refused |= dict.fromkeys((*planted, *more), False)
-                told = f"git takes no such names: {shown([*refused])}" if refused else ""
+                told = f"git does not take these: {shown([*refused])}" if refused else ""
                 self._tell_once("names", told, "; commits leave them out")
                 return tree, not takes_place or _is_replaced(index, copy, before)
             finally:

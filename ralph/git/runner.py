@@ -95,6 +95,12 @@ _OF_READING = {"GIT_OPTIONAL_LOCKS": "0"}
 _UPDATE_INDEX = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
 # A path that git refuses (update-index.c): the command ends with 0 all the same.
 _REFUSED = re.compile(rb"^Ignoring path (.*)$", re.MULTILINE)
+# A file that git cannot convert as its attributes or `core.safecrlf` say (convert.c): the command ends at the first one.
+_UNCONVERTED = re.compile(
+    rb"^fatal: (?:BOM is \w+ in '(.*)' if|failed to encode '(.*)' from|encoding '(.*)' from|(?:CR)?LF would be replaced by \w+ in (.*)$)",
+    re.MULTILINE,
+)
+_MOST_UNCONVERTED = 100
 # Git's message ends with strerror(3) in the C locale. Nothing else shows a shortage.
 _SHORTAGE = re.compile(
     rb": (?:(?P<process>Resource temporarily unavailable)|(?P<memory>Cannot allocate memory)|Too many open files)$",
@@ -174,7 +180,7 @@ class Git:
 
     def stage(self, listed: bytes, variables: Mapping[str, str] | None = None) -> list[str]:
         """Brings the index up to date with files of the working tree, whose paths are NUL-terminated. `git add` would look into
-        submodules. Returns the paths that git refuses, such as `git~1`. Raises CheckoutError and Interrupted.
+        submodules. Returns the paths that git refuses, such as `git~1`, and those of files that it cannot convert. Raises CheckoutError and Interrupted.
         """
         top = os.path.realpath(os.fsencode(self.directory))
         paths = [(path.rpartition(b"/")[0], path + b"\0") for path in listed.split(b"\0")[:-1]]
@@ -188,10 +194,15 @@ class Git:
 
     def stage_unlinked(self, listed: bytes, variables: Mapping[str, str] | None = None) -> list[str]:
         """As `stage`, for files to which no link leads."""
-        answer = self.call(*_UPDATE_INDEX, given=listed, variables=variables)
-        if answer.status:
-            raise self.failure(_UPDATE_INDEX[0], answer)
-        return [os.fsdecode(path) for path in _REFUSED.findall(answer.errors)]
+        refused: list[bytes] = []
+        while (answer := self.call(*_UPDATE_INDEX, given=listed, variables=variables)).status:
+            found, paths = _UNCONVERTED.search(answer.errors), listed.split(b"\0")
+            path = b"" if found is None else found[found.lastindex or 0]
+            if not path or path not in paths or len(refused) == _MOST_UNCONVERTED:
+                raise self.failure(_UPDATE_INDEX[0], answer)
+            refused.append(path)
+            listed = b"\0".join(one for one in paths if one != path)
+        return [os.fsdecode(path) for path in (*refused, *_REFUSED.findall(answer.errors))]
 
     def resolved(self, name: str) -> str | None:
         """The id of the commit that a name means, or None."""

@@ -191,10 +191,18 @@ def closed(repository: Repository, option: str = "") -> None:
     repository.write("a.txt", "changed").chmod(0)
 
 
+def badly_encoded(repository: Repository, encoding: str = "UTF-16") -> None:
+    repository.write(".git/info/attributes", f"*.t working-tree-encoding={encoding}\n")
+    for name in ("a.t", "b.t"):
+        repository.write(name, "abc")
+
+
 UNSEEN = "git is told to see no change of these: a.txt"
 UNREADABLE = "these cannot be read: a.txt"
 LEFT_OUT = {
-    "a name that git refuses": (lambda one: one.write("git~1"), "git takes no such names: git~1"),
+    "a name that git refuses": (lambda one: one.write("git~1"), "git does not take these: git~1"),
+    "a file without the mark of its encoding": (badly_encoded, "git does not take these: a.t, b.t"),
+    "an unknown encoding": (lambda one: badly_encoded(one, "bogus"), "git does not take these: a.t, b.t"),
     "assume-unchanged": (lambda one: hidden(one, "--assume-unchanged"), UNSEEN),
     "skip-worktree": (lambda one: hidden(one, "--skip-worktree"), UNSEEN),
     "a hidden odd name": (odd_name, 'git is told to see no change of these: "q'),
@@ -288,7 +296,7 @@ def test_what_git_refuses_of_an_index_is_in_no_commit(tmp_path_factory, names, a
     assert [repository.git("show", f"HEAD:{path}") for path in ("a.txt", "staged", "both")] == [
         *("kept", "staged", "newer")
     ]
-    assert lines == [f"git takes no such names: {names}; commits leave them out"]
+    assert lines == [f"git does not take these: {names}; commits leave them out"]
     assert repository.git("status", "--porcelain") == ""
     assert repository.git("ls-files", "-t", ".gitignore") == "S .gitignore"
     assert not checkout.commit("again")

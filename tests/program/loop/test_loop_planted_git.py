@@ -375,7 +375,7 @@ def test_no_commit_takes_a_name_that_an_iteration_wrote_into_the_index(ralph, ch
     )
     iterations([bash(f"echo x > a.txt; {staged}; sed -i 's,xxxx,.git,g;s,xx/xx,../..,g' .git/index")])
     ran = ralph("loop", "go", "--commit", "--push", "--max-iterations", "1", code=0)
-    told = "git takes no such names: ../../y, .git/hooks/x; commits leave them out"
+    told = "git does not take these: ../../y, .git/hooks/x; commits leave them out"
     assert any(told in line for line in loop_lines(ran))
     names = of_remote(ralph, "ls-tree", "-r", "--name-only", "main").split("\n")
     assert "a.txt" in names
