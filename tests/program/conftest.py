@@ -126,6 +126,11 @@ class Ralph:
             raise
         return Finished(process.returncode, (stdout or b"").decode(), (stderr or b"").decode())
 
+    def to_full_disk(self, *arguments: str) -> Finished:
+        """Runs ralph with a standard output that takes nothing. There is no such device on some systems."""
+        with Path("/dev/full").open("wb") as full:
+            return self.finish(self.start(*arguments, stdout=full))
+
     def stopped_by(
         self, process: subprocess.Popen[bytes], number: signal.Signals, code: int | None = None
     ) -> Finished:

@@ -21,7 +21,7 @@ def init_of(ran: Any) -> dict[str, Any]:
 
 
 def test_v_is_the_version(ralph) -> None:
-    assert ralph("-v").stdout == f"ralph {__version__}\n"
+    assert ralph("-v").stdout == ralph("--version").stdout == f"ralph {__version__}\n"
 
 
 @pytest.mark.parametrize(

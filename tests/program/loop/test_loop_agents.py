@@ -682,15 +682,14 @@ STRICTER: dict[str, tuple[str, str, str | int]] = {
 
 @needs_namespaces
 @pytest.mark.sandboxed
-@LEVELS
 @pytest.mark.parametrize("case", STRICTER)
-def test_a_stricter_mode_of_claudes_settings_is_kept_or_refused(ralph, loop, agent, level, case) -> None:
+def test_a_stricter_mode_of_claudes_settings_is_kept_or_refused(ralph, loop, agent, case) -> None:
     permissions, command, expected = STRICTER[case]
     home = Path(ralph.environment["HOME"], ".claude")
     home.mkdir()
     (home / "settings.json").write_text(f'{{"permissions": {{{permissions}}}}}')
     calls = agent("claude", step(*claude()))
-    ran = loop(command, level=level, code=78 if expected == 78 else 0)
+    ran = loop(command, code=78 if expected == 78 else 0)
     if expected == 78:
         assert "--agent claude: nobody is there to be asked (Bash(git push:*))" in ran.stderr
         assert calls() == []

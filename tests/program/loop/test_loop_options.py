@@ -25,7 +25,7 @@ from ralph.cli.options import RunLine
 from ralph.cli.run import COMMAND as RUN
 from ralph.loop.values import LoopLimits, LoopOptions, LoopPlan, RequestedPrompt
 from ralph.values.outcome import UsageError
-from tests.patience import PATIENCE_S, wait_until
+from tests.patience import wait_until
 from tests.rows import every_row
 
 
@@ -376,10 +376,3 @@ def _catches(pid: int, number: signal.Signals) -> bool:
     status = Path(f"/proc/{pid}/status").read_text()
     caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
     return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
-
-
-def test_init_onto_a_full_disk_says_so_and_is_exit_74(ralph) -> None:
-    with Path("/dev/full").open("wb") as full:
-        process = ralph.start("loop", "init", stdout=full)
-        _, said = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, said) == (74, b"ralph: cannot write: No space left on device\n")

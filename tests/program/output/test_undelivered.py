@@ -19,7 +19,7 @@ from tests.program.faulty import DONE
 from tests.program.kept_sessions import listed, only_journal
 
 if TYPE_CHECKING:
-    from tests.program.conftest import Finished, Ralph
+    from tests.program.conftest import Ralph
 
 NO_ROOM = "cannot write to standard output: No space left on device"
 
@@ -29,11 +29,6 @@ def last_records(ralph: Ralph) -> list[tuple[str, dict[str, Any]]]:
     records = read_lines(only_journal(ralph).read_bytes()).records
     at = max(at for at, record in enumerate(records) if record.kind == "ended")
     return [(record.kind, as_written(record)) for record in records[at:]]
-
-
-def to_full_disk(ralph: Ralph, *arguments: str) -> Finished:
-    with Path("/dev/full").open("wb") as full:
-        return ralph.finish(ralph.start(*arguments, stdout=full))
 
 
 needs_full_device = pytest.mark.skipif(
@@ -48,7 +43,7 @@ def test_p4_a_result_that_a_full_disk_does_not_take_is_told_by_the_journal_and_o
     ralph, ralph_here, serve, form
 ) -> None:
     server = serve(Turn([ToolUse("Bash", {"command": "echo line >> effects"})]), DONE)
-    ran = to_full_disk(ralph, "go", "--output-format", form, "--result-file", "result.json").having(74)
+    ran = ralph.to_full_disk("go", "--output-format", form, "--result-file", "result.json").having(74)
     assert json.loads((ralph.cwd / "result.json").read_text())["exit_code"] == 74
     hint, outcome = ran.stderr.splitlines()[-2:]
     session = only_journal(ralph).stem
@@ -79,6 +74,8 @@ def test_p4_a_result_file_that_cannot_be_written_in_the_end_is_told_by_the_journ
     (ralph.cwd / "out").mkdir()
     serve(Turn([ToolUse("Bash", {"command": "rm -r out"})]), DONE)
     ran = ralph("go", "--result-file", "out/result.json", "--output-format", "json", code=74)
+    assert (ran.result["terminal_reason"], ran.result["result"]) == ("io_error", "All done.")
+    assert "out/result.json" in ran.last_line
     assert any(hint.startswith("continue with: ralph --resume ") for hint in ran.result["hints"])
     assert "[hint] continue with: ralph --resume " in ran.stderr
     assert (last_records(ralph)[-1][1]["state"], listed(ralph_here)[0]["outcome"]) == (

@@ -145,12 +145,6 @@ def test_p11_data_that_comes_before_the_first_request_all_the_same_ends_the_run_
     assert json.loads(ralph("sessions", "ls", "--format", "json").stdout) == []
 
 
-def test_p11_the_time_limit_ends_the_wait_for_a_pipe_that_says_nothing_exits_124(ralph, serve, pipe) -> None:
-    server = serve(HELLO)
-    ran = ralph.finish(ralph.start("go", "--max-time", "2s", stdin=pipe[0]))
-    assert (ran.code, server.request_count) == (124, 0)
-
-
 def test_no_limit_for_the_first_byte_is_none(ralph, serve, pipe) -> None:
     """Heartbeats say what the run is waiting for."""
     server = serve(HELLO)

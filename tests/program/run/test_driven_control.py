@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 from typing import Any
 
 import pytest
 
-from ralph.mock_api import Fault, Step, Text, Thinking, ToolUse, Turn
-from tests.patience import PATIENCE_S, wait_until
+from ralph.mock_api import Fault, Step, Text, Thinking, Turn
+from tests.patience import PATIENCE_S
 from tests.program.driver import results
-from tests.program.machine.test_signals import is_alive
 
 STALLED = Step(Turn("slow " * 20), Fault(stall_after_events=4))
 SILENT = Step(Turn("late"), Fault(stall_before_headers_s=60))
@@ -72,28 +70,6 @@ def test_an_interrupt_ends_a_stream_and_not_the_queued_message(drive, serve) -> 
     assert [message["role"] for message in server.requests[-1].json()["messages"]] == ["user"]
 
 
-def test_an_interrupt_ends_a_tool_and_all_it_started_and_its_call_has_an_error_result(
-    drive, serve, ralph
-) -> None:
-    marker = f"ralphdriven{id(ralph)}"
-    command = f"bash -c 'sleep 300 # {marker}' & touch started; sleep 301 # {marker}"
-    calls = [ToolUse("Bash", {"command": command}), ToolUse("Bash", {"command": "touch never"})]
-    server = serve(Turn(calls), Turn("Hello."))
-    driver = drive()
-    driver.say("hi")
-    wait_until((ralph.cwd / "started").exists, PATIENCE_S)
-    status = driver.ask("get_status")
-    assert (status["state"], status["turn"], "Bash" in status["waiting_for"]) == ("working", 1, True)
-    interrupted(driver)
-    driver.say("go on")
-    ended_well(driver)
-    assert not is_alive(marker)
-    assert not (ralph.cwd / "never").exists()
-    *outputs, said = server.requests[-1].json()["messages"][-1]["content"]
-    assert [output["is_error"] for output in outputs] == [True, True]
-    assert said == {"type": "text", "text": "go on", "cache_control": {"type": "ephemeral"}}
-
-
 def test_an_interrupt_in_a_backoff_ends_its_message_alone_and_closes_its_chain_once(drive, serve) -> None:
     server = serve(OVERLOADED_FOR_LONG, OVERLOADED, Turn("second"))
     driver = drive()
@@ -127,28 +103,6 @@ def test_a_cancelled_retry_ends_its_message_as_75_and_the_next_one_works(drive, 
     assert closings(driver) == ["retry_exhausted", "retry_recovered"]
     assert [line["attempt"] for line in driver.lines if line.get("subtype") == "api_retry"] == [1, 1]
     assert "[retry] Failed after" in ran.stderr
-
-
-def test_with_retries_switched_off_during_a_wait_the_next_failure_is_final(drive, serve) -> None:
-    is_off = threading.Event()
-
-    def script(_request, number):
-        if number == 1:
-            assert is_off.wait(PATIENCE_S)
-        return Fault(status=529, headers={"retry-after": "1" if number == 0 else "0"})
-
-    server = serve(script=script)
-    driver = drive()
-    driver.say("first")
-    driver.event("api_retry")
-    assert driver.ask("set_auto_retry", enabled=False) == {"enabled": False}
-    assert driver.ask("get_status")["auto_retry"] is False
-    is_off.set()
-    assert (driver.result()["exit_code"], len(server.requests)) == (75, 2)
-    driver.ask("set_auto_retry", enabled=True)
-    driver.say("second")
-    assert driver.finish().code == 75
-    assert len(server.requests) == 2 + 5
 
 
 def test_the_model_changes_with_the_next_request_and_null_goes_back(drive, serve) -> None:

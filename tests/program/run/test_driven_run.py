@@ -91,15 +91,6 @@ def test_messages_have_one_result_each_in_order_in_one_session(drive, serve, ral
     assert places == sorted(places)
 
 
-def test_the_exit_code_is_that_of_the_last_result(drive, serve) -> None:
-    serve(Fault(status=400), Turn("Hello."), Fault(status=400))
-    driver = drive()
-    driver.say("a", "b", "c")
-    ran = driver.finish()
-    assert [result["exit_code"] for result in results(ran)] == [69, 0, 69]
-    assert ran.code == 69
-
-
 def test_a_driven_run_continues_a_session(drive, serve, ralph) -> None:
     server = serve(Turn("one"), Turn("two"), Turn("three"))
     first = ralph("first", "--output-format", "json").result["session_id"]
@@ -214,14 +205,6 @@ def test_a_terminal_is_no_driver_exits_2(ralph) -> None:
     assert (ran.code, len(ran.stderr.splitlines())) == (2, 1)
     assert "standard input is a terminal" in ran.stderr
     assert "standard input is a terminal" in ran.result["errors"][0]
-
-
-def test_the_time_limit_ends_a_message_exits_124(drive, serve) -> None:
-    serve(STALLED)
-    driver = drive("--max-time", "1.2")
-    driver.say("first", "second")
-    ran = driver.ended().having(124)
-    assert [result["exit_code"] for result in results(ran)] == [124, 124]
 
 
 @pytest.mark.parametrize("messages", [[], ["hi"]], ids=["before any message", "after a result"])

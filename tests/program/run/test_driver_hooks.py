@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ralph.mock_api import Turn
 from tests.driven.driver_lines import user
 from tests.program.driver import results
 from tests.program.model_answers import DONE, bash, calls, told
@@ -147,30 +146,6 @@ def test_arguments_that_a_hook_changed_are_checked_again(drive, serve, ralph) ->
     assert not (ralph.cwd / "ran").exists()
 
 
-def test_a_failed_command_calls_the_hook_for_failures_instead(drive, serve) -> None:
-    serve(bash("echo no; exit 3"), DONE)
-    driver = hooked(drive, "PostToolUse", "PostToolUseFailure")
-    request = asked(driver)
-    about = request["request"]["input"]
-    assert (about["hook_event_name"], about["is_interrupt"]) == ("PostToolUseFailure", False)
-    assert "3" in about["error"]
-    reply(driver, request, {})
-    assert driver.finish().code == 0
-
-
-def test_a_hook_ends_the_run_and_the_call_does_not_run(drive, serve, ralph) -> None:
-    server = serve(bash("touch ran"), DONE)
-    driver = hooked(drive, "PreToolUse")
-    reply(driver, asked(driver), {"continue": False, "stopReason": "enough for today"})
-    ended = driver.result()
-    assert (ended["subtype"], ended["terminal_reason"]) == ("error_during_execution", "interrupted")
-    assert ended["errors"] == ["a hook ended the run: enough for today"]
-    driver.hang_up()
-    assert driver.ended().code == 130
-    assert not (ralph.cwd / "ran").exists()
-    assert server.request_count == 1
-
-
 def test_a_hook_that_ends_the_run_after_a_call_loses_no_result(drive, serve, ralph) -> None:
     server = serve(bash("echo kept"), DONE)
     driver = hooked(drive, "PostToolUse")
@@ -201,21 +176,6 @@ def test_a_prompt_hook_adds_to_the_task_or_refuses_it(drive, serve) -> None:
     assert (refused["subtype"], refused["num_turns"]) == ("error_during_execution", 0)
     assert driver.finish().code == 130
     assert server.request_count == 1
-
-
-def test_a_stop_hook_sends_the_model_back_to_work(drive, serve) -> None:
-    server = serve(Turn("Done."), Turn("Really done."))
-    driver = hooked(drive, "Stop")
-    first = asked(driver)
-    about = first["request"]["input"]
-    assert (about["stop_hook_active"], about["last_assistant_message"]) == (False, "Done.")
-    reply(driver, first, {"decision": "block", "reason": "the tests fail"})
-    second = asked(driver, 2)
-    assert second["request"]["input"]["stop_hook_active"] is True
-    reply(driver, second, {})
-    [result] = results(driver.finish())
-    assert told(server)[0]["text"] == "Stop hook feedback:\nthe tests fail"
-    assert (result["result"], result["num_turns"]) == ("Really done.", 2)
 
 
 def test_a_stop_hook_that_fails_is_no_permission_to_stop(drive, serve) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import subprocess
-import time
 
 import pytest
 
@@ -12,17 +10,6 @@ from ralph.mock_api import Fault, Step, ToolUse, Turn
 from tests.patience import PATIENCE_S
 from tests.program.machine.test_signals import is_alive
 from tests.program.slow_servers import flood
-
-
-def test_a_time_limit_ends_a_silent_server_exits_124(ralph, serve) -> None:
-    server = serve(Step(Turn("never"), Fault(stall_before_headers_s=math.inf)))
-    started_s = time.monotonic()
-    ran = ralph("hi", "--max-time", "1.2s", "--output-format", "stream-json")
-    assert time.monotonic() - started_s > 1.1
-    assert (ran.code, len(server.requests)) == (124, 1)
-    assert ran.result["terminal_reason"] == "timed_out"
-    assert [entry["clock"] for entry in ran.of("clock_fired")] == ["run total"]
-    assert ran.last_line.startswith("[ralph] timed_out (exit 124): the time limit (--max-time) is used up")
 
 
 def test_a_time_limit_is_not_put_off_by_a_server_that_never_stops_exits_124(ralph, answer_with) -> None:

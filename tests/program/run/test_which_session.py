@@ -96,15 +96,6 @@ def test_an_id_of_no_session_or_of_several_exits_2(ralph, ralph_here, serve) -> 
     assert OTHER_ID in several.last_line
 
 
-def test_a_limit_that_was_lifted_is_told_once(ralph, serve) -> None:
-    late = Step(Turn("never"), Fault(stall_before_headers_s=60))
-    server = serve(late, late, Turn("Done."))
-    assert ralph("go", "--session-id", ID, "--max-time", "1.5").code == 124
-    assert ralph("-c", "--max-time", "1.5").code == 124
-    assert ralph("-c").code == 0
-    assert (server.requests[-1].body or b"").count(b"no longer holds") == 1
-
-
 # The command that resumes
 
 
@@ -145,14 +136,6 @@ def test_a_conversation_goes_to_another_server_only_where_that_is_said_exits_78_
 
 
 # Where
-
-
-def test_a_session_continues_in_a_directory_of_any_name(ralph, serve) -> None:
-    ralph.cwd = ralph.cwd / "my ä dir, caf\udce9 a?b"
-    ralph.cwd.mkdir()
-    serve(HELLO, HELLO)
-    assert ralph("go").code == 0
-    assert ralph("-c", "on").code == 0
 
 
 def test_from_elsewhere_the_way_to_the_directory_is_told_so_that_a_shell_takes_it(
@@ -241,13 +224,6 @@ def test_what_is_shown_of_a_moved_session_prescribes_nothing_impossible(ralph, r
     assert ralph("go", "--session-id", ID, "--cd", str(gone)).code == 0
     shutil.rmtree(gone)
     assert "--cd" not in ralph_here("sessions", "show", ID).stdout
-
-
-def test_continue_where_nothing_was_recorded_begins_with_the_prompt_and_says_so(ralph, serve) -> None:
-    server = serve(Turn("Done."))
-    ran = ralph("--continue", "Begin.")
-    assert (ran.code, ran.stdout, server.request_count) == (0, "Done.\n", 1)
-    assert f"[notice] there is no session of {ralph.cwd} to resume: a new one begins" in ran.stderr
 
 
 def test_continue_of_a_session_that_ended_before_its_first_message_begins_with_the_prompt(

@@ -330,8 +330,7 @@ def test_a_link_that_a_command_has_left_behind_gives_nothing_exits_0(ralph, serv
 
 
 @pytest.mark.skipif(LEVEL.name != "namespaces", reason="no namespaces can be made here")
-@pytest.mark.parametrize("condition", ["--gate", "--until"])
-@pytest.mark.parametrize("by", ["file", "option"])
+@pytest.mark.parametrize(("condition", "by"), [("--gate", "file"), ("--until", "option")])
 def test_what_a_rule_denies_to_read_is_masked_for_a_loops_gate_and_check(ralph, serve, condition, by) -> None:
     (ralph.cwd / "secret.txt").write_text("TOP SECRET\n")
     (ralph.cwd / "test.sh").write_text("exit 1\n")

@@ -220,7 +220,10 @@ def test_a_prompt_file_that_an_iteration_makes_a_link_says_what_it_said_before_e
     assert prompt.is_symlink()
 
 
-@pytest.fixture(params=["--add-dir", "additionalDirectories", "sandbox.write"])
+SOURCES = ("--add-dir", "additionalDirectories", "sandbox.write")
+
+
+@pytest.fixture(params=SOURCES)
 def extra(request, ralph: Any, tmp_path: Path) -> tuple[Path, tuple[str, ...]]:
     """A directory besides the working directory that commands may write, and the options that say so."""
     place = tmp_path / "extra"
@@ -257,7 +260,11 @@ def test_a_prompt_file_elsewhere_that_an_iteration_makes_a_link_says_what_it_sai
         assert CANARY not in text
 
 
-@pytest.mark.parametrize("option", ["--config", "--settings", "--mcp-config"])
+@pytest.mark.parametrize(
+    ("extra", "option"),
+    [*zip(SOURCES, ("--config", "--settings", "--mcp-config"), strict=True)],
+    indirect=["extra"],
+)
 def test_a_settings_file_is_not_read_behind_a_link_that_a_command_can_make_exits_2(
     ralph, ralph_here, serve, tmp_path, extra, option
 ) -> None:
@@ -279,7 +286,11 @@ def test_a_settings_file_is_not_read_behind_a_link_that_a_command_can_make_exits
     assert ralph("loop", "go", "--max-iterations", "1", option, str(mine), *words).code == 0
 
 
-@pytest.mark.parametrize("option", ["--system-prompt-file", "--append-system-prompt-file", "--json-schema"])
+@pytest.mark.parametrize(
+    ("extra", "option"),
+    [*zip(SOURCES, ("--system-prompt-file", "--append-system-prompt-file", "--json-schema"), strict=True)],
+    indirect=["extra"],
+)
 def test_a_file_elsewhere_that_a_command_makes_a_link_is_not_read_again_exits_2(
     ralph, serve, iterations, outside, extra, option
 ) -> None:

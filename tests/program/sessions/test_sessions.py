@@ -106,15 +106,6 @@ def test_an_unknown_or_ambiguous_id_is_one_line(ralph_here, session) -> None:
     )
 
 
-def test_a_full_disk_is_one_line_and_an_io_error(ralph, session) -> None:
-    for command in (["ls"], ["show"]):
-        with Path("/dev/full").open("wb") as full:
-            process = ralph.start("sessions", *command, stdout=full)
-            _, stderr = process.communicate(timeout=PATIENCE_S)
-        assert process.returncode == 74
-        assert len(stderr.splitlines()) == 1
-
-
 def on_a_terminal(ralph, *arguments: str) -> str:
     main, terminal = pty.openpty()
     process = ralph.start("sessions", *arguments, stdout=terminal)

@@ -221,8 +221,10 @@ NEVER_SHOWN = {
 }
 
 
-@pytest.mark.parametrize("place", NEVER_SHOWN)
-@pytest.mark.parametrize("is_loop", [True, False])
+@pytest.mark.parametrize(
+    ("place", "is_loop"),
+    [*((place, True) for place in NEVER_SHOWN), ("in base64", False), ("in the name of a file", False)],
+)
 def test_a_page_shows_no_secret_of_a_commit_that_no_journal_has(
     ralph, iterations, serve, ralph_here, checkout, place, is_loop
 ) -> None:

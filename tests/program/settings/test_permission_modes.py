@@ -46,22 +46,6 @@ def test_other_modes_run_everything_and_say_where_nobody_is_asked(ralph, serve, 
     assert len(told) == (mode in ("default", "acceptEdits"))
 
 
-@pytest.mark.parametrize("command", [(), ("loop",)], ids=["run", "loop"])
-@pytest.mark.parametrize(
-    ("mode", "says"),
-    [
-        ("yolo", "must be one of plan, bypassPermissions, auto, default, acceptEdits, dontAsk, not 'yolo'"),
-        ("Plan", "not 'Plan'"),
-        ("", "not ''"),
-    ],
-)
-def test_a_mode_that_cannot_be_kept_is_one_line_exits_2(ralph_here, serve, command, mode, says) -> None:
-    server = serve(DONE)
-    ran = ralph_here(*command, "go", f"--permission-mode={mode}")
-    assert (ran.code, server.request_count, len(ran.stderr.splitlines())) == (2, 0, 1)
-    assert says in ran.stderr
-
-
 def test_a_driver_goes_to_plan_and_back_to_what_the_start_allowed(drive, serve, ralph) -> None:
     server = serve(WRITE, DONE, WRITE, bash("touch ran"), DONE)
     driver = drive("--disallowed-tools", "Bash")

@@ -60,11 +60,11 @@ FOUND_IN_THE_WORK = {
     "a module of a statement in a script": ("", "json.py", "~/.claude/hooks/guard.sh", PYTHON_OPEN),
 }
 """For each: the variable that names the folder, the file that a command makes, the hook, and the file's text."""
-LEVELS = [
+CONFINED = [
     pytest.param("namespaces", marks=needs_namespaces),
     pytest.param("landlock", marks=needs_landlock),
-    "off",
 ]
+LEVELS = [*CONFINED, "off"]
 
 
 def ran_at(ralph: Ralph, level: str, settings: str) -> None:
@@ -97,8 +97,13 @@ def test_what_the_model_changes_in_a_script_that_guards_has_no_effect(ralph, ser
         assert (ralph.cwd / SCRIPT).read_text() == GUARD
 
 
-@pytest.mark.parametrize("planted", FOUND_IN_THE_WORK)
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("level", "planted"),
+    [
+        *(("off", planted) for planted in FOUND_IN_THE_WORK),
+        *(pytest.param(*level.values, "a program", marks=level.marks) for level in CONFINED),
+    ],
+)
 def test_a_guard_of_the_users_finds_nothing_in_the_work_first(ralph, serve, level, planted) -> None:
     variable, path, guard, text = FOUND_IN_THE_WORK[planted]
     if variable:
@@ -117,9 +122,11 @@ def test_a_guard_of_the_users_finds_nothing_in_the_work_first(ralph, serve, leve
     assert not (ralph.cwd / "forbidden").exists()
 
 
-@pytest.mark.parametrize("variable", ["XDG_CACHE_HOME", "TMPDIR"])
-@pytest.mark.parametrize("event", ["PreToolUse", "PostToolUse"])
-@pytest.mark.parametrize("level", LEVELS[:2])
+@pytest.mark.parametrize(
+    ("event", "variable"),
+    [("PreToolUse", "XDG_CACHE_HOME"), ("PreToolUse", "TMPDIR"), ("PostToolUse", "TMPDIR")],
+)
+@pytest.mark.parametrize("level", CONFINED)
 def test_a_hook_that_decides_or_has_more_rights_takes_nothing_from_the_caches_and_temporary_files_of_commands(
     ralph, serve, level, event, variable
 ) -> None:
@@ -142,7 +149,7 @@ def test_uv_runs_a_guard_without_a_cache_or_with_the_users_own(ralph, serve, wri
     assert "allowed" in results(server)[0][0]
 
 
-@pytest.mark.parametrize("level", LEVELS[:2])
+@pytest.mark.parametrize("level", CONFINED)
 def test_hooks_have_temporary_files_of_their_own_in_common(ralph, serve, level) -> None:
     both = {"hooks": {**hooks("PreToolUse", 'touch "$TMPDIR/began"')["hooks"]}}
     both["hooks"] |= hooks("PostToolUse", 'test -e "$TMPDIR/began" || exit 2')["hooks"]
@@ -152,10 +159,21 @@ def test_hooks_have_temporary_files_of_their_own_in_common(ralph, serve, level) 
     assert results(server, 2) == [("more", False)]
 
 
+STRICT = ("--sandbox", "strict")
+
+
 @needs_landlock
-@pytest.mark.parametrize("event", ["UserPromptSubmit", "PreToolUse", "PostToolUse", "Stop"])
-@pytest.mark.parametrize("has_more", [False, True])
-@pytest.mark.parametrize("words", [("--sandbox", "strict"), ()])
+@pytest.mark.parametrize(
+    ("event", "has_more", "words"),
+    [
+        ("UserPromptSubmit", False, STRICT),
+        ("PreToolUse", False, STRICT),
+        ("PreToolUse", True, ()),
+        ("PostToolUse", True, STRICT),
+        ("Stop", True, STRICT),
+        ("Stop", False, ()),
+    ],
+)
 def test_what_a_hook_changes_and_cannot_be_undone_is_told_at_the_end_and_ends_a_strict_run(
     ralph, checkout, serve, words, has_more, event
 ) -> None:
@@ -181,7 +199,7 @@ def test_what_a_hook_changes_and_cannot_be_undone_is_told_at_the_end_and_ends_a_
     assert (len(work.read_text().split()) if work.exists() else 0) == ended_at
 
 
-@pytest.mark.parametrize("level", LEVELS[:2])
+@pytest.mark.parametrize("level", CONFINED)
 def test_hooks_run_while_a_command_in_the_background_changes_protected_files(ralph, serve, level) -> None:
     endless = "while :; do mkdir -p .claude; echo {} > .claude/settings.json; touch began; sleep 0.01; done"
     waits = "until test -e began; do sleep 0.05; done"
@@ -193,7 +211,7 @@ def test_hooks_run_while_a_command_in_the_background_changes_protected_files(ral
     assert not (ralph.cwd / ".claude/settings.json").exists()
 
 
-@pytest.mark.parametrize("level", LEVELS[:2])
+@pytest.mark.parametrize("level", CONFINED)
 @pytest.mark.parametrize("options", [(), ("--net", "off")])
 def test_commands_neither_read_nor_write_the_temporary_files_of_hooks(ralph, serve, level, options) -> None:
     state = Path(ralph.environment["HOME"], ".local/state/ralph")
