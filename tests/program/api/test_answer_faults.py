@@ -14,27 +14,6 @@ from tests.program.faulty import APPEND, DONE, effects, run_with, stream
 GARBLED = http_answer(sse(START) + f'data: {{"type": "oops {KEY}\n\n'.encode())
 
 
-def test_a12_a_damaged_answer_is_asked_for_again_at_once_exits_0(ralph, ralph_here, answer_with) -> None:
-    """The retry policy does not matter: among a thousand answers of a night, one may be damaged."""
-    server = answer_with(GARBLED, stream(APPEND), GARBLED, stream(DONE))
-    ran = ralph("hi", "--retry", "off", "--output-format", "stream-json")
-    assert (ran.code, len(server.requests)) == (0, 4), ran.stderr
-    first, again, *_ = server.requests
-    assert first == again, "nothing is told to the model, who has done nothing wrong"
-    told = [entry for entry in ran.objects if entry.get("subtype") == "synthetic_retry"]
-    assert [(one["turn"], one["number"], one["reason"]) for one in told] == [
-        (1, 1, "damaged"),
-        (2, 1, "damaged"),
-    ]
-    assert ran.stderr.count("[turn] Synthetic retry 1/3: the answer came damaged") == 2
-    assert "[retry]" not in ran.stderr
-    assert (ran.result["num_turns"], ran.result["retries"], ran.result["waited_s"]) == (2, 0, 0)
-    assert effects(ralph) == ["line"]
-    assert ralph_here("sessions", "show").stdout.count("[turn] Synthetic retry 1/3") == 2, (
-        "the journal has it"
-    )
-
-
 def test_a12_a_third_damaged_answer_of_a_turn_ends_the_run_and_is_shown_redacted_exits_69(
     ralph, answer_with
 ) -> None:

@@ -30,13 +30,6 @@ def test_a1_a_server_that_stays_away_is_asked_five_times_exits_75(ralph) -> None
     assert ran.stderr.count("[error] connection refused") == 5
 
 
-def test_a2_a_host_that_cannot_exist_is_named_and_not_asked_again_exits_69(ralph) -> None:
-    name = "x" * 64 + ".invalid"  # longer than a label may be: no resolver needs to be asked
-    ran = ralph("hi", "--base-url", f"http://{name}", code=69)
-    assert name in ran.last_line
-    assert "[retry]" not in ran.stderr
-
-
 @pytest.fixture
 def network(ralph, tmp_path) -> FailingNetwork:
     return FailingNetwork(ralph, tmp_path)

@@ -41,10 +41,6 @@ def test_a24_a_server_on_loopback_is_reached_without_the_proxy_exits_0(
     assert (ran.code, ran.stdout) == (0, "Hello there.\n"), ran.stderr
 
 
-class _Ipv6Server(http.server.HTTPServer):
-    address_family = socket.AF_INET6
-
-
 class _Greeting(http.server.BaseHTTPRequestHandler):
     body: ClassVar = encode_events(as_events(HELLO))
 
@@ -57,25 +53,6 @@ class _Greeting(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         pass
-
-
-@pytest.fixture
-def ipv6_port():
-    try:
-        server = _Ipv6Server(("::1", 0), _Greeting)
-    except OSError:
-        pytest.skip("this machine has no IPv6 loopback")
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server.server_address[1]
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_a_server_on_ipv6_loopback_is_reached_without_the_proxy(ralph, broken_proxy, ipv6_port) -> None:
-    ran = ralph("hi", "--base-url", f"http://[::1]:{ipv6_port}")
-    assert (ran.code, ran.stdout) == (0, "Hello there.\n"), ran.stderr
 
 
 def test_a_server_elsewhere_is_not_reached_without_the_proxy(ralph, broken_proxy) -> None:

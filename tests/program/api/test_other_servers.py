@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from ralph.mock_api import MockApi, Scenario, Text, ToolUse, Turn, as_message, example_names, load_example
+from ralph.mock_api import MockApi, Scenario, Turn, as_message, example_names, load_example
 from ralph.mock_api.scenario import as_step
-from tests.patience import PATIENCE_S
 from tests.program.conftest import ralph_in
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from tests.program.conftest import Finished
 
 HELLO = Turn("Hello there.")
-WORK = Turn([Text("I add the line."), ToolUse("Bash", {"command": "echo done >> notes.txt"})])
 CLOSING = "The note is written."
 
 NO_DELTA = "the server sent no message_delta"
@@ -178,18 +176,6 @@ def test_a_tool_of_an_odd_name_is_answered_with_the_names_that_there_are(played)
     assert results["content"][1]["content"].startswith(
         "There is no tool 'functions_Bash'. The tools are: Bash, "
     )
-
-
-def test_a_quirk_can_be_played_by_name_on_the_command_line(ralph) -> None:
-    process = ralph.start("mock-api", "quirk-end-turn-with-calls")
-    try:
-        assert process.stdout is not None
-        url = process.stdout.readline().decode().split()[-1]
-        ran = ralph("write the note", "--base-url", url)
-    finally:
-        process.terminate()
-        process.communicate(timeout=PATIENCE_S)
-    assert (ran.code, ran.stdout) == (0, CLOSING + "\n")
 
 
 def test_the_help_names_every_example(ralph_here) -> None:

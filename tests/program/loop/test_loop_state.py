@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 from ralph.loop.record import FileRecord
 from ralph.mock_api import Turn
-from tests.program.conftest import loop_folder, loop_lines, loop_record
+from tests.program.conftest import loop_folder, loop_record
 from tests.program.model_answers import bash, write
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 OF_AN_ITERATION = {"loop.json", "iterations.jsonl", "prompt.md", "live.json", "log.jsonl", "log.txt"}
-USAGE = {"input_tokens": 1000, "output_tokens": 100}
 
 
 def names_below(directory: Path) -> set[str]:
@@ -57,29 +56,6 @@ def test_the_checkout_gets_the_place_of_the_stop_file_and_the_state_directory_al
     told = ralph_here("loop", "--status").stdout
     assert "limit_reached (exit 3)" in told
     assert f"record, last prompt, log and the check's output: {second}\n" in told
-
-
-def test_an_old_record_that_is_copied_back_forgets_nothing_that_was_spent(ralph, iterations) -> None:
-    """The agent keeps a copy of the record of iteration 1 and restores it later. The budget must not be computed
-    from this copy.
-    """
-    server = iterations(
-        [
-            bash("mkdir -p .ralph; cp .ralph/loop.json kept || echo '{}' > kept", usage=USAGE),
-            Turn("One.", usage=USAGE),
-        ],
-        [
-            bash("touch two; mkdir -p .ralph; cp kept .ralph/loop.json", usage=USAGE),
-            Turn("Two.", usage=USAGE),
-        ],
-    )
-    options = ("--until", "test -e never", "--max-iterations", "2", "--max-budget-usd", "0.5")
-    assert ralph("loop", "go", *options).code == 3
-    shutil.copy(ralph.cwd / "kept", ralph.cwd / ".ralph" / "loop.json")
-    asked = server.request_count
-    ran = ralph("loop", "--continue", "--max-iterations", "9", "--max-budget-usd", "0.01")
-    assert (ran.code, server.request_count) == (3, asked)
-    assert "the budget of $0.01 is spent; 2 iterations, 4 turns, $0.0120, " in loop_lines(ran)[-1]
 
 
 def test_a_record_in_the_checkout_is_not_followed_and_one_line_says_how_to_begin_anew(

@@ -9,14 +9,12 @@ import pytest
 
 from ralph.mock_api import Fault, ToolUse, Turn
 from tests.patience import wait_until
-from tests.program.faulty import DONE, HELLO
+from tests.program.faulty import HELLO
 from tests.program.kept_sessions import only_journal
 from tests.program.several import DOWN, at, run, settings
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-WRITE = Turn([ToolUse("Bash", {"command": "touch ran"})])
 
 
 def resumed(ralph, path: Path, *arguments: str):
@@ -32,28 +30,6 @@ def test_a_setting_that_a_gateway_needs_counts_in_a_session_that_began_without_i
     again = resumed(ralph, settings(ralph, at("main", server.base_url, model, thinking="none"))).having(0)
     assert "thinking" not in json.loads(server.requests[1].body)
     assert "main: requests change from here on" in again.stderr
-
-
-def test_a_session_that_might_only_read_does_not_run_commands_when_it_continues(ralph, serve) -> None:
-    server = serve(DOWN.fault, WRITE, DONE)
-    assert ralph("look", "--retry", "off", "--allowed-tools", "Read").code == 75
-    assert ralph("-c").code == 0
-    assert not (ralph.cwd / "ran").exists()
-    [answered] = json.loads(server.requests[-1].body)["messages"][-1]["content"]
-    assert answered["is_error"]
-    assert answered["content"] == "There is no tool 'Bash'. The tools are: Glob, Grep, Read."
-
-
-def test_a_directory_that_the_command_names_again_may_still_be_written_when_it_continues(
-    ralph, serve, tmp_path
-) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    target = other / "new.txt"
-    serve(DOWN.fault, Turn([ToolUse("Write", {"file_path": str(target), "content": "x"})]), DONE)
-    assert ralph("go", "--retry", "off", "--add-dir", str(other)).code == 75
-    assert ralph("-c", "--add-dir", str(other)).code == 0
-    assert target.read_text() == "x"
 
 
 def test_a_prompt_given_while_a_command_is_pending_outlives_the_next_kill(ralph, serve) -> None:

@@ -222,21 +222,6 @@ def test_the_model_is_told_in_one_sentence_if_it_has_commands_exits_0(ralph, ser
 
 
 @needs_landlock
-def test_a_resumed_session_is_told_that_its_sandbox_has_changed_exits_0(ralph, serve) -> None:
-    server = serve(Turn("One."), Turn("Two."), Turn("Three."), Turn("Four."))
-    assert ralph("go").code == 0
-    assert ralph("-c", "the same").code == 0
-    assert ralph("-c", "without", "--sandbox", "off").code == 0
-    assert ralph("-c", "off", "--net", "off").code == 0
-    prompts = [request.json()["messages"][-1]["content"][-1]["text"] for request in server.requests]
-    assert prompts[:2] == ["go", "the same"]
-    assert prompts[2] == "without\n\n(Changed since then: commands run without a sandbox.)"
-    assert prompts[3].startswith("off\n\n(Changed since then: Commands run in a sandbox: they may write only")
-    assert "have no network" in prompts[3]
-    assert len({str(request.json()["system"]) for request in server.requests}) == 1
-
-
-@needs_landlock
 def test_what_a_command_did_to_protected_files_when_ralph_was_killed_is_told_by_the_next_exits_0(
     ralph, serve
 ) -> None:
@@ -268,14 +253,6 @@ def test_a_changed_sandbox_is_told_without_a_prompt_too_and_once_exits_0(ralph, 
     assert told[0][0]["type"] == "tool_result"
     assert told[1][-1]["text"] == "next"
     assert told[2][-1]["text"].startswith("boxed again\n\n(Changed since then: Commands run in a sandbox: ")
-
-
-def test_without_a_sandbox_a_command_can_do_what_its_user_can_exits_0(ralph, serve, tmp_path) -> None:
-    server = serve(bash(f"echo out > {tmp_path}/outside; cat {secret(ralph)}; echo $TMPDIR"), DONE)
-    ran = ralph("go", "--sandbox", "off", code=0)
-    assert results(server) == [(f"private\n{ralph.environment['TMPDIR']}", False)]
-    assert ran.stderr.splitlines()[0].endswith("(sandbox: none)")
-    assert "Commands run in a sandbox" not in str(server.requests[0].json()["system"])
 
 
 @needs_landlock
@@ -632,13 +609,6 @@ def test_a_host_that_the_proxy_would_not_understand_is_refused_before_a_request(
     assert server.request_count == 0
 
 
-def test_strict_refuses_a_home_directory_that_commands_may_write_exits_78(ralph, ralph_here, serve) -> None:
-    server = serve()
-    home = ralph.environment["HOME"]
-    ran = ralph_here("go", "--sandbox", "strict", "--cd", home)
-    assert (ran.code, server.request_count) == (78, 0)
-
-
 @needs_landlock
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has another user's directory")
 def test_root_in_another_users_directory_is_refused_with_the_way_out_exits_78(ralph, serve) -> None:
@@ -659,15 +629,6 @@ def test_root_in_another_users_directory_is_refused_with_the_way_out_exits_78(ra
     serve(bash("echo x > again"), DONE)
     assert ralph("go").code == 0
     assert (ralph.cwd / "again").exists()
-
-
-@pytest.mark.parametrize("line", ["mode = 'off'", "write = ['/']"])
-def test_a_repository_sets_nothing_of_it_exits_78(ralph, ralph_here, serve, line) -> None:
-    (ralph.cwd / "ralph.toml").write_text(f"[sandbox]\n{line}\n")
-    server = serve()
-    ran = ralph_here("go")
-    assert (ran.code, server.request_count) == (78, 0)
-    assert f"'sandbox.{line.split()[0]}' does not count here, as an agent" in ran.last_line
 
 
 # --- A loop
@@ -718,14 +679,6 @@ def test_a_loop_passes_its_sandbox_on_and_keeps_it_when_it_continues_exits_3(
 
 
 # --- ralph doctor
-
-
-def test_doctor_names_the_level_and_every_protection_exits_0(ralph) -> None:
-    ran = ralph("doctor", code=0)
-    lines = [line for line in ran.stdout.splitlines() if " sandbox: " in line]
-    assert LEVEL.name in lines[0]
-    if LEVEL.name != "none":
-        assert all(any(name in line for line in lines) for name in LEVEL.reaches)
 
 
 @needs_landlock

@@ -243,17 +243,9 @@ def test_a_resumed_session_writes_in_no_directory_that_is_not_named_again(ralph,
     added.mkdir()
     write = calls(("Write", {"file_path": str(added / "x"), "content": "x"}))
     serve(HELLO, write, HELLO, write, HELLO)
-    first = ralph("go", "--add-dir", "../added", "--max-turns", "1")
-    assert ralph("-c", "go on").code == 0
+    ralph("go", "--add-dir", "../added", "--max-turns", "1", code=0)
+    closed = ralph("-c", "go on", code=0)
+    assert "are closed now: name them again (--add-dir /" in closed.stderr
     assert not (added / "x").exists()
     ralph("-c", "go on", "--add-dir", "../added", code=0)
     assert (added / "x").exists()
-    assert first.code == 0
-
-
-def test_the_directories_of_earlier_runs_are_named(ralph, serve, tmp_path) -> None:
-    (tmp_path / "added").mkdir()
-    serve(HELLO, HELLO)
-    assert ralph("go", "--add-dir", "../added").code == 0
-    ran = ralph("-c", "go on")
-    assert "are closed now: name them again (--add-dir /" in ran.stderr

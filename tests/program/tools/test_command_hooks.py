@@ -331,13 +331,6 @@ def test_hooks_of_the_users_own_file_run_unless_the_sources_leave_them_out(ralph
     assert (ralph.cwd / "asked").exists()
 
 
-def test_disabled_hooks_of_the_users_own_do_not_run_and_are_named(ralph, serve) -> None:
-    serve(bash("true"), DONE)
-    ran = start(ralph, {**hooks("PreToolUse", "touch asked"), "disableAllHooks": True}).having(0)
-    assert not (ralph.cwd / "asked").exists()
-    assert "hooks for PreToolUse are not run" in ran.stderr
-
-
 def test_a_call_that_a_rule_denies_is_told_to_no_hook_behind_it(ralph, serve) -> None:
     server = serve(bash("touch ran"), DONE)
     settings = hooks("PreToolUse", KEEP)

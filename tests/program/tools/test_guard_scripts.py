@@ -38,11 +38,6 @@ CHANGES = {
         f"mv .claude old; mkdir -p .claude/hooks; {OTHER} > {SCRIPT}; chmod +x {SCRIPT}"
     ),
 }
-LINES = {
-    "its path": f"$CLAUDE_PROJECT_DIR/{SCRIPT}",
-    "a shell": f"cd . && sh -e {SCRIPT}",
-    "a program before it": f"timeout 50 ./{SCRIPT}",
-}
 PYTHON_GUARD = (
     "python3 -c 'import json, sys; sys.exit(2 if \"forbidden\" in str(json.load(sys.stdin)) else 0)'"
 )
@@ -72,13 +67,13 @@ def ran_at(ralph: Ralph, level: str, settings: str) -> None:
     ralph.finish(ralph.start(*words, **(forbidding_namespaces() if level == "landlock" else {}))).having(0)
 
 
-def guarded(ralph, line: str = LINES["its path"]) -> str:
-    """Makes the script, and the settings with the hook."""
+def guarded(ralph) -> str:
+    """Makes the script, and the settings with the hook. tests/places/test_own_commands.py has more lines of hooks."""
     script = ralph.cwd / SCRIPT
     script.parent.mkdir(parents=True)
     script.write_text(GUARD)
     script.chmod(0o755)
-    return json.dumps(hooks("PreToolUse", line, "Bash"))
+    return json.dumps(hooks("PreToolUse", f"$CLAUDE_PROJECT_DIR/{SCRIPT}", "Bash"))
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -312,16 +307,6 @@ def test_what_such_a_script_starts_is_guarded_too(ralph, serve) -> None:
     server = serve(bash(f"{OTHER} > rules.sh"), bash("touch forbidden"), DONE)
     assert ralph("go", "--settings", settings).code == 0
     assert "not today" in results(server, 2)[0][0]
-
-
-@pytest.mark.parametrize("line", LINES)
-def test_the_script_is_found_in_the_words_of_the_hook(ralph, serve, line) -> None:
-    settings = guarded(ralph, LINES[line])
-    (ralph.cwd / SCRIPT).chmod(0o644 if line == "a shell" else 0o755)
-    server = serve(CHANGES["a command"], bash("touch forbidden"), DONE)
-    assert ralph("go", "--settings", settings).code == 0
-    assert "not today" in results(server, 2)[0][0]
-    assert not (ralph.cwd / "forbidden").exists()
 
 
 def test_a_script_that_is_missing_cannot_be_made_by_the_model(ralph, serve) -> None:

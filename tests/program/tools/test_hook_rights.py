@@ -225,14 +225,6 @@ def test_a_hook_with_more_rights_runs_no_program_of_the_works_environment(ralph,
     assert [path.name for path in log.iterdir()] == ["mine"]
 
 
-def test_a_hook_outside_may_get_the_work_as_data(ralph, serve) -> None:
-    serve(DONE)
-    ralph.user_file.write_text("[hooks]\noutside = true\n")
-    (home(ralph) / "hook.js").touch()
-    start(ralph, hooks("Stop", DATA[0])).having(0)
-    assert (home(ralph) / "ran").exists()
-
-
 def test_a_hook_outside_takes_no_module_from_the_work(ralph, serve) -> None:
     """The name of the module is one that Python's library imports."""
     serve(bash('echo \'open("taken", "w")\' > colorsys.py'), DONE)
@@ -241,14 +233,6 @@ def test_a_hook_outside_takes_no_module_from_the_work(ralph, serve) -> None:
     start(ralph, hooks("Stop", f"python3 -c {shlex.quote(code)}")).having(0)
     assert (home(ralph) / "ran").exists()
     assert not (ralph.cwd / "taken").exists()
-
-
-def test_a_hook_outside_whose_program_is_known_only_when_it_runs_is_refused(ralph, serve) -> None:
-    server = serve(DONE)
-    ralph.user_file.write_text("[hooks]\noutside = true\n")
-    ran = start(ralph, hooks("Stop", "$NOTIFIER done"))
-    assert (ran.code, server.request_count) == (78, 0)
-    assert "its program is known only when it runs" in ran.stderr
 
 
 @pytest.mark.parametrize("key", [KEYS[0], KEYS[1]])
@@ -266,13 +250,13 @@ def test_a_hook_with_more_rights_does_not_run_what_a_command_has_made_since(ralp
 
 
 @pytest.mark.parametrize("key", ["write = ['/x']", "sockets = ['/x']", "outside = true"])
-def test_only_the_users_own_file_gives_hooks_more(ralph, serve, key) -> None:
+def test_only_the_users_own_file_gives_hooks_more(ralph, ralph_here, serve, key) -> None:
     server = serve(DONE)
     text = f"[hooks]\n{key}\n"
     (ralph.cwd / "ralph.toml").write_text(text)
-    here = ralph("go")
+    here = ralph_here("go")
     (ralph.cwd / "ralph.toml").rename(ralph.cwd.parent / "named.toml")
-    named = ralph("go", "--config", "../named.toml")
+    named = ralph_here("go", "--config", "../named.toml")
     assert (here.code, named.code, server.request_count) == (78, 78, 0)
     assert "'hooks." in here.stderr
     assert "--config" not in here.stderr
@@ -302,7 +286,7 @@ def test_a_hook_that_names_a_file_in_the_machines_tmp_is_told() -> None:
     assert told(replace(private, means=no_means("test"))) == [], "without namespaces, /tmp is the machine's"
 
 
-def test_doctor_says_what_hooks_may_do_and_miss_and_runs_none(ralph) -> None:
+def test_doctor_says_what_hooks_may_do_and_miss_and_runs_none(ralph, ralph_here) -> None:
     mine = home(ralph) / ".claude" / "settings.json"
     mine.parent.mkdir()
     (ralph.cwd / "check.sh").write_text("")
@@ -317,7 +301,7 @@ def test_doctor_says_what_hooks_may_do_and_miss_and_runs_none(ralph) -> None:
     ):
         mine.write_text(json.dumps(hooks("Stop", command)))
         ralph.user_file.write_text(f"[hooks]\n{settings}\n")
-        said = ralph("doctor").stdout
+        said = ralph_here("doctor").stdout
         assert [one for one in told if one not in said] == []
     assert not (home(ralph) / "ran").exists()
     assert not (home(ralph) / "done.log").exists()
