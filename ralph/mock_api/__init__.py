@@ -1,13 +1,15 @@
 """A scripted server on real sockets, for demos, tests and users' CI. Imports nothing from ralph's other packages."""
 
 from ralph.mock_api.events import as_events, as_message, encode_event, encode_events
-from ralph.mock_api.fault import ErrorEvent, Fault, ScenarioError
 from ralph.mock_api.scenario import (
     FOREVER,
     Block,
+    ErrorEvent,
+    Fault,
     Model,
     Playable,
     Scenario,
+    ScenarioError,
     Script,
     Step,
     Text,

@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from msgspec import Meta
 
 from ralph.mock_api.events import Event, Line, ScriptedAnswer, input_json
-from ralph.mock_api.fault import ErrorEvent, ScenarioError, openai_body, openai_names
-from ralph.mock_api.scenario import Block, Text, Thinking, ToolUse, Turn
+from ralph.mock_api.scenario import (
+    Block,
+    ErrorEvent,
+    ScenarioError,
+    Text,
+    Thinking,
+    ToolUse,
+    Turn,
+    openai_body,
+    openai_names,
+)
 from ralph.mock_api.validation import (
     COMMON,
     FUNCTION,
@@ -35,7 +44,7 @@ from ralph.mock_api.validation import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ralph.mock_api.fault import Fault
+    from ralph.mock_api.scenario import Fault
 
 CREATED = 1767225600
 """The time of every answer: the beginning of 2026."""

@@ -15,7 +15,7 @@ from ralph.mock_api.scenario import Block, Text, Thinking, ToolUse, Turn
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from ralph.mock_api.fault import Fault
+    from ralph.mock_api.scenario import Fault
 
 Event = dict[str, Any]
 Line = Event | str

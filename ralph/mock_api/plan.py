@@ -26,8 +26,16 @@ from ralph.mock_api.events import (
     message_events,
     with_pings,
 )
-from ralph.mock_api.fault import ErrorEvent, Fault, Framing, ScenarioError, anthropic_error, openai_error
-from ralph.mock_api.scenario import STAND_IN, Step
+from ralph.mock_api.scenario import (
+    STAND_IN,
+    ErrorEvent,
+    Fault,
+    Framing,
+    ScenarioError,
+    Step,
+    anthropic_error,
+    openai_error,
+)
 
 
 class ServedApi(Struct, frozen=True, kw_only=True):

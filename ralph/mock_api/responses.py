@@ -14,8 +14,7 @@ from msgspec import Meta, Struct, defstruct, field
 
 from ralph.mock_api.chat import CREATED, arguments_of, prompt_tokens, reasoning_tokens
 from ralph.mock_api.events import Event, Line, ScriptedAnswer, input_json
-from ralph.mock_api.fault import ErrorEvent, openai_names
-from ralph.mock_api.scenario import Block, Text, Thinking, ToolUse, Turn
+from ralph.mock_api.scenario import Block, ErrorEvent, Text, Thinking, ToolUse, Turn, openai_names
 from ralph.mock_api.validation import (
     COMMON,
     FUNCTION,
@@ -39,7 +38,7 @@ from ralph.mock_api.validation import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ralph.mock_api.fault import Fault
+    from ralph.mock_api.scenario import Fault
 
 
 _INCOMPLETE = {

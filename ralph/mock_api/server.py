@@ -22,7 +22,6 @@ from msgspec.structs import replace
 from ralph.mock_api.chat import CREATED
 from ralph.mock_api.connection import Connection
 from ralph.mock_api.events import DEFAULT_MODEL
-from ralph.mock_api.fault import Fault, ScenarioError
 from ralph.mock_api.plan import (
     ANTHROPIC,
     BY_API,
@@ -36,7 +35,17 @@ from ralph.mock_api.plan import (
     plan_json,
     plan_step,
 )
-from ralph.mock_api.scenario import FOREVER, Model, Scenario, Script, Step, ToolUse, as_step
+from ralph.mock_api.scenario import (
+    FOREVER,
+    Fault,
+    Model,
+    Scenario,
+    ScenarioError,
+    Script,
+    Step,
+    ToolUse,
+    as_step,
+)
 from ralph.mock_api.validation import MAX_REQUEST_BYTES, InvalidBodyError, parse_body
 
 if TYPE_CHECKING:

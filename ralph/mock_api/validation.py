@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, UnsetType, ValidationError, convert, defstruct
 
-from ralph.mock_api.fault import Fault, openai_body
+from ralph.mock_api.scenario import Fault, openai_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
 
-    from ralph.mock_api.fault import Framing, LineEnding
+    from ralph.mock_api.scenario import Framing, LineEnding
     from tests.soak.answers import ModelAnswer
 
     Maker = Callable[[Random, ModelAnswer], Attempt]
