@@ -282,6 +282,10 @@ $NVM_DIR/versions/node/*/etc/npmrc  {data}/fnm/node-versions/*/installation/etc/
 ~/.cargo/git/db/*/config  $CARGO_HOME/git/db/*/config  ~/go/pkg/mod/cache/vcs/*/config  $GOPATH/pkg/mod/cache/vcs/*/config
 {data}/virtualenvs/*/src/*/.git/config  ~/.virtualenvs/*/src/*/.git/config  $WORKON_HOME/*/src/*/.git/config  $VIRTUAL_ENV/src/*/.git/config
 ~/.pyenv/.git/config  ~/.rbenv/.git/config  ~/.nvm/.git/config  ~/.asdf/.git/config  {cache}/uv/git-v0/checkouts/*/*/.git/config
+~/.pyenv/versions/*/src/*/.git/config  ~/.pyenv/versions/*/envs/*/src/*/.git/config  $PYENV_ROOT/versions/*/src/*/.git/config
+{cache}/pypoetry/virtualenvs/*/src/*/.git/config  ~/miniconda3/envs/*/src/*/.git/config  {data}/hatch/env/virtual/*/*/*/src/*/.git/config
+~/.bundle/cache/git/*/config  ~/.rbenv/versions/*/lib/ruby/gems/*/cache/bundler/git/*/config  {data}/gem/ruby/*/cache/bundler/git/*/config
+~/.ccache/ccache.conf  {cache}/ccache/ccache.conf
 {data}/pipx/venvs/*/pipx_metadata.json  ~/.local/pipx/venvs/*/pipx_metadata.json
 ~/.nuget/NuGet/config/*  $GOMODCACHE/cache/vcs/*/config  {cache}/uv/git-v0/db/*/config  ~/.composer/cache/vcs/*/config  {cache}/composer/vcs/*/config
 """,

@@ -220,6 +220,8 @@ def test_files_that_the_configuration_of_git_names_are_shown(home) -> None:
         ".nvm/versions/node/v20/etc/npmrc .npm-global/etc/npmrc node[1]/etc/npmrc node[1]/versions/node/v1/etc/npmrc",
         "maven/conf/settings.xml cargo/config .m2/settings.xml.bak .config/git/config~ cargo/config.toml.orig",
         ".sdkman/candidates/maven/3/conf/settings.xml .local/share/pipx/venvs/a/pipx_metadata.json .npm/_logs/1-debug.log",
+        ".pyenv/versions/3/envs/a/src/b/.git/config .cache/pypoetry/virtualenvs/a/src/b/.git/config .ccache/ccache.conf",
+        ".bundle/cache/git/a/config .local/share/gem/ruby/3/cache/bundler/git/a/config miniconda3/envs/a/src/b/.git/config",
         ".local/share/virtualenvs/a/src/b/.git/config .virtualenvs/a/src/b/.git/config env/src/b/.git/config",
         ".cache/uv/git-v0/checkouts/a/1/.git/config .pyenv/.git/config .nvm/.git/config",
     ],
