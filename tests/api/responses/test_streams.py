@@ -203,11 +203,6 @@ ANSWERS: dict[str, tuple[list[Event], list[Any], str]] = {
         [["Hm."], "Hello.", LS_CALL],
         "tool_use",
     ),
-    "items that come only at the end of the stream": (
-        sent(end=completed(reasoning("Hm."), HELLO, reasoning("So.", item_id="rs_2"), call(LS))),
-        [["Hm."], "Hello.", ["So."], LS_CALL],
-        "tool_use",
-    ),
     "nothing but the end": ([completed(HELLO)], ["Hello."], "end_turn"),
     "text in pieces, a call only at the end": (
         sent(delta(TEXT, "Hel"), delta(TEXT, "lo."), end=completed(HELLO, call(LS))),
@@ -239,11 +234,6 @@ ANSWERS: dict[str, tuple[list[Event], list[Any], str]] = {
             done(0, {**call(LS), "id": "c"}),
             end=completed({**call(LS), "id": "d"}),
         ),
-        [LS_CALL],
-        "tool_use",
-    ),
-    "an item that ends twice": (
-        sent(*item_events(0, call(LS)), done(0, call(LS)), end=completed(call(LS))),
         [LS_CALL],
         "tool_use",
     ),
@@ -314,7 +304,6 @@ ANSWERS: dict[str, tuple[list[Event], list[Any], str]] = {
         ["No."],
         "refusal",
     ),
-    "a refusal that comes whole": (sent(done(0, message(refusal_part("No.")))), ["No."], "refusal"),
     "a cut at the limit": (
         sent(*item_events(0, HELLO), end=completed(HELLO, **AT_LIMIT)),
         ["Hello."],

@@ -30,22 +30,17 @@ PYPI = {
     "ansible": "ansible-core==2.19.14",
     "gunicorn": "gunicorn==27.0.1",
     "ipython": "ipython==9.18.1",
-    "jax": "jax[cpu]==0.10.2",
     "jupyter": "nbconvert==7.17.2 ipykernel==7.4.0",
     "matplotlib": "matplotlib==3.11.2",
-    "pymysql": "pymysql==1.2.4",
-    "selenium": "selenium==4.44.0",
     "torch": "torch==2.11.0 numpy",
     "uv": "uv==0.13.9",
 }
-NPM = {"pnpm": "pnpm@12.21.0", "puppeteer": "puppeteer-core@25.16.0"}
+NPM = {"pnpm": "pnpm@12.21.0"}
 APT = {
     **DISTRIBUTION,
     **{name: name for name in ("curl", "expect", "gdb", "strace")},
-    "chromedriver": "chromium-driver",
     "dbus-run-session": "dbus",
     "docker": "docker.io",
-    "mariadbd": "mariadb-server-core mariadb-client-core",
     "node": "nodejs",
     "redis-server": "redis-server",
     "xvfb-run": "xvfb xauth",

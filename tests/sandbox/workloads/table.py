@@ -156,22 +156,6 @@ if __name__ == '__main__':
         timeout_s=60,
     ),
     Workload(
-        "PyTorch: DataLoader without workers",
-        "torch",
-        _python("""
-import torch
-from torch.utils.data import DataLoader
-print('sum', sum(batch.sum().item() for batch in DataLoader(torch.ones(8), 2)))
-"""),
-        "sum 8.0",
-    ),
-    Workload(
-        "JAX on the CPU",
-        "jax",
-        _python("import jax.numpy as np; print('sum', float(np.ones(8).sum()))"),
-        "sum 8.0",
-    ),
-    Workload(
         "asyncio on a socket",
         "python",
         _python("""
@@ -245,15 +229,6 @@ for _ in $(seq 20); do curl -s --unix-socket g.sock http://x/ && exit; sleep 0.3
         timeout_s=40,
     ),
     Workload(
-        "gunicorn on TCP",
-        "gunicorn curl",
-        """printf 'def app(environ, start):\n    start("200 OK", [])\n    return [b"hello"]\n' > it.py
-gunicorn --bind 127.0.0.1:28080 it:app >log 2>&1 &
-for _ in $(seq 20); do curl -s http://127.0.0.1:28080/ && exit; sleep 0.3; done; cat log; exit 1""",
-        "hello",
-        timeout_s=40,
-    ),
-    Workload(
         "matplotlib",
         "matplotlib",
         _python("""
@@ -306,56 +281,12 @@ with sync_playwright() as p:
         _CHROMIUM,
     ),
     Workload(
-        "Chromium by puppeteer",
-        "puppeteer chromium node",
-        """cat > it.cjs <<'END'
-const puppeteer = require(process.env.TOOLS + '/puppeteer/node_modules/puppeteer-core')
-async function main() {
-  const browser = await (puppeteer.default || puppeteer).launch({executablePath: '/usr/bin/chromium', args: ['--no-sandbox']})
-  const page = await browser.newPage()
-  await page.setContent('<title>hello</title>')
-  console.log(await page.title())
-  await browser.close()
-}
-main().catch(error => { console.error(error); process.exit(1) })
-END
-node it.cjs""",
-        "hello",
-        _CHROMIUM,
-    ),
-    Workload(
-        "Chromium by selenium",
-        "selenium chromium chromedriver",
-        _python("""
-from selenium import webdriver
-options = webdriver.ChromeOptions()
-options.binary_location = '/usr/bin/chromium'
-for one in ('--headless=new', '--no-sandbox'):
-    options.add_argument(one)
-driver = webdriver.Chrome(options, webdriver.ChromeService('/usr/bin/chromedriver'))
-driver.get('data:text/html,<title>hello</title>')
-print(driver.title)
-driver.quit()
-"""),
-        "hello",
-        Fails("session not created", "may be the cause: no Chromium starts"),
-        timeout_s=90,
-    ),
-    Workload(
         "xvfb-run",
         "xvfb-run",
         "xvfb-run -a sh -c 'echo display $DISPLAY' && sleep 1",
         "display :",
         landlock=Fails("timed out after", ""),
         timeout_s=20,
-    ),
-    Workload(
-        "Xvfb on TCP",
-        "xvfb-run",
-        """Xvfb :98 -listen tcp -nolisten unix -nolisten local -ac 2>log &
-for _ in $(seq 30); do (echo > /dev/tcp/127.0.0.1/6098) 2>/dev/null && echo connected && exit; sleep 0.3; done; cat log; exit 1""",
-        "connected",
-        landlock=Fails("Exit code 1", ""),
     ),
     Workload(
         "dbus-run-session",
@@ -398,35 +329,6 @@ for _ in $(seq 20); do redis-cli -s r.sock ping 2>/dev/null | grep PONG && exit;
         Fails("Failed opening Unix socket", "let Redis listen on TCP"),
         timeout_s=30,
     ),
-    Workload(
-        "Redis on TCP",
-        "redis-server",
-        """redis-server --port 26379 --save '' >log 2>&1 &
-for _ in $(seq 20); do redis-cli -p 26379 ping 2>/dev/null | grep PONG && exit; sleep 0.2; done; cat log; exit 1""",
-        "PONG",
-        timeout_s=30,
-    ),
-    Workload(
-        "MariaDB on a socket",
-        "mariadbd",
-        """mariadb-install-db --no-defaults --datadir=$PWD/data --auth-root-authentication-method=normal >/dev/null 2>&1
-mariadbd --no-defaults --datadir=$PWD/data --socket=$PWD/m.sock --skip-networking >log 2>&1 &
-for _ in $(seq 40); do mariadb -S m.sock -u root -e 'select 40+2' 2>/dev/null && exit; grep Aborting log && break; sleep 0.3; done
-tail -5 log; exit 1""",
-        "42",
-        Fails("UNIX Socket : Permission denied", "--socket= --port"),
-        timeout_s=90,
-    ),
-    Workload(
-        "MariaDB on TCP",
-        "mariadbd",
-        """mariadb-install-db --no-defaults --datadir=$PWD/data --auth-root-authentication-method=normal >/dev/null 2>&1
-mariadbd --no-defaults --datadir=$PWD/data --socket= --port=23306 --bind-address=127.0.0.1 >log 2>&1 &
-for _ in $(seq 60); do mariadb -h 127.0.0.1 -P 23306 -u root -e 'select 40+2' 2>/dev/null && exit; sleep 0.3; done
-tail -5 log; exit 1""",
-        "42",
-        timeout_s=90,
-    ),
     # --- In the background
     Workload(
         "server in the background",
@@ -446,18 +348,6 @@ server.serve_forever()
         ),
         "bash_1 was stopped",
         is_for_ci=True,
-    ),
-    Workload(
-        "Postgres in the background",
-        "postgres",
-        (
-            "initdb -D data -U dev --no-sync --auth=trust >/dev/null",
-            _background("""pg_ctl -D data -w -l log -o "-k '' -h 127.0.0.1 -p 25432" start"""),
-            "for _ in $(seq 50); do psql -h 127.0.0.1 -p 25432 -U dev -Atc 'select 40+2' postgres 2>/dev/null && exit; sleep 0.2; done; exit 1",
-            "pg_ctl -D data -m fast stop",
-        ),
-        "server stopped",
-        landlock=Fails("Operation not permitted", "denies signals to processes"),
     ),
     # --- Keys and agents
     Workload(
