@@ -186,14 +186,6 @@ def test_a_link_or_a_folder_of_others_is_no_place_for_the_store(tmp_path) -> Non
     assert not (tmp_path / "target").exists()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_a_folder_of_another_user_is_no_place_for_the_store(tmp_path) -> None:
-    (tmp_path / "fleet").mkdir()
-    os.chown(tmp_path / "fleet", 65534, 65534)
-    with pytest.raises(StoreError, match="another user"):
-        prepare(database_of(None, {"RALPH_STATE_DIR": str(tmp_path)}))
-
-
 def test_a_transaction_that_reads_before_it_writes_keeps_other_writers_out_and_readers_in(tmp_path) -> None:
     database = database_of(None, {"RALPH_STATE_DIR": str(tmp_path)})
     prepare(database)

@@ -61,12 +61,6 @@ def test_a_body_of_ones_own(serve: Serve, ask: Ask, body: Any, sent: bytes, cont
     assert f"content-type: {content_type}" in seen.head
 
 
-def test_a_redirect_is_a_status_and_a_header(serve: Serve, ask: Ask) -> None:
-    seen = ask(serve(Fault(status=307, headers={"location": "http://127.0.0.1:9/x"})))
-    assert seen.status == 307
-    assert "location: http://127.0.0.1:9/x" in seen.head
-
-
 @pytest.mark.parametrize("at_accept", [False, True])
 def test_a_reset_before_any_byte(serve: Serve, ask: Ask, connect: Connect, at_accept: bool) -> None:
     server = serve(Fault(reset_before_headers=True, at_accept=at_accept), Turn("next"))

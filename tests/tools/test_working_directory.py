@@ -51,8 +51,17 @@ def led_elsewhere(work: Path) -> None:
     work.symlink_to("elsewhere")
 
 
-@pytest.mark.parametrize("tool", CALLS)
-@pytest.mark.parametrize("goes", [removed, moved, replaced, swapped_for_a_file, led_elsewhere])
+@pytest.mark.parametrize(
+    ("tool", "goes"),
+    [
+        *((tool, removed) for tool in CALLS),
+        *(
+            (tool, way)
+            for way in (moved, replaced, swapped_for_a_file, led_elsewhere)
+            for tool in ("Read", "Bash")
+        ),
+    ],
+)
 def test_t8_a_working_directory_that_is_gone_is_told_by_every_tool_and_not_made_again(
     make_tools, tmp_path, tool, goes
 ) -> None:
