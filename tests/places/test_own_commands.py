@@ -29,28 +29,18 @@ LINES = {
     "a script of the work": ("sh $W/s", False, False),
     "a script that is not there yet": ("sh $W/later", False, False),
     "one behind cd": ("cd $W/d && ./in", False, False),
-    "one behind two of them": ("cd $W; cd d; sh in", False, False),
     "one in a directory of a variable": ("sh $PROJ/s", False, False),
     "one in a directory that the line names": ("D=$PROJ; sh ${D}/s", False, False),
-    "one in a directory that is named through others": (
-        "A=$PROJ; B=$A; C=$B; D=$C; E=$D; sh $E/s",
-        False,
-        False,
-    ),
     "a variable without its end": ('sh "${PROJ%/}/s"', False, False),
     "a variable that must be set": ('sh "${PROJ:?}/s"', False, False),
     "a variable with a value in its place": ('cd "${PROJ:-/none}" && ./s', False, False),
     "what is in a variable's place": ("sh ${NONE:-$PROJ}/s", False, False),
     "the directory of the start": ('cd $W; sh "$(pwd)/s"', False, False),
     "the top of the work": ('cd $W; sh "`git rev-parse --show-toplevel 2>/dev/null`/s"', False, False),
-    "a pattern": ("sh $H/../w*k/s", False, False),
     "a name with a space": ('cd $W; sh "a b/s"', False, False),
     "one behind a name with a space": ("cd $W/a\\ b && sh s", False, False),
     "a name with a sign": ("cd $W; sh a=b", False, False),
     "one behind env -C": ("env -C $W sh s", False, False),
-    "one behind env --chdir": ("env --chdir=$W/d sh in", False, False),
-    "a directory of an interpreter": ("python3 $W/d", False, False),
-    "a relative directory of an interpreter": ("cd $W; python3 d", False, False),
     "a bare name for a shell": ("cd $W; sh s", False, False),
     "a module of the work": ("cd $W; python3 -m package.module", False, False),
     "a module in a statement": (
@@ -61,8 +51,6 @@ LINES = {
     "a module of Perl": ("perl -I$W/d -MMod -e 1", False, False),
     "a class of Java": ("java -cp $W/d In", False, False),
     "a program of a PATH": ("PATH=$W/d:$PATH; tell", False, False),
-    "a program of another PATH": ('env PATH="$W/.venv/bin:$PATH" tell', False, False),
-    "a relative PATH": ("PATH=bin:$PATH tell", False, False),
     "more of a PATH": ("PATH+=:$W/d; tell", False, False),
     "a program of a PATH elsewhere that leads there": ("PATH=$H/other:$PATH there", False, False),
     "a PATH of the home": ("PATH=~/bin:$PATH tell", True, True),
@@ -72,7 +60,6 @@ LINES = {
     "a makefile of the work": ("make -sC $W all", False, False),
     "a script whose interpreter is in the work": ("$H/bin/named", False, False),
     "a wrapper that starts a script of the work": ("wrapper --now", False, False),
-    "a wrapper whose shell env finds": ("found --now", False, False),
     "a wrapper with the work as data": ("$H/bin/logger", True, True),
     "a link in PATH": ("env linked", False, False),
     "a program of PATH with a second name in the work": ("cat | hard", False, False),
@@ -108,18 +95,7 @@ LINES = {
     "one behind options of cd": ('D=$(jq -r .directory); cd -P -- "$D"; make', False, False),
     "one where it was before": ("cd - && make", False, False),
     "a program there behind timeout": ('D=$(jq -r .directory); timeout -k 5 10s "$D/n"', False, False),
-    "a program there behind nice": ('D=$(jq -r .directory); nice -n 5 setsid "$D/n"', False, False),
     "a program there behind sudo": ('D=$(jq -r .directory); sudo -u me stdbuf -oL "$D/n"', False, False),
-    "a script there behind an option with a value": (
-        'D=$(jq -r .directory); bash -o pipefail "$D/n"',
-        False,
-        False,
-    ),
-    "a script there behind one of Python": (
-        'D=$(jq -r .directory); python3 -W ignore "$D/x.py"',
-        False,
-        False,
-    ),
     "a script there behind run": ('D=$(jq -r .directory); uv run -q "$D/x.py"', False, False),
     "a script there behind run of Deno": ('D=$(jq -r .directory); deno run "$D/x.ts"', False, False),
     "a script there in a pipe": ('D=$(jq -r .directory); cat "$D/x" | sh', False, False),
@@ -128,13 +104,10 @@ LINES = {
     "a script there for eval": ('D=$(jq -r .directory); eval "$(cat "$D/x")"', False, False),
     "a line for eval": ("D=$(jq -r .directory); eval 'cd \"$D\" && make'", False, False),
     "a program there in a case": ('D=$(jq -r .directory); case x in x) "$D/n";; esac', False, False),
-    "one behind env in a directory known only then": ('env --chdir="$(jq -r .directory)" ./n', False, False),
     "one behind env -C there": ('D=$(jq -r .directory); env -C "$D" ./n', False, False),
     "git there behind xargs": ("jq -r .directory | xargs -I D git -C D log", False, False),
-    "git there behind a short xargs": ("jq -r .directory | xargs -ID git -C D/x log", False, False),
     "make there behind xargs": ("jq -r .directory | xargs make -C", False, False),
     "a script behind xargs": ("find / -name n.sh | xargs sh", False, False),
-    "a script behind xargs in a text": ("sh -c 'find / -name n.sh | xargs -n1 sh'", False, False),
     "a script behind find": ("find / -name n.sh -exec sh {} +", False, False),
     "a text behind timeout": (
         'D=$(jq -r .directory); timeout 10 tell "$D" && nice -n 5 tell "$D"',
@@ -150,16 +123,9 @@ LINES = {
     ),
     "a text for a module": ('D=$(jq -r .directory); python3 -m json.tool < "$D/x" || true', True, True),
     "a text without spaces": ('X=$(jq -r .x | xargs); tell "$X"', True, True),
-    "a text behind xargs": ("jq -r .outcome | xargs -n 1 tell", True, True),
     "a text for a script": ('D=$(jq -r .directory); tell < "$D/x" | sh $H/bin/tell "$D"', True, True),
     "patterns of a case": ("case $X in d/*|*) tell;; esac", True, True),
-    "a script of a pattern in a case": ("case $X in *) cd $W/d; sh i*;; esac", False, False),
     "one of a loop": ("case $X in *) cd $W/d; for f in i*; do sh $f; done;; esac", False, False),
-    "a text in a case": (
-        'D=$(jq -r .directory); case "$D" in x) tell "$D";; y) tell x "$D";; esac',
-        True,
-        True,
-    ),
     "a script in a directory of the home": ('sh "$OWN/bin/tell"', True, True),
     "one whose directory is read": ('read OWN; sh "$OWN/bin/tell"', False, False),
     "one whose directory a loop sets": (
@@ -167,7 +133,6 @@ LINES = {
         False,
         False,
     ),
-    "one whose directory is set later": ('OWN=$(jq -r .directory); "$OWN/bin/tell"', False, False),
     "one whose directory is set twice": ("A=$OWN; sh $A/bin/tell; A=$(jq -r .directory)", False, False),
     "one whose directory gets longer": ('OWN+=/../work/; sh "$OWN/later"', False, False),
     "a program with a script in a variable": ('A="env sh $(jq -r .x)"; $A', False, False),
@@ -194,13 +159,10 @@ LINES = {
             'vim -es -S "$D/x.vim"',
             'sqlite3 -init "$D/x"',
             'sqlite3 ~/x.db ".read $D/x"',
-            'sqlite3 ~/x.db < "$D/x"',
             'ed -s ~/f < "$D/x"',
             "jq -r .result | sqlite3 ~/x.db",
-            "jq -r .result | ed -s ~/f",
             'gdb -batch -x "$D/x"',
             'tmux -f "$D/x" new -d',
-            'tmux new-window -c "$D" claude',
             'ssh -F "$D/x" host',
             'run-parts "$D"',
             'timeout 9 systemd-run --user "$D/x"',
@@ -208,7 +170,6 @@ LINES = {
             'docker run -v "$D:/w" image sh /w/x',
             'awk "BEGIN{print \\"$D\\"}"',
             'echo T | sed "s|T|$D|"',
-            'sed -e "s|T|$D|"',
         )
     },
     **{
@@ -217,10 +178,8 @@ LINES = {
             'ssh host "tell $X"',
             'ssh -o ConnectTimeout=5 host tell "$X"',
             'osascript -e "display notification \\"$X\\""',
-            'docker run --rm image tell "$X"',
             'tmux display-message "$X"',
             'export X; tell "$X"',
-            'export Y="$X"; local Z="$X"; tell',
             'GIT_AUTHOR_NAME="$X" tell',
             "read -r x; tell",
             "sqlite3 ~/x.db 'select 1' | tell",
@@ -250,8 +209,9 @@ def test_a_dotfile_that_leads_into_the_work_decides_what_a_program_does(tmp_path
     assert why_changeable("true", "/", environment, search, names={}) == "", "git's are judged apart"
 
 
-@every_row(("line", "is_for_hooks", "is_for_keys"), [*LINES.values()])
-def test_commands_decide_what_a_line_runs(tmp_path_factory, line, *, is_for_hooks, is_for_keys) -> None:
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A directory with the work and the home of the lines, which none of them changes."""
     place: Path = tmp_path_factory.mktemp("place")
     work, home = place / "work", place / "home"
     for name in (
@@ -263,18 +223,15 @@ def test_commands_decide_what_a_line_runs(tmp_path_factory, line, *, is_for_hook
             "work/d/__main__.py",
             "work/d/mod.py",
             "work/d/Mod.pm",
-            "work/d/In.class",
-            "work/package/module.py",
         ),
-        *("work/d/package.json", "home/bin/tell", "home/bin/named", "home/bin/outer"),
+        *("work/d/In.class", "work/package/module.py", "work/d/package.json"),
+        *("home/bin/tell", "home/bin/named", "home/bin/outer"),
     ):
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).touch(0o755)
     (home / "bin/named").write_text(f"#!{work}/s\n")
     (home / "bin/wrapper").write_text('#!/bin/sh\n# sh\nD=$PROJ/d\nexec sh "$D/in" "$@"\n')
     (home / "bin/wrapper").chmod(0o755)
-    (home / "bin/found").write_text('#!/usr/bin/env bash\nexec sh "$PROJ/d/in"\n')
-    (home / "bin/found").chmod(0o755)
     for name, text in {
         "by-env": "#!/usr/bin/env -S linked -u\n",
         "by-path": f"#!/usr/bin/env -S PATH=/usr/bin:{work} tell\n",
@@ -292,6 +249,12 @@ def test_commands_decide_what_a_line_runs(tmp_path_factory, line, *, is_for_hook
     (home / "bin/hard").hardlink_to(work / "s")
     (home / "other").mkdir()
     (home / "other/there").symlink_to(work / "s")
+    return place
+
+
+@every_row(("line", "is_for_hooks", "is_for_keys"), [*LINES.values()])
+def test_commands_decide_what_a_line_runs(place, line, *, is_for_hooks, is_for_keys) -> None:
+    work, home = place / "work", place / "home"
     environment = {"HOME": str(home), "PATH": f"{home}/bin:{os.defpath}", "PROJ": str(work), "OWN": str(home)}
     environment["TEXT"] = "don't (5 > 4) `done` $(x"
     search = search_outside(environment, (work,))
