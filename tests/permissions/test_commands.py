@@ -168,6 +168,7 @@ TABLE = [
     ("bash --rcfile x -i <<'E'\nls\nE", True, False),
     ("bash <<-'E'\n\tr\\\n\tm x\nE", True, False),
     ("bash <<'E' <f\nls\nE", True, False),
+    ("<f bash <<'E'\nls\nE", True, False),
     ("bash <f <<'E'\nls\nE", True, False),
     ("bash <<'E' <<<x\nls\nE", True, False),
     ("bash <<'F' <<'E'\nls\nF\nls\nE", True, False),
