@@ -5,11 +5,14 @@ sandbox with a command, and without a sandbox with Write, once as an added direc
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from ralph.machine import own_programs
+from ralph.machine.files.trees import remove_tree
 from ralph.sandbox.planning import plan_box
 from ralph.sandbox.sandbox_settings import SandboxSettings
 from tests.git.repositories import committed
@@ -57,9 +60,10 @@ SECRETS = [
 MINE = "canary of mine"
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    home = tmp_path / "home"
+@pytest.fixture(scope="module")
+def made_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home with its repositories, which takes a dozen calls of git. There is a copy of it beside it."""
+    home = tmp_path_factory.mktemp("place") / "home"
     for name in ("work", ".password-store", "other"):
         committed(home / name, home)
     made = committed(home / "source", home)
@@ -77,7 +81,16 @@ def home(tmp_path: Path) -> Path:
         *(".config/ralph/config.toml", f"{state}/sessions/x.jsonl", f"{state}/loop.key"),
     ):
         (home / name).write_text(MINE)
+    subprocess.run(["cp", "-a", home, home.with_name("kept")], check=True)
     return home
+
+
+@pytest.fixture
+def home(made_home: Path) -> Path:
+    remove_tree(made_home)
+    own_programs._named_again_in.cache_clear()  # a process looks once
+    subprocess.run(["cp", "-a", made_home.with_name("kept"), made_home], check=True)
+    return made_home
 
 
 def tools_with(home: Path, root: Path, level: str | None, *, is_added: bool) -> Iterator[Tools]:
